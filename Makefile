@@ -29,11 +29,11 @@ notebook: $(READY)  ## Open the notebooks in JupyterLab, with a small demo colle
 # A file's tests stay in one process, see tests/conftest.py.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
 
-test: $(READY)  ## Run the tests, except the slow ones (6 minutes on 2 cores)
-	$(PYTEST) -m "not slow and not browser and not long"
+test: $(READY)  ## Run the tests, except the slow ones (5 minutes on 2 cores)
+	$(PYTEST) -m "not slow and not ray and not browser and not long"
 
-test-slow: $(READY)  ## Run the slow tests: one of each kind of fault, crash, browser and cluster
-	$(PYTEST) -m "(slow or browser) and not long"
+test-slow: $(READY)  ## Run the slow tests: those on Ray, and one of each kind of fault, crash, browser and cluster
+	$(PYTEST) -m "(slow or ray or browser) and not long"
 
 test-long: $(READY)  ## Run the soaks, and tests at length (about half an hour)
 	$(PYTEST) -m long
@@ -62,6 +62,7 @@ bench: $(READY)  ## Run the benchmarks in their quick form
 	$(BIN)/python -m benchmarks.hostile --quick
 	$(BIN)/python -m benchmarks.startup --quick
 	$(BIN)/python -m benchmarks.annotate --quick
+	$(BIN)/python -m benchmarks.watch --quick
 
 clean:  ## Remove the environment, caches, builds and the demo's data
 	rm -rf .venv build dist demo-data .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

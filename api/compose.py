@@ -1,10 +1,13 @@
 """Puts a service together from settings: the one place where the server's parts are chosen."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 from api.search.batcher import EmbeddingCache
-from api.search.engine import IndexSource, UnknownModel, require_same_model
+from api.search.collections import Collections, CollectionSource
+from api.search.engine import Batchers, IndexSource, LoadModel, UnknownModel, require_same_model
+from api.search.pictures import Pictures
 from api.search.service import SearchService
 from api.settings import ServeSettings
 from embedder.errors import ModelError
@@ -18,13 +21,42 @@ from embedder.models.own import OwnModel
 from embedder.protocol import Embedder
 from embedder.python_class import is_class_name
 from index.collection import Collection
+from index.collection.find import find_collections
 from index.collection.records import ModelRecord
+from index.errors import CollectionError
 from index.search import Searcher
 from index.search.searcher import OpenVersion, open_last_good
 from index.storage.picture_reader import PictureReader
+from index.versions.current import live_manifest, live_version
 
-LoadModel = Callable[[ModelRecord], Embedder]
-"""Loads the model that an index version records."""
+
+def build_collections(
+    settings: ServeSettings, *, load_model: LoadModel | None = None, open_version: OpenVersion = Searcher.open
+) -> Collections:
+    """The collections of `settings`: a single one is opened at once, several when they are first asked for.
+
+    Raises CollectionError for a place without a collection, and for a single one as `build_service`.
+    """
+    found = served_collections(settings)
+    parts = _Parts(settings, open_version)
+    if len(found) == 1:
+        [(name, collection)] = found.items()
+        return Collections.of(parts.service(collection, load_model), name)
+    load_model = load_model or model_loader(settings, first_model(found))
+    return Collections(
+        {
+            name: CollectionSource(
+                location=collection.location,
+                open=partial(parts.service, collection, load_model),
+                live=partial(live_version, collection),
+            )
+            for name, collection in found.items()
+        },
+        batchers=parts.batchers,
+        decoders=parts.pictures.decoders,
+        idle_s=settings.collection_idle_s,
+        max_memory=settings.max_memory,
+    )
 
 
 def build_service(
@@ -37,30 +69,62 @@ def build_service(
 
     Raises CollectionError, ModelError, OtherModelError.
     """
-    collection = Collection.open(settings.collection)
-    searcher = open_last_good(collection, open_version)
-    load_model = load_model or model_loader(settings, searcher.model)
-    # A URL may lead to as many bytes as an upload may have.
-    untrusted = replace(FetchPolicy.for_untrusted_urls(settings.allowed_hosts), max_bytes=settings.max_upload_bytes)
-    decoders = DecodePool(
-        settings.cores(settings.replicas),
-        timeout_s=settings.decode_timeout_s,
-        max_wait_s=settings.decode_timeout_s,
-        # Each holds the place of a search: most are left to other requests.
-        max_waiting=settings.limits().max_searches // 4,
-    )
-    return SearchService(
-        embedder=load_model(searcher.model),
-        searcher=searcher,
-        source=IndexSource(
-            collection=collection, load_model=load_model, open_version=open_version, interval_s=settings.swap_interval_s
-        ),
-        query_fetcher=Fetcher(untrusted),
-        picture_fetcher=Fetcher(FetchPolicy(), buckets=PictureReader()),
-        cache=EmbeddingCache(settings.embedding_cache_bytes),
-        query_limits=ImageLimits(max_bytes=settings.max_upload_bytes, max_pixels=settings.max_query_pixels),
-        decoders=decoders,
-    )
+    return _Parts(settings, open_version).service(Collection.open(settings.collection), load_model)
+
+
+class _Parts:
+    """What the services of several collections share: models, caches, decoders and fetchers."""
+
+    def __init__(self, settings: ServeSettings, open_version: OpenVersion) -> None:
+        self._settings = settings
+        self._open_version = open_version
+        self.batchers = Batchers(EmbeddingCache(settings.embedding_cache_bytes))
+        decoders = DecodePool(
+            settings.cores(settings.replicas),
+            timeout_s=settings.decode_timeout_s,
+            max_wait_s=settings.decode_timeout_s,
+            # Each holds the place of a search: most are left to other requests.
+            max_waiting=settings.limits().max_searches // 4,
+        )
+        self.pictures = Pictures(Fetcher(FetchPolicy(), buckets=PictureReader()), decoders)
+        # A URL may lead to as many bytes as an upload may have.
+        untrusted = FetchPolicy.for_untrusted_urls(settings.allowed_hosts)
+        self._query_fetcher = Fetcher(replace(untrusted, max_bytes=settings.max_upload_bytes))
+
+    def service(self, collection: Collection, load_model: LoadModel | None) -> SearchService:
+        settings = self._settings
+        searcher = open_last_good(collection, self._open_version)
+        load_model = load_model or model_loader(settings, searcher.model)
+        return SearchService(
+            embedder=self.batchers.of(searcher.model, load_model).embedder,
+            searcher=searcher,
+            source=IndexSource(
+                collection=collection,
+                load_model=load_model,
+                open_version=self._open_version,
+                interval_s=settings.swap_interval_s,
+            ),
+            query_fetcher=self._query_fetcher,
+            pictures=self.pictures,
+            query_limits=ImageLimits(max_bytes=settings.max_upload_bytes, max_pixels=settings.max_query_pixels),
+            batchers=self.batchers,
+        )
+
+
+def served_collections(settings: ServeSettings) -> dict[str, Collection]:
+    """By name. Raises CollectionError for a place without a collection, and for a name that two have."""
+    return find_collections([settings.collection, *settings.more_collections])
+
+
+def first_model(collections: Mapping[str, Collection]) -> ModelRecord | None:
+    """The model whose place or class the settings name: that of the first collection of which it can be read."""
+    for collection in collections.values():
+        try:
+            if live := live_manifest(collection):
+                return live.model
+        except (CollectionError, OSError):  # reported when it is opened
+            continue
+    return None
 
 
 def model_loader(settings: ServeSettings, first: ModelRecord | None) -> LoadModel:

@@ -3,7 +3,7 @@
 The OpenAPI document is made from these types. Times are ISO 8601.
 """
 
-from typing import Annotated, Any, NotRequired
+from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import Field, WithJsonSchema
 from pydantic_core import to_json
@@ -26,8 +26,8 @@ class MatchOut(TypedDict):
     percentile: Annotated[
         float | None,
         Field(
-            description="of random pairs of the collection's images, the percentage less alike; null unless one "
-            "picture was asked for"
+            description="of the collection's images, the percentage that score less with a random query of this kind: "
+            "an image, a mix, a mix with negative weights, or words; null for vectors, and for words beside images"
         ),
     ]
 
@@ -44,18 +44,48 @@ class ModelOut(TypedDict):
     dim: int
 
 
+class KindOut(TypedDict):
+    """How well one kind of query is answered."""
+
+    queries: Annotated[int, Field(description="how many it was measured with")]
+    recall: Annotated[float, Field(description="the share of the 10 nearest that is found, against exact search")]
+    width: Annotated[float, Field(description="how many times as far as for an image a search looks")]
+
+
 class IndexDetailsOut(IndexOut):
     """The index version that answers, as it was measured when it was built."""
 
+    collection: Annotated[str, Field(description="the collection's name")]
     model: ModelOut
     kind: Annotated[str, Field(description='"Flat" is exact; otherwise faiss factory strings')]
     created_at: Time
     recall: Annotated[
         dict[str, float], Field(description="by k: the share of the k nearest that is found, against exact search")
     ]
+    kinds: Annotated[
+        dict[str, KindOut], Field(description="by kind of query: image, mix, contrast (with negative weights) and text")
+    ]
     latency_ms: Annotated[dict[str, float], Field(description="p50 and p99 of one query")]
     queries_per_second: Annotated[float, Field(description="when many are asked at once")]
     columns: Annotated[dict[str, str], Field(description="what a filter can name, with Arrow's names of the types")]
+
+
+class FacetValueOut(TypedDict):
+    value: str | int | bool
+    count: Annotated[int, Field(description="of the images that were looked at and pass the filter")]
+
+
+class FacetOut(TypedDict):
+    values: Annotated[list[FacetValueOut], Field(description="the most frequent first")]
+    others: Annotated[int, Field(description="how many more values there are")]
+
+
+class FacetsOut(TypedDict):
+    """How many images have each value of the columns whose values images share."""
+
+    index: IndexOut
+    rows: Annotated[int, Field(description="images that were looked at: of very many, a sample")]
+    columns: dict[str, FacetOut]
 
 
 class SearchedOut(TypedDict):
@@ -121,6 +151,7 @@ class VersionOut(TypedDict):
     ntotal: int | None
     model: ModelOut | None
     recall: dict[str, float] | None
+    kinds: Annotated[dict[str, KindOut] | None, Field(description="by kind of query")]
     created_at: Time | None
     damage: str | None
 
@@ -153,6 +184,39 @@ class ImageOut(TypedDict):
     format: str | None
     metadata: dict[str, Any]
     picture: str
+
+
+class CollectionOut(TypedDict):
+    """A collection of the server. What its manifest says is null if it has no version, or that cannot be read."""
+
+    name: str
+    path: Annotated[str, Field(description="where its page and all its routes are, relative to the server's root")]
+    state: Annotated[
+        Literal["open", "closed", "unavailable"],
+        Field(description='one that is "closed" is opened by the first request for it'),
+    ]
+    ntotal: int | None
+    version: str | None
+    model: ModelOut | None
+    failure: Annotated[str | None, Field(description="why it is unavailable")]
+
+
+class CollectionsOut(TypedDict):
+    collections: Annotated[
+        list[CollectionOut], Field(description="the first one answers requests without /collections/NAME")
+    ]
+
+
+class CollectionMatchOut(MatchOut):
+    collection: str
+
+
+class CollectionsSearchResponse(TypedDict):
+    matches: Annotated[list[CollectionMatchOut], Field(description="of all collections, best first")]
+    indexes: Annotated[dict[str, IndexOut], Field(description="by collection, the index version that answered")]
+    searched: SearchedOut
+    model: ModelOut
+    timing_ms: TimingOut
 
 
 def json_bytes(document: object) -> bytes:

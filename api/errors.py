@@ -54,6 +54,10 @@ class Problem(ApiError):  # noqa: N818 (RFC 9457's own word)
         self.detail = detail
         self.extensions = extensions
 
+    def saying(self, detail: str, **extensions: Any) -> "Problem":
+        """The same in other words."""
+        return Problem(self.kind.slug, detail, **{**self.extensions, **extensions})
+
 
 class ClientError(ApiError): ...
 
@@ -112,8 +116,14 @@ _PROBLEM_TYPES: Final = (
     ("forbidden-scheme", 400, "Only http and https", "`url` is neither http nor https"),
     ("forbidden-address", 400, "This address is not fetched", "`url` or a redirect leads to a private host or port"),
     ("unauthorized", 401, "A key is needed", "no API key came, or one that is not valid"),
-    ("forbidden", 403, "Not allowed", "the key's scope is not enough, or admin without keys from another machine"),
+    (
+        "forbidden",
+        403,
+        "Not allowed",
+        "beyond the key's scope or collections; or admin without keys from another machine",
+    ),
     ("not-found", 404, "No such page", "no route has this path"),
+    ("collection-not-found", 404, "No such collection", "this server has no collection of this name"),
     ("image-not-found", 404, "No such image", "the index has no image of this id"),
     ("picture-not-found", 404, "The picture is gone", "the index has the image, but its file is gone"),
     ("method-not-allowed", 405, "Wrong method", "the path exists for other methods, see `Allow`"),
@@ -131,6 +141,7 @@ _PROBLEM_TYPES: Final = (
     ("picture-unavailable", 502, "The picture cannot be read", "the image's file or host cannot be read now"),
     ("url-unreachable", 502, "The URL cannot be reached", "no such host, no connection, or 5xx: see `reason`"),
     ("not-ready", 503, "Not ready", "the server cannot answer queries yet, or its warm-up failed"),
+    ("collection-unavailable", 503, "This collection cannot be opened", "it is damaged, or away; others answer"),
     ("embedder-unavailable", 503, "The model does not answer", "the part of the server that embeds is away; try again"),
     ("shard-unavailable", 503, "A part of the index does not answer", "try again, or search the rest: `allow_partial`"),
     ("timeout", 503, "No answer in time", "the server did not answer within its own time limit; try again"),

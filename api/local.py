@@ -11,21 +11,22 @@ from typing import Final
 import uvicorn
 from fastapi import FastAPI
 
-from api.compose import build_service
+from api.compose import build_collections
 from api.errors import ListenError, StartError
 from api.http.app import create_app
 from api.observe.log import configure_logs
+from api.search.collections import Collections
 from api.search.service import SearchService
 from api.settings import ServeSettings, url_of
 
-Compose = Callable[[ServeSettings], SearchService]
+Compose = Callable[[ServeSettings], SearchService | Collections]
 
 # An id of the longest kind, percent-encoded, takes 12 KiB; browsers send cookies on top.
 MAX_HEAD_BYTES: Final = 2**16
 
 
 def run_local(
-    settings: ServeSettings, *, compose: Compose = build_service, on_listening: Callable[[str], None] | None = None
+    settings: ServeSettings, *, compose: Compose = build_collections, on_listening: Callable[[str], None] | None = None
 ) -> None:
     """Serve until interrupted. `on_listening` gets the server's URL once the model and the index are loaded.
 
@@ -34,8 +35,7 @@ def run_local(
     with listening(*settings.listen_address()) as listener:
         access = settings.access()
         configure_logs(settings.log_format)
-        service = compose(settings)
-        app = create_app(service, limits=settings.limits(), access=access)
+        app = create_app(compose(settings), limits=settings.limits(), access=access)
         if on_listening is not None:
             on_listening(_url(listener))
         _server(app).run(sockets=[listener])

@@ -92,6 +92,14 @@ class ServeSettings(BaseSettings):
 
     collection: str
     """The collection: a folder or bucket prefix. `likeness serve` takes it as an argument."""
+    more_collections: Annotated[tuple[str, ...], NoDecode] = ()
+    """Further collections of the same server, separated by commas; each may be `NAME=LOCATION`, as may the first."""
+    max_memory: int | None = Field(None, ge=1)
+    """With several collections: bytes that the open indexes may keep in memory (`--max-memory`); the least recently
+    used are closed. Models, caches and Python come on top.
+    """
+    collection_idle_s: float = Field(900, gt=0)
+    """With several collections: seconds without a request after which one is closed."""
     model: str | None = None
     """Where the index's model is now, if it has moved: a hub id or folder."""
     revision: str | None = None
@@ -191,7 +199,7 @@ class ServeSettings(BaseSettings):
     request_timeout_s: float = Field(Access.request_timeout_s, gt=0)
     """Seconds after which a request is answered with 503."""
 
-    @field_validator("allowed_hosts", "cors_origins", mode="before")
+    @field_validator("allowed_hosts", "cors_origins", "more_collections", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
         """Split an environment variable's value at commas."""

@@ -23,6 +23,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import requests
 from PIL import Image
 
@@ -63,8 +64,12 @@ def theirs(environment: Path, pictures: Path, model: Path, out: Path) -> None:
 
 
 def index(environment: Path, vectors: Path, out: Path) -> None:
+    """The folder of an index that `clip-retrieval back` serves."""
     options = {"embeddings_folder": vectors, "index_folder": out}
     subprocess.run([environment / "bin" / "clip-retrieval", "index", *_flags(**options)], check=True, env=_offline())
+    for path in (out / "metadata").glob("*.parquet"):  # it needs a column to answer with
+        rows = pq.read_table(path)
+        pq.write_table(rows.append_column("caption", rows["image_path"]), path)
 
 
 def our_latency(collection: Path, pictures: list[Path], precision: Precision) -> float:

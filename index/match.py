@@ -9,7 +9,7 @@ class Match:
     """An image near the query. `score` is the cosine; `metadata` are the columns of the source.
 
     `duplicates` are ids of images that were left out as near-duplicates of this one, best first. `percentile` is
-    `Searcher.percentile` of the score, if the query was an image and the caller asked for it.
+    `Searcher.percentile` of the score, if the caller asked for it and the query is of a kind that has one.
     """
 
     image_id: str

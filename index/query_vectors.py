@@ -12,9 +12,13 @@ import numpy.typing as npt
 
 from index.arrays import Vectors
 from index.errors import QueryError
+from index.query_kinds import QueryKind
 
 MAX_K = 10_000
 """Maximum of `k + offset`."""
+
+MAX_DIVERSE = 1_000
+"""Maximum of `k + offset` with `diversity`, whose cost grows with its square."""
 
 _CANCELLED = 1e-4  # relative to the weights; a shorter sum is mostly rounding of its float32 terms
 
@@ -26,7 +30,10 @@ class SearchOptions(TypedDict, total=False):
     min_score: float | None
     filter: Mapping[str, Any] | None
     distinct: float | None
+    diversity: float | None
     exclude: Collection[str]
+    fields: Sequence[str] | None
+    kind: QueryKind | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,17 +44,28 @@ class QueryLimits:
     offset: int
     min_score: float
     distinct: float | None
+    diversity: float
     exclude: frozenset[str]
 
     @classmethod
     def checked(
-        cls, k: object, offset: object, min_score: float | None, distinct: float | None, exclude: Collection[str]
+        cls,
+        k: object,
+        offset: object,
+        min_score: float | None,
+        distinct: float | None,
+        diversity: float | None,
+        exclude: Collection[str],
     ) -> QueryLimits:
         """QueryError names the first option that is invalid."""
         if not _is_whole(k) or not 1 <= k <= MAX_K:
             raise QueryError(f"k is {k!r}: expected a whole number from 1 to {MAX_K:,}")
         if not _is_whole(offset) or not 0 <= offset <= MAX_K - k:
             raise QueryError(f"offset is {offset!r}: expected a whole number from 0, and k + offset up to {MAX_K:,}")
+        if diversity is not None and not _is_share(diversity):
+            raise QueryError(f"diversity is {diversity!r}: expected a number from 0 to 1")
+        if diversity and k + offset > MAX_DIVERSE:
+            raise QueryError(f"k + offset is {k + offset:,}: expected {MAX_DIVERSE:,} at most with diversity")
         if isinstance(exclude, str):  # whose characters would be taken for ids
             raise QueryError(f"exclude is {exclude!r}: expected a set or a list of ids")
         return cls(
@@ -55,12 +73,23 @@ class QueryLimits:
             offset=int(offset),
             min_score=-math.inf if min_score is None else checked_cosine("min_score", min_score),
             distinct=None if distinct is None else checked_cosine("distinct", distinct),
+            diversity=float(diversity or 0),
             exclude=frozenset(exclude),
         )
 
     @property
     def depth(self) -> int:
         return self.k + self.offset
+
+    @property
+    def candidates(self) -> int:
+        """How many of the best the wanted ones are chosen from."""
+        return diverse_candidates(self.depth) if self.diversity else self.depth
+
+
+def diverse_candidates(rank: int) -> int:
+    """How many of the nearest a diverse result's match of this rank, from 1, is chosen from."""
+    return 100 + 4 * rank
 
 
 def checked_cosine(name: str, value: object) -> float:
@@ -102,6 +131,10 @@ def mix(vectors: npt.ArrayLike, weights: Sequence[float]) -> Vectors:
         raise QueryError("the examples cancel each other out: leave one out, or change a weight")
     direction: Vectors = (total / norm).astype(np.float32)
     return direction
+
+
+def _is_share(value: object) -> bool:
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool) and bool(0 <= value <= 1)
 
 
 def _is_whole(value: object) -> TypeGuard[int]:

@@ -3,8 +3,17 @@
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
-IMAGE_EXTENSIONS = ("jpg", "jpeg", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff", "avif", "mpo")
+_RAW_EXTENSIONS = ("dng", "cr2", "cr3", "nef", "nrw", "arw", "orf", "rw2", "raf", "pef", "srw")
+IMAGE_EXTENSIONS = (
+    *("jpg", "jpeg", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff", "avif", "mpo"),
+    *("heic", "heif", "hif", "jxl", *_RAW_EXTENSIONS),
+)
 """Taken as pictures unless `--extensions` names others."""
+
+VIDEO_EXTENSIONS = ("mp4", "m4v", "mov", "mkv", "webm", "avi", "mpg", "mpeg", "3gp")
+"""Their frames are taken if `--extensions` names them: to find those takes long."""
+
+_GROUPS = {"images": IMAGE_EXTENSIONS, "videos": VIDEO_EXTENSIONS}
 
 TABLE_EXTENSIONS = ("parquet", "csv", "tsv", "jsonl", "ndjson")
 
@@ -21,8 +30,9 @@ def extension(path: str) -> str:
 
 
 def checked_extensions(extensions: Sequence[str]) -> tuple[str, ...]:
-    """`jpg` and `png` of `jpg` and ` .PNG`."""
-    known = tuple(part.strip().lower().lstrip(".") for part in extensions if part.strip())
+    """`jpg` and `png` of `jpg` and ` .PNG`; `images` and `videos` stand for all of a kind."""
+    names = (part.strip().lower().lstrip(".") for part in extensions if part.strip())
+    known = tuple(dict.fromkeys(each for name in names for each in _GROUPS.get(name, (name,))))
     if not known:
         raise ValueError(f"is {','.join(extensions)!r}: expected extensions such as jpg,png")
     return known

@@ -134,6 +134,9 @@ class IndexBudget(_Section):
     latency_ms: float | None = Field(None, gt=0, description="an exact scan is preferred up to so many milliseconds")
     factory: str | None = Field(None, description="a faiss factory string, instead of the choice")
     segment_rows: int | None = Field(None, ge=1, description="the most images in a segment")
+    queries: str | None = Field(
+        None, min_length=1, description="a file of texts, one a line, to measure searches by words with"
+    )
 
 
 class Retention(_Section):

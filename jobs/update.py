@@ -5,6 +5,7 @@ missing ones are recorded as deleted, and the index follows. It costs what the c
 import json
 import shlex
 from dataclasses import dataclass, field
+from typing import Literal
 
 import pyarrow as pa
 from rich.console import Console
@@ -13,6 +14,7 @@ from rich.markup import escape
 from embedder.models.checkpoint import Checkpoint
 from embedder.models.load import find_model
 from embedder.models.own import OwnModel
+from embedder.protocol import Embedder
 from index.collection import writing
 from index.collection.annotations import list_annotations
 from index.collection.collection import Collection, Snapshot
@@ -22,18 +24,21 @@ from index.storage.bucket import without_secrets
 from index.storage.storage import Storage, canonical_address
 from index.versions.current import collection_model, live_manifest, live_version, standing_manifest
 from jobs.embedding.commit import WrittenRun, commit
-from jobs.embedding.model_source import model_record, recorded_model
+from jobs.embedding.model_source import KeptModel, ModelSource, model_record, recorded_model
 from jobs.embedding.report import EmbedReport, Report
 from jobs.errors import EmptySourceError, OtherModelError, UsageError
 from jobs.file_extensions import IMAGE_EXTENSIONS
 from jobs.indexing.on_ray import run_on_ray
+from jobs.indexing.query_texts import QueryTexts, digest, read_queries
 from jobs.planning.changes import SourceChange, compare
 from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter
 from jobs.planning.plan import Plan
 from jobs.planning.reuse import write_known
+from jobs.planning.unsettled import hold_back
 from jobs.sources.files import require_place
 from jobs.sources.list_images import left_out_warning, list_images
 from jobs.sources.listing import LISTING, UNREADABLE, refused_mask
+from jobs.sources.videos import Frames, frames_of
 from jobs.spec import JobSpec
 from jobs.values import DEFAULT_MODEL
 
@@ -42,21 +47,27 @@ from jobs.values import DEFAULT_MODEL
 class Update:
     """One job. `run` may be called again after any error, and after a crash: it goes on.
 
-    `adds_only` is `likeness embed`: a new collection gets a default model, and another model than the collection's is
-    refused. `verbose` shows what Ray and its workers print. `report` fills as the job goes on.
+    Only `reembed` changes a collection's model: the other commands refuse another one, and give a new collection a
+    default. `verbose` shows what Ray and its workers print. `report` fills as the job goes on. Files that changed
+    within `settle_s` seconds may be half written: they are left as they are, and counted in the report.
     """
 
     spec: JobSpec
     console: Console
     report: Report = field(default_factory=Report)
-    adds_only: bool = False
+    command: Literal["embed", "reembed", "watch"] = "reembed"
+    settle_s: float = 0.0
     index: bool = True
     dry_run: bool = False
     verbose: bool = False
     _found: Checkpoint | OwnModel | None = field(default=None, init=False)
     """The model, once it is known and had to be found."""
+    _query_texts: list[str] = field(default_factory=list, init=False)
+    """Named by the operator, to measure the index with."""
     _images: ImageFilter = field(default=EVERY_IMAGE, init=False)
     """Which images of the listing are embedded."""
+    _kept: KeptModel = field(default_factory=KeptModel, init=False)
+    """The model, loaded for all that this process embeds of the job, however often it runs."""
 
     def run(self) -> Report:
         """Bring the collection and its index up to date.
@@ -67,6 +78,7 @@ class Update:
         report = self.report
         report.source, report.collection = without_secrets(self.spec.source), without_secrets(self.spec.collection)
         report.dry_run = self.dry_run
+        self._query_texts = read_queries(self.spec.index.queries) if self.spec.index.queries else []
         try:
             require_place(self.spec.source)
         except EmptySourceError:
@@ -76,9 +88,15 @@ class Update:
         if self.dry_run:
             self._bring_up_to_date(collection, listing)
         else:
-            with writing(collection, "embed" if self.adds_only else "reembed") as held:
+            with writing(collection, self.command) as held:
                 self._bring_up_to_date(held, listing)
         return report
+
+    def load(self) -> None:
+        """Load the model before it is needed, for a job that runs again and again. Raises what finding it raises."""
+        require_place(self.spec.source)
+        model = self._choose_model(Collection.planned(self.spec.collection).snapshot())
+        self._load(model, convert=True)
 
     def _open(self) -> tuple[Collection, pa.Table | None]:
         """The collection, and None; if there is none and a model is known for it, a new one, and the listing."""
@@ -99,7 +117,11 @@ class Update:
         report, snapshot = self.report, collection.snapshot()
         if listing is None or snapshot.committed:
             # Under the lease: images that another job embedded after the listing would otherwise seem to be gone.
-            listing = self._list()
+            listing = self._list(snapshot)
+        if self.settle_s:
+            listing, report.unsettled = hold_back(listing, snapshot, self.settle_s)
+            if report.unsettled and not listing.num_rows:
+                return
         if report.left_out:
             self._warn(left_out_warning(report.left_out))
         model = self._choose_model(snapshot)
@@ -131,6 +153,8 @@ class Update:
         """Build and promote a version if the live one does not cover all runs, or if other settings are requested."""
         standing, before = standing_manifest(collection), live_version(collection).name
         changes = self.spec.index.model_dump(exclude_none=True)
+        if texts := self._query_texts:
+            changes["queries"] = digest(texts)
         settings = IndexSettings(**{**(standing.settings.model_dump() if standing else {}), **changes})
         columns = {annotation.name: annotation.run_ids for annotation in list_annotations(collection)}
         wanted = (before, [run.run_id for run in runs], columns, settings)
@@ -140,16 +164,17 @@ class Update:
 
         try:
             run_jobs = run_on_ray(self.spec.resources.address, self.console, self.spec.resources.on)
-            built = build_index(collection, settings, run_jobs=run_jobs, runs=runs)
+            vectors = QueryTexts(collection=collection, load=self._load, runs=runs, named=texts)
+            built = build_index(collection, settings, run_jobs=run_jobs, runs=runs, texts=vectors)
         except RolledBackError as error:  # what was rolled back stays so
             self.report.notes.append(str(error))
             return
         self.report.index_before, self.report.index_after = before, built.version
         self.report.recall = built.recall["10"]
 
-    def _list(self) -> pa.Table:
+    def _list(self, snapshot: Snapshot | None = None) -> pa.Table:
         """The listing, whose columns the filter may name. It may be empty if all rows of the source may be deleted;
-        `max_missing` then decides.
+        `max_missing` then decides. The frames of unchanged videos are those of the snapshot's rows.
         """
         left_out = self.report.left_out
         left_out.clear()
@@ -160,6 +185,7 @@ class Update:
                     extensions=self.spec.extensions,
                     uri_column=self.spec.uri_column,
                     left_out=left_out,
+                    listed_frames=lambda: self._listed_frames(snapshot) if snapshot else {},
                 )
         except EmptySourceError:
             if not self._may_be_empty():
@@ -168,6 +194,9 @@ class Update:
         if self.spec.keep is not None:
             self._images = ImageFilter.parse(self.spec.keep, listing.schema)
         return listing
+
+    def _listed_frames(self, snapshot: Snapshot) -> Frames:
+        return frames_of(snapshot.live().of_source(self._address).read(["uri", "size", "modified", "etag"]))
 
     def _may_be_empty(self) -> bool:
         """Whether the collection has rows of the source, which would then be deleted."""
@@ -182,7 +211,7 @@ class Update:
 
     @property
     def _named_model(self) -> str | None:
-        return self.spec.embedder or self.spec.model or (DEFAULT_MODEL if self.adds_only else None)
+        return self.spec.embedder or self.spec.model or (None if self.command == "reembed" else DEFAULT_MODEL)
 
     def _choose_model(self, snapshot: Snapshot) -> ModelRecord:
         """The model to embed with. UsageError if none is named or known, OtherModelError if it is refused."""
@@ -193,7 +222,6 @@ class Update:
         name = self.spec.embedder or self.spec.model
         if name is None and usual:
             if self.spec.revision is None:
-                self._found = None
                 return usual
             name = usual.id
         if (name := name or self._named_model) is None:
@@ -201,13 +229,24 @@ class Update:
         if self._found is None or name != self._named_model:
             self._found = find_model(name, self.spec.revision, embedder=self.spec.embedder)
         model = model_record(self._found.identity)
-        if self.adds_only and there and not there.agrees_with(model):
+        if self.command != "reembed" and there and not there.agrees_with(model):
             raise OtherModelError(
                 f"{location} was embedded with {there}, not with {model}: their vectors cannot be compared. Use that "
                 "model, or name another folder for a new collection; `likeness reembed` with --model or "
                 "--embedder changes the model"
             )
         return model
+
+    def _load(self, model: ModelRecord, *, convert: bool = False) -> Embedder:
+        """The model as it embeds, loaded unless it is already."""
+        loaded: Embedder = self._kept(ModelSource.of(model, self._find(model), self.spec.resources, convert=convert))
+        return loaded
+
+    def _find(self, model: ModelRecord) -> Checkpoint | OwnModel:
+        if self._found is None or not model.agrees_with(model_record(self._found.identity)):
+            self._kept.forget()  # which may have another of the same name
+            self._found = recorded_model(model, self.spec.embedder)
+        return self._found
 
     def _compare(self, listing: pa.Table, snapshot: Snapshot, model: ModelRecord) -> SourceChange:
         """What has changed; nothing is deleted while parts of the source cannot be read."""
@@ -258,11 +297,13 @@ class Update:
         report = self.report
         with report.timed("embed"):
             if any(plan.todo.num_rows for plan in plans):
-                found = self._found or recorded_model(model)
+                found = self._find(model)
                 # Late: a mistake in the job should not cost the seconds that its imports take.
                 from jobs.embedding.pipeline import write_plans
 
-                written = write_plans(plans, collection, self.spec, found, self.console, verbose=self.verbose)
+                written = write_plans(
+                    plans, collection, self.spec, found, self.console, self._kept, verbose=self.verbose
+                )
             else:
                 written = [WrittenRun.begin(plan, collection) for plan in plans]
         if written:

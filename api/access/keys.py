@@ -10,7 +10,7 @@ import hmac
 import logging
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -45,6 +45,11 @@ class StoredKey(BaseModel):
     scope: KeyScope
     hash: _Hex
     created_at: datetime
+    collections: tuple[str, ...] | None = None
+    """The only collections that it is good for; None: all. Left out of the file then, as earlier releases expect."""
+
+    def allows(self, collection: str) -> bool:
+        return self.collections is None or collection in self.collections
 
 
 class _Contents(BaseModel):
@@ -104,8 +109,11 @@ def list_keys(path: str | Path) -> tuple[StoredKey, ...]:
     return _read(Path(path)).keys
 
 
-def add_key(path: str | Path, name: str, scope: KeyScope) -> str:
-    """A new key, which is returned only this once; creates the file. Raises KeysError for a taken or invalid name."""
+def add_key(path: str | Path, name: str, scope: KeyScope, collections: Iterable[str] = ()) -> str:
+    """A new key, which is returned only this once; creates the file. With `collections` it is good for these alone.
+
+    Raises KeysError for a taken or invalid name.
+    """
     path = Path(path)
     key = PREFIX + secrets.token_urlsafe(32)
     with _alone(path):
@@ -114,7 +122,8 @@ def add_key(path: str | Path, name: str, scope: KeyScope) -> str:
             raise KeysError(f"{path} has a key named {name!r} already: remove it first, or take another name")
         try:
             digest = _digest(key.encode(), contents.salt)
-            stored = StoredKey(name=name, scope=scope, hash=digest, created_at=datetime.now(UTC))
+            only = tuple(sorted(set(collections))) or None
+            stored = StoredKey(name=name, scope=scope, hash=digest, created_at=datetime.now(UTC), collections=only)
         except ValidationError as error:
             raise KeysError(f"expected a name of up to 64 letters, digits and any of . _ @ -, got {name!r}") from error
         _write(path, contents.model_copy(update={"keys": (*contents.keys, stored)}))
@@ -187,4 +196,4 @@ def _alone(path: Path) -> Iterator[None]:
 def _write(path: Path, contents: _Contents) -> None:
     from index.storage.disk import write_atomic  # late: pyarrow comes with it
 
-    write_atomic(path.resolve(), f"{contents.model_dump_json(indent=2)}\n".encode(), mode=0o600)
+    write_atomic(path.resolve(), f"{contents.model_dump_json(indent=2, exclude_none=True)}\n".encode(), mode=0o600)

@@ -27,23 +27,28 @@ _PNG_MODES: Final = frozenset({"1", "L", "LA", "I", "I;16", "P", "RGB", "RGBA"})
 
 
 class Example(TypedDict, total=False):
-    """One part of a mix: exactly one of the first five. A negative `weight` (default 1) means unlike it."""
+    """One part of a mix: exactly one of the first five. A negative `weight` (default 1) means unlike it.
+
+    `crop` takes a part of the picture: x, y, width and height, as shares of the upright picture.
+    """
 
     url: str
     image: ImageLike
     text: str
     id: str
     embedding: npt.ArrayLike
+    crop: Sequence[float] | None
     weight: float
 
 
 class Search(TypedDict, total=False):
     """Exactly one of `url`, `image`, `text`, `id`, `embedding` and `queries` (a mix); others are the server's options.
 
-    `id` is of an image of the index, `embedding` is `(dim,)` of any length but zero. `filter` names columns and
-    conditions (see `index.filters`); `distinct` folds images whose cosine with a better match reaches it (True: 0.98);
-    `fields` are the metadata columns to return; with `allow_partial` a part of the index that does not answer is left
-    out (see `SearchResult.searched`). None counts as not given.
+    `id` is of an image of the index, `embedding` is `(dim,)` of any length but zero, and `crop` as in Example. `filter`
+    names columns and conditions (see `index.filters`); `distinct` folds images whose cosine with a better match reaches
+    it (True: 0.98); `diversity`, 0 to 1, prefers images unlike those before them; `fields` are the metadata columns to
+    return; with `allow_partial` a part of the index that does not answer is left out (see `SearchResult.searched`).
+    None counts as not given.
     """
 
     url: str | None
@@ -52,11 +57,14 @@ class Search(TypedDict, total=False):
     id: str | None
     embedding: npt.ArrayLike | None
     queries: Sequence[Example] | None
+    crop: Sequence[float] | None
     k: int
     offset: int
     min_score: float | None
+    min_percentile: float | None
     filter: Mapping[str, Any] | None
     distinct: float | bool | None
+    diversity: float | None
     fields: Sequence[str] | None
     allow_partial: bool | None
 

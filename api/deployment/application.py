@@ -10,22 +10,21 @@ from typing import Any, Final
 import ray
 from ray import serve
 
-from api.compose import LoadModel, model_loader
-from api.deployment.capacity import places, shard_memory
+from api.compose import first_model, model_loader, served_collections
+from api.deployment.capacity import places, shard_memory, sharded_version
 from api.deployment.cluster import connect, failure, nodes, require_address, require_room
 from api.deployment.embedder import EmbedderReplica
 from api.deployment.ingress import APP_NAME, DEPLOYMENT, IngressReplica
 from api.deployment.searcher import SearcherReplica
 from api.errors import DeployError, ListenError
+from api.search.engine import LoadModel
 from api.settings import Replicas, ServeSettings, url_of
 from embedder.openmp import WAITING
 from embedder.protocol import Embedder
 from embedder.python_class import look_in
-from index.collection import Collection
 from index.collection.records import ModelRecord
 from index.search.searcher import no_index
 from index.storage.bucket import without_secrets
-from index.versions.current import live_manifest
 
 Models = Callable[[ServeSettings, ModelRecord | None], LoadModel]
 
@@ -46,8 +45,7 @@ def serve_app(settings: ServeSettings, *, models: Models = model_loader) -> serv
     `models` makes, in the replica, the loader of models from the settings and the record of the live index's model; it
     must pickle. Raises CollectionError.
     """
-    live = live_manifest(Collection.open(settings.collection))
-    first = None if live is None else live.model
+    first = first_model(served_collections(settings))
     deployment = serve.deployment(
         name=DEPLOYMENT,
         ray_actor_options=_resources(settings, model=settings.embedders is None),
@@ -68,7 +66,10 @@ def serve_app(settings: ServeSettings, *, models: Models = model_loader) -> serv
             **_common(settings, settings.embedders, settings.target_ongoing_embeddings),
         )
         embedder = embedding(EmbedderReplica).bind(settings, load_model)
-    searchers = [searcher(settings, number, memory) for number, memory in enumerate(shard_memory(settings, live))]
+    searchers = [
+        searcher(settings, number, memory)
+        for number, memory in enumerate(shard_memory(settings, sharded_version(settings)))
+    ]
     return deployment(serve.ingress()(IngressReplica)).bind(settings, load_model, embedder, searchers)
 
 
@@ -140,16 +141,21 @@ def _load_here(
 def _absolute(settings: ServeSettings) -> ServeSettings:
     """The same settings with absolute paths: a replica's working directory may be another."""
     # Opened here too, so that a mistyped collection is reported before a cluster is started.
-    collection = Collection.open(settings.collection)
-    if not collection.versions():
-        raise no_index(collection)
+    collections = served_collections(settings)
+    for collection in collections.values():
+        if len(collections) == 1 and not collection.versions():
+            raise no_index(collection)
     model = settings.model
     if model is not None and Path(model).is_dir():
         model = str(Path(model).resolve())
     keys_file = settings.keys_file and str(Path(settings.keys_file).resolve())
-    # Its address, not its location: that leaves out the credentials, which replicas need too.
-    address = collection.storage.address
-    return settings.model_copy(update={"collection": address, "model": model, "keys_file": keys_file})
+    # Addresses, not locations: those leave out the credentials, which replicas need too.
+    first, *others = (
+        collection.storage.address if name == collection.name else f"{name}={collection.storage.address}"
+        for name, collection in collections.items()
+    )
+    places = {"collection": first, "more_collections": tuple(others)}
+    return settings.model_copy(update={**places, "model": model, "keys_file": keys_file})
 
 
 def searcher(settings: ServeSettings, number: int, memory: int) -> serve.Application:

@@ -3,9 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from api.compose import served_collections
+from api.errors import DeployError
 from api.settings import ServeSettings
 from index.collection.records import VersionManifest
 from index.search.shard import slices
+from index.versions.current import live_manifest
 
 _SEARCHER_BYTES: Final = 300 * 2**20  # Python, faiss and Arrow
 
@@ -27,6 +30,22 @@ def empty_shards(settings: ServeSettings, live: VersionManifest) -> str | None:
         f"index version {live.version} has {len(live.segments)} segments for {settings.shards} shards, some of which "
         "hold nothing: build smaller ones with `likeness index --segment-rows`, or ask for fewer shards"
     )
+
+
+def sharded_version(settings: ServeSettings) -> VersionManifest | None:
+    """The live version that is spread over shards; None if there are no shards, or no version.
+
+    Raises DeployError for several collections.
+    """
+    if settings.shards is None:
+        return None
+    collections = served_collections(settings)
+    if len(collections) > 1:
+        raise DeployError(
+            f"--shards spreads one collection, got {', '.join(collections)}: serve these without --shards"
+        )
+    [collection] = collections.values()
+    return live_manifest(collection)
 
 
 Nodes = Sequence[Mapping[str, float]]

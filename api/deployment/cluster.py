@@ -14,13 +14,11 @@ import ray
 from ray import serve
 from ray.serve.context import _get_global_client
 
-from api.deployment.capacity import empty_shards, places, shard_memory, shortage
+from api.deployment.capacity import empty_shards, places, shard_memory, sharded_version, shortage
 from api.deployment.ingress import APP_NAME
 from api.errors import DeployError, ListenError, RayStartError
 from api.local import MAX_HEAD_BYTES, listening
 from api.settings import ServeSettings
-from index.collection import Collection
-from index.versions.current import live_manifest
 
 _FAILED: Final = ("DEPLOY_FAILED", "UNHEALTHY")
 _HERE: Final = "local"
@@ -142,7 +140,7 @@ def require_address(host: str, port: int) -> None:
 
 def require_room(settings: ServeSettings, *, joined: bool) -> None:
     """Raises DeployError for replicas for which Serve would wait for ever; a cluster that was `joined` may grow."""
-    live = live_manifest(Collection.open(settings.collection))
+    live = sharded_version(settings)
     if live is not None and (warning := empty_shards(settings, live)):
         logger.warning("%s", warning)
     memory = shard_memory(settings, live)

@@ -12,21 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 from ray.serve.handle import DeploymentHandle
 
-from api.compose import LoadModel
+from api.compose import first_model, served_collections
 from api.deployment.replica_calls import answer, cancel, replica_errors
 from api.deployment.resident import ResidentValues
 from api.errors import ApiError
 from api.observe.log import configure_logs
 from api.search.batcher import ContentKey, EmbeddingCache, QueryBatcher
-from api.search.engine import require_same_model
+from api.search.engine import LoadModel, require_same_model
 from api.settings import ServeSettings
 from embedder.errors import EmbedderError
 from embedder.images import CropSpec
 from embedder.protocol import ModelIdentity
-from index.collection import Collection
 from index.collection.records import ModelRecord
 from index.errors import CollectionError
-from index.versions.current import live_manifest
 
 logger = logging.getLogger(__name__)
 
@@ -53,9 +51,9 @@ class EmbedderReplica:
         self._cache = EmbeddingCache(settings.embedding_cache_bytes)
         self._models = ResidentValues[QueryBatcher]()  # by fingerprint
         try:
-            live = live_manifest(Collection.open(settings.collection))
-            if live is not None:
-                self._models.put(live.model.fingerprint, self._loaded(live.model))
+            first = first_model(served_collections(settings))
+            if first is not None:
+                self._models.put(first.fingerprint, self._loaded(first))
         except (CollectionError, EmbedderError, ApiError, OSError) as error:
             logger.warning("the model of the live index version cannot be loaded: %s", error)
 

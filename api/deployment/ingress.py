@@ -12,13 +12,14 @@ from prometheus_client import Metric
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
-from api.compose import LoadModel, build_service
+from api.compose import build_collections
 from api.deployment.embedder import RemoteEmbedder
 from api.deployment.searcher import Searchers
 from api.errors import ListenError
 from api.http.app import create_app
 from api.observe.log import configure_logs
 from api.observe.metrics import Metrics, merged
+from api.search.engine import LoadModel
 from api.settings import ServeSettings
 from index.search import Searcher
 
@@ -51,9 +52,11 @@ class IngressReplica:
             load_model = partial(RemoteEmbedder.connect, embedder, timeout_s=settings.embedder_timeout_s)
         open_version = Searchers(searchers, settings.searcher_timeout_s).open if searchers else Searcher.open
         # In a thread: handles wait for answers, which the event loop's own thread must not do.
-        service = await asyncio.to_thread(build_service, settings, load_model=load_model, open_version=open_version)
+        collections = await asyncio.to_thread(
+            build_collections, settings, load_model=load_model, open_version=open_version
+        )
         self._app = create_app(
-            service,
+            collections,
             limits=settings.limits(),
             access=settings.access(),
             metrics=self._metrics,

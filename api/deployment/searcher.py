@@ -10,6 +10,7 @@ from typing import Any, Final
 from ray.exceptions import RayActorError
 from ray.serve.handle import DeploymentHandle
 
+from api.compose import served_collections
 from api.deployment.replica_calls import answer, replica_errors
 from api.deployment.resident import ResidentValues
 from api.deployment.shard_calls import ShardCaller
@@ -37,7 +38,7 @@ class SearcherReplica:
         configure_logs(settings.log_format)
         assert settings.shards is not None
         self._number, self._count = number, settings.shards
-        self._collection = Collection.open(settings.collection)
+        [self._collection] = served_collections(settings).values()
         self._shards = ResidentValues[Shard]()  # by edition
         try:
             live = self._collection.current()

@@ -15,13 +15,15 @@ from api.client.query import Example, Search, image_bytes
 from api.compose import load_recorded
 from api.explore.exploration import Exploration
 from api.explore.lazy_model import LazyModel
-from api.explore.neighbours import Neighbours, QueryPart
+from api.explore.neighbours import Neighbours, QueryPart, map_in_threads
 from api.explore.pictures import PictureMap, PictureRow
 from api.explore.query_like import BareQuery, example_of
+from api.search.pictures import Pictures
 from api.search.query import DISTINCT, Part, Query
 from api.search.service import SearchService, Vector
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from embedder.identity import Precision
+from embedder.images.decoder_pool import DecodePool
 from embedder.protocol import Embedder
 from index.collection import Collection
 from index.collection.rows import FIXED
@@ -37,7 +39,9 @@ if TYPE_CHECKING:
 __all__ = ["Likeness", "Neighbours"]
 
 _WHAT = ("url", "image", "text", "id", "embedding")
-_OPTIONS = tuple(name for name in Search.__annotations__ if name not in (*_WHAT, "queries", "offset"))  # of every page
+_OPTIONS = tuple(
+    name for name in Search.__annotations__ if name not in (*_WHAT, "queries", "crop", "offset")
+)  # of every page
 # A grid should not wait for a host that is gone.
 _FOR_EYES = FetchPolicy(timeout_s=10.0, retries=1)
 _BUCKETS_FOR_EYES = PictureReader(request_s=10.0, attempts=3)
@@ -130,6 +134,7 @@ class Likeness:
                 k=search.get("k", 10),
                 options=_options(search),
                 fields=None if fields is None else tuple(fields),
+                min_percentile=search.get("min_percentile"),
             )
         )
         schema = self.searcher.segments.schema
@@ -143,9 +148,14 @@ class Likeness:
             first=(search.get("offset") or 0) + 1,
         )
 
+    def search_many(self, queries: Iterable[BareQuery], /, **options: Unpack[Search]) -> list[Neighbours]:
+        """What `search` returns for each of the queries, in their order. They are embedded together."""
+        _check_known(options, _OPTIONS)
+        return map_in_threads(lambda query: self.search(query, **options), list(queries))
+
     def vector(self, query: BareQuery | None = None, /, **search: Unpack[Search]) -> Vector:
         """The vector that `search` would use, `(dim,)` float32, unit norm. Raises like `search`."""
-        _check_known(search, (*_WHAT, "queries"))
+        _check_known(search, (*_WHAT, "queries", "crop"))
         parts = [self._query_part(example).part for example in self._examples(query, search)]
         service = self._service
         return mix(np.stack([service.embed(part, service.engine) for part in parts]), [part.weight for part in parts])
@@ -191,22 +201,26 @@ class Likeness:
     @cached_property
     def _service(self) -> SearchService:
         return SearchService(
-            embedder=self._model, searcher=self.searcher, query_fetcher=self._fetcher, picture_fetcher=self._fetcher
+            embedder=self._model,
+            searcher=self.searcher,
+            query_fetcher=self._fetcher,
+            pictures=Pictures(self._fetcher, DecodePool()),
         )
 
     def _examples(self, query: BareQuery | None, search: Search) -> Sequence[Example]:
-        """The parts of a query: exactly one, or those of a mix."""
+        """The parts of a query: exactly one, or those of a mix. A crop goes with one."""
         given = [name for name in (*_WHAT, "queries") if search.get(name) is not None]
         if (query is not None) + len(given) != 1:
             raise TypeError(
                 f"expected exactly one of a query, {', '.join(_WHAT)} and queries, got "
                 f"{', '.join([*(['a query'] if query is not None else []), *given]) or 'none'}"
             )
-        if query is not None:
-            return [example_of(query, self.searcher)]
-        mixed = search.get("queries")
+        mixed, crop = search.get("queries"), search.get("crop")
         if mixed is None:
-            return [{given[0]: search[given[0]]}]  # type: ignore[misc]
+            only: Example = {given[0]: search[given[0]]} if query is None else example_of(query, self.searcher)  # type: ignore[misc]
+            return [{**only, "crop": crop}]
+        if crop is not None:
+            raise TypeError("got crop beside queries: expected it in the part of the mix that it is for")
         if not mixed:
             raise TypeError("got no queries: expected a list of one part or more")
         return mixed
@@ -214,25 +228,26 @@ class Likeness:
     def _query_part(self, example: Example) -> QueryPart:
         """A part of a query, its picture fetched and the model for it loaded, with a name for it."""
         given: dict[str, Any] = {name: value for name, value in example.items() if value is not None}
-        weight = float(given.pop("weight", 1.0))
+        crop: Sequence[float] | None = given.pop("crop", None)
+        more: Any = {"weight": float(given.pop("weight", 1.0)), "crop": None if crop is None else tuple(crop)}
         if len(given) != 1 or not given.keys() <= set(_WHAT):
             raise TypeError(f"a part of a mix has {', '.join(given) or 'nothing'}: expected one of {', '.join(_WHAT)}")
         [(what, value)] = given.items()
         match what:
             case "url":
-                part, caption = self._service.fetch(Part(url=value, weight=weight)), value
+                part, caption = self._service.fetch(Part(url=value, **more)), value
             case "image":
-                part = Part(data=image_bytes(value), weight=weight)
+                part = Part(data=image_bytes(value), **more)
                 caption = Path(value).name if isinstance(value, str | Path) else "a picture"
             case "text":
-                part, caption = Part(text=value, weight=weight), f"“{value}”"
+                part, caption = Part(text=value, **more), f"“{value}”"
             case "id":
-                part, caption = Part(image_id=value, weight=weight), value
+                part, caption = self._service.fetch(Part(image_id=value, **more)), value
             case _:
-                part, caption = Part(vector=np.asarray(value, np.float32), weight=weight), "a vector"
+                part, caption = Part(vector=np.asarray(value, np.float32), **more), "a vector"
         if part.data is not None or part.text is not None:
             _ = self._model.loaded  # here, so that the error is the model's and not one of the query
-        return QueryPart(part=part, caption=caption)
+        return QueryPart(part=part, caption=caption if crop is None else f"a part of {caption}")
 
 
 def _options(search: Search) -> SearchOptions:
@@ -242,6 +257,7 @@ def _options(search: Search) -> SearchOptions:
         min_score=search.get("min_score"),
         filter=search.get("filter"),
         distinct=DISTINCT if distinct is True else None if distinct is False else distinct,
+        diversity=search.get("diversity"),
     )
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 from api.errors import Problem
 from api.explore.grid import Card, grid_html
 from api.search.query import Part
+from api.search.service import region_of
 from embedder.errors import ImageError
 from embedder.images.decode import thumbnail
 from index.match import Match
@@ -24,7 +25,7 @@ _SHOWN = 60  # pictures of one grid: more would weigh megabytes in a notebook's 
 SIDE = 160  # pixels of a thumbnail
 
 # There are always nearest neighbours, no matter how far away, unless one of these options excludes them.
-_WHY_NONE = "passes filter, min_score and offset"
+_WHY_NONE = "passes filter, min_score, min_percentile and offset"
 
 _COLUMNS: dict[str, pa.DataType] = {
     "rank": pa.int64(),
@@ -138,8 +139,8 @@ class Neighbours(Sequence[Match]):
         heading = "query" if part.weight == 1 else f"{part.weight:+g} ×"
         card = Card(heading=heading, detail=asked.caption, tooltip=asked.title)
         if part.data is not None:
-            data = part.data
-            return with_picture(card, lambda: thumbnail(data, SIDE))
+            data, region = part.data, region_of(part) or (0, 0, 1, 1)
+            return with_picture(card, lambda: thumbnail(data, SIDE, region=region))
         if part.image_id is not None:
             image_id = part.image_id
             return with_picture(card, lambda: self.thumbnail(image_id, SIDE))
@@ -165,7 +166,7 @@ def with_picture(card: Card, jpeg: Callable[[], bytes]) -> Card:
 def _facts(match: Match) -> list[str]:
     facts = [f"{name}: {value}" for name, value in match.metadata.items() if value is not None]
     if match.percentile is not None:
-        facts.insert(0, f"more alike than {match.percentile:g} % of random pairs")
+        facts.insert(0, f"nearer than {match.percentile:g} % of random pairs")
     return [*facts, match.uri]
 
 

@@ -18,10 +18,20 @@ from starlette.types import Message
 from api.errors import Problem, abbreviate, invalid, invalid_fields
 from api.http.middleware.admission import admit_body
 from api.http.problems import MAX_ERRORS, not_as_described, problem_of_invalid
-from api.http.requests import BatchRequest, EmbedRequest, Example, Options, QuerySource, SearchRequest, UploadFields
+from api.http.requests import (
+    BatchRequest,
+    CollectionNames,
+    EmbedRequest,
+    Example,
+    Options,
+    QuerySource,
+    SearchParameters,
+    SearchRequest,
+    UploadFields,
+)
 from api.search.query import Part, Query
 from api.settings import RequestLimits
-from index.query_vectors import MAX_K, SearchOptions
+from index.query_vectors import MAX_DIVERSE, MAX_K, SearchOptions
 
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
@@ -40,14 +50,17 @@ class BodyReader:
         self._parsing = CapacityLimiter(1)
 
     async def search(self, request: Request, dim: int) -> Query:
-        """The query in the body; `dim` is the length of the index's vectors.
+        """The query in the body, with options in the URL if it is a bare picture; `dim` is the length of vectors.
 
         Raises Problem when the body is too large, too slow, of another type or not valid.
         """
-        if _media_type(request) == "multipart/form-data":
+        media_type = _media_type(request)
+        if media_type == "multipart/form-data":
             return await self._in_time(_read_multipart(request, self._limits))
+        if media_type.startswith("image/"):
+            return await self._in_time(_read_picture(request, self._limits))
         parse = partial(search_of, dim=dim, limits=self._limits)
-        return await self.json(request, parse, "application/json, or multipart/form-data with an image")
+        return await self.json(request, parse, "application/json, image/…, or multipart/form-data with an image")
 
     async def json(self, request: Request, parse: Callable[[Any], T], expected: str = "application/json") -> T:
         """What `parse` makes of the JSON document in the body. Raises Problem as `search` does."""
@@ -84,14 +97,23 @@ def valid(document: object, model: type[M], *more: str) -> M:
         raise problem_of_invalid(error, model, *more) from error
 
 
-def search_of(document: object, *, dim: int, limits: RequestLimits) -> Query:
+def search_of(
+    document: object, *, dim: int, limits: RequestLimits, model: type[SearchRequest] = SearchRequest
+) -> Query:
     """The query of a search; `dim` is the length of the index's vectors. Raises Problem."""
     _check_lengths(document, dim, limits)
-    asked = valid(document, SearchRequest)
+    asked = valid(document, model)
     if asked.queries is None:
         return _query((_part(asked, "{}", limits),), asked, limits)
+    if asked.crop is not None:
+        raise invalid("crop", "a crop beside each picture of `queries`", asked.crop)
     parts = (_part(example, f"queries.{number}.{{}}", limits) for number, example in enumerate(asked.queries))
     return _query(tuple(parts), asked, limits)
+
+
+def names_of(document: object) -> list[str]:
+    """The collections that a search of several names, each once. Raises Problem."""
+    return list(dict.fromkeys(valid(document, CollectionNames).collections))
 
 
 def searches_of(document: object, *, dim: int, limits: RequestLimits) -> "list[Query | Problem]":
@@ -133,9 +155,30 @@ def _document(body: bytes, limits: RequestLimits) -> Any:
         raise Problem("malformed-body", f"expected a JSON object: {error}") from error
 
 
+def search_of_url(request: Request, limits: RequestLimits) -> Query:
+    """The query in a URL's parameters. Raises Problem."""
+    asked = valid(dict(request.query_params), SearchParameters)
+    return _query((_part(asked.source, "{}", limits),), asked, limits)
+
+
+async def _read_picture(request: Request, limits: RequestLimits) -> Query:
+    """The body is the picture's file, and the URL has the options."""
+    options = valid(dict(request.query_params), UploadFields)
+    data = await _capped(request, limits.max_upload_bytes, "image").body()
+    admit_body(request)
+    return _upload(data, options, limits)
+
+
+def _upload(data: bytes, options: UploadFields, limits: RequestLimits) -> Query:
+    crop = None if options.crop is None else tuple(options.crop)
+    return _query((Part(data=data, crop=crop),), options, limits)
+
+
 async def _read_multipart(request: Request, limits: RequestLimits) -> Query:
     capped = _capped(request, limits.max_upload_bytes, "image", overhead=_MULTIPART_OVERHEAD)
-    async with capped.form(max_files=1, max_fields=8, max_part_size=_MULTIPART_OVERHEAD) as form:
+    async with capped.form(
+        max_files=1, max_fields=len(UploadFields.model_fields) + 1, max_part_size=_MULTIPART_OVERHEAD
+    ) as form:
         image = form.get("image")
         fields = valid({name: value for name, value in form.items() if name != "image"}, UploadFields, "image")
         if not isinstance(image, UploadFile):
@@ -143,7 +186,7 @@ async def _read_multipart(request: Request, limits: RequestLimits) -> Query:
             raise invalid_fields([{"field": "image", "expected": "a file", "got": got}])
         if (image.size or 0) > limits.max_upload_bytes:
             raise _too_large("image", limits.max_upload_bytes)
-        return _query((Part(data=await image.read()),), fields, limits)
+        return _upload(await image.read(), fields, limits)
 
 
 def _capped(request: Request, max_bytes: int, what: str, *, overhead: int = 0) -> Request:
@@ -209,10 +252,24 @@ def _query(parts: tuple[Part, ...], asked: Options, limits: RequestLimits) -> Qu
     if asked.k + asked.offset > MAX_K:
         raise invalid("offset", f"at most {MAX_K - asked.k}, for k + offset may be {MAX_K}", asked.offset)
     options = SearchOptions(
-        offset=asked.offset, min_score=asked.min_score, filter=asked.filter, distinct=asked.distinct
+        offset=asked.offset,
+        min_score=asked.min_score,
+        filter=asked.filter,
+        distinct=asked.distinct,
+        diversity=asked.diversity,
     )
+    if asked.diversity and asked.k + asked.offset > MAX_DIVERSE:
+        expected = f"k + offset of {MAX_DIVERSE:,} at most with it"
+        raise invalid("diversity", expected, {"k": asked.k, "offset": asked.offset})
     fields = None if asked.fields is None else tuple(asked.fields)
-    return Query(parts=parts, k=asked.k, options=options, fields=fields, allow_partial=asked.allow_partial)
+    return Query(
+        parts=parts,
+        k=asked.k,
+        options=options,
+        fields=fields,
+        min_percentile=asked.min_percentile,
+        allow_partial=asked.allow_partial,
+    )
 
 
 def _part(what: QuerySource, at: str, limits: RequestLimits) -> Part:
@@ -229,6 +286,7 @@ def _part(what: QuerySource, at: str, limits: RequestLimits) -> Part:
         text=what.text,
         image_id=what.id,
         vector=None if what.embedding is None else _direction(what.embedding, at.format("embedding")),
+        crop=None if what.crop is None else tuple(what.crop),
         weight=what.weight if isinstance(what, Example) else 1.0,
         at=at,
     )

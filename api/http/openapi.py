@@ -9,7 +9,16 @@ from pydantic import BaseModel
 from api.http.middleware.auth import OPEN
 from api.http.middleware.headers import API_VERSION, VERSION
 from api.http.problems import ProblemOut, problem_docs
-from api.http.requests import ONE_OF, BatchRequest, EmbedRequest, PromoteRequest, SearchRequest, UploadFields
+from api.http.requests import (
+    AS_TEXT,
+    ONE_OF,
+    BatchRequest,
+    CollectionsSearchRequest,
+    EmbedRequest,
+    PromoteRequest,
+    SearchRequest,
+    UploadFields,
+)
 from api.settings import Access, RequestLimits
 
 _PICTURE: Final = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII="
@@ -46,22 +55,18 @@ BATCH_BODY: Final = json_body(
 EMBED_BODY: Final = json_body(
     EmbedRequest, {"texts": {"texts": ["a red star", "a blue ring"]}, "URLs": {"urls": ["https://example.com/cat.jpg"]}}
 )
+COLLECTIONS_BODY: Final = json_body(
+    CollectionsSearchRequest,
+    {"words": {"collections": ["photos", "scans"], "text": "a red star", "k": 5}},
+)
 PROMOTE_BODY: Final = json_body(PromoteRequest, {"a version": {"version": "000012"}})
 
 
 def search_body(limits: RequestLimits) -> dict[str, Any]:
     body = json_body(SearchRequest, _SEARCHES)
-    fields = UploadFields.model_json_schema()["properties"]
-    fields["k"] |= {"maximum": limits.max_k}
-    # A form has no null: an unused field is left out, or empty.
-    fields["min_score"] |= fields["min_score"].pop("anyOf")[0]
-    del fields["min_score"]["default"]
-    for name in ("filter", "fields", "distinct"):
-        fields[name] = {
-            "type": "string",
-            "contentMediaType": "application/json",
-            "description": f"JSON text: {fields[name]['description']}",
-        }
+    fields = _form_fields(UploadFields, limits)
+    # A picture alone: its options are parameters of the URL.
+    body["content"]["image/*"] = {"schema": {"type": "string", "format": "binary"}}
     body["content"]["multipart/form-data"] = {
         "schema": {
             "type": "object",
@@ -71,6 +76,29 @@ def search_body(limits: RequestLimits) -> dict[str, Any]:
         }
     }
     return body
+
+
+def parameters_of(model: type[BaseModel], limits: RequestLimits) -> list[dict[str, Any]]:
+    """The fields of `model` as parameters of a URL."""
+    return [
+        {"name": name, "in": "query", "schema": schema, "description": schema.pop("description")}
+        for name, schema in _form_fields(model, limits).items()
+    ]
+
+
+def _form_fields(model: type[BaseModel], limits: RequestLimits) -> dict[str, dict[str, Any]]:
+    """The schemas of a form's fields. A form has no null: an unused field is left out, or empty."""
+    fields: dict[str, dict[str, Any]] = model.model_json_schema()["properties"]
+    if "k" in fields:
+        fields["k"] |= {"maximum": limits.max_k}
+    for name, schema in fields.items():
+        if name in AS_TEXT:
+            text = f"JSON text such as {AS_TEXT[name]}: {schema['description']}"
+            fields[name] = {"type": "string", "contentMediaType": "application/json", "description": text}
+        elif "anyOf" in schema:
+            schema |= schema.pop("anyOf")[0]
+            del schema["default"]
+    return fields
 
 
 def install_description(app: FastAPI, limits: RequestLimits, access: Access) -> None:
@@ -96,7 +124,8 @@ def _describe(document: dict[str, Any], limits: RequestLimits, access: Access) -
             "bearer": {"type": "http", "scheme": "bearer"},
             "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
         }
-    refusals = problem_docs("rate-limited", "overloaded", "timeout", *(("unauthorized", "forbidden") if keyed else ()))
+    keys = ("unauthorized", "forbidden") if keyed else ()
+    refusals = problem_docs("rate-limited", "overloaded", "timeout", "collection-unavailable", *keys)
     for path, operations in document["paths"].items():
         for operation in operations.values():
             if path not in OPEN:
@@ -107,12 +136,12 @@ def _describe(document: dict[str, Any], limits: RequestLimits, access: Access) -
 
 
 def _add_models(schemas: dict[str, Any], limits: RequestLimits) -> None:
-    for model in (SearchRequest, BatchRequest, EmbedRequest, PromoteRequest, ProblemOut):
+    for model in (SearchRequest, CollectionsSearchRequest, BatchRequest, EmbedRequest, PromoteRequest, ProblemOut):
         schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
         schemas.update(schema.pop("$defs", {}))
         schemas[model.__name__] = schema
     schemas["BatchRequest"]["properties"]["searches"]["items"] = {"$ref": "#/components/schemas/SearchRequest"}
-    for owner, names in ONE_OF.items():
+    for owner, names in ((owner, names) for owner, names in ONE_OF.items() if owner in schemas):
         schemas[owner]["oneOf"] = [_only(schemas[owner], name) for name in names]
     for owner, name, bound in _bounds(limits):
         _without_null(schemas[owner]["properties"][name]).update(bound)
@@ -141,12 +170,13 @@ def _only(schema: dict[str, Any], name: str) -> dict[str, Any]:
 
 def _bounds(limits: RequestLimits) -> Iterator[tuple[str, str, dict[str, int]]]:
     """Model, field, and this server's maximum there."""
-    for model in ("SearchRequest", "Example"):
+    for model in ("SearchRequest", "CollectionsSearchRequest", "Example"):
         yield model, "url", {"maxLength": limits.max_url_length}
         yield model, "text", {"maxLength": limits.max_text_length}
         yield model, "id", {"maxLength": limits.max_id_length}
-    yield "SearchRequest", "k", {"maximum": limits.max_k}
-    yield "SearchRequest", "queries", {"maxItems": limits.max_examples}
+    for model in ("SearchRequest", "CollectionsSearchRequest"):
+        yield model, "k", {"maximum": limits.max_k}
+        yield model, "queries", {"maxItems": limits.max_examples}
     yield "BatchRequest", "searches", {"maxItems": limits.max_batch}
     for name in ("images", "texts", "urls"):
         yield "EmbedRequest", name, {"maxItems": limits.max_batch}

@@ -8,11 +8,12 @@ from typing import Any, Final
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from fastapi.routing import iter_route_contexts
 from pydantic import BaseModel, Field, ValidationError
 from pydantic_core import ErrorDetails
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Match
 
 from api.documents import Failed
 from api.errors import PROBLEMS, Problem, abbreviate, invalid_fields
@@ -48,6 +49,11 @@ BODY_PROBLEMS: Final = (
     *("malformed-body", "request-timeout", "too-large", "unsupported-media-type", "invalid-request", "internal"),
 )
 """Of every route that reads a body."""
+SEARCH_PROBLEMS: Final = (
+    *BODY_PROBLEMS,
+    *("bad-url", "forbidden-scheme", "forbidden-address", "url-not-usable", "url-unreachable", "url-timeout"),
+    *("text-not-supported", "unusable-image", "shard-unavailable", "picture-not-found", "picture-unavailable"),
+)
 
 _EXAMPLES: Final[dict[str, dict[str, Any]]] = {
     "forbidden-address": {
@@ -159,18 +165,26 @@ def _document(slug: str, members: dict[str, Any]) -> dict[str, Any]:
 
 def _on_http_exception(request: Request, error: HTTPException) -> Response:
     """Answers requests that the framework itself refuses: unknown paths, methods, broken multipart."""
-    headers = Headers(error.headers)
+    headers = dict(error.headers or {})
     match error.status_code:
         case 404:
             page = abbreviate(request.scope["path"])
             problem = Problem("not-found", f"no page {page}; see /docs for those there are")
         case 405:
-            problem = Problem("method-not-allowed", f"expected {headers.get('allow')}, got {request.method}")
+            headers["Allow"] = _methods_of(request)
+            problem = Problem("method-not-allowed", f"expected {headers['Allow']}, got {request.method}")
         case 413:
             problem = Problem("too-large", str(error.detail))
         case _:
             problem = Problem("malformed-body", str(error.detail))
     return problem_response(problem, headers)
+
+
+def _methods_of(request: Request) -> str:
+    """The methods of all routes of the path: Starlette names those of the first alone."""
+    routes = [context.original_route for context in iter_route_contexts(request.app.routes)]
+    matching = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
+    return ", ".join(sorted({method for route in matching for method in getattr(route, "methods", None) or ()}))
 
 
 def _on_invalid_parameters(_: Request, error: RequestValidationError) -> Response:

@@ -15,17 +15,26 @@ from pydantic import (
 from pydantic_core import from_json
 
 from api.search.query import DISTINCT
-from index.query_vectors import MAX_K
+from index.query_vectors import MAX_DIVERSE, MAX_K
 
 ONE_OF: Final = {
     "Example": ("url", "image", "text", "id", "embedding"),
     "SearchRequest": ("url", "image", "text", "id", "embedding", "queries"),
+    "CollectionsSearchRequest": ("url", "image", "text", "embedding", "queries"),
     "EmbedRequest": ("images", "texts", "urls"),
+    "SearchParameters": ("url", "text", "id"),
 }
 """By model, the fields of which a document has exactly one."""
 
 _MAX_FIELDS: Final = 1_000
-_AS_TEXT: Final = {"filter": '{"label": "cat"}', "fields": '["label"]', "distinct": "true or 0.98"}
+_MAX_NAMES: Final = 64
+AS_TEXT: Final = {
+    "crop": "[0.5, 0, 0.5, 1]",
+    "distinct": "true or 0.98",
+    "fields": '["label"]',
+    "filter": '{"label": "cat"}',
+}
+"""Fields that a form has as JSON text, with an example of each."""
 STRICT: Final = ConfigDict(strict=True, extra="forbid")
 
 
@@ -39,6 +48,16 @@ def _distinct(value: object) -> float | None:
     raise ValueError(f"a cosine from -1 to 1, or true for {DISTINCT}")
 
 
+Crop = Annotated[
+    list[Annotated[float, Field(allow_inf_nan=False)]],
+    Field(fail_fast=True),
+    WithJsonSchema(
+        {"type": "array", "items": {"type": "number", "minimum": 0, "maximum": 1}, "minItems": 4, "maxItems": 4}
+    ),
+]
+_CROP: Final = "a part of the picture alone: x, y, width and height, as shares of the upright picture"
+
+
 class Options(BaseModel):
     """Which neighbours are wanted."""
 
@@ -47,6 +66,13 @@ class Options(BaseModel):
     offset: int = Field(default=0, ge=0, le=MAX_K, description="how many to skip: k + offset may be 10,000 at most")
     min_score: float | None = Field(
         default=None, ge=-1, le=1, allow_inf_nan=False, description="the lowest cosine of a match"
+    )
+    min_percentile: float | None = Field(
+        default=None,
+        ge=0,
+        le=100,
+        allow_inf_nan=False,
+        description="the lowest percentile of a match; refused where matches have none",
     )
     filter: dict[str, Any] | None = Field(
         default=None,
@@ -62,10 +88,18 @@ class Options(BaseModel):
         default=None,
         description=f"of images whose cosine with each other is this or more, keep the best; true is {DISTINCT}",
     )
+    diversity: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        allow_inf_nan=False,
+        description="prefer images unlike those before them: 0 is by score alone, 1 by unlikeness alone; matches are "
+        f"in this order, and k + offset may be {MAX_DIVERSE:,} at most",
+    )
     fields: list[str] | None = Field(
         default=None,
         max_length=_MAX_FIELDS,
-        description="metadata columns to return; absent: all",
+        description="metadata columns to return, and width, height, size and modified; absent: all metadata",
         examples=[["label"]],
     )
     allow_partial: bool = Field(
@@ -100,6 +134,7 @@ class QuerySource(BaseModel):
     embedding: Annotated[list[Annotated[float, Field(allow_inf_nan=False)]], Field(fail_fast=True)] | None = Field(
         default=None, description="a vector of the model's length, which need not be 1 long"
     )
+    crop: Crop | None = Field(default=None, description=f"with image, url or id: {_CROP}", examples=[[0.5, 0, 0.5, 1]])
 
 
 class Example(QuerySource, _OneOf):
@@ -116,8 +151,20 @@ class SearchRequest(QuerySource, Options, _OneOf):
     )
 
 
-class UploadFields(Options):
-    """The form fields that go with an uploaded `image`: filter, fields and distinct as JSON text.
+class CollectionNames(BaseModel):
+    """Which collections to search."""
+
+    collections: list[str] = Field(
+        min_length=1, max_length=_MAX_NAMES, description="their names, as in `GET /collections`; all of one model"
+    )
+
+
+class CollectionsSearchRequest(SearchRequest, CollectionNames):
+    """A search of several collections, which has no ids, as each is of one collection; `distinct` counts in each."""
+
+
+class _Texts(BaseModel):
+    """Fields of a form or a URL, of which those in AS_TEXT are JSON text.
 
     One that is empty counts as left out: that is what a browser sends of a field that nobody filled in.
     """
@@ -129,7 +176,7 @@ class UploadFields(Options):
     def _filled_in(cls, form: dict[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in form.items() if value != ""}
 
-    @field_validator("filter", "fields", "distinct", mode="before")
+    @field_validator(*AS_TEXT, mode="before", check_fields=False)
     @classmethod
     def _read(cls, value: object, info: ValidationInfo) -> object:
         if not isinstance(value, str):
@@ -137,7 +184,33 @@ class UploadFields(Options):
         try:
             return from_json(value, allow_inf_nan=False)
         except ValueError as error:
-            raise ValueError(f"JSON text such as {_AS_TEXT[info.field_name or '']} ({error})") from error
+            raise ValueError(f"JSON text such as {AS_TEXT[info.field_name or '']} ({error})") from error
+
+
+class UploadFields(_Texts, Options):
+    """The form fields that go with an uploaded `image`."""
+
+    crop: Crop | None = Field(default=None, description=_CROP)
+
+
+class FacetParameters(_Texts):
+    """Which images are counted."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    filter: dict[str, Any] | None = Field(default=None, description="the filter of a search")
+
+
+class SearchParameters(UploadFields, _OneOf):
+    """A search in a URL: exactly one of url, text and id, with the options of a form."""
+
+    url: str | None = Field(default=None, min_length=1, description="an http or https URL of a picture")
+    text: str | None = Field(default=None, description="what the picture shows, in words", examples=["a red star"])
+    id: str | None = Field(default=None, description="an image of the index, which is itself left out")
+
+    @property
+    def source(self) -> QuerySource:
+        return QuerySource(url=self.url, text=self.text, id=self.id, crop=self.crop)
 
 
 class BatchRequest(BaseModel):

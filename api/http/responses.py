@@ -15,6 +15,7 @@ from api.documents import (
     ImageOut,
     IndexDetailsOut,
     IndexOut,
+    KindOut,
     MatchOut,
     ModelOut,
     SearchedOut,
@@ -77,14 +78,16 @@ def timing(milliseconds: Mapping[str, float]) -> TimingOut:
     return cast(TimingOut, {stage: round(ms, 3) for stage, ms in milliseconds.items()})
 
 
-def index_details(manifest: VersionManifest, columns: dict[str, str], locations: bool) -> IndexDetailsOut:
+def index_details(name: str, manifest: VersionManifest, columns: dict[str, str], locations: bool) -> IndexDetailsOut:
     return {
+        "collection": name,
         "version": manifest.version,
         "ntotal": manifest.ntotal,
         "model": model_out(manifest.model, locations),
         "kind": manifest.kind,
         "created_at": _time(manifest.created_at),
         "recall": manifest.recall,
+        "kinds": _kinds(manifest),
         "latency_ms": manifest.latency_ms,
         "queries_per_second": manifest.queries_per_second,
         "columns": {name: kind for name, kind in columns.items() if locations or name not in LOCATION_COLUMNS},
@@ -100,9 +103,14 @@ def version_out(version: Version, serving: str, locations: bool) -> VersionOut:
         "ntotal": manifest.ntotal if manifest else None,
         "model": model_out(manifest.model, locations) if manifest else None,
         "recall": manifest.recall if manifest else None,
+        "kinds": _kinds(manifest) if manifest else None,
         "created_at": _time(manifest.created_at) if manifest else None,
         "damage": version.damage and redact(version.damage, show=locations),
     }
+
+
+def _kinds(manifest: VersionManifest) -> dict[str, KindOut]:
+    return {kind: cast(KindOut, record.model_dump()) for kind, record in manifest.kinds.items()}
 
 
 def image_out(row: Mapping[str, Any], locations: bool) -> ImageOut:
@@ -151,15 +159,15 @@ def shown_model_id(model_id: str, locations: bool) -> str:
     return re.split(r"[/\\]", model_id)[-1] if not locations and re.match(_ROOT, model_id) else model_id
 
 
-def check_filter(expression: object, columns: Collection[str]) -> None:
-    """Raises Problem for a filter that names another than these columns."""
-    for name in _columns_in(expression):
-        if name not in columns:
+def check_filter(expression: object, columns: Collection[str], locations: bool) -> None:
+    """Raises Problem for a filter of other columns than callers may know. What else is wrong, `index.filters` says."""
+    for name in () if locations else _columns_in(expression):
+        if name not in columns or name in LOCATION_COLUMNS:
             raise invalid("filter", "columns that `GET /index` names", name)
 
 
 def _columns_in(expression: object) -> Iterator[str]:
-    """The columns that a filter names. Whatever else is wrong with it, `index.filters` says."""
+    """The columns that a filter names."""
     if not isinstance(expression, Mapping):
         return
     for name, operand in expression.items():

@@ -25,7 +25,7 @@ class RequestRecord:
     """`stages` are names and seconds. `outcomes` are each fetched or decoded picture's stage, and "ok" or a reason.
 
     `problems` are slugs of api.errors.PROBLEMS, `lost_shards` the numbers of those that did not answer, `index` is the
-    version that answers, `key` the API key's name.
+    version that answers, `key` the API key's name, `collection` the one of several that was asked.
     The searches of a batch note from several threads: appending needs no lock.
     """
 
@@ -36,6 +36,7 @@ class RequestRecord:
     lost_shards: list[int] = field(default_factory=list)
     index: str | None = None
     key: str | None = None
+    collection: str | None = None
     closed: bool = False
 
 

@@ -16,6 +16,7 @@ from cachetools import LRUCache
 from numpy.typing import NDArray
 
 from api.errors import Problem
+from embedder.images import Region
 from embedder.protocol import Embedder
 
 Vector = NDArray[np.float32]
@@ -29,17 +30,18 @@ ENTRY_BYTES: Final = 512
 
 @dataclass(frozen=True)
 class ContentKey:
-    """The content and the model of a vector. A picture and a text never share a key."""
+    """The content and the model of a vector. A picture and a text never share a key, nor do two parts of a picture."""
 
     kind: str
     digest: bytes
     fingerprint: str
+    region: Region | None = None
 
     @classmethod
-    def of(cls, content: bytes | str, fingerprint: str) -> "ContentKey":
-        """The key of a picture's file, or of a text, under the model of this fingerprint."""
+    def of(cls, content: bytes | str, fingerprint: str, region: Region | None = None) -> "ContentKey":
+        """The key of a picture's file, a part of the picture, or a text, under the model of this fingerprint."""
         kind, data = ("text", content.encode()) if isinstance(content, str) else ("image", content)
-        return cls(kind, hashlib.sha256(data).digest(), fingerprint)
+        return cls(kind, hashlib.sha256(data).digest(), fingerprint, region)
 
     @classmethod
     def unique(cls) -> "ContentKey":

@@ -5,14 +5,15 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Final, Self
+from dataclasses import dataclass
+from typing import Final
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from api.errors import ApiError, OtherModelError
-from api.search.batcher import ContentKey, EmbeddingCache, OnBatch, QueryBatcher
+from api.search.batcher import ContentKey, EmbeddingCache, QueryBatcher
 from embedder.errors import EmbedderError, Rejected, UnsupportedInputError
 from embedder.images import CropSpec
 from embedder.protocol import Embedder, ModelIdentity
@@ -24,29 +25,54 @@ from index.search.searcher import OpenVersion
 
 logger = logging.getLogger(__name__)
 
+LoadModel = Callable[[ModelRecord], Embedder]
+"""Loads the model that an index version records."""
+
 _AGAIN_S: Final = 60.0
 _EXPECTED: Final = (CollectionError, EmbedderError, ApiError, OSError)
+
+
+class Batchers:
+    """A batcher for each model in use, which all engines of that model share. It goes with the last of them.
+
+    The functions in `on_batch` get the size of each batch. Thread-safe.
+    """
+
+    def __init__(self, cache: EmbeddingCache | None = None) -> None:
+        self.cache = cache or EmbeddingCache()
+        self.on_batch: list[Callable[[int], None]] = []
+        self._by_model: WeakValueDictionary[str, QueryBatcher] = WeakValueDictionary()
+        # One for each model: a model that takes long to download keeps no other waiting.
+        self._loading: dict[str, threading.Lock] = {}
+
+    def of(self, record: ModelRecord, load_model: LoadModel) -> QueryBatcher:
+        """The batcher of a model, which is loaded unless it is in use. Raises OtherModelError, and as `load_model`."""
+        with self._loading.setdefault(record.fingerprint, threading.Lock()):
+            batcher = self._by_model.get(record.fingerprint)
+            if batcher is None:
+                embedder = load_model(record)
+                require_same_model(embedder.identity, record)
+                batcher = QueryBatcher(embedder, self.cache, on_batch=self.on_batch)
+                self._by_model[record.fingerprint] = batcher
+            return batcher
+
+    @property
+    def waiting(self) -> int:
+        """How many queries wait to be embedded."""
+        batchers = [reference() for reference in self._by_model.valuerefs()]
+        return sum(batcher.waiting for batcher in batchers if batcher is not None)
 
 
 @dataclass(frozen=True, eq=False)
 class Engine:
     """A model and an index version that belong together. Immutable: a request holds one from beginning to end."""
 
-    embedder: Embedder
     batcher: QueryBatcher
     searcher: Searcher
 
-    @classmethod
-    def of(cls, embedder: Embedder, searcher: Searcher, cache: EmbeddingCache, on_batch: OnBatch = ()) -> Self:
-        """OtherModelError when the searcher's vectors come from another model than `embedder`."""
-        require_same_model(embedder.identity, searcher.model)
-        return cls(embedder, QueryBatcher(embedder, cache, on_batch=on_batch), searcher)
-
-    def successor(self, searcher: Searcher, load_model: Callable[[ModelRecord], Embedder]) -> Self:
-        """The engine of another version: with the same model if that made its vectors, else with the version's own."""
-        if searcher.model.fingerprint == self.embedder.identity.fingerprint:
-            return replace(self, searcher=searcher)
-        return self.of(load_model(searcher.model), searcher, self.batcher.cache, self.batcher.on_batch)
+    @property
+    def embedder(self) -> Embedder:
+        return self.batcher.embedder
 
     def warm_up(self) -> None:
         """Answer one query, so that the first caller does not wait for lazy loading."""
@@ -91,7 +117,7 @@ class IndexSource:
     """Opens index versions and loads the models that made their vectors. CURRENT is read every `interval_s`."""
 
     collection: Collection
-    load_model: Callable[[ModelRecord], Embedder]
+    load_model: LoadModel
     open_version: OpenVersion = Searcher.open
     interval_s: float = 2.0
 
@@ -105,8 +131,9 @@ class LiveEngine:
     answered a query, and was not marked unavailable since. If not, it is sent a query whenever CURRENT is read.
     """
 
-    def __init__(self, engine: Engine, source: IndexSource | None = None) -> None:
+    def __init__(self, engine: Engine, batchers: Batchers, source: IndexSource | None = None) -> None:
         self.engine = engine
+        self.batchers = batchers
         self.source = source
         self.failure: str | None = None
         self.has_answered = False
@@ -124,10 +151,12 @@ class LiveEngine:
             self._thread = threading.Thread(target=self._follow, args=(self.source,), name="likeness-swap")
             self._thread.start()
 
-    def stop(self) -> None:
+    def stop(self, *, wait: bool = True) -> None:
+        """End the thread: at once, unless it is opening a version. Without `wait` it ends by itself."""
         if self._thread is not None:
             self._stop.set()
-            self._thread.join()
+            if wait:
+                self._thread.join()
             self._thread = None
 
     def warm_up(self) -> None:
@@ -167,7 +196,8 @@ class LiveEngine:
 
     def _swap(self, source: IndexSource, version: str) -> None:
         before, started = self.engine, time.monotonic()
-        engine = before.successor(source.open_version(source.collection, version), source.load_model)
+        searcher = source.open_version(source.collection, version)
+        engine = Engine(self.batchers.of(searcher.model, source.load_model), searcher)
         engine.warm_up()
         self.engine, self.has_answered = engine, True
         self.swaps += 1

@@ -49,7 +49,7 @@ class Pictures:
 
     def __init__(self, fetcher: Fetcher, decoders: DecodePool) -> None:
         self._fetcher = fetcher
-        self._decoders = decoders
+        self.decoders = decoders
         thumbnails: LRUCache[Any, Picture] = LRUCache(_MAX_CACHED, lambda small: len(small.data) + ENTRY_BYTES)
         self._thumbnail = cached(thumbnails, key=_thumbnail_key, lock=Lock())(self._made_thumbnail)
 
@@ -74,13 +74,13 @@ class Pictures:
         data = self._embedded(row)
         # A few bytes may look like a picture's: whether it is one, its decoder says.
         if row["content_hash"] is None:
-            self._decoders.thumbnail(data, 1, is_awaited=is_awaited)
+            self.decoders.thumbnail(data, 1, is_awaited=is_awaited)
         # A browser is told only these types: whatever else a file may be, it is never shown as a page.
         name = picture_format(data)
         return Picture(data, f"image/{name.lower()}" if name in SUPPORTED else "application/octet-stream")
 
     def _made_thumbnail(self, row: Mapping[str, Any], size: int) -> Picture:
-        return Picture(self._decoders.thumbnail(self._embedded(row), size, is_awaited=is_awaited), "image/jpeg")
+        return Picture(self.decoders.thumbnail(self._embedded(row), size, is_awaited=is_awaited), "image/jpeg")
 
     def _embedded(self, row: Mapping[str, Any]) -> bytes:
         """The file of a row. Raises Problem when it is not the one that was embedded: the address may lead elsewhere by

@@ -1,42 +1,53 @@
 """Answers queries: from pictures, texts, ids and vectors to the nearest images of a collection."""
 
-from collections.abc import Callable, Iterator, Sequence
+import logging
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from api.errors import Problem, abbreviate, invalid, invalid_fields
 from api.observe.log import Stopwatch, is_awaited, notes, record_outcome
-from api.search.batcher import ContentKey, EmbeddingCache
-from api.search.engine import Engine, IndexSource, LiveEngine
+from api.search.batcher import ContentKey
+from api.search.engine import Batchers, Engine, IndexSource, LiveEngine
 from api.search.pictures import Pictures, problem_of_query
 from api.search.query import Part, Query, SearchResult
 from embedder.errors import Rejected, UnsupportedInputError
 from embedder.fetch import Fetcher
-from embedder.images.decoder_pool import DecodePool
+from embedder.images import Region
 from embedder.images.limits import ImageLimits
 from embedder.protocol import Embedder
 from index.collection.rows import FIXED
 from index.errors import FilterError, QueryError
+from index.filters.facets import Counts
 from index.match import Match
 from index.query_vectors import SearchOptions, mix
 from index.search import Searcher
 from index.search.sharded_index import ShardsLostError
 
+logger = logging.getLogger(__name__)
+
 Vector = NDArray[np.float32]
+
+OF_THE_PICTURE: Final = frozenset({"width", "height", "size", "modified"})
+"""Columns besides the metadata that `fields` may name."""
+
+_ROUNDING: Final = 1e-6
 
 
 class SearchService:
     """Everything that a query needs. Thread-safe; every method blocks.
 
-    `query_fetcher` reads the URLs that callers send and must be one for untrusted URLs. `picture_fetcher`
-    reads the pictures of the collection's own rows, whose URIs the operator chose and which may be local files.
-    With a `source` the service follows CURRENT to other index versions and their models (`live.start()`).
-    `decoders` decode pictures; None: as many as there are cores, which take their time as for one's own pictures.
+    `query_fetcher` reads the URLs that callers send and must be one for untrusted URLs. `pictures` reads the pictures
+    of the collection's own rows, whose URIs the operator chose and which may be local files; its decoders decode those
+    of queries too. With a `source` the service follows CURRENT to other index versions and their models (`start`).
+    Services with the same `batchers` share models.
 
     Raises OtherModelError when the searcher's vectors come from another model than `embedder`.
     """
@@ -47,17 +58,16 @@ class SearchService:
         embedder: Embedder,
         searcher: Searcher,
         query_fetcher: Fetcher,
-        picture_fetcher: Fetcher,
+        pictures: Pictures,
         query_limits: ImageLimits | None = None,
-        cache: EmbeddingCache | None = None,
+        batchers: Batchers | None = None,
         source: IndexSource | None = None,
-        decoders: DecodePool | None = None,
     ) -> None:
-        self.cache = cache or EmbeddingCache()
-        self.on_batch: list[Callable[[int], None]] = []
-        self.live = LiveEngine(Engine.of(embedder, searcher, self.cache, self.on_batch), source)
-        self.decoders = decoders or DecodePool()
-        self.pictures = Pictures(picture_fetcher, self.decoders)
+        self.batchers = batchers or Batchers()
+        batcher = self.batchers.of(searcher.model, lambda _: embedder)
+        self.live = LiveEngine(Engine(batcher, searcher), self.batchers, source)
+        self.decoders = pictures.decoders
+        self.pictures = pictures
         self._query_fetcher = query_fetcher
         self._query_limits = query_limits or ImageLimits()
 
@@ -65,6 +75,15 @@ class SearchService:
     def engine(self) -> Engine:
         """The current engine. A request takes it once and keeps it to its end."""
         return self.live.engine
+
+    def start(self) -> None:
+        """Answer a first query, and follow CURRENT."""
+        try:
+            self.live.warm_up()
+        except Exception:
+            # The process stays up to report this: /readyz keeps callers away, and the log has the cause.
+            logger.exception("the warm-up query failed: not ready")
+        self.live.start()
 
     def close(self) -> None:
         """End the threads that follow CURRENT and embed, the latter when its pass is over, and the decoders.
@@ -75,16 +94,25 @@ class SearchService:
         self.engine.batcher.close()
         self.decoders.close()
 
-    def search(self, query: Query, *, engine: Engine | None = None, watch: Stopwatch | None = None) -> SearchResult:
+    def search(
+        self,
+        query: Query,
+        engine: Engine | None = None,
+        watch: Stopwatch | None = None,
+        vectors: Sequence[Vector] | None = None,
+    ) -> SearchResult:
         """The nearest to the query's mix. Images of the index that are parts of it are left out.
 
-        Matches have a percentile if the query is a single picture. Raises Problem, which names the field;
+        `vectors` are those of the query's parts, if they are known.
+
+        Matches have a percentile if the query is of a kind that has one. Raises Problem, which names the field;
         `shard-unavailable` when shards do not answer and the query does not allow that, or none of them does.
         """
         engine, watch = engine or self.engine, watch or Stopwatch()
         searcher = engine.searcher
         _check_fields(searcher, query.fields)
-        vectors = self._vectors(engine, query.parts, watch)
+        if vectors is None:
+            vectors = self.vectors(engine, query.parts, watch)
         with watch.stage("search"):
             while True:
                 try:
@@ -104,22 +132,28 @@ class SearchService:
             timing_ms=watch.milliseconds(),
         )
 
-    def fetch(self, part: Part) -> Part:
-        """The part with the bytes from its URL, if it has one. Raises Problem."""
-        if part.url is None or part.data is not None:
+    def fetch(self, part: Part, engine: Engine | None = None) -> Part:
+        """The part with its picture, where that is to be fetched: from a URL, or for a crop of an image of the index
+        from where the image was found. Raises Problem.
+        """
+        if not part.to_fetch:
             return part
-        with _naming_field(part.at.format("url")), record_outcome("fetch"):
+        region_of(part)  # a wrong one is refused first
+        if part.url is None:
+            return replace(part, data=self._source_of(part, (engine or self.engine).searcher))
+        with _naming_field(part.picture_field), record_outcome("fetch"):
             return replace(part, data=self._query_fetcher.fetch(part.url))
 
     def embed(self, part: Part, engine: Engine, watch: Stopwatch | None = None) -> Vector:
         """The vector of one part, `(dim,)`, unit norm. Raises as `search`."""
-        return self._vectors(engine, (part,), watch or Stopwatch())[0]
+        return self.vectors(engine, (part,), watch or Stopwatch())[0]
 
-    def _vectors(self, engine: Engine, parts: Sequence[Part], watch: Stopwatch) -> list[Vector]:
+    def vectors(self, engine: Engine, parts: Sequence[Part], watch: Stopwatch) -> list[Vector]:
+        """The vector of each part, as `embed`."""
         notes().index = engine.searcher.version
-        if any(part.url is not None and part.data is None for part in parts):
+        if any(part.to_fetch for part in parts):
             with watch.stage("fetch"):
-                parts = [self.fetch(part) for part in parts]
+                parts = [self.fetch(part, engine) for part in parts]
         # All parts are submitted before waiting for the first, so that they are embedded together.
         begun = [self._begin(engine, part, watch) for part in parts]
         waiting = any(isinstance(each, Future) for each in begun)
@@ -131,11 +165,23 @@ class SearchService:
                 self.live.mark_unavailable(engine)
             raise
 
+    def _source_of(self, part: Part, searcher: Searcher) -> bytes:
+        """The file of an image of the index."""
+        row = row_of_image(searcher, part.image_id or "")
+        if row is None:
+            raise _not_in_index(part, searcher)
+        try:
+            return self.pictures.read(row).data
+        except Problem as problem:
+            why = f"{problem.detail}: a part of it cannot be searched with, the whole can, without crop"
+            raise problem.saying(why, field=part.picture_field) from problem
+
     def _begin(self, engine: Engine, part: Part, watch: Stopwatch) -> "Future[Vector] | Vector":
+        region = region_of(part)
         if part.data is not None:
-            data, key = part.data, ContentKey.of(part.data, engine.embedder.identity.fingerprint)
-            with _naming_field(_picture_field(part)):
-                return engine.batcher.embed(key, lambda: self._decoded(engine, data, watch))
+            data, key = part.data, ContentKey.of(part.data, engine.embedder.identity.fingerprint, region)
+            with _naming_field(part.picture_field):
+                return engine.batcher.embed(key, lambda: self._decoded(engine, data, region, watch))
         if part.text is not None:
             text = part.text
             if not text.strip():
@@ -147,8 +193,7 @@ class SearchService:
             except ShardsLostError as error:
                 raise _unavailable(error) from error
             except QueryError as error:
-                expected = f"an image of index version {engine.searcher.version}"
-                raise invalid(part.at.format("id"), expected, part.image_id) from error
+                raise _not_in_index(part, engine.searcher) from error
         if part.vector is None:
             raise ValueError("a part without anything to look for")
         if part.vector.shape != (engine.embedder.identity.dim,):
@@ -157,9 +202,9 @@ class SearchService:
             raise invalid(part.at.format("embedding"), expected, shape[0] if len(shape) == 1 else shape)
         return part.vector
 
-    def _decoded(self, engine: Engine, data: bytes, watch: Stopwatch) -> NDArray[np.uint8]:
+    def _decoded(self, engine: Engine, data: bytes, region: Region | None, watch: Stopwatch) -> NDArray[np.uint8]:
         with watch.stage("decode"), record_outcome("decode"):
-            crop, limits = engine.embedder.crop, self._query_limits
+            crop, limits = replace(engine.embedder.crop, region=region), self._query_limits
             return self.decoders.decode(data, crop, limits=limits, is_awaited=is_awaited).pixels
 
 
@@ -167,6 +212,16 @@ def row_of_image(searcher: Searcher, image_id: str) -> dict[str, Any] | None:
     """Like `Searcher.row`. Problem `shard-unavailable` when the row may be in a shard that does not answer."""
     try:
         return searcher.row(image_id)
+    except ShardsLostError as error:
+        raise _unavailable(error) from error
+
+
+def facets_of(searcher: Searcher, where: Mapping[str, Any] | None) -> Counts:
+    """Like `Searcher.facets`. Problem `invalid-request` for a filter, `shard-unavailable` as in `row_of_image`."""
+    try:
+        return searcher.facets(where)
+    except FilterError as error:
+        raise _wrong_filter(error) from error
     except ShardsLostError as error:
         raise _unavailable(error) from error
 
@@ -182,7 +237,13 @@ def _naming_field(field: str) -> Iterator[None]:
 
 def _nearest(searcher: Searcher, query: Query, vectors: Sequence[Vector]) -> list[Match]:
     ids = {part.image_id for part in query.parts if part.image_id is not None}
-    options: SearchOptions = {**query.options, "exclude": {*query.options.get("exclude", ()), *ids}}
+    exclude = {*query.options.get("exclude", ()), *ids}
+    options: SearchOptions = {**query.options, "exclude": exclude, "fields": query.fields, "kind": query.kind}
+    percentile = partial(searcher.percentile, kind=query.kind)
+    if query.min_percentile is not None:
+        lowest = _lowest_score(percentile, query.min_percentile)
+        given = options.get("min_score")
+        options["min_score"] = lowest if given is None else max(lowest, given)
     weights = [part.weight for part in query.parts]
     try:
         direction = mix(np.stack(vectors), weights)
@@ -192,44 +253,66 @@ def _nearest(searcher: Searcher, query: Query, vectors: Sequence[Vector]) -> lis
     try:
         matches = searcher.search(direction[np.newaxis], query.k, **options)[0]
     except FilterError as error:
-        raise invalid_fields([{"field": "filter", "expected": error.expected, "got": error.got}]) from error
+        raise _wrong_filter(error) from error
     except QueryError as error:  # its message says what was expected
         got = [{"field": "body", "expected": str(error), "got": abbreviate({"k": query.k})}]
         raise Problem("invalid-request", f"body: {error}", errors=got) from error
-    first, *others = query.parts
-    # Scores of words and vectors are on another scale.
-    if not others and first.text is None and first.vector is None and first.weight > 0:
-        matches = [replace(each, percentile=searcher.percentile(each.score)) for each in matches]
-    if (fields := query.fields) is not None:
-        matches = [
-            replace(each, metadata={name: value for name, value in each.metadata.items() if name in fields})
-            for each in matches
-        ]
-    return matches
+    return [replace(each, percentile=percentile(each.score)) for each in matches]
+
+
+def _lowest_score(percentile: Callable[[float], float | None], lowest: float) -> float:
+    """The lowest score, as reported with six decimals, of this percentile or a higher one. Raises Problem."""
+    if not 0 <= lowest <= 100:
+        raise invalid("min_percentile", "a number from 0 to 100", lowest)
+    if percentile(1.0) is None:
+        expected = "a query whose matches have percentiles: pictures alone, or words that the index knows; or min_score"
+        raise invalid("min_percentile", expected, lowest)
+    scores = range(-(10**6), 10**6)
+    at = bisect_left(scores, lowest, key=lambda score: percentile(score / 1e6) or 0.0)
+    return scores[at] / 1e6 if at < len(scores) else 1.0
 
 
 def _check_fields(searcher: Searcher, wanted: Sequence[str] | None) -> None:
-    """Problem names the `wanted` fields that are no metadata columns. None: all are wanted."""
-    known = sorted(searcher.filterable.keys() - FIXED)
+    """Problem names the `wanted` fields that no match can have. None: all metadata columns are wanted."""
+    known = sorted((searcher.filterable.keys() - FIXED) | OF_THE_PICTURE)
     wrong = [name for name in wanted or () if name not in known]
     if wrong:
-        expected = f"only {', '.join(known)}" if known else "none, for the images have no metadata"
+        expected = f"only {', '.join(known)}"
         raise invalid_fields([{"field": "fields", "expected": expected, "got": abbreviate(name)} for name in wrong])
 
 
 def _awaited(part: Part, vector: "Future[Vector] | Vector") -> Vector:
     """The vector of a part, once it is there. Raises Problem when the model has none for it."""
     try:
-        with _naming_field(_picture_field(part)):
+        with _naming_field(part.picture_field):
             return vector.result() if isinstance(vector, Future) else vector
     except UnsupportedInputError as error:
         if part.text is not None:
             raise Problem("text-not-supported", str(error), field=part.at.format("text")) from error
-        raise invalid(_picture_field(part), f"an id or a vector, because {error}", "a picture") from error
+        raise invalid(part.picture_field, f"an id or a vector, because {error}", "a picture") from error
 
 
-def _picture_field(part: Part) -> str:
-    return part.at.format("image" if part.url is None else "url")
+def region_of(part: Part) -> Region | None:
+    """The part's crop, within the picture. Raises Problem for one that is none."""
+    if part.crop is None:
+        return None
+    if part.text is not None or part.vector is not None:
+        raise invalid(part.at.format("crop"), "a picture to take it from: image, url or id", list(part.crop))
+    if len(part.crop) == 4:
+        x, y, width, height = part.crop
+        # Shares that were computed elsewhere may add up to a little more than 1.
+        if 0 <= x < 1 and 0 <= y < 1 and 0 < width <= 1 + _ROUNDING - x and 0 < height <= 1 + _ROUNDING - y:
+            return x, y, min(width, 1 - x), min(height, 1 - y)
+    expected = "[x, y, width, height] in shares of the picture: from 0 to 1, none beyond its edge"
+    raise invalid(part.at.format("crop"), expected, list(part.crop))
+
+
+def _not_in_index(part: Part, searcher: Searcher) -> Problem:
+    return invalid(part.at.format("id"), f"an image of index version {searcher.version}", part.image_id)
+
+
+def _wrong_filter(error: FilterError) -> Problem:
+    return invalid_fields([{"field": "filter", "expected": error.expected, "got": error.got}])
 
 
 def _unavailable(error: ShardsLostError) -> Problem:

@@ -4,10 +4,11 @@ const KEY = "likeness-key";
 
 /** An error that can be shown: a problem document of the server, or no answer at all (status 0). */
 export class Problem extends Error {
-  constructor({ title, detail, status = 0 }) {
+  constructor({ title, detail, status = 0, reason = null }) {
     super(detail);
     this.title = title;
     this.status = status;
+    this.reason = reason;
   }
 }
 
@@ -22,8 +23,26 @@ export function search(body, signal) {
 
 export const index = (signal) => json("index", { signal });
 
+/** How many pictures that pass `filter` have each value; null where that cannot be told. */
+export async function facets(filter, signal) {
+  const query = filter ? `?filter=${encodeURIComponent(JSON.stringify(filter))}` : "";
+  return json(`facets${query}`, { signal }).catch(() => null);
+}
+
+/** The collections of this server, where it tells them. */
+export const collections = () => json("collections", {}).then((found) => found.collections, () => []);
+
+/** An address that the server gives relative to its root, whichever of its collections this page is of. */
+export function fromRoot(path) {
+  const root = location.pathname.replace(/(collections\/[^/]+\/)?[^/]*$/, "");
+  return root + path.replace(/^\//, "");
+}
+
 /** What the index knows of an image. */
 export const image = (id, signal) => json(`image?id=${encodeURIComponent(id)}`, { signal });
+
+/** Some groups of the plan of duplicates. */
+export const duplicates = (offset, limit) => json(`duplicates/plan?offset=${offset}&limit=${limit}`, {});
 
 /** Pictures of the collection to begin with: those nearest to a direction that nobody chose. */
 export async function examples(dim, count) {
@@ -45,6 +64,16 @@ export async function showPicture(img, path, size) {
   } catch {
     img.dispatchEvent(new Event("error"));
   }
+}
+
+/** Why there is no picture: the problem that the server answers with instead. */
+export async function whyNone(path, size) {
+  try {
+    await answer(picture(path) + (size ? `&size=${size}` : ""), {});
+  } catch (error) {
+    return error;
+  }
+  return new Problem({ detail: "It cannot be shown here" });
 }
 
 /** A picture's address; relative, so that the page also works below a prefix. */
@@ -87,7 +116,8 @@ async function problemOf(response) {
   const wait = response.headers.get("Retry-After");
   const again = /^\d+$/.test(wait ?? "") ? ` Try again in ${wait} s.` : "";
   return new Problem({
-    title: document.title || "Something went wrong",
+    title: document.title,
+    reason: document.reason,
     // The app's own documents say when to try again; Ray Serve's proxy and other proxies have the header alone.
     detail: document.detail || `The server answered with status ${response.status}.${again}`,
     status: response.status,

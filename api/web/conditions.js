@@ -7,7 +7,7 @@
 //   other    {operand}: what the fields cannot show, kept as it is
 
 // Arrow's columns of every row; those of the source are of more interest and come first.
-const COMMON = ["image_id", "format", "width", "height", "size", "modified", "uri", "content_hash", "etag"];
+export const COMMON = ["image_id", "format", "width", "height", "size", "modified", "uri", "content_hash", "etag"];
 const END_OF_DAY = "T23:59:59.999999";
 
 /** Columns that the fields can filter, as [name, kind], from Arrow's types by name. */

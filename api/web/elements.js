@@ -18,3 +18,21 @@ export const byId = (id) => document.getElementById(id);
 export const counted = (number) => number.toLocaleString("en");
 
 export const plural = (number, one, many = `${one}s`) => `${counted(number)} ${number === 1 ? one : many}`;
+
+/** The last part of an id. */
+export const fileName = (id) => id.split("/").filter(Boolean).pop() ?? id;
+
+/** Put a text into the clipboard, also where the page has no secure address. Whether that worked. */
+export async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    const field = element("textarea", { class: "away", value: text });
+    document.body.append(field);
+    field.select();
+    const done = document.execCommand("copy");
+    field.remove();
+    return done;
+  }
+}

@@ -2,6 +2,7 @@
 
 import { blank, filterable, toConditions, toFilter } from "./conditions.js";
 import { element } from "./elements.js";
+import { said } from "./facets.js";
 
 /** Fields for the columns of `types`, in `root`. `onRemove` is called when a condition has been taken away. */
 export class Filters {
@@ -73,7 +74,7 @@ function fields(condition) {
     case "time":
       return span(condition, { type: "date" });
     default:
-      return [element("code", {}, JSON.stringify(condition.operand))];
+      return [element("code", {}, said(condition.operand))];
   }
 }
 

@@ -1,20 +1,16 @@
 // Pictures found, as a grid of links: each leads to more like it.
 
-import { showPicture } from "./api.js";
-import { counted, element, plural, unseen } from "./elements.js";
-import { nothing, toAddress } from "./query.js";
+import { showPicture, whyNone } from "./api.js";
+import { counted, element, fileName, plural, unseen } from "./elements.js";
+import { chips, queryLink } from "./facets.js";
+import { isRanked, nothing } from "./query.js";
 
 const THUMBNAIL = 384; // pixels: sharp at a tile's width on a dense display
+const SMALL = 128; // pixels a side: what has no more is enlarged with its pixels as they are
 
-/** The grid. `keep` are parts of the query that also hold for what is like one of these. */
-export function grid(matches, keep) {
-  return element("ol", { class: "grid", role: "list" }, ...matches.map((match) => tile(match, keep)));
-}
-
-/** A picture's name in few words: its label, or else the last part of its id. */
-export function nameOf({ image_id: id, metadata }) {
-  const label = metadata?.label ?? metadata?.title ?? metadata?.name;
-  return typeof label === "string" && label ? label : fileName(id);
+/** The grid for a query. `facets` are those of the collection, or null; `marks` those of pictures, or null. */
+export function grid(matches, query, { facets = null, marks = null } = {}) {
+  return element("ol", { class: "grid", role: "list" }, ...matches.map((match) => tile(match, query, facets, marks)));
 }
 
 /** Tiles to look at while the answer is on its way. */
@@ -23,33 +19,45 @@ export function skeleton(count) {
   return element("ol", { class: "grid", ariaHidden: "true" }, ...Array.from({ length: count }, tile));
 }
 
-/** A picture in its mat; where there is none, the mat says so. */
+/** A picture in its mat; where there is none, the mat says why. */
 export function matted(path, size, alt) {
   const img = element("img", { alt, loading: "lazy", decoding: "async" });
   const mat = element("div", { class: "mat" }, img);
-  img.addEventListener("load", () => mat.classList.add("here"));
-  img.addEventListener("error", () => mat.replaceChildren(element("span", { class: "gone" }, "No picture")));
+  img.addEventListener("load", () => {
+    img.classList.toggle("small", Math.max(img.naturalWidth, img.naturalHeight) <= SMALL);
+    mat.classList.add("here");
+  });
+  img.addEventListener("error", async () => {
+    const { title, message, reason } = await whyNone(path, size);
+    const said = element("span", { class: "gone", title: message }, title ?? "No picture");
+    if (reason) said.append(element("small", {}, reason.replaceAll("_", " ")));
+    mat.replaceChildren(said);
+  });
   showPicture(img, path, size);
   return mat;
 }
 
-function tile(match, keep) {
-  const { image_id: id, score, picture, duplicates = [] } = match;
-  const name = nameOf(match);
-  const file = fileName(id);
-  const link = element(
-    "a",
-    { class: "tile-link", href: toAddress({ ...nothing(), ...keep, kind: "id", value: id }), title: id },
+function tile(match, query, facets, marks) {
+  const { image_id: id, picture, duplicates = [], metadata } = match;
+  const name = fileName(id);
+  const { filter, distinct, minScore, diversity } = query; // these also hold for what is like one of the pictures
+  const link = queryLink(
+    { ...nothing(), filter, distinct, minScore, diversity, kind: "id", value: id },
+    { class: "tile-link", title: id },
     unseen("More like "),
     matted(picture, THUMBNAIL, ""),
     element("span", { class: "tile-text" },
-      element("span", { class: "tile-name" }, name),
-      score === undefined ? null : scoreOf(match),
-      name === file ? null : element("span", { class: "tile-file" }, file),
+      element("span", { class: "tile-name" }, ...breakable(name)),
+      ...(isRanked(query) ? scoreOf(match) : []),
     ),
   );
-  link.dataset.query = "";
-  return element("li", { class: "tile" }, link, duplicates.length ? folded(duplicates) : null);
+  const values = chips(metadata, facets, query);
+  return element("li", { class: "tile" },
+    link,
+    values.length ? element("div", { class: "chips" }, ...values) : null,
+    duplicates.length ? folded(duplicates) : null,
+    marks?.buttons(id, name),
+  );
 }
 
 function folded(ids) {
@@ -58,14 +66,18 @@ function folded(ids) {
 }
 
 function scoreOf({ score, percentile }) {
-  const judged = percentile == null ? "" : `; nearer than ${shareOf(percentile)} of pairs`;
-  const title = `cosine similarity${judged}`;
-  return element("span", { class: "tile-score", title }, unseen("score "), score.toFixed(3));
+  const number = element("span", { class: "tile-score" }, unseen("score "), score.toFixed(3));
+  number.title = "cosine similarity";
+  if (percentile == null) return [number];
+  const title = "Of random pairs of pictures of this collection, so many are less alike";
+  const said = [`nearer than ${shareOf(percentile)}`, element("span", { class: "wide" }, " of pairs")];
+  return [number, element("span", { class: "tile-why", title }, ...said)];
 }
 
-const shareOf = (percentile) => `${Math.floor(percentile * 10) / 10}%`;
+/** A file's name that wraps where its words end. */
+const breakable = (name) => name.split(/(?<=[-_. ])/).flatMap((part) => [part, element("wbr")]);
 
-const fileName = (id) => id.split("/").filter(Boolean).pop() ?? id;
+const shareOf = (percentile) => `${Math.floor(percentile * 10) / 10}%`;
 
 /** What was found, in one line. */
 export function summary({ matches, index, timing_ms: timing }) {

@@ -1,16 +1,17 @@
-// What there is to see before anything has been asked: pictures of the collection, and words for some of them.
+// What there is to see before anything has been asked: pictures of the collection, and values that many of them share.
 
 import * as api from "./api.js";
 import { element } from "./elements.js";
-import { nothing, toAddress } from "./query.js";
+import { queryLink } from "./facets.js";
+import { nothing } from "./query.js";
 import { grid } from "./results.js";
 
 const PICTURES = 12;
-const LONGEST_WORDS = 30; // what is longer is a description, and no example of what to type
+const VALUES = 8;
 let begun = null; // the same pictures whenever the page comes back to its beginning
 
 /** Fill `root` with examples; `dim` is that of the model's vectors. */
-export async function welcome(root, dim, signal) {
+export async function welcome(root, dim, tools, signal) {
   begun ??= api.examples(dim, PICTURES);
   const matches = await begun.catch((error) => {
     begun = null;
@@ -21,18 +22,19 @@ export async function welcome(root, dim, signal) {
     root.replaceChildren(element("p", { class: "nothing" }, "This collection has no pictures yet."));
     return;
   }
-  const pictures = matches.map(({ score, duplicates, ...match }) => match);
-  root.replaceChildren(element("h2", {}, "Begin with one of these"), ...words(matches), grid(pictures, {}));
+  const pictures = grid(matches.map(({ duplicates, ...match }) => match), nothing(), tools);
+  root.replaceChildren(element("h2", {}, "Begin with one of these"), ...values(tools.facets), pictures);
 }
 
-function words(matches) {
-  const labels = matches.map(({ metadata }) => metadata.label);
-  const short = labels.filter((label) => typeof label === "string" && label && label.length <= LONGEST_WORDS);
-  if (!short.length) return [];
-  const links = [...new Set(short)].slice(0, 8).map((label) => {
-    const link = element("a", { class: "word", href: toAddress({ ...nothing(), kind: "text", value: label }) }, label);
-    link.dataset.query = "";
-    return element("li", {}, link);
+/** The most frequent values of the first column of texts that images share. */
+function values(facets) {
+  const isText = ([, { values: [first] }]) => typeof first?.value === "string";
+  const texts = Object.entries(facets?.columns ?? {}).find(isText);
+  if (!texts) return [];
+  const [column, { values: all }] = texts;
+  const links = all.slice(0, VALUES).map(({ value }) => {
+    const query = { ...nothing(), filter: { [column]: value } };
+    return element("li", {}, queryLink(query, { class: "word", title: `${column}: ${value}` }, value));
   });
-  return [element("ul", { class: "words", role: "list", ariaLabel: "Words to begin with" }, ...links)];
+  return [element("ul", { class: "words", role: "list", ariaLabel: `Pictures by ${column}` }, ...links)];
 }

@@ -21,6 +21,7 @@ from benchmarks.index.findings import (
     report_build,
     report_choice,
     report_filters,
+    report_kinds,
     report_serving,
     report_standings,
     report_updates,
@@ -29,7 +30,7 @@ from benchmarks.index.plot import draw
 from benchmarks.index.race import Course, Standing
 from benchmarks.index.recall import exact, intrinsic_dimension, local_dimension
 from benchmarks.index.rivals import Contestant, Flat, Hnsw, Ours, Usearch
-from benchmarks.index.upkeep import build, filtered, serving_memory, train_and_add, update_often
+from benchmarks.index.upkeep import build, filtered, kinds_of_query, serving_memory, train_and_add, update_often
 from index.collection import Collection
 from index.collection.records import IndexSettings, VersionManifest
 from index.search import Searcher
@@ -82,6 +83,7 @@ def measure(rows: int, plan: Plan, folder: Path, report: Report) -> list[Standin
     report_serving(report, in_new_process(serving_memory, collection.location, queries))
 
     searcher = Searcher.open(collection)
+    report_kinds(report, kinds_of_query(searcher, data, vectors))
     columns = {"bucket": data.buckets(rows), "cluster": data.clusters(rows)}
     filters = [
         filtered(searcher, vectors, column, values, queries, share)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from benchmarks.common.report import Figure, Report
 from benchmarks.index.race import Standing
 from benchmarks.index.rivals import Hnsw, Ours, Usearch
-from benchmarks.index.upkeep import Built, Filtered, Updates
+from benchmarks.index.upkeep import Built, Filtered, KindFigures, Updates
 from index.collection.records import VersionManifest
 
 _MB, _GB = 1e6, 1e9
@@ -98,6 +98,14 @@ def report_serving(report: Report, memory: Mapping[str, int]) -> None:
             "pages mapped of the rows, given back at need": memory["rows.arrow"] / _MB,
         },
     )
+
+
+def report_kinds(report: Report, kinds: Sequence[KindFigures]) -> None:
+    """Fresh queries of each kind, searched as far as the manifest says."""
+    report.table("kinds of query, in batches (CPU of all cores)", [vars(each) for each in kinds])
+    for each in kinds:
+        report.at_least(f"recall@10 of fresh queries of kind {each.kind}", each.recall, each.target)
+        report.at_most(f"manifest's error for {each.kind}", abs(each.recall - each.manifest), 0.005)
 
 
 def report_filters(report: Report, filters: Sequence[Filtered]) -> None:

@@ -47,7 +47,7 @@ def build(location: str, settings: IndexSettings, limit: int | None = None) -> B
     collection = Collection.open(location)
     with limited_memory(limit) if limit else nullcontext(), _watched() as peaks:
         started = time.perf_counter()
-        manifest = build_index(collection, settings, rebuild=True)
+        manifest = build_index(collection, settings, rebuild=True, texts=lambda: Clustered().kind("text", 400, 4_000))
         seconds = time.perf_counter() - started
     return Built(manifest=manifest, seconds=seconds, peak_rss=peaks["rss"], peak_anonymous=peaks["anonymous"])
 
@@ -112,6 +112,42 @@ def update_often(collection: Collection, data: Clustered, rows: int, *, times: i
     searcher = Searcher.open(collection)
     found = _rows_found(searcher, queries, None)
     return Updates(seconds=seconds, segments=len(searcher.segments.parts), recall=recall(found, truth))
+
+
+@dataclass(frozen=True, kw_only=True)
+class KindFigures:
+    """A kind of query: recall@10 of fresh ones and by the manifest, and CPU microseconds of one in a batch."""
+
+    kind: str
+    recall: float
+    manifest: float
+    target: float
+    width: float
+    cpu_us: float
+
+
+def kinds_of_query(searcher: Searcher, data: Clustered, vectors: Vectors, count: int = 1_000) -> list[KindFigures]:
+    """Each kind, with queries that no tuning has seen."""
+    found, manifest = [], searcher.manifest
+    for kind, record in manifest.kinds.items():
+        queries = data.kind(kind, count)
+        truth = exact(queries, vectors, _K)[1]
+        searcher.segments.search(queries, _K, width=record.width)
+        started = time.process_time()
+        _, positions = searcher.segments.search(queries, _K, width=record.width)
+        cpu_us = (time.process_time() - started) / count * 1e6
+        rows = searcher.segments.ids(positions.ravel()).astype(np.int64).reshape(positions.shape)
+        found.append(
+            KindFigures(
+                kind=kind,
+                recall=recall(rows, truth),
+                manifest=record.recall,
+                target=manifest.settings.target_of(kind),
+                width=record.width,
+                cpu_us=cpu_us,
+            )
+        )
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)

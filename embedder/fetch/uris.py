@@ -8,7 +8,8 @@ from embedder.errors import FetchError
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _FRAGMENT = re.compile(
-    r"(?P<file>.+)#(?:bytes=(?P<first>[0-9]{1,18})-(?P<last>[0-9]{1,18})|row=(?P<row>[0-9]{1,18})&column=(?P<column>.+))",
+    r"(?P<file>.+)#(?:bytes=(?P<first>[0-9]{1,18})-(?P<last>[0-9]{1,18})|row=(?P<row>[0-9]{1,18})&column=(?P<column>.+)"
+    r"|t=(?P<time>[0-9]{1,9}(?:\.[0-9]{1,6})?))",
     re.DOTALL,
 )
 _USERINFO = re.compile(r"(?<=://)[^/?#\\]*@")
@@ -31,19 +32,28 @@ class Cell:
     column: str
 
 
+@dataclass(frozen=True)
+class FrameAt:
+    """The first frame of a video from this time on, in seconds, as in W3C's media fragments."""
+
+    time: float
+
+
 def scheme_of(uri: str) -> str:
     """The scheme of a URI, in lower case; "file" for a plain path."""
     found = _SCHEME.match(uri)
     return found[1].lower() if found else "file"
 
 
-def split_fragment(uri: str) -> tuple[str, ByteRange | Cell | None]:
+def split_fragment(uri: str) -> tuple[str, ByteRange | Cell | FrameAt | None]:
     """The file's URI, and the part of the file that the fragment names. Any other "#" belongs to the file's name."""
     found = _FRAGMENT.fullmatch(uri)
     if found is None:
         return uri, None
     if found["row"] is not None:
         return found["file"], Cell(int(found["row"]), found["column"])
+    if found["time"] is not None:
+        return found["file"], FrameAt(float(found["time"]))
     part = ByteRange(int(found["first"]), int(found["last"]))
     if part.last < part.first - 1:
         raise FetchError("bad_uri", f"{shown(uri)}: a range of bytes must not end before it begins")

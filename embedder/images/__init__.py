@@ -11,3 +11,4 @@ owner.
 """
 
 from embedder.images.decode import CropSpec as CropSpec
+from embedder.images.decode import Region as Region

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 # Imported to be registered, as Image.open has it done for the other formats.
@@ -20,8 +20,9 @@ import PIL.WebPImagePlugin
 from PIL import ExifTags, Image, UnidentifiedImageError
 
 from embedder.errors import ImageError
-from embedder.images.formats import SUPPORTED, describe, ends_early, picture_format, webp_size
-from embedder.images.limits import DEFAULT_LIMITS, ImageLimits, cost_of, unpacked_bytes, webp_cost
+from embedder.images.extra_formats import open_extra
+from embedder.images.formats import EXTRA_FORMATS, SUPPORTED, describe, ends_early, picture_format, webp_size
+from embedder.images.limits import DEFAULT_LIMITS, ImageLimits, cost_of, early_cost, unpacked_bytes
 from embedder.images.pixel_modes import as_rgb, resized_rgb
 from embedder.images.resize import Box, Size
 
@@ -34,10 +35,13 @@ PIL.PngImagePlugin.MAX_TEXT_CHUNK = PIL.PngImagePlugin.MAX_TEXT_MEMORY
 Image.preinit()  # otherwise by the first Image.open, in an arbitrary thread
 
 Fit = Callable[[int, int], tuple[Size, Box]]
+Region = tuple[float, float, float, float]
+"""A part of the upright picture: left, top, width and height as shares of it, 0 … 1."""
 
 # A JPEG decoded at reduced scale stays at least so many times larger than the target. Measured at side 224 on pictures
 # with the spectrum of photographs: the mean difference from exact resizing is 0.4 grey levels, 1.5 to 2 at margin 1.
 _DRAFT_MARGIN = 2.0
+_REGION_MARGIN = 1.0  # a box drawn by hand is less exact than that, and should cost no more than the whole picture
 _EXACT_PIXELS = 2**25  # of the whole picture, also when it is resized: three copies of it take 400 MB
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -55,12 +59,13 @@ class CropSpec:
     """How a picture becomes `side × side` pixels.
 
     With `shortest_edge` the shorter edge is resized to it and the central square cut out (CLIP, DINOv2); with
-    None the whole picture is squashed into the square (SigLIP).
+    None the whole picture is squashed into the square (SigLIP). With `region` all this is done with that part alone.
     """
 
     side: int
     shortest_edge: int | None
     resample: Image.Resampling = Image.Resampling.BICUBIC
+    region: Region | None = None
 
     def __post_init__(self) -> None:
         if self.side < 1 or (self.shortest_edge is not None and self.shortest_edge < self.side):
@@ -74,6 +79,10 @@ class CropSpec:
 
         Rounds like `get_resize_output_image_size` and `center_crop` of transformers.
         """
+        if self.region is not None:
+            region = region_box(self.region, width, height)
+            size, box = replace(self, region=None).fit(region[2] - region[0], region[3] - region[1])
+            return size, (box[0] + region[0], box[1] + region[1], box[2] + region[0], box[3] + region[1])
         size = (self.side, self.side)
         if self.shortest_edge is None:
             return size, (0.0, 0.0, width, height)
@@ -84,6 +93,13 @@ class CropSpec:
         x, y = width / resized_width, height / resized_height
         right, bottom = min((left + self.side) * x, width), min((top + self.side) * y, height)
         return size, (left * x, top * y, right, bottom)
+
+
+def region_box(region: Region, width: int, height: int) -> tuple[int, int, int, int]:
+    """The whole pixels of a region, at least one in each direction: left, top, right and bottom."""
+    left, top = min(round(region[0] * width), width - 1), min(round(region[1] * height), height - 1)
+    right, bottom = round((region[0] + region[2]) * width), round((region[1] + region[3]) * height)
+    return left, top, min(max(right, left + 1), width), min(max(bottom, top + 1), height)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,22 +132,28 @@ def decode_rgb(data: bytes, crop: CropSpec, *, limits: ImageLimits, draft: bool)
 
     Without NumPy: importing it would take half of the time in which a decoder's process starts.
     """
-    with _opened(data, limits) as image:
-        rgb, size = _render(image, data, limits, crop.fit, crop.resample, draft=draft)
-        return rgb, size, (image.format or "").lower()
+    with opened(data, limits) as (image, read):
+        margin = _DRAFT_MARGIN if crop.region is None else _REGION_MARGIN
+        rgb, size = render(image, read, limits, crop.fit, crop.resample, margin=margin if draft else None)
+        name = picture_format(data)
+        return rgb, size, ((name if name in EXTRA_FORMATS else image.format) or "").lower()
 
 
-def thumbnail(data: bytes, max_side: int, *, limits: ImageLimits = DEFAULT_LIMITS) -> bytes:
-    """A JPEG of the upright picture, neither side over `max_side`, without metadata; raises `ImageError`."""
+def thumbnail(
+    data: bytes, max_side: int, *, limits: ImageLimits = DEFAULT_LIMITS, region: Region = (0, 0, 1, 1)
+) -> bytes:
+    """A JPEG of the upright picture or a part, neither side over `max_side`, without metadata; raises `ImageError`."""
     if max_side < 1:
         raise ValueError(f"a thumbnail has at least 1 pixel, got max_side {max_side}")
 
     def fit(width: int, height: int) -> tuple[Size, Box]:
+        box = region_box(region, width, height)
+        width, height = box[2] - box[0], box[3] - box[1]
         scale = min(1.0, max_side / max(width, height))
-        return (max(1, round(width * scale)), max(1, round(height * scale))), (0.0, 0.0, width, height)
+        return (max(1, round(width * scale)), max(1, round(height * scale))), box
 
-    with _opened(data, limits) as image:
-        rgb, _ = _render(image, data, limits, fit, Image.Resampling.BICUBIC, draft=True)
+    with opened(data, limits) as (image, read):
+        rgb, _ = render(image, read, limits, fit, Image.Resampling.BICUBIC, margin=_DRAFT_MARGIN)
         target = io.BytesIO()
         # The encoder copies comments from the image it is given; one made from the pixels has none.
         Image.frombytes("RGB", rgb.size, rgb.tobytes()).save(target, "JPEG", quality=85)
@@ -139,20 +161,30 @@ def thumbnail(data: bytes, max_side: int, *, limits: ImageLimits = DEFAULT_LIMIT
 
 
 @contextmanager
-def _opened(data: bytes, limits: ImageLimits) -> Iterator[Image.Image]:
-    """The opened picture, its header within the limits; errors inside the block become `ImageError`."""
+def opened(data: bytes, limits: ImageLimits) -> Iterator[tuple[Image.Image, bytes]]:
+    """The opened picture, its header within the limits, and the bytes that it is read from.
+
+    Errors inside the block become `ImageError`.
+    """
     limits.check_bytes(data)
     try:
-        if (size := webp_size(data)) is not None:
-            limits.check_pixels(*size, 3, len(data))
-            limits.check_cost(webp_cost(*size))
-        with Image.open(io.BytesIO(data), formats=SUPPORTED) as image:
+        image, read = _open(data, limits)
+        with image:
             limits.check_pixels(*image.size, unpacked_bytes(image), len(data))
-            yield image
+            yield image, read
     except ImageError:
         raise
     except Exception as error:  # damaged files make Pillow raise nearly anything
         raise _rejection(data, error) from error
+
+
+def _open(data: bytes, limits: ImageLimits) -> tuple[Image.Image, bytes]:
+    if (name := picture_format(data)) in EXTRA_FORMATS:
+        return open_extra(data, name, limits)
+    if (size := webp_size(data)) is not None:
+        limits.check_pixels(*size, 3, len(data))
+        limits.check_cost(early_cost("WEBP", *size))
+    return Image.open(io.BytesIO(data), formats=SUPPORTED), data
 
 
 def _rejection(data: bytes, error: Exception) -> ImageError:
@@ -165,11 +197,12 @@ def _rejection(data: bytes, error: Exception) -> ImageError:
         return ImageError("out_of_memory", f"no memory to decode this {name} file; free some", retryable=True)
     if name is None:
         return ImageError("not_an_image", f"expected a picture, but this looks like {describe(data)}")
-    if name not in SUPPORTED:
+    if name not in SUPPORTED + EXTRA_FORMATS:
         message = f"{name} pictures are not read; convert it to one of {', '.join(SUPPORTED)}"
         return ImageError("unsupported_format", message)
     # Pillow's message for a file that no plugin recognises names the buffer and its address.
-    what = "unreadable header" if isinstance(error, UnidentifiedImageError) else str(error) or repr(error)
+    said = " ".join(str(error).split()) or repr(error)
+    what = "unreadable header" if isinstance(error, UnidentifiedImageError) else said
     early = ends_early(data, name)
     if early or (early is None and (isinstance(error, EOFError) or "truncated" in what.lower())):
         after = f"after {len(data):,} bytes"
@@ -177,16 +210,22 @@ def _rejection(data: bytes, error: Exception) -> ImageError:
     return ImageError("corrupt", f"the {name} file is damaged ({what}); restore it from its source")
 
 
-def _render(
-    image: Image.Image, data: bytes, limits: ImageLimits, fit: Fit, resample: Image.Resampling, *, draft: bool
+def render(
+    image: Image.Image,
+    data: bytes,
+    limits: ImageLimits,
+    fit: Fit,
+    resample: Image.Resampling,
+    *,
+    margin: float | None,
 ) -> tuple[Image.Image, Size]:
     """The RGB picture with the size and box of `fit`, and the size of the whole as displayed.
 
-    The crop is taken in the stored orientation and turned upright afterwards, when it is small. Without `draft` it is
-    made as image processors make it: the upright picture is resized as a whole, and then cropped.
+    The crop is taken in the stored orientation and turned upright afterwards, when it is small. Without a `margin` for
+    `_draft` it is made as image processors make it: the upright picture is resized as a whole, and then cropped.
     """
     width, height = image.size
-    scale = _draft(image, *fit(width, height)) if draft else 1
+    scale = _draft(image, fit, margin) if margin else 1
     limits.check_cost(cost_of(image, data, width * height))
     image.load()
     orientation = _orientation(image)  # known for certain only now: PNG may keep it behind the pixels
@@ -195,9 +234,9 @@ def _render(
     size, box = fit(width, height)
     x, y = size[0] / (box[2] - box[0]), size[1] / (box[3] - box[1])
     whole = round(width * x), round(height * y)
-    if not draft and max(width * height, whole[0] * whole[1]) <= _EXACT_PIXELS:
+    if not margin and max(width * height, whole[0] * whole[1]) <= _EXACT_PIXELS:
         rgb = as_rgb(image)
-        rgb = (rgb.transpose(_UPRIGHT[orientation]) if orientation > 1 else rgb).resize(whole, resample)
+        rgb = _turned(rgb, orientation).resize(whole, resample)
         left, top = round(box[0] * x), round(box[1] * y)
         return rgb.crop((left, top, left + size[0], top + size[1])), (width, height)
     if orientation in (2, 3, 6, 7):
@@ -208,16 +247,26 @@ def _render(
         size, box = (size[1], size[0]), (box[1], box[0], box[3], box[2])
     box = (box[0] / scale, box[1] / scale, box[2] / scale, box[3] / scale)
     rgb = resized_rgb(image, size, resample, box=box)
-    return (rgb.transpose(_UPRIGHT[orientation]) if orientation > 1 else rgb), (width, height)
+    return _turned(rgb, orientation), (width, height)
 
 
-def _draft(image: Image.Image, size: Size, box: Box) -> float:
-    """Have a JPEG decoded at the smallest scale that leaves a margin; returns the divisor: 1, 2, 4 or 8."""
-    shrink = min((box[2] - box[0]) / size[0], (box[3] - box[1]) / size[1]) / _DRAFT_MARGIN
-    scale = next((s for s in (8, 4, 2) if s <= shrink), 1)
+def _draft(image: Image.Image, fit: Fit, margin: float) -> float:
+    """Have a JPEG decoded at the smallest scale that leaves this margin; returns the divisor: 1, 2, 4 or 8."""
     width, height = image.size
+    upright_or_turned = fit(width, height), fit(height, width)  # a region may be larger in one of the two
+    shrinks = [(box[at + 2] - box[at]) / size[at] for size, box in upright_or_turned for at in (0, 1)]
+    scale = next((s for s in (8, 4, 2) if s <= min(shrinks) / margin), 1)
     drafted = image.draft(None, (width // scale, height // scale)) if scale > 1 else None
     return width / drafted[1][2] if drafted else 1
+
+
+def upright(image: Image.Image) -> Image.Image:
+    """A loaded picture as displayed."""
+    return _turned(image, _orientation(image))
+
+
+def _turned(image: Image.Image, orientation: int) -> Image.Image:
+    return image.transpose(_UPRIGHT[orientation]) if orientation > 1 else image
 
 
 def _orientation(image: Image.Image) -> int:

@@ -22,8 +22,9 @@ import numpy as np
 
 from embedder.errors import ImageError
 from embedder.images.decode import CropSpec, DecodedImage
-from embedder.images.decoder_process import Answer, DecodeProcess, IsAwaited, Task, abandoned
+from embedder.images.decoder_process import Answer, DecodeProcess, IsAwaited, ReadPart, Task, abandoned
 from embedder.images.limits import DEFAULT_LIMITS, ImageLimits
+from embedder.images.signature import Signature
 
 # What the header of a usual picture says at most. A JPEG of 20 megapixels is one.
 _USUAL_MEMORY: Final = 64 * 2**20
@@ -58,9 +59,9 @@ class DecodePool:
         self._started: set[DecodeProcess] = set()
         usual = partial(DecodeProcess, _USUAL_MEMORY + _SLACK, 0)
         heavy = partial(DecodeProcess, DEFAULT_LIMITS.max_memory + _SLACK, _HEAVY_NICENESS)
-        self._usual = _Lane(workers or os.cpu_count() or 1, sys.maxsize, usual, self._started)
-        self._heavy = _Lane(1, max_waiting, heavy, self._started)
-        weakref.finalize(self, _kill_all, self._started)
+        self._usual = Lane(workers or os.cpu_count() or 1, sys.maxsize, usual, self._started)
+        self._heavy = Lane(1, max_waiting, heavy, self._started)
+        weakref.finalize(self, kill_all, self._started)
 
     @property
     def processes(self) -> list[int]:
@@ -72,7 +73,7 @@ class DecodePool:
 
     def close(self) -> None:
         """Kill the processes: what they decode is given up. A pool that is used again starts others."""
-        _kill_all(self._started)
+        kill_all(self._started)
 
     def decode(
         self,
@@ -96,6 +97,11 @@ class DecodePool:
         """`embedder.images.decode.thumbnail`; raises as `decode`."""
         return self._answer({"side": max_side}, data, limits, is_awaited)[1]
 
+    def signature(self, data: bytes, side: int) -> Signature:
+        """`embedder.images.signature.signature`; raises as `decode`."""
+        facts, pixels = self._answer({"signature": side}, data, DEFAULT_LIMITS, lambda: True)
+        return Signature(pixels=np.frombuffer(pixels, np.uint8).reshape(side, side, 3), **facts)
+
     def _answer(self, task: Task, data: bytes, limits: ImageLimits, is_awaited: IsAwaited) -> Answer:
         limits.check_bytes(data)
         wait_until = monotonic() + self._max_wait_s
@@ -110,7 +116,7 @@ class DecodePool:
         return self._heavy.ask({**task, "limits": asdict(limits), "cpu_s": 0}, data, is_awaited, wait_until)
 
 
-class _Lane:
+class Lane:
     """Up to `count` processes, and at most `max_waiting` callers who wait for one. Thread-safe."""
 
     def __init__(
@@ -127,7 +133,9 @@ class _Lane:
         while len(self._idle) < self._count:
             self._idle.append(self._start_one())
 
-    def ask(self, task: Task, data: bytes, is_awaited: IsAwaited, wait_until: float) -> Answer:
+    def ask(
+        self, task: Task, data: bytes, is_awaited: IsAwaited, wait_until: float, read: ReadPart | None = None
+    ) -> Answer:
         """What a process answers; raises ImageError."""
         with ExitStack() as turn:
             if not self._room.acquire(blocking=False):
@@ -141,7 +149,7 @@ class _Lane:
             turn.callback(self._free.release)
             process = self._take()
             turn.callback(self._idle.append, process)
-            return process.ask(task, data, is_awaited)
+            return process.ask(task, data, is_awaited, read)
 
     def _take(self) -> DecodeProcess:
         """An idle process that is alive, else a new one. That one was killed is not the next picture's fault."""
@@ -163,6 +171,6 @@ def _busy() -> ImageError:
     return ImageError("decoders_busy", "too many pictures are being decoded: come back soon", retryable=True)
 
 
-def _kill_all(started: set[DecodeProcess]) -> None:
+def kill_all(started: set[DecodeProcess]) -> None:
     for process in list(started):
         process.kill()

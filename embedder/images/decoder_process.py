@@ -17,10 +17,12 @@ from embedder.errors import ImageError
 Answer = tuple[dict[str, Any], bytes]
 Task = dict[str, Any]
 IsAwaited = Callable[[], bool]
+ReadPart = Callable[[int, int], bytes]
+"""The bytes of a file from a position on, at most so many."""
 
 _START: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from embedder.images.decoder_worker import run; run(*map(int, sys.argv[2:]))"
+    "from importlib import import_module; import_module(sys.argv[2]).run(*map(int, sys.argv[3:]))"
 )
 _ENVIRONMENT: Final = {
     # The memory of a large picture goes back as soon as it is freed; by default glibc would begin to keep it.
@@ -29,6 +31,7 @@ _ENVIRONMENT: Final = {
     "MALLOC_ARENA_MAX": "1",
     # NumPy's threads, each with address space of its own: nothing here uses them.
     "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",  # LibRaw's
 }
 _GRACE_S: Final = 1.0
 """For the process to die of its own timer before it is killed."""
@@ -42,13 +45,14 @@ class DecodeProcess:
     It starts in a tenth of a second, beside its caller. It has a process group of its own: Ctrl-C is not for it.
     """
 
-    def __init__(self, memory: int, niceness: int) -> None:
+    def __init__(self, memory: int, niceness: int, worker: str = "embedder.images.decoder_worker") -> None:
         self._is_killed = False
         self._connection, theirs = Pipe()
         with theirs:
+            numbers = (theirs.fileno(), memory, niceness)
             # Not by multiprocessing, which would run the caller's main module again in the child.
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _START, json.dumps(sys.path), str(theirs.fileno()), str(memory), str(niceness)],
+                [sys.executable, "-c", _START, json.dumps(sys.path), worker, *map(str, numbers)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
                 process_group=0,
@@ -57,18 +61,25 @@ class DecodeProcess:
         self._answered = select.poll()
         self._answered.register(self._connection.fileno(), select.POLLIN)
 
-    def ask(self, task: Task, data: bytes, is_awaited: IsAwaited) -> Answer:
-        """The answer to a task; raises ImageError. The process is dead unless it has answered."""
+    def ask(self, task: Task, data: bytes, is_awaited: IsAwaited, read: ReadPart | None = None) -> Answer:
+        """The answer to a task; raises ImageError. The process is dead unless it has answered.
+
+        One that asks for parts of a file gets them by `read`, and passes on what that raises, but no OSError.
+        """
         give_up = monotonic() + task["wall_s"] + _GRACE_S
         try:
             self._connection.send_bytes(json.dumps(task).encode())
             self._connection.send_bytes(data)
-            while not self._answered.poll(_POLL_MS):
-                if not is_awaited():
-                    raise abandoned()
-                if monotonic() > give_up:
-                    raise _death(-signal.SIGALRM, task["wall_s"])
-            facts, payload = json.loads(self._connection.recv_bytes()), self._connection.recv_bytes()
+            while True:
+                while not self._answered.poll(_POLL_MS):
+                    if not is_awaited():
+                        raise abandoned()
+                    if monotonic() > give_up:
+                        raise _death(-signal.SIGALRM, task["wall_s"])
+                facts, payload = json.loads(self._connection.recv_bytes()), self._connection.recv_bytes()
+                if read is None or "read" not in facts:
+                    break
+                self._connection.send_bytes(read(*facts["read"]))
         except (EOFError, OSError):
             if self._is_killed:
                 raise abandoned() from None

@@ -10,6 +10,7 @@ import resource
 import signal
 import sys
 import warnings
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,18 @@ from PIL import AvifImagePlugin, Image
 from embedder.errors import ImageError
 from embedder.images.decode import CropSpec, decode_rgb, thumbnail
 from embedder.images.limits import ImageLimits
+from embedder.images.signature import signature
+
+AnswerTask = Callable[[dict[str, Any], bytes, Connection], tuple[dict[str, Any], bytes]]
 
 
 def run(descriptor: int, memory: int, niceness: int) -> None:
+    """Decode pictures, see `answer_tasks`."""
+    AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # otherwise one for each core, each with memory of its own
+    answer_tasks(_answer, descriptor, memory, niceness)
+
+
+def answer_tasks(answer: AnswerTask, descriptor: int, memory: int, niceness: int) -> None:
     """Answer until the socket is closed. `memory` is what the process may take besides what it has now, in bytes."""
     if sys.platform == "linux":  # macOS knows the limit, and does not enforce it
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -29,13 +39,12 @@ def run(descriptor: int, memory: int, niceness: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.nice(niceness)
     warnings.simplefilter("ignore")  # the answer says what is wrong
-    AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # otherwise one for each core, each with memory of its own
     with Connection(descriptor) as caller:
         try:
             while True:
                 task, data = json.loads(caller.recv_bytes()), caller.recv_bytes()
                 _limit_time(task["cpu_s"], task["wall_s"])
-                facts, payload = _answer(task, data)
+                facts, payload = answer(task, data, caller)
                 _limit_time(0, 0)
                 del data
                 caller.send_bytes(json.dumps(facts).encode())
@@ -50,11 +59,13 @@ def _limit_time(cpu_s: float, wall_s: float) -> None:
     signal.setitimer(signal.ITIMER_REAL, wall_s)
 
 
-def _answer(task: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
+def _answer(task: dict[str, Any], data: bytes, _: Connection) -> tuple[dict[str, Any], bytes]:
     limits = ImageLimits(**task["limits"])
     try:
         if "side" in task:
             return {}, thumbnail(data, task["side"], limits=limits)
+        if "signature" in task:
+            return signature(data, task["signature"], limits=limits)
         crop = CropSpec(**{**task["crop"], "resample": Image.Resampling(task["crop"]["resample"])})
         rgb, (width, height), name = decode_rgb(data, crop, limits=limits, draft=task["draft"])
         return {"width": width, "height": height, "format": name}, rgb.tobytes()

@@ -4,9 +4,12 @@ Used to explain why a file was rejected; Pillow decides by itself what it opens.
 """
 
 import re
+from typing import Literal
 
 SUPPORTED = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
 """The formats that are opened, by Pillow's names. EPS and PDF would run other programs; others are rare on the web."""
+EXTRA_FORMATS = ("HEIC", "JXL", "RAW")
+"""Those that optional packages open, see `embedder.images.extra_formats`."""
 
 _PICTURES = {
     "JPEG": rb"\xff\xd8\xff",
@@ -14,19 +17,25 @@ _PICTURES = {
     "WEBP": rb"RIFF.{4}WEBP",
     "GIF": rb"GIF8[79]a",
     "BMP": rb"BM",
+    "RAW": rb"FUJIFILMCCD-RAW|II\*\0.{4}CR|II(RO|RS|U\0)|MMOR|FOVb",
     "TIFF": rb"II[*+]\0|MM\0[*+]",
     "PSD": rb"8BPS",
     "EPS": rb"%!PS",
     "ICO": rb"\0\0\x01\0",
-    "JPEG XL": rb"\xff\x0a|\0\0\0\x0cJXL ",
+    "JXL": rb"\xff\x0a|\0\0\0\x0cJXL ",
     "JPEG 2000": rb"\0\0\0\x0cjP  |\xff\x4f\xff\x51",
     "OpenEXR": rb"v/1\x01",
     "QOI": rb"qoif",
-    "camera raw": rb"FUJIFILMCCD-RAW",
     "DDS": rb"DDS ",
 }
+# Of TIFF: a kind of value, tags, and a value.
+_SHORT, _SUBFILE_TYPE, _PHOTOMETRIC, _MAKE, _SUB_DIRECTORIES, _DNG_VERSION = 3, 254, 262, 271, 330, 50706
+_COLOUR_FILTERS = 32803
 _BRANDS = {"avif": "AVIF", "avis": "AVIF", "heic": "HEIC", "heix": "HEIC", "hevc": "HEIC", "mif1": "HEIC"}
-_BRANDS |= {"msf1": "HEIC", "crx ": "camera raw"}
+_BRANDS |= {"msf1": "HEIC", "crx ": "RAW"}
+_JXL_RATIOS = ((0, 1), (1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
+_JXL_HEADER = 2**20
+"""Bytes in which the boxes before the picture end; EXIF may be among them."""
 _OTHER_FILES = {
     rb"%PDF": "a PDF document",
     rb"PK\x03\x04": "a zip archive (or an office document)",
@@ -61,7 +70,20 @@ def picture_format(data: bytes) -> str | None:
         brands = [data[at : at + 4].decode("latin-1") for at in (8, *range(16, size, 4))]
         known = [_BRANDS[brand] for brand in brands if brand in _BRANDS]
         return "AVIF" if "AVIF" in known else next(iter(known), None)
-    return next((name for name, magic in _PICTURES.items() if re.match(magic, data, re.DOTALL)), None)
+    found = next((name for name, magic in _PICTURES.items() if re.match(magic, data, re.DOTALL)), None)
+    return "RAW" if found == "TIFF" and _is_raw_tiff(data) else found
+
+
+def _is_raw_tiff(data: bytes) -> bool:
+    """Whether the first directory of a TIFF is a camera's: of a DNG, of a sensor's pixels, or of a small preview."""
+    order: Literal["little", "big"] = "little" if data[:1] == b"I" else "big"
+    at = int.from_bytes(data[4:8], order)
+    tags = {}
+    for entry in range(at + 2, at + 2 + 12 * min(int.from_bytes(data[at : at + 2], order), 256), 12):
+        tag, kind = (int.from_bytes(data[part : part + 2], order) for part in (entry, entry + 2))
+        tags[tag] = int.from_bytes(data[entry + 8 : entry + (10 if kind == _SHORT else 12)], order)
+    is_preview = tags.get(_SUBFILE_TYPE) == 1 and _MAKE in tags and _SUB_DIRECTORIES in tags
+    return is_preview or _DNG_VERSION in tags or tags.get(_PHOTOMETRIC) == _COLOUR_FILTERS
 
 
 def webp_size(data: bytes) -> tuple[int, int] | None:
@@ -77,6 +99,29 @@ def webp_size(data: bytes) -> tuple[int, int] | None:
         case b"VP8 ":
             return int.from_bytes(data[26:28], "little") & 0x3FFF, int.from_bytes(data[28:30], "little") & 0x3FFF
     return None
+
+
+def jxl_size(data: bytes) -> tuple[int, int] | None:
+    """Width and height in the header of a JPEG XL, ISO/IEC 18181-1 (SizeHeader); None for other bytes."""
+    found = re.search(rb"jxlc\xff\x0a|jxlp.{4}\xff\x0a", data[:_JXL_HEADER], re.DOTALL)
+    start = 2 if data[:2] == b"\xff\x0a" else found.end() if found else None
+    if start is None or len(data) < start + 10:
+        return None
+    bits, at = int.from_bytes(data[start : start + 10], "little"), 0
+
+    def read(count: int) -> int:
+        nonlocal at
+        at += count
+        return bits >> (at - count) & (1 << count) - 1
+
+    def length() -> int:
+        return 8 * (1 + read(5)) if in_eights else 1 + read((9, 13, 18, 30)[read(2)])
+
+    in_eights = read(1)
+    height = length()
+    ratio = read(3)
+    across, down = _JXL_RATIOS[ratio]
+    return height * across // down if ratio else length(), height
 
 
 def describe(data: bytes) -> str:
@@ -108,12 +153,16 @@ def ends_early(data: bytes, name: str) -> bool | None:
             return b"IEND" not in data[-64:]
         case "GIF":
             return not data.rstrip(b"\0").endswith(b";")
-        case "AVIF":
+        case "AVIF" | "HEIC":
             return _boxes_end_early(data)
         case "WEBP":
             needed = 8 + int.from_bytes(data[4:8], "little")
         case "BMP":
             needed = int.from_bytes(data[2:6], "little")
+        case "JXL":
+            return _boxes_end_early(data) if data[:1] == b"\0" else None
+        case "RAW":
+            return None
         case _:  # TIFF
             needed = int.from_bytes(data[4:8], "little" if data[:1] == b"I" else "big")
     return True if len(data) < needed else None

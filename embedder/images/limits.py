@@ -19,11 +19,11 @@ _PIXEL_BYTES: Final = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2
 """Bytes of a pixel in Pillow's memory; 4 in all other modes."""
 
 # Of each pixel, beside those in Pillow's memory: the decoder's own copies.
-_DECODER_BYTES: Final = {"AVIF": 8.0, "TIFF": 4.0, "BMP": 2.0}
-_WEBP_PIXEL_BYTES: Final = 16.5
+_DECODER_BYTES: Final = {"AVIF": 8.0, "HEIF": 10.0, "TIFF": 4.0, "BMP": 2.0}
+# Of each pixel in all, with seconds, in decoders that take their memory as soon as a picture is opened.
+_EARLY: Final = {"WEBP": (16.5, 45e-9), "JXL": (20.0, 60e-9), "RAW": (20.0, 150e-9)}
 _COEFFICIENT_BYTES: Final = 2
 _SECONDS_A_PIXEL: Final = 30e-9
-_SECONDS_A_PIXEL_OF_WEBP: Final = 45e-9
 _SECONDS_A_PIXEL_OF_JPEG: Final = 4e-9
 _SECONDS_A_PIXEL_AND_SCAN: Final = 1.6e-9
 _SECONDS_A_BYTE_OF_JPEG: Final = 12e-9
@@ -44,7 +44,7 @@ class Cost:
 def cost_of(image: Image.Image, data: bytes, pixels: int) -> Cost:
     """The cost of loading an opened picture whose file has so many pixels; the image has fewer after `draft`.
 
-    A WebP's is `webp_cost`, which is known before it is opened.
+    Some decoders take theirs before: see `early_cost`.
     """
     held = image.width * image.height * _PIXEL_BYTES.get(image.mode, 4)
     if image.format in ("JPEG", "MPO"):
@@ -63,10 +63,10 @@ def unpacked_bytes(image: Image.Image) -> float:
     return 4 if image.mode in ("I", "F") else len(image.getbands()) * _PIXEL_BYTES.get(image.mode, 1)
 
 
-def webp_cost(width: int, height: int) -> Cost:
-    """The cost of a WebP, whose decoder takes its memory as soon as it is opened."""
-    pixels = width * height
-    return Cost(memory=int(pixels * _WEBP_PIXEL_BYTES), seconds=pixels * _SECONDS_A_PIXEL_OF_WEBP)
+def early_cost(name: str, width: int, height: int) -> Cost:
+    """The cost of a picture of `_EARLY`, to be checked before it is opened."""
+    memory, seconds = _EARLY[name]
+    return Cost(memory=int(width * height * memory), seconds=width * height * seconds)
 
 
 def count_scans(data: bytes) -> int:

@@ -52,6 +52,18 @@ def near_duplicates(
     return sorted(alike, key=lambda group: (-len(group.ids), group.ids))
 
 
+def nearest_pairs(
+    segments: SegmentedIndex, positions: Positions, min_score: float, k: int
+) -> Iterator[tuple[int, int]]:
+    """Pairs of these rows of which one is among the `k` nearest of the other, with a cosine of `min_score` or more."""
+    eligible = segments.eligible_at(positions)
+    for start in range(0, len(positions), _ROWS):
+        block = positions[start : start + _ROWS]
+        scores, found = segments.search(segments.vectors(block), min(k + 1, len(positions)), eligible)
+        rows, columns = np.nonzero((rounded(scores) >= min_score) & (found >= 0) & (found != block[:, np.newaxis]))
+        yield from zip(block[rows].tolist(), found[rows, columns].tolist(), strict=True)
+
+
 class _Groups:
     """Positions joined by pairs (a union-find with path halving); `settled` ones need no lookup."""
 

@@ -2,7 +2,8 @@
 
 A segment is one picklable job: rows stream from Parquet to disk; the approximate index is trained on a sample, filled
 in blocks, and tuned to the fastest setting whose recall@10 is three standard errors above the target. Recall of the
-version is measured on a thousand held-out images, left out of their own answers, against one exact pass over all rows.
+version is measured on a thousand held-out images and some hundred queries of each other kind, left out of their own
+answers, against one exact pass over all rows. For each kind the narrowest search that reaches the target is found.
 
 An update costs what the change costs. Changed ids become tombstones, new rows a segment. Ground truth keeps 130
 neighbours of each query and compares with the new rows alone. Four small segments of one size are merged, and one that

@@ -1,15 +1,19 @@
 """Builds index versions, from all live rows or by updating the live version, and publishes those that are good."""
 
+import hashlib
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 
+from index.arrays import Vectors
+from index.build.ground_truth import GroundTruth
 from index.build.rolled_back import require_no_repeat, versions_repeated
 from index.build.segment import SegmentJob
-from index.build.version import RunJobs, VersionBuild
+from index.build.version import RunJobs, Texts, VersionBuild
 from index.collection import Collection
 from index.collection.annotations import list_annotations
-from index.collection.layout import MANIFEST, run_path
+from index.collection.layout import MANIFEST, QUERIES, run_path, version_path
 from index.collection.records import IndexSettings, RunManifest, SegmentRecord, VersionManifest
 from index.errors import (
     DamagedRunError,
@@ -45,13 +49,15 @@ def build_index(
     accept_lost_runs: bool = False,
     run_jobs: RunJobs = run_here,
     runs: Sequence[RunManifest] | None = None,
+    texts: Texts = lambda: None,
 ) -> VersionManifest:
     """Index the live embedded rows with their annotations as a new version, measure it, and make it the live one.
 
     The live version is updated by the changes since, and shares all segments if only annotations have changed; if
     nothing has, and it is whole, it is returned. Everything is built anew with `rebuild`, with other settings, for
     another model, and when an update's recall is below the target. `settings` None: those of the live version. `runs`
-    are all committed ones. A damaged CURRENT is repaired first.
+    are all committed ones. `texts` makes vectors of texts to measure recall with, if the live version has none of this
+    model and of these settings. A damaged CURRENT is repaired first.
 
     EmptyCollectionError when nothing is embedded, ModelMismatchError when the vectors are of two models,
     CollectionError for a vector that is not of unit norm, FactoryError for an index that cannot be built,
@@ -78,7 +84,7 @@ def build_index(
     begin = partial(VersionBuild, collection, runs, added, settings, run_jobs)
     if base and update and manifest is None and changed:
         manifest = _updated(begin(), base)
-    manifest = manifest or begin().from_scratch()
+    manifest = manifest or begin().from_scratch(partial(_known_texts, collection, live, runs[-1:], settings, texts))
     if manifest.below_target:
         raise RecallTooLowError(_too_low(collection, manifest))
     if promote and rolled_back:
@@ -160,6 +166,23 @@ def _promote(collection: Collection, manifest: VersionManifest, before: str | No
         ) from error
 
 
+def _known_texts(
+    collection: Collection,
+    live: VersionManifest | None,
+    newest: Sequence[RunManifest],
+    settings: IndexSettings,
+    texts: Texts,
+) -> Vectors | None:
+    """Vectors of texts: those of the live version if they are of the same model and of the same list."""
+    if live and live.settings.queries == settings.queries and all(run.model.agrees_with(live.model) for run in newest):
+        with suppress(FileNotFoundError):
+            content = collection.storage.read(version_path(live.version, QUERIES))
+            if hashlib.sha256(content).hexdigest() == live.files[QUERIES].sha256:
+                known = GroundTruth.read(content).of("text").vectors
+                return known if len(known) else texts()
+    return texts()
+
+
 def _updated(build: VersionBuild, base: VersionManifest) -> VersionManifest | None:
     """The updated version; None when only a new build from all rows can be good enough."""
     try:
@@ -168,7 +191,7 @@ def _updated(build: VersionBuild, base: VersionManifest) -> VersionManifest | No
         logger.warning("%s: building from all rows", error)
         return None
     if manifest.below_target:
-        logger.warning("the update reaches recall@10 %.6g: building from all rows", manifest.recall["10"])
+        logger.warning("the update reaches %s: building from all rows", manifest.missed_message)
         build.discard()
         return None
     return manifest
@@ -184,8 +207,7 @@ def _covers_first(version: VersionManifest, runs: Sequence[RunManifest]) -> bool
 def _too_low(collection: Collection, manifest: VersionManifest) -> str:
     live = live_version(collection).name
     return (
-        f"index version {manifest.version} reaches recall@10 {manifest.recall['10']:.6g}, expected "
-        f"{manifest.settings.target_recall:g} or more: it is not live, "
+        f"index version {manifest.version} reaches {manifest.missed_message}: it is not live, "
         + (f"{live} still is" if live else "and no other is")
         + "; allow more memory with --max-memory, name another index with --factory, lower --target-recall, or put it "
         f"live as it is with `likeness promote {collection.location} {manifest.version}`"

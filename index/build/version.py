@@ -12,9 +12,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from index.arrays import Vectors
 from index.build.choose import choose
 from index.build.columns import read_values, write_columns
 from index.build.ground_truth import GroundTruth
+from index.build.kinds import FEWER, measure_kinds
 from index.build.measure import measure, score_distribution
 from index.build.segment import RowSource, SegmentJob
 from index.build.update import change_of, touched_ids
@@ -49,6 +51,8 @@ from index.versions.files import file_record, write_tombstones
 from index.versions.opening import open_segments
 
 RunJobs = Callable[[Sequence[SegmentJob]], list[SegmentRecord | None]]
+Texts = Callable[[], Vectors | None]
+"""Makes vectors of texts that people may search with, `(n, dim)`, unit norm. None: the model has no text side."""
 
 
 class VersionBuild:
@@ -69,8 +73,8 @@ class VersionBuild:
         self.version = _reserved(collection)
         self.started = time.monotonic()
 
-    def from_scratch(self) -> VersionManifest:
-        """Build from all live rows, in segments of at most `segment_rows`."""
+    def from_scratch(self, texts: Texts) -> VersionManifest:
+        """Build from all live rows, in segments of at most `segment_rows`, and measure with `texts` as well."""
         with self._discarded_on_failure(), tempfile.TemporaryDirectory() as cache:
             live = LiveRows.of_runs(self.storage, self.runs)
             if not len(live):
@@ -80,7 +84,8 @@ class VersionBuild:
             max_exact_rows = 0 if self.settings.factory else MIN_TRAINING_ROWS
             records = self._build_segments(live.split(self.settings.segment_rows), options, max_exact_rows)
             draft = self._draft(records, options)
-            return self._finish(draft, open_segments(self.collection, draft, Path(cache)), None)
+            segments = open_segments(self.collection, draft, Path(cache))
+            return self._finish(draft, segments, None, texts())
 
     def update(self, base: VersionManifest) -> VersionManifest:
         """Build from the base's segments, with more tombstones, and new ones. DamagedVersionError if it is damaged."""
@@ -98,12 +103,13 @@ class VersionBuild:
             files = {}
             if any(map(len, change.tombstones.values())):
                 files[TOMBSTONES] = self._put(TOMBSTONES, partial(write_tombstones, tombstones=change.tombstones))
-            draft = self._draft(records, options, base=base.version, files=files, scores=base.scores)
+            draft = self._draft(records, options, base=base.version, files=files, scores=base.scores, kinds=base.kinds)
             segments = open_segments(self.collection, draft, Path(cache), verify=False)
             queries = version_path(base.version, QUERIES)
             held_out = GroundTruth.read(self.storage.local_path(queries) or Path(cache, queries))
-            still_fits = held_out.fits(draft.ntotal)
-            return self._finish(draft, segments, held_out.updated(touched, segments) if still_fits else None)
+            if not held_out.fits(draft.ntotal):
+                return self._finish(draft, segments, None, held_out.of("text").vectors)
+            return self._finish(draft, segments, held_out.updated(touched, segments))
 
     def annotate(self, base: VersionManifest) -> VersionManifest:
         """The base with the annotations as they are now. It shares all segments, and no vector is read.
@@ -153,25 +159,34 @@ class VersionBuild:
             ntotal=sum(record.live for record in records),
             queries=0,
             recall={},
+            kinds={},
             latency_ms={},
             queries_per_second=0.0,
-            scores=ScoreDistribution(levels=[], random=[], nearest=[]),
+            scores=ScoreDistribution(levels=[], random={}, nearest=[]),
             seconds=0.0,
         )
         return draft.model_copy(update=facts)
 
     def _finish(
-        self, draft: VersionManifest, segments: SegmentedIndex, held_out: GroundTruth | None
+        self,
+        draft: VersionManifest,
+        segments: SegmentedIndex,
+        held_out: GroundTruth | None,
+        texts: Vectors | None = None,
     ) -> VersionManifest:
-        """Measure, and write the remaining files, the manifest last. `held_out` None: other queries are drawn."""
-        scores = draft.scores
+        """Measure, and write the remaining files, the manifest last. `held_out` None: other queries are drawn, and the
+        texts join them.
+        """
+        scores, kinds = draft.scores, draft.kinds
         if held_out is None:
-            held_out = GroundTruth.sample(segments)
-            scores = score_distribution(segments, held_out)
+            held_out = GroundTruth.sample(segments, texts=texts)
+            scores, kinds = score_distribution(segments, held_out), {}
         # An update should cost what the change costs, and all of its queries have measured most of its rows before.
-        measured = measure(segments, held_out, step=max(1, len(held_out.ids) // 500) if draft.base else 1)
+        step = max(1, len(held_out.of("image")) // FEWER) if draft.base else 1
+        measured = measure(segments, held_out, step=step)
+        kinds = measure_kinds(segments, held_out, self.settings, measured, kinds)
         queries = self._put(QUERIES, held_out.write)
-        facts = {"scores": scores, "files": {**draft.files, QUERIES: queries}}
+        facts = {"kinds": kinds, "scores": scores, "files": {**draft.files, QUERIES: queries}}
         return self._publish(draft.model_copy(update={**asdict(measured), **facts}))
 
     def _publish(self, draft: VersionManifest) -> VersionManifest:

@@ -29,12 +29,13 @@ from index.collection.layout import (
 )
 from index.collection.lease import TTL, Lease
 from index.collection.live_rows import LiveRows
-from index.collection.records import ModelRecord, RowFile, RunManifest, RunStart, VersionManifest
+from index.collection.records import ModelRecord, OtherFormatError, RowFile, RunManifest, RunStart, VersionManifest
 from index.collection.row_files import describe, map_in_threads, write_table
 from index.collection.rows import check_rows, conform
 from index.errors import DamagedRunError, DamagedVersionError, NotACollectionError
 from index.storage import Storage
 from index.storage.bucket import without_secrets
+from index.storage.storage import canonical_address
 
 R = TypeVar("R", RunStart, RunManifest)
 
@@ -99,7 +100,7 @@ class Collection:
         found = storage.info()
         if found is None:
             raise NotACollectionError(f"{location} does not exist: make a collection with `likeness embed`")
-        if not found.is_folder or not any(entry.name in _MEMBERS for entry in storage.list()):
+        if not found.is_folder or not is_collection(storage):
             raise NotACollectionError(
                 f"{location} is not a collection: expected runs/ in it; make one with `likeness embed`"
             )
@@ -109,6 +110,11 @@ class Collection:
     def location(self) -> str:
         """An absolute path or a URI; `open` takes it."""
         return self.storage.location
+
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+        return canonical_address(self.location).rpartition("/")[2] or "collection"
 
     def check_lease(self) -> None:
         if self.lease:
@@ -242,13 +248,19 @@ class Collection:
         replace_current(self.storage, version, before)
 
     def read_version(self, version: str) -> VersionManifest:
-        """The manifest of a version. DamagedVersionError when it is missing or altered."""
+        """The manifest of a version. DamagedVersionError when it is missing, altered or of another release."""
         path = version_path(version, MANIFEST)
         try:
             manifest = VersionManifest.from_bytes(self.storage.read(path))
             if manifest.version != version:
                 raise ValueError(f"it is that of version {manifest.version}")
             return manifest
+        except OtherFormatError as error:
+            raise DamagedVersionError(
+                f"{path} {error}: `likeness index {self.location}` builds a version of this release, with default "
+                f"settings unless they are given again; other versions: {self.other_versions(version)}",
+                path,
+            ) from error
         except (FileNotFoundError, ValueError) as error:
             problem = "is missing" if isinstance(error, FileNotFoundError) else f"is damaged ({error})"
             others = self.other_versions(version)
@@ -290,3 +302,8 @@ def writing(collection: Collection, command: str, ttl: timedelta = TTL) -> Itera
         yield replace(collection, lease=lease)
     finally:
         lease.release()
+
+
+def is_collection(storage: Storage) -> bool:
+    """Whether a folder holds what a collection does."""
+    return any(entry.name in _MEMBERS for entry in storage.list())

@@ -5,6 +5,7 @@ from typing import Final
 ANNOTATIONS: Final = "annotations"
 """Each in a folder of its own, which has runs as the collection has them."""
 CURRENT: Final = "CURRENT"
+DUPLICATES: Final = "duplicates.jsonl"
 HISTORY: Final = "history"
 INDEX: Final = "index"
 LEASE: Final = ".lease"

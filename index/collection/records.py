@@ -7,8 +7,14 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from index.query_kinds import QueryKind
+
 FLAT = "Flat"
 """The factory of a segment that is searched exactly."""
+
+
+class OtherFormatError(ValueError):
+    """What was read is whole, and another release wrote it."""
 
 
 class Record(BaseModel):
@@ -21,10 +27,16 @@ class Record(BaseModel):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Read what `to_bytes` wrote. ValueError when it is not JSON, not this record, or altered."""
+        """Read what `to_bytes` wrote. ValueError when it is not JSON, not this record, or altered;
+        OtherFormatError when another release wrote it.
+        """
         content = json.loads(data)
         if not isinstance(content, dict) or content.pop("checksum", None) != _checksum(content):
             raise ValueError("its content does not agree with its own checksum")
+        if (field := cls.model_fields.get("format")) and content.get("format") != field.default:
+            raise OtherFormatError(
+                f"has format {content.get('format')}, this release of Likeness reads {field.default}"
+            )
         # Fields added by a later release must not prevent this one from reading.
         return cls.model_validate(content, extra="ignore")
 
@@ -114,7 +126,8 @@ class IndexSettings(Record):
     """The settings of an index; updates keep them. `target_recall` is of recall@10, and no version below it goes live.
 
     An exact scan is preferred if it takes at most `latency_ms`. `max_memory` is in bytes for all segments. `factory`
-    overrides the choice with a faiss factory string.
+    overrides the choice with a faiss factory string. `queries` is the digest of the texts that recall is measured with;
+    None: of captions that were chosen for the collection.
     """
 
     target_recall: float = Field(0.99, gt=0, le=1)
@@ -122,6 +135,13 @@ class IndexSettings(Record):
     max_memory: int | None = Field(None, gt=0)
     factory: str | None = None
     segment_rows: int = Field(1_000_000, ge=1)
+    queries: str | None = None
+
+    def target_of(self, kind: QueryKind) -> float:
+        """The recall@10 that queries of a kind must reach. Texts may miss twice as much: to all images they are nearly
+        equally far, so that what is missed is hardly worse than what is found.
+        """
+        return max(0.0, 2 * self.target_recall - 1) if kind == "text" else self.target_recall
 
 
 class Option(Record):
@@ -152,25 +172,36 @@ class SegmentRecord(Record):
 
 
 class ScoreDistribution(Record):
-    """A share `levels[i]`, ascending, of random pairs of images scores below `random[i]`, and of images with their
-    nearest other one below `nearest[i]`.
+    """A share `levels[i]`, ascending, of random pairs of a query of some kind and an image scores below
+    `random[kind][i]`, and of images with their nearest other one below `nearest[i]`. Kinds without queries have none.
     """
 
     levels: list[float]
-    random: list[float]
+    random: dict[QueryKind, list[float]]
     nearest: list[float]
+
+
+class KindRecord(Record):
+    """How one kind of query is answered: recall@10 over `queries` held-out ones, by searches that look `width` times as
+    far as those of images.
+    """
+
+    queries: int
+    recall: float
+    width: float
 
 
 class VersionManifest(Record):
     """`manifest.json` of an index version. `base` is the version that it updates; None: it was built from all rows.
 
     `files` are in the version's own folder. `ntotal` counts live rows. `recall` maps k to recall@k over `queries`
-    held-out images (for k = 100 over a hundred of them). `latency_ms` maps percentiles to milliseconds, over a hundred
-    queries searched one by one (fifty in an update); `queries_per_second` is measured on a batch. `annotations` are the
+    held-out images (for k = 100 over a hundred of them), `kinds` has the other kinds of query too. `latency_ms` maps
+    percentiles to milliseconds, over a hundred queries searched one by one (fifty in an update); `queries_per_second`
+    is measured on a batch. `annotations` are the
     runs of each, by name; `annotates` is the version whose images these are, if only annotations have changed since.
     """
 
-    format: Literal[2] = 2
+    format: Literal[3] = 3
     version: str
     base: str | None
     model: ModelRecord
@@ -183,6 +214,7 @@ class VersionManifest(Record):
     ntotal: int
     queries: int
     recall: dict[str, float]
+    kinds: dict[QueryKind, KindRecord]
     latency_ms: dict[str, float]
     queries_per_second: float
     scores: ScoreDistribution
@@ -210,8 +242,28 @@ class VersionManifest(Record):
 
     @property
     def below_target(self) -> bool:
-        """Whether recall@10 is less than was asked for: such a version does not go live by itself."""
-        return self.recall["10"] < self.settings.target_recall
+        """Whether recall@10 of a kind of query is too low: such a version does not go live by itself."""
+        return bool(self.missed)
+
+    @property
+    def missed(self) -> dict[QueryKind, float]:
+        """The recall@10 of the kinds of query that do not reach their target."""
+        reached = {kind: each.recall for kind, each in self.kinds.items()}
+        return {kind: recall for kind, recall in reached.items() if recall < self.settings.target_of(kind)}
+
+    @property
+    def missed_message(self) -> str:
+        """What the kinds of query reach that do not reach their target."""
+        return "; ".join(
+            f"recall@10 {recall:.6g}{'' if kind == 'image' else f' for queries of kind {kind}'}, expected "
+            f"{self.settings.target_of(kind):g} or more"
+            for kind, recall in self.missed.items()
+        )
+
+    def width_of(self, kind: QueryKind | None) -> float:
+        """How many times as far as for an image a search looks. Of an unknown kind, as far as any."""
+        known = self.kinds.get(kind) if kind else None
+        return known.width if known else max((each.width for each in self.kinds.values()), default=1.0)
 
     @property
     def memory(self) -> int:

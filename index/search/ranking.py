@@ -1,4 +1,4 @@
-"""Ranks an index's results: ties by id, near-duplicates folded, searched as deep as this needs."""
+"""Ranks an index's results: ties by id, near-duplicates folded, alike ones apart, searched as deep as this needs."""
 
 import itertools
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from index.arrays import Ids, Vectors
-from index.query_vectors import MAX_K, QueryLimits
+from index.query_vectors import MAX_K, QueryLimits, diverse_candidates
 from index.segments.searchable import S, Searchable
 
 _DECIMALS = 6  # float32 holds no more, and duplicates have to score the same
@@ -28,22 +28,29 @@ class Hit:
 
 
 def rank(
-    segments: Searchable[S], queries: Vectors, wanted: QueryLimits, eligible: Sequence[S] | None = None
+    segments: Searchable[S],
+    queries: Vectors,
+    wanted: QueryLimits,
+    eligible: Sequence[S] | None = None,
+    *,
+    width: float = 1.0,
 ) -> list[list[Hit]]:
     """The wanted neighbours of each query, by score and then by image_id; near-duplicates are folded into better hits.
+    With `diversity` they are in the order of `_diverse`.
 
-    The search goes deeper until enough hits are found, all rows have been seen, or it is MAX_K deep.
+    The search looks `width` times as far as the index is tuned to, and goes deeper until enough hits are found, all
+    rows have been seen, or it is MAX_K deep.
     """
     found: list[list[Hit]] = [[] for _ in queries]
     available = segments.count(eligible)
     # One more shows whether several have the same score as the last; and some will be folded.
-    depth = (wanted.depth + 1) * (1 if wanted.distinct is None else 2) + len(wanted.exclude)
+    depth = (wanted.candidates + 1) * (1 if wanted.distinct is None else 2) + len(wanted.exclude)
     deepest = min(available, max(depth, _TIES if wanted.distinct is None else MAX_K))
     pending = np.arange(len(queries))
     while len(pending) and deepest:
         depth = min(depth, deepest)
         open_ends = []
-        scores, positions, ids = segments.search_with_ids(queries[pending], depth, eligible)
+        scores, positions, ids = segments.search_with_ids(queries[pending], depth, eligible, width=width)
         for query, hits in zip(pending, hits_of(scores, positions, ids), strict=True):
             chosen = _choose(segments, hits, wanted, complete=depth == deepest)
             if chosen is None:
@@ -79,10 +86,14 @@ def _choose(segments: Searchable[S], hits: list[Hit], wanted: QueryLimits, *, co
     good = [hit for hit in hits if hit.score >= wanted.min_score]
     good = [hit for hit in good if hit.image_id not in wanted.exclude]
     if wanted.distinct is None:
-        enough = len(good) >= wanted.depth
+        enough = len(good) >= wanted.candidates
     else:
-        good, enough = _folded(segments, good, wanted.distinct, wanted.depth)
-    return good[wanted.offset : wanted.depth] if enough or complete else None
+        good, enough = _folded(segments, good, wanted.distinct, wanted.candidates)
+    if not (enough or complete):
+        return None
+    if wanted.diversity:
+        good = _diverse(segments, good[: wanted.candidates], wanted.diversity, wanted.depth)
+    return good[wanted.offset : wanted.depth]
 
 
 def _folded(segments: Searchable[S], hits: list[Hit], distinct: float, count: int) -> tuple[list[Hit], bool]:
@@ -105,3 +116,24 @@ def _folded(segments: Searchable[S], hits: list[Hit], distinct: float, count: in
                 kept.append(hit)
                 before.append(vectors[row : row + 1])
     return kept, False
+
+
+def _diverse(segments: Searchable[S], hits: list[Hit], diversity: float, count: int) -> list[Hit]:
+    """The first `count` hits by maximal marginal relevance (Carbonell and Goldstein, 1998): each is the one with the
+    highest score less its highest cosine with those before, weighted by 1 - `diversity` and `diversity`.
+
+    How many hits a match is chosen from depends on its rank alone, so that pages follow each other.
+    """
+    if not hits:
+        return hits
+    vectors = segments.vectors(np.array([hit.position for hit in hits]))
+    relevance = (1 - diversity) * np.array([hit.score for hit in hits])
+    alike = np.full(len(hits), -1.0)  # the highest cosine with a chosen one
+    chosen: list[int] = []
+    for place in range(1, min(count, len(hits)) + 1):
+        pool = diverse_candidates(place)
+        best = int((relevance - diversity * alike)[:pool].argmax())  # the first of equals
+        chosen.append(best)
+        relevance[best] = -np.inf
+        np.maximum(alike, rounded(vectors @ vectors[best]), out=alike)
+    return [hits[at] for at in chosen]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Collection as Ids
 from pathlib import Path
@@ -11,12 +12,16 @@ from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
+from cachetools import LRUCache
 
 from index.collection import Collection
 from index.collection.records import VersionManifest
 from index.collection.rows import metadata_columns, text_array
 from index.errors import DamagedVersionError, EmptyCollectionError, QueryError
+from index.filters.facets import Counts, facet_columns
+from index.filters.filter import Filter
 from index.match import Match as Match
+from index.query_kinds import QueryKind, kind_of
 from index.query_vectors import QueryLimits, SearchOptions, checked_cosine, mix, unit_vectors
 from index.search.filter_cache import FilterCache
 from index.search.ranking import Hit, hits_of, rank, rounded
@@ -26,6 +31,8 @@ from index.versions.current import UNFIT_VERSION, live_version, older_versions, 
 from index.versions.opening import open_segments
 
 logger = logging.getLogger(__name__)
+
+_MAX_COUNTS = 64  # of facets: at most a thousand values for each column
 
 
 def no_index(collection: Collection) -> EmptyCollectionError:
@@ -52,6 +59,8 @@ class Searcher:
         self.ntotal, self.dim = manifest.ntotal, manifest.dim
         self._segments = segments
         self._filters = FilterCache(segments)
+        self._lock = threading.Lock()
+        self._counts: LRUCache[str, Counts] = LRUCache(_MAX_COUNTS)
 
     @classmethod
     def open(cls, collection: Collection, version: str | None = None) -> Searcher:
@@ -87,21 +96,51 @@ class Searcher:
         min_score: float | None = None,
         filter: Mapping[str, Any] | None = None,
         distinct: float | None = None,
+        diversity: float | None = None,
         exclude: Ids[str] = (),
+        fields: Sequence[str] | None = None,
+        kind: QueryKind | None = None,
     ) -> list[list[Match]]:
         """The k nearest of each vector after the first `offset`, by score and then by image_id.
 
         `vectors` is `(n, dim)`, of any length but zero: a copy is normalised. Results pass `filter` (see
         `index.filters.filter`), score `min_score` or more, and are not in `exclude`. Of images whose cosine with each
-        other is `distinct` or more (for example 0.98) only the best is kept. QueryError for another shape, a vector
-        without a direction, a k + offset outside 1 … MAX_K, or a cosine outside -1 … 1; FilterError for a filter.
+        other is `distinct` or more (for example 0.98) only the best is kept. `diversity`, 0 … 1, prefers images unlike
+        those before them, in whose order matches then come (see `index.search.ranking`). `fields` are the columns of a
+        match's metadata, by default the source's. `kind` says what the vectors are of: a search for images costs less
+        than one for anything, which None stands for. QueryError for another shape, a vector without a direction, a
+        k + offset outside 1 … MAX_K, or a cosine outside -1 … 1; FilterError for a filter.
         """
-        wanted = QueryLimits.checked(k, offset, min_score, distinct, exclude)
+        wanted = QueryLimits.checked(k, offset, min_score, distinct, diversity, exclude)
         queries = unit_vectors(vectors, self.dim)
         eligible = None if filter is None else self._filters.eligible(filter)
-        ranked = rank(self._segments, queries, wanted, eligible)
-        matches = iter(self._matches([hit for hits in ranked for hit in hits]))
+        ranked = rank(self._segments, queries, wanted, eligible, width=self.manifest.width_of(kind))
+        matches = iter(self._matches([hit for hits in ranked for hit in hits], fields))
         return [[next(matches) for _ in hits] for hits in ranked]
+
+    def facets(self, filter: Mapping[str, Any] | None = None) -> Counts:
+        """The columns whose values images share, and how many of the images that pass `filter` have each value.
+
+        A column's own condition in the filter does not count for it, so that its other values can be chosen. At most a
+        million rows are looked at, and what was found is kept. FilterError for a filter.
+        """
+        wanted = filter or {}
+        everything = self._count(facet_columns(self._filters.schema), {})
+        own = [name for name in everything.shared if name in wanted]
+        others = [name for name in everything.shared if name not in wanted]
+        parts = [self._count([name], {key: wanted[key] for key in wanted if key != name}) for name in own]
+        found = {name: count for part in (self._count(others, wanted), *parts) for name, count in part.values.items()}
+        return Counts(rows=everything.rows, values={name: found[name] for name in everything.shared if name in found})
+
+    def _count(self, columns: Sequence[str], where: Mapping[str, Any]) -> Counts:
+        key = f"{columns} {Filter.parse(where, self._filters.schema).key}"
+        with self._lock:
+            found = self._counts.get(key)
+        if found is None:  # outside the lock: two threads with the same filter compute the same result
+            found = self._segments.count_values(columns, self._filters.eligible(where) if where else None)
+            with self._lock:
+                self._counts[key] = found
+        return found
 
     def more_like(
         self, examples: Sequence[tuple[str | npt.ArrayLike, float]], k: int = 10, **options: Unpack[SearchOptions]
@@ -116,6 +155,7 @@ class Searcher:
         given = [next(by_id) if isinstance(example, str) else self._unit(example) for example, _ in examples]
         weights = [weight for _, weight in examples]
         options["exclude"] = {*options.get("exclude", ()), *ids}
+        options["kind"] = example_kind(examples)
         return self.search(mix(given, weights)[np.newaxis], k, **options)[0]
 
     def within(
@@ -152,10 +192,13 @@ class Searcher:
         vector: npt.NDArray[np.float32] = self._vectors([image_id])[0]
         return vector
 
-    def percentile(self, score: float) -> float | None:
-        """The percentage of random pairs of images that score below `score`, or None. Texts score on another scale."""
+    def percentile(self, score: float, kind: QueryKind | None = "image") -> float | None:
+        """The percentage of images that score below `score` with random queries of a kind. None where no such query was
+        measured, as for those of no kind.
+        """
         scores = self.manifest.scores
-        return round(100 * float(np.interp(score, scores.random, scores.levels)), 3) if scores.random else None
+        random = scores.random.get(kind) if kind else None
+        return round(100 * float(np.interp(score, random, scores.levels)), 3) if random else None
 
     def _unit(self, vector: npt.ArrayLike) -> npt.NDArray[np.float32]:
         unit: npt.NDArray[np.float32] = unit_vectors(np.asarray(vector)[np.newaxis], self.dim)[0]
@@ -168,16 +211,21 @@ class Searcher:
                 raise QueryError(f"index version {self.version} holds no image {image_id!r}: expected one of its ids")
         return self._segments.vectors(positions)
 
-    def _matches(self, hits: Sequence[Hit]) -> list[Match]:
-        schema = self._segments.schema
+    def _matches(self, hits: Sequence[Hit], fields: Sequence[str] | None = None) -> list[Match]:
+        columns = metadata_columns(self._segments.schema) if fields is None else dict.fromkeys(fields)
         positions = np.array([hit.position for hit in hits], np.int64)
-        rows = self._segments.rows(positions, ["uri", *metadata_columns(schema)])
+        rows = self._segments.rows(positions, ["uri", *columns])
         return [
             Match(
                 image_id=hit.image_id, score=hit.score, uri=row.pop("uri"), metadata=row, duplicates=(*hit.duplicates,)
             )
             for hit, row in zip(hits, rows, strict=True)
         ]
+
+
+def example_kind(examples: Sequence[tuple[str | npt.ArrayLike, float]]) -> QueryKind | None:
+    """The kind of query that `Searcher.more_like` makes of ids and vectors with weights."""
+    return kind_of([("image" if isinstance(example, str) else "vector", weight) for example, weight in examples])
 
 
 OpenVersion = Callable[[Collection, str | None], Searcher]

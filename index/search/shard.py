@@ -19,6 +19,7 @@ from index.collection.records import SegmentRecord, VersionManifest
 from index.collection.row_files import map_in_threads
 from index.collection.rows import EMBEDDING, embedding_type
 from index.errors import DamagedVersionError
+from index.filters.facets import Counts
 from index.search.filter_cache import FilterCache
 from index.segments.mapped_rows import with_columns
 from index.segments.searchable import Eligible
@@ -93,8 +94,11 @@ class Shard:
         """How many live rows pass a filter."""
         return self._segments.count(self._eligible(where))
 
-    def search(self, queries: Vectors, k: int, where: str | None) -> tuple[Scores, Positions, Ids]:
-        return self._segments.search_with_ids(queries, k, self._eligible(where))
+    def count_values(self, columns: Sequence[str], where: str | None) -> Counts:
+        return self._segments.count_values(columns, self._eligible(where))
+
+    def search(self, queries: Vectors, k: int, where: str | None, width: float) -> tuple[Scores, Positions, Ids]:
+        return self._segments.search_with_ids(queries, k, self._eligible(where), width=width)
 
     def positions(self, ids: Sequence[str]) -> Positions:
         return self._segments.positions(pa.array(ids, pa.string()))

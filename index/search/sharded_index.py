@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from index.arrays import A, Ids, Positions, Scores, Vectors, by_part, merged, shifted
 from index.errors import CollectionError
+from index.filters.facets import Counts
 from index.filters.filter import Filter
 from index.search.shard import ShardSegments
 
@@ -59,11 +60,16 @@ class ShardedIndex:
         """How many live rows pass a filter, for each shard."""
         return [ShardSelection(wanted.key, count) for count in self._all("count", wanted.key)]
 
+    def count_values(self, columns: Sequence[str], eligible: Sequence[ShardSelection] | None = None) -> Counts:
+        """The values of these columns, and how many rows have each."""
+        where = eligible[0].where if eligible else None
+        return Counts.total(self._all("count_values", list(columns), where), columns)
+
     def search_with_ids(
-        self, queries: Vectors, k: int, eligible: Sequence[ShardSelection] | None = None
+        self, queries: Vectors, k: int, eligible: Sequence[ShardSelection] | None = None, *, width: float = 1.0
     ) -> tuple[Scores, Positions, Ids]:
         where = eligible[0].where if eligible else None  # every shard finds out which of its rows pass
-        parts = zip(self._all("search", queries, k, where), self._starts, strict=True)
+        parts = zip(self._all("search", queries, k, where, width), self._starts, strict=True)
         scores, positions, ids = merged(
             [(scores, shifted(rows, start), ids) for (scores, rows, ids), start in parts], k
         )

@@ -115,13 +115,17 @@ def set_parameters(index: faiss.Index, values: Mapping[str, float]) -> None:
             setattr(owner, name, values[name] if name == "k_factor" else int(values[name]))
 
 
-def search_parameters(index: faiss.Index, selector: faiss.IDSelector | None, breadth: float) -> faiss.SearchParameters:
-    """faiss's parameters for a search among the selected rows, `breadth` times as wide as the index is set to."""
+def search_parameters(
+    index: faiss.Index, selector: faiss.IDSelector | None, breadth: float, deeper: float = 1.0
+) -> faiss.SearchParameters:
+    """faiss's parameters for a search among the selected rows, `breadth` times as wide as the index is set to, and
+    among `deeper` times as many candidates.
+    """
     index = faiss.downcast_index(index)
     common: dict[str, Any] = {} if selector is None else {"sel": selector}
     if isinstance(index, faiss.IndexRefine):
         base = search_parameters(index.base_index, selector, breadth)
-        return faiss.IndexRefineSearchParameters(k_factor=index.k_factor, base_index_params=base)
+        return faiss.IndexRefineSearchParameters(k_factor=index.k_factor * deeper, base_index_params=base)
     if isinstance(index, faiss.IndexPreTransform):
         return faiss.SearchParametersPreTransform(index_params=search_parameters(index.index, selector, breadth))
     if isinstance(index, faiss.IndexIVF):

@@ -24,9 +24,13 @@ from index.segments.vector_file import VectorFile
 TUNED_K = 11
 """The k for which search parameters such as nprobe are tuned: ten neighbours, and the query image itself."""
 
+_LEVEL_K = TUNED_K + 2
+"""Up to so many are searched for as narrowly: ten, and the three images that a query was mixed from."""
+
 _FETCHED = 16_384  # vectors at a time
 _MANY = 16  # from so many queries on, fetching the rows costs less than testing every row's bit for each query
 _WIDER = 4  # with a smaller factor, two near misses in a row would look like an answer that no longer changes
+_WIDE = 8  # times as wide, candidates that compression ranks too low are missed as often as lists
 _DEEP = 32  # an approximate search ranks about 32 k rows; for no more rows than that, an exact scan costs the same
 
 
@@ -119,55 +123,67 @@ class Segment:
         """The rows of `mask`, `(ntotal,)`, that have no tombstone."""
         return Eligible.of(mask & self._live_mask)
 
-    def search(self, queries: Vectors, k: int, eligible: Eligible | None = None) -> tuple[Scores, Positions]:
+    def search(
+        self, queries: Vectors, k: int, eligible: Eligible | None = None, *, width: float = 1.0
+    ) -> tuple[Scores, Positions]:
         """Cosine and position of the k nearest, each `(n, k)`, best first; -1 where fewer rows are eligible.
 
-        `queries` is `(n, dim)` float32, contiguous, unit norm. `eligible` None: the live rows.
+        `queries` is `(n, dim)` float32, contiguous, unit norm. `eligible` None: the live rows. An approximate
+        search looks `width` times as far as it was tuned to.
         """
         eligible = eligible or self.live
         count = self.ntotal if eligible is None else eligible.count
         scores = np.full((len(queries), k), -np.inf, np.float32)
         positions = np.full((len(queries), k), -1, np.int64)
-        width = min(k, count)
-        if width == 0 or not len(queries):
+        found = min(k, count)
+        if found == 0 or not len(queries):
             return scores, positions
         if self._ann is None or count <= max(self._exact_rows, _DEEP * k):
-            scores[:, :width], positions[:, :width] = self._exact(queries, width, eligible)
+            scores[:, :found], positions[:, :found] = self._exact(queries, found, eligible)
             return scores, positions
         # Ten times the neighbours reach about as far out as the same number among a tenth of the rows.
-        breadth = (max(1.0, k / TUNED_K) * self.ntotal / count) ** self._breadth
-        scores, positions = self._approximate(queries, k, eligible, breadth)
+        breadth = width * (max(1.0, k / _LEVEL_K) * self.ntotal / count) ** self._breadth
+        deeper = 1.0 if width <= 1 else max(1.0, width / max(1.0, min(_WIDE, self._widest)))
+        scores, positions = self._approximate(queries, k, eligible, breadth, deeper)
         if eligible is not self.live:
-            self._widen(queries, eligible, breadth, scores, positions)
+            self._widen(queries, eligible, breadth, deeper, scores, positions)
         short = np.flatnonzero(positions[:, -1] < 0)  # the lists that were probed held too few eligible rows
         if len(short):
             scores[short], positions[short] = self._exact(queries[short], k, eligible)
         return scores, positions
 
     def _approximate(
-        self, queries: Vectors, k: int, eligible: Eligible | None, breadth: float
+        self, queries: Vectors, k: int, eligible: Eligible | None, breadth: float, deeper: float
     ) -> tuple[Scores, Positions]:
-        """Results of the approximate index for a search `breadth` times as wide as tuned, ranked by exact scores."""
+        """Results of the approximate index for a search `breadth` times as wide as tuned, ranked by exact scores, of
+        `deeper` times as many candidates.
+        """
         assert self._ann is not None
         # The depth, a multiple of k, is tuned for `TUNED_K`; for a smaller k it would be too shallow.
         deep = max(k, TUNED_K)
         params = None
         if eligible or breadth > 1:  # making the parameters takes as long as half a search
             selector = eligible.selector if eligible else None
-            base = ann.search_parameters(self._ann.base_index, selector, breadth)
-            params = faiss.IndexRefineSearchParameters(k_factor=self._ann.k_factor, base_index_params=base)
+            base = ann.search_parameters(self._ann.base_index, selector, breadth, deeper)
+            params = faiss.IndexRefineSearchParameters(k_factor=self._ann.k_factor * deeper, base_index_params=base)
         scores, positions = self._ann.search(queries, deep, params=params)
         return np.ascontiguousarray(scores[:, :k]), np.ascontiguousarray(positions[:, :k])
 
     def _widen(
-        self, queries: Vectors, eligible: Eligible | None, breadth: float, scores: Scores, positions: Positions
+        self,
+        queries: Vectors,
+        eligible: Eligible | None,
+        breadth: float,
+        deeper: float,
+        scores: Scores,
+        positions: Positions,
     ) -> None:
         """Search again, in place, 4 times wider until at most 1% of a query's results improve, wherever they lie."""
         k = scores.shape[1]
         unsettled = np.arange(len(queries))
         while len(unsettled) and breadth < self._widest:
             breadth *= _WIDER
-            better, found = self._approximate(queries[unsettled], k, eligible, breadth)
+            better, found = self._approximate(queries[unsettled], k, eligible, breadth, deeper)
             gained = np.count_nonzero(scores[unsettled] < better[:, -1:], axis=1)
             scores[unsettled], positions[unsettled] = better, found
             unsettled = unsettled[gained > k // 100]

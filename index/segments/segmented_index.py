@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,8 @@ import pyarrow as pa
 
 from index.arrays import Ids, Positions, Scores, Vectors, gathered, merged, shifted
 from index.collection.rows import EMBEDDING, unify
+from index.filters.columns import Column, Mask
+from index.filters.facets import Counts, count_values, every_nth
 from index.filters.filter import Filter
 from index.segments.searchable import Eligible
 from index.segments.segment import Segment
@@ -40,10 +42,34 @@ class SegmentedIndex:
         masks = [[np.zeros(0, bool), *map(wanted.mask, segment.batches)] for segment in self.parts]
         return [segment.eligible(np.concatenate(mask)) for segment, mask in zip(self.parts, masks, strict=True)]
 
-    def search(self, queries: Vectors, k: int, eligible: Sequence[Eligible] | None = None) -> tuple[Scores, Positions]:
-        """Scores and positions of the k nearest, `(n, k)`, best first; -1 if there are fewer."""
+    def eligible_at(self, positions: Positions) -> list[Eligible]:
+        """The live rows among these positions, for each segment."""
+        mask = np.zeros(self.ntotal, bool)
+        mask[positions] = True
+        masks = np.split(mask, self._starts[1:-1])
+        return [segment.eligible(part) for segment, part in zip(self.parts, masks, strict=True)]
+
+    def count_values(self, columns: Sequence[str], eligible: Sequence[Eligible] | None = None) -> Counts:
+        """The values of these columns, and how many rows have each: in a sample of the rows if there are many."""
+        allowed: Sequence[Eligible | None] = eligible or [segment.live for segment in self.parts]
+        sample = islice(self._masked(allowed), 0, None, every_nth(self.ntotal))
+        return count_values(sample, [Column.of(self.schema.field(name)) for name in columns])
+
+    def _masked(self, allowed: Sequence[Eligible | None]) -> Iterator[tuple[pa.RecordBatch, Mask | None]]:
+        for segment, rows in zip(self.parts, allowed, strict=True):
+            mask, start = None if rows is None else rows.mask, 0
+            for batch in segment.batches:
+                yield batch, None if mask is None else mask[start : start + len(batch)]
+                start += len(batch)
+
+    def search(
+        self, queries: Vectors, k: int, eligible: Sequence[Eligible] | None = None, *, width: float = 1.0
+    ) -> tuple[Scores, Positions]:
+        """Scores and positions of the k nearest, `(n, k)`, best first; -1 if there are fewer. See `Segment.search`."""
         allowed: Sequence[Eligible | None] = eligible or [None] * len(self.parts)
-        found = [segment.search(queries, k, rows) for segment, rows in zip(self.parts, allowed, strict=True)]
+        found = [
+            segment.search(queries, k, rows, width=width) for segment, rows in zip(self.parts, allowed, strict=True)
+        ]
         if len(found) == 1:
             return found[0]
         parts = zip(found, self._starts, strict=False)
@@ -51,10 +77,10 @@ class SegmentedIndex:
         return scores, positions
 
     def search_with_ids(
-        self, queries: Vectors, k: int, eligible: Sequence[Eligible] | None = None
+        self, queries: Vectors, k: int, eligible: Sequence[Eligible] | None = None, *, width: float = 1.0
     ) -> tuple[Scores, Positions, Ids]:
         """Like `search`, with the ids, `(n, k)` strings; None if there are fewer."""
-        scores, positions = self.search(queries, k, eligible)
+        scores, positions = self.search(queries, k, eligible, width=width)
         ids, there = np.full(positions.shape, None, object), positions >= 0
         ids[there] = self.ids(positions[there])
         return scores, positions, ids

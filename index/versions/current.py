@@ -73,10 +73,7 @@ def require_servable(collection: Collection, version: str, *, verify: bool = Tru
     if rolled_back_at(collection, version):
         raise RolledBackError(f"index version {version} was rolled back: `likeness promote` takes it again")
     if manifest.below_target:
-        raise RecallTooLowError(
-            f"index version {version} has a recall@10 of {manifest.recall['10']}, below its target of "
-            f"{manifest.settings.target_recall}"
-        )
+        raise RecallTooLowError(f"index version {version} reaches {manifest.missed_message}")
     check_version(collection, manifest, verify=verify)
     return manifest
 

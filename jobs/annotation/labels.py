@@ -9,11 +9,10 @@ from functools import cached_property, partial
 import numpy as np
 import numpy.typing as npt
 
-from embedder.models.own import OwnModel
 from embedder.protocol import Embedder
 from index.collection.records import ModelRecord
 from jobs.annotation.predictor import Batch, Columns, Recipe, fingerprint_of
-from jobs.embedding.model_source import ModelSource, recorded_model
+from jobs.embedding.model_source import load_recorded
 from jobs.spec import NONE
 
 _CUT = "cut"
@@ -63,16 +62,7 @@ class LabelTexts:
 
     @cached_property
     def _embedder(self) -> Embedder:
-        found = recorded_model(self.model, self.embedder)  # OtherModelError where another one has taken its place
-        source = ModelSource(
-            model=self.model.id,
-            revision=self.model.revision,
-            device=self.device,
-            precision="auto",
-            convert=False,
-            own=found if isinstance(found, OwnModel) else None,
-        )
-        return source()
+        return load_recorded(self.model, embedder=self.embedder, device=self.device)
 
 
 @dataclass(frozen=True)

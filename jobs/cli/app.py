@@ -20,11 +20,12 @@ from embedder.openmp import WAITING
 from index.errors import DISK_FULL, CollectionError, LeaseError, RecallTooLowError
 from jobs.cli.annotate import annotate, columns
 from jobs.cli.demo import demo
+from jobs.cli.duplicates import duplicates
 from jobs.cli.embed import embed, reembed
 from jobs.cli.exchange import export, import_
-from jobs.cli.index import compact, duplicates, index, promote, prune, rollback, versions
+from jobs.cli.index import compact, index, promote, prune, rollback, versions
 from jobs.cli.options import HelpCommand, HelpGroup, console, errors
-from jobs.cli.schedule import history, schedule
+from jobs.cli.schedule import history, schedule, watch
 from jobs.cli.search import evaluate, info, rejects, search
 from jobs.cli.serve import keys, serve
 from jobs.errors import JobError, RayStartError, TooManyMissingError, TooManyRejectsError
@@ -94,7 +95,7 @@ def likeness(
 
 
 for _command in (
-    *(embed, reembed, annotate, columns, schedule, history, index, search, serve),
+    *(embed, reembed, annotate, columns, schedule, watch, history, index, search, serve),
     *(rejects, info, evaluate, duplicates, versions, promote, rollback, prune, compact, export, demo),
 ):
     app.command(cls=HelpCommand)(_command)

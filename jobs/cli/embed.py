@@ -15,6 +15,7 @@ from jobs.cli.options import (
     EmbedderOption,
     FormatOption,
     OnOption,
+    QueriesOption,
     console,
     errors,
     job_spec,
@@ -58,7 +59,7 @@ ActorResourcesOption = Annotated[
 AcceleratorOption = Annotated[str | None, typer.Option(help="Kind of GPU, as Ray names it: A100, H200, …")]
 BatchSizeOption = Annotated[int, typer.Option(min=1, help="Images in a forward pass.")]
 BlockSizeOption = Annotated[int, typer.Option(min=1, help="Images written together: the most a crash can cost.")]
-ExtensionsOption = Annotated[str | None, typer.Option(help="File extensions to take, with commas: jpg,png.")]
+ExtensionsOption = Annotated[str | None, typer.Option(help="File extensions to take: jpg,png, or images,videos.")]
 UriColumnOption = Annotated[str | None, typer.Option(help="A list's column of paths or URLs; by default uri or url.")]
 KeepOption = Annotated[
     str | None,
@@ -99,6 +100,7 @@ def embed(
     keep: KeepOption = None,
     draft: DraftOption = True,
     index: Annotated[bool, typer.Option(help="Build the index at the end.")] = True,
+    queries: QueriesOption = None,
     on: OnOption = None,
     address: AddressOption = None,
     wait_for_nodes: WaitOption = None,
@@ -112,7 +114,7 @@ def embed(
 
     # Rows of another source with the same ids are replaced, with a warning.
     spec = job_spec(context, missing="keep", max_missing=1)
-    show_embedded(Update(spec=spec, console=console, adds_only=True, index=index, verbose=verbose).run())
+    show_embedded(Update(spec=spec, console=console, command="embed", index=index, verbose=verbose).run())
     if index:
         print(next_commands(collection))
 
@@ -162,6 +164,7 @@ def reembed(
     uri_column: UriColumnOption = None,
     keep: KeepOption = None,
     draft: DraftOption = True,
+    queries: QueriesOption = None,
     on: OnOption = None,
     address: AddressOption = None,
     wait_for_nodes: WaitOption = None,

@@ -1,7 +1,8 @@
 """The commands about an index, from `index` to `prune`. `app` registers them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,8 +12,10 @@ from index.errors import RecallTooLowError, RolledBackError
 from jobs.cli.options import (
     AddressOption,
     CollectionArgument,
+    EmbedderOption,
     FormatOption,
     OnOption,
+    QueriesOption,
     console,
     open_collection,
     parsed,
@@ -53,6 +56,8 @@ def index(
     segment_rows: Annotated[
         int | None, typer.Option(min=1, help="Maximum images in a segment; at first a million.")
     ] = None,
+    queries: QueriesOption = None,
+    embedder: EmbedderOption = None,
     promote: Annotated[bool, typer.Option(help="Make the new version the live one.")] = True,
     accept_lost_runs: AcceptLostRunsOption = False,
     on: OnOption = None,
@@ -64,13 +69,26 @@ def index(
 
     Example: `likeness index my-collection --max-memory 2GiB --target-recall 0.95`
     """
+    from jobs.indexing.query_texts import digest, read_queries
+
     changes = without_none(target_recall=target_recall, latency_ms=latency, segment_rows=segment_rows)
     if max_memory is not None:
         changes["max_memory"] = None if max_memory == "none" else parsed("--max-memory", max_memory, parse_size)
     if factory is not None:
         changes["factory"] = None if factory == "auto" else factory
-    opened = open_collection(collection)
-    build_and_show(opened, changes, promote=promote, accept_lost_runs=accept_lost_runs, on=on, address=address)
+    texts = read_queries(queries) if queries else []
+    if texts:
+        changes["queries"] = digest(texts)
+    build_and_show(
+        open_collection(collection),
+        changes,
+        promote=promote,
+        accept_lost_runs=accept_lost_runs,
+        on=on,
+        address=address,
+        texts=texts,
+        embedder=embedder,
+    )
 
 
 def compact(
@@ -96,6 +114,8 @@ def build_and_show(
     accept_lost_runs: bool = False,
     on: str | None = None,
     address: str | None = None,
+    texts: Sequence[str] = (),
+    embedder: str | None = None,
 ) -> None:
     """Build with the live version's settings and `changes`; print the outcome, and of a version that is refused the
     choice and the measurements. Segments are built on Ray, here or at `address`, if that pays or `on` says so.
@@ -106,7 +126,9 @@ def build_and_show(
     from index.versions.current import standing_manifest
     from jobs.cli.tables.collection import choice_table
     from jobs.cli.tables.index import quality_table
+    from jobs.embedding.model_source import load_recorded
     from jobs.indexing.on_ray import run_on_ray
+    from jobs.indexing.query_texts import QueryTexts
 
     if on == "local" and address is not None:
         raise UsageError("--on is local: expected ray, or no --address, which is Ray's")
@@ -117,7 +139,13 @@ def build_and_show(
         with writing(collection, "compact" if rebuild else "index") as held, console.status("building the index"):
             run_jobs = run_on_ray(address, console, on)
             manifest = build_index(
-                held, settings, promote=promote, rebuild=rebuild, accept_lost_runs=accept_lost_runs, run_jobs=run_jobs
+                held,
+                settings,
+                promote=promote,
+                rebuild=rebuild,
+                accept_lost_runs=accept_lost_runs,
+                run_jobs=run_jobs,
+                texts=QueryTexts(collection=held, load=partial(load_recorded, embedder=embedder), named=texts),
             )
     except RolledBackError as error:
         console.print(f"[yellow]{escape(str(error))}", soft_wrap=True, highlight=False)
@@ -165,8 +193,7 @@ def promote(collection: CollectionArgument, version: VersionArgument) -> None:
         manifest = promotion.promote(opened, version)
     reached = manifest.recall["10"]
     if manifest.below_target:
-        target = manifest.settings.target_recall
-        console.print(f"[yellow]its recall@10 of {reached:.4f} is below the {target:g} that was asked for")
+        console.print(f"[yellow]it reaches {manifest.missed_message}", soft_wrap=True, highlight=False)
     console.print(f"index {version} is live: {manifest.ntotal:,} images, recall@10 {reached:.4f}")
 
 
@@ -204,26 +231,3 @@ def prune(
 
     pruned = prune.prune(open_collection(collection), keep, dry_run=dry_run)
     show(output, {**asdict(pruned), "dry_run": dry_run}, lambda: pruned_table(pruned, dry_run=dry_run))
-
-
-def duplicates(
-    collection: CollectionArgument,
-    min_score: Annotated[float, typer.Option(min=-1, max=1, help="Minimum cosine of two near-duplicates.")] = 0.98,
-    output: FormatOption = "table",
-) -> None:
-    """List groups of near-duplicate images, largest first.
-
-    Example: `likeness duplicates my-collection --min-score 0.98`
-    """
-    from index.analysis.duplicates import near_duplicates
-    from index.search.searcher import open_last_good
-    from jobs.cli.tables.index import duplicates_table
-
-    with console.status("opening the index") as status:
-        groups = near_duplicates(
-            open_last_good(open_collection(collection)),
-            min_score,
-            progress=lambda done, total: status.update(f"{done:,} of {total:,} images compared"),
-        )
-    whole = not console.is_terminal
-    show(output, [asdict(group) for group in groups], lambda: duplicates_table(groups, whole=whole))

@@ -72,6 +72,9 @@ OnOption = Annotated[
 EmbedderOption = Annotated[
     str | None, typer.Option(help="Instead of a model, a class of your own: module:Class. Its code is run.")
 ]
+QueriesOption = Annotated[
+    str | None, typer.Option(help="A file of texts, one a line, to measure searches by words with; see the docs.")
+]
 MovedModelOption = Annotated[str | None, typer.Option(help="The model's new place, if it has moved.")]
 
 
@@ -121,6 +124,8 @@ def job_spec(context: typer.Context, **more: Any) -> "JobSpec":
     options = without_none(**{**context.params, **more})
     resources = {name: value for name, value in options.items() if name in Resources.model_fields}
     fields = {name: options[name] for name in JobSpec.model_fields if name in options and name != "index"}
+    if "queries" in options:
+        fields["index"] = {"queries": options["queries"]}
     try:
         return JobSpec.model_validate({**fields, "resources": resources})
     except ValidationError as error:

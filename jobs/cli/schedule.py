@@ -1,4 +1,4 @@
-"""The commands `schedule` and `history`. `app` registers them."""
+"""The commands `schedule`, `watch` and `history`. `app` registers them."""
 
 import logging
 import signal
@@ -11,8 +11,29 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from jobs.cli.options import CollectionArgument, FormatOption, open_collection, show
+from jobs.cli.embed import (
+    DeviceOption,
+    DraftOption,
+    ExtensionsOption,
+    KeepOption,
+    MissingOption,
+    ModelOption,
+    PrecisionOption,
+    RevisionOption,
+    UriColumnOption,
+)
+from jobs.cli.options import (
+    CollectionArgument,
+    EmbedderOption,
+    FormatOption,
+    console,
+    job_spec,
+    open_collection,
+    parsed,
+    show,
+)
 from jobs.errors import UsageError
+from jobs.values import parse_duration
 
 
 def schedule(
@@ -45,6 +66,54 @@ def schedule(
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
     run_schedule(job, times, stop, jitter_s=jitter)
+
+
+def watch(
+    context: typer.Context,
+    source: Annotated[str, typer.Argument(help="A folder or bucket prefix of images, a list, Parquet or tars.")],
+    collection: CollectionArgument,
+    every: Annotated[
+        str | None,
+        typer.Option(
+            help="How often to list the source: 30s, 5m. By default every 30 s; a folder when something changes in it, "
+            "and every 10 minutes."
+        ),
+    ] = None,
+    model: ModelOption = None,
+    revision: RevisionOption = None,
+    embedder: EmbedderOption = None,
+    device: DeviceOption = None,
+    precision: PrecisionOption = "auto",
+    missing: MissingOption = "delete",
+    max_missing: Annotated[
+        float, typer.Option(min=0, max=1, help="Delete nothing while more than this share of the images is gone.")
+    ] = 0.2,
+    max_reject_rate: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of the images that may be rejected before nothing is published.")
+    ] = 1.0,
+    extensions: ExtensionsOption = None,
+    uri_column: UriColumnOption = None,
+    keep: KeepOption = None,
+    draft: DraftOption = True,
+) -> None:
+    """Keep a collection up to date with a source: a new picture is searchable seconds after it was saved.
+
+    Whenever something changes, what `reembed` would do is done, with the model kept in memory. A file counts once it
+    has not changed for a second. While another job writes, and after errors, it waits and tries again. Ctrl-C or
+    SIGTERM ends it, with exit code 130; started again, it goes on with the rest.
+
+    Examples: `likeness watch photos/ my-collection`, `likeness watch s3://bucket/photos my-collection --every 1m`
+    """
+    from jobs.schedule.watch import watch as watch_source
+    from jobs.update import Update
+
+    def say(line: str) -> None:
+        console.print(f"{datetime.now():%H:%M:%S} {line}", markup=False, highlight=False, soft_wrap=True)
+
+    seconds = None if every is None else parsed("--every", every, parse_duration)
+    if seconds == 0:
+        raise UsageError("--every is 0: expected a duration such as 30s or 5m")
+    watch_source(Update(spec=job_spec(context, on="local"), console=console, command="watch"), say, seconds)
 
 
 def history(

@@ -1,11 +1,12 @@
 """The commands `search`, `evaluate`, `rejects` and `info`, which look into a collection. `app` registers them."""
 
 import json
+import re
 import shlex
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -26,8 +27,8 @@ from jobs.errors import UsageError
 from jobs.values import model_named, parse_object
 
 if TYPE_CHECKING:
+    from api.search.query import Part, Query
     from index.match import Match
-    from index.query_vectors import SearchOptions
 
 _FILTER = '{"label": "cat", "width": {"$gte": 640}}'
 
@@ -37,16 +38,28 @@ def search(
     query: Annotated[str | None, typer.Argument(help="A picture: path or URL. For words see --text.")] = None,
     text: Annotated[str | None, typer.Option(help="Words instead of a picture.")] = None,
     like: Annotated[
-        list[str] | None, typer.Option(help="The id of an image of the collection instead; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="ID[:WEIGHT]", help="An image of the collection instead; may be repeated."),
     ] = None,
     unlike: Annotated[
-        list[str] | None, typer.Option(help="With --like: the id of an image that matches should be unlike.")
+        list[str] | None,
+        typer.Option(metavar="ID[:WEIGHT]", help="With --like: an image that matches should be unlike, weighted 0.3."),
+    ] = None,
+    crop: Annotated[
+        str | None,
+        typer.Option(metavar="X,Y,W,H", help="Only this part of the picture, in shares of it: 0.1,0.2,0.5,0.5."),
     ] = None,
     k: Annotated[int, typer.Option("-k", help="How many matches.")] = 10,
     offset: Annotated[int, typer.Option(min=0, help="How many matches to skip.")] = 0,
     min_score: Annotated[float | None, typer.Option(min=-1, max=1, help="The lowest cosine of a match.")] = None,
+    min_percentile: Annotated[
+        float | None, typer.Option(min=0, max=100, help="The lowest percentile of a match: 99 finds less than 0.")
+    ] = None,
     distinct: Annotated[
         float | None, typer.Option(min=-1, max=1, help="Fold images with at least this cosine into one: 0.98.")
+    ] = None,
+    diversity: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Prefer images unlike those before them: 0 to 1, say 0.3.")
     ] = None,
     filter: Annotated[str | None, typer.Option(help="A filter on columns, in JSON: see the example.")] = None,
     model: MovedModelOption = None,
@@ -59,23 +72,21 @@ def search(
     `likeness search my-collection --like cat.jpg --filter '{"width": {"$gte": 640}}' --min-score 0.8`
     """
     from api.documents import json_bytes
+    from api.search.query import Query
     from index.query_vectors import MAX_K, SearchOptions
     from jobs.cli.tables.collection import match_table
 
-    if unlike and not like:
-        raise UsageError("--unlike goes with --like: also name an image that matches should be like")
-    if [query is not None, text is not None, bool(like)].count(True) != 1:
-        raise UsageError("expected one of a picture, --text and --like")
     if offset >= MAX_K:
         raise UsageError(f"--offset is {offset:,}: expected at most {MAX_K - 1:,}")
     if not 1 <= k <= MAX_K - offset:
         raise UsageError(f"-k is {k}: expected 1 to {MAX_K - offset:,}" + (f" after {offset:,}" if offset else ""))
     condition = None if filter is None else parsed("--filter", filter, lambda text: parse_object(text, _FILTER))
-    options = SearchOptions(offset=offset, min_score=min_score, distinct=distinct, filter=condition)
-    if like:
-        matches: Sequence[Match] = _more_like(collection, like=like, unlike=unlike or [], k=k, options=options)
-    else:
-        matches = _by_model(collection, model, embedder, picture=query, text=text, k=k, options=options)
+    options = SearchOptions(
+        offset=offset, min_score=min_score, distinct=distinct, diversity=diversity, filter=condition
+    )
+    parts = _parts(collection, query, text, like or [], unlike or [], crop)
+    asked = Query(parts=parts, k=k, options=options, min_percentile=min_percentile)
+    matches = _matches(collection, model, embedder, asked)
     show(output, json.loads(json_bytes(matches)), lambda: match_table(matches, first=offset + 1))
 
 
@@ -174,40 +185,54 @@ def _picture(query: str) -> bytes:
         raise FetchError(error.reason, f"{error} Words are searched with --text {shlex.quote(query)}") from error
 
 
-def _by_model(
-    collection: str,
-    model: str | None,
-    embedder: str | None,
-    *,
-    picture: str | None,
-    text: str | None,
-    k: int,
-    options: "SearchOptions",
-) -> "Sequence[Match]":
-    """Search by a picture or by words, with the model."""
+def weighted_example(example: str, weight: float) -> tuple[str, float]:
+    """An id and the weight after its last colon, or else `weight`. A port is no weight."""
+    image_id, _, number = example.rpartition(":")
+    has_port = "://" in image_id and "/" not in image_id.partition("://")[2]
+    if not image_id or has_port or not re.fullmatch(r"\d+(\.\d+)?|\.\d+", number):
+        return example, weight
+    return image_id, float(number)
+
+
+def _parts(
+    collection: str, query: str | None, text: str | None, like: list[str], unlike: list[str], crop: str | None
+) -> "tuple[Part, ...]":
+    """What is searched for. Raises UsageError."""
+    from api.search.query import UNLIKE, Part
+
+    if unlike and not like:
+        raise UsageError("--unlike goes with --like: also name an image that matches should be like")
+    if [query is not None, text is not None, bool(like)].count(True) != 1:
+        raise UsageError("expected one of a picture, --text and --like")
+    shares = None if crop is None else parsed("--crop", crop, _shares)
+    if shares is not None and (text is not None or len(like) > 1):
+        raise UsageError("--crop goes with one picture: name it, or one image by --like")
+    if not like:
+        open_collection(collection)  # before the picture and the model, which may take seconds
+        return (Part(data=None if query is None else _picture(query), text=text, crop=shares),)
+    weighted = [("--like", 1.0, *weighted_example(each, 1.0)) for each in like]
+    weighted += [("--unlike", -1.0, *weighted_example(each, UNLIKE)) for each in unlike]
+    return tuple(
+        Part(image_id=image_id, weight=sign * weight, crop=shares if sign > 0 else None, at=at)
+        for at, sign, image_id, weight in weighted
+    )
+
+
+def _shares(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(map(float, text.split(",")))
+    except ValueError as error:
+        raise ValueError(f"is {text!r}: expected four numbers with commas, such as 0.1,0.2,0.5,0.5") from error
+
+
+def _matches(collection: str, model: str | None, embedder: str | None, query: "Query") -> "Sequence[Match]":
+    """The matches of a query as a server would find them. The model is loaded if the query needs it."""
     from api.compose import build_service
-    from api.search.query import Part, Query
+    from api.search.engine import UnknownModel
 
-    # Before the model, which takes seconds.
-    open_collection(collection)
-    data = None if picture is None else _picture(picture)
-    with console.status("loading the index and the model"):
+    by_id = all(part.image_id is not None and part.crop is None for part in query.parts)
+    with console.status("loading the index" if by_id else "loading the index and the model"):
         settings = serve_settings(collection=collection, model=model and model_named(model), embedder=embedder)
-        service = build_service(settings)
+        service = build_service(settings, load_model=UnknownModel if by_id else None)
     with closing(service):
-        return service.search(Query(parts=(Part(data=data, text=text),), k=k, options=options)).matches
-
-
-def _more_like(
-    collection: str, *, like: list[str], unlike: list[str], k: int, options: "SearchOptions"
-) -> "list[Match]":
-    """Search by images of the collection, without loading a model."""
-    from index.search.searcher import open_last_good
-
-    with console.status("loading the index"):
-        searcher = open_last_good(open_collection(collection))
-    examples = [*((image_id, 1.0) for image_id in like), *((image_id, -1.0) for image_id in unlike)]
-    matches = searcher.more_like(examples, k, **options)
-    if len(like) > 1 or unlike:
-        return matches  # a mix scores on another scale than an image
-    return [replace(match, percentile=searcher.percentile(match.score)) for match in matches]
+        return service.search(query).matches

@@ -2,6 +2,7 @@
 
 import os
 import resource
+from collections.abc import Iterable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -11,7 +12,6 @@ import typer
 from api.observe.log import LogFormat
 from embedder.identity import Precision
 from jobs.cli.options import (
-    CollectionArgument,
     EmbedderOption,
     FormatOption,
     HelpCommand,
@@ -19,12 +19,13 @@ from jobs.cli.options import (
     MovedModelOption,
     console,
     errors,
+    parsed,
     serve_settings,
     show,
 )
 from jobs.cli.tables.text_table import TextTable
 from jobs.errors import UsageError
-from jobs.values import model_named
+from jobs.values import model_named, parse_size
 
 if TYPE_CHECKING:
     from api.settings import Replicas
@@ -55,6 +56,17 @@ ClusterOption = Annotated[
 AllowHostOption = Annotated[
     list[str] | None, typer.Option("--allow-host", help="A private host, or host:port, that queries may name.")
 ]
+CollectionsArgument = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="COLLECTION...",
+        help="Collections: folders or bucket prefixes, each as LOCATION or NAME=LOCATION; or a folder of collections.",
+    ),
+]
+ServedMemoryOption = Annotated[
+    str | None,
+    typer.Option("--max-memory", help="Memory for the indexes of several collections, such as 8GiB; others close."),
+]
 KeysFileOption = Annotated[str | None, typer.Option("--keys", help="Require a key of this file: see `likeness keys`.")]
 AllowRemoteOption = Annotated[
     bool | None, typer.Option("--allow-remote", help="Listen beyond this machine even without keys.")
@@ -77,7 +89,7 @@ keys = typer.Typer(
 
 
 def serve(
-    collection: CollectionArgument,
+    collections: CollectionsArgument,
     local: Annotated[bool, typer.Option("--local", help="One process without Ray, for a laptop.")] = False,
     host: Annotated[str | None, typer.Option(help="Address to listen on; by default 127.0.0.1.")] = None,
     port: PortOption = None,
@@ -92,9 +104,12 @@ def serve(
     allowed_hosts: AllowHostOption = None,
     keys_file: KeysFileOption = None,
     allow_remote: AllowRemoteOption = None,
+    max_memory: ServedMemoryOption = None,
     log_format: LogFormatOption = None,
 ) -> None:
     """Answer searches over HTTP: `POST /search` with an image's URL. Documentation is served at `/docs`.
+
+    Of several collections each is below `/collections/NAME/`, and opened when it is first asked for.
 
     Options that are not given are taken from the environment: `LIKENESS_PORT`, `LIKENESS_MAX_K` and so on.
 
@@ -106,7 +121,9 @@ def serve(
             "without --local"
         )
     settings = serve_settings(
-        collection=collection,
+        collection=collections[0],
+        more_collections=tuple(collections[1:]) or None,
+        max_memory=None if max_memory is None else parsed("--max-memory", max_memory, parse_size),
         host=host,
         port=port,
         model=model and model_named(model),
@@ -164,15 +181,21 @@ def add(
     scope: Annotated[
         Literal["search", "admin"], typer.Option(help="`search`, or `admin`, which may also change index versions.")
     ] = "search",
+    collections: Annotated[
+        list[str] | None,
+        typer.Option("--collection", help="Limit it to this collection, by its name; may be repeated."),
+    ] = None,
 ) -> None:
     """Make a key and print it once: the file keeps only its hash. Running servers accept it from now on.
 
-    Example: `likeness keys add --name alice`
+    Example: `likeness keys add --name alice --collection photos`
     """
     from api.access.keys import KeyScope, add_key
 
-    key = add_key(file, name, KeyScope(scope))
-    errors.print(f"{name}'s key, of scope {scope}, in {file}. It is not shown again:", soft_wrap=True, highlight=False)
+    key = add_key(file, name, KeyScope(scope), collections or ())
+    only = f", for {_listed(collections)}" if collections else ""
+    said = f"{name}'s key, of scope {scope}{only}, in {file}. It is not shown again:"
+    errors.print(said, soft_wrap=True, highlight=False)
     print(key)
 
 
@@ -185,9 +208,12 @@ def list_(file: KeysArgument = _DEFAULT_FILE, output: FormatOption = "table") ->
     from api.access.keys import list_keys
 
     stored = list_keys(file)
-    facts = [key.model_dump(mode="json", include={"name", "scope", "created_at"}) for key in stored]
-    rows = [(key.name, key.scope, f"{key.created_at:%Y-%m-%d %H:%M} UTC") for key in stored]
-    show(output, facts, lambda: TextTable(("name", "scope", "made"), rows))
+    facts = [key.model_dump(mode="json", exclude={"hash"}) for key in stored]
+    rows = [
+        (key.name, key.scope, f"{key.created_at:%Y-%m-%d %H:%M} UTC", _listed(key.collections or ["all"]))
+        for key in stored
+    ]
+    show(output, facts, lambda: TextTable(("name", "scope", "made", "collections"), rows))
 
 
 @keys.command(cls=HelpCommand)
@@ -200,3 +226,7 @@ def remove(name: NameOption, file: KeysArgument = _DEFAULT_FILE) -> None:
 
     remove_key(file, name)
     console.print(f"{name}'s key is removed from {file}", soft_wrap=True, highlight=False)
+
+
+def _listed(collections: Iterable[str]) -> str:
+    return ", ".join(sorted(collections))

@@ -50,11 +50,6 @@ def _zip() -> bytes:
     return data.getvalue()
 
 
-def _heic() -> bytes:
-    brands = b"heic" + bytes(4) + b"mif1heic"
-    return _box(b"ftyp", brands) + _box(b"meta", bytes(400)) + _box(b"mdat", bytes(2000))
-
-
 def _mp4() -> bytes:
     brands = b"isom" + struct.pack(">I", 512) + b"isomiso2avc1mp41"
     return _box(b"ftyp", brands) + _box(b"mdat", bytes(2000))
@@ -122,7 +117,7 @@ BROKEN: tuple[Breakage, ...] = (
     Breakage("svg", "png", "not_an_image", lambda: _SVG),
     Breakage("pdf", "jpg", "not_an_image", _pdf),
     Breakage("zip", "png", "not_an_image", _zip),
-    Breakage("heic", "jpg", "unsupported_format", _heic),
+    Breakage("psd", "jpg", "unsupported_format", lambda: b"8BPS\0\1" + bytes(2000)),
     Breakage("mp4", "jpg", "not_an_image", _mp4),
     Breakage("jpeg-cut-in-header", "jpg", "truncated", _jpeg_cut_in_header),
     Breakage("jpeg-cut-in-exif", "jpg", "truncated", _jpeg_cut_in_exif),

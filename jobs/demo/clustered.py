@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from index.collection import Collection
 from index.collection.records import ModelRecord
+from index.query_kinds import QueryKind
 
 Vectors = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.int64]
@@ -44,6 +45,22 @@ class Clustered:
     def queries(self, count: int) -> Vectors:
         """Of the same distribution and in no set, `(count, 512)`; at most 10,000."""
         return self._block(_QUERIES)[0][:count]
+
+    def kind(self, kind: QueryKind, count: int, start: int = 0) -> Vectors:
+        """Queries of a kind, `(count, 512)`, made of vectors that are in no set; others from another `start`.
+
+        Texts are a third of a vector's content and noise, beside an offset that all texts share (Liang et al., 2022).
+        """
+        one, two, three = np.split(self.queries(start + 3 * count)[start:], 3)
+        if kind == "text":
+            rng = np.random.default_rng([self.seed, 3])
+            offset = rng.standard_normal(DIM)
+            noise = np.random.default_rng([self.seed, 4, start]).standard_normal((count, DIM))
+            mixed = 0.3 * one + offset / np.linalg.norm(offset) + 0.3 * noise / DIM**0.5
+        else:
+            mixed = {"image": one, "mix": one + two, "contrast": one - 0.7 * two + 0.7 * three}[kind]
+        unit: Vectors = (mixed / np.linalg.norm(mixed, axis=1, keepdims=True)).astype(np.float32)
+        return unit
 
     def buckets(self, stop: int) -> Rows:
         """The column `bucket` of the first rows."""

@@ -1,8 +1,9 @@
 """The model to embed into a collection with, which need not be loaded here if the collection knows it."""
 
 import os
-from dataclasses import dataclass, replace
-from typing import Self
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 from embedder.identity import ModelIdentity, Precision
 from embedder.models.checkpoint import Checkpoint
@@ -11,6 +12,7 @@ from embedder.models.own import OwnModel
 from embedder.protocol import Embedder
 from index.collection.records import ModelRecord
 from jobs.errors import OtherModelError
+from jobs.spec import Resources
 from jobs.values import DEMO_MODEL, model_named
 
 
@@ -26,8 +28,21 @@ class ModelSource:
     device: str | None = None
     precision: Precision = "auto"
     batch_size: int = 64
-    convert: bool = True
+    convert: bool = field(default=True, compare=False)  # of one model, what was loaded first serves all
     own: OwnModel | None = None
+
+    @classmethod
+    def of(cls, model: ModelRecord, found: Checkpoint | OwnModel, resources: Resources, *, convert: bool) -> Self:
+        """That of a recorded model, which was found."""
+        return cls(
+            model=model.id,
+            revision=model.revision,
+            device=resources.device,
+            precision=resources.precision,
+            batch_size=resources.batch_size,
+            convert=convert,
+            own=found if isinstance(found, OwnModel) else None,
+        ).for_workers()
 
     def __call__(self) -> Embedder:
         if self.own is not None:
@@ -49,6 +64,23 @@ class ModelSource:
         return replace(self, model="demo") if self.model == str(DEMO_MODEL) else self
 
 
+class KeptModel:
+    """Loads a model by calling what loads it, unless that was the last to be called: then it returns that model."""
+
+    def __init__(self) -> None:
+        self._load: Callable[[], Any] | None = None
+        self._model: Any = None
+
+    def __call__(self, load: Callable[[], Any]) -> Any:
+        if self._load != load:
+            self._model, self._load = load(), load
+        return self._model
+
+    def forget(self) -> None:
+        """Let go of the model, whose memory others need, or in whose place there is another."""
+        self._load = self._model = None
+
+
 def loaded_memory(found: Checkpoint | OwnModel) -> int:
     """Bytes of host memory of a process that has it loaded: measured, 1 GiB beside the weights."""
     return 2**30 + sum(path.stat().st_size for path in found.weights)
@@ -58,6 +90,13 @@ def model_record(identity: ModelIdentity) -> ModelRecord:
     return ModelRecord(
         id=identity.model_id, revision=identity.revision, fingerprint=identity.fingerprint, dim=identity.dim
     )
+
+
+def load_recorded(record: ModelRecord, *, embedder: str | None = None, device: str | None = None) -> Embedder:
+    """A recorded model, loaded without being converted first. Raises as `recorded_model`."""
+    found = recorded_model(record, embedder)
+    own = found if isinstance(found, OwnModel) else None
+    return ModelSource(model=record.id, revision=record.revision, device=device, convert=False, own=own)()
 
 
 def recorded_model(record: ModelRecord, embedder: str | None = None) -> Checkpoint | OwnModel:

@@ -6,7 +6,7 @@ Both stages run in this process, or on Ray. Only summaries of blocks come back, 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,7 +21,7 @@ from index.collection import Collection
 from jobs.embedding.commit import WrittenRun
 from jobs.embedding.embed_rows import embed_rows
 from jobs.embedding.here import blocks_here
-from jobs.embedding.model_source import ModelSource, loaded_memory
+from jobs.embedding.model_source import KeptModel, ModelSource, loaded_memory
 from jobs.embedding.report import BlockSummary, EmbedReport
 from jobs.embedding.stages import CollectionAt, DecodeSettings, MakeRows
 from jobs.errors import JobError
@@ -50,25 +50,20 @@ def write_plans(
     spec: JobSpec,
     found: Checkpoint | OwnModel,
     console: Console,
+    kept: KeptModel,
     *,
     verbose: bool,
 ) -> list[WrittenRun]:
     """Write the rows of each plan, in this process or on one Ray cluster; `commit` makes them live.
 
-    `found` is the plans' model. Raises what `write` raises, and `JobError` for a cluster that cannot be joined.
+    `found` is the plans' model, which `kept` (`KeptModel`) may have loaded. Raises what `write` raises, and `JobError`
+    for a cluster that cannot be joined.
     """
-    resources, model, written = spec.resources, plans[0].model, []
-    load = ModelSource(
-        model=model.id,
-        revision=model.revision,
-        device=resources.device,
-        precision=resources.precision,
-        batch_size=resources.batch_size,
-        convert=sum(plan.todo.num_rows for plan in plans) >= _WORTH_CONVERTING,
-        own=found if isinstance(found, OwnModel) else None,
-    ).for_workers()
+    resources, written = spec.resources, []
+    convert = sum(plan.todo.num_rows for plan in plans) >= _WORTH_CONVERTING
+    load = ModelSource.of(plans[0].model, found, resources, convert=convert)
     try:
-        with placed("embedding", resources, loaded_memory(found), console, verbose=verbose) as blocks:
+        with placed("embedding", resources, loaded_memory(found), console, kept, verbose=verbose) as blocks:
             for plan in plans:
                 with rate_bar(console, "embedding", plan.todo.num_rows, "starting") as show:
                     run = write(
@@ -90,12 +85,18 @@ def write_plans(
 
 @contextmanager
 def placed(
-    doing: str, resources: Resources, memory: int, console: Console, *, verbose: bool = False
+    doing: str,
+    resources: Resources,
+    memory: int,
+    console: Console,
+    kept: KeptModel | None = None,
+    *,
+    verbose: bool = False,
 ) -> Iterator[Blocks]:
     """Blocks in this process or on a Ray that ends with it, whose actors have so many bytes of `memory`."""
     with ExitStack() as started:
         start_ray = partial(_start_ray, started, resources, memory, console, verbose=verbose)
-        yield Placement(resources, start_ray, console, doing)
+        yield Placement(resources, start_ray, console, doing, kept)
 
 
 def _start_ray(until: ExitStack, resources: Resources, memory: int, console: Console, *, verbose: bool) -> Blocks:
@@ -124,11 +125,16 @@ class Placement:
     """`Blocks` in this process, until it is seen that hours are left, or on Ray. Says where, and why."""
 
     def __init__(
-        self, resources: Resources, start_ray: Callable[[], Blocks], console: Console, doing: str = "embedding"
+        self,
+        resources: Resources,
+        start_ray: Callable[[], Blocks],
+        console: Console,
+        doing: str = "embedding",
+        kept: KeptModel | None = None,
     ) -> None:
         self._doing = doing
         self._start_ray, self._console = start_ray, console
-        self._load = cache(lambda load: load())
+        self._load = kept or KeptModel()
         self._may_move = resources.on is None
         self._ray: Blocks | None = None
         if why := _why_ray(resources):
@@ -164,7 +170,7 @@ class Placement:
         except JobError as error:
             self._say(f"in this process after all: {error}")
         else:
-            self._load.cache_clear()  # the actors need the memory
+            self._load.forget()  # the actors need the memory
 
     def _say(self, where: str) -> None:
         self._console.print(f"{self._doing} {where}", highlight=False, markup=False, soft_wrap=True)

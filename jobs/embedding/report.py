@@ -150,7 +150,8 @@ class Report:
 
     `left_out` is that of `list_images`. `embedding` has a report for each run, or of the source if there was nothing to
     write; `runs` were committed. `recall` is recall@10 of the live version. `seconds` are by stage of this process:
-    "start" is the start-up of Ray and the model, "embed" what followed it.
+    "start" is the start-up of Ray and the model, "embed" what followed it. `unsettled` files may be half written, and
+    were left as they are.
     """
 
     source: str = ""
@@ -165,6 +166,7 @@ class Report:
     index_after: str | None = None
     recall: float | None = None
     notes: list[str] = field(default_factory=list)
+    unsettled: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property

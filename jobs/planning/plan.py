@@ -11,7 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from embedder.errors import FetchError
+from embedder.errors import Rejected
 from embedder.fetch import Fetcher
 from index.collection.collection import Collection, Snapshot
 from index.collection.live_rows import LiveRows
@@ -235,7 +235,7 @@ def content_hashes(uris: Sequence[str | None]) -> pa.Array[Any]:
             return NEVER_READABLE
         try:
             return hashlib.sha256(fetcher.fetch(uri)).hexdigest()
-        except FetchError as error:
+        except Rejected as error:
             return None if error.retryable else NEVER_READABLE
 
     with ThreadPoolExecutor(_THREADS) as pool:

@@ -25,7 +25,7 @@ def run_job(update: Update) -> None:
     try:
         update.run()
         _annotate(update)
-        _retain(update)
+        retain(update)
     except BaseException as error:
         finish(spec, entry.end(*outcome_of(error), report))
         raise
@@ -75,7 +75,7 @@ def _annotate(update: Update) -> None:
         report.index_after = collection.current()
 
 
-def _retain(update: Update) -> None:
+def retain(update: Update) -> None:
     """Remove old versions. Errors are only noted: the rest is done, and the next job removes them."""
     try:
         prune(Collection.open(update.spec.collection), update.spec.retention.keep)

@@ -82,6 +82,8 @@ def _located(spec: JobSpec, folder: Path) -> JobSpec:
         return value if "://" in value else str(folder / Path(value).expanduser())
 
     changes: dict[str, Any] = {"source": absolute(spec.source), "collection": absolute(spec.collection)}
+    if spec.index.queries:
+        changes["index"] = spec.index.model_copy(update={"queries": absolute(spec.index.queries)})
     if spec.metrics_file:
         changes["metrics_file"] = absolute(spec.metrics_file)
     if _is_path(spec.model):

@@ -150,7 +150,7 @@ def _walk(
 
 def _local_uri(path: str) -> str:
     """The path; as a file:// URI where it is not UTF-8 or could be read as if it named a part of a file."""
-    if text(path) != path or "#bytes=" in path or "#row=" in path:
+    if text(path) != path or "#bytes=" in path or "#row=" in path or "#t=" in path:
         return f"file://{quote(os.fsencode(path))}"
     return path
 

@@ -1,5 +1,5 @@
 """What there is to embed in a folder or bucket prefix, a list (Parquet, CSV, TSV, JSONL) with a column of addresses,
-Parquet files with a column of image bytes, or WebDataset tars.
+Parquet files with a column of image bytes, or WebDataset tars. Of videos the frames are listed.
 """
 
 from collections import Counter
@@ -14,11 +14,18 @@ import pyarrow.compute as pc
 
 from index.storage.bucket import without_secrets
 from jobs.errors import EmptySourceError, SourceError
-from jobs.file_extensions import COMPANION_EXTENSIONS, IMAGE_EXTENSIONS, TABLE_EXTENSIONS, extension
+from jobs.file_extensions import (
+    COMPANION_EXTENSIONS,
+    IMAGE_EXTENSIONS,
+    TABLE_EXTENSIONS,
+    VIDEO_EXTENSIONS,
+    extension,
+)
 from jobs.sources.files import SourceFile, source_files
 from jobs.sources.listing import LISTING, UNREADABLE, Refused, concat_listings, listing_table, refused_listing
 from jobs.sources.tables import URI_COLUMNS, list_table
 from jobs.sources.tars import list_tar
+from jobs.sources.videos import ListedFrames, list_videos
 
 _BATCH = 2**15
 _DUPLICATE = "#duplicate="
@@ -30,17 +37,19 @@ def list_images(
     extensions: Sequence[str] = IMAGE_EXTENSIONS,
     uri_column: str | None = None,
     left_out: Counter[str] | None = None,
+    listed_frames: ListedFrames = dict,
 ) -> pa.Table:
     """List the images of a source: files by name, rows of tables and tars as they come.
 
     Returns the columns of `LISTING`, then metadata, and `REFUSAL` if some rows are rejects already. Raises
     `EmptySourceError` where there are no images, and `SourceError` where the source is missing or unreadable.
     `uri_column` is that of a list's addresses, by default `uri` or `url`. `left_out` counts, by extension, the files
-    beside images that may be pictures of kinds that are not read.
+    beside images that may be pictures of kinds that are not read. `listed_frames` says what is known of videos.
     """
     found = source_files(location, partial(_Found.of, extensions=extensions))
     location = without_secrets(location)  # from here on it is only shown
-    listing, unread = found.images, list[Refused]()
+    frames, unread = list_videos(found.videos, listed_frames)
+    listing = concat_listings([found.images, *frames]) if frames else found.images
     if uri_column and (listing.num_rows or found.tars):
         raise SourceError(
             f"{location} holds {'images' if listing.num_rows else 'tars'}, and --uri-column names a column of a list: "
@@ -51,7 +60,8 @@ def list_images(
             others = found.extensions.keys() - {*extensions, *COMPANION_EXTENSIONS}
             left_out.update({kind: found.extensions[kind] for kind in sorted(others)})
     elif found.tars:
-        listing, unread = _read_each(found.tars, lambda tar: (list_tar(tar, extensions), []))
+        in_tars = [kind for kind in extensions if kind not in VIDEO_EXTENSIONS]
+        listing, unread = _read_each(found.tars, lambda tar: (list_tar(tar, in_tars), []))
     elif found.tables:
         listing, unread = _read_each(
             found.tables, lambda table: list_table(table, (uri_column,) if uri_column else URI_COLUMNS)
@@ -92,9 +102,10 @@ def _unreadable(file: SourceFile, message: str) -> Refused:
 def left_out_warning(left_out: Counter[str]) -> str:
     """What is said of the files that `list_images` left out, the most frequent kinds first."""
     shown = ", ".join(f"{count:,} {kind or 'without an extension'}" for kind, count in left_out.most_common(8))
+    videos = "; --extensions images,videos takes frames of videos" if left_out.keys() & {*VIDEO_EXTENSIONS} else ""
     return (
         f"files of other kinds are left out, {left_out.total():,} in all: {shown}{', …' if len(left_out) > 8 else ''}. "
-        "Pictures among them have to be converted first, to JPEG or PNG"
+        f"Pictures among them have to be converted first, to JPEG or PNG{videos}"
     )
 
 
@@ -103,6 +114,7 @@ class _Found:
     """The files of a source: a row for each image; how many there are of each extension; folders without a listing."""
 
     images: pa.Table
+    videos: list[SourceFile]
     tars: list[SourceFile]
     tables: list[SourceFile]
     extensions: Counter[str]
@@ -112,7 +124,7 @@ class _Found:
     def of(cls, files: Iterable[SourceFile], extensions: Sequence[str]) -> "_Found":
         """No more than `_BATCH` images are held as objects: there may be millions."""
         batches, images = [_listed([])], list[SourceFile]()
-        tars, tables = list[SourceFile](), list[SourceFile]()
+        videos, tars, tables = list[SourceFile](), list[SourceFile](), list[SourceFile]()
         counts, refused = Counter[str](), list[Refused]()
         for file in files:
             if file.problem:
@@ -120,7 +132,9 @@ class _Found:
                 continue
             kind = extension(file.name)
             counts[kind] += 1
-            if kind in extensions:
+            if kind in extensions and kind in VIDEO_EXTENSIONS:
+                videos.append(file)
+            elif kind in extensions:
                 images.append(file)
                 if len(images) == _BATCH:
                     batches.append(_listed(images))
@@ -131,6 +145,7 @@ class _Found:
                 tables.append(file)
         listed = pa.concat_tables([*batches, _listed(images)])
         return cls(
+            videos=sorted(videos, key=lambda file: file.name),
             images=listed.take(pc.sort_indices(listed["image_id"])),
             tars=sorted(tars, key=lambda file: file.name),
             tables=sorted(tables, key=lambda file: file.name),

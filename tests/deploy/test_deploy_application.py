@@ -65,7 +65,6 @@ def test_what_a_cluster_that_is_still_starting_lacks_is_said(
 
 
 @pytest.mark.ray
-@pytest.mark.slow
 def test_the_service_of_kubernetes_answers(collection: str, cluster: int) -> None:
     """The very config of the manifest on a real Serve, but for the collection, the port and how much it takes."""
     manifests = yaml.safe_load_all((DEPLOY / "kubernetes" / "rayservice.yaml").read_text())

@@ -22,6 +22,7 @@ from ray.dashboard.modules.metrics import dashboards
 from api.http.middleware.telemetry import follow
 from api.observe.log import RequestRecord
 from api.observe.metrics import Metrics
+from api.search.collections import Collections
 from api.settings import RequestLimits
 from embedder.fake import FakeEmbedder
 from jobs.embedding import worker_metrics
@@ -87,7 +88,7 @@ def asked(expression: str) -> Iterator[tuple[str, set[str]]]:
 def of_the_service(folder: Path) -> dict[str, set[str]]:
     metrics = Metrics()
     searcher = make_collection(folder / "served", PLAIN, FakeEmbedder())
-    follow(fake_service(searcher), metrics, RequestLimits())
+    follow(Collections.of(fake_service(searcher)), metrics, RequestLimits())
     metrics.answered("POST", "/search", 200, 0.1)
     outcomes = [("fetch", "ok"), ("decode", "not_an_image")]
     metrics.noted(RequestRecord(request_id="", stages=[("embed", 0.1)], outcomes=outcomes, lost_shards=[0]))

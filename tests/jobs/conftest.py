@@ -1,6 +1,8 @@
 """What tests of several rooms of jobs take: the command line, a collection, a bucket, a second model."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -8,6 +10,13 @@ from index.collection import Collection
 from tests.support.collections.s3_server import Bucket
 from tests.support.command_line import Run, command_line
 from tests.support.pictures.tiny_checkpoints import save_siglip
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kept_decoders() -> Iterator[None]:
+    """Jobs leave their decoding processes to the next test: starting them takes half as long as the rest of a job."""
+    with patch("jobs.embedding.here.stop_decoders", lambda _: None):
+        yield
 
 
 @pytest.fixture

@@ -56,7 +56,7 @@ def settings_page() -> str:
 def _default(name: str, field: FieldInfo) -> str:
     """The default as one would write it, and nothing where there is none or the description says what happens."""
     value: Any = field.default
-    if field.is_required() or value is None or value == frozenset():
+    if field.is_required() or value is None or value in (frozenset(), ()):
         return ""
     if isinstance(value, Replicas):
         value = value.least if value.least == value.most else f"{value.least}:{value.most}"

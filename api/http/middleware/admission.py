@@ -14,8 +14,8 @@ from api.http.problems import problem_response
 PROBES: Final = frozenset({"/healthz", "/readyz", "/metrics"})
 """Requested every few seconds by machines that would take a busy server for a dead one."""
 
-# Requests to these cost a forward pass.
-_SEARCHING: Final = frozenset({"/search", "/search/batch", "/embed"})
+SEARCHING: Final = frozenset({"/search", "/search/batch", "/embed", "/search/collections"})
+"""Requests to these cost a forward pass, whatever their method."""
 # A body that comes over a usable network has arrived by then.
 _KEPT_S: Final = 1.0
 
@@ -109,7 +109,7 @@ class ConcurrencyLimit:
         try:
             if len(self._ongoing) >= self._most:
                 raise _overloaded(self._most, "requests are being worked on")
-            if path in _SEARCHING:
+            if path in SEARCHING:
                 scope[_KEPT] = kept = self._searching.keep_one()
         except Problem as busy:
             await problem_response(busy)(scope, receive, send)

@@ -8,17 +8,24 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api.access.caller_addresses import caller_at, is_loopback, named_host
-from api.access.keys import KeyRing, KeyScope
+from api.access.keys import KeyRing, KeyScope, StoredKey
 from api.errors import Problem, abbreviate
 from api.http.middleware.admission import PROBES, ConcurrencyLimit, Slots, route_path
+from api.http.middleware.collection import COLLECTION, NAMED
 from api.http.middleware.rate_limit import RateLimit
 from api.http.problems import problem_response
 from api.observe.log import notes
 from api.settings import Access
 
-OPEN: Final = frozenset({"/", "/healthz", "/readyz", "/openapi.json", "/docs"})
+OPEN: Final = frozenset({"/", "/healthz", "/readyz", "/openapi.json", "/docs", "/duplicates"})
 """Paths that need no key."""
-_OPEN_FOLDER: Final = "/web/"
+# What is still below /collections/ without the prefix: redirects to pages.
+_OPEN_FOLDERS: Final = ("/web/", "/collections/")
+# What these answer depends on the key's collections.
+_OF_SEVERAL: Final = frozenset({"/collections", "/search/collections"})
+
+KEY: Final = "likeness.key"
+"""In the scope: the StoredKey of the request, if the server requires keys."""
 
 
 def install_access(app: FastAPI, access: Access, searching: Slots) -> None:
@@ -67,6 +74,16 @@ class AuthMiddleware:
             self._rate.admit(scope, caller)
 
 
+def require_collection(scope: Scope, name: str) -> None:
+    """Raises Problem if the request has a key that is not good for the collection, whether that exists or not."""
+    key: StoredKey | None = scope.get(KEY)
+    if key is not None and key.collections is not None:
+        if name not in key.collections:
+            raise Problem("forbidden", f"the key {key.name!r} is for other collections than {abbreviate(name)}")
+        if route_path(scope) == "/metrics":
+            raise Problem("forbidden", f"the key {key.name!r} is for some collections, and metrics are of all")
+
+
 def _stranger(scope: Scope) -> str:
     """The caller to whose rate a request without a key counts. Raises Problem for anything but searching."""
     if _is_admin(scope) and not _is_local(scope):
@@ -90,12 +107,17 @@ def _holder(scope: Scope, keys: KeyRing) -> str:
     notes().key = key.name
     if _is_admin(scope) and key.scope is not KeyScope.admin:
         raise Problem("forbidden", f"expected a key of scope admin, got {key.name!r} of scope {key.scope}")
+    scope[KEY] = key
+    if route_path(scope) not in _OF_SEVERAL:
+        require_collection(scope, scope[COLLECTION])
     return f"key {key.name}"
 
 
 def _is_open(scope: Scope) -> bool:
     path = route_path(scope)
-    return path in OPEN or path.startswith(_OPEN_FOLDER)
+    if path == "/readyz":
+        return not scope[NAMED]  # of a collection that is named, which this opens
+    return path in OPEN or path.startswith(_OPEN_FOLDERS)
 
 
 def _is_admin(scope: Scope) -> bool:

@@ -11,6 +11,7 @@ from fastapi import Request
 from starlette.types import Scope
 
 from api.errors import Problem
+from api.http.middleware.admission import SEARCHING, route_path
 
 # A page of results is one search and dozens of thumbnails.
 _COST_OF_READING: Final = 0.1
@@ -49,7 +50,7 @@ class RateLimit:
 
     def admit(self, scope: Scope, caller: str) -> None:
         """Count a request. Raises Problem with the seconds to wait when its caller has sent too many."""
-        if wait_s := self.wait_s(caller, _COST_OF_READING if scope["method"] in ("GET", "HEAD") else 1.0):
+        if wait_s := self.wait_s(caller, _cost(scope)):
             wait_s = math.ceil(wait_s)
             raise Problem("rate-limited", f"too many requests: come back in {wait_s} s", retry_after_s=wait_s)
         scope[_CHARGE] = partial(self.charge, caller)
@@ -64,3 +65,8 @@ class RateLimit:
 
     def _keep(self, caller: str, tokens: float) -> None:
         self._buckets[caller] = tokens, self._clock()
+
+
+def _cost(scope: Scope) -> float:
+    reads = scope["method"] in ("GET", "HEAD") and route_path(scope) not in SEARCHING
+    return _COST_OF_READING if reads else 1.0

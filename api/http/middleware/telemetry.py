@@ -4,7 +4,7 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from fastapi import FastAPI, Request, Response
@@ -21,7 +21,7 @@ from api.http.problems import problem_response, unforeseen
 from api.http.responses import shown_model_id
 from api.observe.log import RequestRecord, taking_notes
 from api.observe.metrics import Metrics
-from api.search.service import SearchService
+from api.search.collections import Collections
 from api.settings import RequestLimits
 
 logger = logging.getLogger("api.requests")
@@ -54,44 +54,57 @@ def install_telemetry(app: FastAPI, metrics: Metrics, *, send_request_ids: bool 
         return Response(body, headers={"Content-Type": media_type})
 
 
-def follow(service: SearchService, metrics: Metrics, limits: RequestLimits) -> None:
-    """Let `metrics` report the engine of `service`, and how its queries are embedded."""
-    service.on_batch.append(metrics.batch)
-    metrics.follow(_EngineMetrics(service, limits.show_locations))
+def follow(collections: Collections, metrics: Metrics, limits: RequestLimits) -> None:
+    """Let `metrics` report the engines of open collections, and how queries are embedded."""
+    collections.batchers.on_batch.append(metrics.batch)
+    metrics.follow(_EngineMetrics(collections, limits.show_locations))
 
 
 class _EngineMetrics(Collector):
-    """What the engine in use, its queue and its cache are when the metrics are read."""
+    """What the engines in use, the queues and the cache are when the metrics are read.
 
-    def __init__(self, service: SearchService, locations: bool) -> None:
-        self._service = service
+    Only where there are several collections has a metric of one the label `collection`.
+    """
+
+    def __init__(self, collections: Collections, locations: bool) -> None:
+        self._collections = collections
         self._locations = locations
 
     def collect(self) -> Iterator[Metric]:
-        live, engine, cache = self._service.live, self._service.engine, self._service.cache
-        info = InfoMetricFamily("likeness_index", "The index version that answers, and its model.")
-        model = shown_model_id(engine.embedder.identity.model_id, self._locations)
-        info.add_metric((), {"version": engine.searcher.version, "model": model})
-        yield info
-        age_s = time.time() - engine.searcher.manifest.created_at.timestamp()
-        behind = live.failure is not None
-        for name, help_text, value in (
-            ("index_rows", "Images in the index version that answers.", engine.searcher.ntotal),
-            ("index_age_seconds", "Since the index version that answers was built.", age_s),
-            ("index_behind", "1 while the live version cannot be served, and another answers.", behind),
-            ("embedding_queue_queries", "Queries waiting to be embedded.", engine.batcher.waiting),
-        ):
-            yield GaugeMetricFamily(f"likeness_{name}", help_text, value)
-        swaps = {"ok": live.swaps, "failed": live.failed_swaps}
-        lookups = {"hit": cache.hits, "miss": cache.misses}
-        for name, help_text, counts in (
-            ("index_swaps", "Changes to another index version: ok or failed.", swaps),
-            ("embedding_cache_lookups", "Lookups of queries' embeddings.", lookups),
-        ):
-            family = CounterMetricFamily(f"likeness_{name}", help_text, labels=("result",))
-            for result, count in counts.items():
-                family.add_metric((result,), count)
-            yield family
+        batchers = self._collections.batchers
+        yield from self._of_indexes()
+        yield GaugeMetricFamily("likeness_embedding_queue_queries", "Queries waiting to be embedded.", batchers.waiting)
+        lookups = CounterMetricFamily(
+            "likeness_embedding_cache_lookups", "Lookups of queries' embeddings.", labels=("result",)
+        )
+        lookups.add_metric(("hit",), batchers.cache.hits)
+        lookups.add_metric(("miss",), batchers.cache.misses)
+        yield lookups
+
+    def _of_indexes(self) -> Sequence[Metric]:
+        labels = () if self._collections.is_single else ("collection",)
+        info = InfoMetricFamily("likeness_index", "The index version that answers, and its model.", labels=labels)
+        rows, age, behind = (
+            GaugeMetricFamily(f"likeness_{name}", help_text, labels=labels)
+            for name, help_text in (
+                ("index_rows", "Images in the index version that answers."),
+                ("index_age_seconds", "Since the index version that answers was built."),
+                ("index_behind", "1 while the live version cannot be served, and another answers."),
+            )
+        )
+        swaps = CounterMetricFamily(
+            "likeness_index_swaps", "Changes to another index version: ok or failed.", labels=(*labels, "result")
+        )
+        for name, service in self._collections.open_services.items():
+            own, live, searcher = (name,) if labels else (), service.live, service.engine.searcher
+            model = shown_model_id(service.engine.embedder.identity.model_id, self._locations)
+            info.add_metric(own, {"version": searcher.version, "model": model})
+            rows.add_metric(own, searcher.ntotal)
+            age.add_metric(own, time.time() - searcher.manifest.created_at.timestamp())
+            behind.add_metric(own, live.failure is not None)
+            swaps.add_metric((*own, "ok"), live.swaps)
+            swaps.add_metric((*own, "failed"), live.failed_swaps)
+        return info, rows, age, behind, swaps
 
 
 class _Telemetry:
@@ -139,6 +152,7 @@ class _Telemetry:
                     "status": status,
                     "milliseconds": round(seconds * 1e3, 3),
                     "stages_ms": _milliseconds(noted.stages) or None,
+                    "collection": noted.collection,
                     "index": noted.index,
                     "problems": sorted(set(noted.problems)) or None,
                     "key": noted.key,

@@ -10,7 +10,8 @@ from api.documents import ImageOut
 from api.errors import Problem, abbreviate
 from api.http.problems import problem_docs
 from api.http.responses import image_out, json_response, tagged
-from api.search.service import SearchService, row_of_image
+from api.http.services import Services
+from api.search.service import row_of_image
 from api.settings import RequestLimits
 from index.search import Searcher
 
@@ -25,7 +26,7 @@ _PICTURE_HEADERS: Final = {
 _PROBLEMS: Final = ("image-not-found", "invalid-request", "internal", "shard-unavailable")
 
 
-def image_routes(service: SearchService, limits: RequestLimits) -> APIRouter:
+def image_routes(services: Services, limits: RequestLimits) -> APIRouter:
     """`GET /image?id=` and `/picture?id=`: as part of a path, an id would lose dots and line breaks."""
     router = APIRouter(tags=["images"])
 
@@ -40,6 +41,7 @@ def image_routes(service: SearchService, limits: RequestLimits) -> APIRouter:
         },
     )
     async def picture(request: Request, image_id: Id, size: Size = None) -> Response:
+        service = await services.of(request)
         row = await _row(service.engine.searcher, image_id)
         found = await to_thread.run_sync(service.pictures.read, row, size)
         return tagged(request, *found, _PICTURE_HEADERS)
@@ -50,8 +52,8 @@ def image_routes(service: SearchService, limits: RequestLimits) -> APIRouter:
         response_model=ImageOut,
         responses=problem_docs(*_PROBLEMS),
     )
-    async def image(image_id: Id) -> Response:
-        row = await _row(service.engine.searcher, image_id)
+    async def image(request: Request, image_id: Id) -> Response:
+        row = await _row((await services.of(request)).engine.searcher, image_id)
         return json_response(image_out(row, limits.show_locations))
 
     return router

@@ -1,4 +1,4 @@
-"""The web page at `/`, for people to search with, and the API's documentation at `/docs`.
+"""The web pages: `/` to search with, `/duplicates` to look at a plan, and the API's documentation at `/docs`.
 
 Their files are in `web/`, but for those of Swagger UI. They need nothing but the HTTP interface.
 """
@@ -34,7 +34,7 @@ _HEADERS: Final = {
 
 
 def install_web(app: FastAPI) -> None:
-    """Let `app` serve the page at `/`, its files below `/web/`, and `/docs`. They are read once, here."""
+    """Let `app` serve the pages, and their files below `/web/`. They are read once, here."""
     served = _read_files()
 
     async def page(request: Request) -> Response:
@@ -43,12 +43,15 @@ def install_web(app: FastAPI) -> None:
     async def docs(request: Request) -> Response:
         return tagged(request, *served["docs.html"], _HEADERS)
 
+    async def duplicates(request: Request) -> Response:
+        return tagged(request, *served["duplicates.html"], _HEADERS)
+
     async def file(request: Request, name: str) -> Response:
         if name not in served:
             raise Problem("not-found", f"no file {abbreviate(name)} below /web")
         return tagged(request, *served[name], _HEADERS)
 
-    for path, endpoint in (("/", page), ("/docs", docs), ("/web/{name}", file)):
+    for path, endpoint in (("/", page), ("/docs", docs), ("/duplicates", duplicates), ("/web/{name}", file)):
         app.add_api_route(path, endpoint, include_in_schema=False)
 
 

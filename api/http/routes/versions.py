@@ -10,12 +10,13 @@ from fastapi import APIRouter, Request
 from api.documents import IndexDetailsOut, SwitchedOut, VersionsOut
 from api.errors import Problem, invalid
 from api.http.body import BodyReader, valid
+from api.http.middleware.collection import COLLECTION, NAMED
 from api.http.openapi import PROMOTE_BODY
 from api.http.problems import BODY_PROBLEMS, problem_docs
 from api.http.requests import PromoteRequest
 from api.http.responses import index_details, redact, version_out
+from api.http.services import Services
 from api.search.engine import LiveEngine
-from api.search.service import SearchService
 from api.settings import RequestLimits
 from index.collection import Collection
 from index.errors import CollectionError
@@ -25,21 +26,24 @@ _Redacted = Callable[[str], str]
 _PROBLEMS: Final = ("forbidden", "version-not-usable")
 
 
-def state_routes(service: SearchService, limits: RequestLimits) -> APIRouter:
+def state_routes(services: Services, limits: RequestLimits) -> APIRouter:
     """`/index`, `/healthz` and `/readyz`."""
     router = APIRouter(tags=["state"])
 
     @router.get("/index", summary="The index version that answers, and how well", response_model=IndexDetailsOut)
-    async def index() -> IndexDetailsOut:
-        searcher = service.engine.searcher
-        return index_details(searcher.manifest, searcher.filterable, limits.show_locations)
+    async def index(request: Request) -> IndexDetailsOut:
+        searcher = (await services.of(request)).engine.searcher
+        return index_details(request.scope[COLLECTION], searcher.manifest, searcher.filterable, limits.show_locations)
 
     @router.get("/healthz", summary="The process is up")
     async def healthz() -> dict[str, str]:
         return {"status": "up"}
 
     @router.get("/readyz", summary="A query can be answered", responses=problem_docs("not-ready"))
-    async def readyz() -> dict[str, str]:
+    async def readyz(request: Request) -> dict[str, str]:
+        if not (services.collections.is_single or request.scope[NAMED]):
+            return {"status": "ready"}  # each collection is opened when it is asked for
+        service = await services.of(request)
         if not service.live.has_answered:
             raise Problem("not-ready", "no query can be answered now; the server's log says why")
         return {"status": "ready", "index": service.engine.searcher.version}
@@ -47,14 +51,19 @@ def state_routes(service: SearchService, limits: RequestLimits) -> APIRouter:
     return router
 
 
-def version_routes(live: LiveEngine, collection: Collection, limits: RequestLimits) -> APIRouter:
+def version_routes(services: Services, limits: RequestLimits) -> APIRouter:
     """`GET /index/versions`, `POST /index/promote` and `/index/rollback`."""
     router = APIRouter(prefix="/index", tags=["index versions"])
     bodies = BodyReader(limits)
-    redacted = partial(redact, show=limits.show_locations, places=(collection.location,))
+
+    async def followed(request: Request) -> tuple[LiveEngine, Collection, _Redacted]:
+        """Of the request's collection: what answers, where its versions are, and how to speak of them."""
+        service, collection = await services.with_collection(request)
+        return service.live, collection, partial(redact, show=limits.show_locations, places=(collection.location,))
 
     @router.get("/versions", summary="Every complete index version", responses=problem_docs("internal"))
-    async def versions() -> VersionsOut:
+    async def versions(request: Request) -> VersionsOut:
+        live, collection, _ = await followed(request)
         found = await to_thread.run_sync(list_versions, collection)
         serving = live.engine.searcher.version
         return VersionsOut(versions=[version_out(version, serving, limits.show_locations) for version in found])
@@ -67,6 +76,7 @@ def version_routes(live: LiveEngine, collection: Collection, limits: RequestLimi
     )
     async def promote_version(request: Request) -> SwitchedOut:
         asked = await bodies.json(request, lambda document: valid(document, PromoteRequest))
+        live, collection, redacted = await followed(request)
         return await to_thread.run_sync(_promote, live, collection, asked.version, redacted)
 
     @router.post(
@@ -74,8 +84,8 @@ def version_routes(live: LiveEngine, collection: Collection, limits: RequestLimi
         summary="Let the newest good version before the live one answer",
         responses=problem_docs(*_PROBLEMS, "internal"),
     )
-    async def roll_back() -> SwitchedOut:
-        return await to_thread.run_sync(_roll_back, live, collection, redacted)
+    async def roll_back(request: Request) -> SwitchedOut:
+        return await to_thread.run_sync(_roll_back, *await followed(request))
 
     return router
 

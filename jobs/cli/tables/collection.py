@@ -96,6 +96,7 @@ def facts_table(facts: Mapping[str, Any]) -> Group:
         return Group(TextTable((), _flat(facts)))
     shown = {**index, "memory": human_size(index["memory"])}
     shown |= {f"recall@{k}": f"{recall:.4f}" for k, recall in shown.pop("recall").items()}
+    shown |= {f"{kind} recall@10": _kind_line(each) for kind, each in shown.pop("kinds").items() if kind != "image"}
     segments, choice = shown.pop("segments"), [Option(**option) for option in shown.pop("choice")]
     header = ("segment", "kind", "images", "tombstones", "memory")
     rows = [
@@ -104,6 +105,11 @@ def facts_table(facts: Mapping[str, Any]) -> Group:
     ]
     facts_of_all = TextTable((), _flat({**facts, "index": shown}))
     return Group(facts_of_all, "", TextTable(header, rows), "", choice_table(choice))
+
+
+def _kind_line(kind: Mapping[str, Any]) -> str:
+    wider = f", looking {kind['width']:.3g} times as far as for an image" if kind["width"] > 1 else ""
+    return f"{kind['recall']:.4f}{wider}"
 
 
 def choice_table(choice: Sequence[Option]) -> TextTable:
@@ -123,7 +129,7 @@ def _live_facts(collection: Collection, committed: Sequence[RunManifest]) -> dic
         return None
     damage = first_damage(collection.storage, version_files(manifest), verify=False)
     runs = [run.run_id for run in committed]
-    stored = {"base", "settings", "ntotal", "recall", "latency_ms", "queries_per_second", "choice"}
+    stored = {"base", "settings", "ntotal", "recall", "kinds", "latency_ms", "queries_per_second", "choice"}
     return {
         "version": manifest.version,
         "created_at": manifest.created_at.isoformat(timespec="seconds"),

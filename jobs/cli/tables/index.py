@@ -5,15 +5,12 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 
-from index.analysis.duplicates import DuplicateGroup
 from index.analysis.evaluation import DEPTHS, ClassFigures, Estimate, Evaluation
 from index.collection.records import VersionManifest
 from index.versions.promotion import Version
 from index.versions.prune import Pruned
 from jobs.cli.tables.text_table import TextTable, human_size
 
-_SHOWN_GROUPS = 50
-_SHOWN_IDS = 10
 _SHOWN_CONFUSIONS = 10
 
 
@@ -22,6 +19,7 @@ def quality_table(manifest: VersionManifest) -> TextTable:
     rows = [
         ("measured with", f"{manifest.queries:,} images of the collection, themselves left out"),
         *((f"recall@{k}", f"{value:.4f}") for k, value in manifest.recall.items()),
+        *((f"recall@10, {kind}", f"{each.recall:.4f}") for kind, each in manifest.kinds.items() if kind != "image"),
         *((f"latency {name}", f"{value:.2f} ms") for name, value in manifest.latency_ms.items()),
         ("queries/s", f"{manifest.queries_per_second:,.0f}"),
         ("memory", human_size(manifest.memory)),
@@ -40,7 +38,9 @@ def version_facts(version: Version) -> dict[str, Any]:
         "created_at": manifest and manifest.created_at.isoformat(timespec="seconds"),
         "ntotal": manifest and manifest.ntotal,
         "recall": manifest and manifest.recall,
+        "kinds": manifest and {kind: each.model_dump() for kind, each in manifest.kinds.items()},
         "target_recall": manifest and manifest.settings.target_recall,
+        "below_target": manifest and manifest.below_target,
         "latency_ms": manifest and manifest.latency_ms,
         "memory": manifest and manifest.memory,
         "segments": manifest and len(manifest.segments),
@@ -67,12 +67,12 @@ def _version_row(facts: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _state(facts: Mapping[str, Any]) -> str:
     if facts["damage"]:
-        return "live, damaged" if facts["live"] else "damaged"
+        return "live, unreadable" if facts["live"] else "unreadable"
     if facts["live"]:
         return "live"
     if facts["rolled_back"]:
         return "rolled back"
-    return "low recall" if facts["recall"]["10"] < facts["target_recall"] else ""
+    return "low recall" if facts["below_target"] else ""
 
 
 def pruned_table(pruned: Pruned, *, dry_run: bool) -> Group:
@@ -87,25 +87,6 @@ def pruned_table(pruned: Pruned, *, dry_run: bool) -> Group:
     verb = "would be freed" if dry_run else "freed"
     total = f"{human_size(pruned.bytes_freed)} {verb}" if pruned.bytes_freed else "nothing to remove"
     return Group(*([TextTable((), rows)] if rows else []), total)
-
-
-def duplicates_table(groups: Sequence[DuplicateGroup], *, whole: bool) -> Group:
-    """The groups; unless `whole`, the largest of them with their first images."""
-    most, ids = (len(groups), None) if whole else (_SHOWN_GROUPS, _SHOWN_IDS)
-    table = TextTable(
-        ("images", "lowest score", "ids"),
-        [
-            (
-                f"{len(group.ids):,}",
-                f"{min(group.scores):.3f}",
-                ", ".join(group.ids[:ids]) + (" …" if len(group.ids[:ids]) < len(group.ids) else ""),
-            )
-            for group in groups[:most]
-        ],
-    )
-    total = f"{len(groups):,} groups of {sum(len(group.ids) for group in groups):,} images"
-    more = f"; the {most} largest are shown, --format json has all" if len(groups) > most else ""
-    return Group(table, total + more) if groups else Group("no duplicates")
 
 
 def evaluation_tables(found: Sequence[Evaluation], suspects: Sequence[Mapping[str, Any]]) -> Group:

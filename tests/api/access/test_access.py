@@ -202,6 +202,11 @@ def test_reading_costs_little(service: SearchService) -> None:
     assert [client.get("/picture?id=red.png").status_code for _ in range(11)] == [200] * 10 + [429]
 
 
+def test_a_search_in_an_address_is_counted_as_a_search(service: SearchService) -> None:
+    client = on_this_machine(create_app(service, access=Access(rate_limit_per_minute=1)))
+    assert [client.get("/search?id=red.png").status_code for _ in range(2)] == [200, 429]
+
+
 @pytest.mark.parametrize(("host", "at"), [("127.0.0.1", "127.0.0.1"), ("::", "127.0.0.1"), ("::", "[::1]")])
 def test_mend_17_a_proxys_callers_have_rates_of_their_own(service: SearchService, host: str, at: str) -> None:
     app = create_app(service, access=Access(rate_limit_per_minute=1))

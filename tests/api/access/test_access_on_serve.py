@@ -14,7 +14,7 @@ from index.collection import Collection
 from tests.support.servers.clients import told
 from tests.support.servers.fake_models import fakes, one_fake
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+pytestmark = pytest.mark.ray
 
 
 def test_keys_and_bounds_on_ray_serve(

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from pathlib import Path
@@ -102,6 +103,7 @@ def test_a_search_gives_the_librarys_objects(client: LikenessClient, server: Scr
 
 def test_every_option_travels(client: LikenessClient, server: ScriptedServer) -> None:
     plain: dict[str, Any] = {"id": "a.png", "k": 3, "offset": 2, "min_score": 0.25, "distinct": True}
+    plain |= {"crop": [0, 0, 0.5, 1], "min_percentile": 99, "diversity": 0.3}
     wanted = {"day": {"$gte": datetime(2026, 1, 2, tzinfo=UTC)}, "size": {"$in": np.arange(2)}}
     client.search(**plain, filter=wanted, fields=("label",))
     client.search(embedding=np.array([0.5, -1.0]), text=None, min_score=None)
@@ -175,6 +177,15 @@ def test_an_images_row_is_flat_as_in_the_library(client: LikenessClient, server:
     server.replies = [Reply(document=document), Reply(data=b"\x89PNG")]
     assert client.image("a") == {"image_id": "a", "width": 3, "label": "x", "picture": 7}
     assert client.picture("a") == b"\x89PNG"
+
+
+def test_a_result_is_a_data_frame() -> None:
+    odd = replace(RESULT.matches[0], metadata={"label": "red", "score": 7})
+    frame = replace(RESULT, matches=[*RESULT.matches, odd]).to_pandas()
+    names = ["rank", "score", "percentile", "image_id", "uri", "duplicates", "label", "metadata.score"]
+    assert list(frame.columns) == names
+    assert frame.iloc[1].to_list() == [2, 0.5, 99.5, "a/b.png", "memory:a/b.png", ("c.png",), "red", 7]
+    assert list(replace(RESULT, matches=[]).to_pandas().columns) == names[:6]
 
 
 # Batches

@@ -21,13 +21,14 @@ import ray
 from pydantic import ValidationError
 from ray import serve
 
-from api.compose import LoadModel, build_service
+from api.compose import build_service
 from api.deployment.application import application, run, serve_app
 from api.deployment.cluster import connect, environment
 from api.deployment.ingress import APP_NAME, IngressReplica
 from api.errors import DeployError, KeysError, ListenError, OtherModelError, Problem
 from api.http.app import create_app
 from api.local import run_local, running
+from api.search.engine import LoadModel
 from api.search.query import Part, Query
 from api.search.service import SearchService
 from api.settings import ServeSettings
@@ -321,7 +322,7 @@ def test_the_command_brings_its_code_to_whichever_cluster_it_joins(
     join = Mock(return_value=nullcontext())
     monkeypatch.setattr("jobs.cluster.session.ray_cluster", join)
     monkeypatch.setattr("api.deployment.application.run", lambda settings, *, on_listening: None)
-    serve_command(collection, address=option)
+    serve_command([collection], address=option)
     assert [call.args[0] for call in join.call_args_list] == joined
 
 
@@ -333,7 +334,7 @@ def test_a_server_may_open_more_files_than_many_systems_allow_unless_asked(
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 1024), hard))
     try:
-        serve_command(collection, local=True)
+        serve_command([collection], local=True)
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (min(hard, 65_536), hard)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

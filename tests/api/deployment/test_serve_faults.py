@@ -20,7 +20,7 @@ from index.collection import Collection
 from jobs.values import DEMO_MODEL
 from tests.support.collections.many_rows import add_many, draw_pictures
 
-pytestmark = [pytest.mark.slow, pytest.mark.ray]
+pytestmark = pytest.mark.ray
 
 _RATE = 8.0
 

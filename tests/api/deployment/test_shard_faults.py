@@ -26,7 +26,7 @@ from tests.support.collections.hand_made import unit_vectors
 from tests.support.collections.sharded import DIM, ids_of, make_sharded
 from tests.support.servers.fake_models import fakes
 
-pytestmark = [pytest.mark.slow, pytest.mark.ray]
+pytestmark = pytest.mark.ray
 
 _RATE = 10.0
 _K = 20

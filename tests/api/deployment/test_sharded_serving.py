@@ -371,7 +371,6 @@ def test_searchers_of_a_shard_are_on_several_nodes_where_these_have_room(
 
 
 @pytest.mark.ray
-@pytest.mark.slow
 @pytest.mark.parametrize("factory", [pytest.param("Flat", marks=pytest.mark.long), "IVF8,PQ8x4fs,Refine(SQ8)"])
 def test_four_searchers_answer_as_one_process_does(tmp_path: Path, cluster: int, factory: str) -> None:
     collection = make_sharded(tmp_path / "collection", LIMITS.model_copy(update={"factory": factory}))

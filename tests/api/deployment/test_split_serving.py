@@ -88,7 +88,7 @@ def test_replicas_that_make_no_sense_are_refused(text: str, name: str) -> None:
 )
 def test_the_command_says_which_option_is_wrong(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        serve_command("no such folder", **options)
+        serve_command(["no such folder"], **options)
 
 
 def test_what_serve_is_told_of_replicas(collection: Collection) -> None:
@@ -145,7 +145,6 @@ def test_a_machine_without_room_for_the_replicas_is_said_in_numbers(
 
 
 @pytest.mark.ray
-@pytest.mark.slow
 def test_the_parts_apart_answer_as_they_do_together(collection: Collection, cluster: int, notes: Path) -> None:
     settings = ServeSettings(
         collection=collection.location,

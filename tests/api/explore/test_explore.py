@@ -94,10 +94,36 @@ def test_a_query_may_be_anything_that_shows_a_picture(likeness: Likeness, kind: 
     assert found[0].metadata["label"] == "blue"
 
 
+def test_many_searches_at_once(likeness: Likeness) -> None:
+    queries: list[Any] = [URL, "green.png", "a red star", BLUE]
+    found = likeness.search_many(queries, k=2, fields=["width"])
+    assert [each.matches for each in found] == [
+        likeness.search(query, k=2, fields=["width"]).matches for query in queries
+    ]
+    assert found[0][0].metadata == {"width": 48}
+
+
 def test_pixels_may_be_grey(likeness: Likeness) -> None:
     grey = np.linspace(0, 255, 64 * 48).reshape(64, 48).astype(np.uint8)
     expected = {match.image_id: match.score for match in likeness.search(np.stack([grey] * 3, axis=2), k=4)}
     assert {match.image_id: match.score for match in likeness.search(grey, k=4)} == pytest.approx(expected, abs=0.01)
+
+
+def test_a_part_of_a_picture_is_the_query_and_what_the_grid_shows(
+    likeness: Likeness, fetcher: RecordingFetcher
+) -> None:
+    both = Image.new("RGB", (96, 48), (220, 30, 30))
+    both.paste((20, 40, 210), (48, 0, 96, 48))
+    fetcher.files["memory:green.png"] = png((20, 40, 210))
+    right = [0.5, 0, 0.5, 1]
+    mixed = likeness.search(queries=[{"image": both, "crop": right}, {"id": "red.png", "weight": 0.1}])
+    for found in (likeness.search(both, crop=right), likeness.search("green.png", crop=right), mixed):
+        assert found[0].image_id == "blue.png"
+        shown = Image.open(io.BytesIO(base64.b64decode(html_of(found).sources[0].partition(",")[2])))
+        assert np.abs(np.asarray(shown, int) - (20, 40, 210)).max() < 8
+    assert "a part of green.png" in likeness.search("green.png", crop=right).caption
+    with pytest.raises(TypeError, match="got crop beside queries"):
+        likeness.search(queries=[{"image": both}], crop=right)
 
 
 def test_an_id_or_a_match_is_searched_without_its_own_image(likeness: Likeness) -> None:
@@ -148,10 +174,12 @@ def test_what_cannot_be_meant_is_refused(
 
 def test_mend_07_keywords_that_would_have_no_effect_are_refused(likeness: Likeness) -> None:
     only: Any = {"where": {"label": "green"}, "limit": 3}
-    known = "url, image, text, id, embedding, queries"
+    known = "url, image, text, id, embedding, queries, crop"
     with pytest.raises(TypeError, match=f"got limit, where: expected keywords among {known}, k, offset, .*filter"):
         likeness.search("red.png", **only)
-    with pytest.raises(TypeError, match="got limit, offset, where: expected keywords among k, min_score, filter"):
+    with pytest.raises(
+        TypeError, match="got limit, offset, where: expected keywords among k, min_score, min_percentile, filter"
+    ):
         likeness.explore("red.png", offset=20, **only)
     with pytest.raises(TypeError, match=f"got filter: expected keywords among {known}$"):
         likeness.vector("red.png", filter={"label": "green"})
@@ -237,8 +265,8 @@ def test_a_collection_that_has_moved_is_opened_and_a_missing_one_refused(tmp_pat
 
 def test_nothing_found_is_shown_as_nothing(likeness: Likeness) -> None:
     found = likeness.search("red.png", min_score=1.0)
-    assert "no image like red.png passes filter, min_score and offset" in html_of(found).texts
-    assert repr(found) == "no image like red.png passes filter, min_score and offset"
+    assert "no image like red.png passes filter, min_score, min_percentile and offset" in html_of(found).texts
+    assert repr(found) == "no image like red.png passes filter, min_score, min_percentile and offset"
     assert found.to_arrow().num_rows == 0
 
 

@@ -2,7 +2,6 @@
 
 import os
 import secrets
-import shutil
 import subprocess
 import sys
 import time
@@ -12,9 +11,10 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from playwright.sync_api import Locator, Page, expect, sync_playwright
+from playwright.sync_api import Locator, Page, expect
 
 from jobs.demo.collection import make_demo_collection
+from tests.support.servers.browser import chromium
 
 pytestmark = pytest.mark.browser
 
@@ -63,18 +63,12 @@ def _address(log: Path, server: "subprocess.Popen[bytes]", token: str) -> str:
 
 @pytest.fixture
 def page() -> Iterator[Page]:
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        missing = "needs a browser: `apt-get install chromium`, as .ci/run does"
-        pytest.fail(missing) if os.environ.get("CI") else pytest.skip(missing)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium)
+    with chromium() as browser:
         page = browser.new_page(viewport={"width": 1300, "height": 1000})
         page.set_default_timeout(_STEP_MS)
         expect.set_options(timeout=_STEP_MS)
         yield page
         expect.set_options(timeout=None)
-        browser.close()
 
 
 def _scores(grid: Locator) -> list[str]:

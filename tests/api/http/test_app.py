@@ -137,7 +137,7 @@ def test_a_form_that_cannot_be_read(client: TestClient) -> None:
     assert_problem(response, "malformed-body", detail="boundary")
 
 
-@pytest.mark.parametrize("media_type", ["text/plain", "image/png", "application/x-www-form-urlencoded", ""])
+@pytest.mark.parametrize("media_type", ["text/plain", "video/mp4", "application/x-www-form-urlencoded", ""])
 def test_another_content_type_and_a_compressed_body(client: TestClient, media_type: str) -> None:
     response = client.post("/search", content=b"x", headers={"content-type": media_type})
     assert_problem(response, "unsupported-media-type", detail=f'"{media_type}"' if media_type else "no content type")
@@ -162,12 +162,13 @@ def test_a_head_has_the_headers_of_a_get_alone(client: TestClient, path: str) ->
 
 
 def test_paths_and_methods_that_are_not_there(client: TestClient) -> None:
-    assert client.head("/search").status_code == 405
+    assert client.head("/embed").status_code == 405
     assert_problem(client.get("/nowhere"), "not-found", detail='"/nowhere"')
     assert_problem(client.post("/images", follow_redirects=False), "not-found", detail='"/images"')
-    response = client.get("/search")
+    response = client.get("/embed")
     assert_problem(response, "method-not-allowed", detail="expected POST, got GET")
     assert response.headers["allow"] == "POST"
+    assert client.put("/search").headers["allow"] == "GET, POST"
 
 
 # Sizes
@@ -329,6 +330,17 @@ def test_the_index_says_how_well_it_answers(client: TestClient, service: SearchS
     assert "embedding" not in found["columns"]
 
 
+def test_facets_count_what_passes_the_filter(client: TestClient) -> None:
+    found = client.get("/facets").json()
+    assert (found["index"]["version"], found["rows"]) == ("000001", len(PICTURES))
+    assert found["columns"]["format"] == {"values": [{"value": "png", "count": len(PICTURES)}], "others": 0}
+    narrowed = client.get("/facets", params={"filter": '{"image_id": {"$prefix": "r"}}'}).json()
+    assert narrowed["columns"]["format"]["values"] == [{"value": "png", "count": 1}]
+    for wrong, said in (("{", "JSON text such as"), ("[1]", "an object"), ('{"nowhere": 1}', "one of the columns")):
+        problem = assert_problem(client.get("/facets", params={"filter": wrong}), "invalid-request", detail=said)
+        assert problem["errors"][0]["field"] == "filter"
+
+
 class BrokenEmbedder(FakeEmbedder):
     def embed_images(self, pixels: Any) -> Any:
         raise RuntimeError("secret: /root/models/weights is corrupt")
@@ -366,7 +378,7 @@ def test_openapi_lists_every_problem_with_an_example(client: TestClient) -> None
     document = client.get("/openapi.json").json()
     assert all(kind.type in document["info"]["description"] for kind in PROBLEMS.values())
     search = document["paths"]["/search"]["post"]
-    assert set(search["requestBody"]["content"]) == {"application/json", "multipart/form-data"}
+    assert set(search["requestBody"]["content"]) == {"application/json", "image/*", "multipart/form-data"}
     shown = {
         example["value"]["type"]
         for answer in search["responses"].values()

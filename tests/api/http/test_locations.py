@@ -71,6 +71,7 @@ def asked(client: TestClient) -> list[Any]:
         *(client.get(path, params={"id": id}) for path in ("/image", "/picture") for id in ("d.png", "none.png")),
         client.get("/image?id=d.png"),
         client.get("/index/versions"),
+        client.get("/duplicates/plan"),
         client.post("/search", files=picture),
         client.post("/search", json={"embedding": vector}),
         client.post("/search", json={"embedding": [1.0]}),

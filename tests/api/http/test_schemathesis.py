@@ -34,7 +34,7 @@ PHASES: Final = ("examples", "coverage", "fuzzing", "stateful")
 EXCEPTIONS: Final[list[dict[str, Any]]] = [
     # Whether a search or a version can be had depends on what the index holds: ids, columns, the length of vectors.
     {
-        "include-path": ["/search", "/embed", "/index/promote"],
+        "include-path": ["/search", "/facets", "/embed", "/index/promote"],
         "checks": {"positive_data_acceptance": {"enabled": False}},
     },
     # The searches of a batch are judged one by one, and a wrong one fails alone. Forms are read leniently: an empty

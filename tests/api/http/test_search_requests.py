@@ -11,13 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
+from PIL import Image
 
 from api.http.app import create_app
 from api.settings import RequestLimits
 from benchmarks.common.servers import eventually
 from embedder.fake import FakeEmbedder
+from index.query_kinds import QueryKind
 from index.search import Searcher
 from tests.support.collections.small_collection import RecordingFetcher, fake_service, make_collection, png
+from tests.support.pictures.sample_images import rotated
 
 # Reds that hardly differ, and others that do.
 COLOURS = {
@@ -125,6 +128,74 @@ def test_a_mix_is_the_weighted_sum_of_unit_vectors(client: TestClient) -> None:
     assert ids(found) == sorted(expected, key=lambda image_id: -expected[image_id])
 
 
+# A part of a picture
+
+RIGHT = [0.5, 0, 0.5, 1]
+
+
+def halves(left: str, right: str) -> bytes:
+    """A picture of two colours, stored on its side."""
+    image = Image.new("RGB", (64, 48), COLOURS[left])
+    image.paste(COLOURS[right], (32, 0, 64, 48))
+    return rotated(image, 6, "png")
+
+
+@pytest.fixture
+def cropping(searcher: Searcher) -> Iterator[TestClient]:
+    """The picture of blue.png is half green where its source is, and that of grey.png is gone."""
+    files = {URL: halves("green.png", "blue.png"), "memory:blue.png": halves("red-3.png", "green.png")}
+    with TestClient(create_app(fake_service(searcher, queries=files, pictures=files), limits=LIMITS)) as client:
+        yield client
+
+
+def test_a_part_of_a_picture_is_the_query(cropping: TestClient) -> None:
+    data = halves("green.png", "blue.png")
+    whole = scores(search(cropping, image=encoded(data)))
+    for part in ({"image": encoded(data)}, {"url": URL}):
+        for what in ({**part, "crop": RIGHT}, {"queries": [{**part, "crop": RIGHT}]}):
+            found = search(cropping, **what)
+            assert scores(found) == pytest.approx(expected_scores(vector_of("blue.png")), abs=2e-6) != whole
+        assert ids(search(cropping, **part, crop=[0, 0.25, 0.5, 0.5]))[0] == "green.png"
+    form = {"image": ("a.png", data)}
+    uploaded = cropping.post("/search", files=form, data={"crop": json.dumps(RIGHT)}).json()
+    assert scores(uploaded) == scores(search(cropping, url=URL, crop=RIGHT))
+    assert scores(search(cropping, image=encoded(data))) == whole  # which no part has taken the place of
+
+
+def test_a_part_of_an_image_of_the_index_is_read_from_its_source(cropping: TestClient) -> None:
+    found = search(cropping, id="blue.png", crop=RIGHT)
+    expected = expected_scores(vector_of("green.png"))
+    del expected["blue.png"]
+    assert scores(found) == pytest.approx(expected, abs=2e-6)
+    assert list(found["timing_ms"]) == ["fetch", "decode", "embed", "search", "total"]
+    gone = cropping.post("/search", json={"queries": [{"id": "grey.png", "crop": RIGHT}]}).json()
+    assert (gone["type"], gone["field"]) == ("urn:likeness:problem:picture-not-found", "queries.0.id")
+    assert gone["detail"] == (
+        "the file of 'grey.png' is no longer there: a part of it cannot be searched with, the whole can, without crop"
+    )
+
+
+SHARES = "[x, y, width, height] in shares of the picture: from 0 to 1, none beyond its edge"
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "expected"),
+    [
+        ({"url": URL, "crop": [0, 0, 1]}, "crop", SHARES),
+        ({"url": URL, "crop": [0.5, 0, 0.6, 1]}, "crop", SHARES),
+        ({"id": "blue.png", "crop": [0, 0, 0, 1]}, "crop", SHARES),
+        ({"queries": [{"url": URL, "crop": [-0.1, 0, 1, 1]}]}, "queries.0.crop", SHARES),
+        ({"url": URL, "crop": [0, 0, 1, "1"]}, "crop.3", "a number"),
+        ({"text": "a", "crop": RIGHT}, "crop", "a picture to take it from: image, url or id"),
+        ({"queries": [{"url": URL}], "crop": RIGHT}, "crop", "a crop beside each picture of `queries`"),
+        ({"id": "none.png", "crop": RIGHT}, "id", "an image of index version 000001"),
+    ],
+)
+def test_what_is_no_part_is_refused(cropping: TestClient, body: dict[str, Any], field: str, expected: str) -> None:
+    (error,) = errors_of(cropping.post("/search", json=body))
+    assert (error["field"], error["expected"]) == (field, expected)
+
+
 # Which neighbours
 
 
@@ -137,6 +208,8 @@ def test_a_filter_a_bar_and_fields(client: TestClient) -> None:
     assert everything["matches"][0]["metadata"] == {"label": "red-1", "weight": None}
     assert search(client, url=URL, fields=["label"])["matches"][0]["metadata"] == {"label": "red-1"}
     assert search(client, url=URL, fields=[])["matches"][0]["metadata"] == {}
+    of_the_picture = {"height": 40, "width": 48, "size": len(png(COLOURS["red-1.png"])), "label": "red-1"}
+    assert search(client, url=URL, fields=[*of_the_picture, "label"])["matches"][0]["metadata"] == of_the_picture
 
 
 def test_near_duplicates_are_folded(client: TestClient) -> None:
@@ -148,24 +221,109 @@ def test_near_duplicates_are_folded(client: TestClient) -> None:
     assert search(client, url=URL, distinct=True)["matches"] == search(client, url=URL, distinct=0.98)["matches"]
 
 
-def test_scores_of_one_picture_have_percentiles(client: TestClient, searcher: Searcher) -> None:
-    pictures: list[dict[str, Any]] = [{"url": URL}, {"id": "grey.png"}, {"queries": [{"id": "blue.png"}]}]
-    mixes = [{"id": "blue.png"}, {"id": "grey.png"}], [{"id": "blue.png", "weight": -1}]
-    others: list[dict[str, Any]] = [{"text": "red"}, *({"queries": mix} for mix in mixes)]
-    for what in pictures:
-        for match in search(client, **what)["matches"]:
-            assert match["percentile"] == searcher.percentile(match["score"]) is not None
-    for what in others:
-        assert {match["percentile"] for match in search(client, **what)["matches"]} == {None}
+BLUE, GREY = {"id": "blue.png"}, {"id": "grey.png"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "query"),
+    [
+        ("image", {"url": URL}),
+        ("image", GREY),
+        ("image", {"queries": [BLUE]}),
+        ("mix", {"queries": [BLUE, GREY]}),
+        ("contrast", {"queries": [BLUE, {**GREY, "weight": -0.5}]}),
+        (None, {"text": "red"}),  # the version was measured without texts
+        (None, {"queries": [BLUE, {"text": "red"}]}),
+        (None, {"queries": [{**BLUE, "weight": -1}]}),
+    ],
+)
+def test_a_score_has_the_percentile_of_its_kind_of_query(
+    client: TestClient, searcher: Searcher, kind: QueryKind | None, query: dict[str, Any]
+) -> None:
+    matches = search(client, **query)["matches"]
+    assert matches
+    for match in matches:
+        assert match["percentile"] == searcher.percentile(match["score"], kind)
+        assert (match["percentile"] is None) == (kind is None)
+
+
+def test_a_lowest_percentile(client: TestClient) -> None:
+    everything = search(client, url=URL)["matches"]
+    for rank in (0, 2, 5):
+        bar = everything[rank]["percentile"]
+        expected = [match for match in everything if match["percentile"] >= bar]
+        assert search(client, url=URL, min_percentile=bar)["matches"] == expected
+        assert search(client, url=URL, min_percentile=bar, offset=1)["matches"] == expected[1:]
+        above = search(client, url=URL, min_percentile=bar, min_score=everything[1]["score"])["matches"]
+        assert above == expected[:2]
+    mixed = client.post("/search", json={"queries": [{"id": "blue.png"}, {"text": "red"}], "min_percentile": 0})
+    (error,) = errors_of(mixed)
+    assert error["field"] == "min_percentile"
+    assert error["expected"].startswith("a query whose matches have percentiles")
+
+
+def test_diverse_matches_keep_their_scores(client: TestClient) -> None:
+    plain, diverse = (search(client, url=URL, diversity=diversity) for diversity in (0, 0.8))
+    assert ids(plain)[:2] == ["red-1.png", "red-2.png"]
+    assert ids(diverse)[0] == "red-1.png"
+    assert ids(diverse).index("red-2.png") > 2
+    assert scores(diverse) == scores(plain)
 
 
 def test_an_upload_takes_every_option(client: TestClient) -> None:
     asked = {"filter": {"label": {"$ne": "red-1"}}, "distinct": True, "fields": ["label"], "min_score": -0.5}
-    asked |= {"k": 2, "offset": 1}
+    asked |= {"k": 2, "offset": 1, "diversity": 0.5, "min_percentile": 0, "crop": [0, 0, 1, 1], "allow_partial": True}
     form = {name: json.dumps(value) for name, value in asked.items()}
     response = client.post("/search", files={"image": ("a.png", png(COLOURS["red-1.png"]))}, data=form)
     expected = search(client, url=URL, **asked)
     assert response.json()["matches"] == expected["matches"] != []
+
+
+# Without JSON
+
+
+def test_a_search_in_a_url(client: TestClient) -> None:
+    options = {"k": 3, "offset": 1, "min_score": -0.5, "distinct": 0.9999, "fields": ["label"], "diversity": 0.2}
+    texts = {name: json.dumps(value) for name, value in options.items()}
+    for what in ({"url": URL}, {"text": "a dark red"}, {"id": "grey.png"}):
+        answered = client.get("/search", params={**what, **texts})
+        assert answered.json()["matches"] == search(client, **what, **options)["matches"] != []
+    cropped = client.get(
+        "/search", params={"url": URL, "crop": "[0, 0, 0.5, 1]", "filter": '{"label": "blue"}', "k": ""}
+    )
+    assert ids(cropped.json()) == ["blue.png"]
+
+
+@pytest.mark.parametrize("media_type", ["image/png", "image/jpeg", "image/webp; charset=binary"])
+def test_a_picture_alone_is_a_body(client: TestClient, media_type: str) -> None:
+    params = {"k": "2", "crop": "[0, 0, 1, 1]", "fields": "[]"}
+    data, headers = png(COLOURS["red-1.png"]), {"content-type": media_type}
+    answered = client.post("/search", content=data, headers=headers, params=params).json()
+    assert answered["matches"] == search(client, url=URL, k=2, fields=[])["matches"]
+    refused = client.post("/search", content=bytes(LIMITS.max_upload_bytes + 1), headers=headers)
+    assert (refused.status_code, refused.json()["type"]) == (413, "urn:likeness:problem:too-large")
+    refused = client.post("/search", content=b"no picture", headers=headers)
+    assert (refused.json()["field"], refused.json()["reason"]) == ("image", "not_an_image")
+    assert errors_of(client.post("/search", content=data, headers=headers, params={"k": "0"}))[0]["field"] == "k"
+
+
+@pytest.mark.parametrize(
+    ("params", "field", "expected"),
+    [
+        ({}, "body", "exactly one of url, text and id"),
+        ({"text": "a", "id": "b"}, "body", "exactly one of url, text and id"),
+        ({"text": "a", "k": "many"}, "k", "a whole number"),
+        ({"text": "a", "fields": "label"}, "fields", "JSON text"),
+        ({"embedding": "[1]", "text": "a"}, "embedding", "only allow_partial, crop, distinct"),
+        ({"id": "none.png"}, "id", "an image of index version"),
+    ],
+)
+def test_a_search_in_a_url_is_checked_likewise(
+    client: TestClient, params: dict[str, str], field: str, expected: str
+) -> None:
+    (error,) = errors_of(client.get("/search", params=params))
+    assert error["field"] == field
+    assert expected in error["expected"]
 
 
 # What is refused
@@ -184,13 +342,16 @@ def test_an_upload_takes_every_option(client: TestClient) -> None:
         ({"queries": [{"text": "a"}] * 5}, "queries", "at most 4 examples"),
         ({"queries": [{}]}, "queries.0", "exactly one of url, image, text, id and embedding"),
         ({"id": "x" * 5_000}, "id", "at most 4096 characters"),
-        ({"queries": [{"text": "a", "k": 3}]}, "queries.0.k", "only embedding, id, image, text, url, weight"),
+        ({"queries": [{"text": "a", "k": 3}]}, "queries.0.k", "only crop, embedding, id, image, text, url, weight"),
         ({"queries": [{"text": "a", "weight": 1e9}]}, "queries.0.weight", "a number of at most 100"),
         ({"text": "a", "filter": ["label"]}, "filter", "an object"),
-        ({"text": "a", "fields": ["label", "size"]}, "fields", "only label, weight"),
+        ({"text": "a", "fields": ["label", "etag"]}, "fields", "only height, label, modified, size, weight, width"),
         ({"text": "a", "distinct": "yes"}, "distinct", "a cosine from -1 to 1"),
         ({"text": "a", "offset": -1}, "offset", "a number of at least 0"),
         ({"text": "a", "offset": 9_995}, "offset", "at most 9990"),
+        ({"text": "a", "offset": 991, "diversity": 0.5}, "diversity", "k + offset of 1,000 at most with it"),
+        ({"text": "a", "diversity": 2}, "diversity", "a number of at most 1"),
+        ({"text": "a", "min_percentile": 101}, "min_percentile", "a number of at most 100"),
         ({"text": "star", "k": 1.5}, "k", "a whole number"),
         ({"url": "http://a.example/" + "x" * 4_096}, "url", "at most 4096 characters"),
         ([1, 2], "body", "an object"),
@@ -225,7 +386,11 @@ def test_a_vector_may_be_of_any_length_but_has_numbers_that_json_has(client: Tes
         ({"offset": "some"}, "offset", "a whole number"),
         ({"min_score": "nan"}, "min_score", "finite number"),
         ({"distinct": "[]"}, "distinct", "a cosine"),
-        ({"url": "http://a.example/"}, "url", "only allow_partial, distinct, fields, filter, image, k, min_score, off"),
+        (
+            {"url": "http://a.example/"},
+            "url",
+            "only allow_partial, crop, distinct, diversity, fields, filter, image, k, min_percentile, min_score, off",
+        ),
     ],
 )
 def test_a_form_is_checked_likewise(client: TestClient, form: dict[str, str], field: str, expected: str) -> None:

@@ -14,7 +14,8 @@ from index.search import Searcher
 from tests.support.collections.small_collection import fake_service, png
 
 ONLY = (
-    "only allow_partial, distinct, embedding, fields, filter, id, image, k, min_score, offset, queries, text, url, "
+    "only allow_partial, crop, distinct, diversity, embedding, fields, filter, id, image, k, min_percentile, "
+    "min_score, offset, queries, text, url, "
     "got an unknown field"
 )
 OPERATORS = (

@@ -24,18 +24,11 @@ from index.build.build_index import build_index
 from index.collection import Collection
 from index.collection.records import ModelRecord
 from index.search import Searcher
+from tests.support.collections.several import OtherFake
 from tests.support.collections.small_collection import COLOURS, add_pictures, fake_service, png
 from tests.support.servers.clients import on_this_machine
 
 RED = png(COLOURS["red.png"])
-
-
-class OtherEmbedder(FakeEmbedder):
-    """Another model of the same length: its vectors are those of the fake in reverse."""
-
-    def __init__(self, side: int = 64) -> None:
-        super().__init__(side=side)
-        self._projection = self._projection[:, ::-1].copy()
 
 
 class Models:
@@ -62,9 +55,9 @@ def models() -> Models:
 
 
 @pytest.fixture
-def other(models: Models) -> OtherEmbedder:
+def other(models: Models) -> OtherFake:
     """Another model, which can be loaded."""
-    models.add(other := OtherEmbedder())
+    models.add(other := OtherFake())
     return other
 
 
@@ -100,7 +93,7 @@ def test_a_new_version_takes_over(service: SearchService, collection: Collection
 
 
 def test_a_new_model_takes_over_with_its_index_and_the_old_goes_with_the_last_request_that_holds_it(
-    service: SearchService, collection: Collection, models: Models, other: OtherEmbedder
+    service: SearchService, collection: Collection, models: Models, other: OtherFake
 ) -> None:
     held = service.engine
     engine, batcher = weakref.ref(held), weakref.ref(held.batcher)
@@ -150,7 +143,7 @@ def test_a_version_that_cannot_be_opened_is_reported_once_and_the_old_one_stays(
 def test_a_failed_version_is_tried_again_after_a_minute(
     service: SearchService, collection: Collection, models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = OtherEmbedder()
+    other = OtherFake()
     grow(collection, "new.png", other)
     for _ in range(3):
         service.live.refresh(now=False)
@@ -165,8 +158,8 @@ def test_a_failed_version_is_tried_again_after_a_minute(
     assert service.engine.searcher.version == "000002"
     assert not service.live.failure
     # A model that is not the recorded one is refused.
-    third = OtherEmbedder(side=96)
-    models.known[third.identity.fingerprint] = OtherEmbedder(side=32)
+    third = OtherFake(side=96)
+    models.known[third.identity.fingerprint] = OtherFake(side=32)
     grow(collection, "more.png", third)
     service.live.refresh()
     assert service.engine.searcher.version == "000002"
@@ -190,7 +183,7 @@ def test_current_that_cannot_be_read(
 
 
 def test_no_request_fails_while_index_and_model_change(
-    service: SearchService, collection: Collection, other: OtherEmbedder
+    service: SearchService, collection: Collection, other: OtherFake
 ) -> None:
     """Each answer is of one version alone: its size, its model, and the score that only this model gives."""
     fake = FakeEmbedder()
@@ -250,7 +243,7 @@ def is_ready(client: TestClient) -> bool:
 
 
 def test_a_swap_makes_a_server_ready_that_failed_to_warm_up(
-    collection: Collection, models: Models, other: OtherEmbedder
+    collection: Collection, models: Models, other: OtherFake
 ) -> None:
     with on_this_machine(create_app(serving(collection, models, embedder=Ailing()))) as client:
         assert not is_ready(client)
@@ -295,7 +288,7 @@ def test_a_server_whose_embedders_are_gone_is_not_ready_until_they_are_back(
 
 
 def test_what_a_model_that_was_replaced_does_not_answer_says_nothing_of_the_new_one(
-    service: SearchService, collection: Collection, other: OtherEmbedder
+    service: SearchService, collection: Collection, other: OtherFake
 ) -> None:
     service.live.warm_up()
     before = service.engine
@@ -360,7 +353,7 @@ def test_versions_that_cannot_be_promoted_or_served(service: SearchService, coll
         assert response.status_code == 422
         assert response.json()["errors"][0]["field"] == "version"
         assert expected in response.json()["errors"][0]["expected"]
-    grow(collection, "2.png", OtherEmbedder())
+    grow(collection, "2.png", OtherFake())
     done = client.post("/index/promote", json={"version": "000002"}).json()
     assert (done["live"], done["serving"], done["failure"]) == ("000002", "000001", "there is no model 'fake'")
     without_a_collection = on_this_machine(create_app(fake_service(service.engine.searcher)))

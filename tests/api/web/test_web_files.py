@@ -36,9 +36,13 @@ TYPES = {".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=u
 TYPES |= {".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
 
 
-@pytest.mark.parametrize("name", ["index.html", "main.js", "style.css", "icon.svg", "docs.html", "docs.js"])
+@pytest.mark.parametrize(
+    "name", ["index.html", "main.js", "style.css", "icon.svg", "docs.html", "docs.js", "duplicates.html"]
+)
 def test_a_file_has_its_type_and_a_strict_policy(client: TestClient, name: str) -> None:
-    response = client.get({"index.html": "/", "docs.html": "/docs"}.get(name, f"/web/{name}"))
+    response = client.get(
+        {"index.html": "/", "docs.html": "/docs", "duplicates.html": "/duplicates"}.get(name, f"/web/{name}")
+    )
     assert response.status_code == 200
     assert response.content == (FOLDER / name).read_bytes()
     assert response.headers["content-type"] == TYPES[PurePath(name).suffix]
@@ -63,7 +67,7 @@ def test_nothing_else_is_below_web(client: TestClient, path: str) -> None:
     assert response.json()["type"] == "urn:likeness:problem:not-found"
 
 
-@pytest.mark.parametrize("address", ["/", "/docs"])
+@pytest.mark.parametrize("address", ["/", "/docs", "/duplicates"])
 def test_a_page_needs_nothing_from_elsewhere(client: TestClient, address: str) -> None:
     """Neither outside addresses nor inline scripts and styles, which the policy would stop."""
     page = client.get(address).text

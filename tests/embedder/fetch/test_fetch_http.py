@@ -233,7 +233,7 @@ def test_dropped_and_refused_connections_are_tried_again(server: ScriptedServer)
 
 def test_backoff_doubles_and_retry_after_is_kept(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
-    monkeypatch.setattr("embedder.fetch.fetcher.HttpClient", partial(HttpClient, sleep=waits.append))
+    monkeypatch.setattr("embedder.fetch.http.HttpClient", partial(HttpClient, sleep=waits.append))
 
     server.routes["/down"] = answer(b"", status=503)
     failure(trusting(retries=4, backoff_s=0.2), server.url + "/down")

@@ -26,7 +26,7 @@ from embedder.images.decode import decode_image
 from embedder.images.decoder_pool import DecodePool
 from embedder.images.decoder_process import DecodeProcess
 from embedder.images.formats import webp_size
-from embedder.images.limits import ImageLimits, cost_of, count_scans, webp_cost
+from embedder.images.limits import ImageLimits, cost_of, count_scans, early_cost
 from tests.support.pictures.sample_images import CENTRE, encode, quarters, smooth
 from tests.support.processes import python
 
@@ -239,7 +239,7 @@ def test_mend_14_no_picture_takes_more_memory_than_its_header_says_and_gives_it_
 
 def said_mib(data: bytes) -> float:
     if (size := webp_size(data)) is not None:
-        return webp_cost(*size).memory / 2**20
+        return early_cost("WEBP", *size).memory / 2**20
     with Image.open(io.BytesIO(data)) as image:
         pixels = image.width * image.height
         if image.format == "JPEG":

@@ -1,11 +1,14 @@
 """`embedder.images.decode`: the crop is the reference's, whichever way the picture is stored."""
 
+from dataclasses import replace
+from io import BytesIO
+
 import numpy as np
 import pytest
 from PIL import Image
 
-from embedder.images import resize
-from embedder.images.decode import CropSpec, decode_image
+from embedder.images import Region, resize
+from embedder.images.decode import CropSpec, decode_image, thumbnail
 from tests.support.pictures.sample_images import (
     BLUE,
     CENTRE,
@@ -44,6 +47,27 @@ def test_a_rotated_picture_gives_the_upright_crop(orientation: int, size: tuple[
 def test_broken_exif_does_not_lose_the_picture() -> None:
     data = encode(quarters(), "jpeg", exif=b"Exif\0\0II*\0\xff\xff\xff\x7f" + b"\x99" * 40)
     assert decode_image(data, WHOLE).width == 96
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("crop", [CENTRE, WHOLE])
+def test_a_region_is_taken_of_the_upright_picture(orientation: int, crop: CropSpec) -> None:
+    image = Image.fromarray(smooth(803, 534))
+    alone = decode_image(encode(image.crop((80, 134, 401, 401)), "png"), crop, draft=False).pixels.astype(int)
+    part = replace(crop, region=(80 / 803, 0.25, 0.4, 0.5))
+    for name, tolerance in (("png", 3), ("jpeg", 12)):  # pixels beside the region reach its edge when it is resized
+        decoded = decode_image(rotated(image, orientation, name), part)
+        assert (decoded.width, decoded.height) == (803, 534)
+        assert np.abs(decoded.pixels.astype(int) - alone).max() <= tolerance
+
+
+@pytest.mark.parametrize("region", [(0, 0, 1e-9, 1e-9), (0.999, 0.999, 0.001, 0.001), (0, 0.5, 1, 1e-9)])
+def test_a_region_has_one_pixel_at_least(region: Region) -> None:
+    data = encode(Image.new("RGB", (300, 200), BLUE), "png")
+    pixels = decode_image(data, replace(CENTRE, region=region)).pixels
+    assert np.abs(pixels.astype(int) - BLUE).max() == 0
+    with Image.open(BytesIO(thumbnail(data, 64, region=region))) as small:
+        assert 1 in small.size
 
 
 def noisy(size: tuple[int, int]) -> Image.Image:

@@ -47,7 +47,7 @@ def test_what_is_no_image_is_named(data: bytes, hint: str) -> None:
 
 @pytest.mark.parametrize(
     ("data", "name"),
-    [(b"%!PS-Adobe-3.0 EPSF-3.0\n", "EPS"), (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "HEIC"), (b"8BPS\0\1", "PSD")],
+    [(b"%!PS-Adobe-3.0 EPSF-3.0\n", "EPS"), (b"\xff\x4f\xff\x51", "JPEG 2000"), (b"8BPS\0\1", "PSD")],
 )
 def test_formats_off_the_list_are_unsupported(data: bytes, name: str) -> None:
     with pytest.raises(ImageError, match=name) as caught:

@@ -10,14 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from index.build.build_index import build_index
-from index.build.ground_truth import GroundTruth, recall
+from index.build.ground_truth import GroundTruth, drop_own, recall
 from index.build.segment import write_rows
 from index.collection import Collection
 from index.collection.records import IndexSettings
+from index.query_kinds import KINDS
 from index.segments.segment import Segment
 from index.segments.segmented_index import SegmentedIndex
 from index.versions.opening import open_segments
 from tests.support.collections.hand_made import add_run, rows, unit_vectors
+
+WEIGHTS = {"image": [1], "mix": [1, 1], "contrast": [1, -0.7, 0.7]}
 
 
 def test_neighbours_are_those_of_brute_force_without_the_image_itself(tmp_path: Path) -> None:
@@ -27,21 +30,26 @@ def test_neighbours_are_those_of_brute_force_without_the_image_itself(tmp_path: 
         [segment_of(tmp_path / "a", vectors[:200], 0), segment_of(tmp_path / "b", vectors[200:], 200)]
     )
     segments.parts[0].add_tombstones(np.array([5, 6]))
-    held_out = GroundTruth.sample(segments, 50)
-    assert len(held_out.ids) == 50
+    texts = unit_vectors(7, seed=5)
+    held_out = GroundTruth.sample(segments, 50, texts)
+    assert [len(held_out.of(kind)) for kind in KINDS] == [50, 25, 25, 7]
     live = [number for number in range(500) if number not in (5, 6)]
-    for name, vector, neighbours, scores in zip(
-        held_out.ids.to_pylist(), held_out.vectors, held_out.neighbours, held_out.scores, strict=True
+    made = iter(texts)
+    for kind, parents, vector, neighbours, scores in zip(
+        held_out.kinds, held_out.parents, held_out.vectors, held_out.neighbours, held_out.scores, strict=True
     ):
-        assert np.allclose(vector, vectors[int(str(name))], atol=1e-6)
-        others = [number for number in live if number != int(str(name))]
+        own = [int(name) for name in parents if name is not None]
+        expected = np.array(WEIGHTS[kind]) @ vectors[own] if own else next(made)
+        assert np.allclose(vector, expected / np.linalg.norm(expected), atol=1e-6)
+        others = [number for number in live if number not in own]
         exact = vectors[others] @ vector
         assert np.allclose(scores, np.sort(exact)[::-1][:130], atol=1e-5)
         assert np.allclose(scores, [vectors[int(other)] @ vector for other in neighbours], atol=1e-5)
-        assert name not in neighbours
+        assert not {*map(str, own)} & {*neighbours}
     held_out.write(tmp_path / "queries.arrow")
     read = GroundTruth.read(tmp_path / "queries.arrow")
-    assert read.ids.equals(held_out.ids)
+    assert np.array_equal(read.kinds, held_out.kinds)
+    assert np.array_equal(read.parents, held_out.parents)
     assert np.array_equal(read.neighbours, held_out.neighbours)
     assert np.array_equal(read.scores, held_out.scores)
     assert np.array_equal(read.vectors, held_out.vectors)
@@ -50,7 +58,7 @@ def test_neighbours_are_those_of_brute_force_without_the_image_itself(tmp_path: 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_few_rows_have_few_neighbours(tmp_path: Path, count: int) -> None:
-    held_out = GroundTruth.sample(SegmentedIndex([segment_of(tmp_path, unit_vectors(count), 0)]))
+    held_out = GroundTruth.sample(SegmentedIndex([segment_of(tmp_path, unit_vectors(count), 0)])).of("image")
     assert np.isfinite(held_out.scores).sum(axis=1).tolist() == [count - 1] * count
     assert (held_out.neighbours[:, count - 1 :] == None).all()  # noqa: E711
 
@@ -94,6 +102,23 @@ def test_updated_is_what_is_computed_from_scratch(
 
 
 @pytest.mark.parametrize(
+    ("positions", "own", "expected"),
+    [
+        ([4, 7, 1], [7], [4, 1]),
+        ([4, 7, 1], [9], [4, 7]),
+        ([4, 7, 1, 3], [3, 4], [7, 1]),
+        ([4, 7, 1, 3], [7, 7], [4, 1]),  # one image was mixed with itself
+        ([4, -1, -1], [4, -1], [-1]),
+        ([4, 7], [], [4, 7]),
+    ],
+)
+def test_what_a_query_was_made_of_is_left_out(positions: list[int], own: list[int], expected: list[int]) -> None:
+    scores = -np.arange(len(positions), dtype=np.float32)[np.newaxis]
+    _, kept = drop_own(scores, np.array([positions]), np.array([own], np.int64))
+    assert kept.tolist() == [expected]
+
+
+@pytest.mark.parametrize(
     ("found", "exact", "k", "expected"),
     [
         ([0.9, 0.8], [0.9, 0.8], 2, 1.0),
@@ -118,7 +143,7 @@ def test_the_recall_of_a_version_is_what_brute_force_says(tmp_path: Path) -> Non
     manifest = build_index(collection, IndexSettings(latency_ms=1e-6, factory="IVF64,Flat", target_recall=0.5))
     segments = open_segments(collection, manifest, tmp_path)
     held_out = GroundTruth.read(tmp_path / f"collection/index/{manifest.version}/queries.arrow")
-    own = [int(str(name)) for name in held_out.ids.to_pylist()]
+    own = [int(name) for name in held_out.of("image").parents[:, 0]]
     assert manifest.queries == len(own) == 1_000
     exact = vectors[own] @ vectors.T
     exact[np.arange(len(own)), own] = -np.inf

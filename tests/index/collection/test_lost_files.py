@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import shutil
 from contextlib import suppress
 from datetime import timedelta
@@ -12,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from index.build.build_index import build_index
-from index.collection import Collection
+from index.collection import Collection, records
 from index.collection.records import IndexSettings
 from index.errors import DamagedRunError, DamagedVersionError, EmptyCollectionError, RecallTooLowError, RolledBackError
 from index.search import Searcher
@@ -73,6 +74,20 @@ def test_the_command_warns_once(collection: Collection, file: str, caplog: pytes
         result = CliRunner().invoke(app, ["index", collection.location])
     assert result.exit_code == 0, result.output
     assert caplog.text.count(f"{file} is damaged") == 1
+
+
+def test_a_version_of_another_release_names_the_way_out_and_that_works(collection: Collection) -> None:
+    path = Path(collection.location, "index/000003/manifest.json")
+    content = {
+        name: value for name, value in json.loads(path.read_bytes()).items() if name not in ("kinds", "checksum")
+    }
+    content["format"] = 2
+    path.write_text(json.dumps({**content, "checksum": records._checksum(content)}))
+    told = f"has format 2, this release of Likeness reads 3: `likeness index {collection.location}` builds"
+    with pytest.raises(DamagedVersionError, match=re.escape(told)):
+        Searcher.open(collection)
+    assert "unreadable" in CliRunner().invoke(app, ["versions", collection.location]).output
+    assert build_index(collection).version == collection.current() == "000004"
 
 
 def test_mend_06_current_is_repaired_with_the_version_that_somebody_went_back_to(collection: Collection) -> None:

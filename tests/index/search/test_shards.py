@@ -96,9 +96,11 @@ def test_shards_answer_as_the_whole_does(collection: Collection, count: int, whe
     for k in (1, 10, 75, COUNT):
         same(whole, sharded, k=k, filter=where)
     same(whole, sharded, k=20, filter=where, offset=15)
+    same(whole, sharded, k=20, filter=where, kind="contrast")
     same(whole, sharded, k=20, filter=where, min_score=0.3)
     same(whole, sharded, k=20, filter=where, distinct=0.6)
     same(whole, sharded, k=20, filter=where, exclude={"0001", "0005", "0400"})
+    same(whole, sharded, k=20, filter=where, distinct=0.6, diversity=0.4, offset=15)
 
 
 @pytest.mark.parametrize("count", SHARDS)

@@ -54,9 +54,13 @@ class Rows:
         min_score: float | None = None,
         label: str | None = None,
         distinct: float | None = None,
+        diversity: float = 0.0,
         exclude: Sequence[str] = (),
     ) -> list[tuple[str, float, tuple[str, ...]]]:
         """Ids and scores, and which ids are folded into each."""
+        if diversity:
+            nearest = self.search(query, 100 + 4 * (offset + k), 0, min_score, label, distinct, exclude=exclude)
+            return self._diverse(nearest, diversity, offset + k)[offset:]
         kept: list[tuple[str, float, list[str]]] = []
         for image_id, score in sorted(self.scores(query).items(), key=lambda item: (-item[1], item[0])):
             if image_id in exclude or (min_score is not None and score < min_score):
@@ -71,6 +75,21 @@ class Rows:
             else:
                 kept.append((image_id, score, []))
         return [(image_id, score, tuple(folded)) for image_id, score, folded in kept[offset:]]
+
+    def _diverse(
+        self, nearest: list[tuple[str, float, tuple[str, ...]]], diversity: float, count: int
+    ) -> list[tuple[str, float, tuple[str, ...]]]:
+        """Maximal marginal relevance, match by match."""
+        chosen: list[tuple[str, float, tuple[str, ...]]] = []
+        for place in range(1, min(count, len(nearest)) + 1):
+            rest = [each for each in nearest[: 100 + 4 * place] if each not in chosen]
+            alike = [
+                max([float((self.vectors[each[0]] * self.vectors[other[0]]).sum()) for other in chosen], default=-1.0)
+                for each in rest
+            ]
+            gains = [(1 - diversity) * each[1] - diversity * near for each, near in zip(rest, alike, strict=True)]
+            chosen.append(rest[int(np.argmax(gains))])
+        return chosen
 
     def _alike(self, one: str, other: str, distinct: float | None) -> bool:
         return distinct is not None and float((self.vectors[one] * self.vectors[other]).sum()) >= distinct
@@ -100,6 +119,32 @@ def searcher(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
     for image_id in first[:20]:
         del ROWS.vectors[image_id], ROWS.labels[image_id]
     return Searcher.open(collection)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    seed=st.integers(0, 50),
+    k=st.integers(1, 20),
+    offset=st.integers(0, 10),
+    label=st.sampled_from([None, *LABELS]),
+    distinct=st.none() | st.sampled_from([0.5, 0.875]),
+    diversity=st.sampled_from([0.25, 0.5, 1.0]),  # whose products with these vectors' cosines are exact
+)
+def test_diverse_results_are_those_of_brute_force(searcher: Searcher, seed: int, k: int, **options: Any) -> None:
+    queries = exact_vectors(2, seed)
+    where = None if options["label"] is None else {"label": options["label"]}
+    asked = {name: value for name, value in options.items() if name != "label"}
+    answers = searcher.search(queries, k, filter=where, **asked)
+    assert [found(matches) for matches in answers] == [ROWS.search(query, k, **options) for query in queries]
+
+
+def test_pages_of_diverse_results_follow_each_other(searcher: Searcher) -> None:
+    query = exact_vectors(1, 3)
+    whole = searcher.search(query, 60, diversity=0.5)[0]
+    assert [
+        match for page in range(3) for match in searcher.search(query, 20, offset=20 * page, diversity=0.5)[0]
+    ] == whole
+    assert whole != searcher.search(query, 60)[0] == searcher.search(query, 60, diversity=0)[0]
 
 
 def found(matches: Sequence[Match]) -> list[tuple[str, float, tuple[str, ...]]]:
@@ -301,10 +346,10 @@ def test_filters_over_all_segments(searcher: Searcher, where: Mapping[str, Any],
 
 
 def test_a_score_against_those_of_random_pairs(searcher: Searcher) -> None:
-    scores = ScoreDistribution(levels=[0.0, 0.5, 0.99, 1.0], random=[-0.2, 0.1, 0.5, 0.9], nearest=[])
+    scores = ScoreDistribution(levels=[0.0, 0.5, 0.99, 1.0], random={"image": [-0.2, 0.1, 0.5, 0.9]}, nearest=[])
     judge = Searcher(searcher.manifest.model_copy(update={"scores": scores}), searcher.segments)
     assert [judge.percentile(score) for score in (-1, -0.2, 0.1, 0.3, 0.7, 0.9, 1)] == [0, 0, 50, 74.5, 99.5, 100, 100]
-    none = ScoreDistribution(levels=[0.0, 1.0], random=[], nearest=[])
+    none = ScoreDistribution(levels=[0.0, 1.0], random={}, nearest=[])
     assert Searcher(searcher.manifest.model_copy(update={"scores": none}), searcher.segments).percentile(0.5) is None
     others = {image_id: ROWS.scores(vector) for image_id, vector in ROWS.vectors.items()}
     pairs = [score for image_id, scored in others.items() for other, score in scored.items() if other != image_id]

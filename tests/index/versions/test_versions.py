@@ -12,7 +12,7 @@ import pytest
 
 from index.build.build_index import build_index
 from index.collection import Collection, writing
-from index.collection.records import Current, VersionManifest
+from index.collection.records import Current, KindRecord, VersionManifest
 from index.errors import CollectionError, DamagedVersionError, EmptyCollectionError, LeaseHeldError, OvertakenError
 from index.search import Searcher
 from index.search.searcher import open_last_good
@@ -59,7 +59,7 @@ def age(folder: Path, seconds: float) -> None:
 def below_target(collection: Collection, version: str) -> None:
     """Rewrite a version's manifest as that of one that missed its recall."""
     manifest = collection.read_version(version)
-    poor = manifest.model_copy(update={"recall": {**manifest.recall, "10": 0.5}})
+    poor = manifest.model_copy(update={"kinds": {"image": KindRecord(queries=1, recall=0.5, width=1)}})
     collection.storage.write_atomic(f"index/{version}/manifest.json", poor.to_bytes())
 
 
@@ -169,7 +169,7 @@ def test_rolling_back_passes_over_what_is_not_good(collection: Collection) -> No
     rolled_back = rollback(collection)
     assert rolled_back.manifest.version == collection.current() == "000001"
     assert list(rolled_back.skipped) == ["000004", "000003", "000002"]
-    assert "recall@10 of 0.5, below its target of 0.99" in rolled_back.skipped["000004"]
+    assert "recall@10 0.5, expected 0.99 or more" in rolled_back.skipped["000004"]
     assert "index/000003/queries.arrow is missing" in rolled_back.skipped["000003"]
     assert "index/000002/manifest.json is damaged" in rolled_back.skipped["000002"]
 
@@ -195,7 +195,7 @@ def test_the_newest_good_version_before_it_is_served(collection: Collection, cap
     below_target(collection, "000003")
     with caplog.at_level(logging.WARNING):
         assert open_last_good(collection).version == "000002"  # and not 5, which somebody left for 4
-    assert "recall@10 of 0.5" in caplog.text
+    assert "recall@10 0.5, expected" in caplog.text
     assert "index/000004/queries.arrow is missing" in caplog.records[-1].message
     assert "Serving index version 000002, the last good one" in caplog.records[-1].message
     with pytest.raises(DamagedVersionError, match=r"000004/queries\.arrow"):

@@ -1,5 +1,6 @@
 """The command line: what it prints of a small collection, and the one clear line that a mistake gets."""
 
+import csv
 import importlib.metadata
 import json
 import shlex
@@ -12,15 +13,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import ray
+from PIL import Image
 
 from embedder.models.clip import ClipEmbedder
 from index.build.build_index import build_index
 from index.build.measure import Measured
 from index.collection import Collection, writing
 from index.collection.rows import row_schema
+from index.search import Searcher
 from jobs.cli import app
 from jobs.cli.embed import next_commands
 from jobs.cli.options import console
+from jobs.cli.search import weighted_example
 from jobs.embedding.model_source import model_record
 from jobs.values import DEFAULT_MODEL, DEMO_MODEL, parse_size
 from tests.support.collections.hand_made import add_run
@@ -139,17 +143,78 @@ def test_search_by_id_loads_no_model(run: Run, collection: Path, monkeypatch: py
 def test_search_by_several_ids(run: Run, collection: Path) -> None:
     both: list[str | Path] = ["search", collection, "--like", "red.png", "--like", "blue.png"]
     (only,) = facts_of(run, *both)
-    assert (only["image_id"], only["percentile"]) == ("green.png", None)  # a mix scores on another scale
-    (other,) = facts_of(run, "search", collection, "--like", "red.png", "--unlike", "blue.png")
+    searcher = Searcher.open(Collection.open(str(collection)))
+    assert (only["image_id"], only["percentile"]) == ("green.png", searcher.percentile(only["score"], "mix"))
+    (other,) = facts_of(run, "search", collection, "--like", "red.png", "--unlike", "blue.png:1")
     assert (other["image_id"], other["score"] < only["score"]) == ("green.png", True)
-    assert "percentile" not in run(*both).out
+
+
+@pytest.mark.parametrize(
+    ("example", "expected"),
+    [
+        ("cross.png:0.4", ("cross.png", 0.4)),
+        ("a/b:c.png:2", ("a/b:c.png", 2)),
+        ("http://host:8080/a.png:.5", ("http://host:8080/a.png", 0.5)),
+        *(
+            (name, (name, 0.3))
+            for name in ("a.png", "http://host:8080", r"C:\a.png", "s3://b/a:v1", ":4", "a.png:", "a:-1")
+        ),
+    ],
+)
+def test_only_a_number_at_the_end_is_a_weight(example: str, expected: tuple[str, float]) -> None:
+    assert weighted_example(example, 0.3) == expected
+
+
+def test_examples_have_weights(run: Run, collection: Path) -> None:
+    def score(unlike: str) -> float:
+        (only,) = facts_of(run, "search", collection, "--like", "red.png:2", "--unlike", unlike)
+        return float(only["score"])
+
+    searcher = Searcher.open(Collection.open(str(collection)))
+    for given, weight in (("blue.png", -0.3), ("blue.png:0.5", -0.5), ("blue.png:2", -2)):
+        (match,) = searcher.more_like([("red.png", 2), ("blue.png", weight)])
+        assert score(given) == match.score
+
+
+def test_search_by_a_part_of_a_picture(run: Run, collection: Path, pictures: Path, tmp_path: Path) -> None:
+    both = Image.new("RGB", (96, 48), COLOURS["red.png"])
+    both.paste(COLOURS["blue.png"], (48, 0, 96, 48))
+    both.save(tmp_path / "both.png")
+    (best, *_) = facts_of(run, "search", collection, tmp_path / "both.png", "--crop", "0.5,0,0.5,1")
+    assert (best["image_id"], best["score"]) == ("blue.png", pytest.approx(1, abs=1e-3))
+    whole = facts_of(run, "search", collection, "--like", "red.png")
+    part = facts_of(run, "search", collection, "--like", "red.png", "--crop", "0,0,0.5,0.5", "--diversity", "0.2")
+    assert {match["image_id"] for match in part} == {match["image_id"] for match in whole}
+    bar = str(whole[0]["percentile"])
+    assert facts_of(run, "search", collection, "--like", "red.png", "--min-percentile", bar) == whole[:1]
 
 
 def test_duplicates(run: Run, collection: Path) -> None:
-    (group,) = facts_of(run, "duplicates", collection, "--min-score", "-1")
-    assert group["ids"] == sorted(COLOURS)
-    assert "1 groups of 3 images" in run("duplicates", collection, "--min-score", "-1").out
+    similar: list[str | Path] = ["duplicates", collection, "--kinds", "similar", "--min-score"]
+    (group,) = facts_of(run, *similar, "-1")["found"]
+    assert {group["keep"]["image_id"], *(each["image_id"] for each in group["duplicates"])} == set(COLOURS)
+    assert "1 groups: 2 similar" in run(*similar, "-1").out
     assert run("duplicates", collection, "--min-score", "1").out.strip() == "no duplicates"
+    assert (
+        "--kinds names odd: expected some of identical_bytes, " in run("duplicates", collection, "--kinds", "odd").err
+    )
+    header, *rows = csv.reader(run(*similar, "-1", "--format", "csv").out.splitlines())
+    assert [dict(zip(header, row, strict=True))["kind"] for row in rows] == ["keep", "similar", "similar"]
+
+
+def test_duplicates_are_moved_and_moved_back(run: Run, pictures: Path, tmp_path: Path) -> None:
+    shutil.copytree(pictures, tmp_path / "own")
+    shutil.copy(tmp_path / "own" / "red.png", tmp_path / "own" / "red copy.png")
+    assert run("embed", tmp_path / "own", "c", "--model", "demo", "--on", "local").code == 0
+    moved = run("duplicates", "c", "--kinds", "identical_bytes", "--move-to", "aside")
+    assert (moved.code, "1 files moved" in moved.err) == (0, True)
+    (aside,) = (tmp_path / "aside").glob("*.png")
+    assert aside.name in ("red.png", "red copy.png")  # the older one stays
+    assert not (tmp_path / "own" / aside.name).exists()
+    back = run("duplicates", "c", "--undo", "aside/moved.jsonl")
+    assert (back.code, "1 files moved back" in back.err) == (0, True)
+    assert (tmp_path / "own" / aside.name).exists()
+    assert run("duplicates", "c", "--undo", "aside/moved.jsonl", "--move-to", "aside").code == 2
 
 
 def test_a_model_that_has_moved_can_be_named(run: Run, collection: Path, pictures: Path, tmp_path: Path) -> None:
@@ -221,7 +286,8 @@ def test_index_takes_settings_and_says_what_became_of_them(run: Run, growing: Pa
     assert result.out.count("\n") == 1  # `likeness info` has the rest
     settings = facts_of(run, "info", growing)["index"]["settings"]
     assert settings == {
-        **{"target_recall": 0.9, "max_memory": 2 * 1024**3, "segment_rows": 1000, "latency_ms": 5.0, "factory": None}
+        **{"target_recall": 0.9, "max_memory": 2 * 1024**3, "segment_rows": 1000, "latency_ms": 5.0, "factory": None},
+        "queries": None,
     }
     assert run("index", growing, "--max-memory", "none", "--latency", "7.5").code == 0  # the others stay as they were
     settings = facts_of(run, "info", growing)["index"]["settings"]
@@ -270,7 +336,7 @@ def test_a_recall_below_the_target_fails_the_job(run: Run, growing: Path, monkey
     assert "--target-recall" in result.err
     assert Collection.open(str(growing)).current() == "000001"
     assert ["000002", "low", "recall"] in [line.split()[:3] for line in run("versions", growing).out.splitlines()]
-    assert "is below the 0.99 that was asked for" in run("promote", growing, "000002").out
+    assert "it reaches recall@10 0.5, expected 0.99 or more" in run("promote", growing, "000002").out
 
 
 def test_settings_that_make_no_sense(run: Run, growing: Path) -> None:
@@ -390,17 +456,22 @@ def test_a_collection_without_an_index(run: Run, tmp_path: Path) -> None:
         ([], "expected one of a picture, --text and --like"),
         (["a.jpg", "--text", "x"], "expected one of a picture, --text and --like"),
         (["--like", "a", "--text", "x"], "expected one of a picture, --text and --like"),
-        (["--like", "gone.png"], "holds no image 'gone.png'"),
+        (["--like", "gone.png"], '--like: expected an image of index version 000001, got "gone.png"'),
+        (["--text", "x", "--crop", "0,0,1,1"], "--crop goes with one picture"),
+        (["--like", "red.png", "--crop", "0,0,1"], "expected [x, y, width, height] in shares of the picture"),
+        (["--like", "red.png", "--crop", "left"], "--crop is 'left': expected four numbers"),
+        (["--text", "x", "--min-percentile", "99"], "min_percentile: expected a query whose matches have percentiles"),
+        (["--like", "red.png", "-k", "2000", "--diversity", "0.5"], "expected 1,000 at most with diversity"),
         (["--text", "x", "--unlike", "red.png"], "--unlike goes with --like"),
-        (["--like", "red.png", "--unlike", "red.png"], "cancel each other out"),
+        (["--like", "red.png", "--unlike", "red.png:1"], "cancel each other out"),
         (["--like", "red.png", "--offset", "9995"], "-k is 10: expected 1 to 5 after 9,995"),
         (["--like", "red.png", "--offset", "20000"], "--offset is 20,000: expected at most 9,999"),
         *(
             (["--like", "red.png", "--filter", where], f"--filter is {where!r}: expected a JSON object such as")
             for where in ("label", "[1]", '{"label": }')
         ),
-        (["--like", "red.png", "--filter", '{"colour": "red"}'], "columns that can be filtered: "),
-        (["--like", "red.png", "--filter", '{"label": 3}'], "weight (double)"),
+        (["--like", "red.png", "--filter", '{"colour": "red"}'], "filter: expected one of the columns image_id"),
+        (["--like", "red.png", "--filter", '{"label": 3}'], "expected text for $eq of column 'label' (string), got 3"),
         (["gone.jpg"], "gone.jpg: there is no such file"),
         (["note.jpg"], "expected a picture, but this looks like plain text"),
         (["--text", "  "], "text: expected words"),

@@ -16,7 +16,7 @@ from jobs.update import Update
 from jobs.values import DEMO_MODEL
 from tests.support.growing_cluster import growing_cluster
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(1800)]
 
 COUNT, BROKEN = 150, 20
 NPU: dict[str, dict[str, float]] = {"npu": {"CPU": 2, "npu": 1, "memory": 5 * 2**30}}

@@ -6,9 +6,10 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,6 @@ from tests.support.nights.fake_job import assert_gallery_is_embedded, embed
 
 pytestmark = [
     pytest.mark.ray,
-    pytest.mark.slow,
     pytest.mark.timeout(1800),
     # A node that is killed leaves the handles of its processes to the garbage collector.
     pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning"),
@@ -138,7 +138,7 @@ def here() -> str:
 class NotedModel(ModelSource):
     """Notes on which node a model is loaded, and of which code."""
 
-    log: str
+    log: str = ""
 
     def __call__(self) -> Embedder:
         if ray.is_initialized():
@@ -196,7 +196,8 @@ def test_rows_and_devices(three: Nodes, gallery: Gallery, tmp_path: Path, monkey
     monkeypatch.chdir(elsewhere)  # Ray adds the working directory to what workers import from
     log = tmp_path / "log"
 
-    monkeypatch.setattr("jobs.embedding.pipeline.ModelSource", partial(NotedModel, log=str(log)))
+    noting = SimpleNamespace(of=lambda *model, **more: replace(NotedModel.of(*model, **more), log=str(log)))
+    monkeypatch.setattr("jobs.embedding.pipeline.ModelSource", noting)
 
     def run(name: str, address: str | None, resources: dict[str, float]) -> tuple[Report, Collection]:
         spec = JobSpec(

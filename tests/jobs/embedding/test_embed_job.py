@@ -60,7 +60,7 @@ class TestEmbed:
     @pytest.mark.parametrize(
         ("load", "told"),
         [
-            pytest.param(WithoutMemory, "the device has no memory left", marks=pytest.mark.slow),
+            (WithoutMemory, "the device has no memory left"),
             (without_model, "there is no such model on this machine"),
         ],
     )

@@ -21,7 +21,7 @@ from jobs.demo.gallery import Gallery, make_gallery
 from jobs.embedding.here import blocks_here
 from jobs.embedding.pipeline import Blocks, Placement
 from jobs.embedding.report import BlockSummary
-from jobs.embedding.stages import DecodeSettings, fetch_and_decode
+from jobs.embedding.stages import DecodeSettings, fetch_and_decode, stop_decoders
 from jobs.errors import RayStartError, TooManyRejectsError
 from jobs.sources.listing import listing_table
 from jobs.spec import Resources
@@ -40,10 +40,16 @@ class Failing(FakeEmbedder):
         raise ModelError("the device has no memory left")
 
 
-def test_a_failure_ends_decoding_and_the_next_job_goes_on(gallery: Gallery, tmp_path: Path) -> None:
+def test_a_failure_ends_decoding_and_the_next_job_goes_on(
+    gallery: Gallery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped = list[DecodeSettings]()
+    monkeypatch.setattr("jobs.embedding.here.stop_decoders", stopped.append)
     with pytest.raises(ModelError, match="no memory left"):
         embed(gallery.folder, tmp_path / "c", load=Failing, blocks=blocks_here)
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("likeness-decode")]
+    assert len(stopped) == 1
+    stop_decoders(*stopped)
     collection = Collection.open(str(tmp_path / "c"))
     assert collection.runs() == []
     embed(gallery.folder, tmp_path / "c", blocks=blocks_here)

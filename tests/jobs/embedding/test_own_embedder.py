@@ -275,7 +275,6 @@ def test_vectors_of_a_class_are_imported(run: Run, embed: Callable[..., Result],
     assert ids(run("search", "c", "pictures/red.png", "--embedder", HISTOGRAM, "--format", "json"))[0] == "0"
 
 
-@pytest.mark.slow
 @pytest.mark.ray
 def test_a_histogram_on_ray(folder: Path, cluster: int) -> None:
     """Actors and replicas find the class by its name."""

@@ -141,7 +141,6 @@ class TestOnCluster:
         assert there.segments == here.segments
         assert collection.current() == there.version
 
-    @pytest.mark.slow
     def test_records_come_in_the_order_of_jobs_and_are_told_of(self, collection: Collection, tmp_path: Path) -> None:
         jobs = jobs_of(collection)[:2]
         notes = tmp_path / "notes"
@@ -153,7 +152,6 @@ class TestOnCluster:
         threads, pid = map(int, notes.read_text().split())
         assert (threads, pid != os.getpid()) == (task_cpus(jobs), True)
 
-    @pytest.mark.slow
     def test_an_error_arrives_as_itself(self, collection: Collection) -> None:
         vectors = unit_vectors(3) * np.array([[1], [2], [1]], np.float32)
         add_run(collection, rows(["good", "bad", "fine"], vectors))
@@ -177,7 +175,6 @@ class TestOnCluster:
         ):
             on_cluster([job, vast])
 
-    @pytest.mark.slow
     def test_a_killed_worker_costs_its_attempt_alone(self, collection: Collection, tmp_path: Path) -> None:
         first, second, *_ = jobs_of(collection)
         records = on_cluster([after(first, die, tmp_path / "notes"), second])
@@ -191,7 +188,6 @@ class TestOnCluster:
         assert build_index(collection, SETTINGS).version == "000003"
         assert [name[:6] for name in segment_folders(collection)] == ["000001"] * 2 + ["000002"] + ["000003"] * 4
 
-    @pytest.mark.slow
     def test_remains_that_a_bucket_does_not_remove_cost_nothing(
         self, collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -204,7 +200,6 @@ class TestOnCluster:
         assert record
         assert record.name == "000001-00-1"
 
-    @pytest.mark.slow
     def test_a_segment_that_workers_die_of_is_given_up(self, collection: Collection, tmp_path: Path) -> None:
         (job, *_) = jobs_of(collection)
         deadly = after(job, die, tmp_path / "notes", ATTEMPTS)
@@ -212,7 +207,6 @@ class TestOnCluster:
             on_cluster([deadly])
         assert (tmp_path / "notes").read_text() == "x" * ATTEMPTS
 
-    @pytest.mark.slow
     def test_ctrl_c_ends_what_runs(self, collection: Collection, tmp_path: Path) -> None:
         first, second, *_ = jobs_of(collection)
         notes = tmp_path / "notes"

@@ -96,13 +96,13 @@ def test_extensions_choose(tmp_path: Path) -> None:
 
 def test_files_that_may_be_pictures_of_other_kinds_are_told_of(tmp_path: Path) -> None:
     companions = ("notes.txt", "a.json", "a.xmp", "list.csv", ".DS_Store", "Thumbs.db", "b.png")
-    for name in ("a.jpg", "one.HEIC", "two.heic", "raw/one.cr2", "raw/scan", *companions):
+    for name in ("a.jpg", "one.PSD", "two.psd", "raw/one.x3f", "raw/scan", *companions):
         put(tmp_path / name)
     left_out = Counter[str]()
     assert ids(list_images(str(tmp_path), extensions=("jpg",), left_out=left_out)) == ["a.jpg"]
-    assert left_out == {"heic": 2, "cr2": 1, "": 1}
+    assert left_out == {"psd": 2, "x3f": 1, "": 1}
     assert left_out_warning(left_out).startswith(
-        "files of other kinds are left out, 4 in all: 2 heic, 1 without an extension, 1 cr2. Pictures among them"
+        "files of other kinds are left out, 4 in all: 2 psd, 1 without an extension, 1 x3f. Pictures among them"
     )
     many = Counter({f"kind{n}": 10 - n for n in range(9)})
     assert ", 3 kind7, …. Pictures" in left_out_warning(many)

@@ -58,8 +58,8 @@ def embedded_so_far(log: Path) -> int:
 @pytest.mark.parametrize(
     ("victims", "count"),
     [
-        pytest.param(ON_RAY, 300, marks=pytest.mark.slow),
-        pytest.param(HERE, 300, marks=pytest.mark.slow),
+        (ON_RAY, 300),
+        (HERE, 300),
         pytest.param(ON_RAY * 3, 900, marks=pytest.mark.long),
         pytest.param(CROSSWISE * 5, 900, marks=pytest.mark.long),
     ],

@@ -9,11 +9,13 @@ import pyarrow as pa
 from PIL import Image
 
 from api.search.engine import IndexSource
+from api.search.pictures import Pictures
 from api.search.service import SearchService
 from embedder.errors import FetchError
 from embedder.fake import FakeEmbedder
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from embedder.images.decode import decode_image
+from embedder.images.decoder_pool import DecodePool
 from embedder.protocol import Embedder
 from index.build.build_index import build_index
 from index.collection import Collection
@@ -98,6 +100,7 @@ def fake_service(
     embedder: Embedder | None = None,
     queries: Fetcher | dict[str, bytes] | None = None,
     pictures: Fetcher | dict[str, bytes] | None = None,
+    decoders: DecodePool | None = None,
     **more: Any,
 ) -> SearchService:
     """A service with the fake model; `queries` and `pictures` are what it can fetch, by default nothing."""
@@ -109,7 +112,7 @@ def fake_service(
         embedder=embedder or FakeEmbedder(),
         searcher=searcher,
         query_fetcher=fetcher(queries),
-        picture_fetcher=fetcher(pictures),
+        pictures=Pictures(fetcher(pictures), decoders or DecodePool()),
         **more,
     )
 

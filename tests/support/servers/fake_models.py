@@ -5,8 +5,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from api.compose import LoadModel
 from api.deployment.application import Models
+from api.search.engine import LoadModel
 from api.settings import ServeSettings
 from embedder.errors import ModelError
 from embedder.fake import FakeEmbedder

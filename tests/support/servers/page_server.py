@@ -43,17 +43,17 @@ class Site:
 
 
 @contextmanager
-def gallery_site(folder: Path, *, count: int, access: Access | None = None) -> Iterator[Site]:
+def gallery_site(folder: Path, *, count: int, access: Access | None = None, name: str = "collection") -> Iterator[Site]:
     """The demo's gallery of `count` pictures, embedded, indexed and served while the block lasts."""
     gallery = make_gallery(folder / "pictures", count=count, broken=0)
     embedder = ClipEmbedder.load(str(DEMO_MODEL), device="cpu")
-    _index(folder / "collection", gallery, embedder)
+    _index(folder / name, gallery, embedder)
     with scripted() as files:
         files.routes = {
             f"/{each.image_id}": answer((gallery.folder / each.image_id).read_bytes()) for each in gallery.exhibits
         }
         host = files.url.removeprefix("http://")
-        settings = ServeSettings(collection=str(folder / "collection"), allowed_hosts=frozenset({host}))
+        settings = ServeSettings(collection=str(folder / name), allowed_hosts=frozenset({host}))
         app = create_app(build_service(settings), limits=settings.limits(), access=access)
         with running(app) as url:
             yield Site(url=url, pictures_at=files.url, gallery=gallery, copied=gallery.exhibits[0].image_id)

@@ -6,35 +6,65 @@ Made by `python -m tests.support.servers.screenshots docs`.
 import shutil
 import sys
 import tempfile
+from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from playwright.sync_api import Browser, sync_playwright
 
+from api.compose import build_service
 from api.explore import Likeness
+from api.http.app import create_app
+from api.local import running
+from api.settings import ServeSettings
+from index.analysis.duplicate_plan import write_plan
 from index.analysis.neighbourhoods import neighbourhoods, principal_plane
-from jobs.demo.collection import make_demo_collection
+from index.search import Searcher
+from jobs.demo.collection import embed_here, make_demo_collection
+from jobs.duplicates.find import Finder
+from jobs.duplicates.signatures import SignatureReader
+from tests.support.pictures.copies import make_pictures
 from tests.support.servers.page_server import gallery_site
 
 _WIDE: Any = {"viewport": {"width": 1280, "height": 860}, "device_scale_factor": 1.5}
 _PHONE: Any = {"viewport": {"width": 390, "height": 844}, "device_scale_factor": 2, "is_mobile": True}
+_FILTERS = "/?text=red&filter=" + quote('{"label": {"$in": ["star", "heart"]}}')
 _SHOTS: list[tuple[str, Any, str]] = [
     ("page-light", _WIDE, "/?text=a+striped+red+star"),
     ("page-dark", _WIDE | {"color_scheme": "dark"}, "/?id={id}"),
+    ("page-filters", _WIDE, _FILTERS),
     ("page-phone", _PHONE, "/?text=a+dotted+blue+heart"),
 ]
 
 
 def web_page(browser: Browser, work: Path, folder: Path) -> None:
-    with gallery_site(work, count=400) as site:
+    with gallery_site(work, count=400, name="shapes") as site:
         for name, options, address in _SHOTS:
             page = browser.new_page(base_url=site.url, **options)
-            page.goto(address.format(id=site.gallery.exhibits[1].image_id))
+            page.goto(address.replace("{id}", site.gallery.exhibits[1].image_id))
             page.locator(".grid:not([aria-hidden]) .mat.here").first.wait_for()
+            if name == "page-filters":
+                page.get_by_text("Filters and options").click()
             page.wait_for_load_state("networkidle")
             page.wait_for_timeout(500)  # the pictures fade in
             page.screenshot(path=folder / f"{name}.png")
             page.close()
+
+
+def duplicates(browser: Browser, work: Path, folder: Path) -> None:
+    make_pictures(work)
+    collection = embed_here(work, work.parent / "copies-collection")
+    searcher = Searcher.open(collection)
+    with closing(SignatureReader()) as reader:
+        write_plan(collection, Finder(searcher=searcher, read=reader.read).plan())
+    settings = ServeSettings(collection=collection.location)
+    with running(create_app(build_service(settings))) as url:
+        page = browser.new_page(base_url=url, **_WIDE)
+        page.goto("/duplicates")
+        page.wait_for_load_state("networkidle")
+        page.wait_for_timeout(500)
+        page.screenshot(path=folder / "duplicates.png")
 
 
 def notebook(browser: Browser, work: Path, folder: Path) -> None:
@@ -55,4 +85,5 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as work, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"))
         web_page(browser, Path(work) / "site", Path(sys.argv[1]))
+        duplicates(browser, Path(work) / "copies", Path(sys.argv[1]))
         notebook(browser, Path(work) / "demo", Path(sys.argv[1]))

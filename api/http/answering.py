@@ -1,0 +1,91 @@
+"""Runs the parts of a search that may be slow outside the event loop, as many at once as there are places."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from anyio import CapacityLimiter, to_thread
+from fastapi import Request
+
+from api.documents import Embedded, SearchResponse
+from api.errors import Problem
+from api.http.middleware.admission import Slots, admit
+from api.http.responses import check_filter, redact, search_response, timing
+from api.observe.log import Stopwatch
+from api.search.engine import Engine
+from api.search.query import Part, Query
+from api.search.service import SearchService, Vector
+from api.settings import RequestLimits
+
+
+class Answering:
+    """Services for an event loop: pictures are fetched in threads of their own, all else in `max_searches` others.
+
+    `searching` has a place for each of these. A query that waits for a host takes none of them.
+    """
+
+    def __init__(self, limits: RequestLimits, searching: Slots) -> None:
+        self._locations = limits.show_locations
+        self._searching = searching
+        self._fetching = Slots(limits.max_url_fetches, "pictures are being fetched from other hosts")
+        self._fetchers = CapacityLimiter(limits.max_url_fetches)
+        self._searchers = CapacityLimiter(limits.max_searches)
+
+    def admit(self, request: Request, searches: Sequence[Sequence[Part]]) -> None:
+        """Raises Problem when there are too few places for a request with searches for these parts."""
+        admit(request, self._searching, len(searches))
+        if count := sum(part.to_fetch for parts in searches for part in parts):
+            self._fetching.require(count)
+
+    async def search(
+        self, query: Query, service: SearchService, engine: Engine, vectors: Sequence[Vector] | None = None
+    ) -> SearchResponse:
+        """With `vectors` of the query's parts, these are not embedded again."""
+        check_filter(query.options.get("filter"), engine.searcher.filterable, self._locations)
+        watch = Stopwatch()
+        if vectors is None:
+            query = replace(query, parts=await self.fetched(query.parts, service, engine, watch))
+        with self._searching.taking(), self._redacted(engine):
+            # The document of a thousand matches takes milliseconds; other requests need not wait for that.
+            return await to_thread.run_sync(
+                lambda: search_response(service.search(query, engine, watch, vectors), self._locations),
+                limiter=self._searchers,
+            )
+
+    async def vectors(self, query: Query, service: SearchService, engine: Engine, watch: Stopwatch) -> list[Vector]:
+        """The vectors of the query's parts, for other indexes of the same model."""
+        parts = await self.fetched(query.parts, service, engine, watch)
+        with self._searching.taking(), self._redacted(engine):
+            return await to_thread.run_sync(service.vectors, engine, parts, watch, limiter=self._searchers)
+
+    async def embed(self, part: Part, service: SearchService, engine: Engine) -> Embedded:
+        watch = Stopwatch()
+        (fetched,) = await self.fetched((part,), service, engine, watch)
+        with self._searching.taking(), self._redacted(engine):
+            vector = await to_thread.run_sync(service.embed, fetched, engine, watch, limiter=self._searchers)
+        return Embedded(ok=vector.tolist(), timing_ms=timing(watch.milliseconds()))
+
+    @contextmanager
+    def _redacted(self, engine: Engine) -> Iterator[None]:
+        """The model's own words, why it takes no text, may name its folder."""
+        try:
+            yield
+        except Problem as problem:
+            if problem.kind.slug != "text-not-supported":
+                raise
+            detail = redact(problem.detail, show=self._locations, places=(engine.embedder.identity.model_id,))
+            raise problem.saying(detail) from problem
+
+    async def fetched(
+        self, parts: tuple[Part, ...], service: SearchService, engine: Engine, watch: Stopwatch
+    ) -> tuple[Part, ...]:
+        count = sum(part.to_fetch for part in parts)
+        if not count:
+            return parts
+        fetches = (to_thread.run_sync(service.fetch, part, engine, limiter=self._fetchers) for part in parts)
+        with watch.stage("fetch"), self._fetching.taking(count):
+            found = await asyncio.gather(*fetches, return_exceptions=True)  # they take places until the last has ended
+        if failures := [each for each in found if isinstance(each, BaseException)]:
+            raise failures[0]
+        return tuple(each for each in found if isinstance(each, Part))

@@ -1,0 +1,40 @@
+"""The plan that `likeness duplicates` has written. Nothing is computed here, so searches do not wait for it."""
+
+from typing import Annotated
+
+from anyio import to_thread
+from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel, Field
+
+from api.http.problems import problem_docs
+from api.http.services import Services
+from api.settings import RequestLimits
+from index.analysis.duplicate_plan import PlannedGroup, PlanSummary, read_plan
+
+Offset = Annotated[int, Query(ge=0, le=10**9, description="how many groups to skip")]
+Limit = Annotated[int, Query(ge=1, le=100, description="how many groups to answer at most")]
+
+
+class DuplicatesOut(BaseModel):
+    plan: Annotated[PlanSummary | None, Field(description="null before `likeness duplicates` has written one")]
+    serving: Annotated[str, Field(description="the index version that this server answers from")]
+    groups: list[PlannedGroup]
+
+
+def duplicate_routes(services: Services, limits: RequestLimits) -> APIRouter:
+    """`GET /duplicates/plan`."""
+    router = APIRouter(tags=["images"])
+
+    @router.get(
+        "/duplicates/plan",
+        summary="Which duplicates to do without, as `likeness duplicates` has planned it",
+        responses=problem_docs("invalid-request", "internal"),
+    )
+    async def plan(request: Request, offset: Offset = 0, limit: Limit = 20) -> DuplicatesOut:
+        service, collection = await services.with_collection(request)
+        found = await to_thread.run_sync(read_plan, collection, offset, limit)
+        summary, groups = found or (None, [])
+        shown = groups if limits.show_locations else [group.without_locations() for group in groups]
+        return DuplicatesOut(plan=summary, serving=service.engine.searcher.version, groups=shown)
+
+    return router

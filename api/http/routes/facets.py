@@ -1,0 +1,53 @@
+"""The route of facets: which values images share, to narrow a search down by."""
+
+from typing import Final
+
+from anyio import to_thread
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from api.documents import FacetOut, FacetsOut, IndexOut
+from api.http.body import valid
+from api.http.openapi import parameters_of
+from api.http.problems import problem_docs
+from api.http.requests import FacetParameters
+from api.http.responses import check_filter, json_response
+from api.http.services import Services
+from api.search.service import facets_of
+from api.settings import RequestLimits
+from index.filters.facets import Counts
+from index.search import Searcher
+
+_MAX_VALUES: Final = 100  # of a column
+
+
+def facet_routes(services: Services, limits: RequestLimits) -> APIRouter:
+    """`GET /facets`."""
+    router = APIRouter(tags=["search"])
+
+    @router.get(
+        "/facets",
+        summary="The values that images share, and how many of those that pass a filter have each",
+        response_model=FacetsOut,
+        responses=problem_docs("invalid-request", "internal", "shard-unavailable"),
+        openapi_extra={"parameters": parameters_of(FacetParameters, limits)},
+    )
+    async def facets(request: Request) -> Response:
+        wanted = valid(dict(request.query_params), FacetParameters).filter
+        searcher = (await services.of(request)).engine.searcher
+        check_filter(wanted, searcher.filterable, limits.show_locations)
+        return json_response(_facets_out(searcher, await to_thread.run_sync(facets_of, searcher, wanted)))
+
+    return router
+
+
+def _facets_out(searcher: Searcher, counts: Counts) -> FacetsOut:
+    index = IndexOut(version=searcher.version, ntotal=searcher.ntotal)
+    columns = {
+        name: FacetOut(
+            values=[{"value": value, "count": count} for value, count in counter.most_common(_MAX_VALUES)],
+            others=max(0, len(counter) - _MAX_VALUES),
+        )
+        for name, counter in counts.values.items()
+    }
+    return FacetsOut(index=index, rows=counts.rows, columns=columns)

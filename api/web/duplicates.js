@@ -1,0 +1,77 @@
+// The page of duplicates: the plan that `likeness duplicates` has written, some groups at a time.
+
+import { duplicates } from "./api.js";
+import { byId, counted, element, plural } from "./elements.js";
+import { matted } from "./results.js";
+import { bytes } from "./subject.js";
+
+const PAGE = 20;
+const KINDS = {
+  identical_bytes: "The same file",
+  identical_pixels: "The same pixels",
+  re_encoded: "Re-encoded or resized",
+  cropped: "Cropped",
+  similar: "Similar",
+};
+const NO_PLAN = "Run “likeness duplicates” for this collection, then load this page again.";
+let shown = 0;
+
+async function showMore() {
+  const more = byId("more");
+  more.disabled = true;
+  try {
+    const { plan, serving, groups } = await duplicates(shown, PAGE);
+    byId("problem").replaceChildren();
+    byId("status").textContent = plan ? summary(plan, serving) : "";
+    if (!plan) byId("problem").replaceChildren(notice("No plan yet", NO_PLAN));
+    const items = groups.map(groupItem);
+    byId("groups").append(...items);
+    if (shown) items[0]?.querySelector("h2").focus();
+    shown += groups.length;
+    more.hidden = !plan || !groups.length || shown >= plan.groups;
+  } catch (error) {
+    byId("status").textContent = "";
+    const key = error.status === 401 ? " Enter a key on the search page first, then come back." : "";
+    byId("problem").replaceChildren(notice(error.title ?? "Something went wrong", error.message + key));
+  }
+  more.disabled = false;
+}
+
+const notice = (title, text) => element("div", { class: "notice" }, element("h2", {}, title), element("p", {}, text));
+
+function summary(plan, serving) {
+  const kinds = Object.entries(plan.duplicates).map(([kind, count]) => `${counted(count)} ${KINDS[kind].toLowerCase()}`);
+  const unread = Object.values(plan.unread).reduce((sum, count) => sum + count, 0);
+  return [
+    plan.groups ? `${plural(plan.groups, "group")}: ${kinds.join(", ")}` : "No duplicates were found.",
+    new Date(plan.created_at).toLocaleString("en", { dateStyle: "medium", timeStyle: "short" }),
+    unread ? `${plural(unread, "picture")} could not be read` : null,
+    plan.version === serving ? null : `made for version ${plan.version} of the index, now ${serving}`,
+  ].filter(Boolean).join(" · ");
+}
+
+function groupItem({ keep, duplicates: others }) {
+  const kept = judged(keep, element("h2", { tabIndex: -1 }, others[0].kind === "similar" ? "Best" : "Keep"));
+  kept.classList.add("keep");
+  const items = others.map((other) => {
+    const why = other.kind === "similar" ? `score ${other.score.toFixed(3)}` : `the kept one: ${other.why}`;
+    return element("li", {}, judged(other, element("h3", {}, KINDS[other.kind]), element("p", { class: "hint" }, why)));
+  });
+  return element("li", { class: "group" }, kept, element("ul", { class: "others", role: "list" }, ...items));
+}
+
+function judged(image, ...heading) {
+  const { image_id: id, width, height, format, size, exif, modified } = image;
+  const facts = [
+    width && `${counted(width)} × ${counted(height)}`,
+    format?.toUpperCase(),
+    size !== null && bytes(size),
+    exif && "EXIF",
+    modified && new Date(modified).toLocaleDateString("en", { dateStyle: "medium" }),
+  ];
+  return element("div", { class: "judged" }, matted(`picture?id=${encodeURIComponent(id)}`, 384, id), ...heading, element("p", {}, id),
+    element("p", { class: "hint" }, facts.filter(Boolean).join(", ")));
+}
+
+byId("more").addEventListener("click", showMore);
+showMore();

@@ -1,0 +1,71 @@
+// Pictures marked as to be like or unlike, until they are searched with.
+
+import { picture, showPicture } from "./api.js";
+import { byId, element, plural } from "./elements.js";
+import { queryLink } from "./facets.js";
+
+const THUMBNAIL = 96; // pixels a side
+const SIGNS = { like: "+", unlike: "−" };
+const SAID = { like: "More like", unlike: "Less like" };
+
+/** The marks of the pictures on the page. `onSearch` gets {like, unlike}: lists of ids. */
+export class Marks {
+  #marks = new Map(); // "like" or "unlike", by id
+  #bar = byId("mix");
+
+  constructor(onSearch) {
+    byId("mix-search").addEventListener("click", () => onSearch(this.#lists()));
+    byId("mix-clear").addEventListener("click", () => this.clear());
+  }
+
+  clear() {
+    this.#marks.clear();
+    for (const button of document.querySelectorAll(".mark")) button.ariaPressed = "false";
+    this.#tell();
+  }
+
+  /** The two buttons of a picture. */
+  buttons(id, name) {
+    const group = element("span", { class: "marks" });
+    group.append(...Object.keys(SIGNS).map((kind) => {
+      const label = `${SAID[kind]} ${name}`;
+      const button = element("button", { type: "button", value: kind, class: "mark", title: label }, SIGNS[kind]);
+      button.ariaLabel = label;
+      button.ariaPressed = String(this.#marks.get(id) === kind);
+      button.addEventListener("click", () => {
+        if (this.#marks.get(id) === kind) this.#marks.delete(id);
+        else this.#marks.set(id, kind);
+        const mark = this.#marks.get(id);
+        for (const each of group.children) each.ariaPressed = String(each.value === mark);
+        this.#tell();
+      });
+      return button;
+    }));
+    return group;
+  }
+
+  #lists() {
+    const of = (kind) => [...this.#marks].filter(([, mark]) => mark === kind).map(([id]) => id);
+    return { like: of("like"), unlike: of("unlike") };
+  }
+
+  #tell() {
+    const { like, unlike } = this.#lists();
+    const said = [like.length && `like ${plural(like.length, "picture")}`, unlike.length && `unlike ${unlike.length}`];
+    byId("mix-said").textContent = said.filter(Boolean).join(", ");
+    this.#bar.hidden = !this.#marks.size;
+  }
+}
+
+/** The pictures that a query is to be like or unlike, each with a link to the same query without it. */
+export function mixed(query) {
+  const items = Object.keys(SIGNS).flatMap((kind) => query[kind].map((id) => {
+    const img = element("img", { alt: "" });
+    showPicture(img, picture(`/picture?id=${encodeURIComponent(id)}`), THUMBNAIL);
+    const without = { ...query, [kind]: query[kind].filter((each) => each !== id) };
+    const link = queryLink(without, { class: `mixed-${kind}`, title: id }, img, `${SIGNS[kind]} ×`);
+    link.ariaLabel = `${SAID[kind]} ${id}: take it away`;
+    return element("li", {}, link);
+  }));
+  return items.length ? element("ul", { class: "mixed", role: "list", ariaLabel: "Mixed with" }, ...items) : null;
+}

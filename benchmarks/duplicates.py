@@ -1,0 +1,171 @@
+"""Finds planted duplicates of each kind among drawn pictures: `python -m benchmarks.duplicates [--quick]`.
+
+Copies are made of some of 2,000 pictures: the same bytes, the same pixels as PNG, re-encoded as JPEG at quality 60 to
+95, resized by 0.35 to 2, and cropped by 3%: at both ends of each side, at one, or anywhere. Among them are similar
+scenes that are no copies: the same drawing with another colour, pattern or shape, the same subject drawn again, and the
+next picture of a camera that turns. The demo model proposes the pairs, whose vectors lie close together.
+"""
+
+import argparse
+import io
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from PIL import Image
+
+from benchmarks.common.report import Report
+from index.analysis.duplicate_plan import DuplicatePlan
+from index.search import Searcher
+from jobs.demo.collection import embed_here
+from jobs.demo.drawing import COLOURS, PATTERNS, SHAPES, Subject, draw, random_subject
+from jobs.duplicates.find import Finder
+from jobs.duplicates.signatures import SignatureReader
+
+Numbers = np.random.Generator
+Box = tuple[float, float, float, float]
+COPIES: Final = ("identical_bytes", "identical_pixels", "re_encoded", "resized", "cropped")
+SCENES: Final = ("colour", "pattern", "shape", "again", "turned")
+ORIGINALS, PLANTED = 2_000, 100
+
+
+def encoded(picture: Image.Image, form: str, **options: Any) -> bytes:
+    target = io.BytesIO()
+    picture.save(target, form, **options)
+    return target.getvalue()
+
+
+def part(picture: Image.Image, box: Box) -> Image.Image:
+    width, height = picture.size
+    left, top, right, bottom = (round(share * side) for share, side in zip(box, (width, height) * 2, strict=True))
+    return picture.crop((left, top, right, bottom))
+
+
+def crop_box(numbers: Numbers, number: int) -> Box:
+    x, y = numbers.uniform(0, 0.03, 2)
+    return ((0.03, 0.03, 0.97, 0.97), (0.03, 0.0, 1.0, 1.0), (0.0, 0.0, 1.0, 0.97), (x, y, x + 0.97, y + 0.97))[
+        number % 4
+    ]
+
+
+def copy(kind: str, data: bytes, numbers: Numbers, number: int) -> bytes:
+    """A copy of a JPEG file."""
+    picture = Image.open(io.BytesIO(data))
+    quality = int(numbers.integers(60, 96))
+    match kind:
+        case "identical_bytes":
+            return data
+        case "identical_pixels":
+            return encoded(picture, "PNG", compress_level=1)
+        case "resized":
+            by = numbers.uniform(0.35, 2)
+            size = round(picture.width * by), round(picture.height * by)
+            return encoded(picture.resize(size, Image.Resampling.LANCZOS), "JPEG", quality=quality)
+        case "cropped":
+            return encoded(part(picture, crop_box(numbers, number)), "JPEG", quality=quality)
+        case _:
+            return encoded(picture, "JPEG", quality=quality)
+
+
+def scene(kind: str, subject: Subject, size: tuple[int, int], seed: int, numbers: Numbers) -> Image.Image:
+    """A picture that is similar to `draw(subject, size, default_rng(seed))`, and no copy."""
+    other: dict[str, Callable[[], Any]] = {
+        "colour": lambda: next(name for name in numbers.permutation(list(COLOURS)) if name != subject.colour),
+        "pattern": lambda: next(name for name in numbers.permutation(PATTERNS) if name != subject.pattern),
+        "shape": lambda: next(name for name in numbers.permutation(SHAPES) if name != subject.shape),
+    }
+    if kind in other:
+        return draw(replace(subject, **{kind: str(other[kind]())}), size, np.random.default_rng(seed))
+    if kind == "again":
+        return draw(subject, size, numbers)
+    x, y = numbers.uniform(0.04, 0.08, 2)
+    return part(draw(subject, size, np.random.default_rng(seed)), (x, y, x + 0.92, y + 0.92))
+
+
+def plant(folder: Path, originals: int, planted: int) -> dict[str, str]:
+    """Draw the pictures into `folder`; returns of each id that is no original what it is, a kind of copy or scene."""
+    folder.mkdir()
+    kinds: dict[str, str] = {}
+    every = (*COPIES, *SCENES)
+    for number in range(originals):
+        numbers = np.random.default_rng((19, number))
+        subject, seed = random_subject(numbers), int(numbers.integers(2**31))
+        size = int(numbers.integers(240, 640)), int(numbers.integers(240, 640))
+        kind = every[number % len(every)] if number < planted * len(every) else ""
+        picture = draw(subject, size, np.random.default_rng(seed))
+        if kind == "turned":
+            picture = part(picture, (0.0, 0.0, 0.92, 0.92))
+        data = encoded(picture, "JPEG", quality=94)
+        (folder / f"{number:05}.jpg").write_bytes(data)
+        if not kind:
+            continue
+        if kind in COPIES:
+            made = copy(kind, data, numbers, number // len(every))
+        else:
+            made = encoded(scene(kind, subject, size, seed, numbers), "JPEG", quality=int(numbers.integers(60, 96)))
+        name = f"{number:05}-{kind}.{'png' if kind == 'identical_pixels' else 'jpg'}"
+        (folder / name).write_bytes(made)
+        kinds[name] = kind
+    return kinds
+
+
+def found_pairs(plan: DuplicatePlan) -> dict[tuple[str, str], str]:
+    """The kind of each pair of a duplicate and the picture to keep, smaller id first."""
+    pairs = [(group.keep.image_id, duplicate) for group in plan.found for duplicate in group.duplicates]
+    return {(min(keep, other.image_id), max(keep, other.image_id)): other.kind for keep, other in pairs}
+
+
+def judge(report: Report, planted: dict[str, str], found: dict[tuple[str, str], str]) -> None:
+    """Precision and recall of each kind, and what became of the similar scenes."""
+    pairs = {(name, f"{name[:5]}.jpg"): kind for name, kind in planted.items()}  # "-" comes before "."
+    expected = {pair: "re_encoded" if kind == "resized" else kind for pair, kind in pairs.items() if kind in COPIES}
+    rows = []
+    for kind in COPIES:
+        reported = "re_encoded" if kind == "resized" else kind
+        wanted = [pair for pair, planted_kind in pairs.items() if planted_kind == kind]
+        said = [pair for pair, found_kind in found.items() if found_kind == reported]
+        right = sum(expected.get(pair) == reported for pair in said)
+        recall = sum(found.get(pair) == reported for pair in wanted) / len(wanted)
+        rows.append({"kind": kind, "planted": len(wanted), "recall": recall, "precision": right / max(1, len(said))})
+        report.at_least(f"{kind}: recall", recall, 0.99)
+        report.at_least(f"{kind}: precision", right / max(1, len(said)), 0.99)
+    report.table("copies", rows)
+    scenes = [(kind, found.get(pair, "no pair")) for pair, kind in pairs.items() if kind in SCENES]
+    outcomes = Counter(scenes).items()
+    report.table(
+        "similar scenes", [{"scene": kind, "taken for": taken, "": count} for (kind, taken), count in outcomes]
+    )
+    wrong = {" ".join(pair): kind for pair, kind in found.items() if kind != "similar" and expected.get(pair) != kind}
+    missed = {
+        " ".join(pair): f"{kind}, not {found.get(pair)}" for pair, kind in expected.items() if found.get(pair) != kind
+    }
+    report.keep("wrong", wrong)
+    report.keep("missed", missed)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="400 pictures, 20 of each kind")
+    quick = parser.parse_args().quick
+    report = Report("duplicates")
+    with tempfile.TemporaryDirectory() as name, closing(SignatureReader()) as reader:
+        folder = Path(name)
+        planted = plant(folder / "pictures", *((400, 20) if quick else (ORIGINALS, PLANTED)))
+        searcher = Searcher.open(embed_here(folder / "pictures", folder / "collection"))
+        started = time.perf_counter()
+        plan = Finder(searcher=searcher, read=reader.read, min_score=0.995).plan()
+        seconds = time.perf_counter() - started
+        judge(report, planted, found_pairs(plan))
+        report.values("speed", {"pictures": searcher.ntotal, "seconds": seconds, "unread": sum(plan.unread.values())})
+    return report.conclude()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,84 @@
+"""What tells whether two files hold the same picture: a digest of its pixels, and the picture in small."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from PIL import Image
+from PIL.ExifTags import IFD, Base
+
+from embedder.images.decode import CropSpec, opened, render, upright
+from embedder.images.formats import picture_format
+from embedder.images.limits import ImageLimits
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+_STRIP: Final = 2**20  # pixels that are converted at a time
+_EIGHT_BITS: Final = frozenset({"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX"})
+_LOSSLESS: Final = frozenset({"PNG", "GIF", "BMP", "RAW"})
+_CAMERA_TAGS: Final = {Base.Make, Base.Model, Base.DateTime, IFD.Exif, IFD.GPSInfo}
+"""An orientation, or the sizes that a TIFF keeps there, would be no loss."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signature:
+    """`pixels` are the whole picture squashed into `(side, side, 3)` RGB. Equal digests: the same pixels as displayed.
+
+    `digest` is None for an animation, of which more than the first frame counts. `exif`: whether the file says what
+    took the picture, when or where.
+    """
+
+    digest: str | None
+    lossless: bool
+    exif: bool
+    pixels: npt.NDArray[np.uint8]
+
+
+def signature(data: bytes, side: int, *, limits: ImageLimits) -> tuple[dict[str, Any], bytes]:
+    """The facts and the pixels of a `Signature`; raises `ImageError`. Without NumPy, as `decode_rgb`."""
+    with opened(data, limits) as (image, read):
+        whole = CropSpec(side=side, shortest_edge=None)
+        rgb, _ = render(image, read, limits, whole.fit, Image.Resampling.BICUBIC, margin=None)
+        facts = {
+            "digest": None if _is_animation(image) else _digest(upright(image)),
+            "lossless": _is_lossless(image, data),
+            "exif": _has_exif(image),
+        }
+        return facts, rgb.tobytes()
+
+
+def _digest(image: Image.Image) -> str:
+    """Of size and pixels; formats and palettes that show the same agree."""
+    mode = "RGBA" if image.mode in _EIGHT_BITS else image.mode
+    digest = hashlib.blake2b(f"{mode} {image.width}x{image.height} ".encode(), digest_size=16)
+    rows = max(1, _STRIP // image.width)
+    for top in range(0, image.height, rows):
+        strip = image.crop((0, top, image.width, min(top + rows, image.height)))
+        digest.update((strip.convert("RGBA") if mode == "RGBA" else strip).tobytes())
+    return digest.hexdigest()
+
+
+def _is_animation(image: Image.Image) -> bool:
+    # An MPO, as telephones write it, has views of the same moment.
+    return image.format != "MPO" and bool(getattr(image, "is_animated", False))
+
+
+def _is_lossless(image: Image.Image, data: bytes) -> bool:
+    match picture_format(data):
+        case "WEBP":
+            return b"VP8L" in data[:4096]
+        case "TIFF":
+            return image.info.get("compression") not in ("jpeg", "tiff_jpeg", "webp")
+        case name:
+            return name in _LOSSLESS
+
+
+def _has_exif(image: Image.Image) -> bool:
+    try:
+        return not _CAMERA_TAGS.isdisjoint(image.getexif())
+    except Exception:  # broken metadata must not cost the picture
+        return False

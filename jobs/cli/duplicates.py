@@ -1,0 +1,106 @@
+"""The command `duplicates`. `app` registers it."""
+
+import csv
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.markup import escape
+
+from index.errors import CollectionError
+from jobs.cli.options import CollectionArgument, errors, open_collection, show
+from jobs.errors import UsageError
+
+if TYPE_CHECKING:
+    from index.analysis.duplicate_plan import DuplicatePlan, Kind
+    from jobs.duplicates.move import Moved
+
+
+def duplicates(
+    collection: CollectionArgument,
+    kinds: Annotated[
+        str | None,
+        typer.Option(help="identical_bytes, identical_pixels, re_encoded, cropped, similar: some of these, or all."),
+    ] = None,
+    min_score: Annotated[float, typer.Option(min=-1, max=1, help="Minimum cosine of similar images.")] = 0.98,
+    max_difference: Annotated[
+        float, typer.Option(min=0, max=1, help="Maximum difference of the pixels of re_encoded and cropped copies.")
+    ] = 0.065,
+    move_to: Annotated[
+        Path | None, typer.Option(help="Move the files of all duplicates but similar ones into this folder.")
+    ] = None,
+    undo: Annotated[Path | None, typer.Option(help="Move the files back that this log of --move-to names.")] = None,
+    output: Annotated[
+        Literal["table", "csv", "json"], typer.Option("--format", help="A table for people; CSV or JSON for programs.")
+    ] = "table",
+) -> None:
+    """Plan which duplicates to do without: identical bytes or pixels, re-encoded, resized or cropped ones; and list
+    similar images. Nothing is deleted. A server shows the plan at /duplicates.
+
+    Examples: `likeness duplicates my-collection`, `likeness duplicates my-collection --kinds similar --min-score 0.99`,
+    `likeness duplicates my-collection --move-to set-aside`,
+    `likeness duplicates my-collection --undo set-aside/moved.jsonl`
+    """
+    from index.analysis.duplicate_plan import write_plan
+    from jobs.cli.tables.duplicates import csv_rows, plan_table
+    from jobs.duplicates.move import LOG, move_duplicates, undo_moves
+
+    if undo is not None:
+        if move_to is not None:
+            raise UsageError("expected one of --move-to and --undo")
+        _report(undo_moves(undo), "moved back")
+        return
+    plan = _plan(collection, parse_kinds(kinds), min_score, max_difference)
+    try:
+        write_plan(open_collection(collection), plan)
+    except (OSError, CollectionError) as error:  # it may not be ours to write to
+        errors.print(f"[yellow]the plan is not kept for the server:[/yellow] {escape(str(error))}", soft_wrap=True)
+    if output == "csv":
+        csv.writer(sys.stdout).writerows(csv_rows(plan))
+    else:
+        show(output, plan.model_dump(mode="json"), lambda: plan_table(plan))
+    if move_to is not None:
+        then = f"; `--undo {move_to / LOG}` moves them back, and `likeness reembed` takes them out of the collection"
+        _report(move_duplicates(plan, move_to), "moved", then)
+
+
+def parse_kinds(text: str | None) -> "Sequence[Kind]":
+    from index.analysis.duplicate_plan import KINDS
+
+    names = [part.strip() for part in text.split(",")] if text is not None else KINDS
+    if unknown := [name for name in names if name not in KINDS]:
+        raise UsageError(f"--kinds names {', '.join(unknown) or 'none'}: expected some of {', '.join(KINDS)}")
+    return [kind for kind in KINDS if kind in names]
+
+
+def _plan(collection: str, kinds: "Sequence[Kind]", min_score: float, max_difference: float) -> "DuplicatePlan":
+    from index.search.searcher import open_last_good
+    from jobs.duplicates.find import Finder
+    from jobs.duplicates.signatures import SignatureReader
+
+    with errors.status("opening the index") as status, closing(SignatureReader()) as reader:
+        return Finder(
+            searcher=open_last_good(open_collection(collection)),
+            read=reader.read,
+            kinds=kinds,
+            min_score=min_score,
+            max_difference=max_difference,
+            progress=lambda what, done, total: status.update(f"{done:,} of {total:,} {what}"),
+        ).plan()
+
+
+def _report(moved: "Moved", what: str, then: str = "") -> None:
+    """On stderr, because stdout may be CSV; exit code 1 if a file was refused."""
+    alike: dict[str, list[str]] = {}
+    for name, why in moved.refused.items():
+        alike.setdefault(why, []).append(name)
+    for why, (name, *others) in alike.items():
+        names = f"{name} and {len(others):,} more" if others else name
+        errors.print(f"[yellow]not {what}:[/yellow] {escape(names)}: {escape(why)}", soft_wrap=True, highlight=False)
+    done = f"{len(moved.files):,} files {what}"
+    errors.print(escape(done + (then if moved.files else "")), soft_wrap=True, highlight=False)
+    if moved.refused:
+        raise typer.Exit(1)

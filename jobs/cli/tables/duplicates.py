@@ -1,0 +1,51 @@
+"""The plan of duplicates as a table for the terminal and as rows of CSV, with all its groups."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich.console import Group
+
+from index.analysis.duplicate_plan import DuplicatePlan, PlannedImage
+from jobs.cli.tables.text_table import TextTable, human_size
+
+_FACTS = ("image_id", "width", "height", "format", "size", "exif", "modified", "uri")
+
+
+def plan_table(plan: DuplicatePlan) -> Group:
+    """A line for each duplicate, below a line of the picture to keep, or of the best of similar ones."""
+    rows = []
+    for number, group in enumerate(plan.found, 1):
+        first = "best" if group.duplicates[0].kind == "similar" else "keep"
+        rows.append((str(number), first, group.keep.image_id, _facts(group.keep), ""))
+        rows += [("", each.kind, each.image_id, _facts(each), each.why) for each in group.duplicates]
+    table = TextTable(("group", "", "image", "picture", "kept because of"), rows)
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in plan.duplicates.items())
+    total = f"{plan.groups:,} groups: {kinds}" if plan.found else "no duplicates"
+    unread = ", ".join(f"{count:,} {reason}" for reason, count in plan.unread.items())
+    more = [f"pictures that could not be read, and were not compared: {unread}"] if unread else []
+    return Group(*([table] if plan.found else []), total, *more)
+
+
+def csv_rows(plan: DuplicatePlan) -> Iterator[list[Any]]:
+    """The header, then a row for each image; the first of a group has the kind "keep"."""
+    yield ["group", "kind", "kept_because_of", "difference", "score", *_FACTS]
+    for number, group in enumerate(plan.found, 1):
+        yield [number, "keep", "", "", "", *_columns(group.keep)]
+        for each in group.duplicates:
+            yield [number, each.kind, each.why, each.difference, each.score, *_columns(each)]
+
+
+def _columns(image: PlannedImage) -> list[Any]:
+    facts = image.model_dump(mode="json")
+    return [facts[name] for name in _FACTS]
+
+
+def _facts(image: PlannedImage) -> str:
+    parts = (
+        f"{image.width} × {image.height}" if image.width else None,
+        image.format,
+        human_size(image.size) if image.size is not None else None,
+        "EXIF" if image.exif else None,
+        f"{image.modified:%Y-%m-%d}" if image.modified else None,
+    )
+    return ", ".join(filter(None, parts))

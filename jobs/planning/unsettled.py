@@ -1,0 +1,33 @@
+"""Files that may be half written."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from index.collection.collection import Snapshot
+
+_CHANGES = ("size", "modified", "etag")
+
+
+def hold_back(listing: pa.Table, snapshot: Snapshot, settle_s: float) -> tuple[pa.Table, int]:
+    """The listing as if files had not changed that did so within `settle_s` seconds, and how many these are.
+
+    New ones are left out; others have what their live rows say of them. Times in the future come from another clock,
+    and say nothing.
+    """
+    now = datetime.now(UTC)
+    since = pc.greater(listing["modified"], pa.scalar(now - timedelta(seconds=settle_s), listing["modified"].type))
+    until = pc.less_equal(listing["modified"], pa.scalar(now, listing["modified"].type))
+    young: Any = pc.fill_null(pc.and_(since, until), pa.scalar(False))
+    count = int(pc.sum(young).as_py() or 0)
+    if not count:
+        return listing, 0
+    rows = snapshot.live().read(["image_id", *_CHANGES])
+    at = pc.index_in(listing["image_id"], rows["image_id"])
+    for name in _CHANGES:
+        column = listing.column_names.index(name)
+        before = pc.if_else(young, rows[name].take(at), listing[name])
+        listing = listing.set_column(column, listing.schema.field(name), before)
+    return listing.filter(pc.or_(pc.invert(young), pc.is_valid(at))), count

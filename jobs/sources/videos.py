@@ -1,0 +1,77 @@
+"""Videos: a row for each frame that shows something new, named by its time."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from importlib.util import find_spec
+from pathlib import PurePosixPath
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from embedder.errors import FetchError, Rejected
+from embedder.fetch import Fetcher
+from index.collection.rows import TEXT
+from index.storage.picture_reader import PictureReader
+from jobs.errors import SourceError
+from jobs.sources.files import SourceFile
+from jobs.sources.listing import UNREADABLE, Refused, listing_table
+
+_MARK = "#t="
+Frames: TypeAlias = Mapping[str, Sequence[Mapping[str, Any]]]
+ListedFrames: TypeAlias = Callable[[], Frames]
+"""Rows of frames that are known already, with `uri`, `size`, `modified` and `etag`, by the uri of their video."""
+
+
+def frames_of(rows: pa.Table) -> Frames:
+    """Those among the rows that are frames of videos."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    rows = rows.filter(pc.match_substring_regex(rows["uri"], rf"{_MARK}[0-9.]+$"))
+    for row in rows.to_pylist():
+        found.setdefault(row["uri"].rpartition(_MARK)[0], []).append(row)
+    return found
+
+
+def list_videos(files: Sequence[SourceFile], listed_frames: ListedFrames) -> tuple[list[pa.Table], list[Refused]]:
+    """The frames of each video, and the videos that are refused. Those of an unchanged video are as they are known."""
+    if not files:
+        return [], []
+    if find_spec("av") is None:
+        raise SourceError(f"{files[0].uri} is a video: install likeness[video] to take its frames")
+    list_one = partial(_list_video, Fetcher(buckets=PictureReader()), listed_frames())
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        found = list(pool.map(list_one, files))
+    tables = [each for each in found if isinstance(each, pa.Table)]
+    return tables, [each for each in found if isinstance(each, Refused)]
+
+
+def _list_video(fetcher: Fetcher, known: Frames, file: SourceFile) -> pa.Table | Refused:
+    rows = known.get(file.uri, [])
+    if rows and all(_is_unchanged(row, file) for row in rows):
+        return _frames(file, sorted((row["uri"].rpartition(_MARK)[2] for row in rows), key=float))
+    try:
+        return _frames(file, [f"{time:.3f}".rstrip("0").rstrip(".") for time in fetcher.frame_times(file.uri)])
+    except Rejected as error:
+        # Of one that may be read later the frames are unknown, rather than gone.
+        reason = UNREADABLE if error.retryable or isinstance(error, FetchError) else error.reason
+        name, uri, size, modified = file.name, file.uri, file.size, file.modified
+        return Refused(image_id=name, uri=uri, reason=reason, message=error.message, size=size, modified=modified)
+
+
+def _is_unchanged(row: Mapping[str, Any], file: SourceFile) -> bool:
+    names = ("size", "etag") if file.etag else ("size", "modified", "etag")
+    return all(row[name] == getattr(file, name) for name in names)
+
+
+def _frames(file: SourceFile, times: Sequence[str]) -> pa.Table:
+    columns: dict[str, list[Any]] = {
+        "image_id": [f"{file.name}{_MARK}{time}" for time in times],
+        "uri": [f"{file.uri}{_MARK}{time}" for time in times],
+        "size": [file.size] * len(times),
+        "modified": [file.modified] * len(times),
+        "etag": [file.etag] * len(times),
+    }
+    label = PurePosixPath(file.name).parent.name or None
+    return listing_table(columns, {"label": pa.array([label] * len(times), TEXT)})

@@ -1,0 +1,329 @@
+"""Several collections on one server: each answers for itself, is opened and closed by need, and breaks alone."""
+
+import gc
+import shutil
+import time
+import weakref
+from base64 import b64encode
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from api.access.keys import KeyRing, KeyScope, add_key
+from api.client import LikenessClient
+from api.compose import build_collections
+from api.http.app import create_app
+from api.local import running
+from api.search.collections import Collections
+from api.settings import Access, RequestLimits, ServeSettings
+from index.collection import Collection
+from index.collection.find import find_collections
+from index.errors import CollectionError, NotACollectionError
+from tests.support.collections.several import Loader, damage, make_several, own_colour, picture_of
+from tests.support.collections.small_collection import png
+from tests.support.servers.clients import on_this_machine, told
+
+NAMES = ["art", "birds", "cats", "dogs"]
+
+
+@pytest.fixture(scope="module")
+def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of four collections: `cats` is damaged, `dogs` has another model."""
+    folder = tmp_path_factory.mktemp("several")
+    make_several(folder, NAMES, other=["dogs"])
+    damage(folder / "cats")
+    return folder
+
+
+@pytest.fixture
+def folder(unchanged: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(unchanged, tmp_path / "several")
+
+
+def served(folder: Path, loader: Loader | None = None, **settings: Any) -> Collections:
+    return build_collections(
+        ServeSettings(collection=str(folder), **{"swap_interval_s": 0.05, **settings}),
+        load_model=(loader or Loader()).load,
+    )
+
+
+@pytest.fixture
+def client(unchanged: Path) -> Iterator[TestClient]:
+    with on_this_machine(create_app(served(unchanged))) as client:
+        yield client
+
+
+def search(client: TestClient, prefix: str, colour: tuple[int, int, int], **more: Any) -> Any:
+    files = {"image": ("query", png(colour))}
+    return client.post(f"{prefix}/search", files=files, data={"k": "1", **more})
+
+
+def test_each_collection_answers_below_its_name_and_the_first_without_one(client: TestClient) -> None:
+    for name in ("", "art", "birds", "dogs"):
+        prefix, name = f"/collections/{name}" if name else "", name or "art"
+        found = search(client, prefix, own_colour(name, 0)).json()
+        assert [match["metadata"]["collection"] for match in found["matches"]] == [name]
+        assert found["matches"][0]["score"] == pytest.approx(1.0, abs=1e-5)
+        # Ids are the same everywhere, pictures are not.
+        assert client.get(prefix + found["matches"][0]["picture"]).content == picture_of(name, 0)
+        assert client.get(f"{prefix}/image?id=0.png").json()["metadata"] == {"collection": name}
+        assert client.get(f"{prefix}/index").json()["ntotal"] == 3
+        assert client.get(f"{prefix}/index/versions").json()["versions"][0]["serving"] is True
+        assert client.get(f"{prefix}/readyz").json()["status"] == "ready"
+
+
+def test_the_page_and_the_documentation_are_below_each_name(client: TestClient) -> None:
+    page = client.get("/collections/birds/")
+    assert page.content == client.get("/").content
+    assert client.get("/collections/birds/web/main.js").status_code == 200
+    assert client.get("/collections/birds/docs").status_code == 200
+    assert client.get("/collections/birds/openapi.json").json()["servers"] == [{"url": "/collections/birds"}]
+    assert "servers" not in client.get("/openapi.json").json()
+    slash_left_out = client.get("/collections/birds?text=star", follow_redirects=False)
+    assert slash_left_out.headers["location"] == "./birds/?text=star"
+
+
+def test_a_broken_collection_says_why_and_leaves_the_others_alone(client: TestClient) -> None:
+    for call in (search(client, "/collections/cats", (1, 2, 3)), client.get("/collections/cats/index")):
+        assert told(call) == (503, "collection-unavailable")
+        assert "has been altered" in call.json()["detail"]
+    listed = {each["name"]: each for each in client.get("/collections").json()["collections"]}
+    assert [listed[name]["state"] for name in NAMES] == ["closed", "closed", "unavailable", "closed"]
+    assert "has been altered" in listed["cats"]["failure"]
+    assert search(client, "/collections/birds", (1, 2, 3)).status_code == 200
+    assert client.get("/readyz").status_code == 200
+
+
+def test_the_list_says_what_there_is_without_opening_it(client: TestClient, unchanged: Path) -> None:
+    search(client, "/collections/birds", (1, 2, 3))
+    first, second, _, last = client.get("/collections").json()["collections"]
+    assert (first["state"], second["state"]) == ("closed", "open")
+    assert {**first, "state": "open", "name": "birds", "path": "/collections/birds/"} == second
+    assert (first["ntotal"], first["version"], first["failure"]) == (3, "000001", None)
+    assert first["model"]["fingerprint"] != last["model"]["fingerprint"]
+    below = client.get("/collections/birds/collections").json()  # so that the page finds it at one relative address
+    assert [each["name"] for each in below["collections"]] == NAMES
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "problem"),
+    [
+        ("/collections/zebras/index", 404, "collection-not-found"),
+        ("/collections/zebras/picture?id=0.png", 404, "collection-not-found"),
+        ("/collections/../art/index", 404, "not-found"),
+        ("/collections/art/collections/birds/index", 404, "not-found"),
+        ("/collections//index", 404, "not-found"),
+        ("/collections/art/nothing", 404, "not-found"),
+    ],
+)
+def test_what_is_not_there(client: TestClient, path: str, status: int, problem: str) -> None:
+    assert told(client.get(path)) == (status, problem)
+
+
+def test_a_reason_keeps_locations_to_itself(unchanged: Path) -> None:
+    with TestClient(create_app(served(unchanged), limits=RequestLimits(show_locations=False))) as client:
+        client.get("/collections/cats/index")
+        said = client.get("/collections/cats/index").text + client.get("/collections").text
+    assert "altered" in said
+    assert str(unchanged) not in said
+
+
+# Several at once
+
+
+def merged(client: TestClient, **body: Any) -> Any:
+    return client.post("/search/collections", json=body)
+
+
+def test_a_search_of_several_merges_by_score(client: TestClient) -> None:
+    alone = [
+        (match["score"], name)
+        for name in ("art", "birds")
+        for match in client.post(f"/collections/{name}/search", json={"text": "star", "k": 3}).json()["matches"]
+    ]
+    answer = merged(client, collections=["art", "birds"], text="star", k=6).json()
+    assert [(match["score"], match["collection"]) for match in answer["matches"]] == sorted(alone, reverse=True)
+    page = merged(client, collections=["art", "birds"], text="star", k=2, offset=3).json()
+    assert page["matches"] == answer["matches"][3:5]
+    assert answer["searched"] == {"rows": 6, "of": 6}
+    assert answer["indexes"].keys() == {"art", "birds"}
+    best = answer["matches"][0]
+    assert client.get(best["picture"]).content == picture_of(best["collection"], int(best["image_id"][0]))
+
+
+def test_matches_of_several_are_those_of_each(client: TestClient) -> None:
+    """Also their percentiles, which depend on the kind of the query: it is not lost when one model embeds for all."""
+    picture = b64encode(png(own_colour("art", 0))).decode()
+    for asked in ({"image": picture}, {"image": picture, "min_percentile": 50}, {"queries": [{"image": picture}] * 2}):
+        alone = client.post("/search", json=asked).json()["matches"]
+        assert alone[0]["percentile"] is not None
+        found = merged(client, collections=["art"], **asked).json()["matches"]
+        assert found == [
+            match | {"collection": "art", "picture": f"/collections/art{match['picture']}"} for match in alone
+        ]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        ({"collections": ["art", "dogs"], "text": "star"}, 422, "collections of one model"),
+        ({"collections": ["art", "cats"], "text": "star"}, 503, "has been altered"),
+        ({"collections": ["art", "zebras"], "text": "star"}, 404, "no collection"),
+        ({"collections": [], "text": "star"}, 422, "a list that is not empty"),
+        ({"text": "star"}, 422, "collections: expected a value"),
+        ({"collections": ["art"], "id": "0.png"}, 422, "exactly one of url, image, text, embedding and queries"),
+        ({"collections": ["art"], "queries": [{"id": "0.png"}]}, 422, "an id belongs to one collection"),
+        ({"collections": ["art"], "text": "star", "k": 0}, 422, "k: expected"),
+        ({"collections": ["art"], "text": "star", "filter": {"page": 1}}, 422, "in art: filter: expected one of"),
+        ({"collections": ["art"], "text": "star", "diversity": 0.5}, 422, "diversity: expected none"),
+        (["art"], 422, "expected an object"),
+    ],
+)
+def test_what_a_search_of_several_refuses(client: TestClient, body: Any, status: int, said: str) -> None:
+    answer = client.post("/search/collections", json=body)
+    assert answer.status_code == status
+    assert said in answer.json()["detail"]
+
+
+# Keys
+
+
+def test_a_key_may_be_for_some_collections_only(unchanged: Path, tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    keys = {
+        "birds": add_key(file, "birds", KeyScope.admin, ["birds"]),
+        "both": add_key(file, "both", KeyScope.search, ["art", "birds"]),
+        "all": add_key(file, "all", KeyScope.search),
+    }
+    with TestClient(create_app(served(unchanged), access=Access(keys=KeyRing(file)))) as client:
+
+        def status(who: str, path: str, **body: Any) -> int:
+            headers = {"X-API-Key": keys[who]}
+            return client.request("POST" if body else "GET", path, json=body or None, headers=headers).status_code
+
+        # The key of an existing collection and of one that is not there tell a holder of another the same.
+        for path in ("/index", "/picture?id=0.png", "/collections/art/index", "/collections/zebras/index", "/metrics"):
+            assert status("birds", path) == 403, path
+        assert status("birds", "/collections/birds/metrics") == 403
+        assert (
+            status("birds", "/collections/birds/index") == status("both", "/index") == status("all", "/metrics") == 200
+        )
+        assert status("both", "/collections/birds/index/rollback", version="1") == 403
+        assert status("birds", "/collections/birds/index/rollback", version="1") == 409  # there is none to go back to
+        both = {"collections": ["art", "birds"], "text": "star"}
+        assert [status(who, "/search/collections", **both) for who in ("birds", "both", "all")] == [403, 200, 200]
+        for who, names in (("birds", ["birds"]), ("both", ["art", "birds"]), ("all", NAMES)):
+            listed = client.get("/collections", headers={"X-API-Key": keys[who]}).json()["collections"]
+            assert [each["name"] for each in listed] == names
+        assert client.get("/collections/birds/").status_code == 200  # the page, which asks for the key
+        assert client.get("/collections/birds").status_code == 200  # the way there
+        assert client.get("/readyz").status_code == 200
+        assert client.get("/collections/dogs/readyz").status_code == 401  # it would open the collection
+        assert [status(who, "/collections/art/readyz") for who in ("birds", "both")] == [403, 200]
+        assert client.get("/collections").status_code == 401
+
+
+# Opening and closing
+
+
+def test_collections_share_a_model_and_it_goes_with_the_last_of_them(folder: Path) -> None:
+    loader = Loader()
+    collections = served(folder, loader, collection_idle_s=2)
+    with on_this_machine(create_app(collections)) as client:
+        for name in ("art", "birds", "dogs"):
+            search(client, f"/collections/{name}", (1, 2, 3))
+        art, birds, dogs = (collections.open_services[name] for name in ("art", "birds", "dogs"))
+        assert art.engine.batcher is birds.engine.batcher is not dogs.engine.batcher
+        assert len(loader.loaded) == 2
+        gone = [weakref.ref(each) for each in (art, birds.engine, dogs.engine.batcher)]
+        del art, birds, dogs
+        until(lambda: not collections.open_services)
+        gc.collect()
+        assert [each() for each in gone] == [None, None, None]
+        assert {each["state"] for each in client.get("/collections").json()["collections"]} == {"closed"}
+        assert search(client, "/collections/art", own_colour("art", 0)).json()["matches"][0]["score"] > 0.999
+
+
+def test_the_least_recently_used_is_closed_when_memory_is_short(folder: Path) -> None:
+    memory = Collection.open(str(folder / "art")).read_version("000001").memory
+    collections = served(folder, max_memory=2 * memory)
+    with on_this_machine(create_app(collections)) as client:
+        for name, left in (
+            ("art", ["art"]),
+            ("birds", ["art", "birds"]),
+            ("art", ["art", "birds"]),
+            ("dogs", ["art", "dogs"]),
+        ):
+            assert search(client, f"/collections/{name}", (1, 2, 3)).status_code == 200
+            assert sorted(collections.open_services) == left
+    small = served(folder, max_memory=memory - 1)
+    with on_this_machine(create_app(small)) as client:
+        refused = client.get("/collections/art/index")
+    assert told(refused) == (503, "collection-unavailable")
+    assert "larger --max-memory" in refused.json()["detail"]
+
+
+def test_a_new_version_takes_over_in_its_collection_alone(folder: Path) -> None:
+    with on_this_machine(create_app(served(folder))) as client:
+        assert [version_of(client, name) for name in ("art", "birds")] == ["000001", "000001"]
+        make_several(folder, ["birds"], start=3)
+        until(lambda: version_of(client, "birds") == "000002")
+        assert version_of(client, "art") == "000001"
+        back = client.post("/collections/birds/index/rollback").json()
+        assert (back["serving"], version_of(client, "birds")) == ("000001", "000001")
+        metrics = client.get("/metrics").text
+    assert 'likeness_index_swaps_total{collection="birds",result="ok"} 2.0' in metrics
+    assert 'likeness_index_rows{collection="art"} 3.0' in metrics
+
+
+def test_many_ask_at_once_for_what_is_closed_and_it_is_opened_once(folder: Path) -> None:
+    loader = Loader()
+    with (
+        running(create_app(served(folder, loader))) as url,
+        ThreadPoolExecutor(16) as pool,
+        LikenessClient(f"{url}/collections/birds") as birds,
+    ):
+        found = list(pool.map(lambda _: birds.search(image=picture_of("birds", 1), k=1).matches[0], range(32)))
+    assert {(match.image_id, match.metadata["collection"]) for match in found} == {("1.png", "birds")}
+    assert len(loader.loaded) == 1
+
+
+def version_of(client: TestClient, name: str) -> str:
+    return str(client.get(f"/collections/{name}/index").json()["version"])
+
+
+def until(condition: Any) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+# What is found at a place
+
+
+def test_collections_are_named_by_their_folders_or_as_one_likes(unchanged: Path, tmp_path: Path) -> None:
+    art, birds = str(unchanged / "art"), str(unchanged / "birds")
+    assert list(find_collections([f"{art}/", birds])) == ["art", "birds"]
+    named = find_collections([f"old photos={art}", birds, f"{unchanged}/birds/../art"])
+    assert {name: found.location for name, found in named.items()}["old photos"] == art
+    assert list(named) == ["old photos", "birds", "art"]
+    assert list(find_collections([str(unchanged)])) == NAMES
+    with pytest.raises(CollectionError, match="two collections are called 'art'"):
+        find_collections([art, str(unchanged)])
+    for nothing in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(NotACollectionError):
+            find_collections([art, str(nothing)])
+
+
+def test_a_single_collection_is_open_from_the_start_and_has_its_name_too(unchanged: Path) -> None:
+    collections = served(unchanged / "art")
+    with on_this_machine(create_app(collections)) as client:
+        (only,) = client.get("/collections").json()["collections"]
+        assert (only["name"], only["state"]) == ("art", "open")
+        assert client.get("/collections/art/index").json() == client.get("/index").json()
+        assert "collection=" not in client.get("/metrics").text

@@ -1,0 +1,55 @@
+"""A browser, and pages of a gallery in it."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request
+
+from tests.support.servers.browser import chromium
+from tests.support.servers.page_server import Site, gallery_site
+
+
+@pytest.fixture(scope="package")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with gallery_site(tmp_path_factory.mktemp("site"), count=90) as site:
+        yield site
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def open_page(browser: Browser, site: Site) -> Iterator[Callable[..., Page]]:
+    """Opens pages. In the end: no script failed, the policy stopped nothing, and nobody else was asked for anything."""
+    wrong: list[str] = []
+
+    def on_console(message: ConsoleMessage) -> None:
+        # The browser reports each answer over 399 as an error; the page is to show those.
+        if message.type in ("error", "warning") and not message.text.startswith("Failed to load resource"):
+            wrong.append(message.text)
+
+    def on_request(request: Request) -> None:
+        if not request.url.startswith((f"{site.url}/", "blob:", "data:")):
+            wrong.append(request.url)
+
+    contexts = []
+
+    def opened(address: str = "/", **options: Any) -> Page:
+        context = browser.new_context(base_url=site.url, **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(10_000)
+        page.on("console", on_console)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("request", on_request)
+        page.goto(address)
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert wrong == []

@@ -1,0 +1,66 @@
+"""The page of duplicates in a browser."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+
+from api.http.app import create_app
+from api.local import running
+from index.analysis.duplicate_plan import write_plan
+from index.collection import Collection
+from index.search import Searcher
+from tests.support.collections.planned import plan_of
+from tests.support.collections.small_collection import PLAIN, followed_service
+
+pytestmark = pytest.mark.browser
+
+WIDTHS: dict[str, Any] = {
+    "wide": {"viewport": {"width": 1200, "height": 800}},
+    "dark": {"viewport": {"width": 1200, "height": 800}, "color_scheme": "dark"},
+    "phone": {"viewport": {"width": 360, "height": 740}, "is_mobile": True, "has_touch": True},
+}
+
+
+@pytest.fixture
+def url(collection: Collection) -> Iterator[str]:
+    pictures = {f"memory:{name}": data for name, data in PLAIN.items()}
+    with running(create_app(followed_service(Path(collection.location), pictures=pictures))) as url:
+        yield url
+
+
+def opened(browser: Browser, url: str, **options: Any) -> Page:
+    page = browser.new_context(base_url=url, **options).new_page()
+    page.goto("/duplicates")
+    return page
+
+
+def test_without_a_plan_the_page_says_how_to_make_one(browser: Browser, url: str) -> None:
+    expect(opened(browser, url).get_by_role("alert")).to_contain_text("Run “likeness duplicates”")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_picture_to_keep_is_beside_its_duplicates(
+    browser: Browser, url: str, collection: Collection, width: str
+) -> None:
+    groups = [("red.png", "green.png", "cropped"), *[("blue.png", "red.png", "similar")] * 20]
+    write_plan(collection, plan_of(Searcher.open(collection), *groups))  # type: ignore[arg-type]
+    page = opened(browser, url, **WIDTHS[width])
+    expect(page.get_by_role("status")).to_contain_text("21 groups: 1 cropped, 20 similar")
+    first = page.locator(".group").first
+    expect(first.get_by_role("heading")).to_have_text(["Keep", "Cropped"])
+    expect(first).to_contain_text("48 × 40, PNG")
+    expect(first.locator(".mat.here img")).to_have_count(2)
+    left, right = (image.bounding_box() for image in first.locator("img").all())
+    assert left
+    assert right
+    assert left["x"] + left["width"] < right["x"]
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert Axe().run(page).response["violations"] == []
+    page.get_by_role("button", name="Show more").click()
+    expect(page.locator(".group")).to_have_count(21)
+    expect(page.get_by_role("button", name="Show more")).to_be_hidden()
+    expect(page.get_by_role("heading", name="Best").last).to_be_focused()

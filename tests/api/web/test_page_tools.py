@@ -1,0 +1,305 @@
+"""The page's tools, in a browser: cards, facets, the view of one picture, mixes, options, parts of a picture."""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import PurePosixPath
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Locator, Page, Request, Route, expect
+
+from tests.support.collections.small_collection import png
+from tests.support.servers.page_server import Site
+from tests.support.servers.page_tools import asked, exhibit, heading, ids, labels, search, tiles
+
+pytestmark = pytest.mark.browser
+
+PHONE: Any = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+
+
+def file_name(image_id: str) -> str:
+    return PurePosixPath(image_id).name
+
+
+def bodies(page: Page) -> list[dict[str, Any]]:
+    """The searches from now on that are JSON documents."""
+    sent: list[dict[str, Any]] = []
+
+    def on_request(request: Request) -> None:
+        if request.url.endswith("/search"):
+            body = request.post_data_buffer or b""  # of a form with a file it is not told
+            sent.extend([json.loads(body)] if body.startswith(b"{") else [])
+
+    page.on("request", on_request)
+    return sent
+
+
+def no_fault(page: Page) -> None:
+    found = Axe().run(page)
+    assert {fault["id"]: [node["html"] for node in fault["nodes"]] for fault in found.response["violations"]} == {}
+
+
+def test_a_card_has_its_name_its_values_and_its_score(open_page: Callable[..., Page], site: Site) -> None:
+    page = open_page(f"/?id={quote(exhibit(site).image_id)}")
+    found = ids(page)
+    assert tiles(page).locator(".tile-name").all_inner_texts() == [file_name(image_id) for image_id in found]
+    expect(tiles(page).first.locator(".tile-why")).to_contain_text("nearer than 9")
+    expect(page.locator("#collection")).to_have_text("collection")
+    expect(page).to_have_title("collection")
+    outline = heading(page, "More like").evaluate("it => (it.focus(), getComputedStyle(it).outlineStyle)")
+    assert outline == "none"
+    chip = tiles(page).first.locator(".chip").first
+    label = chip.inner_text()
+    chip.click()
+    expect(page.get_by_role("list", name="Filters in use")).to_have_text(f"label: {label} ×")
+    assert labels(page) == {label}
+    assert json.loads(asked(page)["filter"]) == {"label": label}
+    assert "id" in asked(page)
+    page.get_by_role("link", name=f"label: {label} ×").click()
+    expect(page.get_by_role("list", name="Filters in use")).to_be_hidden()
+    assert ids(page) == found
+
+
+def test_several_collections_have_a_switch(open_page: Callable[..., Page]) -> None:
+    page = open_page()
+    names = {"collection": "open", "products": "closed", "broken": "unavailable"}
+    several = [{"name": name, "path": f"/collections/{name}/", "state": state} for name, state in names.items()]
+    page.route("**/collections", lambda route: route.fulfill(json={"collections": several}))
+    page.route("**/collections/products/", lambda route: route.fulfill(body="the other"))
+    page.reload()
+    switch = page.get_by_label("Collection", exact=True)
+    expect(switch.get_by_role("option")).to_have_text(["collection", "products"])
+    expect(switch.locator(":checked")).to_have_text("collection")
+    no_fault(page)
+    switch.select_option("products")
+    expect(page.get_by_text("the other")).to_be_visible()
+    assert page.url.endswith("/collections/products/")
+
+
+def test_a_collection_that_cannot_be_opened_leads_to_the_others(open_page: Callable[..., Page]) -> None:
+    page = open_page()
+    several = [{"name": "products", "path": "/collections/products/", "state": "closed"}]
+    page.route("**/collections", lambda route: route.fulfill(json={"collections": several}))
+    page.route("**/index", lambda route: route.fulfill(status=503, json={"detail": "it is damaged"}))
+    page.reload()
+    expect(page.get_by_text("it is damaged")).to_be_visible()
+    expect(page.get_by_label("Collection", exact=True).get_by_role("option")).to_have_text(
+        ["Other collections", "products"]
+    )
+
+
+def test_a_small_picture_fills_its_tile_and_one_that_is_missing_says_why(open_page: Callable[..., Page]) -> None:
+    def answer(route: Route) -> None:
+        if "star" in route.request.url:
+            route.fulfill(body=png((90, 20, 200), (24, 20)), content_type="image/png")
+        else:
+            document = {"title": "The picture cannot be read", "detail": "the file is another", "reason": "changed"}
+            route.fulfill(status=502, body=json.dumps(document), content_type="application/problem+json")
+
+    page = open_page()
+    page.route("**/picture?**", answer)
+    page.goto("/?text=red")
+    star = tiles(page).filter(has=page.locator(".tile-link[title*='star']")).first
+    img = star.locator(".mat.here img")
+    expect(img).to_be_visible()
+    boxes = [each.bounding_box() for each in (img, star.locator(".mat"))]
+    assert boxes[0]["width"] > 0.9 * boxes[1]["width"]  # type: ignore[index]
+    assert img.evaluate("it => getComputedStyle(it).imageRendering") == "pixelated"
+    gone = tiles(page).filter(has_not=page.locator(".tile-link[title*='star']")).first.locator(".gone")
+    gone.scroll_into_view_if_needed()
+    expect(gone).to_have_text("The picture cannot be readchanged")
+    expect(gone).to_have_attribute("title", "the file is another")
+
+
+def test_facets_have_values_and_counts(open_page: Callable[..., Page], site: Site) -> None:
+    page = open_page("/?text=red")
+    page.locator("summary").click()
+
+    def counts(column: str) -> dict[str, int]:
+        items = page.get_by_role("list", name=column, exact=True).get_by_role("link").all_inner_texts()
+        pairs = [item.split("\n") for item in items]
+        return {value: int(count) for value, count in pairs}
+
+    expect(page.get_by_role("list", name="label", exact=True)).to_be_visible()
+    subjects = [each.subject for each in (site.gallery.exhibits[0], *site.gallery.exhibits)]  # the first is there twice
+    shapes = Counter(subject.shape for subject in subjects)
+    assert counts("label") == shapes
+    first, second = (shape for shape, _ in shapes.most_common(2))
+    for shape in (first, second):
+        page.get_by_role("list", name="label", exact=True).get_by_role("link", name=shape).click()
+        expect(page.locator(".facet [aria-current]", has_text=shape)).to_be_visible()
+    assert json.loads(asked(page)["filter"]) == {"label": {"$in": [first, second]}}
+    assert labels(page) == {first, second}
+    assert counts("label") == shapes
+    patterns = Counter(subject.pattern for subject in subjects if subject.shape in (first, second))
+    expect(page.get_by_role("list", name="pattern", exact=True)).to_contain_text(str(max(patterns.values())))
+    assert counts("pattern") == patterns
+    no_fault(page)
+    page.locator(".facet [aria-current]", has_text=first).click()
+    expect(page.locator(".facet [aria-current]")).to_have_count(1)
+    assert json.loads(asked(page)["filter"]) == {"label": second}
+
+
+def test_steps_download_and_path_of_one_picture(open_page: Callable[..., Page], site: Site) -> None:
+    page = open_page("/?text=star", permissions=["clipboard-read", "clipboard-write"])
+    found = ids(page)
+    tiles(page).nth(3).locator(".tile-link").click()
+    steps = page.get_by_role("navigation", name="Pictures found")
+    expect(steps).to_contain_text("4 of 24")
+    steps.get_by_role("link", name="Next").click()
+    expect(heading(page, f"More like {file_name(found[4])}")).to_be_focused()
+    assert asked(page) == {"id": found[4]}
+    for _ in range(4):
+        page.keyboard.press("ArrowLeft")
+    expect(steps).to_contain_text("1 of 24")
+    expect(steps.get_by_role("link", name="Previous")).to_have_count(0)
+    page.reload()
+    expect(heading(page, f"More like {file_name(found[0])}")).to_be_visible()
+    expect(steps).to_contain_text("1 of 24")
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download").click()
+    assert download.value.suggested_filename == file_name(found[0])
+    assert download.value.path().read_bytes() == (site.gallery.folder / found[0].removeprefix("copies/")).read_bytes()
+    page.get_by_role("button", name="Copy path").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied == str(site.gallery.folder / found[0].removeprefix("copies/"))
+
+
+def mark(tile: Locator, sign: str) -> None:
+    tile.hover()
+    tile.get_by_role("button", name=f"{sign} like").click()
+
+
+def test_several_pictures_to_be_like_and_unlike(open_page: Callable[..., Page], site: Site) -> None:
+    page = open_page("/?text=red")
+    found, sent = ids(page), bodies(page)
+    mark(tiles(page).nth(0), "More")
+    mark(tiles(page).nth(1), "More")
+    mark(tiles(page).nth(2), "Less")
+    expect(page.get_by_role("region", name="Marked pictures")).to_contain_text("like 2 pictures, unlike 1")
+    no_fault(page)
+    page.locator("#mix-search").click()
+    expect(page.get_by_role("list", name="Mixed with").get_by_role("link")).to_have_count(3)
+    assert not set(found[:3]) & set(ids(page))
+    likes = [{"id": found[0]}, {"id": found[1]}, {"id": found[2], "weight": -0.3}]
+    assert sent[-1]["queries"] == [{"text": "red"}, *likes]
+    again = open_page(page.url)
+    assert ids(again) == ids(page)
+    page.get_by_role("link", name=f"Less like {found[2]}").click()
+    expect(page.get_by_role("list", name="Mixed with").get_by_role("link")).to_have_count(2)
+    # With a picture of one's own, which no address holds.
+    page.locator("#file").set_input_files(site.gallery.folder / exhibit(site).image_id)
+    expect(heading(page, "Like your picture")).to_be_visible()
+    expect(page.get_by_role("list", name="Mixed with")).to_have_count(0)
+    ids(page)
+    mark(tiles(page).nth(4), "Less")
+    page.locator("#mix-search").click()
+    expect(page.get_by_role("list", name="Mixed with").get_by_role("link")).to_have_count(1)
+    assert list(sent[-1]["queries"][0]) == ["image"]
+    tiles(page).first.locator(".chip").first.click()
+    page.get_by_role("list", name="Filters in use").get_by_role("link").click()
+    expect(page.get_by_role("list", name="Filters in use")).to_be_hidden()
+    ids(page)
+    page.get_by_role("link", name="Less like").click()
+    expect(page.get_by_role("list", name="Mixed with")).to_have_count(0)
+    expect(heading(page, "Like your picture")).to_be_visible()
+
+
+def test_options_order_and_size(open_page: Callable[..., Page]) -> None:
+    page = open_page("/?text=star")
+    found, sent = ids(page), bodies(page)
+    page.get_by_label("Sort").select_option("name")
+    assert ids(page) == sorted(found, key=file_name)
+    page.get_by_label("Sort").select_option("column number")
+    assert ids(page) == sorted(found, key=lambda image_id: (int(file_name(image_id)[:4]), found.index(image_id)))
+    page.get_by_label("Sort").select_option("newest")
+    query = {"text": "star", "k": 24, "fields": ["modified"]}
+    modified = {
+        match["image_id"]: match["metadata"]["modified"]
+        for match in page.request.post("/search", data=query).json()["matches"]
+    }
+    assert ids(page) == sorted(found, key=lambda image_id: modified[image_id] or "", reverse=True)
+    page.get_by_label("Sort").select_option("score")
+    width = tiles(page).first.bounding_box()["width"]  # type: ignore[index]
+    page.get_by_label("Size").select_option("large")
+    assert tiles(page).first.bounding_box()["width"] > 1.3 * width  # type: ignore[index]
+    page.reload()
+    assert ids(page) == found
+    assert tiles(page).first.bounding_box()["width"] > 1.3 * width  # type: ignore[index]
+    middle = float(tiles(page).nth(9).locator(".tile-score").inner_text().removeprefix("score").strip())
+    page.locator("summary").click()
+    page.get_by_label("Lowest score").fill(str(middle))
+    page.get_by_label("Lowest score").press("Enter")
+    expect(tiles(page)).not_to_have_count(24)
+    assert ids(page) == found[: len(ids(page))]
+    assert sent[-1]["min_score"] == middle == float(asked(page)["min_score"])
+    page.get_by_label("Lowest score").fill("")
+    page.get_by_label("Diversity").fill("0.8")
+    expect(tiles(page)).to_have_count(24)
+    assert sent[-1]["diversity"] == 0.8
+    assert asked(page) == {"text": "star", "diversity": "0.8"}
+    assert ids(page) != found
+
+
+def drag(page: Page, layer: Locator, box: tuple[float, float, float, float]) -> None:
+    around = layer.bounding_box()
+    assert around is not None
+    x, y, width, height = box
+    page.mouse.move(around["x"] + x * around["width"], around["y"] + y * around["height"])
+    page.mouse.down()
+    page.mouse.move(around["x"] + (x + width) * around["width"], around["y"] + (y + height) * around["height"], steps=4)
+    page.mouse.up()
+
+
+def test_a_part_of_a_picture(open_page: Callable[..., Page], site: Site) -> None:
+    chosen = exhibit(site)
+    page = open_page(f"/?id={quote(chosen.image_id)}")
+    whole, sent = ids(page), bodies(page)
+    expect(page.locator(".subject .mat.here img")).to_be_visible()
+    page.get_by_role("button", name="Search a part").click()
+    layer = page.get_by_role("application", name="Part of the picture")
+    expect(layer).to_be_focused()
+    no_fault(page)
+    drag(page, layer, (0.5, 0.1, 0.4, 0.3))
+    page.get_by_role("button", name="Search this part").click()
+    expect(heading(page, f"More like a part of {file_name(chosen.image_id)}")).to_be_visible()
+    assert sent[-1]["crop"] == pytest.approx([0.5, 0.1, 0.4, 0.3], abs=0.02)
+    assert [float(share) for share in asked(page)["crop"].split(",")] == sent[-1]["crop"]
+    assert ids(page) != whole
+    expect(page.locator(".crop.shown .crop-box")).to_be_visible()
+    # By keyboard, on a picture of one's own.
+    page.locator("#file").set_input_files(site.gallery.folder / chosen.image_id)
+    expect(heading(page, "Like your picture")).to_be_visible()
+    ids(page)
+    page.get_by_role("button", name="Search a part").click()
+    for key in ("ArrowLeft", "ArrowUp", "Shift+ArrowRight", "Enter"):
+        page.keyboard.press(key)
+    expect(heading(page, "Like a part of your picture")).to_be_visible()
+    picture = {"name": "a", "mimeType": "image/png", "buffer": (site.gallery.folder / chosen.image_id).read_bytes()}
+    form: Any = {"image": picture, "crop": "[0.23,0.23,0.52,0.5]", "k": "24"}
+    assert ids(page) == [match["image_id"] for match in page.request.post("/search", multipart=form).json()["matches"]]
+    page.get_by_role("button", name="Search a part").click()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("button", name="Search a part")).to_be_focused()
+
+
+def test_on_a_phone_the_form_folds_away(open_page: Callable[..., Page]) -> None:
+    page = open_page("/", **PHONE)
+    search(page, "a blue star")
+    expect(heading(page, "“a blue star”")).to_be_visible()
+    ids(page)
+    expect(page.locator("#ask")).to_be_hidden()
+    assert tiles(page).first.bounding_box()["y"] < 320  # type: ignore[index]
+    expect(tiles(page).first.get_by_role("button", name="More like")).to_be_visible()
+    unfold = page.locator("#unfold")
+    unfold.click()
+    expect(unfold).to_have_attribute("aria-expanded", "true")
+    expect(page.get_by_role("textbox", name="Words")).to_be_focused()
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    no_fault(page)
+    search(page, "a red heart")
+    expect(page.locator("#ask")).to_be_hidden()

@@ -1,0 +1,152 @@
+"""Recall for each kind of query: measured, reached by wider searches, and kept by updates."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from index.arrays import Vectors
+from index.build.build_index import build_index
+from index.collection import Collection
+from index.collection.records import IndexSettings, ModelRecord, VersionManifest
+from index.query_kinds import KINDS, QueryKind, Source, kind_of
+from index.query_vectors import unit_vectors as at_unit_length
+from index.search import Searcher
+from index.segments.exact import exact_neighbours
+from tests.support.collections.hand_made import add_run, rows, unit_vectors
+
+ROWS, DIM = 4_000, 32
+SETTINGS = IndexSettings(latency_ms=1e-6, factory="IVF64,PQ32x4fs,Refine(SQ8)", target_recall=0.95)
+
+
+MODEL = ModelRecord(id="kinds", revision=None, fingerprint="0" * 64, dim=DIM)
+
+
+def clustered(count: int, seed: int) -> Vectors:
+    centres = unit_vectors(60, seed=1, dim=DIM)
+    rng = np.random.default_rng(seed)
+    return at_unit_length(centres[rng.integers(0, 60, count)] + 0.12 * rng.standard_normal((count, DIM)), DIM)
+
+
+def queries(kind: QueryKind, seed: int) -> Vectors:
+    """None of them was seen by the build, nor was any part of them."""
+    one, two, three = (clustered(400, seed + number) for number in range(3))
+    offset = unit_vectors(1, seed=77, dim=DIM)
+    made = {"image": one, "mix": one + two, "contrast": one - 0.7 * two + 0.7 * three, "text": 0.5 * one + offset}
+    return at_unit_length(made[kind], DIM)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Collection, VersionManifest, Vectors]:
+    vectors = clustered(ROWS, 2)
+    collection = Collection.create_or_open(str(tmp_path_factory.mktemp("kinds")))
+    add_run(collection, rows([f"{number:04d}" for number in range(ROWS)], vectors), model=MODEL)
+    return collection, build_index(collection, SETTINGS, texts=lambda: queries("text", 100)), vectors
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_reaches_its_target_with_fresh_queries(
+    built: tuple[Collection, VersionManifest, Vectors], kind: QueryKind
+) -> None:
+    collection, manifest, vectors = built
+    asked = queries(kind, 200)
+    exact, _ = exact_neighbours(asked, [(np.arange(ROWS), vectors)], 10)
+    found = Searcher.open(collection).search(asked, 10, kind=kind)
+    recall = np.mean(
+        [[match.score >= bar - 2e-6 for match in each] for each, bar in zip(found, exact[:, 9], strict=True)]
+    )
+    assert recall >= manifest.settings.target_of(kind) - 0.02
+    assert manifest.kinds[kind].recall >= manifest.settings.target_of(kind)
+    assert recall == pytest.approx(manifest.kinds[kind].recall, abs=0.02)
+
+
+def test_a_search_is_as_wide_as_its_kind_needs_and_an_unknown_one_as_any(
+    built: tuple[Collection, VersionManifest, Vectors],
+) -> None:
+    record = built[1].kinds["mix"]
+    widths: dict[QueryKind, float] = {"image": 1.0, "mix": 2.0, "contrast": 4.0}
+    kinds = {kind: record.model_copy(update={"width": width}) for kind, width in widths.items()}
+    manifest = built[1].model_copy(update={"kinds": kinds})
+    assert [manifest.width_of(kind) for kind in ("image", "mix", "text", None)] == [1, 2, 4, 4]
+    assert built[1].kinds["image"].width == 1
+
+
+@pytest.mark.parametrize("k", [1, 10, 60])
+def test_a_wider_search_never_finds_less(tmp_path: Path, k: int) -> None:
+    """Of lists of whole vectors, where the one thing that can be missed is a list."""
+    collection = Collection.create_or_open(str(tmp_path))
+    add_run(collection, rows([f"{number:04d}" for number in range(2_000)], clustered(2_000, 2)), model=MODEL)
+    build_index(collection, SETTINGS.model_copy(update={"factory": "IVF16,Flat", "target_recall": 0.5}))
+    segments, asked = Searcher.open(collection).segments, queries("text", 300)[:50]
+    before = np.full((len(asked), k), -np.inf)
+    for width in (1, 1.5, 2, 4, 16, 64):
+        scores, _ = segments.search(asked, k, width=width)
+        assert (scores >= before - 1e-6).all()
+        before = scores
+
+
+def test_an_answer_does_not_depend_on_the_other_queries_of_its_batch(
+    built: tuple[Collection, VersionManifest, Vectors],
+) -> None:
+    searcher, asked = Searcher.open(built[0]), queries("contrast", 300)[:60]
+    together = searcher.search(asked, 10, kind="contrast")
+    again = searcher.search(asked[::-1], 10, kind="contrast")[::-1]
+    apart = [searcher.search(query[np.newaxis], 10, kind="contrast")[0] for query in asked]
+    ids = [[[match.image_id for match in each] for each in found] for found in (together, again, apart)]
+    assert ids[0] == ids[1] == ids[2]
+
+
+def test_scores_of_words_are_compared_with_those_of_words(
+    built: tuple[Collection, VersionManifest, Vectors],
+) -> None:
+    searcher = Searcher.open(built[0])
+    scores = queries("text", 400) @ built[2].T
+    for share in (0.1, 0.5, 0.99):
+        score = float(np.quantile(scores, share))
+        assert searcher.percentile(score, "text") == pytest.approx(100 * share, abs=3)
+    assert searcher.percentile(0.5, None) is None
+
+
+def test_texts_stay_with_the_collection(tmp_path: Path) -> None:
+    """An update and a rebuild take those of the version before; others are asked for if they are to be others."""
+    collection = Collection.create_or_open(str(tmp_path))
+    add_run(collection, rows([f"{number:04d}" for number in range(600)], clustered(600, 2)), model=MODEL)
+    assert build_index(collection).kinds.keys() == {"image", "mix", "contrast"}  # a model without texts
+    manifest = build_index(collection, rebuild=True, texts=lambda: queries("text", 100)[:60])
+    assert manifest.kinds["text"].queries == 60
+    add_run(collection, rows(["new"], clustered(1, 5)), model=MODEL)
+    assert build_index(collection, texts=lambda: pytest.fail("an update makes no texts")).base == manifest.version
+    known = build_index(collection, rebuild=True, texts=lambda: pytest.fail("they are known"))
+    assert known.kinds["text"].queries == 60
+    others = build_index(collection, IndexSettings(queries="other"), texts=lambda: queries("text", 100)[:70])
+    assert others.kinds["text"].queries == 70
+
+
+def test_a_kind_below_its_target_keeps_a_version_from_going_live(
+    built: tuple[Collection, VersionManifest, Vectors],
+) -> None:
+    manifest = built[1]
+    mixes = manifest.kinds["mix"].model_copy(update={"recall": 0.9})
+    low = manifest.model_copy(update={"kinds": {**manifest.kinds, "mix": mixes}})
+    assert (manifest.below_target, low.below_target) == (False, True)
+    assert low.missed_message == "recall@10 0.9 for queries of kind mix, expected 0.95 or more"
+
+
+@pytest.mark.parametrize(
+    ("parts", "kind"),
+    [
+        ([("image", 1)], "image"),
+        ([("image", 0.2)], "image"),
+        ([("image", 1), ("image", 2)], "mix"),
+        ([("image", 1), ("image", -1)], "contrast"),
+        ([("text", 1)], "text"),
+        ([("text", 1), ("text", 0.5)], "text"),
+        ([("text", 1), ("text", -0.5)], None),
+        ([("text", 1), ("image", 1)], None),
+        ([("vector", 1)], None),
+        ([("image", -1)], None),
+        ([], None),
+    ],
+)
+def test_the_kind_of_a_query(parts: list[tuple[Source, float]], kind: QueryKind | None) -> None:
+    assert kind_of(parts) == kind

@@ -1,0 +1,91 @@
+"""Facets are what counting the live rows by hand gives, whole and in shards."""
+
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from index.build.build_index import build_index
+from index.collection import Collection
+from index.collection.records import IndexSettings
+from index.errors import FilterError
+from index.filters import facets
+from index.search import Searcher
+from tests.index.search.test_shards import InProcess
+from tests.support.collections.hand_made import add_run, rows, unit_vectors
+
+COUNT = 3_000
+TAGS: tuple[list[str] | None, ...] = (["red", "round"], ["red"], [], None)
+
+
+def row(number: int, label: str) -> dict[str, Any]:
+    return {"label": label, "tags": TAGS[number % 4], "year": 2000 + number % 5, "new": number % 2 == 0}
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> tuple[Collection, list[dict[str, Any]]]:
+    """A collection of several segments, where a later run replaced rows and deleted others, and its live rows."""
+    collection = Collection.create_or_open(str(tmp_path_factory.mktemp("collection")))
+    ids = [f"{number:04d}" for number in range(COUNT)]
+    known = {image_id: row(number, "cat" if number % 3 else "dog") for number, image_id in enumerate(ids)}
+    more = {"caption": pa.array([f"number {number}" for number in range(COUNT)]), "score": pa.array([0.5] * COUNT)}
+    add_run(collection, rows(ids, unit_vectors(COUNT), metadata=columns(list(known.values())) | more))
+    build_index(collection, IndexSettings(segment_rows=700, factory="Flat"))
+    again = {image_id: row(number, "cow") for number, image_id in enumerate(ids[::50])}
+    gone = ids[1::13]
+    later = rows(list(again), unit_vectors(len(again), seed=3), metadata=columns(list(again.values())))
+    add_run(collection, later, deletes=gone)
+    build_index(collection, IndexSettings(segment_rows=700, factory="Flat"))
+    known = {image_id: values for image_id, values in known.items() if image_id not in gone} | again
+    return collection, list(known.values())
+
+
+def columns(values: list[dict[str, Any]]) -> dict[str, Any]:
+    types = {"label": pa.string(), "tags": pa.list_(pa.string()), "year": pa.int16(), "new": pa.bool_()}
+    return {name: pa.array([each[name] for each in values], kind) for name, kind in types.items()}
+
+
+def by_hand(images: list[dict[str, Any]], name: str) -> Counter[Any]:
+    found = [each[name] for each in images]
+    values = [value for each in found for value in (each if isinstance(each, list) else [each])]
+    return Counter(value for value in values if value is not None)
+
+
+@pytest.mark.parametrize("shards", [0, 3])
+def test_facets_are_counted_by_the_rest_of_the_filter(
+    live: tuple[Collection, list[dict[str, Any]]], shards: int
+) -> None:
+    collection, values = live
+    searcher = InProcess(collection, shards).searcher() if shards else Searcher.open(collection)
+    assert len(searcher.manifest.segments) >= 5
+    every = searcher.facets()
+    # No caption, which no two images share, and no number with a fraction.
+    assert list(every.values) == ["label", "tags", "year", "new"]
+    assert every.rows == len(values)
+    narrowed = searcher.facets({"label": "cat", "year": {"$gte": 2003}})
+    cats, recent = [each["label"] == "cat" for each in values], [each["year"] >= 2003 for each in values]
+    masks = {"label": recent, "year": cats, "tags": list(map(all, zip(cats, recent, strict=True)))}
+    for name in ("label", "tags", "year"):
+        assert every.values[name] == by_hand(values, name)
+        passing = [each for each, good in zip(values, masks[name], strict=True) if good]
+        assert narrowed.values[name] == by_hand(passing, name), name
+    assert list(searcher.facets({"label": "nobody's"}).values) == list(every.values)
+    with pytest.raises(FilterError, match="unknown column"):
+        searcher.facets({"nowhere": 1})
+
+
+def test_of_very_many_rows_a_sample_is_counted(
+    live: tuple[Collection, list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(facets, "MAX_ROWS", COUNT // 3)
+    sample = Searcher.open(live[0]).facets()
+    assert 0 < sample.rows < COUNT // 2
+    assert sum(sample.values["label"].values()) == sample.rows
+
+
+def test_a_column_of_too_many_values_is_none(
+    live: tuple[Collection, list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(facets, "MAX_DISTINCT", 4)
+    assert list(Searcher.open(live[0]).facets().values) == ["label", "tags", "new"]

@@ -1,0 +1,107 @@
+"""Plans of a small folder that has duplicates of every kind, embedded with the demo model."""
+
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from index.analysis.duplicate_plan import KINDS, DuplicatePlan, Kind, PlannedGroup, read_plan, write_plan
+from index.collection import Collection
+from index.errors import CollectionError
+from index.search import Searcher
+from jobs.demo.collection import embed_here
+from jobs.duplicates.find import Finder
+from jobs.duplicates.signatures import SignatureReader
+from tests.support.pictures.copies import make_pictures
+
+
+@pytest.fixture(scope="module")
+def location(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("duplicates")
+    make_pictures(folder / "pictures")
+    embed_here(folder / "pictures", folder / "collection")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def reader() -> Iterator[SignatureReader]:
+    with closing(SignatureReader()) as reader:
+        yield reader
+
+
+@pytest.fixture
+def collection(location: Path) -> Collection:
+    return Collection.open(str(location / "collection"))
+
+
+def plan(collection: Collection, reader: SignatureReader, kinds: Sequence[Kind] = KINDS, **more: Any) -> DuplicatePlan:
+    return Finder(searcher=Searcher.open(collection), read=reader.read, kinds=kinds, **more).plan()
+
+
+def kinds_of(group: PlannedGroup) -> dict[str, tuple[str, str]]:
+    return {each.image_id: (each.kind, each.why) for each in group.duplicates}
+
+
+def test_each_copy_has_its_kind_and_why_another_is_kept(collection: Collection, reader: SignatureReader) -> None:
+    found = plan(collection, reader, KINDS[:-1])
+    star, ring = found.found
+    assert star.keep.image_id == "star.png"
+    assert kinds_of(star) == {
+        "star.jpg": ("identical_pixels", "lossless format"),
+        "star copy.jpg": ("identical_pixels", "lossless format"),
+        "star-q.jpg": ("re_encoded", "lossless format"),
+        "star-small.jpg": ("re_encoded", "more pixels"),
+        "star-crop.jpg": ("cropped", "more pixels"),
+    }
+    assert (ring.keep.image_id, kinds_of(ring)) == ("still.gif", {"ring.jpg": ("re_encoded", "lossless format")})
+    assert found.duplicates == {"identical_pixels": 2, "re_encoded": 3, "cropped": 1}
+    assert found.unread == {}
+    again = found.model_copy(update={"created_at": None})
+    assert plan(collection, reader, KINDS[:-1]).model_copy(update={"created_at": None}) == again
+
+
+def test_identical_bytes_need_no_picture_and_the_older_file_is_kept(collection: Collection) -> None:
+    found = Finder(searcher=Searcher.open(collection), read=lambda _: pytest.fail("read"), kinds=KINDS[:1]).plan()
+    (group,) = found.found
+    assert (group.keep.image_id, kinds_of(group)) == ("star.jpg", {"star copy.jpg": ("identical_bytes", "older file")})
+
+
+def test_similar_ones_are_those_that_are_no_copies(collection: Collection, reader: SignatureReader) -> None:
+    (group,) = (each for each in plan(collection, reader, min_score=-1).found if each.duplicates[0].score is not None)
+    names = {group.keep.image_id, *kinds_of(group)}
+    assert names == {"star.png", "still.gif", "moving.gif", "other star.jpg"}
+    assert {kind for kind, _ in kinds_of(group).values()} == {"similar"}
+
+
+def test_a_threshold_for_pixels(collection: Collection, reader: SignatureReader) -> None:
+    assert plan(collection, reader, ["re_encoded", "cropped"], max_difference=0.0).found == ()
+
+
+def test_pictures_that_cannot_be_read_or_have_changed_are_counted(location: Path, reader: SignatureReader) -> None:
+    shutil.copytree(location, location.parent / "damaged", dirs_exist_ok=True)
+    pictures, collection = location.parent / "damaged" / "pictures", location.parent / "damaged" / "collection"
+    shutil.rmtree(collection)
+    embed_here(pictures, collection)
+    (pictures / "star-q.jpg").unlink()
+    (pictures / "star-small.jpg").write_bytes((pictures / "ring.jpg").read_bytes())
+    found = plan(Collection.open(str(collection)), reader, KINDS[:-1])
+    assert found.unread == {"not_found": 1, "changed": 1}
+    assert not {"star-q.jpg", "star-small.jpg"} & {each.image_id for group in found.found for each in group.duplicates}
+
+
+def test_a_plan_is_read_a_page_at_a_time(collection: Collection, reader: SignatureReader) -> None:
+    assert read_plan(collection, 0, 5) is None
+    written = plan(collection, reader)
+    write_plan(collection, written)
+    summary, groups = read_plan(collection, 1, 1) or pytest.fail("there is a plan")
+    assert (summary.groups, tuple(groups)) == (written.groups, written.found[1:2])
+    path = Path(collection.location) / "duplicates.jsonl"
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(
+        CollectionError, match=r"duplicates\.jsonl is damaged: write it anew with `likeness duplicates`"
+    ):
+        read_plan(collection, 0, 100)
+    path.unlink()

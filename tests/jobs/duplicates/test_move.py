@@ -1,0 +1,181 @@
+"""Files are moved and moved back, whatever stops it; nothing is overwritten, and what is unsure stays."""
+
+import errno
+import json
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from index.analysis.duplicate_plan import Duplicate, DuplicatePlan, Kind, PlannedGroup, PlannedImage
+from jobs.duplicates.move import LOG, move_duplicates, undo_moves
+from jobs.errors import UsageError
+
+FILES = {"a/keep.png": b"the best one", "a/copy.jpg": b"a copy", "b/copy.jpg": b"one more copy"}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "pictures"
+    for name, data in FILES.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    return folder
+
+
+@pytest.fixture
+def aside(tmp_path: Path) -> Path:
+    return tmp_path / "aside"
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != LOG)
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def image(source: Path, name: str, **facts: Any) -> dict[str, Any]:
+    data = FILES[name]
+    row = {"image_id": name, "uri": str(source / name), "content_hash": sha256(data).hexdigest(), "size": len(data)}
+    return {**row, "width": 1, "height": 1, "format": "png", "modified": None, **facts}
+
+
+def planned(
+    source: Path, kind: Kind = "re_encoded", changes: Mapping[str, Mapping[str, Any]] | None = None
+) -> DuplicatePlan:
+    """The first file is kept; `changes` are facts of some, by name."""
+    kept, *others = (image(source, name, **(changes or {}).get(name, {})) for name in FILES)
+    duplicates = tuple(Duplicate(**other, kind=kind, why="more pixels") for other in others)
+    group = PlannedGroup(keep=PlannedImage(**kept), duplicates=duplicates)
+    about: Any = {"version": "000001", "created_at": datetime.now(UTC), "looked_for": (kind,), "unread": {}}
+    return DuplicatePlan(
+        **about, min_score=1, max_difference=0, groups=1, duplicates={kind: len(others)}, found=(group,)
+    )
+
+
+def test_copies_are_moved_with_their_folders_and_back(source: Path, aside: Path) -> None:
+    moved = move_duplicates(planned(source), aside)
+    assert (moved.files, moved.refused) == ([aside / "a/copy.jpg", aside / "b/copy.jpg"], {})
+    assert contents(source) == {"a/keep.png": b"the best one"}
+    assert contents(aside) == {"a/copy.jpg": b"a copy", "b/copy.jpg": b"one more copy"}
+    back = undo_moves(aside / LOG)
+    assert (sorted(back.files), back.refused) == ([source / "a/copy.jpg", source / "b/copy.jpg"], {})
+    assert (contents(source), contents(aside)) == (FILES, {})
+    assert undo_moves(aside / LOG).files == []
+    assert len(move_duplicates(planned(source), aside).files) == 2
+    assert len(undo_moves(aside / LOG).files) == 2
+    assert contents(source) == FILES
+
+
+def test_similar_pictures_stay(source: Path, aside: Path) -> None:
+    assert move_duplicates(planned(source, "similar"), aside).files == []
+    assert contents(source) == FILES
+
+
+CHANGES = [
+    ({"a/copy.jpg": {"size": 7}}, "has changed since it was embedded"),
+    ({"a/copy.jpg": {"content_hash": "0" * 64}}, "has changed since it was embedded"),
+    ({"a/copy.jpg": {"content_hash": None}}, "has changed since it was embedded"),
+    ({"a/keep.png": {"size": 7}}, "a/keep.png was to be kept, but"),
+    ({"a/keep.png": {"uri": "/nowhere/at/all.png"}}, "is not there, or no plain file"),
+    ({"a/copy.jpg": {"uri": "https://example.org/copy.jpg"}}, "only files of this machine are moved"),
+    ({"a/copy.jpg": {"uri": "s3://bucket/copy.jpg"}}, "only files of this machine are moved"),
+    ({"a/copy.jpg": {"uri": "/data/shard.tar#bytes=512-1023"}}, "a part of /data/shard.tar, and only whole files"),
+    ({"a/copy.jpg": {"uri": "/data/part.parquet#row=1&column=image"}}, "a part of /data/part.parquet, and only whole"),
+    ({"a/copy.jpg": {"uri": "/data/clip.mp4#t=12.5"}}, "a part of /data/clip.mp4, and only whole files"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), CHANGES)
+def test_what_is_not_as_it_was_embedded_stays(
+    source: Path, aside: Path, changes: dict[str, dict[str, Any]], message: str
+) -> None:
+    moved = move_duplicates(planned(source, changes=changes), aside)
+    assert message in moved.refused["a/copy.jpg"]
+    assert contents(source)["a/copy.jpg"] == b"a copy"
+
+
+def test_no_folder_is_made_for_nothing(source: Path, aside: Path) -> None:
+    parts = {name: {"uri": f"/data/shard.tar#bytes=0-{size}"} for size, name in enumerate(("a/copy.jpg", "b/copy.jpg"))}
+    moved = move_duplicates(planned(source, changes=parts), aside)
+    assert not moved.files
+    assert not aside.exists()
+
+
+def test_the_kept_file_under_another_name_stays(source: Path, aside: Path) -> None:
+    (source / "link").symlink_to(source / "a")
+    same = image(source, "a/keep.png", uri=str(source / "link" / "keep.png"))
+    moved = move_duplicates(planned(source, changes={"a/copy.jpg": same | {"image_id": "link/keep.png"}}), aside)
+    assert "the very file of a/keep.png" in moved.refused["link/keep.png"]
+    assert contents(source)["a/keep.png"] == b"the best one"
+
+
+def test_nothing_is_overwritten_either_way(source: Path, aside: Path) -> None:
+    (aside / "a").mkdir(parents=True)
+    (aside / "a/copy.jpg").write_bytes(b"precious")
+    moved = move_duplicates(planned(source), aside)
+    assert "nothing is overwritten" in moved.refused["a/copy.jpg"]
+    assert (contents(aside)["a/copy.jpg"], contents(source)["a/copy.jpg"]) == (b"precious", b"a copy")
+    (source / "b/copy.jpg").write_bytes(b"a new picture")
+    assert "nothing is overwritten" in undo_moves(aside / LOG).refused[str(aside / "b/copy.jpg")]
+    assert contents(source)["b/copy.jpg"] == b"a new picture"
+
+
+def test_a_folder_within_the_source_is_refused(source: Path) -> None:
+    with pytest.raises(UsageError, match=r"--move-to is .*pictures/aside, in the source .*pictures, whose next job"):
+        move_duplicates(planned(source), source / "aside")
+    (source.parent / "file").touch()
+    with pytest.raises(UsageError, match="a file: expected a folder"):
+        move_duplicates(planned(source), source.parent / "file")
+    assert contents(source) == FILES
+
+
+def test_a_file_that_a_list_names_goes_below_its_whole_path(source: Path, aside: Path) -> None:
+    moved = move_duplicates(planned(source, changes={"a/copy.jpg": {"image_id": "../number one"}}), aside)
+    assert moved.files[0] == aside / str(source / "a/copy.jpg")[1:]
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_stopped_anywhere_the_log_is_complete_and_all_goes_on(
+    source: Path, aside: Path, links: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_link(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EXDEV, "another disk")
+
+    if not links:
+        monkeypatch.setattr(os, "link", no_link)
+    unlink = Path.unlink
+
+    def killed(path: Path, **_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "unlink", killed)
+    with pytest.raises(KeyboardInterrupt):
+        move_duplicates(planned(source), aside)
+    monkeypatch.setattr(Path, "unlink", unlink)
+    assert contents(source) == FILES
+    assert contents(aside) == {"a/copy.jpg": b"a copy"}  # in both places
+    lines = (aside / LOG).read_text().split()
+    with (aside / LOG).open("a") as log:
+        log.write('{"from": "/torn')
+    assert len(lines) == 4  # {"from": …, "to": …}
+    assert undo_moves(aside / LOG).refused == {}
+    assert (contents(source), contents(aside)) == (FILES, {})
+    (aside / "a/copy.jpg").write_bytes(b"a co")  # a copy that was not completed
+    assert (len(move_duplicates(planned(source), aside).files), contents(aside)["a/copy.jpg"]) == (2, b"a copy")
+    (source / "a/copy.jpg").write_bytes(b"a co")
+    assert undo_moves(aside / LOG).refused == {}
+    assert (contents(source), contents(aside)) == (FILES, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [(None, "cannot read the log .*: No such file"), (json.dumps([1]), "is no log of moved files")]
+)
+def test_a_log_that_is_none(tmp_path: Path, text: str | None, message: str) -> None:
+    if text:
+        (tmp_path / "log").write_text(text)
+    with pytest.raises(UsageError, match=message):
+        undo_moves(tmp_path / "log")

@@ -1,0 +1,232 @@
+"""Watching a source: what becomes searchable, of half-written files, and after rounds that fail."""
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+from rich.console import Console
+
+from embedder.models.clip import ClipEmbedder
+from index.collection import Collection, writing
+from index.search import Searcher
+from jobs.errors import SourceError
+from jobs.planning.rejects import list_rejects
+from jobs.schedule.watch import SETTLE_S, FolderChanges, Watch
+from jobs.spec import JobSpec, Resources
+from jobs.update import Update
+from tests.support.collections.s3_server import Bucket
+from tests.support.command_line import Run
+from tests.support.nights.reembed_nights import (
+    BROKEN,
+    DEMO,
+    Nights,
+    assert_rows_are_what_is_there,
+    assert_search_is_exact,
+    bmp,
+    load_once,
+)
+
+EVERY = 30.0
+Step = Callable[[], object]
+
+
+@pytest.fixture
+def nights(tmp_path: Path) -> Nights:
+    """Six pictures, and no collection yet."""
+    nights = Nights(tmp_path / "pictures", str(tmp_path / "collection"))
+    nights.pictures.mkdir()
+    for seed in range(6):
+        save(nights, f"{seed}.bmp", bmp(seed))
+    return nights
+
+
+def save(nights: Nights, name: str, data: bytes, *, seconds_ago: float = 60) -> None:
+    """A file that was last written so long ago."""
+    path = nights.pictures / name
+    path.write_bytes(data)
+    at = path.stat().st_mtime - seconds_ago
+    os.utime(path, (at, at))
+
+
+def watch(nights: Nights, *steps: Step, source: str | None = None, **fields: object) -> tuple[list[str], list[float]]:
+    """What is said, and how long each wait and pause would be. After each round comes a step; the last is Ctrl-C."""
+    said, waits, left = list[str](), list[float](), iter(steps)
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        step = next(left, None)
+        if step is None:
+            raise KeyboardInterrupt
+        step()
+
+    def pause(seconds: float) -> None:
+        if seconds >= 2 and said and "trying again" in said[-1]:
+            wait(seconds)
+
+    resources = Resources(device="cpu", precision="fp32", on="local")
+    spec = JobSpec.model_validate(
+        {"source": source or str(nights.pictures), "collection": nights.location, "model": DEMO}
+        | {"resources": resources, "max_reject_rate": 1.0}
+        | fields
+    )
+    update = Update(spec=spec, console=Console(quiet=True), command="watch", settle_s=0.0 if source else SETTLE_S)
+    with patch.object(ClipEmbedder, "load", load_once), pytest.raises(KeyboardInterrupt):
+        Watch(update=update, say=said.append, every=EVERY, wait=wait, pause=pause).run()
+    return said, waits
+
+
+def assert_up_to_date(nights: Nights) -> None:
+    assert_rows_are_what_is_there(nights)
+    assert_search_is_exact(nights.collection)
+    nights.collection.check_lease()
+
+
+def test_rounds_follow_the_source_with_the_model_that_was_loaded_first(nights: Nights) -> None:
+    models = iter([load_once(DEMO, device="cpu")])
+
+    def add() -> None:
+        for seed in range(10, 13):
+            save(nights, f"{seed}.bmp", bmp(seed))
+
+    def change() -> None:
+        save(nights, "1.bmp", bmp(21), seconds_ago=30)
+        shutil.move(nights.pictures / "2.bmp", nights.pictures / "moved.bmp")
+        (nights.pictures / "3.bmp").unlink()
+        save(nights, "broken.jpg", BROKEN)
+
+    with patch(f"{__name__}.load_once", lambda *_, **__: next(models)):
+        said, waits = watch(nights, add, lambda: None, change)
+    shown = [line.partition(" after ")[0] for line in said]
+    assert shown[1:] == [
+        f"waiting for changes in {nights.pictures}",
+        "3 new: searchable",
+        "2 new, 1 changed, 1 moved, 1 deleted: searchable",
+    ]
+    assert said[-1].endswith(", but 1 cannot be used: `likeness rejects` says why")
+    assert waits == [EVERY] * 4
+    assert_up_to_date(nights)
+
+
+def test_a_file_counts_once_it_is_still(nights: Nights) -> None:
+    """A new one waits, one that is being replaced keeps its row, and one that paused too long is made good."""
+
+    def begin() -> None:
+        save(nights, "paused.bmp", bmp(32)[:80])
+        save(nights, "new.bmp", bmp(30)[:80], seconds_ago=0)
+        save(nights, "1.bmp", bmp(31)[:80], seconds_ago=0)
+
+    def check_and_end() -> None:
+        rows = {row["image_id"]: row for row in nights.collection.live_rows().to_pylist()}
+        assert "new.bmp" not in rows
+        assert [each["image_id"] for each in list_rejects(nights.collection)] == ["paused.bmp"]
+        save(nights, "paused.bmp", bmp(32), seconds_ago=30)
+        assert rows["1.bmp"]["embedding"] is not None
+        save(nights, "new.bmp", bmp(30))
+        save(nights, "1.bmp", bmp(31))
+
+    said, waits = watch(nights, begin, check_and_end)
+    assert waits == [EVERY, SETTLE_S, EVERY]
+    assert said[-1].startswith("1 new, 2 changed: searchable")
+    assert_up_to_date(nights)
+
+
+def test_it_waits_while_another_job_writes_and_has_no_lease_while_it_waits(nights: Nights) -> None:
+    nights.night(DEMO)
+    job = writing(nights.collection, "reembed")
+
+    def begin() -> None:
+        job.__enter__()
+        save(nights, "new.bmp", bmp(30))
+
+    said, waits = watch(nights, begin, lambda: None, lambda: job.__exit__(None, None, None))
+    assert waits == [EVERY, 2.0, 4.0, EVERY]
+    assert "is being written by `likeness reembed`" in said[-2]
+    assert said[-1].startswith("1 new: searchable")
+    assert_up_to_date(nights)
+
+
+def test_a_round_that_fails_is_tried_again(nights: Nights) -> None:
+    away = nights.pictures.with_name("away")
+
+    def unmount() -> None:
+        nights.pictures.rename(away)
+
+    def spoil() -> None:
+        away.rename(nights.pictures)
+        save(nights, "broken.jpg", BROKEN)
+
+    def mend() -> None:
+        save(nights, "broken.jpg", bmp(30))
+
+    said, waits = watch(nights, unmount, lambda: None, spoil, mend, max_reject_rate=0)
+    assert waits == [EVERY, 2.0, 4.0, 8.0, EVERY]
+    assert [line.partition(" ")[2][:15] for line in said[2:4]] == ["does not exist ", "of 7 images wer"]
+    assert_up_to_date(nights)
+
+
+def test_new_pictures_are_found_while_too_many_are_gone(nights: Nights) -> None:
+    def replace() -> None:
+        for seed in range(3):
+            (nights.pictures / f"{seed}.bmp").unlink()
+        save(nights, "new.bmp", bmp(30))
+
+    said, _ = watch(nights, replace, lambda: None)
+    assert said[-2].startswith("1 new: searchable")
+    assert f"gone from {nights.pictures} and still found: 3 images, more than --max-missing 0.2" in said[-1]
+    assert Searcher.open(nights.collection).ntotal == 7
+
+
+@pytest.mark.parametrize("files", [[], [BROKEN]])
+def test_it_may_begin_with_nothing(nights: Nights, files: Sequence[bytes]) -> None:
+    for path in nights.pictures.iterdir():
+        path.unlink()
+    for number, data in enumerate(files):
+        save(nights, f"{number}.jpg", data)
+    models = iter([load_once(DEMO, device="cpu")])  # one, for the texts that the first index is measured with as well
+    with patch(f"{__name__}.load_once", lambda *_, **__: next(models)):
+        said, _ = watch(nights, lambda: save(nights, "first.bmp", bmp(1)))
+    assert "trying again" in said[0]
+    assert_up_to_date(nights)
+
+
+def test_a_bucket_is_listed(nights: Nights, store: Bucket) -> None:
+    store.put("pictures/1.bmp", bmp(1))
+    watch(nights, lambda: store.put("pictures/2.bmp", bmp(2)), source=f"s3://{store.name}/pictures")
+    assert set(nights.collection.live_rows()["image_id"].to_pylist()) == {"1.bmp", "2.bmp"}
+    assert_search_is_exact(nights.collection)
+
+
+def test_a_mistake_ends_it_at_once(nights: Nights, run: Run) -> None:
+    resources = Resources(device="cpu", precision="fp32", on="local")
+    spec = JobSpec(source=f"{nights.pictures}-", collection=nights.location, model=DEMO, resources=resources)
+    with pytest.raises(SourceError, match="does not exist"):
+        Watch(update=Update(spec=spec, console=Console(), command="watch"), say=print, every=EVERY, wait=print).run()
+    assert not Path(nights.location).exists()
+    Collection.create_or_open(nights.location)
+    for option, message in {"0": "--every is 0: expected a duration", "soon": "--every is 'soon': expected"}.items():
+        done = run("watch", nights.pictures, nights.location, "--every", option)
+        assert (done.code, message in done.err) == (2, True)
+
+
+def test_the_system_tells_of_changes(tmp_path: Path) -> None:
+    said = list[str]()
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    changes = FolderChanges(str(folder), said.append)
+    assert changes.wait(60)  # from now on: what is there already has to be listed
+    (folder / ".hidden").mkdir()
+    (folder / ".hidden" / "new.jpg").touch()
+    assert not changes.wait(0.2)
+    (folder / "album").mkdir()
+    assert changes.wait(60)
+    (folder / "album" / "new.jpg").touch()
+    assert changes.wait(60)
+    folder.rename(tmp_path / "away")
+    while not said:
+        changes.wait(0.01)
+    assert "cannot be watched" in said[0]
+    folder.mkdir()
+    assert changes.wait(60)

@@ -1,0 +1,72 @@
+"""Several collections for one server. Their images have the same ids, and pictures of colours that no other has."""
+
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+
+import pyarrow as pa
+
+from embedder.fake import FakeEmbedder
+from embedder.protocol import Embedder
+from index.build.build_index import build_index
+from index.collection import Collection
+from index.collection.records import ModelRecord
+from index.collection.rows import row_schema
+from jobs.embedding.model_source import model_record
+from tests.support.collections.hand_made import add_run
+from tests.support.collections.small_collection import embedded_row, png
+
+
+class OtherFake(FakeEmbedder):
+    """Another model of the same length: its vectors are those of the fake in reverse."""
+
+    def __init__(self, side: int = 64) -> None:
+        super().__init__(side=side)
+        self._projection = self._projection[:, ::-1].copy()
+
+
+class Loader:
+    """Loads the two fakes by their fingerprints, and remembers which."""
+
+    def __init__(self) -> None:
+        self.loaded: list[str] = []
+
+    def load(self, record: ModelRecord) -> Embedder:
+        self.loaded.append(record.fingerprint)
+        return next(fake for fake in (FakeEmbedder(), OtherFake()) if fake.identity.fingerprint == record.fingerprint)
+
+
+def own_colour(name: str, number: int) -> tuple[int, int, int]:
+    red, green, blue, *_ = sha256(f"{name} {number}".encode()).digest()
+    return red, green, blue
+
+
+def picture_of(name: str, number: int) -> bytes:
+    return png(own_colour(name, number))
+
+
+def make_several(
+    folder: Path, names: Sequence[str], *, start: int = 0, count: int = 3, other: Sequence[str] = ()
+) -> None:
+    """Collections in subfolders, or another version of them, with `count` more pictures, which lie in `pictures`."""
+    for name in names:
+        embedder = OtherFake() if name in other else FakeEmbedder()
+        collection = Collection.create_or_open(str(folder / name))
+        rows = []
+        for number in range(start, start + count):
+            path = folder / "pictures" / name / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(picture_of(name, number))
+            row = embedded_row(path.name, str(path), path.read_bytes(), embedder)
+            rows.append(row | {"collection": name})
+        model = model_record(embedder.identity)
+        schema = row_schema(model.dim, [pa.field("collection", pa.string())])
+        add_run(collection, pa.Table.from_pylist(rows, schema=schema), model=model)
+        build_index(collection)
+
+
+def damage(location: Path) -> None:
+    """Alter a byte of the vectors of every segment."""
+    for path in location.glob("index/segments/*/vectors.faiss"):
+        data = path.read_bytes()
+        path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
