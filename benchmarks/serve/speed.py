@@ -51,13 +51,15 @@ def speed_of(rounds: Sequence[Load]) -> dict[str, float]:
     }
 
 
-def timed_crowd(url: str, pictures: Path, clients: int, seconds: float, answers: int) -> tuple[list[Asked], float]:
+def timed_crowd(
+    url: str, paths: Sequence[str], pictures: Path, clients: int, seconds: float, answers: int
+) -> tuple[list[Asked], float]:
     """What a crowd asked, as it was answered, and the share of a core that it took.
 
     RuntimeError for an answer that is no success.
     """
     started, cpu = time.perf_counter(), time.process_time()
-    asked = crowd(url, pictures, clients=clients, seconds=seconds, answers=answers)
+    asked = crowd(url, pictures, clients=clients, seconds=seconds, answers=answers, paths=paths)
     share = (time.process_time() - cpu) / (time.perf_counter() - started)
     for each in asked:
         if each.status != 200:

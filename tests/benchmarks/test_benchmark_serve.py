@@ -89,7 +89,7 @@ def test_a_search_without_an_answer_says_why() -> None:
 
 def test_an_answer_that_is_no_success_ends_the_benchmark(pictures: Path) -> None:
     with scripted(REFUSAL) as server, pytest.raises(RuntimeError, match=r"answer to \d.*429"):
-        timed_crowd(server.url, pictures, 2, 0.0, 1)
+        timed_crowd(server.url, ["/search"], pictures, 2, 0.0, 1)
 
 
 def _load(rate: float, ms: float) -> Load:
