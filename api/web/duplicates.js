@@ -1,6 +1,6 @@
 // The page of duplicates: the plan that `likeness duplicates` has written, some groups at a time.
 
-import { duplicates } from "./api.js";
+import { duplicates, index } from "./api.js";
 import { byId, counted, element, plural } from "./elements.js";
 import { matted } from "./results.js";
 import { bytes } from "./subject.js";
@@ -73,5 +73,12 @@ function judged(image, ...heading) {
     element("p", { class: "hint" }, facts.filter(Boolean).join(", ")));
 }
 
+async function entitle() {
+  const { collection } = await index();
+  byId("collection").textContent = collection ?? "";
+  if (collection) document.title = `Duplicates – ${collection}`;
+}
+
 byId("more").addEventListener("click", showMore);
 showMore();
+entitle().catch(() => {}); // what is wrong is said beside the plan

@@ -138,6 +138,9 @@ const forgotten = () => new api.Problem({
   detail: "A picture of your own is kept only until the page is loaded again. Choose it once more.",
 });
 
+/** The address of words or a picture's URL in another collection: its ids and columns are others. */
+const elsewhere = () => ["text", "url"].includes(current.kind) ? `?${new URLSearchParams({ [current.kind]: current.value })}` : "";
+
 /** Read once what the collection holds. Returns what a search needs of that: see `toBody`. */
 async function describe() {
   described ??= Promise.all([api.index(), api.facets(null)]);
@@ -151,7 +154,7 @@ async function describe() {
       offerColumns(index.columns);
       narrow.hidden = false;
       entitle();
-      offerCollections(index.collection);
+      offerCollections(index.collection, elsewhere);
     }
     return { dim: index.model.dim, fields: matchFields(index.columns) };
   } catch (error) {

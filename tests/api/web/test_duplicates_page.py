@@ -50,6 +50,7 @@ def test_the_picture_to_keep_is_beside_its_duplicates(
     write_plan(collection, plan_of(Searcher.open(collection), *groups))  # type: ignore[arg-type]
     page = opened(browser, url, **WIDTHS[width])
     expect(page.get_by_role("status")).to_contain_text("21 groups: 1 cropped, 20 similar")
+    expect(page.get_by_role("banner")).to_contain_text("collection")
     first = page.locator(".group").first
     expect(first.get_by_role("heading")).to_have_text(["Keep", "Cropped"])
     expect(first).to_contain_text("48 × 40, PNG")
