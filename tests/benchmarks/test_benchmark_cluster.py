@@ -1,7 +1,5 @@
 """What `benchmarks.cluster` makes of what it noted."""
 
-
-
 from benchmarks.cluster import steady_rate
 from benchmarks.common.embedding import Progress
 
