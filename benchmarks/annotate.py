@@ -6,7 +6,6 @@ imported; and a classifier beside its bare forward pass.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import subprocess
 import sys
@@ -28,7 +27,7 @@ from rich.console import Console
 
 from benchmarks.common.models import save_demo_classifier, save_resnet50
 from benchmarks.common.process import in_new_process, peak_rss, seconds_of
-from benchmarks.common.report import Report
+from benchmarks.common.report import Report, is_quick
 from benchmarks.embed.rates import photographs, rate, steady_rate
 from benchmarks.reembed.__main__ import draw
 from embedder.images.decode import decode_image
@@ -277,9 +276,7 @@ def bare_rate(model: str, crops: Sequence[npt.NDArray[np.uint8]]) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer rows and pictures")
-    plan = QUICK if parser.parse_args().quick else Plan()
+    plan = QUICK if is_quick(__doc__, "fewer rows and pictures") else Plan()
     report = Report("annotate")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -1,5 +1,6 @@
 """How a benchmark reports: tables for people, then one last line of JSON, and an exit status for machines."""
 
+import argparse
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -96,6 +97,13 @@ class Report:
         for row in rows:
             table.add_row(*map(shown, row.values()))
         self.console.print(table)
+
+
+def is_quick(doc: str | None, what: str) -> bool:
+    """Whether the command line says `--quick`, the one option that most benchmarks have; `what` is its help."""
+    parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help=what)
+    return bool(parser.parse_args().quick)
 
 
 def rounded(value: object, digits: int) -> object:

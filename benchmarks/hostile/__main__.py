@@ -6,7 +6,6 @@ that are within all limits. How long does each wait for its answer, how long do 
 left taken? A job embeds a folder of the first sixty beside usual ones.
 """
 
-import argparse
 import subprocess
 import sys
 import tempfile
@@ -20,7 +19,7 @@ from pathlib import Path
 
 from benchmarks.common.collections import draw_pictures, make_collection
 from benchmarks.common.load import Asked, ask_once, crowd, form_of, milliseconds
-from benchmarks.common.report import Report
+from benchmarks.common.report import Report, is_quick
 from benchmarks.common.servers import Server, serving
 from benchmarks.hostile.pictures import sixty
 from index.collection import Collection
@@ -111,9 +110,7 @@ def _refused(asked: Sequence[Asked]) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="serve --local alone, and a rest of 10 s instead of 60")
-    quick = parser.parse_args().quick
+    quick = is_quick(__doc__, "serve --local alone, and a rest of 10 s instead of 60")
     report = Report("hostile")
     servers = {"serve --local": ["--local"]} if quick else {"serve --local": ["--local"], "serve": []}
     sets = {"plain": sixty(disguised=False), "disguised": sixty(disguised=True)}

@@ -6,7 +6,6 @@ table of costs: that of `docs/scale.md`.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import tempfile
@@ -16,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.common.models import save_clip
 from benchmarks.common.process import in_new_process
-from benchmarks.common.report import Report
+from benchmarks.common.report import Report, is_quick
 from benchmarks.scale.costs import Cost
 from benchmarks.scale.images import decoding, forward, row_bytes
 from benchmarks.scale.index import indexes, scan
@@ -57,9 +56,7 @@ def measure(plan: Plan, folder: Path) -> Iterator[Cost]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="few rows, within 2 minutes; nothing to plan with")
-    plan = QUICK if parser.parse_args().quick else Plan()
+    plan = QUICK if is_quick(__doc__, "few rows, within 2 minutes; nothing to plan with") else Plan()
     for name, value in {**WAITING, "RAY_USAGE_STATS_ENABLED": "0"}.items():
         os.environ.setdefault(name, value)
     report = Report("scale")
