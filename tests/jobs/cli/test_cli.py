@@ -244,6 +244,11 @@ def test_info(run: Run, collection: Path) -> None:
     assert [line[0] for line in lines if "chosen" in line] == ["Flat"]
 
 
+def test_info_of_an_index_that_cannot_be_read(run: Run, growing: Path) -> None:
+    (growing / "index/000001/manifest.json").write_text("{}")
+    assert "index/000001/manifest.json is damaged" in run("info", growing).out
+
+
 def test_rejects(run: Run, collection: Path) -> None:
     rows = facts_of(run, "rejects", collection)
     assert [(row["image_id"], row["error_reason"], row["retryable"]) for row in rows] == [
