@@ -1,13 +1,11 @@
 """What columns and vectors from elsewhere cost: `python -m benchmarks.annotate [--quick]`.
 
-Labels and a further column for a million stored vectors, and filters by them; annotations of pictures of which 1% has
-changed; vectors imported, and exported and imported again; a classifier beside its bare forward pass; and one made
-of the demo model.
+Labels and a further column for a million stored vectors; annotations of pictures of which 1% has changed; vectors
+imported; and a classifier beside its bare forward pass.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import subprocess
 import sys
@@ -18,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import cycle
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,58 +27,45 @@ from rich.console import Console
 
 from benchmarks.common.models import save_demo_classifier, save_resnet50
 from benchmarks.common.process import in_new_process, peak_rss, seconds_of
-from benchmarks.common.report import Report
+from benchmarks.common.report import Report, is_quick
 from benchmarks.embed.rates import photographs, rate, steady_rate
 from benchmarks.reembed.__main__ import draw
 from embedder.images.decode import decode_image
 from embedder.models.checkpoint import Checkpoint
 from embedder.models.classifier import ImageClassifier
 from index.build.build_index import build_index
-from index.build.ground_truth import GroundTruth
-from index.build.measure import measure
 from index.collection import Collection, writing
 from index.collection.annotations import annotation_log
-from index.collection.layout import QUERIES, VECTORS, version_path
+from index.collection.layout import VECTORS
 from index.collection.records import IndexSettings, ModelRecord
 from index.collection.rows import EMBEDDING, embedding_type, vectors_of
-from index.filters.filter import Filter
-from index.search import Searcher
 from jobs.annotation.annotate import Annotate, publish
 from jobs.annotation.labels import Labels
 from jobs.annotation.predictor import Batch, Columns, Recipe
 from jobs.annotation.recipes import recipe_of
 from jobs.demo.clustered import BLOCK, DIM, Clustered
 from jobs.demo.drawing import SHAPES
-from jobs.demo.gallery import plan_exhibit
 from jobs.embedding.model_source import model_record
-from jobs.exchange.export import Format, export
 from jobs.exchange.import_vectors import VectorImport
 from jobs.spec import AnnotationSpec, Resources
 from jobs.values import DEMO_MODEL
 
-LABELS, EXPRESSIONS = 100, 200
-PIXELS = 96
+LABELS = 100
 _MODEL = ModelRecord(id="clustered", revision="1", fingerprint="0" * 64, dim=DIM)
-_FRESH = 77  # the seed of pictures that no model was trained on
 _QUIET = Console(quiet=True)
 _HERE = Resources(on="local")
-
-Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How many rows have columns and are imported, are exported; pictures that are annotated, classified, judged."""
+    """How many rows have columns and are imported; pictures that are annotated, classified."""
 
     rows: int = 1_000_000
-    exported: int = 50_000
     pictures: int = 20_000
     classified: int = 1_000
-    trained: int = 6_000
-    judged: int = 1_000
 
 
-QUICK = Plan(rows=50_000, exported=10_000, pictures=2_000, classified=320, judged=300)
+QUICK = Plan(rows=50_000, pictures=2_000, classified=320)
 
 
 def make(location: str, rows: int) -> None:
@@ -154,61 +139,24 @@ def _bytes_read() -> int:
     return int(Path("/proc/self/io").read_text().split()[1])
 
 
-def check(location: str, rows: int) -> dict[str, float]:
-    """Whether the version with columns answers as the one without, and how many filters find other rows than NumPy."""
-    collection = Collection.open(location)
-    searcher = Searcher.open(collection)
-    held_out = GroundTruth.read(Path(collection.storage.absolute(version_path(searcher.version, QUERIES))))
-    found = measure(searcher.segments, held_out).recall
-    stated = searcher.manifest.recall
-    segments = searcher.segments
-    numbers = segments.ids(segments.live_positions()).astype(np.int64)
-    data = Clustered()
-    labels = np.array([row["z"] for row in segments.rows(segments.live_positions(), ["z"])])
-    columns = {"v": _value(numbers), "bucket": data.buckets(rows)[numbers], "z": labels}
-    rng, wrong = np.random.default_rng(0), 0
-    for _ in range(EXPRESSIONS):
-        where, mask = expression(rng, columns, depth=2)
-        eligible = segments.eligible(Filter.parse(where, segments.schema))
-        masks = [part.mask[: segment.ntotal] for part, segment in zip(eligible, segments.parts, strict=True)]
-        wrong += not np.array_equal(np.concatenate(masks), mask)
-    return {"recall off by": max(abs(found[k] - stated[k]) for k in found), "wrong": wrong, "recall": stated["10"]}
-
-
-def expression(rng: np.random.Generator, columns: dict[str, Any], depth: int) -> tuple[dict[str, Any], Mask]:
-    """A filter at random, and the rows that it should leave, by NumPy."""
-    if depth and rng.random() < 0.6:
-        parts = [expression(rng, columns, depth - 1) for _ in range(2)]
-        both, name = (np.logical_and, "$and") if rng.random() < 0.5 else (np.logical_or, "$or")
-        return {name: [where for where, _ in parts]}, both(*(mask for _, mask in parts))
-    name = str(rng.choice(list(columns)))
-    if name == "z":
-        some = [f"label {n}" for n in rng.integers(0, LABELS, 5)]
-        return {"z": {"$in": some}}, np.isin(columns["z"], some)
-    bound = int(rng.integers(0, 1000))
-    if rng.random() < 0.5:
-        return {name: {"$gte": bound}}, columns[name] >= bound
-    return {name: bound}, columns[name] == bound
-
-
 def embed_changed(location: str, folder: Path, numbers: range, seed: int) -> None:
-    """Pictures that are new, or others than before, with vectors of the demo model's length."""
+    """Pictures that are new, or others than before."""
     draw(folder, numbers, seed)
     paths = [folder / f"{number // 1000:03}" / f"{number:06}.png" for number in numbers]
+    hashes = [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths]
+    names = {"image_id": [path.name for path in paths], "uri": [str(path) for path in paths], "content_hash": hashes}
+    build_index(embedded(location, pa.table(names), seed))
+
+
+def embedded(location: str, rows: pa.Table, seed: int) -> Collection:
+    """A collection with these rows, and vectors at random of the demo model's length."""
     model = model_record(Checkpoint.find(str(DEMO_MODEL)).identity)
-    vectors = np.random.default_rng(seed).standard_normal((len(paths), model.dim), np.float32)
+    vectors = np.random.default_rng(seed).standard_normal((len(rows), model.dim), np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    table = pa.table(
-        {
-            "image_id": [path.name for path in paths],
-            "uri": [str(path) for path in paths],
-            "content_hash": [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths],
-            EMBEDDING: pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), model.dim),
-        }
-    )
+    embedding = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), model.dim)
     collection = Collection.create_or_open(location)
-    collection.add_run("pictures", model, [table])
-    build_index(collection)
+    collection.add_run("pictures", model, [rows.append_column(EMBEDDING, embedding)])
+    return collection
 
 
 def seconds_to_annotate(location: str, name: str, options: Sequence[str], expected: int) -> float:
@@ -247,25 +195,21 @@ def nightly(folder: Path, classifier: Path, pictures: int, report: Report) -> No
 
 
 def million(folder: Path, rows: int, report: Report) -> None:
-    """Labels, a further column, and filters by both."""
+    """Labels, and a further column."""
     location = str(folder / "million")
     in_new_process(make, location, rows)
     labels, column = in_new_process(label, location), in_new_process(add_column, location)
-    found = in_new_process(check, location, rows)
     figures = {
         f"{LABELS} labels, s": labels["seconds"],
         "peak memory, GB": labels["peak"] / 1e9,
         "a column whose values are there, s": column["seconds"],
         "bytes read for it ÷ those of the vectors": column["read"] / column["vectors"],
-        "recall@10": found["recall"],
     }
     report.values(f"columns of {rows:,} rows", figures)
     report.at_most("labels: s", labels["seconds"], 60)
     report.at_most("labels: peak memory, GB", labels["peak"] / 1e9, 1.5)
     report.at_most("a column: s", column["seconds"], 60)
     report.at_least("a column: all segments are shared", column["shared"], 1)
-    report.at_most("a column: recall is another by", found["recall off by"], 0)
-    report.at_most(f"filters that find other rows, of {EXPRESSIONS}", found["wrong"], 0)
 
 
 def write_vectors(path: Path, rows: int) -> None:
@@ -280,39 +224,21 @@ def import_from(source: str, location: str) -> dict[str, float]:
     return {"import": seconds, "index": seconds_of(lambda: build_index(Collection.open(location)))}
 
 
-def answers(location: str) -> list[list[tuple[str, float]]]:
-    """Ids and scores of the ten nearest of five hundred queries."""
-    matches = Searcher.open(Collection.open(location)).search(Clustered().queries(500), k=10)
-    return [[(match.image_id, match.score) for match in each] for each in matches]
-
-
-def exchange(folder: Path, plan: Plan, report: Report) -> None:
-    """Import, and export of each format and import again."""
-    source, exported = folder / "vectors.npy", str(folder / "exported")
-    in_new_process(write_vectors, source, plan.rows)
+def exchange(folder: Path, rows: int, report: Report) -> None:
+    """Import of vectors."""
+    source = folder / "vectors.npy"
+    in_new_process(write_vectors, source, rows)
     seconds = in_new_process(import_from, str(source), str(folder / "imported"))
-    report.values(f"import of {plan.rows:,} vectors", {"import, s": seconds["import"], "index, s": seconds["index"]})
+    report.values(f"import of {rows:,} vectors", {"import, s": seconds["import"], "index, s": seconds["index"]})
     report.at_most("import: s", seconds["import"], 90)
-    in_new_process(make, exported, plan.exported)
-    expected, same = in_new_process(answers, exported), 0
-    forms: tuple[Format, ...] = get_args(Format)
-    for form in forms:
-        export(Collection.open(exported), str(folder / form), form)
-        in_new_process(import_from, str(folder / form), str(folder / f"from-{form}"))
-        same += in_new_process(answers, str(folder / f"from-{form}")) == expected
-    report.at_least(f"export, import: formats of {len(forms)} with the same answers to the bit", same, len(forms))
 
 
 def classifier_rates(folder: Path, images: int) -> dict[str, float]:
     """Images per second of a job with a ResNet-50 in steady state, and of its bare forward pass before and after."""
     model, files = save_resnet50(folder / "resnet-50"), photographs(folder / "photographs")
-    location = str(folder / "classified")
-    record = model_record(Checkpoint.find(str(DEMO_MODEL)).identity)
-    vectors = np.tile(np.eye(1, record.dim, dtype=np.float32), (images, 1))
     uris = [path for path, _ in zip(cycle(files), range(images), strict=False)]
-    table = pa.table({"image_id": [f"{n:05}" for n in range(images)], "uri": uris})
-    embedding = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), record.dim)
-    Collection.create_or_open(location).add_run("pictures", record, [table.append_column(EMBEDDING, embedding)])
+    names = {"image_id": [f"{n:05}" for n in range(images)], "uri": uris}
+    collection = embedded(str(folder / "classified"), pa.table(names), 1)
     ended: list[tuple[float, int]] = []
 
     def noting(recipe: Recipe) -> Recipe:
@@ -332,7 +258,7 @@ def classifier_rates(folder: Path, images: int) -> dict[str, float]:
     pixels = [decode_image(Path(path).read_bytes(), crop).pixels for path in uris[:32]]
     before = bare_rate(str(model), pixels)
     spec = AnnotationSpec(name="c", classifier=str(model))
-    with writing(Collection.open(location), "annotate") as held:
+    with writing(collection, "annotate") as held:
         resources = _HERE.model_copy(update={"block_size": 64})
         Annotate(
             collection=held, console=_QUIET, resources=resources, recipe=lambda *given: noting(recipe_of(*given))
@@ -349,47 +275,19 @@ def bare_rate(model: str, crops: Sequence[npt.NDArray[np.uint8]]) -> float:
     return rate(lambda: len(network(pixel_values=pixels).logits), 10)
 
 
-def judge_demo_classifier(folder: Path, classifier: Path, count: int) -> float:
-    """Share of fresh files of the gallery of which `likeness annotate --classifier` says the shape."""
-    exhibits = [plan_exhibit(number, seed=_FRESH) for number in range(count)]
-    files, location = folder / "fresh", str(folder / "judged")
-    files.mkdir()
-    uris = []
-    for exhibit in exhibits:
-        path = files / exhibit.image_id.replace("/", "-")
-        path.write_bytes(exhibit.data())
-        uris.append(str(path))
-    model = model_record(Checkpoint.find(str(DEMO_MODEL)).identity)
-    vectors = np.tile(np.eye(1, model.dim, dtype=np.float32), (count, 1))
-    table = pa.table({"image_id": uris, "uri": uris, "shape": [exhibit.subject.shape for exhibit in exhibits]})
-    embedding = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), model.dim)
-    collection = Collection.create_or_open(location)
-    collection.add_run("gallery", model, [table.append_column(EMBEDDING, embedding)])
-    build_index(collection)
-    command = [sys.executable, "-m", "jobs", "annotate", location, "--name", "c", "--classifier", str(classifier)]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    segments = Searcher.open(collection).segments
-    rows = segments.rows(segments.live_positions(), ["shape", "c"])
-    return float(np.mean([row["shape"] == row["c"] for row in rows]))
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer rows and pictures")
-    plan = QUICK if parser.parse_args().quick else Plan()
+    plan = QUICK if is_quick(__doc__, "fewer rows and pictures") else Plan()
     report = Report("annotate")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        classifier = in_new_process(save_demo_classifier, folder / "shapes", plan.trained)
-        right = in_new_process(judge_demo_classifier, folder, classifier, plan.judged)
-        report.at_least("the demo model as a classifier: shapes that are right", right, 0.95)
+        classifier = in_new_process(save_demo_classifier, folder / "shapes")
         rates = in_new_process(classifier_rates, folder, plan.classified)
         bare = (rates["before"] + rates["after"]) / 2
         report.values("ResNet-50, images/s", rates)
         report.at_least("ResNet-50: the job ÷ the bare forward pass", rates["job"] / bare, 0.9)
         nightly(folder, classifier, plan.pictures, report)
         million(folder, plan.rows, report)
-        exchange(folder, plan, report)
+        exchange(folder, plan.rows, report)
     return report.conclude()
 
 

@@ -5,7 +5,6 @@ stand-in for the model sleeps as long as a device would compute, so that this ma
 but whether anything in the job is: listing, decoding, placement, the driver.
 """
 
-import argparse
 import sys
 import tempfile
 import time
@@ -23,7 +22,7 @@ from PIL import Image
 from ray.cluster_utils import Cluster
 
 from benchmarks.common.embedding import Progress, embed
-from benchmarks.common.report import Report
+from benchmarks.common.report import Report, is_quick
 from embedder.fake import FakeEmbedder
 from jobs.cluster.pool import Pool
 from jobs.cluster.session import ray_cluster
@@ -133,11 +132,8 @@ def judge(outcomes: Sequence[Outcome], report: Report) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="20 s of work for each node, not 60")
-    options = parser.parse_args()
     report = Report("cluster")
-    judge(scaling((1, 2, 4), 20.0 if options.quick else 60.0), report)
+    judge(scaling((1, 2, 4), 20.0 if is_quick(__doc__, "20 s of work for each node, not 60") else 60.0), report)
     return report.conclude()
 
 

@@ -6,7 +6,6 @@ scenes that are no copies: the same drawing with another colour, pattern or shap
 next picture of a camera that turns. The demo model proposes the pairs, whose vectors lie close together.
 """
 
-import argparse
 import io
 import sys
 import tempfile
@@ -21,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 from PIL import Image
 
-from benchmarks.common.report import Report
+from benchmarks.common.report import Report, is_quick
 from index.analysis.duplicate_plan import DuplicatePlan
 from index.search import Searcher
 from jobs.demo.collection import embed_here
@@ -151,9 +150,7 @@ def judge(report: Report, planted: dict[str, str], found: dict[tuple[str, str], 
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="400 pictures, 20 of each kind")
-    quick = parser.parse_args().quick
+    quick = is_quick(__doc__, "400 pictures, 20 of each kind")
     report = Report("duplicates")
     with tempfile.TemporaryDirectory() as name, closing(SignatureReader()) as reader:
         folder = Path(name)

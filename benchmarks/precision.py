@@ -4,7 +4,6 @@ With a model of ViT-B/32's size (random weights) for photographs, texts and spee
 trained, for neighbours: of the same pictures in both precisions, and of int8 queries among vectors of fp32.
 """
 
-import argparse
 import sys
 import tempfile
 import time
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from benchmarks.common.models import save_clip
-from benchmarks.common.report import Report
+from benchmarks.common.report import Report, is_quick
 from benchmarks.demo_model import captions, draw_crops, nearest
 from embedder.identity import Precision
 from embedder.models.load import load_embedder
@@ -107,17 +106,14 @@ def neighbours(report: Report, int8: Embedder, fp32: Embedder, *, pictures: int)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer rounds")
-    options = parser.parse_args()
-    report = Report("precision")
+    report, rounds = Report("precision"), 5 if is_quick(__doc__, "fewer rounds") else 20
     with tempfile.TemporaryDirectory() as folder:
         large = str(save_clip(Path(folder) / "vit-b-32"))
         speed(
             report,
             load_embedder(large, precision="int8"),
             load_embedder(large, precision="fp32"),
-            rounds=5 if options.quick else 20,
+            rounds=rounds,
         )
     int8, fp32 = (load_embedder(str(DEMO_MODEL), device="cpu", precision=each) for each in PRECISIONS)
     neighbours(report, int8, fp32, pictures=2000)

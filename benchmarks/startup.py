@@ -4,7 +4,6 @@ Each in processes of its own, as multiples of `import torch` in the same run: ma
 by a picture or by words could not do without once.
 """
 
-import argparse
 import statistics
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from pathlib import Path
 import requests
 
 from benchmarks.common.process import seconds_of
-from benchmarks.common.report import Report
+from benchmarks.common.report import Report, is_quick
 from benchmarks.common.servers import serving
 from jobs.demo.collection import make_demo_collection
 
@@ -91,15 +90,12 @@ def judge(medians: Mapping[str, float], mib: float, report: Report) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="5 rounds, not 15")
-    options = parser.parse_args()
-    report = Report("startup")
+    report, rounds = Report("startup"), 5 if is_quick(__doc__, "5 rounds, not 15") else 15
     with tempfile.TemporaryDirectory() as name:
         collection = make_demo_collection(Path(name))
         [image_id, *_] = collection.live_rows(["image_id"])["image_id"].to_pylist()
         picture = Path(name) / "pictures" / str(image_id)
-        medians = measure(commands(collection.location, str(image_id), picture), 5 if options.quick else 15)
+        medians = measure(commands(collection.location, str(image_id), picture), rounds)
         judge(medians, memory(collection.location, picture), report)
     return report.conclude()
 

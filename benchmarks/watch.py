@@ -4,7 +4,6 @@ Pictures of the demo are saved one after the other, every fifth in two halves wi
 by a server of the same collection. Then the same again, while the watch is killed twice and started again at once.
 """
 
-import argparse
 import hashlib
 import random
 import statistics
@@ -20,7 +19,7 @@ from pathlib import Path
 
 import requests
 
-from benchmarks.common.report import Report
+from benchmarks.common.report import Report, is_quick
 from benchmarks.common.servers import Server, eventually, serving
 from index.collection import Collection
 from index.search import Searcher
@@ -216,9 +215,7 @@ def not_found_once(soak: Soak, searcher: Searcher) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a third of the pictures, in a third of the time")
-    share = 1 / 3 if parser.parse_args().quick else 1.0
+    share = 1 / 3 if is_quick(__doc__, "a third of the pictures, in a third of the time") else 1.0
     report = Report("watch")
     for subject, kills in {"undisturbed": 0, "killed twice": 2}.items():
         with tempfile.TemporaryDirectory() as name:

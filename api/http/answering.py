@@ -11,6 +11,7 @@ from fastapi import Request
 from api.documents import Embedded, SearchResponse
 from api.errors import Problem
 from api.http.middleware.admission import Slots, admit
+from api.http.middleware.rate_limit import charge
 from api.http.responses import check_filter, redact, search_response, timing
 from api.observe.log import Stopwatch
 from api.search.engine import Engine
@@ -32,11 +33,14 @@ class Answering:
         self._fetchers = CapacityLimiter(limits.max_url_fetches)
         self._searchers = CapacityLimiter(limits.max_searches)
 
-    def admit(self, request: Request, searches: Sequence[Sequence[Part]]) -> None:
-        """Raises Problem when there are too few places for a request with searches for these parts."""
+    def admit(self, request: Request, searches: Sequence[Sequence[Part]], cost: int = 1) -> None:
+        """Raises Problem when there are too few places for a request with searches for these parts. One that is let in
+        counts as `cost` requests.
+        """
         admit(request, self._searching, len(searches))
         if count := sum(part.to_fetch for parts in searches for part in parts):
             self._fetching.require(count)
+        charge(request, cost - 1)
 
     async def search(
         self, query: Query, service: SearchService, engine: Engine, vectors: Sequence[Vector] | None = None

@@ -50,10 +50,13 @@ class BodyReader:
         self._parsing = CapacityLimiter(1)
 
     async def search(self, request: Request, dim: int) -> Query:
-        """The query in the body, with options in the URL if it is a bare picture; `dim` is the length of vectors.
+        """The query in the body, with options in the URL if it is a bare picture; of a GET the one in its URL. `dim` is
+        the length of vectors.
 
         Raises Problem when the body is too large, too slow, of another type or not valid.
         """
+        if request.method != "POST":
+            return _search_of_url(request, self._limits)
         media_type = _media_type(request)
         if media_type == "multipart/form-data":
             return await self._in_time(_read_multipart(request, self._limits))
@@ -155,7 +158,7 @@ def _document(body: bytes, limits: RequestLimits) -> Any:
         raise Problem("malformed-body", f"expected a JSON object: {error}") from error
 
 
-def search_of_url(request: Request, limits: RequestLimits) -> Query:
+def _search_of_url(request: Request, limits: RequestLimits) -> Query:
     """The query in a URL's parameters. Raises Problem."""
     asked = valid(dict(request.query_params), SearchParameters)
     return _query((_part(asked.source, "{}", limits),), asked, limits)

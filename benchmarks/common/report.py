@@ -1,5 +1,6 @@
 """How a benchmark reports: tables for people, then one last line of JSON, and an exit status for machines."""
 
+import argparse
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -78,7 +79,7 @@ class Report:
                 {
                     "what": bar.name,
                     "measured": bar.value,
-                    "bar": f"{bar.goal} {_shown(bar.bar)}",
+                    "bar": f"{bar.goal} {shown(bar.bar)}",
                     "met": "yes" if bar.ok else "NO",
                 }
                 for bar in self.bars
@@ -94,8 +95,15 @@ class Report:
             is_number = any(isinstance(row[name], int | float) for row in rows)
             table.add_column(name, justify="right" if is_number else "left")
         for row in rows:
-            table.add_row(*map(_shown, row.values()))
+            table.add_row(*map(shown, row.values()))
         self.console.print(table)
+
+
+def is_quick(doc: str | None, what: str) -> bool:
+    """Whether the command line says `--quick`, the one option that most benchmarks have; `what` is its help."""
+    parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help=what)
+    return bool(parser.parse_args().quick)
 
 
 def rounded(value: object, digits: int) -> object:
@@ -109,7 +117,8 @@ def rounded(value: object, digits: int) -> object:
     return value
 
 
-def _shown(value: Figure) -> str:
+def shown(value: Figure) -> str:
+    """As a table has it: floats in four significant digits."""
     if isinstance(value, float):
         return "–" if math.isnan(value) else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) else str("" if value is None else value)

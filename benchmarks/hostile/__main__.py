@@ -1,13 +1,11 @@
-"""What strangers' costly pictures do to a server and to a job: `python -m benchmarks.hostile [--quick]`.
+"""What strangers' costly pictures do to a server: `python -m benchmarks.hostile [--quick]`.
 
 Sixty small files that unpack to gigabytes, or take long (`benchmarks.hostile.pictures`), are uploaded at once, to
 `likeness serve --local` and on Ray Serve, while a client goes on uploading usual pictures; then sixty more with headers
 that are within all limits. How long does each wait for its answer, how long do the usual ones, and how much memory is
-left taken? A job embeds a folder of the first sixty beside usual ones.
+left taken?
 """
 
-import argparse
-import subprocess
 import sys
 import tempfile
 import threading
@@ -20,11 +18,9 @@ from pathlib import Path
 
 from benchmarks.common.collections import draw_pictures, make_collection
 from benchmarks.common.load import Asked, ask_once, crowd, form_of, milliseconds
-from benchmarks.common.report import Report
+from benchmarks.common.report import Report, is_quick
 from benchmarks.common.servers import Server, serving
 from benchmarks.hostile.pictures import sixty
-from index.collection import Collection
-from jobs.planning.rejects import list_rejects
 from jobs.values import DEMO_MODEL
 
 _USUAL_S = 15.0
@@ -85,22 +81,6 @@ def judge_siege(siege: Siege, report: Report) -> None:
     report.at_most("MiB more at the end", memory["after"] - memory["before"], 1024)
 
 
-def judge_job(pictures: Mapping[str, bytes], usual: Sequence[Path], folder: Path, report: Report) -> None:
-    """Embed a folder with all of them by a job: why the hostile ones are rejects, "none" for those that are none."""
-    source, collection = folder / "pictures", folder / "job"
-    source.mkdir()
-    for name, data in [*pictures.items(), *((f"usual-{path.name}", path.read_bytes()) for path in usual)]:
-        (source / name).write_bytes(data)
-    started = time.perf_counter()
-    command = ["embed", str(source), str(collection), "--model", str(DEMO_MODEL), "--max-reject-rate", "1"]
-    subprocess.run([sys.executable, "-m", "jobs", *command], check=True, capture_output=True)
-    seconds = time.perf_counter() - started
-    found = {row["image_id"]: row["error_reason"] for row in list_rejects(Collection.open(str(collection)))}
-    reasons = Counter(str(found.get(name, "none")) for name in pictures)
-    report.values(f"a job, {seconds:.0f} s: reasons of rejects", reasons)
-    report.at_most("job: hostile pictures that are no rejects", reasons["none"], 0)
-
-
 def _reason(asked: Asked) -> str:
     """Why a picture was refused, as the problem document says."""
     return "" if asked.status == 200 else asked.body.decode().partition('"reason":"')[2].partition('"')[0]
@@ -111,9 +91,7 @@ def _refused(asked: Sequence[Asked]) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="serve --local alone, and a rest of 10 s instead of 60")
-    quick = parser.parse_args().quick
+    quick = is_quick(__doc__, "serve --local alone, and a rest of 10 s instead of 60")
     report = Report("hostile")
     servers = {"serve --local": ["--local"]} if quick else {"serve --local": ["--local"], "serve": []}
     sets = {"plain": sixty(disguised=False), "disguised": sixty(disguised=True)}
@@ -126,7 +104,6 @@ def main() -> int:
                 for kind, pictures in sets.items():
                     siege = besiege(server, pictures, usual, 10.0 if quick else 60.0)
                     judge_siege(siege, report.about(f"{title}, {kind}"))
-        judge_job(sets["plain"], sorted(usual.iterdir())[:8], folder, report)
     return report.conclude()
 
 

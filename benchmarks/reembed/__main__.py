@@ -4,7 +4,6 @@ Each night is a `likeness reembed` in a process of its own over small files, wit
 the live version. Beside that a million listed rows are compared with a million live ones, in a new process.
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -21,7 +20,7 @@ import psutil
 from PIL import Image
 
 from benchmarks.common.process import in_new_process
-from benchmarks.common.report import Report
+from benchmarks.common.report import Report, is_quick
 from benchmarks.reembed.rows import LISTED, Compared, compare_listed, write_listed
 from jobs.errors import JobError
 
@@ -134,9 +133,7 @@ def judge(files: int, full: Night, nights: Mapping[float, Night], compared: Comp
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="4,000 files instead of 20,000")
-    files = 4_000 if parser.parse_args().quick else 20_000
+    files = 4_000 if is_quick(__doc__, "4,000 files instead of 20,000") else 20_000
     report = Report("reembed")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -1,27 +1,22 @@
-"""What a unit of each kind of work costs, for planning: `python -m benchmarks.scale [--quick] [--write docs]`.
+"""What a unit of each kind of work costs, for planning: `python -m benchmarks.scale [--quick]`.
 
 Measures decoding, the models, rows, listing, segments of an index and requests to an object store, and prints one
-table of costs. `--write` puts them into `scale.json` of a folder, and the table into its `scale.md`.
+table of costs: that of `docs/scale.md`.
 """
 
 from __future__ import annotations
 
-import argparse
-import datetime as dt
 import os
-import platform
 import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 from benchmarks.common.models import save_clip
-from benchmarks.common.process import CORES, in_new_process
-from benchmarks.common.report import Report
-from benchmarks.scale.costs import PAGE, Cost, Costs
+from benchmarks.common.process import in_new_process
+from benchmarks.common.report import Report, is_quick
+from benchmarks.scale.costs import Cost
 from benchmarks.scale.images import decoding, forward, row_bytes
 from benchmarks.scale.index import indexes, scan
 from benchmarks.scale.listing import listing
@@ -60,36 +55,17 @@ def measure(plan: Plan, folder: Path) -> Iterator[Cost]:
     yield in_new_process(scan, plan.rows[0])
 
 
-def machine() -> str:
-    """The one that this runs on, in words."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    memory = psutil.virtual_memory().total / 1e9
-    cpu = named[0] if named else platform.machine()
-    return f"{CORES} cores of {cpu} with {memory:.3g} GB of memory and no GPU, Python {platform.python_version()}"
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="few rows, within 2 minutes; nothing to plan with")
-    parser.add_argument("--write", type=Path, metavar="FOLDER", help=f"put them there, and a table into its {PAGE}")
-    options = parser.parse_args()
-    if options.write and not (options.write / PAGE).is_file():  # before minutes of measuring
-        parser.error(f"{options.write} has no {PAGE}: expected the folder docs of the repository")
+    plan = QUICK if is_quick(__doc__, "few rows, within 2 minutes; nothing to plan with") else Plan()
     for name, value in {**WAITING, "RAY_USAGE_STATS_ENABLED": "0"}.items():
         os.environ.setdefault(name, value)
     report = Report("scale")
     found = []
     with tempfile.TemporaryDirectory() as name:
-        for cost in measure(QUICK if options.quick else Plan(), Path(name)):
+        for cost in measure(plan, Path(name)):
             report.console.log(cost.what)
             found.append(cost)
-    costs = Costs(date=dt.date.today().isoformat(), machine=machine(), quick=options.quick, costs=found)
-    print(costs.table())
-    report.figures["costs"] = [each.model_dump() for each in found]
-    if options.write:
-        costs.write(options.write)
+    report.table("costs", [each.row() for each in found])
     return report.conclude()
 
 

@@ -125,14 +125,14 @@ def _label(value: object) -> str | None:
     return None if missing else str(value)
 
 
-def sample_queries(sides: Sequence[LabelledImages], count: int, seed: int = 0) -> Ids:
+def sample_queries(sides: Sequence[LabelledImages], count: int) -> Ids:
     """Up to `count` ids at random, sorted, of those that are queries on every side. QueryError when there are none."""
     shared = sides[0].queries()
     for side in sides[1:]:
         shared = shared[np.isin(shared.astype(str), side.queries().astype(str))]
     if not len(shared):
         raise QueryError("no image has a label that others share on both sides: expected some of the same ids")
-    chosen = np.random.default_rng(seed).choice(len(shared), min(count, len(shared)), replace=False)
+    chosen = np.random.default_rng(0).choice(len(shared), min(count, len(shared)), replace=False)
     return shared[np.sort(chosen)]
 
 

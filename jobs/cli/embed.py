@@ -183,8 +183,6 @@ def reembed(
     from jobs.schedule.spec_file import read_spec
     from jobs.update import Update
 
-    if report is not None and not report.absolute().parent.is_dir():
-        raise UsageError(f"--report is {report}: there is no folder {report.absolute().parent}")
     if spec is None and (source is None or collection is None):
         raise UsageError("expected SOURCE and COLLECTION, or --spec FILE")
     given = _given_beside_spec(context) if spec else set()
@@ -207,6 +205,8 @@ def _reporting(path: Path | None, output: str) -> "Iterator[Report]":
     from jobs.embedding.report import Report
     from jobs.schedule.history import outcome_of
 
+    if path is not None and not path.absolute().parent.is_dir():
+        raise UsageError(f"--report is {path}: there is no folder {path.absolute().parent}")
     report = Report()
     try:
         yield report

@@ -100,19 +100,21 @@ def parsed(option: str, text: str, parse: Callable[[str], T]) -> T:
 
 
 def serve_settings(**options: Any) -> "ServeSettings":
-    """Those that were given, the others from the environment. UsageError names each wrong one; Typer has checked the
-    options, so it comes from the environment.
-    """
+    """Those that were given, the others from the environment. UsageError names each wrong one."""
     from pydantic import ValidationError
 
     from api.settings import ServeSettings
 
+    given = without_none(**options)
     try:
-        return ServeSettings(**without_none(**options))
+        return ServeSettings(**given)
     except ValidationError as error:
-        wrong = [(".".join(map(str, e["loc"])), e["msg"], e["input"]) for e in error.errors()]
-        told = "; ".join(f"LIKENESS_{name.upper()}: {message}, got {value!r}" for name, message, value in wrong)
-        raise UsageError(told) from error
+        wrong = [(str(each["loc"][0]), each["input"], each["msg"]) for each in error.errors()]
+        told = [
+            f"{f'--{name}' if name in given else f'LIKENESS_{name.upper()}'} is {value!r}: {message}"
+            for name, value, message in wrong
+        ]
+        raise UsageError("; ".join(told).replace("Value error, ", "")) from error
 
 
 def job_spec(context: typer.Context, **more: Any) -> "JobSpec":

@@ -28,7 +28,7 @@ from jobs.errors import UsageError
 from jobs.values import model_named, parse_size
 
 if TYPE_CHECKING:
-    from api.settings import Replicas
+    from api.settings import ServeSettings
 
 PortOption = Annotated[
     int | None,
@@ -129,10 +129,10 @@ def serve(
         model=model and model_named(model),
         embedder=embedder,
         precision=precision,
-        replicas=_replicas("--replicas", replicas),
-        embedders=_replicas("--embedders", embedders),
+        replicas=replicas,
+        embedders=embedders,
         shards=shards,
-        searchers=_replicas("--searchers", searchers),
+        searchers=searchers,
         allowed_hosts=allowed_hosts or None,
         keys_file=keys_file,
         allow_remote=allow_remote,
@@ -145,11 +145,14 @@ def serve(
         from api.local import run_local
 
         run_local(settings, on_listening=_announce)
-        return
+    else:
+        _serve_on_ray(settings, address or os.environ.get("RAY_ADDRESS"))
+
+
+def _serve_on_ray(settings: "ServeSettings", address: str | None) -> None:
     from api.deployment.application import run
     from jobs.cluster.session import ray_cluster
 
-    address = address or os.environ.get("RAY_ADDRESS")
     # `ray_cluster` sends the code of this process to the workers.
     with ray_cluster(address, verbose=False) if address not in (None, "", "local") else nullcontext():
         run(settings, on_listening=_announce)
@@ -159,15 +162,6 @@ def _allow_many_connections() -> None:
     """Each is an open file. Many systems allow 1,024 unless asked, which as many idle connections use up."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, _OPEN_FILES)), hard))
-
-
-def _replicas(option: str, text: str | None) -> "Replicas | None":
-    from api.settings import Replicas
-
-    try:
-        return None if text is None else Replicas.parse(text)
-    except ValueError as error:
-        raise UsageError(f"{option} is {text!r}: {error}") from error
 
 
 def _announce(url: str) -> None:

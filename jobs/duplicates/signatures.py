@@ -16,10 +16,10 @@ _THREADS: Final = 8  # more than most machines have cores: some wait for a netwo
 
 
 class SignatureReader:
-    """Reads the pictures of rows, by default from wherever the operator's sources are. To be closed."""
+    """Reads the pictures of rows from wherever the operator's sources are. To be closed."""
 
-    def __init__(self, fetcher: Fetcher | None = None) -> None:
-        self._fetcher = fetcher or Fetcher(buckets=PictureReader())
+    def __init__(self) -> None:
+        self._fetcher = Fetcher(buckets=PictureReader())
         self._decoders = DecodePool()
         self._threads = ThreadPoolExecutor(_THREADS)
 

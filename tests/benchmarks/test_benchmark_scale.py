@@ -1,68 +1,15 @@
-"""The sizing guide: its table says what its figures say, and what is measured is right on small inputs."""
+"""What the sizing guide is made of is measured right on small inputs."""
 
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from benchmarks.common.process import in_new_process
-from benchmarks.scale import __main__ as scale
-from benchmarks.scale.costs import FIGURES, PAGE, Cost, Costs
 from benchmarks.scale.images import photo, row_bytes
 from benchmarks.scale.listing import listing
 from benchmarks.scale.requests import Counting, requests
-from tests.support.paths import DOCS
-
-COSTS = Costs(
-    date="2026-11-21",
-    machine="2 cores",
-    quick=False,
-    costs=[
-        Cost(what="decode a JPEG", unit="CPU ms", costs={"at reduced scale": 5.5239, "in full": 1234.5}),
-        Cost(what="a crop", unit="bytes", costs={"": 150700.0}),
-        Cost(what="faiss factory", unit="", costs={"fast": "IVF632"}),
-        Cost(what="open it", unit="requests", costs={}),
-    ],
-)
-
-
-def test_the_page_has_the_costs_of_its_record() -> None:
-    page, costs = (DOCS / PAGE).read_text(), Costs.read(DOCS)
-    assert page == costs.put_into(page), "run python -m benchmarks.scale --write docs"
-    assert not costs.quick, "run python -m benchmarks.scale --write docs, without --quick"
-
-
-def test_costs_are_a_table_between_two_marks() -> None:
-    page = COSTS.put_into("before\n<!-- costs -->\nstale\n<!-- end of costs -->\nafter")
-    assert page == (
-        "before\n<!-- costs -->\n\nMeasured 2026-11-21 on 2 cores.\n\n| what | unit | costs |\n|---|---|---|\n"
-        "| decode a JPEG | CPU ms | 5.52 at reduced scale, 1,234 in full |\n| a crop | bytes | 150,700 |\n"
-        "| faiss factory |  | `IVF632` fast |\n| open it | requests | none |\n\n<!-- end of costs -->\nafter"
-    )
-    assert COSTS.put_into(page) == page
-    assert "nothing to plan with" in COSTS.model_copy(update={"quick": True}).table()
-
-
-def test_costs_come_back_from_their_record_in_four_digits(tmp_path: Path) -> None:
-    (tmp_path / PAGE).write_text("<!-- costs -->\n<!-- end of costs -->")
-    COSTS.write(tmp_path)
-    assert Costs.read(tmp_path).costs[0].costs == {"at reduced scale": 5.524, "in full": 1234.0}
-    assert (tmp_path / PAGE).read_text() == COSTS.put_into("<!-- costs -->\n<!-- end of costs -->")
-    record = (tmp_path / FIGURES).read_text()
-    (tmp_path / FIGURES).write_text(record.replace('"what"', '"which"'))
-    with pytest.raises(ValidationError, match="which"):
-        Costs.read(tmp_path)
-
-
-def test_a_folder_without_the_page_is_refused_before_anything_is_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.argv", ["scale", "--write", str(tmp_path)])
-    with pytest.raises(SystemExit, match="2"):
-        scale.main()
-    assert f"{tmp_path} has no scale.md" in capsys.readouterr().err
 
 
 def test_photos_are_seeded_and_have_the_spectrum_of_photographs() -> None:

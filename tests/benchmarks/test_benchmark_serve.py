@@ -1,7 +1,6 @@
 """The arithmetic of the service's benchmark, its clients, and the bare loop that the service is compared with."""
 
 import time
-from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -10,19 +9,9 @@ from fastapi.testclient import TestClient
 
 from benchmarks.common.collections import make_collection
 from benchmarks.common.load import Asked, ask_once, crowd, form_of, load
-from benchmarks.common.report import Report
 from benchmarks.common.servers import free_port
 from benchmarks.serve.bare import Bare, bare_app
 from benchmarks.serve.speed import (
-    ALONE,
-    BATCHES,
-    BY_ID,
-    ENDPOINT,
-    LOCAL,
-    SERVE,
-    Load,
-    Loads,
-    judge,
     rate_of,
     steady,
     timed_crowd,
@@ -90,40 +79,6 @@ def test_a_search_without_an_answer_says_why() -> None:
 def test_an_answer_that_is_no_success_ends_the_benchmark(pictures: Path) -> None:
     with scripted(REFUSAL) as server, pytest.raises(RuntimeError, match=r"answer to \d.*429"):
         timed_crowd(server.url, ["/search"], pictures, 2, 0.0, 1)
-
-
-def _load(rate: float, ms: float) -> Load:
-    return Load(latencies=[ms / 1e3] * 10, queries_per_second=rate, cpu_ms=3.0)
-
-
-def test_bars_compare_ray_serve_with_what_does_the_same_without_it() -> None:
-    demo: Loads = {
-        (ALONE, 1): [_load(100, 10)],
-        (BATCHES, 32): [Load(latencies=[], queries_per_second=400, cpu_ms=5.0)],
-        (ENDPOINT, 32): [_load(200, 100)],
-        (SERVE, 1): [_load(40, 24)],
-        (SERVE, 32): [_load(150, 200), _load(10, 900), _load(160, 200)],  # the median: one round was disturbed
-    }
-    for name, clients in product((LOCAL, LOCAL + BY_ID, SERVE + BY_ID), (1, 32)):
-        demo[name, clients] = [_load(150, 20)]
-    vit = {**demo, (SERVE, 1): [_load(40, 26)]}
-    like_local = [(1.0, 1.25, True)] * 2
-    report = Report("serve")
-    judge("demo", 10_000, demo, report)
-    judge("ViT-B/32", 10, vit, report)
-    assert [(round(bar.value, 3), bar.bar, bar.ok) for bar in report.bars] == [
-        *[(14.0, 15, True), (0.75, 0.7, True)],
-        *[(4.0, 5, True), (1.0, 0.9, True), *like_local],
-        *[(0.0, 5, True), (1.0, 0.9, True), *like_local],
-        *[(16.0, 15, False), (0.375, 0.9, False)],
-        *[(6.0, 5, False), (1.0, 0.9, True), *like_local],
-        *[(0.0, 5, True), (1.0, 0.9, True), *like_local],
-    ]
-    lines = report.figures["demo, 10,000 rows"]
-    assert isinstance(lines, list)
-    by_name = {(line[""], line["clients"]): line for line in lines}
-    assert by_name[ALONE, 1]["p50 ms"] == pytest.approx(10)
-    assert by_name[SERVE, 32]["queries/s"] == 150
 
 
 def test_models_change_twice_within_twenty_versions() -> None:

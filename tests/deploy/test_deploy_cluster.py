@@ -125,6 +125,7 @@ def test_the_cluster_file_fits_rays_schema() -> None:
     assert types["embed"]["min_workers"] or spec.resources.wait_for_nodes  # else a job that starts finds no GPU
 
 
+@pytest.mark.slow
 def test_ray_launches_the_cluster_files_machines(aws: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a mock of AWS, by the code of `ray up`: a wrong `node_config`, which Ray's schema leaves open, ends it."""
     monkeypatch.setenv("HOME", str(tmp_path))  # a key pair is made

@@ -5,4 +5,3 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
 DEPLOY: Final = ROOT / "deploy"
-DOCS: Final = ROOT / "docs"

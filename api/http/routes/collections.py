@@ -23,7 +23,6 @@ from api.errors import Problem, invalid
 from api.http.answering import Answering
 from api.http.body import BodyReader, names_of, search_of
 from api.http.middleware.auth import KEY, require_collection
-from api.http.middleware.rate_limit import charge
 from api.http.openapi import COLLECTIONS_BODY
 from api.http.problems import SEARCH_PROBLEMS, problem_docs
 from api.http.requests import CollectionsSearchRequest
@@ -74,8 +73,7 @@ def collection_routes(services: Services, limits: RequestLimits, answering: Answ
         dim = engine.embedder.identity.dim
         reading = partial(search_of, body, dim=dim, limits=limits, model=CollectionsSearchRequest)
         query = _checked(await to_thread.run_sync(reading))
-        answering.admit(request, [query.parts, *[()] * (len(names) - 1)])
-        charge(request, len(names) - 1)
+        answering.admit(request, [query.parts, *[()] * (len(names) - 1)], cost=len(names))
         watch = Stopwatch()
         vectors = await answering.vectors(query, service, engine, watch)
         offset = query.options.get("offset", 0)

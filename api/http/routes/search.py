@@ -9,21 +9,17 @@ from anyio import to_thread
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from api.documents import BatchResponse, EmbedResponse, Failed, Found, IndexOut, SearchResponse, json_bytes
+from api.documents import BatchResponse, Embedded, EmbedResponse, Failed, Found, IndexOut, SearchResponse, json_bytes
 from api.errors import Problem
 from api.http.answering import Answering
-from api.http.body import BodyReader, parts_of, search_of_url, searches_of
-from api.http.middleware.rate_limit import charge
+from api.http.body import BodyReader, parts_of, searches_of
 from api.http.openapi import BATCH_BODY, EMBED_BODY, parameters_of, search_body
 from api.http.problems import BODY_PROBLEMS, SEARCH_PROBLEMS, failed, problem_docs
 from api.http.requests import SearchParameters, UploadFields
-from api.http.responses import (
-    json_response,
-    model_out,
-)
+from api.http.responses import json_response, model_out
 from api.http.services import Services
+from api.search.engine import Engine
 from api.search.query import Part, Query
-from api.search.service import SearchService
 from api.settings import RequestLimits
 
 T = TypeVar("T")
@@ -44,10 +40,6 @@ def search_routes(services: Services, limits: RequestLimits, answering: Answerin
         responses=problem_docs(*SEARCH_PROBLEMS),
         openapi_extra={"requestBody": search_body(limits), "parameters": parameters_of(UploadFields, limits)},
     )
-    async def search(request: Request) -> Response:
-        service = await services.of(request)
-        return await found(request, service, await bodies.search(request, service.engine.embedder.identity.dim))
-
     @router.get(
         "/search",
         summary="The nearest images to a text, a URL's picture or an image of the index, named in the address",
@@ -55,10 +47,9 @@ def search_routes(services: Services, limits: RequestLimits, answering: Answerin
         responses=problem_docs(*(slug for slug in SEARCH_PROBLEMS if slug not in _OF_BODIES)),
         openapi_extra={"parameters": parameters_of(SearchParameters, limits)},
     )
-    async def search_by_url(request: Request) -> Response:
-        return await found(request, await services.of(request), search_of_url(request, limits))
-
-    async def found(request: Request, service: SearchService, query: Query) -> Response:
+    async def search(request: Request) -> Response:
+        service = await services.of(request)
+        query = await bodies.search(request, service.engine.embedder.identity.dim)
         answering.admit(request, [query.parts])
         return json_response(await answering.search(query, service, service.engine))
 
@@ -73,8 +64,7 @@ def search_routes(services: Services, limits: RequestLimits, answering: Answerin
         service = await services.of(request)
         reading = partial(searches_of, dim=service.engine.embedder.identity.dim, limits=limits)
         queries, engine = await bodies.json(request, reading), service.engine
-        answering.admit(request, [query.parts for query in queries if isinstance(query, Query)])
-        charge(request, len(queries) - 1)
+        answering.admit(request, [query.parts for query in queries if isinstance(query, Query)], cost=len(queries))
 
         async def answer(query: Query) -> Found:
             return {"ok": await answering.search(query, service, engine)}
@@ -91,14 +81,16 @@ def search_routes(services: Services, limits: RequestLimits, answering: Answerin
     async def embed(request: Request) -> Response:
         service = await services.of(request)
         parts, engine = await bodies.json(request, partial(parts_of, limits=limits)), service.engine
-        answering.admit(request, [(part,) for part in parts if isinstance(part, Part)])
-        charge(request, len(parts) - 1)
-        results = await _each(parts, lambda part: answering.embed(part, service, engine))
-        index = IndexOut(version=engine.searcher.version, ntotal=engine.searcher.ntotal)
-        model = model_out(engine.embedder.identity, limits.show_locations)
-        return json_response(EmbedResponse(index=index, model=model, results=results))
+        answering.admit(request, [(part,) for part in parts if isinstance(part, Part)], cost=len(parts))
+        vectors = await _each(parts, lambda part: answering.embed(part, service, engine))
+        return json_response(_of_engine(vectors, engine, limits.show_locations))
 
     return router
+
+
+def _of_engine(results: list[Embedded | Failed], engine: Engine, locations: bool) -> EmbedResponse:
+    index = IndexOut(version=engine.searcher.version, ntotal=engine.searcher.ntotal)
+    return EmbedResponse(index=index, model=model_out(engine.embedder.identity, locations), results=results)
 
 
 async def _each(items: Sequence[T | Problem], answer: Callable[[T], Awaitable[R]]) -> list[R | Failed]:

@@ -5,8 +5,6 @@ import os
 import resource
 import signal
 import socket
-import subprocess
-import sys
 import urllib.parse
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -45,7 +43,6 @@ from index.versions.promotion import promote
 from jobs.cli.serve import serve as serve_command
 from tests.support.collections.s3_server import Bucket
 from tests.support.collections.small_collection import COLOURS, PLAIN, add_pictures, make_collection, png
-from tests.support.paths import ROOT
 from tests.support.servers.fake_models import one_fake
 
 
@@ -410,18 +407,3 @@ def test_ray_serve_answers_like_the_local_server(collection: str, cluster: int) 
     advice = f"on 127.0.0.1:{settings.port}: serve with --host 127.0.0.1 --port {settings.port}, or end"
     with pytest.raises(ListenError, match=rf"expected to listen on 0.0.0.0:{settings.port}, .*already, {advice}"):
         run(elsewhere, blocking=False)
-
-
-def test_a_first_search_does_not_import_pandas(tmp_path: Path) -> None:
-    """Half a second, for nothing that a search needs: Arrow asks for it when it is given arrays."""
-    make_collection(tmp_path / "c", PLAIN, FakeEmbedder())
-    script = (
-        "import sys; from index.collection import Collection; from index.search import Searcher; "
-        "searcher = Searcher.open(Collection.open(sys.argv[1])); "
-        "print(len(searcher.search([[1.0] * searcher.dim], 10)[0]), len(searcher.more_like([('red.png', 1.0)])), "
-        "'pandas' in sys.modules)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path / "c")], capture_output=True, text=True, check=True, cwd=ROOT
-    )
-    assert done.stdout == "3 2 False\n"

@@ -12,13 +12,14 @@ from ray import serve
 from api.deployment.application import run
 from api.deployment.ingress import APP_NAME
 from api.settings import Replicas, ServeSettings
+from benchmarks.common.collections import draw_pictures
 from benchmarks.common.load import Asked, crowd, load
 from benchmarks.common.servers import eventually, replicas_of, serving
 from embedder.models.clip import ClipEmbedder
 from index.build.build_index import build_index
 from index.collection import Collection
 from jobs.values import DEMO_MODEL
-from tests.support.collections.many_rows import add_many, draw_pictures
+from tests.support.collections.many_rows import add_many
 
 pytestmark = pytest.mark.ray
 

@@ -2,7 +2,6 @@
 
 import gc
 import shutil
-import time
 import weakref
 from base64 import b64encode
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from api.http.app import create_app
 from api.local import running
 from api.search.collections import Collections
 from api.settings import Access, RequestLimits, ServeSettings
+from benchmarks.common.servers import eventually
 from index.collection import Collection
 from index.collection.find import find_collections
 from index.errors import CollectionError, NotACollectionError
@@ -241,7 +241,7 @@ def test_collections_share_a_model_and_it_goes_with_the_last_of_them(folder: Pat
         assert len(loader.loaded) == 2
         gone = [weakref.ref(each) for each in (art, birds.engine, dogs.engine.batcher)]
         del art, birds, dogs
-        until(lambda: not collections.open_services)
+        eventually(lambda: not collections.open_services, "all are closed")
         gc.collect()
         assert [each() for each in gone] == [None, None, None]
         assert {each["state"] for each in client.get("/collections").json()["collections"]} == {"closed"}
@@ -271,7 +271,7 @@ def test_a_new_version_takes_over_in_its_collection_alone(folder: Path) -> None:
     with on_this_machine(create_app(served(folder))) as client:
         assert [version_of(client, name) for name in ("art", "birds")] == ["000001", "000001"]
         make_several(folder, ["birds"], start=3)
-        until(lambda: version_of(client, "birds") == "000002")
+        eventually(lambda: version_of(client, "birds") == "000002", "the new version answers")
         assert version_of(client, "art") == "000001"
         back = client.post("/collections/birds/index/rollback").json()
         assert (back["serving"], version_of(client, "birds")) == ("000001", "000001")
@@ -294,13 +294,6 @@ def test_many_ask_at_once_for_what_is_closed_and_it_is_opened_once(folder: Path)
 
 def version_of(client: TestClient, name: str) -> str:
     return str(client.get(f"/collections/{name}/index").json()["version"])
-
-
-def until(condition: Any) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 # What is found at a place

@@ -1,6 +1,5 @@
 """Whatever stands in a request's headers, the answer is ours: never a status 500, never plain text."""
 
-from itertools import product
 from typing import Any, Final
 
 import pytest
@@ -86,21 +85,18 @@ def assert_answered(client: TestClient, request: dict[str, Any], headers: dict[b
         assert response.headers["api-version"] == "1", said
 
 
-@pytest.mark.parametrize("name", READ)
-def test_mend_16_rubbish_in_a_header_is_answered(clients: list[TestClient], name: str) -> None:
-    for (number, value), request in product(enumerate(RUBBISH), REQUESTS):
-        assert_answered(clients[number % len(clients)], request, {name.encode(): value})
-
-
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     headers=st.dictionaries(
-        st.sampled_from([name.encode() for name in (*READ, *OTHERS)]), st.binary(max_size=40), min_size=1, max_size=4
+        st.sampled_from([name.encode() for name in (*READ, *OTHERS)]),
+        st.sampled_from(RUBBISH) | st.binary(max_size=40),
+        min_size=1,
+        max_size=4,
     ),
     request=st.sampled_from(REQUESTS),
     which=st.integers(0, 2),
 )
-def test_mend_16_any_bytes_in_headers_are_answered(
+def test_mend_16_whatever_stands_in_headers_is_answered(
     clients: list[TestClient], headers: dict[bytes, bytes], request: dict[str, Any], which: int
 ) -> None:
     assert_answered(clients[which], request, headers)

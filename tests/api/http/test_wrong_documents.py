@@ -11,7 +11,7 @@ from api.errors import abbreviate
 from api.http.app import create_app
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from index.search import Searcher
-from tests.support.collections.small_collection import fake_service, png
+from tests.support.collections.small_collection import fake_service
 
 ONLY = (
     "only allow_partial, crop, distinct, diversity, embedding, fields, filter, id, image, k, min_percentile, "
@@ -81,13 +81,6 @@ def test_mend_smaller_what_is_wrong_with_a_search(client: TestClient, body: dict
     assert len(refused.content) < 1_000
 
 
-def test_mend_smaller_an_unknown_column_is_what_came(client: TestClient) -> None:
-    (error,) = client.post("/search", json={"text": "a", "filter": {"colour": 1}}).json()["errors"]
-    assert error["got"] == "unknown column 'colour'"
-    assert error["expected"].startswith("one of the columns image_id (string), ")
-    assert error["expected"].endswith("label (string), weight (double)")
-
-
 @pytest.mark.parametrize(
     ("path", "body", "said"),
     [
@@ -106,22 +99,6 @@ def test_mend_smaller_an_unknown_column_is_what_came(client: TestClient) -> None
 )
 def test_mend_smaller_what_is_wrong_with_a_batch(client: TestClient, path: str, body: object, said: str) -> None:
     assert client.post(path, json=body).json()["detail"] == said
-
-
-FIELDS = 'fields: expected JSON text such as ["label"] (expected value at line 1 column 1), got "label"'
-
-
-@pytest.mark.parametrize(
-    ("form", "said"),
-    [
-        ({"k": "0"}, f"{K}, got 0"),
-        ({"k": "many"}, 'k: expected a whole number, got "many"'),
-        ({"fields": "label"}, FIELDS),
-    ],
-)
-def test_mend_smaller_what_is_wrong_with_a_form(client: TestClient, form: dict[str, str], said: str) -> None:
-    refused = client.post("/search", files={"image": ("a.png", png((1, 2, 3)))}, data=form)
-    assert refused.json()["detail"] == said
 
 
 def test_mend_smaller_what_is_wrong_elsewhere(client: TestClient) -> None:

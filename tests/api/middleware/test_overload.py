@@ -1,6 +1,5 @@
 """How much is worked on at once and for how long."""
 
-import asyncio
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,11 +11,8 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 from numpy.typing import NDArray
-from starlette.requests import Request
 
-from api.errors import Problem
 from api.http.app import create_app
-from api.http.middleware.admission import Slots, admit
 from api.local import running
 from api.settings import Access, RequestLimits
 from benchmarks.common.servers import eventually
@@ -94,49 +90,6 @@ def test_a_defect_frees_its_place(searcher: Searcher) -> None:
 
 
 # What searches take
-
-
-def arrived(places: Slots) -> Request:
-    """A request whose body has come while a place was kept for it."""
-    return Request({"type": "http", "likeness.kept": places.keep_one()})
-
-
-def let_in(request: Request, places: Slots, count: int) -> bool:
-    try:
-        admit(request, places, count)
-    except Problem:
-        return False
-    return True
-
-
-def test_places_kept_for_bodies_do_not_let_batches_pile_up() -> None:
-    async def run() -> None:
-        places = Slots(8, "searches are being worked on")
-        requests = [arrived(places) for _ in range(8)]
-        # Half of all have to be free, which they are once four have given theirs back; then 64 are on their way.
-        assert [let_in(request, places, 64) for request in requests] == [False] * 3 + [True] + [False] * 4
-        await asyncio.sleep(0)
-        assert places.taken == 0
-
-        singles = [arrived(places) for _ in range(8)]
-        assert [let_in(request, places, 1) for request in singles] == [True] * 8
-
-    asyncio.run(run())
-
-
-@pytest.mark.parametrize(
-    ("most", "taken", "count", "enough"),
-    [(8, 4, 4, True), (8, 5, 4, False), (8, 4, 64, True), (8, 5, 64, False), (1, 0, 64, True), (1, 1, 2, False)],
-)
-def test_a_batch_needs_as_many_free_places_as_it_has_searches_or_half_of_all(
-    most: int, taken: int, count: int, enough: bool
-) -> None:
-    async def run() -> None:
-        places = Slots(most, "searches are being worked on")
-        with places.taking(taken):
-            assert let_in(Request({"type": "http"}), places, count) is enough
-
-    asyncio.run(run())
 
 
 class HeldEmbedder(FakeEmbedder):

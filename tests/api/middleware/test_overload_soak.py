@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.common.collections import draw_pictures
 from benchmarks.common.load import crowd, load
 from benchmarks.common.models import save_clip
 from benchmarks.common.servers import Server, serving
 from embedder.models.clip import ClipEmbedder
 from index.build.build_index import build_index
 from index.collection import Collection
-from tests.support.collections.many_rows import add_many, draw_pictures
+from tests.support.collections.many_rows import add_many
 
 _PLACES = 8
 _FLOOD_S = 60.0

@@ -134,6 +134,8 @@ def test_metrics_are_prometheus_text_or_openmetrics(client: TestClient) -> None:
     openmetrics = client.get("/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
     assert openmetrics.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
     assert openmetrics.content.endswith(b"# EOF\n")
+    odd = client.get("/metrics", headers={"Accept": "application/openmetrics-text; version=x.y"})
+    assert odd.headers["content-type"] == plain.headers["content-type"]
 
 
 def test_whoever_is_sent_away_is_counted_and_keys_are_named(

@@ -1,6 +1,5 @@
 """Queries that come together are embedded together, and the same picture once."""
 
-import gc
 import threading
 import time
 from collections.abc import Sequence
@@ -13,7 +12,6 @@ from numpy.typing import NDArray
 
 from api.errors import Problem
 from api.search.batcher import ContentKey, EmbeddingCache, QueryBatcher, Vector
-from benchmarks.common.servers import eventually
 from embedder.errors import ModelError
 from embedder.fake import FakeEmbedder
 
@@ -156,17 +154,6 @@ def test_the_same_picture_is_embedded_once_while_it_waits_and_afterwards(slow: S
     assert not vectors[-1].flags.writeable
 
 
-def test_its_thread_and_its_model_go_with_it() -> None:
-    before = set(threading.enumerate())
-    batcher = QueryBatcher(FakeEmbedder(), EmbeddingCache())
-    ask(batcher, "star").result(10)
-    (thread,) = set(threading.enumerate()) - before
-    assert thread.name.startswith("likeness-embed")
-    del batcher
-    gc.collect()
-    eventually(lambda: not thread.is_alive(), "its thread has ended")
-
-
 def test_mend_00_a_closed_batcher_ends_its_pass_and_refuses_what_waits(slow: SlowEmbedder) -> None:
     batcher = QueryBatcher(slow, EmbeddingCache())
     first = held(slow, batcher)
@@ -180,21 +167,3 @@ def test_mend_00_a_closed_batcher_ends_its_pass_and_refuses_what_waits(slow: Slo
     assert slow.passes == [("images", 1)]
     np.testing.assert_array_equal(ask(batcher, "late").result(10), FakeEmbedder().embed_texts(["late"])[0])
     batcher.close()
-
-
-def test_the_cache_keeps_what_was_used_last() -> None:
-    keys = {name: ContentKey.of(name, "model") for name in "abcd"}
-    vectors = {name: np.full(25, number, np.float32) for number, name in enumerate(keys)}
-    cache, empty = EmbeddingCache(max_bytes=3 * (512 + 100)), EmbeddingCache(max_bytes=0)
-    for name in "abc":
-        cache.keep(keys[name], vectors[name])
-    assert cache.get(keys["a"]) is not None
-    cache.keep(keys["d"], vectors["d"])
-    found = {name: cache.get(key) for name, key in keys.items()}
-    assert [name for name, vector in found.items() if vector is None] == ["b"]
-    np.testing.assert_array_equal(found["d"], vectors["d"])
-    assert (cache.hits, cache.misses) == (4, 1)
-    cache.keep(ContentKey.of("large", "model"), np.zeros(1_000, np.float32))
-    assert cache.get(ContentKey.of("large", "model")) is None
-    empty.keep(keys["a"], vectors["a"])
-    assert empty.get(keys["a"]) is None

@@ -19,6 +19,8 @@ from jobs.values import DEMO_MODEL
 from tests.support.pictures.sample_images import encode
 from tests.support.pictures.sixty_pictures import Encode, saved, see_through, stock_crop
 
+pytestmark = pytest.mark.slow
+
 _OF_SKIMAGE = (
     "astronaut.png", "brick.png", "camera.png", "cell.png", "chelsea.png", "clock_motion.png", "coffee.png",
     "coins.png", "grass.png", "gravel.png", "hubble_deep_field.jpg", "ihc.png", "microaneurysms.png", "moon.png",

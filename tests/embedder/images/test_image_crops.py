@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from embedder.images import Region, resize
+from embedder.images import Region
 from embedder.images.decode import CropSpec, decode_image, thumbnail
 from tests.support.pictures.sample_images import (
     BLUE,
@@ -94,25 +94,6 @@ def test_without_draft_the_crop_is_the_stock_processors(orientation: int) -> Non
     crop = CropSpec(side=224, shortest_edge=256)
     pixels = decode_image(rotated(image, orientation, "png"), crop, draft=False).pixels
     assert np.array_equal(pixels, stock_crop(image, crop))
-
-
-@pytest.mark.parametrize("size", [(300, 400), (375, 500), (300, 600), (300, 900)])
-def test_an_upright_picture_is_resized_in_the_stock_processors_order(size: tuple[int, int]) -> None:
-    """Pillow resizes the whole in another order than the part that is kept: up to four grey levels."""
-    image = noisy(size)
-    crop = CropSpec(side=224, shortest_edge=224)
-    pixels = decode_image(encode(image, "png"), crop).pixels
-    assert np.abs(pixels.astype(int) - stock_crop(image, crop)).max() <= 1
-
-
-@pytest.mark.parametrize("resample", [Image.Resampling.BILINEAR, Image.Resampling.BICUBIC, Image.Resampling.LANCZOS])
-@pytest.mark.parametrize("mode", ["L", "RGB"])
-def test_resizing_is_pillows(resample: Image.Resampling, mode: str) -> None:
-    image = noisy((301, 200)).convert(mode)
-    box = (50.3, 0.0, 250.9, 200.0)
-    ours = np.asarray(resize.resized(image, (64, 64), resample, box), dtype=int)
-    differences = np.abs(ours - np.asarray(image.resize((64, 64), resample, box=box)))
-    assert (differences.max(), (differences > 0).mean() < 0.05) == (1, True)
 
 
 def test_without_wheels_of_the_resizer_pillow_resizes() -> None:

@@ -14,6 +14,7 @@ from unittest.mock import Mock
 import pytest
 
 import index.collection.lease
+from benchmarks.common.servers import eventually
 from index.build.build_index import build_index
 from index.collection import Collection, writing
 from index.collection.layout import LEASE
@@ -122,13 +123,9 @@ def test_an_expired_lease_is_taken_over_with_a_word(collection: Collection, capl
 
 def test_it_is_renewed_while_it_is_held(collection: Collection) -> None:
     with writing(collection, "embed", SHORT):
-        first = later = held_record(collection)
-        deadline = time.monotonic() + 60
-        while later.expires_at < first.expires_at + SHORT and time.monotonic() < deadline:
-            time.sleep(0.05)
-            later = held_record(collection)
-        assert later.expires_at >= first.expires_at + SHORT
-        assert later.model_copy(update={"expires_at": first.expires_at}) == first
+        first = held_record(collection)
+        eventually(lambda: held_record(collection).expires_at >= first.expires_at + SHORT, "it is renewed", 60)
+        assert held_record(collection).model_copy(update={"expires_at": first.expires_at}) == first
 
 
 def test_a_writer_that_lost_its_lease_commits_nothing(collection: Collection) -> None:
@@ -170,10 +167,7 @@ def test_what_is_wrong_with_renewals_is_logged(
         renew(storage, *arguments)
 
     def wait_for(text: str) -> None:
-        deadline = time.monotonic() + 60
-        while text not in caplog.text:
-            assert time.monotonic() < deadline, caplog.text
-            time.sleep(0.05)
+        eventually(lambda: text in caplog.text, text, 60)
 
     with writing(collection, "embed", SHORT):
         with monkeypatch.context() as patch:

@@ -308,16 +308,6 @@ def test_the_callers_array_is_left_alone(searcher: Searcher) -> None:
     assert searcher.search(query, np.int64(5)) == matches  # type: ignore[arg-type]
 
 
-def test_scores_on_hand_made_vectors(tmp_path: Path) -> None:
-    vectors = np.zeros((4, 8))
-    vectors[[0, 1, 2], [0, 1, 0]] = 1, 1, -1
-    vectors[3, :2] = 0.6, 0.8
-    searcher = searcher_of(tmp_path, ["east", "north", "west", "between"], vectors)
-    matches = searcher.search(np.eye(1, 8) * 1e-3, 10)[0]
-    expected = [("east", 1.0), ("between", 0.6), ("north", 0.0), ("west", -1.0)]
-    assert [(match.image_id, match.score) for match in matches] == expected
-
-
 def test_columns_of_all_segments(searcher: Searcher) -> None:
     old, new = searcher.row("021"), searcher.row("161")
     assert old is not None

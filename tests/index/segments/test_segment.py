@@ -27,7 +27,7 @@ from tests.support.collections.hand_made import unit_vectors
 
 DIM, ROWS = 16, 2_000
 FACTORIES = ["Flat", "IVF16,Flat", "HNSW16", "HNSW16,SQ8", "SQ8", "IVF16,PQ4x4fs", "PCA8,IVF16,SQ8"]
-FACTORIES += ["OPQ4_8,IVF16,PQ4x4fs,Refine(SQ8)", "IVF16,PQ4x4,RFlat", "IVF16_HNSW8,Flat"]
+FACTORIES += ["OPQ4_8,IVF16,PQ4x4fs,Refine(SQ8)"]
 
 
 @pytest.fixture(autouse=True)

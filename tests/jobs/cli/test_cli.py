@@ -244,6 +244,11 @@ def test_info(run: Run, collection: Path) -> None:
     assert [line[0] for line in lines if "chosen" in line] == ["Flat"]
 
 
+def test_info_of_an_index_that_cannot_be_read(run: Run, growing: Path) -> None:
+    (growing / "index/000001/manifest.json").write_text("{}")
+    assert "index/000001/manifest.json is damaged" in run("info", growing).out
+
+
 def test_rejects(run: Run, collection: Path) -> None:
     rows = facts_of(run, "rejects", collection)
     assert [(row["image_id"], row["error_reason"], row["retryable"]) for row in rows] == [
@@ -573,7 +578,7 @@ def test_the_environment_sets_what_no_option_does(
     assert_one_line(run("search", collection, "--text", "x"), f"there is no folder {tmp_path}/gone")
     assert run("search", collection, "--text", "x", "--model", "demo").code == 0
     monkeypatch.setenv("LIKENESS_THREADS", "many")
-    assert_one_line(run("search", collection, "--text", "x"), "LIKENESS_THREADS: ", "got 'many'")
+    assert_one_line(run("search", collection, "--text", "x"), "LIKENESS_THREADS is 'many': Input should be")
 
 
 @pytest.mark.parametrize(("most", "file"), [(100, "/.lease'"), (500, "/index/segments/000002-00'")])

@@ -6,9 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from index.collection import Collection, writing
-from index.collection.layout import LEASE
-from index.errors import LeaseLostError
+from index.collection import Collection
 from jobs.embedding.commit import WrittenRun, commit
 from jobs.embedding.report import EmbedReport
 from jobs.errors import TooManyRejectsError
@@ -37,13 +35,6 @@ def files(collection: Collection) -> list[str]:
     return sorted(path.name for path in root.rglob("*") if path.is_file())
 
 
-def test_runs_are_published_with_their_deletes(collection: Collection) -> None:
-    add_run(collection, rows(["gone", "stays"]))
-    commit(collection, [written(collection, "a", deletes=["gone"]), written(collection, "b")], 0)
-    assert [run.counts.get("deleted", 0) for run in collection.runs()] == [0, 1, 0]
-    assert collection.live_rows(["image_id"])["image_id"].to_pylist() == ["a", "b", "stays"]
-
-
 def test_no_run_is_published_when_another_of_the_job_is_not_good(collection: Collection) -> None:
     both = [written(collection, "a", deletes=["x"]), written(collection, "b", rejected=True)]
     before = files(collection)
@@ -52,24 +43,6 @@ def test_no_run_is_published_when_another_of_the_job_is_not_good(collection: Col
     assert (collection.runs(), files(collection)) == ([], before)
     commit(collection, both, 1)
     assert len(collection.runs()) == 2
-
-
-def test_who_has_lost_the_lease_writes_nothing(collection: Collection) -> None:
-    with writing(collection, "reembed") as slept:
-        job = written(slept, "a", deletes=["x"])
-        collection.storage.delete(LEASE)
-        before = files(collection)
-        with pytest.raises(LeaseLostError):
-            commit(slept, [job], 0)
-        assert files(collection) == before
-
-
-def test_deletes_of_two_writers_of_a_run_do_not_replace_each_other(collection: Collection) -> None:
-    run = collection.start_run("/a", MODEL)
-    first, second = (collection.write_deletes(run.run_id, [image_id]) for image_id in ("x", "y"))
-    assert collection.row_file(first.path) == first
-    assert collection.row_file(second.path) == second
-    assert first.path != second.path
 
 
 @pytest.mark.parametrize("changed", ["nothing", "a delete", "it is for good", "it was for good", "the place"])

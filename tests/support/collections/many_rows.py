@@ -1,4 +1,4 @@
-"""Pictures and a collection of many rows, for tests under load."""
+"""A collection of many rows, for tests under load."""
 
 from pathlib import Path
 
@@ -9,20 +9,10 @@ from embedder.images.decode import decode_image
 from embedder.protocol import Embedder
 from index.collection import Collection
 from index.collection.rows import row_schema
-from jobs.demo.gallery import plan_exhibit
 from jobs.embedding.model_source import model_record
 from tests.support.collections.hand_made import add_run, unit_vectors
 
 _FILLERS = 20_000
-
-
-def draw_pictures(folder: Path, count: int) -> Path:
-    """So many files of the demo's gallery, in one folder."""
-    folder.mkdir(parents=True)
-    for number in range(count):
-        exhibit = plan_exhibit(number)
-        (folder / exhibit.image_id.replace("/", "-")).write_bytes(exhibit.data())
-    return folder
 
 
 def add_many(collection: Collection, pictures: Path, embedder: Embedder) -> None:
