@@ -1,6 +1,7 @@
 // Pictures found, as a grid of links: each leads to more like it.
 
 import { showPicture, whyNone } from "./api.js";
+import { showCrop } from "./crop.js";
 import { counted, element, fileName, plural, unseen } from "./elements.js";
 import { chips, queryLink } from "./facets.js";
 import { isRanked, nothing } from "./query.js";
@@ -38,14 +39,16 @@ export function matted(path, size, alt) {
 }
 
 function tile(match, query, facets, marks) {
-  const { image_id: id, picture, duplicates = [], metadata } = match;
+  const { image_id: id, picture, duplicates = [], metadata, box } = match;
   const name = fileName(id);
   const { filter, distinct, minScore, diversity } = query; // these also hold for what is like one of the pictures
+  const mat = matted(picture, THUMBNAIL, "");
+  if (box) showCrop(mat, box);
   const link = queryLink(
     { ...nothing(), filter, distinct, minScore, diversity, kind: "id", value: id },
     { class: "tile-link", title: id },
     unseen("More like "),
-    matted(picture, THUMBNAIL, ""),
+    mat,
     element("span", { class: "tile-text" },
       element("span", { class: "tile-name" }, ...breakable(name)),
       ...(isRanked(query) ? scoreOf(match) : []),
