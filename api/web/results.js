@@ -7,6 +7,8 @@ import { chips, queryLink } from "./facets.js";
 import { isRanked, nothing } from "./query.js";
 
 const THUMBNAIL = 384; // pixels: sharp at a tile's width on a dense display
+/** Of pictures that were found by a part of them, that part, by id: as they were found last. */
+export const boxes = new Map();
 const SMALL = 128; // pixels a side: what has no more is enlarged with its pixels as they are
 
 /** The grid for a query. `facets` are those of the collection, or null; `marks` those of pictures, or null. */
@@ -43,6 +45,7 @@ function tile(match, query, facets, marks) {
   const name = fileName(id);
   const { filter, distinct, minScore, diversity } = query; // these also hold for what is like one of the pictures
   const mat = matted(picture, THUMBNAIL, "");
+  boxes.set(id, box);
   if (box) showCrop(mat, box);
   const link = queryLink(
     { ...nothing(), filter, distinct, minScore, diversity, kind: "id", value: id },
