@@ -33,8 +33,8 @@ class MatchOut(TypedDict):
     box: Annotated[
         list[float] | None,
         Field(
-            description="in a collection with tiles: the part of the picture that matched, as x, y, width and height in "
-            "shares of it; null if the whole picture is nearer"
+            description="in a collection with tiles: the part of the picture that matched, as x, y, width and height "
+            "in shares of it; null if the whole picture is nearer"
         ),
     ]
 

@@ -55,6 +55,7 @@ function tile(match, query, facets, marks) {
     element("span", { class: "tile-text" },
       element("span", { class: "tile-name" }, ...breakable(name)),
       ...(isRanked(query) ? scoreOf(match) : []),
+      box ? unseen("found by a part of it") : null,
     ),
   );
   const values = chips(metadata, facets, query);

@@ -45,8 +45,10 @@ export function details(image, query, trail, onCrop) {
   const about = element("details", { open: matchMedia("(min-width: 40rem)").matches });
   about.append(element("summary", {}, "About this picture"), element("dl", { class: "facts" }, ...facts));
   const actions = element("p", { class: "actions" }, ...files(image), ...cropButton(mat, onCrop));
-  if (!query.crop && boxes.get(query.value)) showCrop(mat, boxes.get(query.value));
-  return panel(mat, query, title(crop(query, "More like "), name), [steps(query, trail), actions, about]);
+  const box = !query.crop && boxes.get(query.value);
+  if (box) showCrop(mat, box);
+  const found = box ? element("p", { class: "hint" }, "It was found by the part in the box.") : null;
+  return panel(mat, query, title(crop(query, "More like "), name), [steps(query, trail), found, actions, about]);
 }
 
 const title = (...words) => element("h2", { tabIndex: -1 }, ...words);

@@ -146,7 +146,11 @@ def decode_rgb(data: bytes, crop: CropSpec, *, limits: ImageLimits, draft: bool)
         fits = [replace(crop, region=region).fit for region in (crop.region, *crop.tiles)]
         crops, size = render(image, read, limits, fits, crop.resample, margin=margin if draft else None)
         name = picture_format(data)
-        return b"".join(rgb.tobytes() for rgb in crops), size, ((name if name in EXTRA_FORMATS else image.format) or "").lower()
+        return (
+            b"".join(rgb.tobytes() for rgb in crops),
+            size,
+            ((name if name in EXTRA_FORMATS else image.format) or "").lower(),
+        )
 
 
 def thumbnail(

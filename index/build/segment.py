@@ -101,7 +101,9 @@ class SegmentJob:
             searched = [ANN if factory != FLAT else VECTORS]
             if segment.tiles is not None:
                 searched.append(TILE_ANN if tile_factory != FLAT else TILE_VECTORS)
-            names = list(dict.fromkeys([VECTORS, ROWS, *([TILE_VECTORS] if segment.tiles is not None else []), *searched]))
+            names = list(
+                dict.fromkeys([VECTORS, ROWS, *([TILE_VECTORS] if segment.tiles is not None else []), *searched])
+            )
             files = {name: file_record(scratch / name) for name in names}
             for name in names:
                 self.storage.put_file(scratch / name, f"{home}/{name}")
@@ -224,8 +226,9 @@ def _unit_vectors(batch: pa.RecordBatch, dim: int, column: str) -> npt.NDArray[n
     wrong = np.flatnonzero(~(np.abs(norms[:, 0] - 1) <= _NORM_TOLERANCE))  # NaN compares false: found too
     if len(wrong):
         first = int(wrong[0])
+        image_id = batch.column("image_id")[first * len(batch) // len(vectors)].as_py()
         raise CollectionError(
-            f"the embedding of {batch.column('image_id')[first * len(batch) // len(vectors)].as_py()!r} has norm {norms[first, 0]:.4g}: "
+            f"the embedding of {image_id!r} has norm {norms[first, 0]:.4g}: "
             f"expected 1 (within {_NORM_TOLERANCE}); embed it again with a model that returns unit vectors"
         )
     unit: npt.NDArray[np.float32] = vectors / norms

@@ -177,7 +177,9 @@ class LiveRows:
             schema = self.schema
         else:  # without the embedding rows of two models fit one table
             fields = [
-                pa.schema([field for field in part.schema if field.name not in (EMBEDDING, TILES)]).append(_NO_EMBEDDING)
+                pa.schema([field for field in part.schema if field.name not in (EMBEDDING, TILES)]).append(
+                    _NO_EMBEDDING
+                )
                 for part in self._parts
             ]
             schema = unify(fields) if fields else row_schema(0)

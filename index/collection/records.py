@@ -7,8 +7,8 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from index.tiles import Box, tile_boxes
 from index.query_kinds import QueryKind
+from index.tiles import Box, tile_boxes
 
 FLAT = "Flat"
 """The factory of a segment that is searched exactly."""

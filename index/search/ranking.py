@@ -19,7 +19,7 @@ _BLOCK = 256  # candidates compared with the kept ones in one matrix product
 
 @dataclass(slots=True)
 class Hit:
-    """A row that was found, by the whole picture (`part` 0) or by its n-th tile. `duplicates` are ids folded into it."""
+    """A row that was found, by the whole picture (`part` 0) or its n-th tile. `duplicates` are ids folded into it."""
 
     score: float
     image_id: str

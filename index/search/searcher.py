@@ -161,8 +161,8 @@ class Searcher:
     def within(
         self, vector: npt.ArrayLike, min_score: float, *, filter: Mapping[str, Any] | None = None, limit: int = 100_000
     ) -> list[Match]:
-        """Every image that scores `min_score` or more, exactly, by score and then by image_id. `vector` is `(dim,)`, and
-        compared with whole pictures alone.
+        """Every image that scores `min_score` or more, exactly, by score and then by image_id. `vector` is `(dim,)`; it
+        is compared with whole pictures alone.
 
         QueryError when there are more than `limit` (it gives their number), or when other processes hold the segments.
         """
@@ -181,8 +181,8 @@ class Searcher:
             )
         scores, positions = (np.concatenate(column) for column in zip(*found, strict=True))
         ids = self._segments.ids(positions)
-        [hits] = hits_of(*(each[np.newaxis] for each in (scores, positions, np.zeros_like(positions), ids)))
-        return self._matches(hits)
+        scores, positions, ids = scores[np.newaxis], positions[np.newaxis], ids[np.newaxis]
+        return self._matches(hits_of(scores, positions, np.zeros_like(positions), ids)[0])
 
     def row(self, image_id: str) -> dict[str, Any] | None:
         """Every column of an image's row but the embedding, or None if the image is not in the index."""

@@ -49,7 +49,9 @@ class Segment(VectorIndex):
             found_by, path = folder / TILE_ANN if tiles_approximate else None, folder / TILE_VECTORS
             self.tiles = VectorIndex(path, found_by=found_by, parameters=tile_parameters, max_exact_rows=max_exact_rows)
         self.tiles_per_row = self.tiles.ntotal // self.ntotal if self.tiles is not None else 0
-        if self.ntotal != len(self._rows) or (self.tiles is not None and self.tiles.ntotal != self.ntotal * self.tiles_per_row):
+        if self.ntotal != len(self._rows) or (
+            self.tiles is not None and self.tiles.ntotal != self.ntotal * self.tiles_per_row
+        ):
             raise DamagedVersionError(
                 f"{folder} has {self.ntotal} vectors but {len(self._rows)} rows: build the index again",
                 segment_path(folder.name),
@@ -119,7 +121,7 @@ def _best_of_each(scores: Scores, positions: Positions, parts: Parts, k: int) ->
     again = np.diff(np.take_along_axis(positions, by_position, axis=1), axis=1) == 0
     repeated = np.zeros(positions.shape, bool)
     np.put_along_axis(repeated, by_position[:, 1:], again, axis=1)
-    return merged([(np.where(repeated, -np.inf, scores), np.where(repeated, -1, positions), parts)], k)  # type: ignore[return-value]
+    return merged([(np.where(repeated, -np.inf, scores), np.where(repeated, -1, positions), parts)], k)
 
 
 def _lists(vectors: Vectors) -> pa.Array[Any]:

@@ -55,8 +55,8 @@ def embed_rows(table: pa.Table, embedder: Embedder) -> pa.Table:
                     rejected[row] = error
         if len(rejected) == kept.sum() >= _BROKEN:
             raise ModelError(
-                f"none of {len(rejected)} pictures has a vector, the last one because {rejected[max(rejected)]}: mend the "
-                "class, and run the same command again"
+                f"none of {len(rejected)} pictures has a vector, the last one because {rejected[max(rejected)]}: mend "
+                "the class, and run the same command again"
             ) from None
         kept[list(rejected)] = False
     rows = table.drop_columns("pixels").append_column(EMBEDDING, embedding_column(vectors[:, 0], ~kept))
