@@ -182,10 +182,10 @@ def test_an_images_row_is_flat_as_in_the_library(client: LikenessClient, server:
 def test_a_result_is_a_data_frame() -> None:
     odd = replace(RESULT.matches[0], metadata={"label": "red", "score": 7})
     frame = replace(RESULT, matches=[*RESULT.matches, odd]).to_pandas()
-    names = ["rank", "score", "percentile", "image_id", "uri", "duplicates", "label", "metadata.score"]
+    names = ["rank", "score", "percentile", "image_id", "uri", "duplicates", "box", "label", "metadata.score"]
     assert list(frame.columns) == names
-    assert frame.iloc[1].to_list() == [2, 0.5, 99.5, "a/b.png", "memory:a/b.png", ("c.png",), "red", 7]
-    assert list(replace(RESULT, matches=[]).to_pandas().columns) == names[:6]
+    assert frame.iloc[1].to_list() == [2, 0.5, 99.5, "a/b.png", "memory:a/b.png", ("c.png",), None, "red", 7]
+    assert list(replace(RESULT, matches=[]).to_pandas().columns) == names[:7]
 
 
 # Batches
