@@ -76,18 +76,23 @@ class SegmentedIndex:
         scores, positions = merged([(scores, shifted(rows, start)) for (scores, rows), start in parts], k)
         return scores, positions
 
-    def search_with_ids(
+    def search_parts(
         self, queries: Vectors, k: int, eligible: Sequence[Eligible] | None = None, *, width: float = 1.0
-    ) -> tuple[Scores, Positions, Parts, Ids]:
-        """Like `search`, but among tiles too, with what was found of a picture and the ids, `(n, k)` strings; None if
-        there are fewer.
-        """
+    ) -> tuple[Scores, Positions, Parts]:
+        """Like `search`, among tiles too; see `Segment.search_parts`."""
         allowed: Sequence[Eligible | None] = eligible or [None] * len(self.parts)
         found = []
         for segment, rows, start in zip(self.parts, allowed, self._starts, strict=False):
             scores, positions, parts = segment.search_parts(queries, k, rows, width=width)
             found.append((scores, shifted(positions, start), parts))
         scores, positions, parts = merged(found, k) if len(found) > 1 else found[0]
+        return scores, positions, parts
+
+    def search_with_ids(
+        self, queries: Vectors, k: int, eligible: Sequence[Eligible] | None = None, *, width: float = 1.0
+    ) -> tuple[Scores, Positions, Parts, Ids]:
+        """Like `search_parts`, with the ids, `(n, k)` strings; None if there are fewer."""
+        scores, positions, parts = self.search_parts(queries, k, eligible, width=width)
         ids, there = np.full(positions.shape, None, object), positions >= 0
         ids[there] = self.ids(positions[there])
         return scores, positions, parts, ids

@@ -34,7 +34,7 @@ def tiled_rows(ids: list[str], vectors: npt.NDArray[np.float32]) -> pa.Table:
 
 @pytest.fixture(scope="module", params=["Flat", "IVF8,Flat"])
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """Two segments and a third of rows that were replaced or added, with tombstones; and the vectors, by id."""
+    """Segments, some of them merged, with tombstones; and the vectors, by id."""
     collection = Collection.create_or_open(str(tmp_path_factory.mktemp("tiled")))
     ids = [f"{number:03d}" for number in range(COUNT)]
     vectors = unit_vectors(COUNT * PARTS, dim=DIM).reshape(COUNT, PARTS, DIM)
@@ -42,8 +42,11 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     add_run(collection, tiled_rows(ids, vectors), model=TILED)
     build_index(collection, IndexSettings(segment_rows=160, factory=request.param, target_recall=1.0))
     new = unit_vectors(30 * PARTS, seed=5, dim=DIM).reshape(30, PARTS, DIM)
-    add_run(collection, tiled_rows(ids[10:40], new), model=TILED, deletes=["100", "200"])
-    build_index(collection)
+    for first in range(0, 30, 6):  # so often that segments are merged
+        some = tiled_rows(ids[10 + first : 16 + first], new[first : first + 6])
+        add_run(collection, some, model=TILED, deletes=["100", "200"])
+        manifest = build_index(collection)
+    assert len(manifest.segments) < 6
     known = dict(zip(ids, vectors, strict=True)) | dict(zip(ids[10:40], new, strict=True))
     return collection, {image_id: known[image_id] for image_id in ids if image_id not in ("100", "200")}
 
