@@ -131,9 +131,8 @@ def decode_image(
     import numpy as np  # not for `decode_rgb`
 
     pixels, (width, height), name = decode_rgb(data, crop, limits=limits, draft=draft)
-    return DecodedImage(
-        pixels=np.frombuffer(pixels, np.uint8).reshape(crop.shape), width=width, height=height, format=name
-    )
+    own = np.frombuffer(pixels, np.uint8).reshape(crop.shape).copy()
+    return DecodedImage(pixels=own, width=width, height=height, format=name)
 
 
 def decode_rgb(data: bytes, crop: CropSpec, *, limits: ImageLimits, draft: bool) -> tuple[bytes, Size, str]:
@@ -146,11 +145,8 @@ def decode_rgb(data: bytes, crop: CropSpec, *, limits: ImageLimits, draft: bool)
         fits = [replace(crop, region=region).fit for region in (crop.region, *crop.tiles)]
         crops, size = render(image, read, limits, fits, crop.resample, margin=margin if draft else None)
         name = picture_format(data)
-        return (
-            b"".join(rgb.tobytes() for rgb in crops),
-            size,
-            ((name if name in EXTRA_FORMATS else image.format) or "").lower(),
-        )
+        pixels = b"".join(rgb.tobytes() for rgb in crops)
+        return pixels, size, ((name if name in EXTRA_FORMATS else image.format) or "").lower()
 
 
 def thumbnail(

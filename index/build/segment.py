@@ -74,7 +74,8 @@ class SegmentJob:
         rows = self.rows * max(1, self._tiles)  # tiles have an index of their own
         factory = self.settings.factory or ann_factory(rows, self.dim, refine=True, spread=self.dim)
         held = 0 if factory == FLAT else 2 * rows * ann.row_bytes(ann.new_index(factory, self.dim))
-        return _FIXED_MEMORY + 3 * self._training_rows(rows) * 4 * self.dim + held
+        blocks = 3 * _BATCH_ROWS * 4 * self.dim * self._tiles
+        return _FIXED_MEMORY + blocks + 3 * self._training_rows(rows) * 4 * self.dim + held
 
     def run(self) -> SegmentRecord | None:
         """Build the segment and put it in place. None when no row has an embedding. Raises as `build_index`."""
@@ -98,12 +99,11 @@ class SegmentJob:
             factory = self._tuned(segment, factory)
             if segment.tiles is not None:
                 tile_factory = self._tuned(segment.tiles, tile_factory)
-            searched = [ANN if factory != FLAT else VECTORS]
+            names, searched = [VECTORS, ROWS], [ANN if factory != FLAT else VECTORS]
             if segment.tiles is not None:
+                names.append(TILE_VECTORS)
                 searched.append(TILE_ANN if tile_factory != FLAT else TILE_VECTORS)
-            names = list(
-                dict.fromkeys([VECTORS, ROWS, *([TILE_VECTORS] if segment.tiles is not None else []), *searched])
-            )
+            names = [*names, *(name for name in searched if name not in names)]
             files = {name: file_record(scratch / name) for name in names}
             for name in names:
                 self.storage.put_file(scratch / name, f"{home}/{name}")
