@@ -30,6 +30,13 @@ class MatchOut(TypedDict):
             "an image, a mix, a mix with negative weights, or words; null for vectors, and for words beside images"
         ),
     ]
+    box: Annotated[
+        list[float] | None,
+        Field(
+            description="in a collection with tiles: the part of the picture that matched, as x, y, width and height "
+            "in shares of it; null if the whole picture is nearer"
+        ),
+    ]
 
 
 class IndexOut(TypedDict):

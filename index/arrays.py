@@ -10,6 +10,8 @@ Vectors = npt.NDArray[np.float32]
 Scores = npt.NDArray[np.float32]
 Positions = npt.NDArray[np.int64]
 """Of rows; -1 where there is none."""
+Parts = npt.NDArray[np.int64]
+"""What of a picture was found: 0 for the whole of it, n for its n-th tile."""
 Ids = npt.NDArray[np.object_]
 Slots = npt.NDArray[np.intp]
 """Indices into another array."""

@@ -9,7 +9,9 @@ class Match:
     """An image near the query. `score` is the cosine; `metadata` are the columns of the source.
 
     `duplicates` are ids of images that were left out as near-duplicates of this one, best first. `percentile` is
-    `Searcher.percentile` of the score, if the caller asked for it and the query is of a kind that has one.
+    `Searcher.percentile` of the score, if the caller asked for it and the query is of a kind that has one. `box` is the
+    part of the picture that is nearest, if the collection has tiles and the whole picture is less near: left, top,
+    width and height as shares of it.
     """
 
     image_id: str
@@ -18,3 +20,4 @@ class Match:
     metadata: dict[str, Any]
     duplicates: tuple[str, ...] = ()
     percentile: float | None = None
+    box: tuple[float, float, float, float] | None = None

@@ -25,6 +25,7 @@ from pydantic import (
 
 from embedder.identity import Precision
 from embedder.python_class import CLASS_NAME
+from index.tiles import checked_tiles
 from jobs.file_extensions import IMAGE_EXTENSIONS, checked_extensions
 from jobs.values import (
     MIN_AMOUNT,
@@ -171,7 +172,7 @@ class Notify(_Section):
 
 NONE = "none of these"
 """What an image is labelled that none of the labels is near to."""
-_SHOWN = ("rank", "score", "percentile", "image", "alike")
+_SHOWN = ("rank", "score", "percentile", "image", "box", "alike")
 """Columns that a table of matches has anyway."""
 
 
@@ -255,6 +256,9 @@ class JobSpec(_Section):
         None,
         pattern=CLASS_NAME,
         description="module:Class of an embedder in place of a model, which Python can import",
+    )
+    tiles: Annotated[str, AfterValidator(checked_tiles)] | None = Field(
+        None, description="parts of each picture to embed as well: 2x2; none: as in the collection"
     )
     resources: Resources = Resources()
     index: IndexBudget = IndexBudget()

@@ -219,17 +219,22 @@ class Update:
         there = collection_model(snapshot.collection, snapshot.committed)
         # A first run that was stopped, or refused for its rejects, has chosen the model too.
         usual = there or next((run.model for run in reversed(snapshot.unfinished)), None)
+        tiles = self.spec.tiles or (usual.tiles if usual else None)
         name = self.spec.embedder or self.spec.model
-        if name is None and usual:
-            if self.spec.revision is None:
-                return usual
-            name = usual.id
-        if (name := name or self._named_model) is None:
-            raise UsageError(f"nothing is embedded yet in {location}: name a model with --model")
-        if self._found is None or name != self._named_model:
-            self._found = find_model(name, self.spec.revision, embedder=self.spec.embedder)
-        model = model_record(self._found.identity)
+        if name is None and usual and self.spec.revision is None:
+            model = usual.model_copy(update={"tiles": tiles})
+        else:
+            if (name := name or (usual.id if usual else self._named_model)) is None:
+                raise UsageError(f"nothing is embedded yet in {location}: name a model with --model")
+            if self._found is None or name != self._named_model:
+                self._found = find_model(name, self.spec.revision, embedder=self.spec.embedder)
+            model = model_record(self._found.identity, tiles)
         if self.command != "reembed" and there and not there.agrees_with(model):
+            if there.fingerprint == model.fingerprint:
+                raise OtherModelError(
+                    f"{location} was embedded {_with_tiles(there)}, not {_with_tiles(model)}: leave --tiles out, or "
+                    "name another folder for a new collection; `likeness reembed` with --tiles embeds everything anew"
+                )
             raise OtherModelError(
                 f"{location} was embedded with {there}, not with {model}: their vectors cannot be compared. Use that "
                 "model, or name another folder for a new collection; `likeness reembed` with --model or "
@@ -243,7 +248,7 @@ class Update:
         return loaded
 
     def _find(self, model: ModelRecord) -> Checkpoint | OwnModel:
-        if self._found is None or not model.agrees_with(model_record(self._found.identity)):
+        if self._found is None or model.fingerprint != self._found.identity.fingerprint:
             self._kept.forget()  # which may have another of the same name
             self._found = recorded_model(model, self.spec.embedder)
         return self._found
@@ -315,3 +320,7 @@ class Update:
 
     def _warn(self, warning: str) -> None:
         self.console.print(f"[yellow]{escape(warning)}", soft_wrap=True, highlight=False)
+
+
+def _with_tiles(model: ModelRecord) -> str:
+    return f"with tiles {model.tiles}" if model.tiles else "without tiles"

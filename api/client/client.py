@@ -206,4 +206,5 @@ def _match(document: MatchOut) -> Match:
         metadata=document["metadata"],
         duplicates=tuple(document["duplicates"]),
         percentile=document["percentile"],
+        box=(box[0], box[1], box[2], box[3]) if (box := document["box"]) else None,
     )

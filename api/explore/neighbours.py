@@ -1,5 +1,6 @@
 """The result of a search in a notebook: a sequence of matches that is displayed as pictures."""
 
+import io
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -7,13 +8,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import pyarrow as pa
+from PIL import Image, ImageDraw
 
 from api.errors import Problem
 from api.explore.grid import Card, grid_html
 from api.search.query import Part
 from api.search.service import region_of
 from embedder.errors import ImageError
-from embedder.images.decode import thumbnail
+from embedder.images.decode import region_box, thumbnail
 from index.match import Match
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ _COLUMNS: dict[str, pa.DataType] = {
     "image_id": pa.string(),
     "uri": pa.string(),
     "duplicates": pa.list_(pa.string()),
+    "box": pa.list_(pa.float64()),
 }
 
 Thumbnail = Callable[[str, int], bytes]
@@ -100,7 +103,7 @@ class Neighbours(Sequence[Match]):
         return map_in_threads(self._match_card, self.matches[:_SHOWN])
 
     def to_arrow(self) -> pa.Table:
-        """A row for each match: rank, score, percentile, image_id, uri, duplicates, then the metadata.
+        """A row for each match: rank, score, percentile, image_id, uri, duplicates, box, then the metadata.
 
         A metadata column that has one of these names is called "metadata.<name>".
         """
@@ -114,6 +117,7 @@ class Neighbours(Sequence[Match]):
                 "image_id": match.image_id,
                 "uri": match.uri,
                 "duplicates": list(match.duplicates),
+                "box": match.box,
                 **{named[name]: value for name, value in match.metadata.items()},
             }
             for rank, match in enumerate(self.matches, start=self.first)
@@ -132,7 +136,7 @@ class Neighbours(Sequence[Match]):
             detail=(match.image_id.rpartition("/")[2] if label is None else str(label)) + alike,
             tooltip="\n".join([match.image_id, *_facts(match)]),
         )
-        return with_picture(card, lambda: self.thumbnail(match.image_id, SIDE))
+        return with_picture(card, lambda: _outlined(self.thumbnail(match.image_id, SIDE), match.box))
 
     def _query_card(self, asked: QueryPart) -> Card:
         part = asked.part
@@ -161,6 +165,20 @@ def with_picture(card: Card, jpeg: Callable[[], bytes]) -> Card:
         return replace(card, problem=f"{error.kind.title.lower()} ({error.extensions['reason']})")
     except ImageError as error:
         return replace(card, problem=f"cannot be shown ({error.reason})")
+
+
+def _outlined(jpeg: bytes, box: Sequence[float] | None) -> bytes:
+    """The picture with a frame around the part that was found, if it was a part."""
+    if box is None:
+        return jpeg
+    image = Image.open(io.BytesIO(jpeg))
+    left, top, right, bottom = region_box((box[0], box[1], box[2], box[3]), *image.size)
+    draw = ImageDraw.Draw(image)
+    for inset, colour in enumerate(("black", "white", "black")):
+        draw.rectangle((left + inset, top + inset, right - 1 - inset, bottom - 1 - inset), outline=colour)
+    target = io.BytesIO()
+    image.save(target, "JPEG", quality=90)
+    return target.getvalue()
 
 
 def _facts(match: Match) -> list[str]:

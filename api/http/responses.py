@@ -130,6 +130,7 @@ def _match(match: Match, locations: bool) -> MatchOut:
         "picture": _picture_path(match.image_id),
         "duplicates": list(match.duplicates),
         "percentile": match.percentile,
+        "box": list(match.box) if match.box else None,
     }
 
 

@@ -15,7 +15,7 @@ from index.query_vectors import SearchOptions
 if TYPE_CHECKING:
     import pandas as pd
 
-_COLUMNS: Final = ("score", "percentile", "image_id", "uri", "duplicates")
+_COLUMNS: Final = ("score", "percentile", "image_id", "uri", "duplicates", "box")
 UNLIKE: Final = 0.3
 """How much an image to be unlike weighs against one to be like, if nobody says. Like one drawn picture and unlike one
 of another shape, 94% of first matches have the right shape; 95% without the latter, and 67% if it weighs 1.
@@ -97,7 +97,7 @@ class SearchResult:
     timing_ms: Mapping[str, float]
 
     def to_pandas(self) -> "pd.DataFrame":
-        """A row for each match: rank of these, score, percentile, image_id, uri, duplicates, then the metadata.
+        """A row for each match: rank of these, score, percentile, image_id, uri, duplicates, box, then the metadata.
 
         A metadata column that has one of these names is called "metadata.<name>".
         """

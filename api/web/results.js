@@ -1,11 +1,14 @@
 // Pictures found, as a grid of links: each leads to more like it.
 
 import { showPicture, whyNone } from "./api.js";
+import { showCrop } from "./crop.js";
 import { counted, element, fileName, plural, unseen } from "./elements.js";
 import { chips, queryLink } from "./facets.js";
 import { isRanked, nothing } from "./query.js";
 
 const THUMBNAIL = 384; // pixels: sharp at a tile's width on a dense display
+/** Of pictures that were found by a part of them, that part, by id: as they were found last. */
+export const boxes = new Map();
 const SMALL = 128; // pixels a side: what has no more is enlarged with its pixels as they are
 
 /** The grid for a query. `facets` are those of the collection, or null; `marks` those of pictures, or null. */
@@ -38,17 +41,21 @@ export function matted(path, size, alt) {
 }
 
 function tile(match, query, facets, marks) {
-  const { image_id: id, picture, duplicates = [], metadata } = match;
+  const { image_id: id, picture, duplicates = [], metadata, box } = match;
   const name = fileName(id);
   const { filter, distinct, minScore, diversity } = query; // these also hold for what is like one of the pictures
+  const mat = matted(picture, THUMBNAIL, "");
+  boxes.set(id, box);
+  if (box) showCrop(mat, box);
   const link = queryLink(
     { ...nothing(), filter, distinct, minScore, diversity, kind: "id", value: id },
     { class: "tile-link", title: id },
     unseen("More like "),
-    matted(picture, THUMBNAIL, ""),
+    mat,
     element("span", { class: "tile-text" },
       element("span", { class: "tile-name" }, ...breakable(name)),
       ...(isRanked(query) ? scoreOf(match) : []),
+      box ? unseen("found by a part of it") : null,
     ),
   );
   const values = chips(metadata, facets, query);

@@ -4,7 +4,7 @@ import { hasKey, picture, savePicture } from "./api.js";
 import { chosen, queryLink, shown } from "./facets.js";
 import { cropButton, showCrop } from "./crop.js";
 import { copy, counted, element, fileName } from "./elements.js";
-import { matted } from "./results.js";
+import { boxes, matted } from "./results.js";
 
 const NOT_SHARED = "Your own picture is not part of the address. To share a search, use words, "
   + "a picture’s web address or one of the pictures found.";
@@ -45,7 +45,10 @@ export function details(image, query, trail, onCrop) {
   const about = element("details", { open: matchMedia("(min-width: 40rem)").matches });
   about.append(element("summary", {}, "About this picture"), element("dl", { class: "facts" }, ...facts));
   const actions = element("p", { class: "actions" }, ...files(image), ...cropButton(mat, onCrop));
-  return panel(mat, query, title(crop(query, "More like "), name), [steps(query, trail), actions, about]);
+  const box = !query.crop && boxes.get(query.value);
+  if (box) showCrop(mat, box);
+  const found = box ? element("p", { class: "hint" }, "It was found by the part in the box.") : null;
+  return panel(mat, query, title(crop(query, "More like "), name), [steps(query, trail), found, actions, about]);
 }
 
 const title = (...words) => element("h2", { tabIndex: -1 }, ...words);

@@ -7,7 +7,7 @@ pictures (`CLIPImageProcessorPil`, `SiglipImageProcessorPil`).
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -60,12 +60,14 @@ class CropSpec:
 
     With `shortest_edge` the shorter edge is resized to it and the central square cut out (CLIP, DINOv2); with
     None the whole picture is squashed into the square (SigLIP). With `region` all this is done with that part alone.
+    Of each of `tiles` there are further pixels, behind those of the whole picture.
     """
 
     side: int
     shortest_edge: int | None
     resample: Image.Resampling = Image.Resampling.BICUBIC
     region: Region | None = None
+    tiles: tuple[Region, ...] = ()
 
     def __post_init__(self) -> None:
         if self.side < 1 or (self.shortest_edge is not None and self.shortest_edge < self.side):
@@ -73,6 +75,11 @@ class CropSpec:
                 f"a crop needs 1 <= side <= shortest_edge, or shortest_edge None to squash the picture; "
                 f"got side {self.side} and shortest_edge {self.shortest_edge}"
             )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the pixels of a picture: `(side, side, 3)`, or with tiles `(1 + tiles, side, side, 3)`."""
+        return (*((1 + len(self.tiles),) if self.tiles else ()), self.side, self.side, 3)
 
     def fit(self, width: int, height: int) -> tuple[Size, Box]:
         """The size to resize to and the part of a `width × height` picture to take for it.
@@ -104,7 +111,7 @@ def region_box(region: Region, width: int, height: int) -> tuple[int, int, int, 
 
 @dataclass(frozen=True, kw_only=True)
 class DecodedImage:
-    """The crop, `(side, side, 3)` RGB, and the file's picture: size as displayed, format such as "jpeg"."""
+    """The crop, RGB of `CropSpec.shape`, and the file's picture: size as displayed, format such as "jpeg"."""
 
     pixels: npt.NDArray[np.uint8]
     width: int
@@ -123,20 +130,23 @@ def decode_image(
     """
     import numpy as np  # not for `decode_rgb`
 
-    rgb, (width, height), name = decode_rgb(data, crop, limits=limits, draft=draft)
-    return DecodedImage(pixels=np.array(rgb), width=width, height=height, format=name)
+    pixels, (width, height), name = decode_rgb(data, crop, limits=limits, draft=draft)
+    own = np.frombuffer(pixels, np.uint8).reshape(crop.shape).copy()
+    return DecodedImage(pixels=own, width=width, height=height, format=name)
 
 
-def decode_rgb(data: bytes, crop: CropSpec, *, limits: ImageLimits, draft: bool) -> tuple[Image.Image, Size, str]:
-    """The crop as a picture, the size as displayed, and the format; raises `ImageError`.
+def decode_rgb(data: bytes, crop: CropSpec, *, limits: ImageLimits, draft: bool) -> tuple[bytes, Size, str]:
+    """The crop's pixels, the size as displayed, and the format; raises `ImageError`. The file is decoded once.
 
     Without NumPy: importing it would take half of the time in which a decoder's process starts.
     """
     with opened(data, limits) as (image, read):
         margin = _DRAFT_MARGIN if crop.region is None else _REGION_MARGIN
-        rgb, size = render(image, read, limits, crop.fit, crop.resample, margin=margin if draft else None)
+        fits = [replace(crop, region=region).fit for region in (crop.region, *crop.tiles)]
+        crops, size = render(image, read, limits, fits, crop.resample, margin=margin if draft else None)
         name = picture_format(data)
-        return rgb, size, ((name if name in EXTRA_FORMATS else image.format) or "").lower()
+        pixels = b"".join(rgb.tobytes() for rgb in crops)
+        return pixels, size, ((name if name in EXTRA_FORMATS else image.format) or "").lower()
 
 
 def thumbnail(
@@ -153,7 +163,7 @@ def thumbnail(
         return (max(1, round(width * scale)), max(1, round(height * scale))), box
 
     with opened(data, limits) as (image, read):
-        rgb, _ = render(image, read, limits, fit, Image.Resampling.BICUBIC, margin=_DRAFT_MARGIN)
+        [rgb], _ = render(image, read, limits, [fit], Image.Resampling.BICUBIC, margin=_DRAFT_MARGIN)
         target = io.BytesIO()
         # The encoder copies comments from the image it is given; one made from the pixels has none.
         Image.frombytes("RGB", rgb.size, rgb.tobytes()).save(target, "JPEG", quality=85)
@@ -214,31 +224,49 @@ def render(
     image: Image.Image,
     data: bytes,
     limits: ImageLimits,
-    fit: Fit,
+    fits: Sequence[Fit],
     resample: Image.Resampling,
     *,
     margin: float | None,
-) -> tuple[Image.Image, Size]:
-    """The RGB picture with the size and box of `fit`, and the size of the whole as displayed.
+) -> tuple[list[Image.Image], Size]:
+    """RGB pictures with the sizes and boxes of `fits`, and the size of the whole as displayed. The first of `fits` says
+    at what scale the file is decoded.
 
-    The crop is taken in the stored orientation and turned upright afterwards, when it is small. Without a `margin` for
+    A crop is taken in the stored orientation and turned upright afterwards, when it is small. Without a `margin` for
     `_draft` it is made as image processors make it: the upright picture is resized as a whole, and then cropped.
     """
     width, height = image.size
-    scale = _draft(image, fit, margin) if margin else 1
+    scale = _draft(image, fits[0], margin) if margin else 1
     limits.check_cost(cost_of(image, data, width * height))
     image.load()
     orientation = _orientation(image)  # known for certain only now: PNG may keep it behind the pixels
     if orientation >= 5:
         width, height = height, width
-    size, box = fit(width, height)
-    x, y = size[0] / (box[2] - box[0]), size[1] / (box[3] - box[1])
-    whole = round(width * x), round(height * y)
-    if not margin and max(width * height, whole[0] * whole[1]) <= _EXACT_PIXELS:
-        rgb = as_rgb(image)
-        rgb = _turned(rgb, orientation).resize(whole, resample)
+
+    def cut(fit: Fit) -> Image.Image:
+        size, box = fit(width, height)
+        x, y = size[0] / (box[2] - box[0]), size[1] / (box[3] - box[1])
+        whole = round(width * x), round(height * y)
+        if margin or max(width * height, whole[0] * whole[1]) > _EXACT_PIXELS:
+            return _cut(image, (width, height), orientation, scale, size, box, resample)
+        rgb = _turned(as_rgb(image), orientation).resize(whole, resample)
         left, top = round(box[0] * x), round(box[1] * y)
-        return rgb.crop((left, top, left + size[0], top + size[1])), (width, height)
+        return rgb.crop((left, top, left + size[0], top + size[1]))
+
+    return [cut(fit) for fit in fits], (width, height)
+
+
+def _cut(
+    image: Image.Image,
+    displayed: Size,
+    orientation: int,
+    scale: float,
+    size: Size,
+    box: Box,
+    resample: Image.Resampling,
+) -> Image.Image:
+    """The `box` of a picture as displayed, which was decoded at 1 / `scale` of that, at `size`."""
+    width, height = displayed
     if orientation in (2, 3, 6, 7):
         box = (width - box[2], box[1], width - box[0], box[3])
     if orientation in (3, 4, 7, 8):
@@ -246,8 +274,7 @@ def render(
     if orientation >= 5:
         size, box = (size[1], size[0]), (box[1], box[0], box[3], box[2])
     box = (box[0] / scale, box[1] / scale, box[2] / scale, box[3] / scale)
-    rgb = resized_rgb(image, size, resample, box=box)
-    return _turned(rgb, orientation), (width, height)
+    return _turned(resized_rgb(image, size, resample, box=box), orientation)
 
 
 def _draft(image: Image.Image, fit: Fit, margin: float) -> float:

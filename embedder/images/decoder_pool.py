@@ -89,7 +89,7 @@ class DecodePool:
         Further reasons: decode_timeout, decode_died, decode_abandoned; decoders_busy if no process is free in time.
         """
         facts, pixels = self._answer({"crop": asdict(crop), "draft": draft}, data, limits, is_awaited)
-        return DecodedImage(pixels=np.frombuffer(pixels, np.uint8).reshape(crop.side, crop.side, 3), **facts)
+        return DecodedImage(pixels=np.frombuffer(pixels, np.uint8).reshape(crop.shape), **facts)
 
     def thumbnail(
         self, data: bytes, max_side: int, *, limits: ImageLimits = DEFAULT_LIMITS, is_awaited: IsAwaited = lambda: True

@@ -42,7 +42,7 @@ def signature(data: bytes, side: int, *, limits: ImageLimits) -> tuple[dict[str,
     """The facts and the pixels of a `Signature`; raises `ImageError`. Without NumPy, as `decode_rgb`."""
     with opened(data, limits) as (image, read):
         whole = CropSpec(side=side, shortest_edge=None)
-        rgb, _ = render(image, read, limits, whole.fit, Image.Resampling.BICUBIC, margin=None)
+        [rgb], _ = render(image, read, limits, [whole.fit], Image.Resampling.BICUBIC, margin=None)
         facts = {
             "digest": None if _is_animation(image) else _digest(upright(image)),
             "lossless": _is_lossless(image, data),

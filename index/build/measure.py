@@ -26,18 +26,24 @@ class Measured:
 
 
 def measure(segments: SegmentedIndex, held_out: GroundTruth, *, step: int = 1) -> Measured:
-    """Search every `step`-th held-out image, in a batch, and some of them one by one."""
+    """Search every `step`-th held-out image, in a batch, and some of them one by one. Recall is that of whole pictures;
+    times are with their tiles, if they have any.
+    """
     images = held_out.of("image")
     few, images = images.every(max(1, len(images) // _FEWER)), images.every(step)
-    segments.search(few.vectors, 10)  # reads the mapped pages once
+    segments.search_parts(few.vectors, 10)  # reads the mapped pages once
     started = time.perf_counter()
     found = found_scores(segments, images, 10)
     seconds = time.perf_counter() - started
+    if any(segment.tiles is not None for segment in segments.parts):
+        started = time.perf_counter()
+        segments.search_parts(images.vectors, 10)
+        seconds = time.perf_counter() - started
     found_deep = found_scores(segments, few, 100)
     singles = []
     for query in few.vectors[::step]:
         began = time.perf_counter()
-        segments.search(query[np.newaxis], 10)
+        segments.search_parts(query[np.newaxis], 10)
         singles.append((time.perf_counter() - began) * 1e3)
     recalls = {
         "1": recall(found, images.scores, 1),

@@ -4,6 +4,7 @@ import errno
 import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -15,14 +16,15 @@ import pyarrow as pa
 
 from index.build.choose import ann_factory, factory_of
 from index.build.tune import tune
-from index.collection.layout import ANN, ROWS, VECTORS, segment_path
+from index.collection.layout import ANN, ROWS, TILE_ANN, TILE_VECTORS, VECTORS, segment_path
 from index.collection.records import FLAT, IndexSettings, Option, SegmentRecord
-from index.collection.rows import EMBEDDING, joined, vectors_of
+from index.collection.rows import EMBEDDING, TILES, joined, vectors_of
 from index.errors import DISK_FULL, CollectionError, DamagedVersionError
 from index.segments import ann
 from index.segments.exact import max_exact_rows
 from index.segments.segment import Segment
 from index.segments.vector_file import VectorFile, flat_header
+from index.segments.vector_index import VectorIndex
 from index.storage import Storage
 from index.versions.files import file_record
 
@@ -69,9 +71,11 @@ class SegmentJob:
     @property
     def memory(self) -> int:
         """Bytes of memory that `run` may take: blocks, a training sample, and an index with room for twice its rows."""
-        factory = self.settings.factory or ann_factory(self.rows, self.dim, refine=True, spread=self.dim)
-        held = 0 if factory == FLAT else 2 * self.rows * ann.row_bytes(ann.new_index(factory, self.dim))
-        return _FIXED_MEMORY + 3 * self._training_rows(self.rows) * 4 * self.dim + held
+        rows = self.rows * max(1, self._tiles)  # tiles have an index of their own
+        factory = self.settings.factory or ann_factory(rows, self.dim, refine=True, spread=self.dim)
+        held = 0 if factory == FLAT else 2 * rows * ann.row_bytes(ann.new_index(factory, self.dim))
+        blocks = 3 * _BATCH_ROWS * 4 * self.dim * self._tiles
+        return _FIXED_MEMORY + blocks + 3 * self._training_rows(rows) * 4 * self.dim + held
 
     def run(self) -> SegmentRecord | None:
         """Build the segment and put it in place. None when no row has an embedding. Raises as `build_index`."""
@@ -82,18 +86,24 @@ class SegmentJob:
             ntotal = write_rows(scratch, batches, self.source.schema)
             if ntotal == 0:
                 return None
-            training = VectorFile(scratch / VECTORS, ntotal, self.dim).sample(self._training_rows(ntotal))
-            factory = factory_of(self.options, training, ntotal, self.settings, max_exact_rows=self.max_exact_rows)
-            if factory != FLAT:
-                write_ann(scratch, factory, ntotal, training)
-            del training
+            factory = self._add_ann(scratch, ntotal, VECTORS, ANN)
+            tile_factory = self._add_ann(scratch, ntotal * self._tiles, TILE_VECTORS, TILE_ANN) if self._tiles else FLAT
             segment = Segment(
-                scratch, max_exact_rows=max_exact_rows(self.settings, self.dim), approximate=factory != FLAT
+                scratch,
+                max_exact_rows=max_exact_rows(self.settings, self.dim),
+                approximate=factory != FLAT,
+                tiles=self._tiles > 0,
+                tiles_approximate=tile_factory != FLAT,
             )
             check_rows_found(segment, pa.Table.from_batches(sample))
-            if factory != FLAT and tune(segment, self.settings.target_recall) < self.settings.target_recall:
-                factory = self._exact_instead(factory)
-            names = [VECTORS, ROWS, *([ANN] if factory != FLAT else [])]
+            factory = self._tuned(segment, factory)
+            if segment.tiles is not None:
+                tile_factory = self._tuned(segment.tiles, tile_factory)
+            names, searched = [VECTORS, ROWS], [ANN if factory != FLAT else VECTORS]
+            if segment.tiles is not None:
+                names.append(TILE_VECTORS)
+                searched.append(TILE_ANN if tile_factory != FLAT else TILE_VECTORS)
+            names = [*names, *(name for name in searched if name not in names)]
             files = {name: file_record(scratch / name) for name in names}
             for name in names:
                 self.storage.put_file(scratch / name, f"{home}/{name}")
@@ -103,9 +113,29 @@ class SegmentJob:
             live=ntotal,
             factory=factory,
             parameters=segment.parameters if factory != FLAT else {},
-            memory=files[ANN if factory != FLAT else VECTORS].size,
+            tile_parameters=segment.tiles.parameters if segment.tiles is not None and tile_factory != FLAT else {},
+            memory=sum(files[name].size for name in searched),
             files=files,
         )
+
+    @property
+    def _tiles(self) -> int:
+        """How many tiles each picture has."""
+        schema = self.source.schema
+        return schema.field(TILES).type.list_size // self.dim if TILES in schema.names else 0
+
+    def _add_ann(self, folder: Path, ntotal: int, vectors: str, target: str) -> str:
+        """Write the approximate index of a file of vectors beside it, if it should have one; returns its factory."""
+        training = VectorFile(folder / vectors, ntotal, self.dim).sample(self._training_rows(ntotal))
+        factory = factory_of(self.options, training, ntotal, self.settings, max_exact_rows=self.max_exact_rows)
+        if factory != FLAT:
+            write_ann(folder, factory, ntotal, training, vectors, target)
+        return factory
+
+    def _tuned(self, index: VectorIndex, factory: str) -> str:
+        """The factory to go on with, once the index is tuned."""
+        target = self.settings.target_recall
+        return self._exact_instead(factory) if factory != FLAT and tune(index, target) < target else factory
 
     def _exact_instead(self, factory: str) -> str:
         """The factory to use when the index misses its recall: an exact scan, unless it was requested, or is to save
@@ -124,29 +154,45 @@ class SegmentJob:
 def write_rows(folder: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> int:
     """Stream embedded rows into a folder and return their number. CollectionError names one whose norm is not 1."""
     dim = schema.field(EMBEDDING).type.list_size
-    stored = schema.remove(schema.get_field_index(EMBEDDING)).remove_metadata()
+    stored = pa.schema([field for field in schema if field.name not in (EMBEDDING, TILES)])
     total = 0
-    with (folder / VECTORS).open("wb") as vectors, pa.ipc.new_file(str(folder / ROWS), stored) as rows:
-        vectors.write(flat_header(dim, 0))
+    with ExitStack() as files:
+        rows = files.enter_context(pa.ipc.new_file(str(folder / ROWS), stored))
+        columns = {EMBEDDING: VECTORS} | ({TILES: TILE_VECTORS} if TILES in schema.names else {})
+        targets = {column: files.enter_context((folder / name).open("wb")) for column, name in columns.items()}
+        written = dict.fromkeys(targets, 0)
+        for target in targets.values():
+            target.write(flat_header(dim, 0))
         for batch in joined(batches, _BATCH_ROWS):
-            vectors.write(_unit_vectors(batch, dim).data)  # `tofile` does not say why it failed
+            for column, target in targets.items():
+                vectors = _unit_vectors(batch, dim, column)
+                target.write(vectors.data)  # `tofile` does not say why it failed
+                written[column] += len(vectors)
             rows.write_batch(batch.select(stored.names))
             total += len(batch)
-        vectors.seek(0)
-        vectors.write(flat_header(dim, total))
+        for column, target in targets.items():
+            target.seek(0)
+            target.write(flat_header(dim, written[column]))
     return total
 
 
-def write_ann(folder: Path, factory: str, ntotal: int, sample: npt.NDArray[np.float32]) -> None:
+def write_ann(
+    folder: Path,
+    factory: str,
+    ntotal: int,
+    sample: npt.NDArray[np.float32],
+    vectors: str = VECTORS,
+    target: str = ANN,
+) -> None:
     """Train an index on a sample of the folder's vectors, `(n, dim)`, add all in blocks, and write it beside them."""
     index = ann.new_index(factory, sample.shape[1])
     ann.train(index, sample)
-    ann.fill(index, VectorFile(folder / VECTORS, ntotal, sample.shape[1]).blocks())
+    ann.fill(index, VectorFile(folder / vectors, ntotal, sample.shape[1]).blocks())
     try:
-        faiss.write_index(index, str(folder / ANN))
+        faiss.write_index(index, str(folder / target))
     except RuntimeError as error:  # faiss raises nothing else; the system's error is somewhere in its text
         code = next((code for code in DISK_FULL if os.strerror(code) in str(error)), errno.EIO)
-        raise OSError(code, os.strerror(code), str(folder / ANN)) from error
+        raise OSError(code, os.strerror(code), str(folder / target)) from error
 
 
 def check_rows_found(segment: Segment, sample: pa.Table) -> None:
@@ -174,14 +220,15 @@ def _sampled(batches: Iterable[pa.RecordBatch], step: int, sample: list[pa.Recor
         yield batch
 
 
-def _unit_vectors(batch: pa.RecordBatch, dim: int) -> npt.NDArray[np.float32]:
-    vectors = vectors_of(batch.column(EMBEDDING))
+def _unit_vectors(batch: pa.RecordBatch, dim: int, column: str) -> npt.NDArray[np.float32]:
+    vectors = vectors_of(batch.column(column)).reshape(-1, dim)
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     wrong = np.flatnonzero(~(np.abs(norms[:, 0] - 1) <= _NORM_TOLERANCE))  # NaN compares false: found too
     if len(wrong):
         first = int(wrong[0])
+        image_id = batch.column("image_id")[first * len(batch) // len(vectors)].as_py()
         raise CollectionError(
-            f"the embedding of {batch.column('image_id')[first].as_py()!r} has norm {norms[first, 0]:.4g}: "
+            f"the embedding of {image_id!r} has norm {norms[first, 0]:.4g}: "
             f"expected 1 (within {_NORM_TOLERANCE}); embed it again with a model that returns unit vectors"
         )
     unit: npt.NDArray[np.float32] = vectors / norms

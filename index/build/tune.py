@@ -11,7 +11,7 @@ import numpy as np
 
 from index.build.ground_truth import drop_own, recall
 from index.segments.exact import exact_neighbours
-from index.segments.segment import Segment
+from index.segments.vector_index import VectorIndex
 
 Parameters = dict[str, float]
 
@@ -23,7 +23,7 @@ _SLOWER = 1.2  # times the fastest: more than the noise of a machine
 _MARGIN = 3  # standard errors above the target: a version is measured with other queries than these
 
 
-def tune(segment: Segment, target_recall: float) -> float:
+def tune(segment: VectorIndex, target_recall: float) -> float:
     """Set the segment's approximate search to the fastest parameters with that recall@10, and return what they reach.
 
     The deepest re-ranking allows the narrowest search, so its width is found first. From there, for each depth of exact
@@ -75,7 +75,7 @@ def _staircase(
 class _Trial:
     """Rows of a segment as queries, and their exact neighbours."""
 
-    def __init__(self, segment: Segment) -> None:
+    def __init__(self, segment: VectorIndex) -> None:
         self._segment = segment
         self._own = np.unique(np.linspace(0, segment.ntotal - 1, min(_QUERIES, segment.ntotal)).astype(np.int64))
         self._queries = segment.vectors(self._own)
@@ -98,7 +98,7 @@ class _Trial:
         return min(self.run(parameters)[1] for _ in range(_LAPS))
 
 
-def _depths(segment: Segment) -> list[list[Parameters]]:
+def _depths(segment: VectorIndex) -> list[list[Parameters]]:
     """How many candidates are re-ranked, as multiples of k: for each depth of exact ranking, the deepest first."""
     if "k_factor" in segment.parameters:  # by compressed vectors, and then by exact ones
         factors = _steps(2, 128, per_octave=2)[::-1]
@@ -106,7 +106,7 @@ def _depths(segment: Segment) -> list[list[Parameters]]:
     return [[{"rescore": factor} for factor in _steps(1, 128, per_octave=2)[::-1]]]
 
 
-def _widths(segment: Segment) -> list[Parameters]:
+def _widths(segment: VectorIndex) -> list[Parameters]:
     """How far the search looks: inverted lists to probe, or the length of the graph's candidate list."""
     if "nprobe" in segment.parameters:
         counts = {round(step) for step in _steps(1, segment.nlist, per_octave=4)}

@@ -23,19 +23,20 @@ from index.storage import Storage
 @dataclass(frozen=True, kw_only=True)
 class SegmentChange:
     """`kept` segments stay, with `tombstones` on their dead rows, by name. The rows of each of `sources` become a new
-    segment, which is searched exactly if it has at most `max_exact_rows` rows.
+    segment, which is searched exactly if it has at most `max_exact_rows` rows. The vectors of a row have so many
+    `floats`.
     """
 
     kept: list[SegmentRecord]
     tombstones: Mapping[str, Positions]
     sources: list[RowSource]
-    dim: int
+    floats: int
     max_exact_rows: int
 
     @property
     def most_memory(self) -> int:
         """Upper bound of the memory of all segments in bytes: as if the new ones were searched exactly."""
-        exact = sum(len(source) for source in self.sources) * self.dim * 4
+        exact = sum(len(source) for source in self.sources) * self.floats * 4
         return sum(record.memory for record in self.kept) + exact
 
     @property
@@ -69,7 +70,7 @@ def change_of(
             kept=[record.model_copy(update={"live": segment.live_count}) for record, segment in staying],
             tombstones={record.name: segment.dead_positions() for record, segment in staying},
             sources=[*([Concatenated(together)] if together else []), *apart],
-            dim=dim,
+            floats=dim * (1 + segments[0].tiles_per_row),
             max_exact_rows=max_exact_rows,
         )
 

@@ -79,7 +79,8 @@ class VersionBuild:
             live = LiveRows.of_runs(self.storage, self.runs)
             if not len(live):
                 raise _empty(self.collection, self.runs)
-            options = choose(len(live), self.runs[-1].model.dim, self.settings)
+            model = self.runs[-1].model
+            options = choose(len(live) * (1 + len(model.boxes)), model.dim, self.settings)
             # A requested index is used for all rows, a chosen one only for enough rows to train it.
             max_exact_rows = 0 if self.settings.factory else MIN_TRAINING_ROWS
             records = self._build_segments(live.split(self.settings.segment_rows), options, max_exact_rows)
@@ -98,7 +99,8 @@ class VersionBuild:
             touched = touched_ids(self.storage, new, changed)
             change = change_of(changed, touched, base.segments, old.parts, self.settings)
             # Chosen again: a collection that has outgrown exact scans must not be scanned for ever.
-            options = choose(change.live, base.dim, self.settings) if change.live else []
+            vectors = change.live * (1 + len(base.model.boxes))
+            options = choose(vectors, base.dim, self.settings) if vectors else []
             records = [*change.kept, *self._build_segments(change.sources, options, change.max_exact_rows)]
             files = {}
             if any(map(len, change.tombstones.values())):

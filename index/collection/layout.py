@@ -36,6 +36,8 @@ COLUMNS: Final = "columns"
 VECTORS: Final = "vectors.faiss"
 ROWS: Final = "rows.arrow"
 ANN: Final = "ann.faiss"
+TILE_VECTORS: Final = "tiles.faiss"
+TILE_ANN: Final = "tiles-ann.faiss"
 
 
 def run_path(run_id: str, *names: str) -> str:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from index.collection.records import ModelRecord, RowFile, RunManifest
 from index.collection.row_files import damage, fetch, map_in_threads, open_rows, read_ids, read_schema
-from index.collection.rows import EMBEDDING, conform, in_memory, metadata_columns, newest, row_schema, unify
+from index.collection.rows import EMBEDDING, TILES, conform, in_memory, metadata_columns, newest, row_schema, unify
 from index.errors import CollectionError, ModelMismatchError
 from index.storage.storage import Storage, canonical_address
 
@@ -177,7 +177,9 @@ class LiveRows:
             schema = self.schema
         else:  # without the embedding rows of two models fit one table
             fields = [
-                pa.schema([field for field in part.schema if field.name != EMBEDDING]).append(_NO_EMBEDDING)
+                pa.schema([field for field in part.schema if field.name not in (EMBEDDING, TILES)]).append(
+                    _NO_EMBEDDING
+                )
                 for part in self._parts
             ]
             schema = unify(fields) if fields else row_schema(0)

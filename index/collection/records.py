@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from index.query_kinds import QueryKind
+from index.tiles import Box, tile_boxes
 
 FLAT = "Flat"
 """The factory of a segment that is searched exactly."""
@@ -47,17 +48,24 @@ UNKNOWN_MODEL = "(unknown)"
 
 class ModelRecord(Record):
     """The model of some vectors. `fingerprint` covers weights, configuration and preprocessing; of an unknown model it
-    stands for the source that the vectors were imported from.
+    stands for the source that the vectors were imported from. `tiles` is the grid of parts that pictures have vectors
+    of as well; None: of whole pictures alone.
     """
 
     id: str
     revision: str | None
     fingerprint: str
     dim: int
+    tiles: str | None = None
 
     def agrees_with(self, other: "ModelRecord") -> bool:
-        """Whether vectors of both can be compared, no matter where the copies of the model are."""
-        return self.fingerprint == other.fingerprint
+        """Whether rows of both may lie in one index, no matter where the copies of the model are."""
+        return (self.fingerprint, self.tiles) == (other.fingerprint, other.tiles)
+
+    @property
+    def boxes(self) -> tuple[Box, ...]:
+        """The parts of a picture that have vectors of their own."""
+        return tile_boxes(self.tiles)
 
     @property
     def is_unknown(self) -> bool:
@@ -74,7 +82,8 @@ class ModelRecord(Record):
     def __str__(self) -> str:
         if self.is_unknown:
             return f"an unknown model (of {self.dim} dimensions, imported without its name)"
-        return f"{self.id}{f'@{self.revision}' if self.revision else ''} (fingerprint {self.fingerprint[:12]})"
+        tiles = f", tiles {self.tiles}" if self.tiles else ""
+        return f"{self.id}{f'@{self.revision}' if self.revision else ''} (fingerprint {self.fingerprint[:12]}{tiles})"
 
 
 class FileRecord(Record):
@@ -158,7 +167,7 @@ class SegmentRecord(Record):
 
     `factory` is "Flat" or a faiss factory string, `parameters` are the tuned ones. `memory` is the bytes that searching
     keeps hot: the vectors of a flat segment, else only the approximate index. `columns` is a file of the version: the
-    annotations of the segment's rows.
+    annotations of the segment's rows. `tile_parameters` are those of the approximate index of its pictures' tiles.
     """
 
     name: str
@@ -166,6 +175,7 @@ class SegmentRecord(Record):
     live: int
     factory: str
     parameters: dict[str, float]
+    tile_parameters: dict[str, float] = {}
     memory: int
     files: dict[str, FileRecord]
     columns: FileRecord | None = None

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from index.collection.layout import DELETES, MANIFEST
 from index.collection.records import RowFile
-from index.collection.rows import EMBEDDING, TEXT, schema_problem
+from index.collection.rows import EMBEDDING, TEXT, TILES, schema_problem
 from index.errors import DamagedRunError, UnreachableError
 from index.storage import Storage
 
@@ -90,7 +90,7 @@ def describe(storage: Storage, path: str) -> RowFile:
 def write_table(storage: Storage, name: str, table: pa.Table) -> RowFile:
     """Write `<name>.<token>.parquet`, atomically; the token is of its content."""
     sink = pa.BufferOutputStream()
-    split = [f"{EMBEDDING}.list.element"] if EMBEDDING in table.column_names else False
+    vectors = [name for name in (EMBEDDING, TILES) if name in table.column_names]
     pq.write_table(
         table,
         sink,
@@ -98,8 +98,8 @@ def write_table(storage: Storage, name: str, table: pa.Table) -> RowFile:
         write_page_checksum=True,
         # Vectors are all different, so a dictionary makes a file half as large again. Splitting their bytes by
         # significance makes it a tenth smaller. Without the one and with the other, reads and writes are faster.
-        use_dictionary=[name for name in table.column_names if name != EMBEDDING],  # type: ignore[arg-type]
-        use_byte_stream_split=split,  # type: ignore[arg-type]  # the stubs take neither for a list of columns
+        use_dictionary=[name for name in table.column_names if name not in vectors],  # type: ignore[arg-type]
+        use_byte_stream_split=[f"{name}.list.element" for name in vectors] or False,  # type: ignore[arg-type]  # the stubs take neither for a list of columns
     )
     data = sink.getvalue().to_pybytes()
     digest = hashlib.sha256(data).hexdigest()

@@ -14,6 +14,9 @@ from index.errors import CollectionError, ModelMismatchError
 
 EMBEDDING = "embedding"
 
+TILES = "tiles"
+"""The vectors of a picture's tiles, one after the other; only in the rows of a model with tiles."""
+
 TEXT = pa.large_string()
 """Text in memory: that of all rows may be more than the 2 GiB of an array of `string`, which is what files have."""
 
@@ -35,7 +38,7 @@ _COLUMNS: dict[str, pa.DataType] = {
 }
 
 FIXED: tuple[str, ...] = tuple(_COLUMNS)
-"""Names of the columns that every row has. Every other column is the source's metadata."""
+"""Names of the columns that every row has. Every other column but `TILES` is the source's metadata."""
 
 OUTCOME = ("content_hash", "width", "height", "format", EMBEDDING)
 """What embedding an image finds out."""
@@ -62,7 +65,7 @@ def text_array(texts: Iterable[str]) -> pa.Array[Any]:
 
 
 def embedding_type(dim: int) -> pa.DataType:
-    """A plain list of `dim` float32, which pandas, DuckDB and Polars read as it is."""
+    """A plain list of `dim` float32, which pandas, DuckDB and Polars read as it is; that of `TILES` is longer."""
     return pa.list_(pa.float32(), dim)
 
 
@@ -116,23 +119,28 @@ def in_files(schema: pa.Schema) -> pa.Schema:
 
 
 def metadata_columns(schema: pa.Schema) -> list[str]:
-    return [name for name in schema.names if name not in _COLUMNS]
+    return [name for name in schema.names if name not in (*_COLUMNS, TILES)]
 
 
 def unify(schemas: Sequence[pa.Schema]) -> pa.Schema:
     """One schema for the rows of all files; see `promoted`. ModelMismatchError when their vectors differ in length."""
-    dims = sorted({schema.field(EMBEDDING).type.list_size for schema in schemas})
-    if len(dims) > 1:
+    dims = _sizes(schemas, EMBEDDING)
+    if len(dims) > 1 or len(_sizes(schemas, TILES)) > 1:
+        held = f"vectors of {' and '.join(map(str, dims))} dimensions" if len(dims) > 1 else "tiles of several grids"
         raise ModelMismatchError(
-            f"live rows hold vectors of {' and '.join(map(str, dims))} dimensions: expected one model's; "
+            f"live rows hold {held}: expected one model's; "
             "embed everything with one model, or read the rows without their embedding"
         )
     fields: dict[str, pa.Field[Any]] = {}
     for schema in schemas:
-        for name in metadata_columns(schema):
+        for name in (name for name in schema.names if name not in _COLUMNS):
             field = schema.field(name).remove_metadata()
             fields[name] = promoted(fields.get(name, field), field)
     return row_schema(dims[0] if dims else 0, fields.values())
+
+
+def _sizes(schemas: Sequence[pa.Schema], column: str) -> list[int]:
+    return sorted({schema.field(column).type.list_size for schema in schemas if column in schema.names})
 
 
 def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from index.arrays import Ids, Vectors
+from index.arrays import Ids, Parts, Positions, Vectors
 from index.query_vectors import MAX_K, QueryLimits, diverse_candidates
 from index.segments.searchable import S, Searchable
 
@@ -19,11 +19,12 @@ _BLOCK = 256  # candidates compared with the kept ones in one matrix product
 
 @dataclass(slots=True)
 class Hit:
-    """A row that was found. `duplicates` are ids folded into it."""
+    """A row that was found, by the whole picture (`part` 0) or its n-th tile. `duplicates` are ids folded into it."""
 
     score: float
     image_id: str
     position: int
+    part: int = 0
     duplicates: list[str] = field(default_factory=list)
 
 
@@ -50,8 +51,8 @@ def rank(
     while len(pending) and deepest:
         depth = min(depth, deepest)
         open_ends = []
-        scores, positions, ids = segments.search_with_ids(queries[pending], depth, eligible, width=width)
-        for query, hits in zip(pending, hits_of(scores, positions, ids), strict=True):
+        scores, positions, parts, ids = segments.search_with_ids(queries[pending], depth, eligible, width=width)
+        for query, hits in zip(pending, hits_of(scores, positions, parts, ids), strict=True):
             chosen = _choose(segments, hits, wanted, complete=depth == deepest)
             if chosen is None:
                 open_ends.append(query)
@@ -67,10 +68,10 @@ def rounded(scores: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
     return np.round(scores.astype(np.float64), _DECIMALS)  # type: ignore[return-value]  # numpy's stub says float16
 
 
-def hits_of(scores: npt.NDArray[np.float32], positions: npt.NDArray[np.int64], ids: Ids) -> list[list[Hit]]:
+def hits_of(scores: npt.NDArray[np.float32], positions: Positions, parts: Parts, ids: Ids) -> list[list[Hit]]:
     """The hits of each query, by score and then by image_id, from a search's `(n, k)` results."""
     there = positions >= 0
-    columns = rounded(scores[there]).tolist(), ids[there], positions[there].tolist()
+    columns = rounded(scores[there]).tolist(), ids[there], positions[there].tolist(), parts[there].tolist()
     hits = map(Hit, *columns)
     found = [list(itertools.islice(hits, count)) for count in there.sum(axis=1).tolist()]
     return [sorted(ranked, key=lambda hit: (-hit.score, hit.image_id)) for ranked in found]

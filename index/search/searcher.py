@@ -161,7 +161,8 @@ class Searcher:
     def within(
         self, vector: npt.ArrayLike, min_score: float, *, filter: Mapping[str, Any] | None = None, limit: int = 100_000
     ) -> list[Match]:
-        """Every image that scores `min_score` or more, exactly, by score and then by image_id. `vector` is `(dim,)`.
+        """Every image that scores `min_score` or more, exactly, by score and then by image_id. `vector` is `(dim,)`; it
+        is compared with whole pictures alone.
 
         QueryError when there are more than `limit` (it gives their number), or when other processes hold the segments.
         """
@@ -180,7 +181,8 @@ class Searcher:
             )
         scores, positions = (np.concatenate(column) for column in zip(*found, strict=True))
         ids = self._segments.ids(positions)
-        return self._matches(hits_of(scores[np.newaxis], positions[np.newaxis], ids[np.newaxis])[0])
+        scores, positions, ids = scores[np.newaxis], positions[np.newaxis], ids[np.newaxis]
+        return self._matches(hits_of(scores, positions, np.zeros_like(positions), ids)[0])
 
     def row(self, image_id: str) -> dict[str, Any] | None:
         """Every column of an image's row but the embedding, or None if the image is not in the index."""
@@ -213,11 +215,16 @@ class Searcher:
 
     def _matches(self, hits: Sequence[Hit], fields: Sequence[str] | None = None) -> list[Match]:
         columns = metadata_columns(self._segments.schema) if fields is None else dict.fromkeys(fields)
-        positions = np.array([hit.position for hit in hits], np.int64)
+        positions, boxes = np.array([hit.position for hit in hits], np.int64), (None, *self.model.boxes)
         rows = self._segments.rows(positions, ["uri", *columns])
         return [
             Match(
-                image_id=hit.image_id, score=hit.score, uri=row.pop("uri"), metadata=row, duplicates=(*hit.duplicates,)
+                image_id=hit.image_id,
+                score=hit.score,
+                uri=row.pop("uri"),
+                metadata=row,
+                duplicates=(*hit.duplicates,),
+                box=boxes[hit.part],
             )
             for hit, row in zip(hits, rows, strict=True)
         ]

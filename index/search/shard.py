@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from index.arrays import Ids, Positions, Scores, Vectors
+from index.arrays import Ids, Parts, Positions, Scores, Vectors
 from index.collection import Collection
 from index.collection.layout import ROWS, columns_path, segment_path
 from index.collection.records import SegmentRecord, VersionManifest
@@ -97,7 +97,7 @@ class Shard:
     def count_values(self, columns: Sequence[str], where: str | None) -> Counts:
         return self._segments.count_values(columns, self._eligible(where))
 
-    def search(self, queries: Vectors, k: int, where: str | None, width: float) -> tuple[Scores, Positions, Ids]:
+    def search(self, queries: Vectors, k: int, where: str | None, width: float) -> tuple[Scores, Positions, Parts, Ids]:
         return self._segments.search_with_ids(queries, k, self._eligible(where), width=width)
 
     def positions(self, ids: Sequence[str]) -> Positions:

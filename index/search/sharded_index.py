@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from index.arrays import A, Ids, Positions, Scores, Vectors, by_part, merged, shifted
+from index.arrays import A, Ids, Parts, Positions, Scores, Vectors, by_part, merged, shifted
 from index.errors import CollectionError
 from index.filters.facets import Counts
 from index.filters.filter import Filter
@@ -67,13 +67,13 @@ class ShardedIndex:
 
     def search_with_ids(
         self, queries: Vectors, k: int, eligible: Sequence[ShardSelection] | None = None, *, width: float = 1.0
-    ) -> tuple[Scores, Positions, Ids]:
+    ) -> tuple[Scores, Positions, Parts, Ids]:
         where = eligible[0].where if eligible else None  # every shard finds out which of its rows pass
-        parts = zip(self._all("search", queries, k, where, width), self._starts, strict=True)
-        scores, positions, ids = merged(
-            [(scores, shifted(rows, start), ids) for (scores, rows, ids), start in parts], k
+        found = zip(self._all("search", queries, k, where, width), self._starts, strict=True)
+        scores, positions, parts, ids = merged(
+            [(scores, shifted(rows, start), *more) for (scores, rows, *more), start in found], k
         )
-        return scores, positions, ids
+        return scores, positions, parts, ids
 
     def positions(self, ids: pa.Array[Any]) -> Positions:
         """Where the live rows of these ids are; -1 for an id that has none, so all shards have to answer."""

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from index.arrays import Ids, Positions, Scores, Vectors
+from index.arrays import Ids, Parts, Positions, Scores, Vectors
 from index.filters.facets import Counts
 from index.filters.filter import Filter
 
@@ -40,7 +40,7 @@ class Searchable(Protocol[S]):
     def count_values(self, columns: Sequence[str], eligible: Sequence[S] | None = None) -> Counts: ...
     def search_with_ids(
         self, queries: Vectors, k: int, eligible: Sequence[S] | None = None, *, width: float = 1.0
-    ) -> tuple[Scores, Positions, Ids]: ...
+    ) -> tuple[Scores, Positions, Parts, Ids]: ...
     def positions(self, ids: pa.Array[Any]) -> Positions: ...
     def vectors(self, positions: Positions) -> Vectors: ...
     def ids(self, positions: Positions) -> Ids: ...
@@ -49,14 +49,19 @@ class Searchable(Protocol[S]):
 
 @dataclass(frozen=True, eq=False)
 class Eligible:
-    """The rows of a segment that a search may return. `bits` has a bit for each row, lowest first; `count` are set."""
+    """The rows of a segment that a search may return. `bits` has a bit for each row, lowest first; `count` are set.
+    `tiles` are the tiles of their pictures, if they have any.
+    """
 
     bits: npt.NDArray[np.uint8]
     count: int
+    tiles: Eligible | None = None
 
     @classmethod
-    def of(cls, mask: npt.NDArray[np.bool_]) -> Eligible:
-        return cls(np.packbits(mask, bitorder="little"), int(np.count_nonzero(mask)))
+    def of(cls, mask: npt.NDArray[np.bool_], tiles: int = 0) -> Eligible:
+        """Of the rows of `mask`, each with so many tiles."""
+        bits, count = np.packbits(mask, bitorder="little"), int(np.count_nonzero(mask))
+        return cls(bits, count, cls.of(np.repeat(mask, tiles)) if tiles else None)
 
     @property
     def mask(self) -> npt.NDArray[np.bool_]:
@@ -65,7 +70,7 @@ class Eligible:
 
     @property
     def nbytes(self) -> int:
-        return int(self.bits.nbytes)
+        return int(self.bits.nbytes) + (self.tiles.nbytes if self.tiles else 0)
 
     @property
     def selector(self) -> faiss.IDSelector:

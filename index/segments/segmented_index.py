@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from index.arrays import Ids, Positions, Scores, Vectors, gathered, merged, shifted
-from index.collection.rows import EMBEDDING, unify
+from index.arrays import Ids, Parts, Positions, Scores, Vectors, gathered, merged, shifted
+from index.collection.rows import EMBEDDING, TILES, unify
 from index.filters.columns import Column, Mask
 from index.filters.facets import Counts, count_values, every_nth
 from index.filters.filter import Filter
@@ -76,14 +76,26 @@ class SegmentedIndex:
         scores, positions = merged([(scores, shifted(rows, start)) for (scores, rows), start in parts], k)
         return scores, positions
 
+    def search_parts(
+        self, queries: Vectors, k: int, eligible: Sequence[Eligible] | None = None, *, width: float = 1.0
+    ) -> tuple[Scores, Positions, Parts]:
+        """Like `search`, among tiles too; see `Segment.search_parts`."""
+        allowed: Sequence[Eligible | None] = eligible or [None] * len(self.parts)
+        found = []
+        for segment, rows, start in zip(self.parts, allowed, self._starts, strict=False):
+            scores, positions, parts = segment.search_parts(queries, k, rows, width=width)
+            found.append((scores, shifted(positions, start), parts))
+        scores, positions, parts = merged(found, k) if len(found) > 1 else found[0]
+        return scores, positions, parts
+
     def search_with_ids(
         self, queries: Vectors, k: int, eligible: Sequence[Eligible] | None = None, *, width: float = 1.0
-    ) -> tuple[Scores, Positions, Ids]:
-        """Like `search`, with the ids, `(n, k)` strings; None if there are fewer."""
-        scores, positions = self.search(queries, k, eligible, width=width)
+    ) -> tuple[Scores, Positions, Parts, Ids]:
+        """Like `search_parts`, with the ids, `(n, k)` strings; None if there are fewer."""
+        scores, positions, parts = self.search_parts(queries, k, eligible, width=width)
         ids, there = np.full(positions.shape, None, object), positions >= 0
         ids[there] = self.ids(positions[there])
-        return scores, positions, ids
+        return scores, positions, parts, ids
 
     def within(
         self, query: Vectors, min_score: float, eligible: Sequence[Eligible] | None = None
@@ -147,14 +159,13 @@ class SegmentedIndex:
 
 
 def union_schema(schemas: Sequence[pa.Schema]) -> pa.Schema:
-    """The columns of all segments, without the embedding, which is stored elsewhere."""
-    schema = unify(schemas)
-    return schema.remove(schema.get_field_index(EMBEDDING))
+    """The columns of all segments, without the vectors, which are stored elsewhere."""
+    return pa.schema([field for field in unify(schemas) if field.name not in (EMBEDDING, TILES)])
 
 
 def _recast(schema: pa.Schema, union: pa.Schema) -> frozenset[str]:
     """Columns with another type in the union: their values are cast to that type, as a merge would write them."""
-    pairs = [(field, union.field(field.name).type) for field in schema if field.name != EMBEDDING]
+    pairs = [(field, union.field(field.name).type) for field in schema if field.name in union.names]
     return frozenset(field.name for field, kind in pairs if field.type != kind and _castable(field.type, kind))
 
 

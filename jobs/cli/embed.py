@@ -65,6 +65,10 @@ KeepOption = Annotated[
     str | None,
     typer.Option(help='Embed only images that this filter holds for: {"width": {"$gte": 640}}. By default, all.'),
 ]
+TilesOption = Annotated[
+    str | None,
+    typer.Option(metavar="CxR", help="Embed so many parts of each picture too, to find small things in it: 2x2."),
+]
 DraftOption = Annotated[bool, typer.Option(help="Decode large JPEGs at reduced scale, many times faster.")]
 RejectRateOption = Annotated[
     float, typer.Option(min=0, max=1, help="Share of the images that may be rejected before the run fails.")
@@ -98,6 +102,7 @@ def embed(
     extensions: ExtensionsOption = None,
     uri_column: UriColumnOption = None,
     keep: KeepOption = None,
+    tiles: TilesOption = None,
     draft: DraftOption = True,
     index: Annotated[bool, typer.Option(help="Build the index at the end.")] = True,
     queries: QueriesOption = None,
@@ -163,6 +168,7 @@ def reembed(
     extensions: ExtensionsOption = None,
     uri_column: UriColumnOption = None,
     keep: KeepOption = None,
+    tiles: TilesOption = None,
     draft: DraftOption = True,
     queries: QueriesOption = None,
     on: OnOption = None,

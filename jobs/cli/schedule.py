@@ -20,6 +20,7 @@ from jobs.cli.embed import (
     ModelOption,
     PrecisionOption,
     RevisionOption,
+    TilesOption,
     UriColumnOption,
 )
 from jobs.cli.options import (
@@ -94,6 +95,7 @@ def watch(
     extensions: ExtensionsOption = None,
     uri_column: UriColumnOption = None,
     keep: KeepOption = None,
+    tiles: TilesOption = None,
     draft: DraftOption = True,
 ) -> None:
     """Keep a collection up to date with a source: a new picture is searchable seconds after it was saved.

@@ -26,12 +26,13 @@ def make_demo_collection(folder: Path, *, count: int = COUNT) -> Collection:
     return collection
 
 
-def embed_here(pictures: Path, collection: Path, model: Path = DEMO_MODEL) -> Collection:
+def embed_here(pictures: Path, collection: Path, model: Path = DEMO_MODEL, *, tiles: str | None = None) -> Collection:
     """What `likeness reembed` does, without Ray or output, whatever is gone or broken; returns the collection."""
     job = JobSpec(
         source=str(pictures),
         collection=str(collection),
         model=str(model),
+        tiles=tiles,
         resources=Resources(on="local", device="cpu"),
         max_missing=1,
         max_reject_rate=1,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
+from itertools import product
 from math import isqrt
 from typing import Any
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from embedder.errors import ModelError, Rejected
 from embedder.protocol import Embedder
-from index.collection.rows import EMBEDDING, embedding_column
+from index.collection.rows import EMBEDDING, TILES, embedding_column
 from jobs.sources.listing import refuse
 
 _LEAST = 32
@@ -27,34 +28,40 @@ def embed_rows(table: pa.Table, embedder: Embedder) -> pa.Table:
 
     `pixels` is fixed_size_binary[side·side·3], null for a rejected row; `embedding` is fixed_size_list<float32>[dim],
     null where `pixels` was null, and in rows that become rejects because the embedder has no vector for them. A batch
-    that the model fails on raises ModelError, so that its rows are tried again.
+    that the model fails on raises ModelError, so that its rows are tried again. If there are the pixels of tiles behind
+    those of the picture, there are `tiles` too, their vectors; one that the embedder has none for has the picture's.
     """
     pixels, side = table["pixels"], embedder.crop.side
-    if pixels.type != pa.binary(side**2 * 3):
+    parts, rest = divmod(pixels.type.byte_width, side**2 * 3)
+    if rest or not parts:
         raise ModelError(
             f"expected pixels of {side**2 * 3} bytes, {side} × {side} × 3, got {pixels.type}: cut the pictures with "
             "the crop of the model that embeds them"
         )
     kept = np.array(pixels.is_valid())
     dim = embedder.identity.dim
-    vectors = np.zeros((len(table), dim), np.float32)
-    crops = crops_of(pixels.drop_null())
+    vectors = np.zeros((len(table), parts, dim), np.float32)
+    crops = crops_of(pixels.drop_null(), side)
     rejected: dict[int, Rejected] = {}
     try:
-        vectors[kept] = _embedded(embedder, crops)
+        vectors[kept] = _embedded(embedder, crops).reshape(-1, parts, dim)
     except Rejected:
-        for crop, row in enumerate(np.flatnonzero(kept).tolist()):
+        for crop, (row, part) in enumerate(product(np.flatnonzero(kept).tolist(), range(parts))):
             try:
-                vectors[row] = _embedded(embedder, crops[crop : crop + 1])[0]
+                vectors[row, part] = _embedded(embedder, crops[crop : crop + 1])[0]
             except Rejected as error:
-                rejected[row] = error
-        if len(rejected) == len(crops) >= _BROKEN:
+                vectors[row, part] = vectors[row, 0]
+                if part == 0:
+                    rejected[row] = error
+        if len(rejected) == kept.sum() >= _BROKEN:
             raise ModelError(
-                f"none of {len(crops)} pictures has a vector, the last one because {rejected[max(rejected)]}: mend the "
-                "class, and run the same command again"
+                f"none of {len(rejected)} pictures has a vector, the last one because {rejected[max(rejected)]}: mend "
+                "the class, and run the same command again"
             ) from None
         kept[list(rejected)] = False
-    rows = table.drop_columns("pixels").append_column(EMBEDDING, embedding_column(vectors, ~kept))
+    rows = table.drop_columns("pixels").append_column(EMBEDDING, embedding_column(vectors[:, 0], ~kept))
+    if parts > 1:
+        rows = rows.append_column(TILES, embedding_column(vectors[:, 1:].reshape(len(table), -1), ~kept))
     reasons = {row: (each.stage, each.reason, each.message, each.retryable) for row, each in rejected.items()}
     return refuse(rows, reasons) if reasons else rows
 
@@ -65,11 +72,14 @@ def _embedded(embedder: Embedder, crops: NDArray[np.uint8]) -> NDArray[np.float3
     return embedder.embed_images(crops)
 
 
-def crops_of(pixels: pa.ChunkedArray[Any]) -> NDArray[np.uint8]:
-    """`(n, side, side, 3)` uint8, a read-only view of the column's memory, if that is in one piece; it has no nulls."""
+def crops_of(pixels: pa.ChunkedArray[Any], side: int | None = None) -> NDArray[np.uint8]:
+    """`(n, side, side, 3)` uint8, a read-only view of the column's memory, if that is in one piece; it has no nulls.
+
+    `side` None: a row has one crop.
+    """
     array: Any = pixels.combine_chunks()
     length = array.type.byte_width
     # A slice shares its parent's buffer.
     data = np.frombuffer(array.buffers()[1] or b"", np.uint8, len(array) * length, array.offset * length)
-    side = isqrt(length // 3)
+    side = side or isqrt(length // 3)
     return data.reshape(-1, side, side, 3)

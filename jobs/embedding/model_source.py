@@ -86,9 +86,13 @@ def loaded_memory(found: Checkpoint | OwnModel) -> int:
     return 2**30 + sum(path.stat().st_size for path in found.weights)
 
 
-def model_record(identity: ModelIdentity) -> ModelRecord:
+def model_record(identity: ModelIdentity, tiles: str | None = None) -> ModelRecord:
     return ModelRecord(
-        id=identity.model_id, revision=identity.revision, fingerprint=identity.fingerprint, dim=identity.dim
+        id=identity.model_id,
+        revision=identity.revision,
+        fingerprint=identity.fingerprint,
+        dim=identity.dim,
+        tiles=tiles,
     )
 
 
@@ -109,7 +113,7 @@ def recorded_model(record: ModelRecord, embedder: str | None = None) -> Checkpoi
             "them: import them into a new collection with --model, or embed all anew with `likeness reembed --model`"
         )
     model = find_model(record.id, record.revision, embedder=embedder)
-    found = model_record(model.identity)
+    found = model_record(model.identity, record.tiles)
     if not found.agrees_with(record):
         raise OtherModelError(
             f"{record.id} is {found} now, the collection was embedded with {record}. Put that back, or embed "

@@ -6,6 +6,7 @@ Both stages run in this process, or on Ray. Only summaries of blocks come back, 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,6 +25,7 @@ from jobs.embedding.here import blocks_here
 from jobs.embedding.model_source import KeptModel, ModelSource, loaded_memory
 from jobs.embedding.report import BlockSummary, EmbedReport
 from jobs.embedding.stages import CollectionAt, DecodeSettings, MakeRows
+from jobs.embedding.tile_cost import tile_cost
 from jobs.errors import JobError
 from jobs.planning.plan import Plan, block_of
 from jobs.progress import rate_bar
@@ -60,8 +62,12 @@ def write_plans(
     for a cluster that cannot be joined.
     """
     resources, written = spec.resources, []
-    convert = sum(plan.todo.num_rows for plan in plans) >= _WORTH_CONVERTING
-    load = ModelSource.of(plans[0].model, found, resources, convert=convert)
+    model, pictures = plans[0].model, sum(plan.todo.num_rows for plan in plans)
+    parts = 1 + len(model.boxes)
+    load = ModelSource.of(model, found, resources, convert=pictures * parts >= _WORTH_CONVERTING)
+    if model.boxes:
+        cost = tile_cost(pictures, model, None if _why_ray(resources) else partial(kept, load))
+        console.print(cost, highlight=False, markup=False, soft_wrap=True)
     try:
         with placed("embedding", resources, loaded_memory(found), console, kept, verbose=verbose) as blocks:
             for plan in plans:
@@ -70,9 +76,9 @@ def write_plans(
                         plan,
                         collection,
                         load=load,
-                        crop=found.crop,
+                        crop=replace(found.crop, tiles=model.boxes),
                         blocks=blocks,
-                        block_size=resources.block_size,
+                        block_size=-(-resources.block_size // parts),  # of as many pixels as without tiles
                         draft=spec.draft,
                         progress=partial(_show, show),
                     )

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import cache, partial
+from math import prod
 from typing import Any
 
 import pyarrow as pa
@@ -69,7 +70,7 @@ _OUTCOME: dict[str, pa.DataType] = {
 
 def fetch_and_decode(table: pa.Table, *, settings: DecodeSettings, is_awaited: IsAwaited = lambda: True) -> pa.Table:
     """A batch of a listing with facts about the file, reasons, and what is null for a reject: `pixels`
-    (fixed_size_binary), or `file` (large_binary) without a crop.
+    (fixed_size_binary, of `CropSpec.shape`), or `file` (large_binary) without a crop.
 
     Raises CancelledError soon after `is_awaited` no longer holds.
     """
@@ -91,7 +92,7 @@ def fetch_and_decode(table: pa.Table, *, settings: DecodeSettings, is_awaited: I
         outcomes = [future.result() for future in futures]
     finally:
         pool.shutdown(wait=False, cancel_futures=True)  # whoever is stopped does not wait for a slow host
-    content = {"pixels": pa.binary(crop.side**2 * 3)} if crop else {"file": pa.large_binary()}
+    content = {"pixels": pa.binary(prod(crop.shape))} if crop else {"file": pa.large_binary()}
     measured = {name: MEASURE_TYPES[name] for name in measures}
     found = pa.Table.from_pylist(outcomes, pa.schema({"size": pa.int64(), **_OUTCOME, **content, **measured}))
     # Facts from the listing stay; a list of URLs has no sizes.

@@ -15,7 +15,7 @@ from index.arrays import Vectors
 from index.build.columns import read_values, values_of
 from index.collection import Collection
 from index.collection.annotations import list_annotations
-from index.collection.rows import EMBEDDING, REJECT, joined, vectors_of
+from index.collection.rows import EMBEDDING, REJECT, TILES, joined, vectors_of
 from index.errors import EmptyCollectionError
 from index.storage.bucket import without_secrets
 from index.storage.storage import canonical_address
@@ -55,7 +55,7 @@ def export(
             for name, column in values_of(table, annotations).items():
                 table = table.append_column(name, column)
             if writer is None:
-                model = snapshot.committed[-1].model
+                model = snapshot.committed[-1].model.model_copy(update={"tiles": None})  # whose vectors stay behind
                 writer = files.enter_context(_Writer(made, form, table.schema, model.model_dump_json().encode()))
             writer.write(table)
             count += table.num_rows
@@ -74,7 +74,8 @@ class _Writer:
         for path in (vectors, rows):
             if path:
                 path.parent.mkdir(parents=True, exist_ok=True)
-        self._columns = [name for name in schema.names if name not in REJECT and (not vectors or name != EMBEDDING)]
+        left_out = (*REJECT, TILES, *([EMBEDDING] if vectors else []))
+        self._columns = [name for name in schema.names if name not in left_out]
         self._names = _as_clip_retrieval(self._columns) if form == "clip-retrieval" else self._columns
         fields = [schema.field(old).with_name(new) for old, new in zip(self._columns, self._names, strict=True)]
         self._schema = pa.schema(fields, metadata={MODEL_KEY: model})

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from index.collection.collection import Collection, Snapshot
 from index.collection.live_rows import LiveRows
-from index.collection.rows import EMBEDDING, FILTERED, OUTCOME, REJECT, STATE, TEXT, embedding_type, newest
+from index.collection.rows import EMBEDDING, FILTERED, OUTCOME, REJECT, STATE, TEXT, TILES, embedding_type, newest
 from jobs.planning.image_filter import with_facts
 from jobs.planning.left_out import is_filtered
 from jobs.planning.plan import Plan, block_name, content_hashes, retry_fetch_failures, unchanged_mask, written_files
@@ -182,9 +182,11 @@ def _positions(mask: Any) -> Positions:
 def _rows(listed: pa.Table, pool: LiveRows, at: Positions) -> pa.Table:
     """Rows of listed images with the outcome of other rows."""
     positions, again = np.unique(at, return_inverse=True)
-    outcome = pool.take(positions).read([*OUTCOME, *REJECT, "size"]).take(again)
+    known = pool.take(positions)
+    tiles = [TILES] if TILES in known.schema.names else []  # none where all are rejects
+    outcome = known.read([*OUTCOME, *tiles, *REJECT, "size"]).take(again)
     sizes = pc.coalesce(listed["size"], outcome["size"])  # a list of URLs knows none
     table = listed.set_column(listed.column_names.index("size"), "size", sizes)
-    for name in (*OUTCOME, *REJECT):
+    for name in (*OUTCOME, *tiles, *REJECT):
         table = table.append_column(name, outcome[name])
     return table

@@ -18,19 +18,22 @@ from jobs.cli.tables.text_table import TextTable, human_size
 def match_table(matches: Sequence[Match], first: int = 1) -> TextTable:
     """Rank, counted from `first`, cosine, id and metadata of each match, and the images that were folded into it.
 
-    `percentile` is shown where it is known, see `Searcher.percentile`.
+    `percentile` is shown where it is known, see `Searcher.percentile`, and `box` where a part of the picture matched.
     """
     names = list(dict.fromkeys(name for match in matches for name in match.metadata))
     judged = any(match.percentile is not None for match in matches)
     folded = any(match.duplicates for match in matches)
+    boxed = any(match.box for match in matches)
+    shown = {"percentile": judged, "image": True, "box": boxed, "alike": folded}
     return TextTable(
-        ("rank", "score", *(["percentile"] if judged else []), "image", *(["alike"] if folded else []), *names),
+        ("rank", "score", *(name for name, there in shown.items() if there), *names),
         [
             (
                 str(rank),
                 f"{match.score:.3f}",
                 *([f"{match.percentile:.3f}"] if judged else []),
                 match.image_id,
+                *([",".join(f"{share:g}" for share in match.box or ())] if boxed else []),
                 *([", ".join(match.duplicates)] if folded else []),
                 *(_shown(match.metadata.get(name)) for name in names),
             )

@@ -48,14 +48,14 @@ MODEL = {"id": "fake", "revision": None, "fingerprint": "f1", "dim": 2}
 MATCH: dict[str, Any] = {"image_id": "a/b.png", "score": 0.5, "uri": "memory:a/b.png", "percentile": 99.5}
 MATCH |= {"metadata": {"label": "red"}}
 ANSWER: dict[str, Any] = {
-    "matches": [MATCH | {"picture": "/picture?id=a/b.png", "duplicates": ["c.png"]}],
+    "matches": [MATCH | {"picture": "/picture?id=a/b.png", "duplicates": ["c.png"], "box": [0, 0.45, 1, 0.55]}],
     "index": {"version": "000003", "ntotal": 7},
     "searched": {"rows": 5, "of": 7},
     "model": MODEL,
     "timing_ms": {"fetch": 0.0, "decode": 1.0, "embed": 2.0, "search": 0.5, "total": 3.5},
 }
 RESULT = SearchResult(
-    matches=[Match(**MATCH, duplicates=("c.png",))],
+    matches=[Match(**MATCH, duplicates=("c.png",), box=(0, 0.45, 1, 0.55))],
     version="000003",
     ntotal=7,
     searched=5,
@@ -182,10 +182,20 @@ def test_an_images_row_is_flat_as_in_the_library(client: LikenessClient, server:
 def test_a_result_is_a_data_frame() -> None:
     odd = replace(RESULT.matches[0], metadata={"label": "red", "score": 7})
     frame = replace(RESULT, matches=[*RESULT.matches, odd]).to_pandas()
-    names = ["rank", "score", "percentile", "image_id", "uri", "duplicates", "label", "metadata.score"]
+    names = ["rank", "score", "percentile", "image_id", "uri", "duplicates", "box", "label", "metadata.score"]
     assert list(frame.columns) == names
-    assert frame.iloc[1].to_list() == [2, 0.5, 99.5, "a/b.png", "memory:a/b.png", ("c.png",), "red", 7]
-    assert list(replace(RESULT, matches=[]).to_pandas().columns) == names[:6]
+    assert frame.iloc[1].to_list() == [
+        2,
+        0.5,
+        99.5,
+        "a/b.png",
+        "memory:a/b.png",
+        ("c.png",),
+        (0, 0.45, 1, 0.55),
+        "red",
+        7,
+    ]
+    assert list(replace(RESULT, matches=[]).to_pandas().columns) == names[:7]
 
 
 # Batches

@@ -273,7 +273,8 @@ def test_nothing_found_is_shown_as_nothing(likeness: Likeness) -> None:
 def test_tables_have_a_row_for_each_match(likeness: Likeness) -> None:
     found = likeness.search("red.png", k=2)
     table = found.to_arrow()
-    assert table.schema.names == ["rank", "score", "percentile", "image_id", "uri", "duplicates", "label", "weight"]
+    own = ["rank", "score", "percentile", "image_id", "uri", "duplicates", "box"]
+    assert table.schema.names == [*own, "label", "weight"]
     assert table.schema.field("label").type == pa.string()
     assert table["score"].to_pylist() == [match.score for match in found]
     frame = found.to_pandas()

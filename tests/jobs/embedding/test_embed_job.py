@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,12 +45,16 @@ def without_model() -> Embedder:
 
 @pytest.mark.usefixtures("cluster")
 class TestEmbed:
-    def test_rows_are_those_of_a_job_without_ray_bit_for_bit(self, gallery: Gallery, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("tiles", [None, "2x2"])
+    def test_rows_are_those_of_a_job_without_ray_bit_for_bit(
+        self, gallery: Gallery, tmp_path: Path, tiles: str | None
+    ) -> None:
         load = ModelSource(model="demo", device="cpu")
         demo = load()
         for name, blocks, size in (("ray", None, 16), ("here", blocks_here, 16), ("larger", blocks_here, 64)):
             keep = {"colourfulness": {"$gt": 40}}  # which the workers measure
-            embed(gallery.folder, tmp_path / name, load=load, blocks=blocks, block_size=size, like=demo, keep=keep)
+            options: Any = {"blocks": blocks, "block_size": size, "keep": keep, "tiles": tiles}
+            embed(gallery.folder, tmp_path / name, load=load, like=demo, **options)
         ray, *others = (
             Collection.open(str(tmp_path / name)).live_rows().sort_by("image_id") for name in ("ray", "here", "larger")
         )

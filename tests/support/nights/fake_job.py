@@ -40,19 +40,19 @@ def embed(
     progress: Callable[[EmbedReport], None] = lambda _: None,
     like: Embedder = FAKE,
     keep: Mapping[str, Any] | None = None,
+    tiles: str | None = None,
 ) -> EmbedReport:
     """A whole job with a model that is `like` another, by default on Ray, which is connected."""
     collection = Collection.create_or_open(str(location))
     listing = list_images(str(source))
-    plan = plan_of(listing, collection, str(source), model_record(like.identity))
+    plan = plan_of(listing, collection, str(source), model_record(like.identity, tiles))
     if keep:
         plan = replace(plan, images=ImageFilter.parse(keep, listing.schema))
     if plan.done:
         return EmbedReport.of(plan)
     blocks = blocks or partial(blocks_on_ray, Pool())
-    written = write(
-        plan, collection, load=load, crop=like.crop, blocks=blocks, block_size=block_size, progress=progress
-    )
+    crop = replace(like.crop, tiles=plan.model.boxes)
+    written = write(plan, collection, load=load, crop=crop, blocks=blocks, block_size=block_size, progress=progress)
     commit(collection, [written], max_reject_rate)
     return written.report
 

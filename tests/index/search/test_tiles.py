@@ -1,0 +1,107 @@
+"""Tiles of pictures: found as their picture, once, by the nearest part of it; whole or in shards, before and after
+updates. Whatever is not a search knows of whole pictures alone.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+
+from index.analysis.duplicates import near_duplicates
+from index.build.build_index import build_index
+from index.collection import Collection
+from index.collection.records import IndexSettings
+from index.errors import ModelMismatchError
+from index.match import Match
+from index.search import Searcher
+from tests.index.search.test_shards import InProcess
+from tests.support.collections.hand_made import DIM, MODEL, add_run, rows, unit_vectors
+
+COUNT, PARTS = 320, 5
+TILED = MODEL.model_copy(update={"tiles": "2x2"})
+Made = tuple[Collection, dict[str, npt.NDArray[np.float32]]]
+
+
+def tiled_rows(ids: list[str], vectors: npt.NDArray[np.float32]) -> pa.Table:
+    """Rows of `(n, PARTS, DIM)` vectors."""
+    tiles = pa.FixedSizeListArray.from_arrays(pa.array(vectors[:, 1:].ravel()), (PARTS - 1) * DIM)
+    metadata = {"tiles": tiles, "even": pa.array([int(image_id) % 2 == 0 for image_id in ids])}
+    return rows(ids, np.ascontiguousarray(vectors[:, 0]), metadata=metadata)
+
+
+@pytest.fixture(scope="module", params=["Flat", "IVF8,Flat"])
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """Segments, some of them merged, with tombstones; and the vectors, by id."""
+    collection = Collection.create_or_open(str(tmp_path_factory.mktemp("tiled")))
+    ids = [f"{number:03d}" for number in range(COUNT)]
+    vectors = unit_vectors(COUNT * PARTS, dim=DIM).reshape(COUNT, PARTS, DIM)
+    vectors[7, 1:] = vectors[8, 1:]  # pictures that share their parts, and not the whole
+    add_run(collection, tiled_rows(ids, vectors), model=TILED)
+    build_index(collection, IndexSettings(segment_rows=160, factory=request.param, target_recall=1.0))
+    new = unit_vectors(30 * PARTS, seed=5, dim=DIM).reshape(30, PARTS, DIM)
+    for first in range(0, 30, 6):  # so often that segments are merged
+        some = tiled_rows(ids[10 + first : 16 + first], new[first : first + 6])
+        add_run(collection, some, model=TILED, deletes=["100", "200"])
+        manifest = build_index(collection)
+    assert len(manifest.segments) < 6
+    known = dict(zip(ids, vectors, strict=True)) | dict(zip(ids[10:40], new, strict=True))
+    return collection, {image_id: known[image_id] for image_id in ids if image_id not in ("100", "200")}
+
+
+def nearest(made: Made, query: npt.NDArray[np.float32], ids: list[str], k: int) -> list[tuple[str, Any, int]]:
+    """By brute force: id, score and part."""
+    scores = np.stack([made[1][image_id] for image_id in ids]) @ query
+    best = scores.max(axis=1)
+    return [
+        (ids[at], pytest.approx(float(best[at]), abs=1e-4), int(scores[at].argmax())) for at in np.argsort(-best)[:k]
+    ]
+
+
+def told(matches: list[Match]) -> list[tuple[str, float, int]]:
+    boxes = (None, *TILED.boxes)
+    return [(match.image_id, match.score, boxes.index(match.box)) for match in matches]
+
+
+def test_each_picture_is_found_once_by_its_nearest_part(made: Made) -> None:
+    searcher, ids = Searcher.open(made[0]), list(made[1])
+    even = [image_id for image_id in ids if int(image_id) % 2 == 0]
+    for query in unit_vectors(20, seed=11, dim=DIM):
+        assert told(searcher.search(query[np.newaxis], 25)[0]) == nearest(made, query, ids, 25)
+        assert told(searcher.search(query[np.newaxis], 20, offset=5)[0]) == nearest(made, query, ids, 25)[5:]
+        assert told(searcher.search(query[np.newaxis], 9, filter={"even": True})[0]) == nearest(made, query, even, 9)
+    everything = searcher.search(unit_vectors(1, seed=2, dim=DIM), COUNT)[0]
+    assert sorted(match.image_id for match in everything) == ids
+    assert everything[0].metadata == {"even": int(everything[0].image_id) % 2 == 0}
+
+
+def test_shards_answer_as_the_whole(made: Made) -> None:
+    whole, queries = Searcher.open(made[0]), unit_vectors(10, seed=3, dim=DIM)
+    for count in (2, 3):
+        shards = InProcess(made[0], count).searcher()
+        for options in ({}, {"filter": {"even": False}}, {"distinct": 0.9}, {"diversity": 0.4}):
+            assert shards.search(queries, 12, **options) == whole.search(queries, 12, **options)
+
+
+def test_all_but_a_search_is_of_whole_pictures(made: Made) -> None:
+    searcher = Searcher.open(made[0])
+    assert (searcher.ntotal, searcher.searched) == (COUNT - 2, COUNT - 2)
+    assert searcher.facets().values["even"] == {True: COUNT // 2 - 2, False: COUNT // 2}
+    assert searcher.filterable.keys().isdisjoint({"tiles", "embedding"})
+    assert near_duplicates(searcher, 0.999) == []
+    np.testing.assert_allclose(searcher.vector("020"), made[1]["020"][0], atol=1e-6)
+    assert "007" not in {match.image_id for match in searcher.more_like([("007", 1.0)], 50)}
+    # The tiles that two pictures share are no less found by.
+    both = searcher.search(made[1]["007"][1:2], 2)[0]
+    assert [(match.image_id, match.score) for match in both] == [("007", 1.0), ("008", 1.0)]
+
+
+def test_rows_with_and_without_tiles_are_not_indexed_together(tmp_path: Path) -> None:
+    collection = Collection.create_or_open(str(tmp_path))
+    vectors: Any = unit_vectors(3 * PARTS, dim=DIM).reshape(3, PARTS, DIM)
+    add_run(collection, tiled_rows(["1", "2", "3"], vectors), model=TILED)
+    add_run(collection, rows(["4"]), model=MODEL)
+    with pytest.raises(ModelMismatchError, match="tiles 2x2"):
+        build_index(collection)
