@@ -24,8 +24,9 @@ from pydantic import (
 )
 
 from embedder.identity import Precision
+from embedder.images.formats import IMAGE_EXTENSIONS
 from embedder.python_class import CLASS_NAME
-from jobs.file_extensions import IMAGE_EXTENSIONS, checked_extensions
+from jobs.file_extensions import checked_extensions
 from jobs.values import (
     MIN_AMOUNT,
     checked_amount,

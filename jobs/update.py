@@ -11,6 +11,7 @@ import pyarrow as pa
 from rich.console import Console
 from rich.markup import escape
 
+from embedder.images.formats import IMAGE_EXTENSIONS
 from embedder.models.checkpoint import Checkpoint
 from embedder.models.load import find_model
 from embedder.models.own import OwnModel
@@ -27,7 +28,6 @@ from jobs.embedding.commit import WrittenRun, commit
 from jobs.embedding.model_source import KeptModel, ModelSource, model_record, recorded_model
 from jobs.embedding.report import EmbedReport, Report
 from jobs.errors import EmptySourceError, OtherModelError, UsageError
-from jobs.file_extensions import IMAGE_EXTENSIONS
 from jobs.indexing.on_ray import run_on_ray
 from jobs.indexing.query_texts import QueryTexts, digest, read_queries
 from jobs.planning.changes import SourceChange, compare
