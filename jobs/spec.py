@@ -265,6 +265,10 @@ class JobSpec(_Section):
     keep: Expression | None = Field(
         None, description="embed only images that this expression holds for, in the language of filters"
     )
+    exif: bool | None = Field(
+        None,
+        description="columns of when, with what and where pictures were taken; none: as the source's last run did",
+    )
     missing: Literal["keep", "delete"] = Field("delete", description="what becomes of images that are gone")
     max_missing: float = Field(
         0.2, ge=0, le=1, description="the share that may be gone before the job stops: an unmounted disk lists as empty"

@@ -4,7 +4,7 @@ missing ones are recorded as deleted, and the index follows. It costs what the c
 
 import json
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import pyarrow as pa
@@ -30,7 +30,7 @@ from jobs.embedding.report import EmbedReport, Report
 from jobs.errors import EmptySourceError, OtherModelError, UsageError
 from jobs.indexing.on_ray import run_on_ray
 from jobs.indexing.query_texts import QueryTexts, digest, read_queries
-from jobs.planning.changes import SourceChange, compare
+from jobs.planning.changes import SourceChange, compare, last_filter
 from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter
 from jobs.planning.plan import Plan
 from jobs.planning.reuse import write_known
@@ -253,6 +253,7 @@ class Update:
         source, spec = self.report.source, self.spec
         unreadable = listing.filter(refused_mask(listing, UNREADABLE))
         delete = spec.missing == "delete" and not unreadable.num_rows
+        last = last_filter(snapshot, self._address)
         with self.report.timed("compare"), self.console.status("comparing"):
             change = compare(
                 listing,
@@ -261,7 +262,7 @@ class Update:
                 model,
                 delete=delete,
                 verify_hash=spec.verify_hash,
-                images=self._images,
+                images=replace(self._images, exif=last.exif if spec.exif is None else spec.exif),
             )
             self.report.counts = change.counts
             change.require_few(source, spec.max_missing, delete=delete)

@@ -7,10 +7,10 @@ pictures (`CLIPImageProcessorPil`, `SiglipImageProcessorPil`).
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 # Imported to be registered, as Image.open has it done for the other formats.
 import PIL.AvifImagePlugin
@@ -20,6 +20,7 @@ import PIL.WebPImagePlugin
 from PIL import ExifTags, Image, UnidentifiedImageError
 
 from embedder.errors import ImageError
+from embedder.images.exif import read_exif
 from embedder.images.extra_formats import open_extra
 from embedder.images.formats import EXTRA_FORMATS, SUPPORTED, describe, ends_early, picture_format, webp_size
 from embedder.images.limits import DEFAULT_LIMITS, ImageLimits, cost_of, early_cost, unpacked_bytes
@@ -104,12 +105,15 @@ def region_box(region: Region, width: int, height: int) -> tuple[int, int, int, 
 
 @dataclass(frozen=True, kw_only=True)
 class DecodedImage:
-    """The crop, `(side, side, 3)` RGB, and the file's picture: size as displayed, format such as "jpeg"."""
+    """The crop, `(side, side, 3)` RGB, and the file's picture: size as displayed, format such as "jpeg", and `exif` as
+    `read_exif` returns it, if that was asked for.
+    """
 
     pixels: npt.NDArray[np.uint8]
     width: int
     height: int
     format: str
+    exif: Mapping[str, Any] = field(default_factory=dict)
 
 
 def decode_image(
@@ -123,12 +127,14 @@ def decode_image(
     """
     import numpy as np  # not for `decode_rgb`
 
-    rgb, (width, height), name = decode_rgb(data, crop, limits=limits, draft=draft)
-    return DecodedImage(pixels=np.array(rgb), width=width, height=height, format=name)
+    rgb, facts = decode_rgb(data, crop, limits=limits, draft=draft)
+    return DecodedImage(pixels=np.array(rgb), **facts)
 
 
-def decode_rgb(data: bytes, crop: CropSpec, *, limits: ImageLimits, draft: bool) -> tuple[Image.Image, Size, str]:
-    """The crop as a picture, the size as displayed, and the format; raises `ImageError`.
+def decode_rgb(
+    data: bytes, crop: CropSpec, *, limits: ImageLimits, draft: bool, exif: bool = False
+) -> tuple[Image.Image, dict[str, Any]]:
+    """The crop as a picture, and the other fields of a `DecodedImage`; raises `ImageError`.
 
     Without NumPy: importing it would take half of the time in which a decoder's process starts.
     """
@@ -136,7 +142,9 @@ def decode_rgb(data: bytes, crop: CropSpec, *, limits: ImageLimits, draft: bool)
         margin = _DRAFT_MARGIN if crop.region is None else _REGION_MARGIN
         rgb, size = render(image, read, limits, crop.fit, crop.resample, margin=margin if draft else None)
         name = picture_format(data)
-        return rgb, size, ((name if name in EXTRA_FORMATS else image.format) or "").lower()
+        shown = ((name if name in EXTRA_FORMATS else image.format) or "").lower()
+        facts = {"width": size[0], "height": size[1], "format": shown}
+        return rgb, facts | ({"exif": read_exif(image)} if exif else {})
 
 
 def thumbnail(

@@ -65,6 +65,14 @@ KeepOption = Annotated[
     str | None,
     typer.Option(help='Embed only images that this filter holds for: {"width": {"$gte": 640}}. By default, all.'),
 ]
+ExifOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--exif/--no-exif",
+        help="Store when, with what and where pictures were taken: exif_taken, exif_camera, exif_latitude, "
+        "exif_longitude. By default, what the source's last run did; no for a new one.",
+    ),
+]
 DraftOption = Annotated[bool, typer.Option(help="Decode large JPEGs at reduced scale, many times faster.")]
 RejectRateOption = Annotated[
     float, typer.Option(min=0, max=1, help="Share of the images that may be rejected before the run fails.")
@@ -98,6 +106,7 @@ def embed(
     extensions: ExtensionsOption = None,
     uri_column: UriColumnOption = None,
     keep: KeepOption = None,
+    exif: ExifOption = None,
     draft: DraftOption = True,
     index: Annotated[bool, typer.Option(help="Build the index at the end.")] = True,
     queries: QueriesOption = None,
@@ -163,6 +172,7 @@ def reembed(
     extensions: ExtensionsOption = None,
     uri_column: UriColumnOption = None,
     keep: KeepOption = None,
+    exif: ExifOption = None,
     draft: DraftOption = True,
     queries: QueriesOption = None,
     on: OnOption = None,

@@ -8,7 +8,11 @@ from tests.support.paths import ROOT
 
 _TAB = """
 eval "$(likeness --show-completion bash)"
-tab() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _likeness_completion likeness; echo "${COMPREPLY[*]}"; }
+tab() {
+    COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=()
+    _likeness_completion likeness
+    echo "${COMPREPLY[*]}"
+}
 tab likeness ree
 tab likeness keys ""
 tab likeness embed --batch
