@@ -9,8 +9,9 @@ const CHIPS = 2; // on a picture
 /** The values of a column that a filter lets through, as far as they are listed in it. */
 export const chosen = (filter, column) => listed(isObject(filter) ? filter[column] : undefined);
 
-/** A condition in words where it lists values, else as it is. */
+/** A condition in words where it lists values or is a period, else as it is. */
 export function said(given) {
+  if (isObject(given) && Object.keys(given).join() === "$gte,$lt") return `from ${given.$gte}, before ${given.$lt}`;
   const values = listed(given);
   return values.length ? values.map(shown).join(" or ") : JSON.stringify(given);
 }
