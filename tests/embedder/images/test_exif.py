@@ -15,14 +15,10 @@ from embedder.images.decoder_pool import DecodePool
 from embedder.images.exif import read_exif
 from tests.support.pictures.exif import with_exif
 
-BERLIN = {GPS.GPSLatitudeRef: "N", GPS.GPSLatitude: (52.0, 31.0, 12.0)} | {
-    GPS.GPSLongitudeRef: "E",
-    GPS.GPSLongitude: (13.0, 24.0, 18.0),
-}
-SANTIAGO = {GPS.GPSLatitudeRef: "S", GPS.GPSLatitude: (33.0, 27.0, 0.0)} | {
-    GPS.GPSLongitudeRef: "W",
-    GPS.GPSLongitude: (70.0, 40.0, 0.0),
-}
+BERLIN: dict[int, Any] = {GPS.GPSLatitudeRef: "N", GPS.GPSLatitude: (52.0, 31.0, 12.0)}
+BERLIN |= {GPS.GPSLongitudeRef: "E", GPS.GPSLongitude: (13.0, 24.0, 18.0)}
+SANTIAGO: dict[int, Any] = {GPS.GPSLatitudeRef: "S", GPS.GPSLatitude: (33.0, 27.0, 0.0)}
+SANTIAGO |= {GPS.GPSLongitudeRef: "W", GPS.GPSLongitude: (70.0, 40.0, 0.0)}
 NOON = int(datetime(2024, 5, 31, 12, 0, 5, tzinfo=UTC).timestamp()) * 10**6
 
 
