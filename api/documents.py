@@ -80,10 +80,15 @@ class IndexDetailsOut(IndexOut):
 class FacetValueOut(TypedDict):
     value: str | int | bool
     count: Annotated[int, Field(description="of the images that were looked at and pass the filter")]
+    filter: NotRequired[
+        Annotated[dict[str, str], Field(description="of a time's year or month: the condition that lets it through")]
+    ]
 
 
 class FacetOut(TypedDict):
-    values: Annotated[list[FacetValueOut], Field(description="the most frequent first")]
+    values: Annotated[
+        list[FacetValueOut], Field(description="the most frequent first; of a time, the last year or month")
+    ]
     others: Annotated[int, Field(description="how many more values there are")]
 
 

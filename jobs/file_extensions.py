@@ -3,12 +3,7 @@
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
-_RAW_EXTENSIONS = ("dng", "cr2", "cr3", "nef", "nrw", "arw", "orf", "rw2", "raf", "pef", "srw")
-IMAGE_EXTENSIONS = (
-    *("jpg", "jpeg", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff", "avif", "mpo"),
-    *("heic", "heif", "hif", "jxl", *_RAW_EXTENSIONS),
-)
-"""Taken as pictures unless `--extensions` names others."""
+from embedder.images.formats import IMAGE_EXTENSIONS
 
 VIDEO_EXTENSIONS = ("mp4", "m4v", "mov", "mkv", "webm", "avi", "mpg", "mpeg", "3gp")
 """Their frames are taken if `--extensions` names them: to find those takes long."""

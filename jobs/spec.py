@@ -24,9 +24,10 @@ from pydantic import (
 )
 
 from embedder.identity import Precision
+from embedder.images.formats import IMAGE_EXTENSIONS
 from embedder.python_class import CLASS_NAME
 from index.tiles import checked_tiles
-from jobs.file_extensions import IMAGE_EXTENSIONS, checked_extensions
+from jobs.file_extensions import checked_extensions
 from jobs.values import (
     MIN_AMOUNT,
     checked_amount,
@@ -267,6 +268,10 @@ class JobSpec(_Section):
     uri_column: str | None = Field(None, min_length=1, description="a list's column of paths or URLs; none: uri or url")
     keep: Expression | None = Field(
         None, description="embed only images that this expression holds for, in the language of filters"
+    )
+    exif: bool | None = Field(
+        None,
+        description="columns of when, with what and where pictures were taken; none: as the source's last run did",
     )
     missing: Literal["keep", "delete"] = Field("delete", description="what becomes of images that are gone")
     max_missing: float = Field(

@@ -4,13 +4,14 @@ missing ones are recorded as deleted, and the index follows. It costs what the c
 
 import json
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import pyarrow as pa
 from rich.console import Console
 from rich.markup import escape
 
+from embedder.images.formats import IMAGE_EXTENSIONS
 from embedder.models.checkpoint import Checkpoint
 from embedder.models.load import find_model
 from embedder.models.own import OwnModel
@@ -27,10 +28,9 @@ from jobs.embedding.commit import WrittenRun, commit
 from jobs.embedding.model_source import KeptModel, ModelSource, model_record, recorded_model
 from jobs.embedding.report import EmbedReport, Report
 from jobs.errors import EmptySourceError, OtherModelError, UsageError
-from jobs.file_extensions import IMAGE_EXTENSIONS
 from jobs.indexing.on_ray import run_on_ray
 from jobs.indexing.query_texts import QueryTexts, digest, read_queries
-from jobs.planning.changes import SourceChange, compare
+from jobs.planning.changes import SourceChange, compare, last_filter
 from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter
 from jobs.planning.plan import Plan
 from jobs.planning.reuse import write_known
@@ -258,6 +258,7 @@ class Update:
         source, spec = self.report.source, self.spec
         unreadable = listing.filter(refused_mask(listing, UNREADABLE))
         delete = spec.missing == "delete" and not unreadable.num_rows
+        last = last_filter(snapshot, self._address)
         with self.report.timed("compare"), self.console.status("comparing"):
             change = compare(
                 listing,
@@ -266,7 +267,7 @@ class Update:
                 model,
                 delete=delete,
                 verify_hash=spec.verify_hash,
-                images=self._images,
+                images=replace(self._images, exif=last.exif if spec.exif is None else spec.exif),
             )
             self.report.counts = change.counts
             change.require_few(source, spec.max_missing, delete=delete)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -16,7 +16,8 @@ from api.compose import load_recorded
 from api.explore.exploration import Exploration
 from api.explore.lazy_model import LazyModel
 from api.explore.neighbours import Neighbours, QueryPart, map_in_threads
-from api.explore.pictures import PictureMap, PictureRow
+from api.explore.picture_map import PictureMap
+from api.explore.picture_row import PictureRow
 from api.explore.query_like import BareQuery, example_of
 from api.search.pictures import Pictures
 from api.search.query import DISTINCT, Part, Query
@@ -28,6 +29,7 @@ from embedder.protocol import Embedder
 from index.collection import Collection
 from index.collection.rows import FIXED
 from index.errors import QueryError
+from index.match import Match
 from index.query_vectors import SearchOptions, mix
 from index.search import Searcher
 from index.search.searcher import open_last_good
@@ -55,6 +57,8 @@ class Likeness:
 
     Opening maps the index and loads no model: `load_model` is called by the first query that needs it, and `close`, or
     the end of a `with` block, frees it.
+
+    `labels` are one's own, by id: grids and maps show them. Nothing is written.
     """
 
     def __init__(
@@ -67,6 +71,7 @@ class Likeness:
     ) -> None:
         self.searcher = searcher
         self.location = location
+        self.labels: dict[str, str] = {}
         self._load_model = load_model
         self._fetcher = fetcher or Fetcher(_FOR_EYES, buckets=_BUCKETS_FOR_EYES)
 
@@ -145,12 +150,15 @@ class Likeness:
             version=found.version,
             ntotal=found.ntotal,
             thumbnail=self.thumbnail,
+            labels=self.labels,
             first=(search.get("offset") or 0) + 1,
         )
 
     def search_many(self, queries: Iterable[BareQuery], /, **options: Unpack[Search]) -> list[Neighbours]:
         """What `search` returns for each of the queries, in their order. They are embedded together."""
         _check_known(options, _OPTIONS)
+        if isinstance(queries, str | bytes):
+            raise TypeError(f"got one query, {queries!r:.60}: expected a list of them; for a single one: search(…)")
         return map_in_threads(lambda query: self.search(query, **options), list(queries))
 
     def vector(self, query: BareQuery | None = None, /, **search: Unpack[Search]) -> Vector:
@@ -179,8 +187,18 @@ class Likeness:
         other = ends[1] if len(ends) == 2 else None
         return ExploreWidget(Exploration(lambda search: self.search(**search), ends[0], other, options))
 
+    def mark(self, images: Iterable[str | Match], label: str) -> None:
+        """Give images, by id or as matches, a label of one's own: in `labels`. QueryError for one that is not there."""
+        if isinstance(images, str):
+            raise TypeError(f"got one id, {images!r}: expected a list of ids or matches")
+        ids = [image.image_id if isinstance(image, Match) else image for image in images]
+        self.labels.update({str(self._row(image_id)["image_id"]): label for image_id in ids})
+
     def map(self, points: npt.ArrayLike, ids: Sequence[str], groups: Sequence[str | None] | None = None) -> PictureMap:
-        """The pictures of `ids` on a plane at `points`, `(n, 2)`, coloured by `groups`."""
+        """The pictures of `ids` on a plane at `points`, `(n, 2)`, coloured by `groups`, or by one's own labels."""
+        named = [None] * len(ids) if groups is None else groups
+        if self.labels and len(named) == len(ids):
+            groups = [self.labels.get(image_id, group) for image_id, group in zip(ids, named, strict=True)]
         return PictureMap(points, ids, thumbnail=self.thumbnail, groups=groups)
 
     def show(self, ids: Sequence[str], details: Sequence[str] | None = None, *, caption: str = "") -> PictureRow:
@@ -189,10 +207,13 @@ class Likeness:
 
     def thumbnail(self, image_id: str, side: int = 160) -> bytes:
         """A JPEG of an image, its longer side `side` pixels at most. Problem when its file cannot be read."""
+        return self._service.pictures.read(self._row(image_id), side).data
+
+    def _row(self, image_id: str) -> Mapping[str, Any]:
         row = self.searcher.row(image_id)
         if row is None:
             raise QueryError(f"index version {self.searcher.version} holds no image {image_id!r}: expected an id of it")
-        return self._service.pictures.read(row, side).data
+        return row
 
     @cached_property
     def _model(self) -> LazyModel:
@@ -229,6 +250,8 @@ class Likeness:
         """A part of a query, its picture fetched and the model for it loaded, with a name for it."""
         given: dict[str, Any] = {name: value for name, value in example.items() if value is not None}
         crop: Sequence[float] | None = given.pop("crop", None)
+        if crop is not None and np.shape(crop) != (4,):
+            raise TypeError(f"got crop {crop!r}: expected [x, y, width, height] as shares of the picture, from 0 to 1")
         more: Any = {"weight": float(given.pop("weight", 1.0)), "crop": None if crop is None else tuple(crop)}
         if len(given) != 1 or not given.keys() <= set(_WHAT):
             raise TypeError(f"a part of a mix has {', '.join(given) or 'nothing'}: expected one of {', '.join(_WHAT)}")

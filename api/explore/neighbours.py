@@ -2,9 +2,9 @@
 
 import io
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import pyarrow as pa
@@ -58,7 +58,8 @@ class Neighbours(Sequence[Match]):
     """Matches, best first, with their query. A notebook shows them as a grid of pictures.
 
     `first` is the rank of the first; `metadata` has the columns that the source carried, `version` names the index
-    version and `ntotal` says how many images it has. A picture that cannot be read is a placeholder with the reason.
+    version and `ntotal` says how many images it has; `labels` are one's own, by id. A picture that cannot be read is a
+    placeholder with the reason.
     """
 
     matches: tuple[Match, ...]
@@ -67,6 +68,7 @@ class Neighbours(Sequence[Match]):
     version: str
     ntotal: int
     thumbnail: Thumbnail
+    labels: Mapping[str, str] = field(default_factory=dict)
     first: int = 1
 
     @overload
@@ -129,10 +131,10 @@ class Neighbours(Sequence[Match]):
         return frame
 
     def _match_card(self, match: Match) -> Card:
-        label = match.metadata.get("label")
+        label, own = match.metadata.get("label"), self.labels.get(match.image_id)
         alike = f", and {len(match.duplicates)} alike" if match.duplicates else ""
         card = Card(
-            heading=f"{match.score:.3f}",
+            heading=f"{match.score:.3f}" + (f" ● {own}" if own else ""),
             detail=(match.image_id.rpartition("/")[2] if label is None else str(label)) + alike,
             tooltip="\n".join([match.image_id, *_facts(match)]),
         )

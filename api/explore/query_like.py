@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from api.client.query import Example, ImageLike
 from embedder.fetch.uris import scheme_of
+from embedder.images.formats import IMAGE_EXTENSIONS
 from index.match import Match
 from index.search import Searcher
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
 BareQuery: TypeAlias = "str | PathLike[str] | bytes | Image | npt.NDArray[np.generic] | Sequence[float] | Match"
 """A URL, an id, a path or words; the bytes of a picture's file; a PIL image; pixels; a vector; a match."""
-
-_SUFFIXES = frozenset({".avif", ".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
 
 
 def example_of(query: BareQuery, searcher: Searcher) -> Example:
@@ -57,7 +56,7 @@ def _of_text(query: str, searcher: Searcher) -> Example:
         return {"id": query}
     if _is_file(query):
         return {"image": query}
-    if Path(query).suffix.lower() in _SUFFIXES:
+    if Path(query).suffix.lower().lstrip(".") in IMAGE_EXTENSIONS:
         raise FileNotFoundError(
             f"{query!r} is neither a file nor an image of index version {searcher.version}: expected a path, an id, a "
             "URL or words; for words that end so: text=…"

@@ -9,14 +9,20 @@ const CHIPS = 2; // on a picture
 /** The values of a column that a filter lets through, as far as they are listed in it. */
 export const chosen = (filter, column) => listed(isObject(filter) ? filter[column] : undefined);
 
-/** A condition in words where it lists values, else as it is. */
+/** A condition in words where it lists values or is a period, else as it is. */
 export function said(given) {
+  if (isObject(given) && Object.keys(given).join() === "$gte,$lt") return `from ${given.$gte}, before ${given.$lt}`;
   const values = listed(given);
   return values.length ? values.map(shown).join(" or ") : JSON.stringify(given);
 }
 
-/** The filter with this value of a column let through, or no longer. */
-export function toggled(filter, column, value) {
+/** The filter with this value of a column let through, or no longer; with this condition, where a value has its own. */
+export function toggled(filter, column, value, condition) {
+  if (condition) {
+    const { [column]: before, ...rest } = isObject(filter) ? filter : {};
+    if (!same(before, condition)) return { ...rest, [column]: condition };
+    return Object.keys(rest).length ? rest : null;
+  }
   const before = chosen(filter, column);
   const values = before.includes(value) ? before.filter((each) => each !== value) : [...before, value];
   const { [column]: _, ...others } = isObject(filter) ? filter : {};
@@ -28,7 +34,7 @@ export function toggled(filter, column, value) {
 export function facetGroups({ columns, rows, index }, query) {
   const groups = Object.entries(columns).filter(([, { values }]) => values.length > 0);
   return groups.map(([column, { values, others }]) => {
-    const links = values.map(({ value, count }) => valueLink(query, column, value, share(count, rows, index.ntotal)));
+    const links = values.map((each) => valueLink(query, column, each, share(each.count, rows, index.ntotal)));
     const list = element("ul", { class: "values", role: "list", ariaLabel: column }, ...links);
     const name = element("span", { class: "condition-name", ariaHidden: "true" }, column);
     return element("div", { class: "facet" }, name, list, others ? hint(`and ${counted(others)} more values`) : null);
@@ -37,7 +43,8 @@ export function facetGroups({ columns, rows, index }, query) {
 
 /** The values of a picture that others share, each a link to those of the same value. */
 export function chips(metadata, facets, query) {
-  const names = Object.keys(facets?.columns ?? {});
+  const isTime = (name) => facets.columns[name].values.some((each) => each.filter);
+  const names = Object.keys(facets?.columns ?? {}).filter((name) => !isTime(name));
   return names.filter((name) => metadata?.[name] && typeof metadata[name] === "string").slice(0, CHIPS).map((name) => {
     const value = metadata[name];
     const kept = chosen(query.filter, name).includes(value);
@@ -65,9 +72,9 @@ export function queryLink(query, properties, ...children) {
   return link;
 }
 
-function valueLink(query, column, value, count) {
-  const here = chosen(query.filter, column).includes(value);
-  const changed = { ...query, k: PAGE, filter: toggled(query.filter, column, value) };
+function valueLink(query, column, { value, filter: condition }, count) {
+  const here = condition ? same(query.filter?.[column], condition) : chosen(query.filter, column).includes(value);
+  const changed = { ...query, k: PAGE, filter: toggled(query.filter, column, value, condition) };
   const link = queryLink(changed, { class: "chip", ariaCurrent: here ? "true" : null }, shown(value));
   link.append(element("span", { class: "count" }, count));
   return element("li", {}, link);
@@ -94,6 +101,7 @@ export const shown = (value) => (typeof value === "boolean" ? (value ? "yes" : "
 
 const share = (count, rows, of) => (rows < of ? `≈ ${counted(Math.round((count * of) / rows))}` : counted(count));
 const hint = (text) => element("span", { class: "hint" }, text);
+const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
 const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
 
 function listed(given) {

@@ -7,10 +7,10 @@ pictures (`CLIPImageProcessorPil`, `SiglipImageProcessorPil`).
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 # Imported to be registered, as Image.open has it done for the other formats.
 import PIL.AvifImagePlugin
@@ -20,6 +20,7 @@ import PIL.WebPImagePlugin
 from PIL import ExifTags, Image, UnidentifiedImageError
 
 from embedder.errors import ImageError
+from embedder.images.exif import read_exif
 from embedder.images.extra_formats import open_extra
 from embedder.images.formats import EXTRA_FORMATS, SUPPORTED, describe, ends_early, picture_format, webp_size
 from embedder.images.limits import DEFAULT_LIMITS, ImageLimits, cost_of, early_cost, unpacked_bytes
@@ -111,12 +112,15 @@ def region_box(region: Region, width: int, height: int) -> tuple[int, int, int, 
 
 @dataclass(frozen=True, kw_only=True)
 class DecodedImage:
-    """The crop, RGB of `CropSpec.shape`, and the file's picture: size as displayed, format such as "jpeg"."""
+    """The crop, RGB of `CropSpec.shape`, and the file's picture: size as displayed, format such as "jpeg", and
+    `exif` as `read_exif` returns it, if that was asked for.
+    """
 
     pixels: npt.NDArray[np.uint8]
     width: int
     height: int
     format: str
+    exif: Mapping[str, Any] = field(default_factory=dict)
 
 
 def decode_image(
@@ -130,13 +134,14 @@ def decode_image(
     """
     import numpy as np  # not for `decode_rgb`
 
-    pixels, (width, height), name = decode_rgb(data, crop, limits=limits, draft=draft)
-    own = np.frombuffer(pixels, np.uint8).reshape(crop.shape).copy()
-    return DecodedImage(pixels=own, width=width, height=height, format=name)
+    pixels, facts = decode_rgb(data, crop, limits=limits, draft=draft)
+    return DecodedImage(pixels=np.frombuffer(pixels, np.uint8).reshape(crop.shape).copy(), **facts)
 
 
-def decode_rgb(data: bytes, crop: CropSpec, *, limits: ImageLimits, draft: bool) -> tuple[bytes, Size, str]:
-    """The crop's pixels, the size as displayed, and the format; raises `ImageError`. The file is decoded once.
+def decode_rgb(
+    data: bytes, crop: CropSpec, *, limits: ImageLimits, draft: bool, exif: bool = False
+) -> tuple[bytes, dict[str, Any]]:
+    """The crop's pixels, and the other fields of a `DecodedImage`; raises `ImageError`. The file is decoded once.
 
     Without NumPy: importing it would take half of the time in which a decoder's process starts.
     """
@@ -145,8 +150,9 @@ def decode_rgb(data: bytes, crop: CropSpec, *, limits: ImageLimits, draft: bool)
         fits = [replace(crop, region=region).fit for region in (crop.region, *crop.tiles)]
         crops, size = render(image, read, limits, fits, crop.resample, margin=margin if draft else None)
         name = picture_format(data)
-        pixels = b"".join(rgb.tobytes() for rgb in crops)
-        return pixels, size, ((name if name in EXTRA_FORMATS else image.format) or "").lower()
+        shown = ((name if name in EXTRA_FORMATS else image.format) or "").lower()
+        facts = {"width": size[0], "height": size[1], "format": shown}
+        return b"".join(rgb.tobytes() for rgb in crops), facts | ({"exif": read_exif(image)} if exif else {})
 
 
 def thumbnail(

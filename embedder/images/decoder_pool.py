@@ -82,13 +82,14 @@ class DecodePool:
         *,
         limits: ImageLimits = DEFAULT_LIMITS,
         draft: bool = True,
+        exif: bool = False,
         is_awaited: IsAwaited = lambda: True,
     ) -> DecodedImage:
         """`embedder.images.decode.decode_image`, given up once `is_awaited` does not hold. Raises `ImageError`.
 
         Further reasons: decode_timeout, decode_died, decode_abandoned; decoders_busy if no process is free in time.
         """
-        facts, pixels = self._answer({"crop": asdict(crop), "draft": draft}, data, limits, is_awaited)
+        facts, pixels = self._answer({"crop": asdict(crop), "draft": draft, "exif": exif}, data, limits, is_awaited)
         return DecodedImage(pixels=np.frombuffer(pixels, np.uint8).reshape(crop.shape), **facts)
 
     def thumbnail(

@@ -67,7 +67,7 @@ def _answer(task: dict[str, Any], data: bytes, _: Connection) -> tuple[dict[str,
         if "signature" in task:
             return signature(data, task["signature"], limits=limits)
         crop = CropSpec(**{**task["crop"], "resample": Image.Resampling(task["crop"]["resample"])})
-        pixels, (width, height), name = decode_rgb(data, crop, limits=limits, draft=task["draft"])
-        return {"width": width, "height": height, "format": name}, pixels
+        pixels, facts = decode_rgb(data, crop, limits=limits, draft=task["draft"], exif=task["exif"])
+        return facts, pixels
     except ImageError as error:
         return vars(error), b""

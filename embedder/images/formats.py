@@ -11,6 +11,13 @@ SUPPORTED = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
 EXTRA_FORMATS = ("HEIC", "JXL", "RAW")
 """Those that optional packages open, see `embedder.images.extra_formats`."""
 
+_RAW_EXTENSIONS = ("dng", "cr2", "cr3", "nef", "nrw", "arw", "orf", "rw2", "raf", "pef", "srw")
+IMAGE_EXTENSIONS = (
+    *("jpg", "jpeg", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff", "avif", "mpo"),
+    *("heic", "heif", "hif", "jxl", *_RAW_EXTENSIONS),
+)
+"""A job takes these as pictures unless `--extensions` names others."""
+
 _PICTURES = {
     "JPEG": rb"\xff\xd8\xff",
     "PNG": rb"\x89PNG\r\n\x1a\n",

@@ -147,6 +147,7 @@ class Collection:
         model: ModelRecord,
         calibration: dict[str, float] | None = None,
         keep: str | None = None,
+        exif: bool = False,
     ) -> RunStart:
         """Begin a run. Its id sorts after every other run's, whatever the clock says."""
         started_at = datetime.now(UTC)
@@ -164,6 +165,7 @@ class Collection:
             started_at=started_at,
             calibration=calibration or {},
             keep=keep,
+            exif=exif,
         )
         self.storage.write_atomic(run_path(run_id, RUN_STARTED), start.to_bytes())
         return start

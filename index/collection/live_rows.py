@@ -29,6 +29,7 @@ class _Part:
     source: str = ""
     model: ModelRecord | None = None
     keep: str | None = None
+    exif: bool = False
     positions: npt.NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
@@ -68,7 +69,7 @@ class LiveRows:
             if maker and (dim := schema.field(EMBEDDING).type.list_size) != maker.model.dim:
                 raise damage(file.path, f"vectors of {dim} dimensions, its run's model has {maker.model.dim}")
         live = [
-            _Part(file, schema, canonical_address(run.source), run.model, run.keep).only(positions)
+            _Part(file, schema, canonical_address(run.source), run.model, run.keep, run.exif).only(positions)
             for (file, run), schema, positions in zip(files, schemas, newest([ids for ids, _ in read]), strict=True)
             if run and len(positions)
         ]
@@ -93,6 +94,10 @@ class LiveRows:
     def of_keep(self, keep: str | None) -> LiveRows:
         """The rows of runs that filtered their images with this expression."""
         return self._only([part for part in self._parts if part.keep == keep], self._model)
+
+    def of_exif(self, exif: bool) -> LiveRows:
+        """The rows of runs that read EXIF, or of those that did not."""
+        return self._only([part for part in self._parts if part.exif == exif], self._model)
 
     def _only(self, parts: list[_Part], model: ModelRecord | None) -> LiveRows:
         if len(parts) == len(self._parts) and _agree(model, self._model):

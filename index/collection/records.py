@@ -105,6 +105,7 @@ class RunStart(Record):
 
     In a run of an annotation `model` is its predictor, and `calibration` what was measured once for all of its runs.
     `keep` is the expression, as canonical JSON, that its images were filtered with; None: all were embedded.
+    `exif`: its rows have what their EXIF says.
     """
 
     format: Literal[1] = 1
@@ -114,6 +115,7 @@ class RunStart(Record):
     started_at: datetime
     calibration: dict[str, float] = {}
     keep: str | None = None
+    exif: bool = False
 
 
 class RunManifest(RunStart):

@@ -148,7 +148,7 @@ def is_text(kind: pa.DataType) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
 
 
-def _is_time(kind: pa.DataType) -> bool:
+def is_time(kind: pa.DataType) -> bool:
     return pa.types.is_timestamp(kind) or pa.types.is_date(kind)
 
 
@@ -163,7 +163,7 @@ _KINDS = (
     _Kind(pa.types.is_boolean, "true or false", lambda operand, _: operand if isinstance(operand, bool) else None),
     _Kind(pa.types.is_integer, "a number", _number),
     _Kind(pa.types.is_floating, "a number", _rounded),
-    _Kind(_is_time, "a time such as '2024-05-31' or '2024-05-31T12:00:00Z'", _instant),
+    _Kind(is_time, "a time such as '2024-05-31' or '2024-05-31T12:00:00Z'", _instant),
     # Compared with nulls only, so any text will do.
     _Kind(
         pa.types.is_null,
@@ -190,7 +190,7 @@ def compared_as(kind: pa.DataType) -> pa.DataType:
         return pa.string()
     if pa.types.is_date32(kind):
         return pa.int32()
-    if _is_time(kind):
+    if is_time(kind):
         return pa.int64()
     return pa.float32() if pa.types.is_float16(kind) else kind
 

@@ -10,14 +10,18 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from index.collection.rows import FIXED
-from index.filters.columns import Column, Mask, is_text
+from index.filters.columns import Column, Mask, is_text, is_time
 
 MAX_ROWS = 1_000_000
 """Rows that are looked at; of more, every n-th batch."""
 MAX_DISTINCT = 1_000
 """A column with more distinct values has no facet."""
+
+MAX_MONTHS = 24
+"""Of more, a time's facet has years."""
 
 Value: TypeAlias = str | int | bool
 Batches: TypeAlias = Iterable[tuple[pa.RecordBatch, Mask | None]]
@@ -50,7 +54,7 @@ class Counts:
 
 
 def facet_columns(schema: pa.Schema) -> list[str]:
-    """Names of the columns that may have facets: of text, whole numbers and booleans, the source's first."""
+    """Names of the columns that may have facets: of text, whole numbers, booleans and times, the source's first."""
     found = [field.name for field in schema if field.name not in FIXED and _is_countable(Column.of(field).element)]
     return [*found, "format"] if "format" in schema.names else found
 
@@ -76,10 +80,31 @@ def every_nth(rows: int) -> int:
 
 def _counts(array: Any) -> dict[Value, int]:
     elements = array.flatten() if hasattr(array, "flatten") and pa.types.is_nested(array.type) else array
+    if is_time(elements.type):  # by month; one with a time zone by that of UTC
+        elements = pc.strftime(elements.cast(pa.timestamp("us")), format="%Y-%m")
     counted = elements.drop_null().value_counts()
     values, counts = counted.field("values").to_pylist(), counted.field("counts")
     return dict(zip(values, np.from_dlpack(counts).tolist(), strict=True))
 
 
 def _is_countable(kind: pa.DataType) -> bool:
-    return is_text(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)
+    return is_text(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind) or is_time(kind)
+
+
+def periods(months: Counter[Value]) -> list[tuple[str, int, dict[str, str]]]:
+    """Years of a time's months such as "2024-05", or the months if they are few: each with its count and the condition
+    that lets it through, the last first.
+    """
+    few = len(months) <= MAX_MONTHS
+    counts = Counter[str]()
+    for month, count in months.items():
+        counts[str(month) if few else str(month).partition("-")[0]] += count
+    return [(period, counts[period], _condition(period)) for period in sorted(counts, reverse=True)]
+
+
+def _condition(period: str) -> dict[str, str]:
+    year, _, month = period.partition("-")
+    first = int(year) * 12 + (int(month) - 1 if month else 0)
+    bounds = (first, first + (1 if month else 12))
+    low, high = (f"{at // 12:04}-{at % 12 + 1:02}-01" for at in bounds)
+    return {"$gte": low, "$lt": high}

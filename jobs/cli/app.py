@@ -71,7 +71,6 @@ def _fail(error: object, code: int) -> None:
 app = typer.Typer(
     cls=HelpGroup,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )

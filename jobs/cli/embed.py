@@ -69,6 +69,14 @@ TilesOption = Annotated[
     str | None,
     typer.Option(metavar="CxR", help="Embed so many parts of each picture too, to find small things in it: 2x2."),
 ]
+ExifOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--exif/--no-exif",
+        help="Store when, with what and where pictures were taken: exif_taken, exif_camera, exif_latitude, "
+        "exif_longitude. By default, what the source's last run did; no for a new one.",
+    ),
+]
 DraftOption = Annotated[bool, typer.Option(help="Decode large JPEGs at reduced scale, many times faster.")]
 RejectRateOption = Annotated[
     float, typer.Option(min=0, max=1, help="Share of the images that may be rejected before the run fails.")
@@ -103,6 +111,7 @@ def embed(
     uri_column: UriColumnOption = None,
     keep: KeepOption = None,
     tiles: TilesOption = None,
+    exif: ExifOption = None,
     draft: DraftOption = True,
     index: Annotated[bool, typer.Option(help="Build the index at the end.")] = True,
     queries: QueriesOption = None,
@@ -169,6 +178,7 @@ def reembed(
     uri_column: UriColumnOption = None,
     keep: KeepOption = None,
     tiles: TilesOption = None,
+    exif: ExifOption = None,
     draft: DraftOption = True,
     queries: QueriesOption = None,
     on: OnOption = None,

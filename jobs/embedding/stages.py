@@ -30,7 +30,7 @@ from index.storage.picture_reader import PictureReader
 from jobs.embedding.embed_rows import embed_rows
 from jobs.embedding.report import BlockSummary
 from jobs.errors import OtherModelError
-from jobs.planning.image_filter import EVERY_IMAGE, MEASURE_TYPES, ImageFilter, leave_out
+from jobs.planning.image_filter import EVERY_IMAGE, EXIF_TYPES, MEASURE_TYPES, ImageFilter, leave_out
 from jobs.planning.plan import block_name
 
 _PASSING = ("not_found", "permission_denied")
@@ -75,8 +75,8 @@ def fetch_and_decode(table: pa.Table, *, settings: DecodeSettings, is_awaited: I
     Raises CancelledError soon after `is_awaited` no longer holds.
     """
     fetcher, crop = _fetcher(), settings.crop
-    decode = partial(_decoders(settings.decoders).decode, draft=settings.draft) if crop else None
-    measures = settings.images.measures
+    measures, exif = settings.images.measures, settings.images.exif
+    decode = partial(_decoders(settings.decoders).decode, draft=settings.draft, exif=exif) if crop else None
 
     def outcome(uri: str | None) -> dict[str, Any]:
         if not is_awaited():
@@ -94,11 +94,12 @@ def fetch_and_decode(table: pa.Table, *, settings: DecodeSettings, is_awaited: I
         pool.shutdown(wait=False, cancel_futures=True)  # whoever is stopped does not wait for a slow host
     content = {"pixels": pa.binary(prod(crop.shape))} if crop else {"file": pa.large_binary()}
     measured = {name: MEASURE_TYPES[name] for name in measures}
-    found = pa.Table.from_pylist(outcomes, pa.schema({"size": pa.int64(), **_OUTCOME, **content, **measured}))
+    taken = EXIF_TYPES if exif else {}
+    found = pa.Table.from_pylist(outcomes, pa.schema({"size": pa.int64(), **_OUTCOME, **taken, **content, **measured}))
     # Facts from the listing stay; a list of URLs has no sizes.
     sizes = pc.coalesce(table["size"], found["size"])
     table = table.set_column(table.column_names.index("size"), "size", sizes)
-    for name in (*_OUTCOME, *content):
+    for name in (*_OUTCOME, *taken, *content):
         table = table.append_column(name, found[name])
     if settings.images.expression is not None:
         table = _leave_out(table, found.select(list(measured)), settings.images)
@@ -157,7 +158,7 @@ def _outcome(
             if measured:
                 outcome |= measure(decode(data, MEASURED).pixels)
             outcome |= {"pixels": image.pixels.tobytes(), "width": image.width, "height": image.height}
-            outcome["format"] = image.format
+            outcome |= {"format": image.format, **image.exif}
     except Rejected as error:
         outcome |= {"error_stage": error.stage, "error_reason": error.reason, "error_message": error.message}
         outcome["retryable"] = error.retryable or error.reason in _PASSING

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from embedder.images.exif import EXIF
 from index.collection.collection import Collection, Snapshot
 from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord, RowFile
@@ -111,6 +112,9 @@ def compare(
     # What only a listing said, such as a repeated id, is gone once it says so no more.
     gone = missing if delete else missing.filter(pc.equal(missing["error_stage"], pa.scalar(REFUSED_STAGE)))
     kept = missing.filter(pc.invert(pc.is_in(missing["image_id"], gone["image_id"])))
+    if len(agreeing := same_model.of_exif(images.exif)) < len(same_model):
+        other = pc.invert(pc.is_in(state["image_id"], agreeing.read(["image_id"])["image_id"]))
+        relabelled = pc.or_(relabelled, pc.and_(other, pc.is_in(state["image_id"], listing["image_id"])))
     relabelled = pc.and_(relabelled, pc.is_in(state["image_id"], rows["image_id"]))
     listing, stale = find_left_out(images, listing, state, same_model.of_keep(images.key))
     # Such rows cover nothing: they are written anew, with the vector that they have if it still counts.
@@ -125,7 +129,7 @@ def compare(
     for name, listed in listings.items():
         keep = partial(_still_listed, snapshot.collection, listed)
         # Other sources' images stay as their own last job had them.
-        which = images if name == source else ImageFilter(key=_last_keep(snapshot, name))
+        which = images if name == source else last_filter(snapshot, name)
         plan = plan_run(listed, snapshot, name, model, current, keep=keep, verify_hash=verify_hash, images=which)
         if name == source:
             plan = replace(plan, deletes=gone["image_id"])
@@ -156,7 +160,7 @@ def _compare_metadata(live: LiveRows, listing: pa.Table) -> tuple[pa.Table, Colu
 
     Only a part of the rows' metadata is held, as captions may have any length.
     """
-    names = live.metadata
+    names = [name for name in live.metadata if name not in EXIF]
     listed = listing.select(metadata_columns(listing.schema))
     schema = together(listed.schema, pa.schema([live.schema_of(names).field(name) for name in names]))
     # In one array each, to take from.
@@ -221,7 +225,7 @@ def _relisted(listing: pa.Table, theirs: LiveRows, kept: pa.Table, *, own: bool)
     """The listing of a source whose rows are another model's: its own and what is kept, or what its rows say."""
     if own and not kept.num_rows:
         return listing
-    rows = theirs.read([*LISTING.names, *REFUSAL.names, *KNOWN.names, *theirs.metadata])
+    rows = theirs.read([*LISTING.names, *REFUSAL.names, *KNOWN.names, *(set(theirs.metadata) - {*EXIF})])
     refused = pc.or_(pc.equal(rows["error_stage"], pa.scalar(REFUSED_STAGE)), is_filtered(rows))
     for field in REFUSAL:  # of other rejects another model may think otherwise
         at = rows.column_names.index(field.name)
@@ -231,9 +235,10 @@ def _relisted(listing: pa.Table, theirs: LiveRows, kept: pa.Table, *, own: bool)
     return concat_listings([listing, rows.filter(pc.is_in(rows["image_id"], kept["image_id"]))])
 
 
-def _last_keep(snapshot: Snapshot, source: str) -> str | None:
+def last_filter(snapshot: Snapshot, source: str) -> ImageFilter:
+    """That of the source's last run, as far as runs record it: nothing is judged by it."""
     runs = (run for run in reversed(snapshot.committed) if canonical_address(run.source) == source)
-    return next((run.keep for run in runs), None)
+    return next((ImageFilter(key=run.keep, exif=run.exif) for run in runs), EVERY_IMAGE)
 
 
 def _counts(known: ReusableRows, before: pa.Table, live: LiveRows) -> Counts:

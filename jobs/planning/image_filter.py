@@ -18,7 +18,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from embedder.images.exif import EXIF
 from embedder.images.quality import MEASURES
+from index.collection.records import RunStart
 from index.collection.rows import FILTERED, TEXT, in_files, metadata_columns
 from index.errors import FilterError
 from index.filters.filter import Filter
@@ -30,19 +32,24 @@ Mask = npt.NDArray[np.bool_]
 _FACTS: Final = ("size", *KNOWN.names)
 """What the listing may not know, and the file says."""
 MEASURE_TYPES: Final = {name: pa.bool_() if name == "near_uniform" else pa.float64() for name in MEASURES}
+EXIF_TYPES: Final[dict[str, pa.DataType]] = dict(
+    zip(EXIF, (pa.timestamp("us"), pa.string(), pa.float64(), pa.float64()), strict=True)
+)  # the time is by the camera's clock, in no time zone
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageFilter:
     """`key` is the expression as canonical JSON, which runs record; None: every image is embedded.
 
-    `measures` are the measures of the pixels that it names. With a key alone nothing is judged.
+    `measures` are the measures of the pixels that it names. With a key alone nothing is judged. `exif`: the rows of
+    images get `EXIF_TYPES` as well.
     """
 
     key: str | None = None
     expression: Mapping[str, Any] | None = None
     schema: pa.Schema | None = None
     measures: tuple[str, ...] = ()
+    exif: bool = False
 
     @classmethod
     def parse(cls, expression: Mapping[str, Any], listing: pa.Schema) -> ImageFilter:
@@ -86,10 +93,12 @@ class ImageFilter:
         texts = pa.array([f"--keep leaves it out: {json.dumps(condition)}" for condition in conditions], TEXT)
         return texts.take(pa.array(failed, mask=failed < 0)), judged
 
-    def believes(self, keep: str | None) -> bool:
-        """Whether the rows of runs with the expression `keep` say all that this one needs, of listed images that now
-        have other metadata as well.
+    def believes(self, run: RunStart) -> bool:
+        """Whether the rows of a run say all that this filter needs, of listed images that now have other metadata as
+        well.
         """
+        if self.exif and not run.exif:
+            return False
         if not self.measures:
             return True
         apart = {*_FACTS, *self.measures}
@@ -97,7 +106,7 @@ class ImageFilter:
             named.intersection(self.measures) and not named <= apart
             for named in map(_names, _conditions(self.expression or {}))
         )
-        return keep == self.key and not mixed
+        return run.keep == self.key and not mixed
 
 
 EVERY_IMAGE: Final = ImageFilter()

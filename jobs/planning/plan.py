@@ -121,7 +121,7 @@ def plan_run(
     unchanged = unchanged or unchanged_mask
     there = unchanged(listing, live)
     # With nothing to do, the files of a stopped run are not needed.
-    run = unfinished_run(snapshot, source, model, images.key) if pc.all(there).as_py() is False else None
+    run = unfinished_run(snapshot, source, model, images) if pc.all(there).as_py() is False else None
     files = keep(written_files(snapshot.collection, run)) if run else []
     if files:
         # Once the run is committed its rows are the newest, so they alone say whether their images are covered.
@@ -135,11 +135,14 @@ def plan_run(
     return Plan(source=source, model=model, listing=listing, todo=todo, live=live, run=run, files=files, images=images)
 
 
-def unfinished_run(snapshot: Snapshot, source: str, model: ModelRecord, keep: str | None = None) -> RunStart | None:
+def unfinished_run(
+    snapshot: Snapshot, source: str, model: ModelRecord, images: ImageFilter = EVERY_IMAGE
+) -> RunStart | None:
     """The newest run of a source, a model and a filter that was begun and not committed."""
     # One that is older than a committed run would be hidden by it where they overlap: `reuse` takes its rows.
     newer = (run for run in snapshot.unfinished if run.run_id > snapshot.last_run)
-    started = [run for run in newer if (run.source, run.keep) == (source, keep) and run.model.agrees_with(model)]
+    same = (source, images.key, images.exif)
+    started = [run for run in newer if (run.source, run.keep, run.exif) == same and run.model.agrees_with(model)]
     if not started:
         return None
     # One that the live version was built from has lost its manifest: with other rows it would be taken for indexed.

@@ -7,7 +7,7 @@ that was never finished, is taken as it is when nothing says that its image has 
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from embedder.images.exif import EXIF
 from index.collection.collection import Collection, Snapshot
 from index.collection.live_rows import LiveRows
 from index.collection.rows import EMBEDDING, FILTERED, OUTCOME, REJECT, STATE, TEXT, TILES, embedding_type, newest
@@ -95,7 +96,7 @@ def write_known(known: ReusableRows, collection: Collection) -> Plan:
     plan = known.plan
     run, files = plan.run, list(plan.files)
     for table in _known_rows(known):
-        run = run or collection.start_run(plan.source, plan.model, keep=plan.images.key)
+        run = run or collection.start_run(plan.source, plan.model, keep=plan.images.key, exif=plan.images.exif)
         name = block_name(plan.attempt, list(map(str, table["image_id"].to_pylist())))
         collection.check_lease()
         files.append(collection.write_rows(run.run_id, name, table))
@@ -109,7 +110,8 @@ def _known_rows(known: ReusableRows) -> Iterator[pa.Table]:
     order = np.argsort(known.rows, kind="stable")  # rows of one file together
     for start in range(0, len(order), _BLOCK):
         here = order[start : start + _BLOCK]
-        yield _rows(without_refusal(plan.todo).take(known.todo[here]), known.pool, known.rows[here])
+        exif = [name for name in EXIF if plan.images.exif and name in known.pool.metadata]
+        yield _rows(without_refusal(plan.todo).take(known.todo[here]), known.pool, known.rows[here], exif)
     for start in range(0, len(known.refused), _BLOCK):
         refused = plan.todo.take(known.refused[start : start + _BLOCK])
         yield refused.append_column(EMBEDDING, pa.array([None] * refused.num_rows, embedding_type(plan.model.dim)))
@@ -120,10 +122,10 @@ def _pool(plan: Plan, snapshot: Snapshot) -> LiveRows:
     with other filters only what tells whether an image is left out now.
     """
     collection, believes = snapshot.collection, plan.images.believes
-    committed = [run for run in snapshot.committed if run.model.agrees_with(plan.model) and believes(run.keep)]
+    committed = [run for run in snapshot.committed if run.model.agrees_with(plan.model) and believes(run)]
     files = [file for run in committed for file in run.files]
     for start in snapshot.unfinished:
-        if start.model.agrees_with(plan.model) and believes(start.keep):
+        if start.model.agrees_with(plan.model) and believes(start):
             files += written_files(collection, start)
     taken = {file.path for file in plan.files}
     others = sorted((file for file in files if file.path not in taken), key=lambda file: file.path)
@@ -179,14 +181,15 @@ def _positions(mask: Any) -> Positions:
     return found
 
 
-def _rows(listed: pa.Table, pool: LiveRows, at: Positions) -> pa.Table:
+def _rows(listed: pa.Table, pool: LiveRows, at: Positions, exif: Sequence[str]) -> pa.Table:
     """Rows of listed images with the outcome of other rows."""
     positions, again = np.unique(at, return_inverse=True)
     known = pool.take(positions)
     tiles = [TILES] if TILES in known.schema.names else []  # none where all are rejects
-    outcome = known.read([*OUTCOME, *tiles, *REJECT, "size"]).take(again)
+    columns = [*OUTCOME, *tiles, *REJECT, *exif]
+    outcome = known.read([*columns, "size"]).take(again)
     sizes = pc.coalesce(listed["size"], outcome["size"])  # a list of URLs knows none
     table = listed.set_column(listed.column_names.index("size"), "size", sizes)
-    for name in (*OUTCOME, *tiles, *REJECT):
+    for name in columns:
         table = table.append_column(name, outcome[name])
     return table

@@ -12,15 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from embedder.images.formats import IMAGE_EXTENSIONS
 from index.storage.bucket import without_secrets
 from jobs.errors import EmptySourceError, SourceError
-from jobs.file_extensions import (
-    COMPANION_EXTENSIONS,
-    IMAGE_EXTENSIONS,
-    TABLE_EXTENSIONS,
-    VIDEO_EXTENSIONS,
-    extension,
-)
+from jobs.file_extensions import COMPANION_EXTENSIONS, TABLE_EXTENSIONS, VIDEO_EXTENSIONS, extension
 from jobs.sources.files import SourceFile, source_files
 from jobs.sources.listing import LISTING, UNREADABLE, Refused, concat_listings, listing_table, refused_listing
 from jobs.sources.tables import URI_COLUMNS, list_table

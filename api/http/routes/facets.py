@@ -6,7 +6,7 @@ from anyio import to_thread
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from api.documents import FacetOut, FacetsOut, IndexOut
+from api.documents import FacetOut, FacetsOut, FacetValueOut, IndexOut
 from api.http.body import valid
 from api.http.openapi import parameters_of
 from api.http.problems import problem_docs
@@ -15,7 +15,7 @@ from api.http.responses import check_filter, json_response
 from api.http.services import Services
 from api.search.service import facets_of
 from api.settings import RequestLimits
-from index.filters.facets import Counts
+from index.filters.facets import Counts, periods
 from index.search import Searcher
 
 _MAX_VALUES: Final = 100  # of a column
@@ -43,11 +43,10 @@ def facet_routes(services: Services, limits: RequestLimits) -> APIRouter:
 
 def _facets_out(searcher: Searcher, counts: Counts) -> FacetsOut:
     index = IndexOut(version=searcher.version, ntotal=searcher.ntotal)
-    columns = {
-        name: FacetOut(
-            values=[{"value": value, "count": count} for value, count in counter.most_common(_MAX_VALUES)],
-            others=max(0, len(counter) - _MAX_VALUES),
-        )
-        for name, counter in counts.values.items()
-    }
+    columns: dict[str, FacetOut] = {}
+    for name, counter in counts.values.items():
+        values: list[FacetValueOut] = [{"value": value, "count": count} for value, count in counter.most_common()]
+        if searcher.filterable[name].startswith(("timestamp", "date")):
+            values = [{"value": value, "count": count, "filter": where} for value, count, where in periods(counter)]
+        columns[name] = FacetOut(values=values[:_MAX_VALUES], others=max(0, len(values) - _MAX_VALUES))
     return FacetsOut(index=index, rows=counts.rows, columns=columns)

@@ -17,12 +17,13 @@ from PIL import Image
 
 from api.errors import OtherModelError, Problem
 from api.explore import Likeness
+from api.explore.colours import colour_distances, group_colours
 from api.explore.exploration import Exploration
 from api.explore.likeness import Neighbours
 from api.explore.widget import ExploreWidget
 from embedder.errors import ModelError
 from embedder.fake import FakeEmbedder
-from index.errors import NotACollectionError
+from index.errors import NotACollectionError, QueryError
 from index.search import Searcher
 from tests.support.collections.small_collection import PLAIN, RecordingFetcher, make_collection, png
 
@@ -101,6 +102,8 @@ def test_many_searches_at_once(likeness: Likeness) -> None:
         likeness.search(query, k=2, fields=["width"]).matches for query in queries
     ]
     assert found[0][0].metadata == {"width": 48}
+    with pytest.raises(TypeError, match=r"got one query, 'abc': expected a list of them; for a single one: search"):
+        likeness.search_many("abc")
 
 
 def test_pixels_may_be_grey(likeness: Likeness) -> None:
@@ -155,6 +158,8 @@ def test_a_mistyped_path_is_not_searched_as_words(likeness: Likeness) -> None:
         ((), {"queries": []}, TypeError, "got no queries: expected a list of one part or more"),
         ((), {"queries": [{"weight": 2.0}]}, TypeError, "a part of a mix has nothing"),
         ((), {"queries": [{"id": "red.png", "txt": "blue"}]}, TypeError, "a part of a mix has id, txt"),
+        (("red.png",), {"crop": 5}, TypeError, r"got crop 5: expected \[x, y, width, height\] as shares"),
+        (("holiday.heic",), {}, FileNotFoundError, "'holiday.heic' is neither a file nor an image of index version"),
         ((object(),), {}, TypeError, "got a query of type object: expected a string"),
         ((np.zeros((8, 8, 3)),), {}, TypeError, r"pixels as float64 \(8, 8, 3\): expected uint8"),
         ((np.zeros((8, 8, 2), np.uint8),), {}, TypeError, r"uint8 \(8, 8, 2\): expected uint8 \(height, width\) or"),
@@ -384,15 +389,20 @@ def test_without_anywidget_there_is_the_static_grid(many: Likeness, monkeypatch:
     assert found.caption == "3 of 70 images like 000.png, 024.png"
 
 
-def test_a_map_draws_each_image_and_pictures_where_there_is_room(many: Likeness, tmp_path: Path) -> None:
+def test_a_map_draws_each_image_and_pictures_where_no_points_lie(many: Likeness, tmp_path: Path) -> None:
     points = np.array([[0, 0], [0.001, 0], [1, 1], [0.5, 0.5]])
     drawn = many.map(points, ["000.png", "001.png", "002.png", "003.png"], ["a", "b", "a", "<b>"])._repr_html_()
     assert drawn.count("<circle") == 4
-    assert drawn.count("<image") == 3  # one of the first two would cover the other
+    assert drawn.count("<image") == 4
+    circles = np.array(re.findall(r'<circle cx="([^"]*)" cy="([^"]*)"', drawn), float)
+    corners = np.array(re.findall(r'<rect x="([^"]*)" y="([^"]*)"', drawn), float)
+    inside = circles - corners[:, np.newaxis]
+    assert not ((inside >= 0) & (inside <= 44)).all(axis=2).any()  # no picture covers a point
+    assert drawn.count("<text") == 3  # the groups' names
     assert "&lt;b&gt;" in drawn
     assert "<b>" not in drawn
     assert "<script" not in drawn
-    colours = re.findall(r'<circle[^>]* fill="(hsl[^"]*)"', drawn)
+    colours = re.findall(r'<circle[^>]* fill="(#[^"]*)"', drawn)
     assert colours[0] == colours[2] != colours[1]
     assert repr(many.map(points[:2], ["000.png", "001.png"])) == "<a map of 2 images, to be shown in a notebook>"
     # Upwards is up.
@@ -405,6 +415,30 @@ def test_a_map_draws_each_image_and_pictures_where_there_is_room(many: Likeness,
     without_pictures = Likeness(many.searcher, FakeEmbedder, fetcher=RecordingFetcher({}))
     drawn = without_pictures.map(np.eye(2), ["000.png", "001.png"])._repr_html_()
     assert (drawn.count("<circle"), drawn.count("<image")) == (2, 0)
+
+
+def test_neighbouring_groups_on_a_map_have_colours_that_differ() -> None:
+    centres = np.stack([np.arange(12.0), np.zeros(12)], axis=1)
+    colours = group_colours(centres)
+    assert len(set(colours)) == 12
+    apart = colour_distances(colours)
+    assert min(apart[at, at + 1] for at in range(11)) > 0.2
+    assert len(group_colours(np.zeros((40, 2)))) == 40  # more groups than colours
+
+
+def test_labels_of_ones_own_are_on_the_map_and_in_grids(many: Likeness) -> None:
+    found = many.search("000.png", k=3)
+    many.mark([found[0], "000.png", "003.png"], "<good>")
+    try:
+        drawn = many.map(np.eye(3)[:, :2], ["000.png", "003.png", "005.png"], ["a", "b", "c"])._repr_html_()
+        assert re.findall(r"<text[^>]*>([^<]*)</text>", drawn) == ["&lt;good&gt;", "c"]  # in place of the groups
+        assert [card.heading.endswith("● <good>") for card in found.match_cards()][:2] == [True, False]
+        with pytest.raises(QueryError, match=r"holds no image 'gone.png'"):
+            many.mark(["gone.png"], "good")
+        with pytest.raises(TypeError, match=r"got one id, '000.png': expected a list"):
+            many.mark("000.png", "good")
+    finally:
+        many.labels.clear()
 
 
 def test_pictures_that_were_picked_out_are_shown_with_a_line_each(many: Likeness) -> None:

@@ -113,9 +113,17 @@ def test_exploring_neighbours(executed: Executed) -> None:
 @runs("02_map_the_collection.ipynb")
 def test_mend_01_mapping_the_collection(executed: Executed) -> None:
     assert executed.value("len(found.ids)") == executed.value("len(likeness)") == 1_188
-    [drawn] = [html for html in executed.outputs("text/html") if "<svg" in html]
-    assert drawn.count("<circle") == 1_188
-    assert drawn.count("<image") > 60
+    by_label, by_cluster, marked = [html for html in executed.outputs("text/html") if "<svg" in html]
+    for drawn in (by_label, by_cluster, marked):
+        assert drawn.count("<circle") == 1_188
+        assert drawn.count("<image") > 60
+    assert by_label.count("<text") == by_cluster.count("<text") == 8
+    assert marked.count("<text") == 2
+    assert np.mean(np.array(executed.value("by_words")) == executed.value("labels")) > 0.9
+    # Most clusters are of one shape.
+    agreed = np.mean([label in name for label, name in zip(*executed.value("[labels, named]"), strict=True)])
+    assert agreed > 0.75
+    assert executed.value("sorted(likeness.labels.values())") == ["keep"] * 6 + ["look again"] * 6
     assert executed.value("min(score for group in groups for score in group.scores)") >= 0.97
     assert executed.value("crowding[alone].max()") <= executed.value("float(np.median(crowding))")
     # What brute force says; by chance an eighth would agree.
@@ -197,3 +205,22 @@ def test_going_from_a_folder_to_labels(executed: Executed) -> None:
     assert executed.value("chance") == pytest.approx(np.mean(labels[:, np.newaxis] == labels), abs=1e-6)
     assert executed.value("exported.set_index('image_id')['shape'].equals(found.set_index('image_id')['shape'])")
     assert len(executed.outputs("image/png")) == 2
+
+
+@pytest.mark.slow
+@runs("06_search_over_http.ipynb")
+def test_searching_over_http(executed: Executed) -> None:
+    def found(name: str) -> list[str]:
+        return [str(image_id) for image_id in executed.value(f"[match.image_id for match in {name}.matches]")]
+
+    assert found("by_words")[0].endswith("striped-red-star.jpg")
+    assert "-blue-circle." in found("by_picture")[0]
+    assert executed.value("best.image_id in [match.image_id for match in by_id.matches]") is False
+    assert "-red-square." in found("by_part")[0]
+    assert {image_id.partition("/")[0] for image_id in found("moons")} == {"moon"}
+    assert "lable" in executed.value("refused")
+    assert all(f"-{colour}-heart" in found(f"many[{at}]")[0] for at, colour in enumerate(executed.value("colours")))
+    assert executed.value("len(latency)") == 80
+    assert executed.value("(latency['round trip'] > latency['total']).all().item()")
+    assert len(executed.outputs("image/png")) == 6
+    assert executed.value("server.returncode is not None")

@@ -143,6 +143,20 @@ def test_facets_have_values_and_counts(open_page: Callable[..., Page], site: Sit
     assert json.loads(asked(page)["filter"]) == {"label": second}
 
 
+def test_a_time_is_narrowed_down_by_its_month(open_page: Callable[..., Page]) -> None:
+    page = open_page("/?text=red")
+    page.locator("summary").click()
+    months = page.get_by_role("list", name="exif_taken", exact=True).get_by_role("link")
+    expect(months.first).to_contain_text("2024-12")  # the last first
+    months.filter(has_text="2024-12").click()
+    expect(page.locator(".facet [aria-current]")).to_contain_text("2024-12")
+    assert json.loads(asked(page)["filter"]) == {"exif_taken": {"$gte": "2024-12-01", "$lt": "2025-01-01"}}
+    no_fault(page)
+    page.locator(".facet [aria-current]").click()
+    expect(page.locator(".facet [aria-current]")).to_have_count(0)
+    assert "filter" not in asked(page)
+
+
 def test_steps_download_and_path_of_one_picture(open_page: Callable[..., Page], site: Site) -> None:
     page = open_page("/?text=star", permissions=["clipboard-read", "clipboard-write"])
     found = ids(page)

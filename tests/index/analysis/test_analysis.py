@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from index.analysis.clusters import cluster, cluster_names, nearest_words
 from index.analysis.neighbourhoods import Neighbourhoods, label_votes, neighbourhoods, principal_plane
 from index.build.build_index import build_index
 from index.collection import Collection
@@ -94,3 +95,23 @@ def test_the_plane_holds_the_two_widest_directions() -> None:
     assert points[:, 0].std() > points[:, 1].std()
     with pytest.raises(QueryError, match="got 2 vectors"):
         principal_plane(flat[:2])
+
+
+def test_clusters_are_named_by_labels_or_by_words() -> None:
+    """Three bundles of vectors, and words near each that all lie apart from the pictures."""
+    rng = np.random.default_rng(0)
+    true = np.repeat([0, 1, 2], 20)
+    axes = np.eye(8, dtype=np.float32)
+    vectors = (axes[true] + rng.normal(0, 0.05, (60, 8))).astype(np.float32)
+    clusters = cluster(vectors, 3)
+    assert len({(one, other) for one, other in zip(clusters.tolist(), true.tolist(), strict=True)}) == 3
+    words = {name: 0.1 * axes[number] + axes[7] for number, name in enumerate(["sea", "hill", "town"])}
+    named = nearest_words(vectors, words)
+    assert named == ["sea"] * 20 + ["hill"] * 20 + ["town"] * 20
+    assert cluster_names(clusters, named) == named
+    # Two labels that share a cluster, two clusters of one label, and one without any.
+    labels = ["sea"] * 12 + ["boat"] * 8 + ["hill"] * 20 + [None] * 20
+    assert cluster_names(true, labels) == ["sea or boat"] * 20 + ["hill"] * 20 + [None] * 20
+    assert set(cluster_names(true, ["sea"] * 60)) == {"sea 1", "sea 2", "sea 3"}
+    with pytest.raises(QueryError, match="got 61 clusters for 60 vectors: expected from 1 to so many"):
+        cluster(vectors, 61)

@@ -1,6 +1,8 @@
 """Facets are what counting the live rows by hand gives, whole and in shards."""
 
 from collections import Counter
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -73,6 +75,27 @@ def test_facets_are_counted_by_the_rest_of_the_filter(
     assert list(searcher.facets({"label": "nobody's"}).values) == list(every.values)
     with pytest.raises(FilterError, match="unknown column"):
         searcher.facets({"nowhere": 1})
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("us"), pa.timestamp("ms", "UTC"), pa.date32()], ids=str)
+def test_times_are_counted_by_month_or_by_year(tmp_path: Path, kind: pa.DataType) -> None:
+    days = [datetime(2023 + month // 12, month % 12 + 1, 31 if month % 12 in (0, 11) else 1) for month in range(24)]
+    collection = Collection.create_or_open(str(tmp_path))
+    ids = [f"{number:03}" for number in range(100)]
+    taken = pa.array([*days * 4, None, None, days[0], days[0]], pa.timestamp("us")).cast(kind)
+    add_run(collection, rows(ids, unit_vectors(100), metadata={"taken": taken}))
+    build_index(collection)
+    searcher = Searcher.open(collection)
+    [months] = searcher.facets().values.values()
+    assert facets.periods(months)[:2] == [
+        ("2024-12", 4, {"$gte": "2024-12-01", "$lt": "2025-01-01"}),
+        ("2024-11", 4, {"$gte": "2024-11-01", "$lt": "2024-12-01"}),
+    ]
+    years = facets.periods(months + Counter({"2022-07": 1}))
+    assert [(period, count) for period, count, _ in years] == [("2024", 48), ("2023", 50), ("2022", 1)]
+    for period, count, condition in [*facets.periods(months), *years[:2]]:
+        found = searcher.more_like([("000", 1)], k=100, filter={"taken": condition})
+        assert len(found) == count - (condition["$gte"] <= "2023-01-31" < condition["$lt"]), period  # but for itself
 
 
 def test_of_very_many_rows_a_sample_is_counted(

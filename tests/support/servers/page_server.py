@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from tests.support.servers.scripted_server import scripted
 MARKUP = "<img src=x onerror=alert(1)>"
 _TEXT = pa.string()
 _METADATA: Any = {"label": _TEXT, "pattern": _TEXT, "number": pa.int32(), "turned": pa.bool_(), "note": _TEXT}
+_METADATA["exif_taken"] = pa.timestamp("us")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,5 +78,6 @@ def _row(exhibit: Exhibit, folder: Path, embedder: Embedder) -> dict[str, Any]:
         "pattern": exhibit.subject.pattern,
         "number": exhibit.number,
         "turned": exhibit.orientation != 1,
+        "exif_taken": datetime(2021 + exhibit.number % 4, 1 + exhibit.number % 12, 1),
         "note": MARKUP if exhibit.number == 0 else None,
     }

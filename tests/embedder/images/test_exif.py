@@ -1,0 +1,89 @@
+"""What is read of EXIF, and that nothing in it costs a picture or much time."""
+
+import io
+import struct
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from PIL.ExifTags import GPS, IFD, Base
+
+from embedder.images import CropSpec
+from embedder.images.decoder_pool import DecodePool
+from embedder.images.exif import read_exif
+from tests.support.pictures.exif import with_exif
+
+BERLIN: dict[int, Any] = {GPS.GPSLatitudeRef: "N", GPS.GPSLatitude: (52.0, 31.0, 12.0)}
+BERLIN |= {GPS.GPSLongitudeRef: "E", GPS.GPSLongitude: (13.0, 24.0, 18.0)}
+SANTIAGO: dict[int, Any] = {GPS.GPSLatitudeRef: "S", GPS.GPSLatitude: (33.0, 27.0, 0.0)}
+SANTIAGO |= {GPS.GPSLongitudeRef: "W", GPS.GPSLongitude: (70.0, 40.0, 0.0)}
+NOON = int(datetime(2024, 5, 31, 12, 0, 5, tzinfo=UTC).timestamp()) * 10**6
+
+
+def exif_of(data: bytes) -> dict[str, Any]:
+    with Image.open(io.BytesIO(data)) as image:
+        return read_exif(image)
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
+def test_time_camera_and_place_are_read(form: str) -> None:
+    found = exif_of(with_exif(form, "2024:05:31 12:00:05", "Canon", "Canon EOS R5", BERLIN))
+    assert found == {
+        "exif_taken": NOON,
+        "exif_camera": "Canon EOS R5",
+        "exif_latitude": pytest.approx(52.52),
+        "exif_longitude": pytest.approx(13.405),
+    }
+    south_west = exif_of(with_exif(form, None, "Google", "Pixel 8", SANTIAGO))
+    assert south_west["exif_camera"] == "Google Pixel 8"
+    assert "exif_taken" not in south_west
+    assert (south_west["exif_latitude"], south_west["exif_longitude"]) == pytest.approx((-33.45, -70.6666667))
+
+
+@pytest.mark.parametrize(
+    ("taken", "make", "place"),
+    [
+        ("0000:00:00 00:00:00", "", {}),
+        ("yesterday", "\0\0", {GPS.GPSLatitude: (1.0, 2.0, 3.0)}),  # without its hemisphere
+        ("2024:13:31 12:00:05", " ", BERLIN | {GPS.GPSLatitude: (91.0, 0.0, 0.0)}),
+        (None, None, BERLIN | {GPS.GPSLatitude: (0.0, 0.0, 0.0), GPS.GPSLongitude: (0.0, 0.0, 0.0)}),
+    ],
+)
+def test_what_makes_no_sense_is_left_out(taken: str | None, make: str | None, place: dict[int, Any]) -> None:
+    assert exif_of(with_exif("JPEG", taken, make, None, place)) == {}
+
+
+def hostile() -> dict[str, bytes]:
+    """EXIF that is damaged, points to itself, or would be read many times over."""
+    good = Image.Exif()
+    good[Base.Make] = "Canon"
+    whole = good.tobytes()
+    head = b"Exif\0\0II*\0\x08\0\0\0"
+    entries = [struct.pack("<HHII", tag, 7, 60_000, 8) for tag in range(1, 5_000)]
+    return {
+        "cut": whole[:-3],
+        "noise": b"Exif\0\0" + np.random.default_rng(0).bytes(5_000),
+        "itself": head + struct.pack("<H", 1) + struct.pack("<HHII", IFD.Exif, 4, 1, 8) + b"\0" * 4,
+        "overlapping": head + struct.pack("<H", len(entries)) + b"".join(entries) + b"\0" * 4,
+        "far": head + struct.pack("<H", 1) + struct.pack("<HHII", IFD.GPSInfo, 4, 1, 2**32 - 1) + b"\0" * 4,
+    }
+
+
+def test_hostile_exif_costs_no_picture() -> None:
+    pool, crop = DecodePool(1), CropSpec(side=32, shortest_edge=32)
+    try:
+        for name, exif in hostile().items():
+            target = io.BytesIO()
+            Image.new("RGB", (40, 40), "red").save(target, "JPEG", exif=exif)
+            decoded = pool.decode(target.getvalue(), crop, exif=True)
+            assert (decoded.width, decoded.format) == (40, "jpeg"), name
+            assert decoded.exif.keys() <= {"exif_camera"}, name
+        large = Image.Exif()
+        large[Base.Make] = "x" * 2**21
+        target = io.BytesIO()
+        Image.new("RGB", (40, 40), "red").save(target, "WEBP", exif=large.tobytes())
+        assert pool.decode(target.getvalue(), crop, exif=True).exif == {}  # over a mebibyte
+    finally:
+        pool.close()

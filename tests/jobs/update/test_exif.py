@@ -1,0 +1,58 @@
+"""`--exif`: columns of when, with what and where pictures were taken, remembered by the source's runs."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL.ExifTags import GPS
+
+from index.collection import Collection
+from index.search import Searcher
+from tests.support.nights.reembed_nights import DEMO, Nights
+from tests.support.pictures.exif import with_exif
+
+PLACE: dict[int, Any] = {GPS.GPSLatitudeRef: "N", GPS.GPSLatitude: (52.0, 30.0, 0.0)}
+PLACE |= {GPS.GPSLongitudeRef: "E", GPS.GPSLongitude: (13.0, 15.0, 0.0)}
+NAMES = ["exif_taken", "exif_camera", "exif_latitude", "exif_longitude"]
+NOON = [datetime(2024, 5, 31, 12), "Nokia 7", 52.5, 13.25]
+
+
+@pytest.fixture
+def nights(tmp_path: Path) -> Nights:
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    (folder / "noon.jpg").write_bytes(with_exif("JPEG", "2024:05:31 12:00:00", "Nokia", "7", PLACE))
+    (folder / "plain.jpg").write_bytes(with_exif("JPEG", colour="blue"))
+    Collection.create_or_open(str(tmp_path / "collection"))
+    return Nights(folder, str(tmp_path / "collection"))
+
+
+def exif(nights: Nights) -> dict[str, list[Any]]:
+    rows = nights.collection.live_rows(["image_id", *NAMES]).to_pylist()
+    return {str(row["image_id"]): [row[name] for name in NAMES] for row in rows}
+
+
+def test_coordinates_are_stored_only_if_asked_for_and_that_is_remembered(nights: Nights) -> None:
+    nights.night(DEMO)
+    assert not {*NAMES} & {*nights.collection.live_rows().column_names}
+    report = nights.night(DEMO, exif=True)
+    assert (report.embedded, exif(nights)) == (2, {"noon.jpg": NOON, "plain.jpg": [None] * 4})
+    searcher = Searcher.open(nights.collection)
+    found = searcher.more_like([("plain.jpg", 1)], filter={"exif_latitude": {"$gt": 50}})
+    assert [match.metadata["exif_camera"] for match in found] == ["Nokia 7"]
+    # Nobody says so again: what is there stays, what is moved keeps its values, and what is new has them too.
+    (nights.pictures / "noon.jpg").rename(nights.pictures / "moved.jpg")
+    (nights.pictures / "new.jpg").write_bytes(with_exif("JPEG", "2023:01:01 00:00:00", colour="green"))
+    report = nights.night(DEMO, max_missing=1)
+    assert (report.embedded, report.counts.unchanged, report.counts.reused) == (1, 1, 1)
+    new = [datetime(2023, 1, 1), None, None, None]
+    assert exif(nights) == {"moved.jpg": NOON, "plain.jpg": [None] * 4, "new.jpg": new}
+    assert nights.night(DEMO).counts.unchanged == 3
+    # Taken away again, without the model.
+    report = nights.night(DEMO, exif=False)
+    assert (report.embedded, report.counts.reused) == (0, 3)
+    assert not {*NAMES} & {*nights.collection.live_rows().column_names}
+    assert nights.night(DEMO).counts.unchanged == 3

@@ -1,0 +1,29 @@
+"""Pictures with EXIF."""
+
+import io
+from collections.abc import Mapping
+from typing import Any
+
+from PIL import Image
+from PIL.ExifTags import IFD, Base
+
+
+def with_exif(
+    form: str,
+    taken: str | None = None,
+    make: str | None = None,
+    model: str | None = None,
+    place: Mapping[int, Any] | None = None,
+    colour: str = "red",
+) -> bytes:
+    """A small picture of one colour, in a format by Pillow's name; `place` by the tags of GPS."""
+    exif = Image.Exif()
+    for tag, value in ((Base.Make, make), (Base.Model, model)):
+        if value is not None:
+            exif[tag] = value
+    if taken is not None:
+        exif.get_ifd(IFD.Exif)[Base.DateTimeOriginal] = taken
+    exif.get_ifd(IFD.GPSInfo).update(place or {})
+    target = io.BytesIO()
+    Image.new("RGB", (64, 48), colour).save(target, form, exif=exif.tobytes())
+    return target.getvalue()
