@@ -52,7 +52,7 @@ def reason_of(decode: Callable[[], object]) -> str:
 def asked(memory: int) -> Iterator[tuple[DecodeProcess, Callable[[bytes], dict[str, Any]]]]:
     """A process with so many bytes, and a function from a picture to what the process says of it."""
     process = DecodeProcess(memory, 0)
-    task = {"crop": asdict(CENTRE), "draft": True, "limits": asdict(OWN), "cpu_s": 0, "wall_s": 120}
+    task = {"crop": asdict(CENTRE), "draft": True, "exif": False, "limits": asdict(OWN), "cpu_s": 0, "wall_s": 120}
     try:
         yield process, lambda data: process.ask(task, data, lambda: True)[0]
     finally:
