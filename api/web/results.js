@@ -40,9 +40,9 @@ export function matted(path, size, alt) {
 function tile(match, query, facets, marks) {
   const { image_id: id, picture, duplicates = [], metadata } = match;
   const name = fileName(id);
-  const { filter, distinct, minScore, diversity } = query; // these also hold for what is like one of the pictures
+  const { filter, distinct, minScore, fitting, diversity } = query; // these also hold for what is like one of the pictures
   const link = queryLink(
-    { ...nothing(), filter, distinct, minScore, diversity, kind: "id", value: id },
+    { ...nothing(), filter, distinct, minScore, fitting, diversity, kind: "id", value: id },
     { class: "tile-link", title: id },
     unseen("More like "),
     matted(picture, THUMBNAIL, ""),

@@ -78,6 +78,10 @@ class GroundTruth:
         """Every `step`-th query."""
         return self._rows(slice(None, None, step))
 
+    def last(self, count: int) -> GroundTruth:
+        """The last `count` queries, or all."""
+        return self._rows(slice(-count, None))
+
     def _rows(self, rows: slice | npt.NDArray[np.intp]) -> GroundTruth:
         names = ("kinds", "parents", "vectors", "neighbours", "scores")
         return replace(self, **{name: getattr(self, name)[rows] for name in names})
