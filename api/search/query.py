@@ -24,8 +24,8 @@ DISTINCT: Final = 0.98
 """The cosine from which on images count as duplicates if a caller names none."""
 
 FITTING: Final = 99.995
-"""The lowest percentile of a match that fits its words, if a caller names none. In the demo collection 99% of 200 captions
-find what they describe, and 97% of 200 for a shape, a colour or a subject that no image has find nothing.
+"""The lowest percentile of a match that fits its words, if a caller names none. In the demo collection 99% of 200
+captions find what they describe, and 97% of 200 for a shape, a colour or a subject that no image has find nothing.
 """
 
 

@@ -137,7 +137,8 @@ class GroundTruth:
                 "kind": pa.array(self.kinds, pa.string()),
                 "parents": _lists(pa.array(self.parents.ravel(), pa.string()), _MOST_PARENTS),
                 "vector": _lists(pa.array(self.vectors.ravel()), self.vectors.shape[1]),
-                "neighbours": _lists(pa.array(self.neighbours.ravel(), pa.string()), depth),
+                # An image is a neighbour of many queries: without a dictionary its ids were most of the file.
+                "neighbours": _lists(pa.array(self.neighbours.ravel(), pa.string()).dictionary_encode(), depth),
                 "scores": _lists(pa.array(self.scores.ravel()), depth),
             },
             metadata={"sampled_from": str(self.sampled_from)},
@@ -159,7 +160,9 @@ class GroundTruth:
             kinds=table.column("kind").to_numpy(),
             parents=matrix("parents"),
             vectors=matrix("vector").copy(),
-            neighbours=matrix("neighbours"),
+            neighbours=_decoded(pc.list_flatten(table.column("neighbours")).combine_chunks()).reshape(
+                table.num_rows, -1
+            ),
             scores=matrix("scores").copy(),
             sampled_from=int((table.schema.metadata or {}).get(b"sampled_from", 0)),
         )
@@ -209,6 +212,12 @@ def recall(found: Scores, exact: Scores, k: int) -> npt.NDArray[np.float64]:
     bar = np.take_along_axis(exact, np.maximum(there - 1, 0)[:, np.newaxis], axis=1) - _EQUAL
     hits = (np.isfinite(found[:, :k]) & (found[:, :k] >= bar)).sum(axis=1)
     return np.where(there > 0, np.minimum(hits, there) / np.maximum(there, 1), 1.0)
+
+
+def _decoded(values: pa.DictionaryArray) -> Ids:
+    """Texts, of which equals are one object; None for null."""
+    texts = np.append(values.dictionary.to_numpy(zero_copy_only=False), None)
+    return texts[values.indices.fill_null(len(texts) - 1).to_numpy(zero_copy_only=False)]
 
 
 def _lists(values: pa.Array[Any], size: int) -> pa.Array[Any]:
