@@ -86,7 +86,8 @@ def measure(rows: int, plan: Plan, folder: Path, report: Report) -> list[Standin
     report_kinds(report, kinds_of_query(searcher, data, vectors))
     columns = {"bucket": data.buckets(rows), "cluster": data.clusters(rows)}
     filters = [
-        filtered(searcher, vectors, column, values, queries, share)
+        filtered(searcher, vectors, column, values, asked, share, kind)
+        for kind, asked in {"image": queries, "text": data.kind("text", plan.queries)}.items()
         for column, values in columns.items()
         for share in _SHARES
     ]
