@@ -153,7 +153,7 @@ def kinds_of_query(searcher: Searcher, data: Clustered, vectors: Vectors, count:
 
 @dataclass(frozen=True, kw_only=True)
 class Filtered:
-    """Recall@10 of a kind of query with a filter on a column, milliseconds of a filter's first use, and of single queries after it."""
+    """Recall@10 with a filter on a column, milliseconds of a filter's first use, and of single queries after it."""
 
     kind: QueryKind
     column: str
