@@ -214,10 +214,11 @@ def recall(found: Scores, exact: Scores, k: int) -> npt.NDArray[np.float64]:
     return np.where(there > 0, np.minimum(hits, there) / np.maximum(there, 1), 1.0)
 
 
-def _decoded(values: pa.DictionaryArray) -> Ids:
-    """Texts, of which equals are one object; None for null."""
-    texts = np.append(values.dictionary.to_numpy(zero_copy_only=False), None)
-    return texts[values.indices.fill_null(len(texts) - 1).to_numpy(zero_copy_only=False)]
+def _decoded(values: Any) -> Ids:
+    """The texts of a dictionary array, `(n,)`, of which equals are one object; None for null."""
+    texts = np.array([*values.dictionary.to_pylist(), None], object)
+    decoded: Ids = texts[values.indices.fill_null(len(texts) - 1).to_numpy(zero_copy_only=False)]
+    return decoded
 
 
 def _lists(values: pa.Array[Any], size: int) -> pa.Array[Any]:
