@@ -160,9 +160,7 @@ class GroundTruth:
             kinds=table.column("kind").to_numpy(),
             parents=matrix("parents"),
             vectors=matrix("vector").copy(),
-            neighbours=_decoded(pc.list_flatten(table.column("neighbours")).combine_chunks()).reshape(
-                table.num_rows, -1
-            ),
+            neighbours=_decoded(pc.list_flatten(table.column("neighbours").chunk(0))).reshape(table.num_rows, -1),
             scores=matrix("scores").copy(),
             sampled_from=int((table.schema.metadata or {}).get(b"sampled_from", 0)),
         )

@@ -57,7 +57,7 @@ def likeness(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     folder = tmp_path_factory.getbasetemp() / "words"
     demo = make_demo_collection(folder, count=2_000)
     rows = demo.live_rows()
-    words = [words_of(image_id) for image_id in rows["image_id"].to_pylist()]
+    words = [words_of(str(image_id)) for image_id in rows["image_id"].to_pylist()]
     rows = rows.append_column("colour", pa.array([each[1] if len(each) == 3 else None for each in words]))
     if request.param == "captions":
         rows = rows.append_column("caption", pa.array([f"a {' '.join(each)}" for each in words]))
