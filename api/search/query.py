@@ -23,6 +23,11 @@ of another shape, 94% of first matches have the right shape; 95% without the lat
 DISTINCT: Final = 0.98
 """The cosine from which on images count as duplicates if a caller names none."""
 
+FITTING: Final = 99.995
+"""The lowest percentile of a match that fits its words, if a caller names none. In the demo collection 99% of 200
+captions find what they describe, and 97% of 200 for a shape, a colour or a subject that no image has find nothing.
+"""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Part:

@@ -1,15 +1,17 @@
-// The options of a search in the form: what is folded, the lowest score, and how much the pictures are to differ.
+// The options of a search in the form: what is folded, the lowest score, whether words have to fit, and how much the pictures are to differ.
 
 import { byId } from "./elements.js";
 
 const distinct = byId("distinct");
 const minScore = byId("min-score");
+const fitting = byId("fitting");
 const diversity = byId("diversity");
 
 /** Show the options of a query. */
 export function fillOptions(query) {
   distinct.checked = query.distinct;
   minScore.value = query.minScore ?? "";
+  fitting.checked = query.fitting;
   diversity.value = query.diversity ?? 0;
 }
 
@@ -17,10 +19,11 @@ export function readOptions() {
   return {
     distinct: distinct.checked,
     minScore: minScore.value === "" ? null : minScore.valueAsNumber,
+    fitting: fitting.checked,
     diversity: diversity.valueAsNumber || null,
   };
 }
 
 export function watchOptions(onChange) {
-  for (const input of [distinct, minScore, diversity]) input.addEventListener("change", onChange);
+  for (const input of [distinct, minScore, fitting, diversity]) input.addEventListener("change", onChange);
 }

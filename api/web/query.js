@@ -8,17 +8,19 @@
 //   filter     conditions on columns, as the server takes them, or null
 //   distinct   whether near duplicates are folded into one
 //   minScore   the lowest score, or null
+//   fitting    whether only what fits the words is wanted; it is of no effect without words
 //   diversity  0 to 1: how much the pictures found are to differ, or null
 
 export const PAGE = 24;
 export const MOST = 1000; // the server's largest k
 const CHUNK = 0x8000; // bytes: a function takes only so many arguments
 const SHARED = ["text", "url", "id"];
+const FITTING = 99.995; // as in api/search/query.py
 const UNLIKE = -0.3; // at full weight it would drown what the pictures are to be like
 
 export const nothing = () => ({
   ...{ kind: null, value: "", crop: null, like: [], unlike: [] },
-  ...{ k: PAGE, filter: null, distinct: false, minScore: null, diversity: null },
+  ...{ k: PAGE, filter: null, distinct: false, minScore: null, fitting: false, diversity: null },
 });
 
 /** Whether there is anything to look for: else the page is at its beginning. */
@@ -43,12 +45,13 @@ export function fromAddress(address, state) {
     filter: parsed(params.get("filter")),
     distinct: params.get("distinct") === "1",
     minScore: number(params.get("min_score")),
+    fitting: params.get("fitting") === "1",
     diversity: number(params.get("diversity")),
   };
 }
 
 /** The address of a query, relative to the page. */
-export function toAddress({ kind, value, crop, like, unlike, k, filter, distinct, minScore, diversity }) {
+export function toAddress({ kind, value, crop, like, unlike, k, filter, distinct, minScore, fitting, diversity }) {
   const params = new URLSearchParams();
   if (SHARED.includes(kind)) params.set(kind, value);
   if (crop) params.set("crop", crop.join(","));
@@ -58,6 +61,7 @@ export function toAddress({ kind, value, crop, like, unlike, k, filter, distinct
   if (filter) params.set("filter", JSON.stringify(filter));
   if (distinct) params.set("distinct", "1");
   if (minScore !== null) params.set("min_score", minScore);
+  if (fitting) params.set("fitting", "1");
   if (diversity !== null) params.set("diversity", diversity);
   const search = params.toString();
   return search ? `?${search}` : "./";
@@ -68,13 +72,14 @@ export function toAddress({ kind, value, crop, like, unlike, k, filter, distinct
  * the columns that matches come with.
  */
 export async function toBody(query, file, { dim, fields }) {
-  const { kind, value, crop, like, unlike, k, filter, distinct, minScore, diversity } = query;
+  const { kind, value, crop, like, unlike, k, filter, distinct, minScore, fitting, diversity } = query;
   const options = {
     k,
     fields,
     ...(filter && { filter }),
     ...(distinct && { distinct }),
     ...(minScore !== null && { min_score: minScore }),
+    ...(fitting && kind === "text" && !like.length && !unlike.length && { min_percentile: FITTING }),
     ...(diversity !== null && { diversity }),
   };
   const cropped = crop && { crop };

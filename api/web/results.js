@@ -43,12 +43,12 @@ export function matted(path, size, alt) {
 function tile(match, query, facets, marks) {
   const { image_id: id, picture, duplicates = [], metadata, box } = match;
   const name = fileName(id);
-  const { filter, distinct, minScore, diversity } = query; // these also hold for what is like one of the pictures
+  const { filter, distinct, minScore, fitting, diversity } = query; // these also hold for what is like one of the pictures
   const mat = matted(picture, THUMBNAIL, "");
   boxes.set(id, box);
   if (box) showCrop(mat, box);
   const link = queryLink(
-    { ...nothing(), filter, distinct, minScore, diversity, kind: "id", value: id },
+    { ...nothing(), filter, distinct, minScore, fitting, diversity, kind: "id", value: id },
     { class: "tile-link", title: id },
     unseen("More like "),
     mat,

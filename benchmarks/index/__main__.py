@@ -33,6 +33,7 @@ from benchmarks.index.rivals import Contestant, Flat, Hnsw, Ours, Usearch
 from benchmarks.index.upkeep import build, filtered, kinds_of_query, serving_memory, train_and_add, update_often
 from index.collection import Collection
 from index.collection.records import IndexSettings, VersionManifest
+from index.query_kinds import QueryKind
 from index.search import Searcher
 from index.versions.opening import open_segments
 from jobs.demo.clustered import Clustered, Vectors, add_rows
@@ -85,8 +86,10 @@ def measure(rows: int, plan: Plan, folder: Path, report: Report) -> list[Standin
     searcher = Searcher.open(collection)
     report_kinds(report, kinds_of_query(searcher, data, vectors))
     columns = {"bucket": data.buckets(rows), "cluster": data.clusters(rows)}
+    asked_for: dict[QueryKind, Vectors] = {"image": queries, "text": data.kind("text", plan.queries)}
     filters = [
-        filtered(searcher, vectors, column, values, queries, share)
+        filtered(searcher, vectors, column, values, asked, share, kind)
+        for kind, asked in asked_for.items()
         for column, values in columns.items()
         for share in _SHARES
     ]

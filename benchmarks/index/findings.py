@@ -116,7 +116,7 @@ def report_filters(report: Report, filters: Sequence[Filtered]) -> None:
         [vars(each) for each in filters],
     )
     for each in filters:
-        report.at_least(f"recall@10 filtered to {each.share:.1%} by {each.column}", each.recall, 0.98)
+        report.at_least(f"recall@10 for {each.kind} filtered to {each.share:.1%} by {each.column}", each.recall, 0.98)
 
 
 def report_updates(report: Report, updates: Updates, whole_build_s: float, at_size: bool) -> None:

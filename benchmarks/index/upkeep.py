@@ -24,6 +24,7 @@ from index.build.segment import write_ann
 from index.collection import Collection
 from index.collection.layout import ANN, ROWS, SEGMENTS, VECTORS
 from index.collection.records import IndexSettings, VersionManifest
+from index.query_kinds import QueryKind
 from index.search import Searcher
 from index.segments.ann import new_index, training_rows
 from index.segments.vector_file import VectorFile
@@ -152,8 +153,9 @@ def kinds_of_query(searcher: Searcher, data: Clustered, vectors: Vectors, count:
 
 @dataclass(frozen=True, kw_only=True)
 class Filtered:
-    """Recall@10 of a filter on a column, milliseconds of a filter's first use, and of single queries after it."""
+    """Recall@10 with a filter on a column, milliseconds of a filter's first use, and of single queries after it."""
 
+    kind: QueryKind
     column: str
     share: float
     rows: int
@@ -164,19 +166,20 @@ class Filtered:
 
 
 def filtered(
-    searcher: Searcher, vectors: Vectors, column: str, values: Rows, queries: Vectors, share: float
+    searcher: Searcher, vectors: Vectors, column: str, values: Rows, queries: Vectors, share: float, kind: QueryKind
 ) -> Filtered:
     """Search among a share of the rows; `values`, from 0 to 999, are those of `vectors` in the column."""
     width = round(share * VALUES)
     passes = np.flatnonzero(values < width)
     truth = passes[exact(queries, vectors[passes], _K)[1]]
     where = {column: {"$lt": width}}
-    found = _rows_found(searcher, queries, where)
+    found = _rows_found(searcher, queries, where, kind)
     # Shares of the same size that nobody asked for before.
     starts = range(width, min(VALUES - width, 5 * width) + 1, width)
-    cold = [_milliseconds(searcher, queries[:1], {column: {"$gte": at, "$lt": at + width}}) for at in starts]
-    warm = [_milliseconds(searcher, query[np.newaxis], where) for query in queries[:300]]
+    cold = [_milliseconds(searcher, queries[:1], {column: {"$gte": at, "$lt": at + width}}, kind) for at in starts]
+    warm = [_milliseconds(searcher, query[np.newaxis], where, kind) for query in queries[:300]]
     return Filtered(
+        kind=kind,
         column=column,
         share=share,
         rows=len(passes),
@@ -187,13 +190,13 @@ def filtered(
     )
 
 
-def _rows_found(searcher: Searcher, queries: Vectors, where: dict[str, Any] | None) -> Rows:
-    matches = searcher.search(queries, _K, filter=where)
+def _rows_found(searcher: Searcher, queries: Vectors, where: dict[str, Any] | None, kind: QueryKind = "image") -> Rows:
+    matches = searcher.search(queries, _K, filter=where, kind=kind)
     return np.array([[int(match.image_id) for match in found] for found in matches])
 
 
-def _milliseconds(searcher: Searcher, query: Vectors, where: dict[str, Any]) -> float:
-    return 1e3 * seconds_of(partial(searcher.search, query, _K, filter=where))
+def _milliseconds(searcher: Searcher, query: Vectors, where: dict[str, Any], kind: QueryKind) -> float:
+    return 1e3 * seconds_of(partial(searcher.search, query, _K, filter=where, kind=kind))
 
 
 def _resident() -> dict[str, int]:

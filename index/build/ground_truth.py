@@ -78,6 +78,10 @@ class GroundTruth:
         """Every `step`-th query."""
         return self._rows(slice(None, None, step))
 
+    def last(self, count: int) -> GroundTruth:
+        """The last `count` queries, or all."""
+        return self._rows(slice(-count, None))
+
     def _rows(self, rows: slice | npt.NDArray[np.intp]) -> GroundTruth:
         names = ("kinds", "parents", "vectors", "neighbours", "scores")
         return replace(self, **{name: getattr(self, name)[rows] for name in names})
@@ -133,7 +137,8 @@ class GroundTruth:
                 "kind": pa.array(self.kinds, pa.string()),
                 "parents": _lists(pa.array(self.parents.ravel(), pa.string()), _MOST_PARENTS),
                 "vector": _lists(pa.array(self.vectors.ravel()), self.vectors.shape[1]),
-                "neighbours": _lists(pa.array(self.neighbours.ravel(), pa.string()), depth),
+                # An image is a neighbour of many queries: without a dictionary its ids were most of the file.
+                "neighbours": _lists(pa.array(self.neighbours.ravel(), pa.string()).dictionary_encode(), depth),
                 "scores": _lists(pa.array(self.scores.ravel()), depth),
             },
             metadata={"sampled_from": str(self.sampled_from)},
@@ -155,7 +160,7 @@ class GroundTruth:
             kinds=table.column("kind").to_numpy(),
             parents=matrix("parents"),
             vectors=matrix("vector").copy(),
-            neighbours=matrix("neighbours"),
+            neighbours=_decoded(pc.list_flatten(table.column("neighbours").chunk(0))).reshape(table.num_rows, -1),
             scores=matrix("scores").copy(),
             sampled_from=int((table.schema.metadata or {}).get(b"sampled_from", 0)),
         )
@@ -205,6 +210,13 @@ def recall(found: Scores, exact: Scores, k: int) -> npt.NDArray[np.float64]:
     bar = np.take_along_axis(exact, np.maximum(there - 1, 0)[:, np.newaxis], axis=1) - _EQUAL
     hits = (np.isfinite(found[:, :k]) & (found[:, :k] >= bar)).sum(axis=1)
     return np.where(there > 0, np.minimum(hits, there) / np.maximum(there, 1), 1.0)
+
+
+def _decoded(values: Any) -> Ids:
+    """The texts of a dictionary array, `(n,)`, of which equals are one object; None for null."""
+    texts = np.array([*values.dictionary.to_pylist(), None], object)
+    decoded: Ids = texts[values.indices.fill_null(len(texts) - 1).to_numpy(zero_copy_only=False)]
+    return decoded
 
 
 def _lists(values: pa.Array[Any], size: int) -> pa.Array[Any]:

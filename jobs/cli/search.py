@@ -55,6 +55,9 @@ def search(
     min_percentile: Annotated[
         float | None, typer.Option(min=0, max=100, help="The lowest percentile of a match: 99 finds less than 0.")
     ] = None,
+    fitting: Annotated[
+        bool, typer.Option("--fitting", help="With --text: only what fits the words, as --min-percentile 99.995.")
+    ] = False,
     distinct: Annotated[
         float | None, typer.Option(min=-1, max=1, help="Fold images with at least this cosine into one: 0.98.")
     ] = None,
@@ -72,7 +75,7 @@ def search(
     `likeness search my-collection --like cat.jpg --filter '{"width": {"$gte": 640}}' --min-score 0.8`
     """
     from api.documents import json_bytes
-    from api.search.query import Query
+    from api.search.query import FITTING, Query
     from index.query_vectors import MAX_K, SearchOptions
     from jobs.cli.tables.collection import match_table
 
@@ -80,12 +83,14 @@ def search(
         raise UsageError(f"--offset is {offset:,}: expected at most {MAX_K - 1:,}")
     if not 1 <= k <= MAX_K - offset:
         raise UsageError(f"-k is {k}: expected 1 to {MAX_K - offset:,}" + (f" after {offset:,}" if offset else ""))
+    if fitting and (text is None or min_percentile is not None):
+        raise UsageError("--fitting goes with --text, and stands for a --min-percentile: leave out one of them")
     condition = None if filter is None else parsed("--filter", filter, lambda text: parse_object(text, _FILTER))
     options = SearchOptions(
         offset=offset, min_score=min_score, distinct=distinct, diversity=diversity, filter=condition
     )
     parts = _parts(collection, query, text, like or [], unlike or [], crop)
-    asked = Query(parts=parts, k=k, options=options, min_percentile=min_percentile)
+    asked = Query(parts=parts, k=k, options=options, min_percentile=FITTING if fitting else min_percentile)
     matches = _matches(collection, model, embedder, asked)
     show(output, json.loads(json_bytes(matches)), lambda: match_table(matches, first=offset + 1))
 

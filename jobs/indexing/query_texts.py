@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 _CAPTIONS = Path(__file__).with_name("captions.txt")
 _COLUMNS = ("caption", "captions", "text", "title", "alt", "description", "label", "labels")
 _MOST, _LEAST = 400, 50
+_MOST_OWN = 200  # the others are the same for every collection: scores of texts are compared with theirs
 _SPOTS, _ROWS = 8, 512  # read in a few places, so that few files are opened
 _MAX_LENGTH = 300  # characters; a model reads no more of a text
 
@@ -47,8 +48,8 @@ def digest(texts: Sequence[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class QueryTexts:
-    """Makes the vectors: of the texts `named` by the operator, else of the captions or labels that the newest `runs`
-    have, completed by everyday captions. `load` loads their model.
+    """Makes the vectors: of the texts `named` by the operator, else of captions or labels that the newest `runs` have,
+    and then of everyday captions, as many or more. `load` loads their model.
     """
 
     collection: Collection
@@ -68,7 +69,8 @@ class QueryTexts:
         texts = _some(self.named)
         if not texts:
             live = LiveRows.of_runs(self.collection.storage, runs)
-            texts = [*own_texts(live), *_CAPTIONS.read_text("utf-8").splitlines()]
+            everyday = _CAPTIONS.read_text("utf-8").splitlines()
+            texts = [*[*own_texts(live), *everyday][:_MOST_OWN], *everyday[_MOST_OWN - _MOST :]]
         try:
             return self.load(model).embed_texts(texts[:_MOST])
         except (EmbedderError, OtherModelError) as error:
@@ -80,20 +82,20 @@ class QueryTexts:
 
 
 def own_texts(live: LiveRows) -> Sequence[str]:
-    """Different captions or labels of some of the images, at most 400; none when no column has any."""
+    """Different captions or labels of some of the images, at most 200; none when no column has any."""
     name = next((name for name in _COLUMNS if name in live.schema.names), None)
     if name is None or not pa.types.is_string(live.schema.field(name).type):
         return []
     starts = np.linspace(0, max(0, len(live) - _ROWS), _SPOTS).astype(np.int64)
     positions = np.unique(np.concatenate([np.arange(start, min(start + _ROWS, len(live))) for start in starts]))
     values: list[Any] = live.take(positions).read([name])[name].to_pylist()
-    return _some(_different(value for value in values if value))
+    return _some(_different(value for value in values if value), _MOST_OWN)
 
 
 def _different(texts: Iterable[str]) -> list[str]:
     return [text for text in dict.fromkeys(each.strip()[:_MAX_LENGTH] for each in texts) if text]
 
 
-def _some(texts: Sequence[str]) -> Sequence[str]:
-    """At most `_MOST`, from all over."""
-    return texts[:: max(1, len(texts) // _MOST)][:_MOST]
+def _some(texts: Sequence[str], most: int = _MOST) -> Sequence[str]:
+    """At most so many, from all over."""
+    return texts[:: max(1, len(texts) // most)][:most]

@@ -85,6 +85,19 @@ def test_a_wider_search_never_finds_less(tmp_path: Path, k: int) -> None:
         before = scores
 
 
+@pytest.mark.parametrize("factory", ["IVF64,PQ32x4fs,Refine(SQ8)", "PCA16,IVF64,PQ16x4fs"])
+def test_wider_searches_find_more_on_average(tmp_path: Path, factory: str) -> None:
+    """Of compressed vectors, more candidates may displace a good one of a single query."""
+    collection = Collection.create_or_open(str(tmp_path))
+    add_run(collection, rows([f"{number:04d}" for number in range(2_000)], clustered(2_000, 2)), model=MODEL)
+    build_index(collection, SETTINGS.model_copy(update={"factory": factory, "target_recall": 0.9}))
+    segments, asked = Searcher.open(collection).segments, queries("text", 300)[:100]
+    means = [segments.search(asked, 10, width=width)[0].mean() for width in (1, 1.5, 2, 4, 8, 16, 64)]
+    assert (np.diff(means) >= -1e-3).all()
+    exact, _ = exact_neighbours(asked, [(np.arange(2_000), clustered(2_000, 2))], 10)
+    assert means[-1] == pytest.approx(exact.mean(), abs=1e-3)
+
+
 def test_an_answer_does_not_depend_on_the_other_queries_of_its_batch(
     built: tuple[Collection, VersionManifest, Vectors],
 ) -> None:

@@ -468,6 +468,7 @@ def test_a_collection_without_an_index(run: Run, tmp_path: Path) -> None:
         (["--text", "x", "--min-percentile", "99"], "min_percentile: expected a query whose matches have percentiles"),
         (["--like", "red.png", "-k", "2000", "--diversity", "0.5"], "expected 1,000 at most with diversity"),
         (["--text", "x", "--unlike", "red.png"], "--unlike goes with --like"),
+        (["--like", "red.png", "--fitting"], "--fitting goes with --text"),
         (["--like", "red.png", "--unlike", "red.png:1"], "cancel each other out"),
         (["--like", "red.png", "--offset", "9995"], "-k is 10: expected 1 to 5 after 9,995"),
         (["--like", "red.png", "--offset", "20000"], "--offset is 20,000: expected at most 9,999"),
