@@ -7,6 +7,7 @@ import pytest
 
 from index.arrays import Vectors
 from index.build.build_index import build_index
+from index.build.choose import ann_factory
 from index.collection import Collection
 from index.collection.records import IndexSettings, ModelRecord, VersionManifest
 from index.query_kinds import KINDS, QueryKind, Source, kind_of
@@ -73,7 +74,7 @@ def test_a_search_is_as_wide_as_its_kind_needs_and_an_unknown_one_as_any(
 
 @pytest.mark.parametrize("k", [1, 10, 60])
 def test_a_wider_search_never_finds_less(tmp_path: Path, k: int) -> None:
-    """Of lists of whole vectors, where the one thing that can be missed is a list."""
+    """Asserted of each query, with lists of whole vectors: there the one thing that can be missed is a list."""
     collection = Collection.create_or_open(str(tmp_path))
     add_run(collection, rows([f"{number:04d}" for number in range(2_000)], clustered(2_000, 2)), model=MODEL)
     build_index(collection, SETTINGS.model_copy(update={"factory": "IVF16,Flat", "target_recall": 0.5}))
@@ -85,16 +86,24 @@ def test_a_wider_search_never_finds_less(tmp_path: Path, k: int) -> None:
         before = scores
 
 
-@pytest.mark.parametrize("factory", ["IVF64,PQ32x4fs,Refine(SQ8)", "PCA16,IVF64,PQ16x4fs"])
-def test_wider_searches_find_more_on_average(tmp_path: Path, factory: str) -> None:
-    """Of compressed vectors, more candidates may displace a good one of a single query."""
+@pytest.mark.parametrize("spread", [16, DIM])
+@pytest.mark.parametrize("refine", [True, False])
+def test_wider_searches_of_the_kinds_chosen_by_default_lose_no_score_on_average(
+    tmp_path: Path, refine: bool, spread: int
+) -> None:
+    """Of a hundred texts, the mean cosine of the ten best falls by at most 0.001 with each wider search, and the widest
+    comes within 0.001 of exact search.
+
+    A single query may lose: candidates are ranked by compressed vectors, by which a worse one may displace a better.
+    """
+    count, factory = 2_000, ann_factory(2_000, DIM, refine=refine, spread=spread)
     collection = Collection.create_or_open(str(tmp_path))
-    add_run(collection, rows([f"{number:04d}" for number in range(2_000)], clustered(2_000, 2)), model=MODEL)
+    add_run(collection, rows([f"{number:04d}" for number in range(count)], clustered(count, 2)), model=MODEL)
     build_index(collection, SETTINGS.model_copy(update={"factory": factory, "target_recall": 0.9}))
     segments, asked = Searcher.open(collection).segments, queries("text", 300)[:100]
     means = [segments.search(asked, 10, width=width)[0].mean() for width in (1, 1.5, 2, 4, 8, 16, 64)]
     assert (np.diff(means) >= -1e-3).all()
-    exact, _ = exact_neighbours(asked, [(np.arange(2_000), clustered(2_000, 2))], 10)
+    exact, _ = exact_neighbours(asked, [(np.arange(count), clustered(count, 2))], 10)
     assert means[-1] == pytest.approx(exact.mean(), abs=1e-3)
 
 
