@@ -7,6 +7,7 @@ pictures (`CLIPImageProcessorPil`, `SiglipImageProcessorPil`).
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -235,14 +236,13 @@ def render(
     *,
     margin: float | None,
 ) -> tuple[list[Image.Image], Size]:
-    """RGB pictures with the sizes and boxes of `fits`, and the size of the whole as displayed. The first of `fits` says
-    at what scale the file is decoded.
+    """RGB pictures with the sizes and boxes of `fits`, and the size of the whole as displayed.
 
     A crop is taken in the stored orientation and turned upright afterwards, when it is small. Without a `margin` for
     `_draft` it is made as image processors make it: the upright picture is resized as a whole, and then cropped.
     """
     width, height = image.size
-    scale = _draft(image, fits[0], margin) if margin else 1
+    scale = _draft(image, fits, margin) if margin else 1
     limits.check_cost(cost_of(image, data, width * height))
     image.load()
     orientation = _orientation(image)  # known for certain only now: PNG may keep it behind the pixels
@@ -283,12 +283,17 @@ def _cut(
     return _turned(resized_rgb(image, size, resample, box=box), orientation)
 
 
-def _draft(image: Image.Image, fit: Fit, margin: float) -> float:
-    """Have a JPEG decoded at the smallest scale that leaves this margin; returns the divisor: 1, 2, 4 or 8."""
+def _draft(image: Image.Image, fits: Sequence[Fit], margin: float) -> float:
+    """Have a JPEG decoded at the smallest scale that leaves this margin to the first of `fits`, and `_REGION_MARGIN` to
+    the others; returns the divisor: 1, 2, 4 or 8.
+    """
     width, height = image.size
-    upright_or_turned = fit(width, height), fit(height, width)  # a region may be larger in one of the two
-    shrinks = [(box[at + 2] - box[at]) / size[at] for size, box in upright_or_turned for at in (0, 1)]
-    scale = next((s for s in (8, 4, 2) if s <= min(shrinks) / margin), 1)
+    room = math.inf
+    for number, fit in enumerate(fits):
+        upright_or_turned = fit(width, height), fit(height, width)  # a region may be larger in one of the two
+        shrinks = [(box[at + 2] - box[at]) / size[at] for size, box in upright_or_turned for at in (0, 1)]
+        room = min(room, min(shrinks) / (_REGION_MARGIN if number else margin))
+    scale = next((s for s in (8, 4, 2) if s <= room), 1)
     drafted = image.draft(None, (width // scale, height // scale)) if scale > 1 else None
     return width / drafted[1][2] if drafted else 1
 

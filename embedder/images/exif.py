@@ -15,6 +15,8 @@ EXIF: Final = ("exif_taken", "exif_camera", "exif_latitude", "exif_longitude")
 
 _MAX_BYTES: Final = 2**20  # a JPEG's has 64 KiB at most
 _MAX_LETTERS: Final = 100
+_FIRST_YEAR: Final = 1826  # of the oldest photograph that is left
+_PAST_ALL_YEARS: Final = 2100
 
 
 def read_exif(image: Image.Image) -> dict[str, Any]:
@@ -57,6 +59,8 @@ def _text(value: object) -> str:
 
 def _time(value: object) -> int | None:
     taken = datetime.strptime(_text(value), "%Y:%m:%d %H:%M:%S").replace(tzinfo=UTC)
+    if not _FIRST_YEAR <= taken.year < _PAST_ALL_YEARS:
+        return None
     return (taken - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 

@@ -47,10 +47,15 @@ class Counts:
         few = {name: counter for name, counter in values.items() if len(counter) <= MAX_DISTINCT}
         return cls(rows=sum(part.rows for part in parts), values=few)
 
-    @property
-    def shared(self) -> list[str]:
-        """The columns whose values images share: each value is that of two images or more, on average."""
-        return [name for name, counter in self.values.items() if counter and 2 * len(counter) <= counter.total()]
+    def shared(self, schema: pa.Schema) -> list[str]:
+        """The columns whose values images share: each value is that of two images or more, on average. Of a time, each
+        year is: a small collection may have a picture of each month.
+        """
+        kinds = {
+            name: {str(value)[:4] for value in counter} if is_time(schema.field(name).type) else counter
+            for name, counter in self.values.items()
+        }
+        return [name for name, kinds in kinds.items() if kinds and 2 * len(kinds) <= self.values[name].total()]
 
 
 def facet_columns(schema: pa.Schema) -> list[str]:
@@ -107,4 +112,4 @@ def _condition(period: str) -> dict[str, str]:
     first = int(year) * 12 + (int(month) - 1 if month else 0)
     bounds = (first, first + (1 if month else 12))
     low, high = (f"{at // 12:04}-{at % 12 + 1:02}-01" for at in bounds)
-    return {"$gte": low, "$lt": high}
+    return {"$gte": low} | ({"$lt": high} if len(high) == len(low) else {})  # no time is written with a year 10000

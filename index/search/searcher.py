@@ -126,11 +126,12 @@ class Searcher:
         """
         wanted = filter or {}
         everything = self._count(facet_columns(self._filters.schema), {})
-        own = [name for name in everything.shared if name in wanted]
-        others = [name for name in everything.shared if name not in wanted]
+        shared = everything.shared(self._filters.schema)
+        own = [name for name in shared if name in wanted]
+        others = [name for name in shared if name not in wanted]
         parts = [self._count([name], {key: wanted[key] for key in wanted if key != name}) for name in own]
         found = {name: count for part in (self._count(others, wanted), *parts) for name, count in part.values.items()}
-        return Counts(rows=everything.rows, values={name: found[name] for name in everything.shared if name in found})
+        return Counts(rows=everything.rows, values={name: found[name] for name in shared if name in found})
 
     def _count(self, columns: Sequence[str], where: Mapping[str, Any]) -> Counts:
         key = f"{columns} {Filter.parse(where, self._filters.schema).key}"

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from rich.console import Console
 
+from embedder.images.exif import EXIF
 from index.collection import Collection
 from index.collection.annotations import Annotation, annotation_log, drop_annotation, list_annotations, same_content
 from index.collection.collection import Snapshot
@@ -21,7 +22,7 @@ from index.collection.layout import ANNOTATIONS
 from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord, RunManifest
 from index.collection.row_files import map_in_threads, read_schema
-from index.collection.rows import EMBEDDING, FIXED, STATE, newest, vectors_of
+from index.collection.rows import EMBEDDING, FIXED, STATE, TILES, newest, vectors_of
 from index.errors import RolledBackError
 from index.versions.current import collection_model, live_manifest
 from jobs.annotation.predictor import EMBEDDED_HASH, Recipe, annotated_rows, require_one_type
@@ -140,7 +141,7 @@ def require_free(name: str, metadata: Sequence[str], others: Sequence[Annotation
     def within(one: str, other: str) -> bool:
         return one == other or one.startswith(f"{other}_")
 
-    taken = [column for column in [*metadata, *FIXED] if within(column, name)]
+    taken = [column for column in dict.fromkeys([*metadata, *FIXED, TILES, *EXIF]) if within(column, name)]
     taken += [
         each.name for each in others if each.name != name and (within(each.name, name) or within(name, each.name))
     ]

@@ -48,6 +48,8 @@ def test_time_camera_and_place_are_read(form: str) -> None:
         ("0000:00:00 00:00:00", "", {}),
         ("yesterday", "\0\0", {GPS.GPSLatitude: (1.0, 2.0, 3.0)}),  # without its hemisphere
         ("2024:13:31 12:00:05", " ", BERLIN | {GPS.GPSLatitude: (91.0, 0.0, 0.0)}),
+        ("0001:01:01 00:00:00", None, {}),
+        ("9999:12:31 23:59:59", None, {}),
         (None, None, BERLIN | {GPS.GPSLatitude: (0.0, 0.0, 0.0), GPS.GPSLongitude: (0.0, 0.0, 0.0)}),
     ],
 )

@@ -61,6 +61,14 @@ def test_a_region_is_taken_of_the_upright_picture(orientation: int, crop: CropSp
         assert np.abs(decoded.pixels.astype(int) - alone).max() <= tolerance
 
 
+def test_small_tiles_are_as_sharp_as_the_same_parts_alone() -> None:
+    data = encode(Image.fromarray(smooth(1024, 1024)), "jpeg")
+    boxes = ((0.0, 0.0, 0.275, 0.275), (0.725, 0.725, 0.275, 0.275))
+    _, *tiles = decode_image(data, replace(CENTRE, tiles=boxes)).pixels  # the whole alone would be decoded at an eighth
+    for tile, region in zip(tiles, boxes, strict=True):
+        np.testing.assert_array_equal(tile, decode_image(data, replace(CENTRE, region=region)).pixels)
+
+
 @pytest.mark.parametrize("region", [(0, 0, 1e-9, 1e-9), (0.999, 0.999, 0.001, 0.001), (0, 0.5, 1, 1e-9)])
 def test_a_region_has_one_pixel_at_least(region: Region) -> None:
     data = encode(Image.new("RGB", (300, 200), BLUE), "png")

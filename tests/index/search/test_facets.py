@@ -93,9 +93,20 @@ def test_times_are_counted_by_month_or_by_year(tmp_path: Path, kind: pa.DataType
     ]
     years = facets.periods(months + Counter({"2022-07": 1}))
     assert [(period, count) for period, count, _ in years] == [("2024", 48), ("2023", 50), ("2022", 1)]
+    assert facets.periods(Counter({"9999-12": 1})) == [("9999-12", 1, {"$gte": "9999-12-01"})]  # there is no year 10000
     for period, count, condition in [*facets.periods(months), *years[:2]]:
         found = searcher.more_like([("000", 1)], k=100, filter={"taken": condition})
         assert len(found) == count - (condition["$gte"] <= "2023-01-31" < condition["$lt"]), period  # but for itself
+
+
+def test_a_time_has_a_facet_if_images_share_its_years(tmp_path: Path) -> None:
+    collection = Collection.create_or_open(str(tmp_path))
+    days = [datetime(2020 + month // 12, month % 12 + 1, 1) for month in range(30)]
+    ids = [f"{number:03}" for number in range(30)]
+    columns = {"taken": pa.array(days, pa.timestamp("us")), "month": [f"{day:%Y-%m}" for day in days]}
+    add_run(collection, rows(ids, unit_vectors(30), metadata=columns))
+    build_index(collection)
+    assert list(Searcher.open(collection).facets().values) == ["taken"]
 
 
 def test_of_very_many_rows_a_sample_is_counted(
