@@ -1,6 +1,7 @@
-"""How good, fast and frugal the index is: `python -m benchmarks.index [--rows 100000,1000000] [--quick]`.
+"""How good, fast and frugal the index is: `python -m benchmarks.index [--rows 100000] [--data cone] [--quick]`.
 
-Against usearch (f32) and faiss's HNSW32,SQ8 and Flat, on the same vectors, in the same run and on all cores:
+On two sets of vectors, `clusters` in few dimensions and a `cone` with the shape of CLIP's, against usearch (f32) and
+faiss's HNSW32,SQ8 and Flat, in the same run and on all cores:
 
 - queries per second at a recall@10 of 0.99, in batches, and the latency of single queries;
 - the time to build, the memory to build and to serve;
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import faiss
 
+from benchmarks.common.cone import Cone
 from benchmarks.common.process import CORES, can_limit_memory, in_new_process
 from benchmarks.common.report import Report
 from benchmarks.index.findings import (
@@ -38,6 +40,7 @@ from index.search import Searcher
 from index.versions.opening import open_segments
 from jobs.demo.clustered import Clustered, Vectors, add_rows
 
+_DATA: dict[str, Clustered] = {"clusters": Clustered(), "cone": Cone()}
 _SHARES = (0.5, 0.1, 0.01, 0.001)
 _TARGET = 0.99
 _BEYOND = 1_350_000_000  # bytes for a build beside its index; libraries that are loaded already are not counted
@@ -61,16 +64,15 @@ class Plan:
 QUICK = Plan(rows=[20_000], queries=1_000, rounds=1, singles=200, updates=3, latency_ms=1.0, at_size=False)
 
 
-def measure(rows: int, plan: Plan, folder: Path, report: Report) -> list[Standing]:
+def measure(data: Clustered, rows: int, plan: Plan, folder: Path, report: Report) -> list[Standing]:
     """Everything about a set of so many rows; updates for the first of the plan alone, limited memory for the last."""
-    report, largest = report.about(f"{rows:,}"), rows == plan.rows[-1]
-    data, collection = Clustered(), Collection.create_or_open(str(folder))
+    largest, collection = rows == plan.rows[-1], Collection.create_or_open(str(folder))
     add_rows(collection, data, range(rows))
     settings = IndexSettings(latency_ms=plan.latency_ms, target_recall=_TARGET)
-    built = in_new_process(build, collection.location, settings)
+    built = in_new_process(build, collection.location, settings, data)
     confined = None
     if largest and can_limit_memory():
-        confined = in_new_process(build, collection.location, settings, built.manifest.memory + _BEYOND)
+        confined = in_new_process(build, collection.location, settings, data, built.manifest.memory + _BEYOND)
     vectors, queries = data.array(rows), data.queries(plan.queries)
     scores, truth = exact(queries, vectors, 10)
     report_choice(report, built.manifest, intrinsic_dimension(vectors[:20_000]), local_dimension(scores))
@@ -125,16 +127,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rows", default="100000,1000000", help="sizes of the sets, smallest first")
     parser.add_argument("--quick", action="store_true", help="20,000 rows, and only the bars that fit such a size")
+    parser.add_argument("--data", default=",".join(_DATA), help="the sets; the first of them is drawn")
     parser.add_argument("--plot", type=Path, help="draw queries/s against recall into this file")
     options = parser.parse_args()
     plan = QUICK if options.quick else Plan(rows=sorted(int(rows) for rows in options.rows.split(",")))
     report = Report("index")
-    standings = {}
-    for rows in plan.rows:
-        with tempfile.TemporaryDirectory() as folder:
-            standings[rows] = measure(rows, plan, Path(folder) / "collection", report)
-        if options.plot:
-            draw(standings, options.plot)
+    for number, name in enumerate(options.data.split(",")):
+        standings = {}
+        for rows in plan.rows:
+            about = report.about(f"{rows:,} {name}")
+            with tempfile.TemporaryDirectory() as folder:
+                standings[rows] = measure(_DATA[name], rows, plan, Path(folder) / "collection", about)
+            if options.plot and number == 0:
+                draw(standings, options.plot)
     return report.conclude()
 
 

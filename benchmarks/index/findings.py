@@ -65,6 +65,7 @@ def report_build(
         {
             "Likeness: train, add and write, from vectors on disk (the bar's)": seconds[Ours.name],
             "Likeness: all of it, from Parquet to a tuned, measured, checksummed version": built.seconds,
+            "CPU seconds of that": built.cpu_seconds,
             "the same within its memory and 1.35 GB": confined.seconds if confined else None,
             f"{Usearch.name}: add, from vectors in memory": seconds[Usearch.name],
             f"{Hnsw.name}: train and add, from vectors in memory": seconds[Hnsw.name],

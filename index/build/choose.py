@@ -12,9 +12,8 @@ from index.segments.exact import SCAN_BYTES_PER_SECOND, max_exact_rows
 _FLOAT, _ID = 4, 8  # bytes
 _LISTS = 1_000
 _SCANNED_TOGETHER = 32  # codes; the length of a list is a multiple of this
-_CODES = 64  # up to so many dimensions have a 4-bit code each; beyond, two dimensions share one
 _USUAL_SPREAD = 64  # in dimensions, until a sample tells
-_PCA_STEP, _MAX_PCA = 16, 256
+_PCA_STEP, _MAX_PCA = 16, 160
 _PCA_SHARE = 0.9  # of the variance is quantized; the rest counts when candidates are re-ranked
 
 
@@ -75,21 +74,22 @@ def factory_of(
 
 
 def ann_factory(rows: int, dim: int, *, refine: bool, spread: int = _USUAL_SPREAD) -> str:
-    """Inverted lists of 4-bit product quantizers over the principal dimensions.
+    """Inverted lists of 4-bit product quantizers over the principal dimensions, a code for each.
+
+    The dimensions are rotated at random ("PCAR"): fast scan rounds the distances in all of them to 8 bits on one scale,
+    on which the narrow ones drown where one is much wider, as the common part of CLIP's vectors is.
 
     There are twice as many lists as the square root of the rows, so that a query is compared with about as many
     centroids as codes; but a thousand until the root itself is more, since every row is compared with every centroid.
     """
-    reduced, codes = _quantized(dim, spread)
-    pca = f"PCA{reduced}," if reduced < dim else ""
-    return f"{pca}IVF{_nlist(rows)},PQ{codes}x4fs" + (",Refine(SQ8)" if refine else "")
+    reduced = _quantized(dim, spread)
+    pca = f"PCAR{reduced}," if reduced < dim else ""
+    return f"{pca}IVF{_nlist(rows)},PQ{reduced}x4fs" + (",Refine(SQ8)" if refine else "")
 
 
-def _quantized(dim: int, spread: int) -> tuple[int, int]:
-    """How many dimensions are quantized (an even number, because two may share a code), and by how many codes."""
-    reduced = min(dim, _MAX_PCA, -(-spread // _PCA_STEP) * _PCA_STEP)
-    reduced = max(1, reduced - reduced % 2)
-    return reduced, reduced if reduced <= _CODES else reduced // 2
+def _quantized(dim: int, spread: int) -> int:
+    """How many dimensions are quantized."""
+    return min(dim, _MAX_PCA, -(-spread // _PCA_STEP) * _PCA_STEP)
 
 
 def _nlist(rows: int) -> int:
@@ -98,8 +98,8 @@ def _nlist(rows: int) -> int:
 
 def _ann_memory(rows: int, dim: int, *, refine: bool) -> int:
     """Upper estimate of its bytes of memory, however the vectors spread."""
-    reduced, codes = _quantized(dim, dim)
-    code_size = codes // 2
+    reduced = _quantized(dim, dim)
+    code_size = -(-reduced // 2)
     fixed = (_nlist(rows) * reduced + reduced * dim + 16 * reduced) * _FLOAT
     unfilled = _nlist(rows) * _SCANNED_TOGETHER // 2 * code_size
     return rows * (code_size + _ID + (dim if refine else 0)) + fixed + unfilled

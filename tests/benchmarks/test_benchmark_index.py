@@ -7,11 +7,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from benchmarks.common.cone import Cone
 from benchmarks.index.plot import draw
 from benchmarks.index.race import Course
 from benchmarks.index.recall import exact, intrinsic_dimension, local_dimension, recall
 from benchmarks.index.rivals import Contestant, Dials
 from index.collection import Collection
+from index.query_kinds import KINDS
 from jobs.demo.clustered import BLOCK, DIM, Clustered, Rows, Vectors, add_rows
 
 
@@ -23,6 +25,17 @@ def test_the_set_is_seeded_and_does_not_depend_on_its_size() -> None:
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
     assert 40 < intrinsic_dimension(vectors) < 48
     assert exact(data.queries(20), vectors, 1)[0].max() < 0.999  # no query is of the set
+
+
+def test_a_cone_has_the_shape_of_clips_vectors() -> None:
+    data = Cone()
+    vectors, queries = data.array(100_000), data.queries(1_000)
+    assert np.array_equal(vectors[:5], data.array(5))
+    np.testing.assert_allclose(np.linalg.norm(vectors[:BLOCK], axis=1), 1, atol=1e-6)
+    assert intrinsic_dimension(vectors[:20_000]) == pytest.approx(55, abs=1.5)
+    assert local_dimension(exact(queries, vectors, 2)[0]) == pytest.approx(31, abs=1.5)
+    assert (queries @ vectors[:BLOCK].T).mean() == pytest.approx(0.44, abs=0.02)  # of clusters alone it is 0
+    assert [data.kind(kind, 10).shape for kind in KINDS] == [(10, DIM)] * 4
 
 
 def test_intrinsic_dimensions_of_a_plane() -> None:

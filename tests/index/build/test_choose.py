@@ -1,6 +1,5 @@
 """The kind of index that is chosen, and how well its memory is foretold."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +29,15 @@ def chosen(ntotal: int, dim: int, settings: IndexSettings) -> str:
     [
         (1, 512, {}, "Flat"),
         (24_414, 512, {}, "Flat"),  # 5 ms at 10 GB/s
-        (24_415, 512, {}, "PCA64,IVF312,PQ64x4fs,Refine(SQ8)"),
+        (24_415, 512, {}, "PCAR64,IVF312,PQ64x4fs,Refine(SQ8)"),
         (24_415, 512, {"latency_ms": 6}, "Flat"),
-        (1_000, 512, {"latency_ms": 0.1}, "PCA64,IVF62,PQ64x4fs,Refine(SQ8)"),
+        (1_000, 512, {"latency_ms": 0.1}, "PCAR64,IVF62,PQ64x4fs,Refine(SQ8)"),
         (M, 1, {}, "Flat"),
-        (M, 512, {}, "PCA64,IVF1000,PQ64x4fs,Refine(SQ8)"),
-        (M, 512, {"max_memory": 600 * MB}, "PCA64,IVF1000,PQ64x4fs,Refine(SQ8)"),
-        (M, 512, {"max_memory": 100 * MB}, "PCA64,IVF1000,PQ64x4fs"),
+        (M, 512, {}, "PCAR64,IVF1000,PQ64x4fs,Refine(SQ8)"),
+        (M, 512, {"max_memory": 600 * MB}, "PCAR64,IVF1000,PQ64x4fs,Refine(SQ8)"),
+        (M, 512, {"max_memory": 100 * MB}, "PCAR64,IVF1000,PQ64x4fs"),
         (10_000, 512, {"max_memory": 30 * MB}, "Flat"),
-        (10_000, 512, {"max_memory": 10 * MB}, "PCA64,IVF200,PQ64x4fs,Refine(SQ8)"),
+        (10_000, 512, {"max_memory": 10 * MB}, "PCAR64,IVF200,PQ64x4fs,Refine(SQ8)"),
         (M, 512, {"factory": "HNSW32,SQ8"}, "HNSW32,SQ8"),
         (10, 512, {"factory": "HNSW32,SQ8"}, "HNSW32,SQ8"),
         (M, 512, {"factory": "Flat"}, "Flat"),
@@ -77,7 +76,7 @@ def test_the_memory_of_an_index_that_is_asked_for_is_limited_too() -> None:
 
 
 @pytest.mark.parametrize(
-    "factory", ["Flat", "SQ8", "HNSW16", "HNSW32,SQ8", "IVF16,Flat", "PCA8,IVF16,PQ4x4fs,Refine(SQ8)"]
+    "factory", ["Flat", "SQ8", "HNSW16", "HNSW32,SQ8", "IVF16,Flat", "PCAR8,IVF16,PQ8x4fs,Refine(SQ8)"]
 )
 def test_bytes_of_a_row_are_those_that_faiss_writes(tmp_path: Path, factory: str) -> None:
     fill(tmp_path, (vectors := unit_vectors(20_000, dim=16)))
@@ -92,20 +91,27 @@ def test_small_segments_of_a_large_version_are_searched_exactly() -> None:
     assert max_exact_rows(settings, 512) == 24_414
     assert factory_of(options, sample, 24_414, settings, max_exact_rows=24_414) == FLAT
     # Random vectors spread over nearly all dimensions.
-    assert factory_of(options, sample, 40_000, settings, max_exact_rows=24_414) == "PCA256,IVF400,PQ128x4fs,Refine(SQ8)"
+    assert (
+        factory_of(options, sample, 40_000, settings, max_exact_rows=24_414) == "PCAR160,IVF400,PQ160x4fs,Refine(SQ8)"
+    )
     sample[:, 50:] = 0
-    assert factory_of(options, sample, 40_000, settings, max_exact_rows=24_414) == "PCA48,IVF400,PQ48x4fs,Refine(SQ8)"
+    assert factory_of(options, sample, 40_000, settings, max_exact_rows=24_414) == "PCAR48,IVF400,PQ48x4fs,Refine(SQ8)"
 
 
-@pytest.mark.parametrize("spread", [0.1, 0.5, 1.0])
-@pytest.mark.parametrize("dim", [*range(1, 20), 63, 64, 65, 67, 100, 127, 134, 192, 200, 255, 256, 257, 384, 512, 768])
-def test_every_dim_gets_codes_that_share_its_dimensions_evenly(dim: int, spread: float) -> None:
-    factory = ann_factory(10_000, dim, refine=True, spread=max(1, int(dim * spread)))
-    match = re.fullmatch(r"(?:PCA(\d+),)?IVF200,PQ(\d+)x4fs,Refine\(SQ8\)", factory)
-    assert match
-    reduced, codes = int(match[1] or dim), int(match[2])
-    assert codes == (reduced if reduced <= 64 else reduced / 2)
-    assert reduced >= min(dim, 256, spread * dim) - 1
+@pytest.mark.parametrize(
+    ("spread", "dim", "expected"),
+    [
+        (1, 512, "PCAR16,"),
+        (17, 512, "PCAR32,"),
+        (400, 512, "PCAR160,"),
+        (17, 20, ""),
+        (3, 7, ""),
+        (200, 161, "PCAR160,"),
+    ],
+)
+def test_every_dimension_that_is_quantized_has_a_code(spread: int, dim: int, expected: str) -> None:
+    codes = expected[4:-1] or dim
+    assert ann_factory(10_000, dim, refine=False, spread=spread) == f"{expected}IVF200,PQ{codes}x4fs"
 
 
 @pytest.mark.parametrize("dim", [1, 2, 3, 7, 8, 63, 64, 65, 768])

@@ -1,0 +1,46 @@
+"""Vectors shaped like those of CLIP, on which an index has a harder time than on plain clusters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from jobs.demo.clustered import BLOCK, DIM, VALUES, Clustered, Rows, Vectors
+
+_KNEE, _DECAY = 11, 1.65  # the i-th widest dimension has a variance of (i + _KNEE) ** -_DECAY
+_SPREAD = 1.3  # of a cluster, relative to that of the centres
+_SHAPES = 0.5  # how much clusters differ in the dimensions that they spread over
+_MEAN = 1.4  # the length of what all vectors share
+
+
+@dataclass(frozen=True)
+class Cone(Clustered):
+    """An endless sequence of unit vectors around a common mean, whose variances follow a power law.
+
+    Clusters overlap, and each spreads over dimensions of its own, so that around a vector there are fewer than in all:
+    a participation ratio of 55 and a local dimension of 31.
+    """
+
+    def _block(self, number: int) -> tuple[Vectors, Rows]:
+        centres, spreads, rotation, mean = _shape(self.seed)
+        rng = np.random.default_rng([self.seed, 1, number])
+        clusters = rng.integers(0, VALUES, BLOCK)
+        inner = centres[clusters] + spreads[clusters] * rng.standard_normal((BLOCK, DIM), np.float32)
+        vectors: Vectors = inner @ rotation + mean
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        return vectors, clusters
+
+
+@cache
+def _shape(seed: int) -> tuple[Vectors, Vectors, Vectors, Vectors]:
+    """Centres and spreads of the clusters, `(1000, 512)`, along the principal dimensions; these; and the mean."""
+    rng = np.random.default_rng([seed, 0])
+    widths = np.arange(_KNEE + 1, _KNEE + DIM + 1, dtype=np.float32) ** np.float32(-_DECAY / 2)
+    widths /= np.linalg.norm(widths)
+    centres = widths * rng.standard_normal((VALUES, DIM), np.float32)
+    shapes = np.exp(np.float32(_SHAPES) * rng.standard_normal((VALUES, DIM), np.float32) - np.float32(_SHAPES**2))
+    rotation = np.linalg.qr(rng.standard_normal((DIM, DIM)))[0].astype(np.float32)
+    mean = rng.standard_normal(DIM, np.float32)
+    return centres, np.float32(_SPREAD) * widths * shapes, rotation, np.float32(_MEAN) * mean / np.linalg.norm(mean)
