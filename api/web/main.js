@@ -117,20 +117,23 @@ async function subject(query, file, signal) {
 }
 
 function list(query) {
-  const { k, filter } = query;
+  const { k } = query;
   const { matches } = found;
   byId("status").textContent = summary(found);
   byId("tools").hidden = !matches.length;
   byId("active").replaceChildren(...activeFilters(query));
   byId("active").hidden = !byId("active").childElementCount;
-  byId("pictures").replaceChildren(matches.length ? grid(sorted(matches), query, { facets, marks }) : none(filter));
+  byId("pictures").replaceChildren(matches.length ? grid(sorted(matches), query, { facets, marks }) : none(query));
   byId("more").hidden = matches.length < k || k >= MOST;
   byId("more-status").textContent = "";
 }
 
-function none(filter) {
-  const advice = filter ? "Loosen a filter, or take one away." : "The collection has nothing to compare with.";
-  return element("p", { class: "nothing" }, advice);
+function none({ kind, filter, fitting, minScore }) {
+  const advice = [];
+  if (filter) advice.push("Loosen a filter, or take one away.");
+  if (fitting && kind === "text") advice.push("No picture may fit the words: try others, or show what fits them less.");
+  if (minScore !== null) advice.push("Allow a lower score.");
+  return element("p", { class: "nothing" }, advice.join(" ") || "The collection has nothing to compare with.");
 }
 
 const forgotten = () => new api.Problem({

@@ -258,6 +258,11 @@ def test_options_order_and_size(open_page: Callable[..., Page]) -> None:
     assert sent[-1]["min_percentile"] == FITTING
     assert asked(page) == {"text": "star", "fitting": "1"}
     page.get_by_label("Only what fits the words").uncheck()
+    page.get_by_label("Lowest score").fill("0.999")
+    page.get_by_label("Lowest score").blur()
+    expect(page.get_by_text("Allow a lower score.")).to_be_visible()
+    page.get_by_label("Lowest score").fill("")
+    page.get_by_label("Lowest score").blur()
     page.get_by_label("Diversity").fill("0.8")
     expect(tiles(page)).to_have_count(24)
     assert sent[-1]["diversity"] == 0.8
