@@ -201,10 +201,9 @@ def reembed(
 
     if spec is None and (source is None or collection is None):
         raise UsageError("expected SOURCE and COLLECTION, or --spec FILE")
-    given = _given_beside_spec(context) if spec else set()
     with _reporting(report, output) as outcome:
         job = read_spec(spec) if spec else job_spec(context)
-        if "max_missing" in given:
+        if spec and "max_missing" in _given_beside_spec(context):
             job = job.model_copy(update={"max_missing": max_missing})
         shown = console if output == "table" else errors  # programs read stdout, and JSON is there
         update = Update(spec=job, console=shown, report=outcome, dry_run=dry_run, verbose=verbose)

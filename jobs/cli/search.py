@@ -83,10 +83,8 @@ def search(
         raise UsageError(f"--offset is {offset:,}: expected at most {MAX_K - 1:,}")
     if not 1 <= k <= MAX_K - offset:
         raise UsageError(f"-k is {k}: expected 1 to {MAX_K - offset:,}" + (f" after {offset:,}" if offset else ""))
-    if fitting and text is None:
-        raise UsageError("--fitting goes with --text; for pictures there is --min-percentile")
-    if fitting and min_percentile is not None:
-        raise UsageError("--fitting stands for a --min-percentile: leave out one of them")
+    if fitting and (text is None or min_percentile is not None):
+        raise UsageError("--fitting goes with --text, in place of --min-percentile")
     condition = None if filter is None else parsed("--filter", filter, lambda text: parse_object(text, _FILTER))
     options = SearchOptions(
         offset=offset, min_score=min_score, distinct=distinct, diversity=diversity, filter=condition

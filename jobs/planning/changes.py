@@ -134,8 +134,7 @@ def compare(
         if name == source:
             plan = replace(plan, deletes=gone["image_id"])
         # Where images are only added, reading all of them here would cost more than it saves: none has moved.
-        by_content = delete or kept.num_rows > 0
-        found = find_known(plan, snapshot, by_content=by_content, verify_hash=verify_hash)
+        found = find_known(plan, snapshot, by_content=delete or kept.num_rows > 0, verify_hash=verify_hash)
         known.append(found)
         counts += _counts(found, state, live)
     replaced = [] if known[0].plan.done else _replaced(live, source, listing)
