@@ -23,9 +23,9 @@ function layer(mat, crop) {
 export const showCrop = (mat, crop) => layer(mat, crop).made.classList.add("shown");
 
 /** A button that lets somebody draw a box on the picture of `mat` and search with it: `onCrop` gets the shares. */
-export function cropButton(mat, onCrop) {
-  const start = element("button", { type: "button", class: "quiet" }, "Search a part");
-  const done = element("button", { type: "button", class: "primary", hidden: true }, "Search this part");
+export function cropButton(mat, onCrop, [begin, end] = ["Search a part", "Search this part"]) {
+  const start = element("button", { type: "button", class: "quiet" }, begin);
+  const done = element("button", { type: "button", class: "primary", hidden: true }, end);
   const cancel = element("button", { type: "button", class: "quiet", hidden: true }, "Cancel");
   let drawing = null;
   const toggle = (on) => {

@@ -11,7 +11,9 @@ export const chosen = (filter, column) => listed(isObject(filter) ? filter[colum
 
 /** A condition in words where it lists values or is a period, else as it is. */
 export function said(given) {
-  if (isObject(given) && Object.keys(given).join() === "$gte,$lt") return `from ${given.$gte}, before ${given.$lt}`;
+  const bounds = isObject(given) ? Object.keys(given).join() : "";
+  if (bounds === "$gte,$lt") return `from ${given.$gte}, before ${given.$lt}`;
+  if (bounds === "$gte,$lte") return `from ${given.$gte} to ${given.$lte}`;
   const values = listed(given);
   return values.length ? values.map(shown).join(" or ") : JSON.stringify(given);
 }

@@ -6,6 +6,7 @@ import { takePictures } from "./drop.js";
 import { byId, element, plural } from "./elements.js";
 import { activeFilters, facetGroups, folded } from "./facets.js";
 import { Filters } from "./filters.js";
+import { placesMap } from "./map.js";
 import { Marks, mixed } from "./mix.js";
 import { fillOptions, readOptions, watchOptions } from "./options.js";
 import { fail, watchKey } from "./problems.js";
@@ -121,6 +122,7 @@ function list(query) {
   const { matches } = found;
   byId("status").textContent = summary(found);
   byId("tools").hidden = !matches.length;
+  byId("map").replaceChildren(placesMap(matches, query.filter, (filter) => go({ ...query, k: PAGE, filter })) ?? "");
   byId("active").replaceChildren(...activeFilters(query));
   byId("active").hidden = !byId("active").childElementCount;
   byId("pictures").replaceChildren(matches.length ? grid(sorted(matches), query, { facets, marks }) : none(query));

@@ -328,3 +328,19 @@ def test_on_a_phone_the_form_folds_away(open_page: Callable[..., Page]) -> None:
     no_fault(page)
     search(page, "a red heart")
     expect(page.locator("#ask")).to_be_hidden()
+
+
+def test_a_region_of_the_map_is_a_filter(open_page: Callable[..., Page], site: Site) -> None:
+    page = open_page("/?text=star", viewport={"width": 1200, "height": 1000})
+    places = Counter(each.number % 3 for each in site.gallery.exhibits if each.image_id in ids(page))
+    page.get_by_text("Filters and options").click()
+    drawing = page.get_by_role("img", name=f"{places[0] + places[1]} of 24 pictures have a place")
+    expect(drawing).to_be_visible()
+    no_fault(page)
+    page.get_by_role("button", name="Choose a region").click()
+    drag(page, page.get_by_role("application"), (0.01, 0.01, 0.5, 0.98))
+    page.get_by_role("button", name="Only this region").click()
+    expect(page.get_by_role("list", name="Filters in use")).to_contain_text("exif_longitude: from ")
+    numbers = {each.image_id: each.number for each in site.gallery.exhibits}
+    assert {numbers.get(image_id, 0) % 3 for image_id in ids(page)} == {0}
+    assert set(json.loads(asked(page)["filter"])) == {"exif_latitude", "exif_longitude"}

@@ -30,7 +30,9 @@ from tests.support.servers.scripted_server import scripted
 MARKUP = "<img src=x onerror=alert(1)>"
 _TEXT = pa.string()
 _METADATA: Any = {"label": _TEXT, "pattern": _TEXT, "number": pa.int32(), "turned": pa.bool_(), "note": _TEXT}
-_METADATA["exif_taken"] = pa.timestamp("us")
+_METADATA |= {"exif_taken": pa.timestamp("us"), "exif_latitude": pa.float64(), "exif_longitude": pa.float64()}
+# Where a third of the pictures were taken each: Paris, Berlin, and nobody knows.
+PLACES = ((48.86, 2.35), (52.52, 13.4), (None, None))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,11 +75,14 @@ def _index(location: Path, gallery: Gallery, embedder: Embedder) -> None:
 
 def _row(exhibit: Exhibit, folder: Path, embedder: Embedder) -> dict[str, Any]:
     path = folder / exhibit.image_id
+    latitude, longitude = PLACES[exhibit.number % 3]
     return embedded_row(exhibit.image_id, str(path), path.read_bytes(), embedder) | {
         "label": exhibit.subject.shape,
         "pattern": exhibit.subject.pattern,
         "number": exhibit.number,
         "turned": exhibit.orientation != 1,
         "exif_taken": datetime(2021 + exhibit.number % 4, 1 + exhibit.number % 12, 1),
+        "exif_latitude": latitude,
+        "exif_longitude": longitude,
         "note": MARKUP if exhibit.number == 0 else None,
     }
