@@ -99,11 +99,11 @@ class SegmentJob:
             factory = self._tuned(segment, factory)
             if segment.tiles is not None:
                 tile_factory = self._tuned(segment.tiles, tile_factory)
-            names, searched = [VECTORS, ROWS], [ANN if factory != FLAT else VECTORS]
+            found_by = {VECTORS: ANN if factory != FLAT else VECTORS}
             if segment.tiles is not None:
-                names.append(TILE_VECTORS)
-                searched.append(TILE_ANN if tile_factory != FLAT else TILE_VECTORS)
-            names = [*names, *(name for name in searched if name not in names)]
+                found_by[TILE_VECTORS] = TILE_ANN if tile_factory != FLAT else TILE_VECTORS
+            searched = found_by.values()
+            names = dict.fromkeys([VECTORS, ROWS, *found_by, *searched])
             files = {name: file_record(scratch / name) for name in names}
             for name in names:
                 self.storage.put_file(scratch / name, f"{home}/{name}")
