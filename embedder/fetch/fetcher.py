@@ -17,7 +17,7 @@ from embedder.fetch.policy import BUCKET_SCHEMES, FetchPolicy
 from embedder.fetch.uris import Cell, FrameAt, scheme_of, shown, split_fragment
 
 if TYPE_CHECKING:
-    from embedder.fetch.video_frames import VideoFrames
+    from embedder.fetch.video_process import VideoFrames
 
 if TYPE_CHECKING:
     from embedder.fetch.http import HttpClient
@@ -43,7 +43,7 @@ class Fetcher:
 
     @cached_property
     def _frames(self) -> "VideoFrames":
-        from embedder.fetch.video_frames import VideoFrames  # with NumPy and Pillow, which few need for it
+        from embedder.fetch.video_process import VideoFrames  # with NumPy and Pillow, which few need for it
 
         return VideoFrames(self._files)
 

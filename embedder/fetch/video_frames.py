@@ -1,56 +1,156 @@
-"""Frames of videos, decoded in processes that are limited like those of pictures.
+"""Which frames of a video are taken: a process that `video_process` starts, and hands parts of the file as it asks."""
 
-`embedder.fetch.video_worker` is their side. It opens no file: it asks for the parts of the video that it needs, which
-come from a folder or a bucket alike.
-"""
+from __future__ import annotations
 
+import io
+import json
 import os
-import sys
-import weakref
-from functools import partial
-from typing import Any, Final
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any, Final
 
-from embedder.errors import FetchError
-from embedder.fetch.files import Files
-from embedder.fetch.uris import FrameAt, shown
-from embedder.images.decoder_pool import Lane, kill_all
-from embedder.images.decoder_process import DecodeProcess
+from PIL import Image, ImageChops, ImageStat
 
-_MEMORY: Final = 2**30
-"""A decoder keeps up to twenty pictures, each of 12 MB with 4K."""
-_FRAME_S: Final = 60.0
-_VIDEO_S: Final = 1800.0
-_NICENESS: Final = 10
+from embedder.errors import ImageError
+from embedder.images.decoder_worker import answer_tasks
+from embedder.images.limits import ImageLimits
+
+if TYPE_CHECKING:
+    import av
+    from av.container import InputContainer
+
+# Others are playlists and the like, which name files.
+_FORMATS: Final = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpeg,mpegts"
+_OPTIONS: Final = {"format_whitelist": _FORMATS, "protocol_whitelist": ""}
+_LIMITS: Final = ImageLimits(max_pixels=40_000_000)
+_EVERY_S: Final = 1.0
+"""Between two frames that are compared."""
+_KEYFRAMES_S: Final = 2.0
+"""Keyframes alone are decoded, which takes a small part of the time, where there is one so often."""
+_SMALL: Final = 32
+_DIFFERENT: Final = 8.0
+"""Mean absolute difference of two frames at 32 × 32, in grey levels of 255: noise and compression stay below 3."""
+_ROUNDED_S: Final = 0.001
 
 
-class VideoFrames:
-    """Reads frames of videos; processes start when first needed, one for each core at most. Thread-safe."""
+def run(descriptor: int, memory: int, niceness: int) -> None:
+    """Read videos, see `answer_tasks`."""
+    answer_tasks(_answer, descriptor, memory, niceness)
 
-    def __init__(self, files: Files) -> None:
-        self._files = files
-        started: set[DecodeProcess] = set()
-        make = partial(DecodeProcess, _MEMORY, _NICENESS, "embedder.fetch.video_worker")
-        self._lane = Lane(os.cpu_count() or 1, sys.maxsize, make, started)
-        weakref.finalize(self, kill_all, started)
 
-    def read(self, uri: str, part: FrameAt) -> bytes:
-        """A frame, upright, as a JPEG; raises FetchError and ImageError."""
-        return self._ask(uri, {"time": part.time, "wall_s": _FRAME_S})[1]
+def _answer(task: dict[str, Any], _: bytes, caller: Connection) -> tuple[dict[str, Any], bytes]:
+    try:
+        import av
+    except ImportError:
+        message = "a video; install likeness[video] to read its frames"
+        return vars(ImageError("unsupported_format", message, retryable=True)), b""
+    av.logging.set_level(None)  # the answer says what is wrong
+    source = _Remote(caller, task["size"])
+    try:
+        return ({}, _frame(source, task["time"])) if "time" in task else ({"times": find_times(source)}, b"")
+    except ImageError as error:
+        return vars(error), b""
+    except (av.FFmpegError, ValueError, OverflowError) as error:
+        what = getattr(error, "strerror", None) or error
+        return vars(ImageError("corrupt", f"the video cannot be read ({what}); restore it from its source")), b""
 
-    def times(self, uri: str) -> list[float]:
-        """Seconds of the frames that differ from the one before, see `video_worker.find_times`; raises as `read`."""
-        times: list[float] = self._ask(uri, {"wall_s": _VIDEO_S})[0]["times"]
-        return times
 
-    def _ask(self, uri: str, task: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        with self._files.open(uri) as file:
+class _Remote(io.RawIOBase):
+    """The video's file, which the caller reads."""
 
-            def read(at: int, count: int) -> bytes:
-                try:
-                    file.seek(at)
-                    return bytes(file.read(count))
-                except OSError as error:  # which would look like the end of the process
-                    raise FetchError("read_failed", f"{shown(uri)}: {error}", retryable=True) from error
+    def __init__(self, caller: Connection, size: int) -> None:
+        self._caller, self._size, self._at = caller, size, 0
 
-            task = {**task, "size": int(file.size()), "cpu_s": 0}
-            return self._lane.ask(task, b"", lambda: True, float("inf"), read)
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        if not 0 <= self._at < self._size:
+            return b""
+        self._caller.send_bytes(json.dumps({"read": [self._at, size]}).encode())
+        self._caller.send_bytes(b"")
+        data = self._caller.recv_bytes()
+        self._at += len(data)
+        return data
+
+
+@contextmanager
+def _opened(source: _Remote) -> Iterator[InputContainer]:
+    import av
+
+    source.seek(0)
+    with av.open(source, "r", options=_OPTIONS, buffer_size=2**18, metadata_errors="replace") as container:
+        if not container.streams.video:
+            raise ImageError("no_frames", "the file has no video: expected one that shows pictures")
+        context = container.streams.video[0].codec_context
+        context.thread_count = 1  # each has memory of its own
+        _LIMITS.check_pixels(context.width, context.height, 0, 1)
+        yield container
+
+
+def find_times(source: _Remote) -> list[float]:
+    """Seconds of the frames that differ from the last of them, of one frame a second."""
+    kept: list[float] = []
+    for skip in ("NONKEY", "NONREF"):
+        with _opened(source) as container:
+            container.streams.video[0].codec_context.skip_frame = skip
+            kept, gap = _compare(container)
+        if gap <= _KEYFRAMES_S:
+            break
+    if not kept:
+        raise ImageError("corrupt", "no frame of the video can be decoded; restore it from its source")
+    return kept
+
+
+def _compare(container: InputContainer) -> tuple[list[float], float]:
+    """Times of the frames to keep, and the most seconds between two that were decoded."""
+    kept, shown, gap, before, sampled = [], None, 0.0, 0.0, -_EVERY_S
+    for time, frame in _frames(container):
+        gap, before = max(gap, time - before), time
+        if time < sampled + _EVERY_S - _ROUNDED_S:
+            continue
+        sampled = time
+        small = frame.reformat(_SMALL, _SMALL, "rgb24", interpolation="AREA").to_image()
+        if shown is None or _difference(small, shown) > _DIFFERENT:
+            kept.append(round(time, 3))
+            shown = small
+    return kept, max(gap, (container.duration or 0) / 1e6 - before)
+
+
+def _difference(one: Image.Image, other: Image.Image) -> float:
+    return sum(ImageStat.Stat(ImageChops.difference(one, other)).mean) / 3
+
+
+def _frames(container: InputContainer) -> Iterator[tuple[float, av.VideoFrame]]:
+    """Frames with their seconds; a damaged packet costs only what hangs on it."""
+    import av
+
+    for packet in container.demux(container.streams.video[0]):
+        with suppress(av.InvalidDataError):
+            for frame in packet.decode():
+                if frame.pts is not None and frame.pts >= 0:
+                    yield frame.time, frame
+
+
+def _frame(source: _Remote, wanted: float) -> bytes:
+    """The first frame from this time on, as a JPEG."""
+    with _opened(source) as container:
+        container.seek(int((wanted + _ROUNDED_S) * 1e6))
+        for time, frame in _frames(container):
+            if time >= wanted - _ROUNDED_S:
+                image, target = frame.to_image(), io.BytesIO()
+                turned = image.rotate(frame.rotation, expand=True) if frame.rotation else image
+                turned.save(target, "JPEG", quality=95)
+                return target.getvalue()
+    raise ImageError("no_such_frame", f"the video has no frame from {wanted:g} s on")

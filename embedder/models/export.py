@@ -3,7 +3,6 @@
 import json
 import shutil
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,11 @@ from transformers import PreTrainedModel
 from embedder.errors import ModelError
 from embedder.models.checkpoint import Checkpoint, Preprocessing
 from embedder.models.clip import image_features
-from embedder.models.converted import LEAST_AGREEMENT, LEAST_GAIN, run_of
+from embedder.models.converted import LEAST_AGREEMENT, LEAST_GAIN
 from embedder.models.loading import is_siglip, load_tokenizer, load_weights, tokenizing
-from embedder.models.quantize import to_int8
+from embedder.models.quantize import compare, to_int8
 
 _PICTURES = 16
-_PASS = 4  # pictures in a pass: their time is measured by the way
 _TEXTS = (
     "a photo of a cat",
     "two dogs running on a beach",
@@ -88,7 +86,7 @@ def export(checkpoint: Checkpoint, folder: Path, wanted: str) -> None:
     for name, graph in floats.items():
         _save(to_int8(graph), folder / "int8" / f"{name}.onnx")
         _save(graph, folder / "fp32" / f"{name}.onnx")
-    compared = {name: _compare(folder, name, rows) for name, (_, rows) in towers.items()}
+    compared = {name: compare(folder, name, rows) for name, (_, rows) in towers.items()}
     agreement, gain = min(cosine for cosine, _ in compared.values()), compared["image"][1]
     faster = agreement >= LEAST_AGREEMENT and gain >= LEAST_GAIN
     kept, left = ("int8", "fp32") if wanted == "int8" or faster else ("fp32", "int8")
@@ -113,24 +111,6 @@ def _save(graph: onnx.ModelProto, path: Path) -> None:
     """The weights go to a file beside it, for one holds at most 2 GiB, and out of `graph`."""
     path.parent.mkdir(exist_ok=True)
     onnx.save(graph, path, save_as_external_data=True, location=f"{path.stem}.weights")
-
-
-def _compare(folder: Path, name: str, rows: NDArray[Any]) -> tuple[float, float]:
-    """The lowest cosine between the vectors of int8 and of float32, and how many times as fast int8 is."""
-    runs = [run_of(folder / precision / f"{name}.onnx", None) for precision in ("fp32", "int8")]
-    seconds: list[list[float]] = [[], []]
-    vectors: list[list[NDArray[np.float32]]] = [[], []]
-    for start in range(0, len(rows), _PASS):
-        for which, run in enumerate(runs):  # one after the other: what else the machine does slows both
-            begun = time.perf_counter()
-            vectors[which].append(run(rows[start : start + _PASS]))
-            seconds[which].append(time.perf_counter() - begun)
-    expected, got = (_unit(np.concatenate(parts)) for parts in vectors)
-    return float((expected * got).sum(axis=1).min()), min(seconds[0]) / min(seconds[1])
-
-
-def _unit(rows: NDArray[np.float32]) -> NDArray[np.float32]:
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)  # type: ignore[no-any-return]
 
 
 def _pictures(side: int) -> NDArray[np.uint8]:

@@ -1,7 +1,9 @@
-"""An ONNX graph whose matrix products are of 8-bit integers."""
+"""An ONNX graph whose matrix products are of 8-bit integers, and how it compares with that of floats."""
 
+import time
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,8 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
+from embedder.models.converted import run_of
+
 _CONSTANTS: dict[str, NDArray[Any]] = {
     "int8_levels": np.array(127, np.float32),
     "int8_one": np.array(1, np.float32),
@@ -17,6 +21,7 @@ _CONSTANTS: dict[str, NDArray[Any]] = {
     "int8_least": np.array(1e-9, np.float32),
     "int8_columns": np.array([-1], np.int64),
 }
+_PASS = 4  # rows in a pass: their time is measured by the way
 _PROBED = 64  # rows, columns and depth of a product that shows whether sums saturate
 
 
@@ -64,6 +69,20 @@ def to_int8(model: onnx.ModelProto) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
 
 
+def compare(folder: Path, name: str, rows: NDArray[Any]) -> tuple[float, float]:
+    """The lowest cosine between the vectors of int8 and of float32, and how many times as fast int8 is."""
+    runs = [run_of(folder / precision / f"{name}.onnx", None) for precision in ("fp32", "int8")]
+    seconds: list[list[float]] = [[], []]
+    vectors: list[list[NDArray[np.float32]]] = [[], []]
+    for start in range(0, len(rows), _PASS):
+        for which, run in enumerate(runs):  # one after the other: what else the machine does slows both
+            begun = time.perf_counter()
+            vectors[which].append(run(rows[start : start + _PASS]))
+            seconds[which].append(time.perf_counter() - begun)
+    expected, got = (_unit(np.concatenate(parts)) for parts in vectors)
+    return float((expected * got).sum(axis=1).min()), min(seconds[0]) / min(seconds[1])
+
+
 def _rounding(name: str) -> Iterator[NodeProto]:
     """uint8 about 128, as processors multiply an unsigned with a signed one; `{name}_most` is each row's largest."""
     yield helper.make_node("Abs", [name], [f"{name}_abs"])
@@ -98,3 +117,7 @@ def _signed_is_exact() -> bool:
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     (found,) = session.run(None, {"x": np.full(shape, 255, np.uint8)})
     return bool((found == 255 * 127 * _PROBED).all())
+
+
+def _unit(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)  # type: ignore[no-any-return]

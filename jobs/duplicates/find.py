@@ -1,7 +1,7 @@
 """Finds duplicates of each kind: by content hashes, by pixels where vectors propose pairs, and by vectors alone."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -14,6 +14,7 @@ from index.analysis.duplicates import near_duplicates, nearest_pairs
 from index.collection.rows import text_array
 from index.search import Searcher
 from index.segments.segmented_index import SegmentedIndex
+from jobs.duplicates.preference import preference, reason
 from jobs.duplicates.same_picture import MAX_DIFFERENCE, compare
 
 _ON_PIXELS: Final = frozenset({"identical_pixels", "re_encoded", "cropped"})
@@ -24,11 +25,6 @@ _MIN_SCORE: Final = 0.9
 _ROWS: Final = 16_384  # whose hashes are read at a time
 _PICTURES: Final = 512  # whose files are read at a time
 
-_REASONS: Final = ("more pixels", "lossless format", "larger file", "has EXIF", "older file", "first by name")
-_LOSSLESS: Final = frozenset({"png", "gif", "bmp", "tiff", "raw"})
-_NO_DATE: Final = datetime.max.replace(tzinfo=UTC)
-
-Preference = tuple[Any, ...]
 ReadSignatures = Callable[[Sequence[dict[str, Any]]], Sequence[Signature | str]]
 Progress = Callable[[str, int, int], None]
 
@@ -226,22 +222,3 @@ def _batches(components: Iterable[list[_Picture]]) -> Iterator[list[_Picture]]:
             batch = []
     if batch:
         yield batch
-
-
-def preference(facts: Mapping[str, Any]) -> Preference:
-    """The lowest is the best to keep. `facts` are a row's columns; `lossless` and `exif` if the file was read."""
-    lossless = facts.get("lossless")
-    return (
-        -(facts["width"] or 0) * (facts["height"] or 0),
-        not (facts["format"] in _LOSSLESS if lossless is None else lossless),
-        -(facts["size"] or 0),
-        not facts.get("exif"),
-        facts["modified"] or _NO_DATE,
-        facts["image_id"],
-    )
-
-
-def reason(kept: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """Why the one is kept and not the other: the first in which they differ."""
-    pairs = zip(_REASONS, preference(kept), preference(other), strict=True)
-    return next(name for name, one, two in pairs if one != two)

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from embedder.errors import ImageError, Rejected
-from embedder.fetch import Fetcher, video_frames
+from embedder.fetch import Fetcher, video_process
 from index.storage.picture_reader import PictureReader
 from jobs.errors import SourceError
 from jobs.file_extensions import checked_extensions
@@ -130,7 +130,7 @@ def test_frames_that_are_not_there(clip: Path, part: str, reason: str) -> None:
 
 
 def test_a_video_is_stopped_at_the_deadline(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(video_frames, "_FRAME_S", 0.001)
+    monkeypatch.setattr(video_process, "_FRAME_S", 0.001)
     fetcher = Fetcher()
     with pytest.raises(ImageError) as caught:
         fetcher.fetch(f"{clip}#t=3")

@@ -1,0 +1,56 @@
+"""Frames of videos, decoded in processes that are limited like those of pictures.
+
+`embedder.fetch.video_frames` is their side. It opens no file: it asks for the parts of the video that it needs, which
+come from a folder or a bucket alike.
+"""
+
+import os
+import sys
+import weakref
+from functools import partial
+from typing import Any, Final
+
+from embedder.errors import FetchError
+from embedder.fetch.files import Files
+from embedder.fetch.uris import FrameAt, shown
+from embedder.images.decoder_pool import Lane, kill_all
+from embedder.images.decoder_process import DecodeProcess
+
+_MEMORY: Final = 2**30
+"""A decoder keeps up to twenty pictures, each of 12 MB with 4K."""
+_FRAME_S: Final = 60.0
+_VIDEO_S: Final = 1800.0
+_NICENESS: Final = 10
+
+
+class VideoFrames:
+    """Reads frames of videos; processes start when first needed, one for each core at most. Thread-safe."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        started: set[DecodeProcess] = set()
+        make = partial(DecodeProcess, _MEMORY, _NICENESS, "embedder.fetch.video_frames")
+        self._lane = Lane(os.cpu_count() or 1, sys.maxsize, make, started)
+        weakref.finalize(self, kill_all, started)
+
+    def read(self, uri: str, part: FrameAt) -> bytes:
+        """A frame, upright, as a JPEG; raises FetchError and ImageError."""
+        return self._ask(uri, {"time": part.time, "wall_s": _FRAME_S})[1]
+
+    def times(self, uri: str) -> list[float]:
+        """Seconds of the frames that differ from the one before, see `video_frames.find_times`; raises as `read`."""
+        times: list[float] = self._ask(uri, {"wall_s": _VIDEO_S})[0]["times"]
+        return times
+
+    def _ask(self, uri: str, task: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        with self._files.open(uri) as file:
+
+            def read(at: int, count: int) -> bytes:
+                try:
+                    file.seek(at)
+                    return bytes(file.read(count))
+                except OSError as error:  # which would look like the end of the process
+                    raise FetchError("read_failed", f"{shown(uri)}: {error}", retryable=True) from error
+
+            task = {**task, "size": int(file.size()), "cpu_s": 0}
+            return self._lane.ask(task, b"", lambda: True, float("inf"), read)

@@ -1,0 +1,30 @@
+"""Which picture of a group of duplicates is kept, and why."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+_REASONS: Final = ("more pixels", "lossless format", "larger file", "has EXIF", "older file", "first by name")
+_LOSSLESS: Final = frozenset({"png", "gif", "bmp", "tiff", "raw"})
+_NO_DATE: Final = datetime.max.replace(tzinfo=UTC)
+
+Preference = tuple[Any, ...]
+
+
+def preference(facts: Mapping[str, Any]) -> Preference:
+    """The lowest is the best to keep. `facts` are a row's columns; `lossless` and `exif` if the file was read."""
+    lossless = facts.get("lossless")
+    return (
+        -(facts["width"] or 0) * (facts["height"] or 0),
+        not (facts["format"] in _LOSSLESS if lossless is None else lossless),
+        -(facts["size"] or 0),
+        not facts.get("exif"),
+        facts["modified"] or _NO_DATE,
+        facts["image_id"],
+    )
+
+
+def reason(kept: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """Why the one is kept and not the other: the first in which they differ."""
+    pairs = zip(_REASONS, preference(kept), preference(other), strict=True)
+    return next(name for name, one, two in pairs if one != two)
