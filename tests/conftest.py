@@ -11,6 +11,7 @@ import pytest
 from _pytest.nodeid import NodeId
 
 if TYPE_CHECKING:
+    from index.collection import Collection
     from tests.support.collections.s3_server import Bucket
 
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
@@ -84,6 +85,14 @@ def cluster(serve_port: int) -> Iterator[int]:
         serve.delete(APP_NAME)
 
 
+@pytest.fixture
+def collection(tmp_path: Path) -> "Collection":
+    """An empty one."""
+    from index.collection import Collection
+
+    return Collection.create_or_open(str(tmp_path / "collection"))
+
+
 @pytest.fixture(scope="session")
 def s3() -> Iterator[str]:
     """host:port of an S3 server on loopback."""
@@ -104,3 +113,10 @@ def bucket(s3: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> "Bucket"
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("LIKENESS_CACHE_DIR", str(new_cache(tmp_path)))
     return new_bucket(s3)
+
+
+@pytest.fixture
+def store(bucket: "Bucket", monkeypatch: pytest.MonkeyPatch) -> "Bucket":
+    """A bucket whose server the environment names."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.endpoint)
+    return bucket

@@ -6,8 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fastapi.testclient import TestClient
 
+from api.http.app import create_app
 from api.observe.log import JsonLines, TextLines
+from api.search.service import SearchService
 from embedder.fake import FakeEmbedder
 from index.collection import Collection
 from index.search import Searcher
@@ -25,6 +28,13 @@ def collection(tmp_path: Path) -> Collection:
     """The plain pictures, with the fake model, for this test alone."""
     make_collection(tmp_path / "collection", PLAIN, FakeEmbedder())
     return Collection.open(str(tmp_path / "collection"))
+
+
+@pytest.fixture
+def client(service: SearchService) -> Iterator[TestClient]:
+    """Of an app with the service that the test's file makes."""
+    with TestClient(create_app(service)) as client:
+        yield client
 
 
 @pytest.fixture

@@ -1,13 +1,11 @@
-"""What tests of several rooms of jobs take: the command line, a collection, a bucket, a second model."""
+"""What tests of several rooms of jobs take: the command line, pictures, a second model."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 
-from index.collection import Collection
-from tests.support.collections.s3_server import Bucket
+from jobs.demo.gallery import Gallery, make_gallery
 from tests.support.command_line import Run, command_line
 from tests.support.pictures.tiny_checkpoints import save_siglip
 
@@ -24,17 +22,10 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     return command_line(monkeypatch, capsys)
 
 
-@pytest.fixture
-def collection(tmp_path: Path) -> Collection:
-    """An empty one."""
-    return Collection.create_or_open(str(tmp_path / "collection"))
-
-
-@pytest.fixture
-def store(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Bucket:
-    """A bucket whose server the environment names."""
-    monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.endpoint)
-    return bucket
+@pytest.fixture(scope="session")
+def gallery(tmp_path_factory: pytest.TempPathFactory) -> Gallery:
+    """Sixty pictures, twenty of them broken; nobody changes them."""
+    return make_gallery(tmp_path_factory.mktemp("gallery"), count=60, broken=20)
 
 
 @pytest.fixture(scope="session")

@@ -197,14 +197,10 @@ def test_each_key_has_its_own_rate(service: SearchService, keys: Keys) -> None:
     assert search_star(client).status_code == 401
 
 
-def test_reading_costs_little(service: SearchService) -> None:
+@pytest.mark.parametrize(("path", "times"), [("/picture?id=red.png", 10), ("/search?id=red.png", 1)])
+def test_reading_costs_little_and_a_search_in_an_address_is_one(service: SearchService, path: str, times: int) -> None:
     client = on_this_machine(create_app(service, access=Access(rate_limit_per_minute=1)))
-    assert [client.get("/picture?id=red.png").status_code for _ in range(11)] == [200] * 10 + [429]
-
-
-def test_a_search_in_an_address_is_counted_as_a_search(service: SearchService) -> None:
-    client = on_this_machine(create_app(service, access=Access(rate_limit_per_minute=1)))
-    assert [client.get("/search?id=red.png").status_code for _ in range(2)] == [200, 429]
+    assert [client.get(path).status_code for _ in range(times + 1)] == [200] * times + [429]
 
 
 @pytest.mark.parametrize(("host", "at"), [("127.0.0.1", "127.0.0.1"), ("::", "127.0.0.1"), ("::", "[::1]")])

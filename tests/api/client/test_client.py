@@ -38,7 +38,6 @@ from api.settings import Access
 from benchmarks.common.servers import eventually
 from embedder.fake import FakeEmbedder
 from embedder.identity import ModelIdentity
-from index.build.build_index import build_index
 from index.collection import Collection
 from tests.support.collections.small_collection import PLAIN, add_pictures, followed_service, make_collection, png
 from tests.support.pictures.sample_images import rotated
@@ -527,7 +526,6 @@ def test_keys_open_what_their_scopes_say(service: SearchService, tmp_path: Path)
 def test_versions_are_switched(served: LikenessClient, collection: Collection) -> None:
     """Last: the collection has a second version from here on."""
     add_pictures(collection, {"new.png": png((7, 7, 7))}, FakeEmbedder())
-    build_index(collection)
     assert [version["version"] for version in served.versions()] == ["000001", "000002"]
     assert served.promote("000002")["serving"] == "000002"
     details = served.index()

@@ -34,7 +34,6 @@ from benchmarks.common.models import save_small_clip
 from benchmarks.common.servers import free_port
 from embedder.fake import FakeEmbedder
 from embedder.models.clip import ClipEmbedder
-from index.build.build_index import build_index
 from index.collection import Collection
 from index.collection.records import ModelRecord
 from index.errors import EmptyCollectionError, NotACollectionError
@@ -173,7 +172,6 @@ def test_a_new_model_is_loaded_from_where_the_index_says(tmp_path: Path) -> None
 
     embedder = ClipEmbedder.load(second, device="cpu")
     add_pictures(collection, PLAIN, embedder)
-    build_index(collection)
     service.live.refresh()
     answer = service.search(Query(parts=(Part(data=PLAIN["blue.png"]),), k=1))
     assert (answer.version, answer.model) == ("000002", embedder.identity)
@@ -341,7 +339,6 @@ def test_replicas_get_the_collections_address_with_its_credentials(bucket: Bucke
     address = bucket.address("c", credentials="key:secret@")
     collection = Collection.create_or_open(address)
     add_pictures(collection, {"red.png": png(COLOURS["red.png"])}, FakeEmbedder())
-    build_index(collection)
     bound: Any = application({"collection": address, "allow_remote": True})._bound_deployment
     assert bound.init_args[0].collection == address
     assert "secret" not in collection.location

@@ -20,7 +20,6 @@ from api.settings import ServeSettings
 from benchmarks.common.servers import eventually
 from embedder.errors import ModelError
 from embedder.fake import FakeEmbedder
-from index.build.build_index import build_index
 from index.collection import Collection
 from index.collection.records import ModelRecord
 from jobs.embedding.model_source import model_record
@@ -66,7 +65,6 @@ def test_a_replica_begins_with_the_live_model_or_embeds_with_the_one_that_is_sti
     vectors = asyncio.run(begun.embed(RECORDS[32], ["star"]))
     np.testing.assert_array_equal(vectors, FakeEmbedder().embed_texts(["star"]))
     add_pictures(collection, PLAIN, FakeEmbedder(side=64))
-    build_index(collection)
     asyncio.run(replica(collection, load).describe(RECORDS[64]))
     assert load.loaded == [32, 64]
 

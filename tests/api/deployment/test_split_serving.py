@@ -22,7 +22,6 @@ from api.http.app import create_app
 from api.local import running
 from api.settings import Replicas, ServeSettings
 from embedder.fake import FakeEmbedder
-from index.build.build_index import build_index
 from index.collection import Collection
 from jobs.cli.serve import serve as serve_command
 from jobs.errors import UsageError
@@ -224,7 +223,6 @@ def _models_change_together(client: httpx.Client, collection: Collection) -> Non
     asking = threading.Thread(target=ask)
     asking.start()
     add_pictures(collection, PLAIN, new)
-    build_index(collection)
     deadline = time.monotonic() + 30
     while ("000002", new.identity.fingerprint) not in seen and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -22,6 +22,7 @@ from index.collection import Collection
 from jobs.cli.options import console
 from jobs.demo.collection import embed_here
 from tests.support.command_line import command_line
+from tests.support.pictures.sample_images import encode
 from tests.support.pictures.scenes import write_scenes
 from tests.support.servers.browser import chromium
 
@@ -46,9 +47,7 @@ def url(collection: Collection) -> Iterator[str]:
 def query(collection: Collection) -> bytes:
     """The lower right part of a scene."""
     image = Image.open(Path(collection.location).parent / "pictures" / FOUND)
-    target = io.BytesIO()
-    image.crop((115, 115, 256, 256)).save(target, "PNG")
-    return target.getvalue()
+    return encode(image.crop((115, 115, 256, 256)), "png")
 
 
 def test_every_way_tells_the_box(

@@ -38,12 +38,6 @@ def service(searcher: Searcher) -> Iterator[SearchService]:
         )
 
 
-@pytest.fixture
-def client(service: SearchService) -> Iterator[TestClient]:
-    with TestClient(create_app(service)) as client:
-        yield client
-
-
 def upload(client: TestClient, data: bytes) -> Any:
     return client.post("/search", files={"image": ("picture", data)})
 
@@ -91,12 +85,23 @@ def test_mend_14_queries_have_a_lower_limit_of_pixels_than_pictures_of_the_colle
         assert (answer.status_code, answer.json()["reason"]) == (422, reason)
 
 
+async def sent_by(app: Any, receive: Any, method: str, timeout_s: float = 60) -> list[MutableMapping[str, Any]]:
+    """The messages of an app that one request at a time gets to, for so long."""
+    sent: list[MutableMapping[str, Any]] = []
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": method, "path": "/search", "headers": []}
+    await ConcurrencyLimit(app, 1, timeout_s, Slots(1, "searches"))(scope, receive, send)
+    return sent
+
+
 @pytest.mark.parametrize("method", ["POST", "GET"])
 @pytest.mark.parametrize("leaves", [True, False])
 def test_mend_13_work_is_told_when_nobody_waits_for_it(leaves: bool, method: str) -> None:
     """A caller who leaves, and one who was told that it took too long. The app reads no body of a GET."""
     awaited: list[bool] = []
-    sent: list[MutableMapping[str, Any]] = []
     messages = [{"type": "http.request", "body": b""}]
 
     async def app(_: Any, receive: Any, __: Any) -> None:
@@ -113,18 +118,14 @@ def test_mend_13_work_is_told_when_nobody_waits_for_it(leaves: bool, method: str
         await asyncio.sleep(0.05 if leaves else 60)
         return {"type": "http.disconnect"}
 
-    async def send(message: MutableMapping[str, Any]) -> None:
-        sent.append(message)
-
-    async def ask() -> None:
-        scope = {"type": "http", "method": method, "path": "/search", "headers": []}
-        bound = ConcurrencyLimit(app, 1, 60 if leaves else 0.05, Slots(1, "searches"))
+    async def ask() -> list[MutableMapping[str, Any]]:
         with taking_notes("one"):
-            await bound(scope, receive, send)
+            sent = await sent_by(app, receive, method, 60 if leaves else 0.05)
         while len(awaited) < 2:
             await asyncio.sleep(0.01)
+        return sent
 
-    asyncio.run(asyncio.wait_for(ask(), 30))
+    sent = asyncio.run(asyncio.wait_for(ask(), 30))
     assert awaited == [True, False]
     assert [message.get("status") for message in sent if message["type"] == "http.response.start"] == (
         [] if leaves else [503]
@@ -132,7 +133,6 @@ def test_mend_13_work_is_told_when_nobody_waits_for_it(leaves: bool, method: str
 
 
 def test_a_connection_that_cannot_be_read_is_not_a_caller_who_has_left() -> None:
-    sent: list[MutableMapping[str, Any]] = []
     unread: list[dict[str, Any]] = []
 
     async def app(_: Any, __: Any, send: Any) -> None:
@@ -143,15 +143,12 @@ def test_a_connection_that_cannot_be_read_is_not_a_caller_who_has_left() -> None
     async def receive() -> MutableMapping[str, Any]:
         raise RuntimeError("the proxy is gone")
 
-    async def send(message: MutableMapping[str, Any]) -> None:
-        sent.append(message)
-
-    async def ask() -> None:
+    async def ask() -> list[MutableMapping[str, Any]]:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: unread.append(context))
-        scope = {"type": "http", "method": "GET", "path": "/picture", "headers": []}
-        await ConcurrencyLimit(app, 1, 60, Slots(1, "searches"))(scope, receive, send)
+        sent = await sent_by(app, receive, "GET")
         gc.collect()  # an exception that nobody has retrieved is reported when its task goes
+        return sent
 
-    asyncio.run(asyncio.wait_for(ask(), 30))
+    sent = asyncio.run(asyncio.wait_for(ask(), 30))
     assert [message.get("status", message.get("body")) for message in sent] == [200, b"here"]
     assert unread == []

@@ -19,7 +19,6 @@ from api.search.service import SearchService
 from api.settings import RequestLimits, ServeSettings
 from embedder.errors import UnsupportedInputError
 from embedder.fake import FakeEmbedder
-from index.build.build_index import build_index
 from index.collection import Collection
 from index.search import Searcher
 from tests.support.collections.small_collection import add_pictures, fake_service, make_collection, png
@@ -52,7 +51,6 @@ def service(secret: Path) -> SearchService:
     make_collection(location, {name: png((9, 9, n)) for n, name in enumerate(NAMES)}, embedder)
     collection = Collection.open(str(location))
     add_pictures(collection, {"d.png": png((200, 3, 4))}, embedder)
-    build_index(collection)
     manifest = location / "index" / "000001" / "manifest.json"
     manifest.write_bytes(manifest.read_bytes()[:-30])
     return fake_service(

@@ -49,6 +49,7 @@ def filtered(expression: object) -> dict[str, Any]:
         ({"url": "file:///x"}, "file:///x: expected a URL with http:// or https://, got file://"),
         ({"url": ""}, 'url: expected text that is not empty, got ""'),
         ({"text": 7}, "text: expected text, got 7"),
+        ({"text": [[0] * 50_000]}, "text: expected text, got [[" + "0, " * 25 + "0,…"),
         ({"text": "a", "k": 0}, f"{K}, got 0"),
         ({"text": "a", "k": 10**6}, f"{K}, got 1000000"),
         ({"text": "a", "k": None}, "k: expected a whole number, got null"),

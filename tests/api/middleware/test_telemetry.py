@@ -9,7 +9,6 @@ import pickle
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,6 @@ from api.search.service import SearchService
 from api.settings import Access
 from embedder.errors import FetchError
 from embedder.fake import FakeEmbedder
-from index.build.build_index import build_index
 from index.collection import Collection
 from tests.support.collections.small_collection import PLAIN, RecordingFetcher, add_pictures, followed_service, png
 from tests.support.paths import ROOT
@@ -55,12 +53,6 @@ def service(collection: Collection) -> SearchService:
     return followed_service(Path(collection.location), queries=pages)
 
 
-@pytest.fixture
-def client(service: SearchService) -> Iterator[TestClient]:
-    with TestClient(create_app(service)) as client:
-        yield client
-
-
 def broken(client: TestClient, **options: Any) -> Any:
     """The answer to a request that meets a defect."""
     return client.post("/search", json={"url": BROKEN_URL}, **options)
@@ -82,7 +74,6 @@ def measured(client: TestClient, name: str) -> dict[tuple[str, ...], float]:
 
 def grow(collection: Collection, name: str) -> None:
     add_pictures(collection, {name: png((5 * len(collection.runs()), 99, 50))}, FakeEmbedder())
-    build_index(collection)
 
 
 # Request ids

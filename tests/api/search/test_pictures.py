@@ -1,6 +1,5 @@
 """Pictures of the collection's rows: thumbnails are made once, and nothing is sent twice to who has it."""
 
-from collections.abc import Iterator
 from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
@@ -18,12 +17,11 @@ from api.search.query import Part, Query
 from api.search.service import SearchService, row_of_image
 from api.settings import ServeSettings
 from embedder.fake import FakeEmbedder
-from index.build.build_index import build_index
 from index.collection import Collection
 from index.collection.rows import row_schema
 from index.search import Searcher
 from jobs.embedding.model_source import model_record
-from tests.support.collections.hand_made import add_run
+from tests.support.collections.hand_made import add_version
 from tests.support.collections.small_collection import (
     COLOURS,
     RecordingFetcher,
@@ -43,12 +41,6 @@ def fetcher() -> RecordingFetcher:
 @pytest.fixture
 def service(searcher: Searcher, fetcher: RecordingFetcher) -> SearchService:
     return fake_service(searcher, pictures=fetcher)
-
-
-@pytest.fixture
-def client(service: SearchService) -> Iterator[TestClient]:
-    with TestClient(create_app(service)) as client:
-        yield client
 
 
 def row_of(service: SearchService, image_id: str) -> dict[str, Any]:
@@ -115,8 +107,7 @@ def test_mend_19_another_picture_than_was_embedded_is_not_sent(tmp_path: Path, q
     embedder = FakeEmbedder()
     row = embedded_row("a.png", "memory:a.png", mine, embedder) | {"content_hash": sha256(mine).hexdigest()}
     table = pa.Table.from_pylist([row], schema=row_schema(embedder.identity.dim, []))
-    add_run(collection, table, model=model_record(embedder.identity))
-    build_index(collection)
+    add_version(collection, table, model=model_record(embedder.identity))
     fetcher = RecordingFetcher({"memory:a.png": other})
     client = TestClient(create_app(fake_service(Searcher.open(collection), embedder=embedder, pictures=fetcher)))
     refused = client.get(f"/picture?id=a.png{query}")

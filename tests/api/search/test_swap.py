@@ -17,56 +17,35 @@ from api.search.engine import IndexSource
 from api.search.query import Part, Query
 from api.search.service import SearchService
 from benchmarks.common.servers import eventually
-from embedder.errors import ModelNotFoundError
 from embedder.fake import FakeEmbedder
 from embedder.protocol import Embedder
-from index.build.build_index import build_index
 from index.collection import Collection
-from index.collection.records import ModelRecord
 from index.search import Searcher
-from tests.support.collections.several import OtherFake
+from tests.support.collections.several import Loader, OtherFake
 from tests.support.collections.small_collection import COLOURS, add_pictures, fake_service, png
 from tests.support.servers.clients import on_this_machine
 
 RED = png(COLOURS["red.png"])
 
 
-class Models:
-    """Loads fakes by their fingerprints, and remembers which."""
-
-    def __init__(self) -> None:
-        self.known: dict[str, Embedder] = {}
-        self.loaded: list[str] = []
-        self.add(FakeEmbedder())
-
-    def add(self, embedder: Embedder) -> None:
-        self.known[embedder.identity.fingerprint] = embedder
-
-    def load(self, record: ModelRecord) -> Embedder:
-        self.loaded.append(record.fingerprint)
-        if record.fingerprint not in self.known:
-            raise ModelNotFoundError(f"there is no model {record.id!r}")
-        return self.known[record.fingerprint]
+@pytest.fixture
+def models() -> Loader:
+    return Loader(FakeEmbedder())
 
 
 @pytest.fixture
-def models() -> Models:
-    return Models()
-
-
-@pytest.fixture
-def other(models: Models) -> OtherFake:
+def other(models: Loader) -> OtherFake:
     """Another model, which can be loaded."""
     models.add(other := OtherFake())
     return other
 
 
 @pytest.fixture
-def service(collection: Collection, models: Models) -> SearchService:
+def service(collection: Collection, models: Loader) -> SearchService:
     return serving(collection, models)
 
 
-def serving(collection: Collection, models: Models, interval_s: float = 0.02, **more: Any) -> SearchService:
+def serving(collection: Collection, models: Loader, interval_s: float = 0.02, **more: Any) -> SearchService:
     source = IndexSource(collection=collection, load_model=models.load, interval_s=interval_s)
     return fake_service(Searcher.open(collection), source=source, **more)
 
@@ -77,10 +56,9 @@ def grow(collection: Collection, name: str, embedder: Embedder | None = None) ->
     known = map(str, collection.live_rows(["image_id"]).column("image_id").to_pylist() if embedder else [])
     again = {name: png(COLOURS.get(name, (9, 9, 9))) for name in known}
     add_pictures(collection, new | again, embedder or FakeEmbedder())
-    build_index(collection)
 
 
-def test_a_new_version_takes_over(service: SearchService, collection: Collection, models: Models) -> None:
+def test_a_new_version_takes_over(service: SearchService, collection: Collection, models: Loader) -> None:
     before = service.engine
     grow(collection, "new.png")
     assert service.search(Query(parts=(Part(data=RED),), k=10)).version == "000001"
@@ -93,7 +71,7 @@ def test_a_new_version_takes_over(service: SearchService, collection: Collection
 
 
 def test_a_new_model_takes_over_with_its_index_and_the_old_goes_with_the_last_request_that_holds_it(
-    service: SearchService, collection: Collection, models: Models, other: OtherFake
+    service: SearchService, collection: Collection, models: Loader, other: OtherFake
 ) -> None:
     held = service.engine
     engine, batcher = weakref.ref(held), weakref.ref(held.batcher)
@@ -141,7 +119,7 @@ def test_a_version_that_cannot_be_opened_is_reported_once_and_the_old_one_stays(
 
 
 def test_a_failed_version_is_tried_again_after_a_minute(
-    service: SearchService, collection: Collection, models: Models, monkeypatch: pytest.MonkeyPatch
+    service: SearchService, collection: Collection, models: Loader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = OtherFake()
     grow(collection, "new.png", other)
@@ -243,7 +221,7 @@ def is_ready(client: TestClient) -> bool:
 
 
 def test_a_swap_makes_a_server_ready_that_failed_to_warm_up(
-    collection: Collection, models: Models, other: OtherFake
+    collection: Collection, models: Loader, other: OtherFake
 ) -> None:
     with on_this_machine(create_app(serving(collection, models, embedder=Ailing()))) as client:
         assert not is_ready(client)
@@ -253,7 +231,7 @@ def test_a_swap_makes_a_server_ready_that_failed_to_warm_up(
 
 
 def test_a_server_that_failed_to_warm_up_is_ready_though_current_cannot_be_served(
-    collection: Collection, models: Models
+    collection: Collection, models: Loader
 ) -> None:
     service = serving(collection, models, embedder=(embedder := Ailing()))
     grow(collection, "new.png")
@@ -268,7 +246,7 @@ def test_a_server_that_failed_to_warm_up_is_ready_though_current_cannot_be_serve
 
 
 def test_a_server_whose_embedders_are_gone_is_not_ready_until_they_are_back(
-    collection: Collection, models: Models, caplog: pytest.LogCaptureFixture
+    collection: Collection, models: Loader, caplog: pytest.LogCaptureFixture
 ) -> None:
     embedder = Ailing()
     embedder.is_well = True
@@ -308,7 +286,7 @@ def test_what_a_model_that_was_replaced_does_not_answer_says_nothing_of_the_new_
 # Over HTTP
 
 
-def test_versions_are_listed_promoted_and_rolled_back(collection: Collection, models: Models) -> None:
+def test_versions_are_listed_promoted_and_rolled_back(collection: Collection, models: Loader) -> None:
     grow(collection, "2.png")
     grow(collection, "3.png")
     service = serving(collection, models, interval_s=60)

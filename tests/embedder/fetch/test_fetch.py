@@ -193,13 +193,6 @@ def test_cells_without_a_picture_have_a_reason(cell: str, reason: str, tmp_path:
 # Object stores
 
 
-@pytest.fixture
-def store(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Bucket:
-    """A bucket whose server the environment names."""
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", bucket.endpoint)
-    return bucket
-
-
 @pytest.mark.parametrize("key", ["a.jpg", "deep/er/b c#d%20?é.png"])
 def test_objects_are_read_whole_and_in_part(key: str, store: Bucket) -> None:
     store.put(key, PICTURE)

@@ -273,9 +273,3 @@ def test_mend_14_a_picture_converted_in_strips_has_the_same_pixels(
     monkeypatch.setattr(pixel_modes, "_STRIP_PIXELS", 300 * 7)
     strips = pixel_modes.resized_rgb(image, (64, 48), Image.Resampling.BICUBIC, box=box)
     np.testing.assert_array_equal(np.asarray(strips), np.asarray(whole))
-
-
-def test_a_decoders_process_starts_without_numpy() -> None:
-    """It would take half of the start, which a night of few changed pictures waits for."""
-    code = "import sys, embedder.images.decoder_worker; sys.exit('numpy' in sys.modules)"
-    assert python("-c", code).returncode == 0

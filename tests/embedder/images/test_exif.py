@@ -14,6 +14,7 @@ from embedder.images import CropSpec
 from embedder.images.decoder_pool import DecodePool
 from embedder.images.exif import read_exif
 from tests.support.pictures.exif import with_exif
+from tests.support.pictures.sample_images import encode
 
 BERLIN: dict[int, Any] = {GPS.GPSLatitudeRef: "N", GPS.GPSLatitude: (52.0, 31.0, 12.0)}
 BERLIN |= {GPS.GPSLongitudeRef: "E", GPS.GPSLongitude: (13.0, 24.0, 18.0)}
@@ -77,15 +78,12 @@ def test_hostile_exif_costs_no_picture() -> None:
     pool, crop = DecodePool(1), CropSpec(side=32, shortest_edge=32)
     try:
         for name, exif in hostile().items():
-            target = io.BytesIO()
-            Image.new("RGB", (40, 40), "red").save(target, "JPEG", exif=exif)
-            decoded = pool.decode(target.getvalue(), crop, exif=True)
+            decoded = pool.decode(encode(Image.new("RGB", (40, 40), "red"), "jpeg", exif=exif), crop, exif=True)
             assert (decoded.width, decoded.format) == (40, "jpeg"), name
             assert decoded.exif.keys() <= {"exif_camera"}, name
         large = Image.Exif()
         large[Base.Make] = "x" * 2**21
-        target = io.BytesIO()
-        Image.new("RGB", (40, 40), "red").save(target, "WEBP", exif=large.tobytes())
-        assert pool.decode(target.getvalue(), crop, exif=True).exif == {}  # over a mebibyte
+        file = encode(Image.new("RGB", (40, 40), "red"), "webp", exif=large.tobytes())
+        assert pool.decode(file, crop, exif=True).exif == {}  # over a mebibyte
     finally:
         pool.close()

@@ -7,11 +7,10 @@ import pyarrow as pa
 import pytest
 
 from index.analysis.compare import changes, shared_neighbours
-from index.build.build_index import build_index
 from index.collection import Collection
 from index.errors import QueryError
 from index.search import Searcher
-from tests.support.collections.hand_made import DIM, add_run, rows
+from tests.support.collections.hand_made import DIM, add_version, rows
 
 
 def indexed(
@@ -23,8 +22,7 @@ def indexed(
     radians = np.radians(list(angles.values()))
     vectors[:, 0], vectors[:, 1] = np.cos(radians), np.sin(radians)
     table = rows(list(angles), vectors, metadata={"content_hash": pa.array([hashes[name] for name in angles])})
-    add_run(collection, table, deletes=deletes)
-    build_index(collection)
+    add_version(collection, table, deletes=deletes)
     return collection
 
 

@@ -10,12 +10,11 @@ import pytest
 
 from index.analysis import duplicates
 from index.analysis.duplicates import DuplicateGroup, near_duplicates
-from index.build.build_index import build_index
 from index.collection import Collection
 from index.collection.records import IndexSettings
 from index.errors import QueryError
 from index.search import Searcher
-from tests.support.collections.hand_made import add_run, rows, searcher_of, unit_vectors
+from tests.support.collections.hand_made import add_version, rows, searcher_of, unit_vectors
 
 
 def indexed(folder: Path, vectors: Mapping[str, npt.NDArray[Any]], segment_rows: int = 10_000) -> Searcher:
@@ -79,8 +78,7 @@ def test_what_was_replaced_or_deleted_is_in_no_group(tmp_path: Path) -> None:
     gone = [f"{number:04d}" for number in range(0, 400, 9)]
     anew = dict(zip([f"{number:04d}" for number in range(5, 400, 9)], unit_vectors(44, seed=8), strict=True))
     collection = Collection.open(str(tmp_path))
-    add_run(collection, rows(list(anew), np.array(list(anew.values()))), deletes=gone)
-    build_index(collection)
+    add_version(collection, rows(list(anew), np.array(list(anew.values()))), deletes=gone)
     searcher = Searcher.open(collection)
     assert searcher.segments.ntotal > searcher.ntotal == 355
     left = {image_id: vector for image_id, vector in {**vectors, **anew}.items() if image_id not in gone}

@@ -10,13 +10,12 @@ import pytest
 
 from index.analysis.evaluation import Estimate, LabelledImages, evaluate, labels_of, sample_queries
 from index.analysis.neighbourhoods import label_votes, neighbourhoods
-from index.build.build_index import build_index
 from index.collection import Collection
 from index.collection.records import IndexSettings
 from index.errors import QueryError
 from index.search import Searcher
 from jobs.demo.collection import make_demo_collection
-from tests.support.collections.hand_made import add_run, rows, unit_vectors
+from tests.support.collections.hand_made import add_version, rows, unit_vectors
 
 COUNT = 400
 LABELS = [None if n % 17 == 0 else "only one" if n == 1 else "abc"[n % 3] for n in range(COUNT)]
@@ -29,10 +28,8 @@ def labelled(folder: Path, seed: int, settings: IndexSettings | None = None) -> 
     vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
     table = rows([f"{n:03}" for n in range(COUNT)], vectors, metadata={"kind": pa.array(LABELS, pa.string())})
     collection = Collection.create_or_open(str(folder))
-    add_run(collection, table.slice(0, 300))
-    build_index(collection, settings)
-    add_run(collection, table.slice(300), deletes=["005"])
-    build_index(collection, settings)
+    add_version(collection, table.slice(0, 300), settings=settings)
+    add_version(collection, table.slice(300), deletes=["005"], settings=settings)
     return Searcher.open(collection)
 
 
@@ -101,8 +98,7 @@ def test_columns_without_labels_are_refused(tmp_path: Path) -> None:
 def test_blank_cells_and_nan_are_no_labels(tmp_path: Path) -> None:
     collection = Collection.create_or_open(str(tmp_path))
     metadata = {"kind": pa.array(["a", "", " ", None]), "number": pa.array([1.5, math.nan, None, 0.0])}
-    add_run(collection, rows(list("abcd"), unit_vectors(4, seed=1), metadata=metadata))
-    build_index(collection)
+    add_version(collection, rows(list("abcd"), unit_vectors(4, seed=1), metadata=metadata))
     searcher = Searcher.open(collection)
     found = {
         name: labels_of(searcher, searcher.segments.live_positions(), name).tolist() for name in ("kind", "number")

@@ -33,7 +33,7 @@ from jobs.embedding.report import Report
 from jobs.planning.plan import written_files
 from jobs.planning.rejects import list_rejects
 from jobs.schedule.history import HistoryEntry, last_entries, read_output, save, save_output
-from tests.support.collections.hand_made import MODEL, add_run, rows, unit_vectors
+from tests.support.collections.hand_made import MODEL, add_run, add_version, rows, unit_vectors
 
 IDS = [f"{number:03d}" for number in range(300)]
 LIVE = "000004"
@@ -56,10 +56,8 @@ def make(folder: Path) -> Collection:
         rows(IDS[150:], vectors[150:], rejected={"bad": "corrupt"}),
     )
     build_index(collection, SETTINGS)
-    add_run(collection, rows(["new-1", "007"], unit_vectors(2, seed=1)), deletes=["003", "200"])
-    build_index(collection)
-    add_run(collection, rows(["new-2"], unit_vectors(1, seed=2)))
-    build_index(collection)
+    add_version(collection, rows(["new-1", "007"], unit_vectors(2, seed=1)), deletes=["003", "200"])
+    add_version(collection, rows(["new-2"], unit_vectors(1, seed=2)))
     rollback(collection)
     add_run(collection, rows(["new-3", "008"], unit_vectors(2, seed=3)), deletes=["new-2"])
     assert build_index(collection).version == LIVE

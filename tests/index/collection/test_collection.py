@@ -22,11 +22,6 @@ from tests.support.collections.hand_made import DIM, MODEL, add_run, rows, unit_
 from tests.support.processes import python
 
 
-@pytest.fixture
-def collection(tmp_path: Path) -> Collection:
-    return Collection.create_or_open(str(tmp_path / "collection"))
-
-
 def live_ids(collection: Collection) -> list[Any]:
     return collection.live_rows(["image_id"]).column("image_id").to_pylist()
 

@@ -21,7 +21,7 @@ from index.collection.layout import LEASE
 from index.collection.lease import TTL, LeaseRecord
 from index.errors import CollectionError, LeaseHeldError, LeaseLostError
 from index.storage import Storage
-from tests.support.collections.hand_made import add_run, rows, unit_vectors
+from tests.support.collections.hand_made import add_run, add_version, rows, unit_vectors
 from tests.support.collections.s3_server import Bucket
 from tests.support.processes import python
 
@@ -29,10 +29,10 @@ SHORT = timedelta(seconds=1.2)
 
 
 @pytest.fixture(params=["folder", "bucket"])
-def collection(request: pytest.FixtureRequest, tmp_path: Path) -> Collection:
+def collection(request: pytest.FixtureRequest, collection: Collection) -> Collection:
     """An empty collection, in a folder and in a bucket."""
     if request.param == "folder":
-        return Collection.create_or_open(str(tmp_path / "collection"))
+        return collection
     return Collection.create_or_open(request.getfixturevalue("bucket").address("collection"))
 
 
@@ -129,8 +129,7 @@ def test_it_is_renewed_while_it_is_held(collection: Collection) -> None:
 
 
 def test_a_writer_that_lost_its_lease_commits_nothing(collection: Collection) -> None:
-    add_run(collection, rows(list("abc"), unit_vectors(3)))
-    build_index(collection)
+    add_version(collection, rows(list("abc"), unit_vectors(3)))
     with writing(collection, "index") as slept:
         put(collection, a_record())  # as when this machine slept, and another took over
         with pytest.raises(LeaseLostError, match=r"was lost.*now it is with `likeness reembed` of ann"):

@@ -22,21 +22,18 @@ from index.versions.promotion import promote, rollback
 from index.versions.prune import prune
 from jobs.cli.app import app
 from jobs.sources.listing import LISTING
-from tests.support.collections.hand_made import MODEL, add_run, rows, unit_vectors
+from tests.support.collections.hand_made import MODEL, add_run, add_version, rows, unit_vectors
 from tests.support.collections.plans import plan_of
 
 IDS = [f"{number:02d}" for number in range(20)]
 
 
 @pytest.fixture
-def collection(tmp_path: Path) -> Collection:
+def collection(collection: Collection) -> Collection:
     """Three runs, each with its version: of 20, 21 and 22 images."""
-    collection = Collection.create_or_open(str(tmp_path / "collection"))
-    add_run(collection, rows(IDS, unit_vectors(20)))
-    build_index(collection)
+    add_version(collection, rows(IDS, unit_vectors(20)))
     for number in (1, 2):
-        add_run(collection, rows([f"new-{number}"], unit_vectors(1, seed=number)))
-        build_index(collection)
+        add_version(collection, rows([f"new-{number}"], unit_vectors(1, seed=number)))
     return collection
 
 
@@ -104,8 +101,7 @@ def test_mend_06_current_is_repaired_with_the_version_that_somebody_went_back_to
 
 def test_mend_06_new_rows_update_the_version_that_current_named(collection: Collection) -> None:
     spoil(collection, "missing")
-    add_run(collection, rows(["newer"], unit_vectors(1, seed=9)))
-    manifest = build_index(collection)
+    manifest = add_version(collection, rows(["newer"], unit_vectors(1, seed=9)))
     assert (manifest.base, manifest.ntotal, collection.current()) == ("000003", 23, "000004")
 
 

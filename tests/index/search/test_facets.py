@@ -15,7 +15,7 @@ from index.errors import FilterError
 from index.filters import facets
 from index.search import Searcher
 from tests.index.search.test_shards import InProcess
-from tests.support.collections.hand_made import add_run, rows, unit_vectors
+from tests.support.collections.hand_made import add_run, add_version, rows, unit_vectors
 
 COUNT = 3_000
 TAGS: tuple[list[str] | None, ...] = (["red", "round"], ["red"], [], None)
@@ -37,8 +37,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> tuple[Collection, list[dic
     again = {image_id: row(number, "cow") for number, image_id in enumerate(ids[::50])}
     gone = ids[1::13]
     later = rows(list(again), unit_vectors(len(again), seed=3), metadata=columns(list(again.values())))
-    add_run(collection, later, deletes=gone)
-    build_index(collection, IndexSettings(segment_rows=700, factory="Flat"))
+    add_version(collection, later, deletes=gone, settings=IndexSettings(segment_rows=700, factory="Flat"))
     known = {image_id: values for image_id, values in known.items() if image_id not in gone} | again
     return collection, list(known.values())
 
@@ -83,8 +82,7 @@ def test_times_are_counted_by_month_or_by_year(tmp_path: Path, kind: pa.DataType
     collection = Collection.create_or_open(str(tmp_path))
     ids = [f"{number:03}" for number in range(100)]
     taken = pa.array([*days * 4, None, None, days[0], days[0]], pa.timestamp("us")).cast(kind)
-    add_run(collection, rows(ids, unit_vectors(100), metadata={"taken": taken}))
-    build_index(collection)
+    add_version(collection, rows(ids, unit_vectors(100), metadata={"taken": taken}))
     searcher = Searcher.open(collection)
     [months] = searcher.facets().values.values()
     assert facets.periods(months)[:2] == [
@@ -104,8 +102,7 @@ def test_a_time_has_a_facet_if_images_share_its_years(tmp_path: Path) -> None:
     days = [datetime(2020 + month // 12, month % 12 + 1, 1) for month in range(30)]
     ids = [f"{number:03}" for number in range(30)]
     columns = {"taken": pa.array(days, pa.timestamp("us")), "month": [f"{day:%Y-%m}" for day in days]}
-    add_run(collection, rows(ids, unit_vectors(30), metadata=columns))
-    build_index(collection)
+    add_version(collection, rows(ids, unit_vectors(30), metadata=columns))
     assert list(Searcher.open(collection).facets().values) == ["taken"]
 
 

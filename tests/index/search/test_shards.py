@@ -18,7 +18,7 @@ from index.errors import DamagedVersionError, QueryError
 from index.search import Searcher
 from index.search.shard import Shard, slices, version_schema
 from index.search.sharded_index import Call, ShardedIndex, ShardsLostError
-from tests.support.collections.hand_made import add_run, rows, unit_vectors
+from tests.support.collections.hand_made import add_run, add_version, rows, unit_vectors
 from tests.support.collections.sharded import ids_of
 
 COUNT = 700
@@ -69,14 +69,12 @@ def collection(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     ids = [f"{number:04d}" for number in np.random.default_rng(7).permutation(COUNT)]
     labels = ["cat" if number % 3 else "dog" for number in range(COUNT)]
     metadata = {"label": pa.array(labels), "number": pa.array(range(COUNT), pa.int32())}
-    add_run(collection, rows(ids, vectors, metadata=metadata))
-    build_index(collection, limits)
+    add_version(collection, rows(ids, vectors, metadata=metadata), settings=limits)
     again = np.arange(0, COUNT, 9)
     # A double: the earlier rows' numbers are told as doubles too.
     late = {"label": pa.array(["cat"] * len(again)), "number": pa.array(again * 1.5), "late": pa.array(again)}
     table = rows([ids[row] for row in again], unit_vectors(len(again), seed=3), metadata=late)
-    add_run(collection, table, deletes=ids[1:COUNT:13])
-    build_index(collection, limits)
+    add_version(collection, table, deletes=ids[1:COUNT:13], settings=limits)
     return collection
 
 

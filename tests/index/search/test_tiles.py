@@ -18,7 +18,7 @@ from index.errors import ModelMismatchError
 from index.match import Match
 from index.search import Searcher
 from tests.index.search.test_shards import InProcess
-from tests.support.collections.hand_made import DIM, MODEL, add_run, rows, unit_vectors
+from tests.support.collections.hand_made import DIM, MODEL, add_run, add_version, rows, unit_vectors
 
 COUNT, PARTS = 320, 5
 TILED = MODEL.model_copy(update={"tiles": "2x2"})
@@ -44,8 +44,7 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     new = unit_vectors(30 * PARTS, seed=5, dim=DIM).reshape(30, PARTS, DIM)
     for first in range(0, 30, 6):  # so often that segments are merged
         some = tiled_rows(ids[10 + first : 16 + first], new[first : first + 6])
-        add_run(collection, some, model=TILED, deletes=["100", "200"])
-        manifest = build_index(collection)
+        manifest = add_version(collection, some, model=TILED, deletes=["100", "200"])
     assert len(manifest.segments) < 6
     known = dict(zip(ids, vectors, strict=True)) | dict(zip(ids[10:40], new, strict=True))
     return collection, {image_id: known[image_id] for image_id in ids if image_id not in ("100", "200")}

@@ -12,14 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from index.build.build_index import build_index
 from index.collection import Collection
 from index.collection.records import ModelRecord, ScoreDistribution
 from index.errors import QueryError
 from index.query_vectors import MAX_K, mix
 from index.search.filter_cache import FilterCache
 from index.search.searcher import Match, Searcher
-from tests.support.collections.hand_made import add_run, rows, searcher_of, unit_vectors
+from tests.support.collections.hand_made import add_version, rows, searcher_of, unit_vectors
 
 WIDTH = 16
 LABELS = ("cat", "dog", "owl")
@@ -107,12 +106,10 @@ def searcher(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
     labels = [[LABELS[number % 3] for number in range(len(ids))] for ids in (first, second)]
     vectors = [exact_vectors(len(ids), seed) for seed, ids in enumerate((first, second))]
     years = {"year": list(range(len(first)))}
-    add_run(collection, rows(first, vectors[0], metadata={"label": labels[0], **years}), model=model)
-    build_index(collection)
+    add_version(collection, rows(first, vectors[0], metadata={"label": labels[0], **years}), model=model)
     stars: dict[str, Any] = {"stars": [0.5] * len(second), "year": [f"about {number}" for number in range(len(second))]}
     table = rows(second, vectors[1], metadata={"label": labels[1], **stars})
-    add_run(collection, table, deletes=first[:20], model=model)
-    build_index(collection)
+    add_version(collection, table, deletes=first[:20], model=model)
     for ids, found, label in zip((first, second), vectors, labels, strict=True):
         ROWS.vectors |= dict(zip(ids, found, strict=True))
         ROWS.labels |= dict(zip(ids, label, strict=True))
@@ -131,6 +128,10 @@ def searcher(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
     diversity=st.sampled_from([0.25, 0.5, 1.0]),  # whose products with these vectors' cosines are exact
 )
 def test_diverse_results_are_those_of_brute_force(searcher: Searcher, seed: int, k: int, **options: Any) -> None:
+    assert_as_brute_force(searcher, seed, k, options)
+
+
+def assert_as_brute_force(searcher: Searcher, seed: int, k: int, options: dict[str, Any]) -> None:
     queries = exact_vectors(2, seed)
     where = None if options["label"] is None else {"label": options["label"]}
     asked = {name: value for name, value in options.items() if name != "label"}
@@ -167,11 +168,7 @@ def test_the_collection_is_of_several_segments_with_tombstones(searcher: Searche
     exclude=st.sets(st.integers(20, 260).map("{:03d}".format), max_size=30).map(sorted),
 )
 def test_any_options_give_what_brute_force_gives(searcher: Searcher, seed: int, k: int, **options: Any) -> None:
-    queries = exact_vectors(2, seed)
-    where = None if options["label"] is None else {"label": options["label"]}
-    asked = {name: value for name, value in options.items() if name != "label"}
-    answers = searcher.search(queries, k, filter=where, **asked)
-    assert [found(matches) for matches in answers] == [ROWS.search(query, k, **options) for query in queries]
+    assert_as_brute_force(searcher, seed, k, options)
 
 
 @settings(max_examples=50, deadline=None)

@@ -23,7 +23,7 @@ from index.search import Searcher
 from index.storage import Storage
 from index.versions.file_cache import FileCache
 from index.versions.opening import _copied
-from tests.support.collections.hand_made import add_run, rows, unit_vectors
+from tests.support.collections.hand_made import add_run, add_version, rows, unit_vectors
 from tests.support.collections.s3_server import Bucket
 
 CONTENT = b"content of a segment" * 1000
@@ -241,14 +241,12 @@ def twenty(bucket: Bucket) -> Collection:
 def test_a_version_that_shares_segments_downloads_what_is_new(bucket: Bucket) -> None:
     ids, vectors = [f"{number:02d}" for number in range(60)], unit_vectors(60)
     collection = Collection.create_or_open(bucket.address("likeness"))
-    add_run(collection, rows(ids[:50], vectors[:50]))
-    build_index(collection)
+    add_version(collection, rows(ids[:50], vectors[:50]))
     before = Searcher.open(collection).search(vectors[:1], 3)
     with reads(collection.storage.location) as opened:
         assert Searcher.open(collection).search(vectors[:1], 3) == before
     assert [path for path in opened if path.startswith("index/segments")] == []
-    add_run(collection, rows(ids[50:], vectors[50:]))
-    build_index(collection)
+    add_version(collection, rows(ids[50:], vectors[50:]))
     with reads(collection.storage.location) as opened:
         assert Searcher.open(collection).ntotal == 60
     assert [path for path in opened if path.startswith("index/segments/000001")] == []

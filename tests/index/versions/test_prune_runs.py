@@ -22,11 +22,6 @@ OTHER = ModelRecord(id="other", revision=None, fingerprint="b" * 64, dim=MODEL.d
 HOUR = timedelta(hours=1)
 
 
-@pytest.fixture
-def collection(tmp_path: Path) -> Collection:
-    return Collection.create_or_open(str(tmp_path / "collection"))
-
-
 def begin(collection: Collection, idle: timedelta, *, source: str = "memory:", model: ModelRecord = MODEL) -> RunStart:
     """A run with two files, to the last of which nothing was written for so long."""
     start = collection.start_run(source, model)

@@ -13,20 +13,17 @@ from index.errors import RolledBackError
 from index.versions.current import collection_model
 from index.versions.promotion import list_versions, promote, rollback
 from jobs.cli.app import app
-from tests.support.collections.hand_made import MODEL, add_run, rows, unit_vectors
+from tests.support.collections.hand_made import MODEL, add_run, add_version, rows, unit_vectors
 
 IDS = [f"{number:02d}" for number in range(20)]
 OTHER = ModelRecord(id="other", revision=None, fingerprint="b" * 64, dim=4)
 
 
 @pytest.fixture
-def collection(tmp_path: Path) -> Collection:
+def collection(collection: Collection) -> Collection:
     """Version 2 has one image more than version 1 and was rolled back."""
-    collection = Collection.create_or_open(str(tmp_path / "collection"))
-    add_run(collection, rows(IDS, unit_vectors(20)))
-    build_index(collection)
-    add_run(collection, rows(["new"], unit_vectors(1, seed=1)))
-    build_index(collection)
+    add_version(collection, rows(IDS, unit_vectors(20)))
+    add_version(collection, rows(["new"], unit_vectors(1, seed=1)))
     rollback(collection)
     return collection
 

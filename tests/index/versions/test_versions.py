@@ -20,21 +20,18 @@ from index.storage import Storage
 from index.versions.current import require_servable
 from index.versions.promotion import list_versions, promote, rollback
 from index.versions.prune import ABANDONED, prune
-from tests.support.collections.hand_made import add_run, rows, unit_vectors
+from tests.support.collections.hand_made import add_run, add_version, rows, unit_vectors
 
 IDS = [f"{number:03d}" for number in range(50)]
 
 
 @pytest.fixture
-def collection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Collection:
+def collection(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> Collection:
     """Version 1 of 50 rows and four updates of one row each: 5 is live, and the first segment is in all of them."""
     monkeypatch.setattr("index.build.merge_policy.MERGE_FACTOR", 100)
-    collection = Collection.create_or_open(str(tmp_path / "collection"))
-    add_run(collection, rows(IDS, unit_vectors(50)))
-    build_index(collection)
+    add_version(collection, rows(IDS, unit_vectors(50)))
     for number in range(4):
-        add_run(collection, rows([f"new-{number}"], unit_vectors(1, seed=number + 1)))
-        build_index(collection)
+        add_version(collection, rows([f"new-{number}"], unit_vectors(1, seed=number + 1)))
     assert (collection.versions(), collection.current()) == ([f"00000{n}" for n in range(1, 6)], "000005")
     return collection
 
@@ -144,8 +141,7 @@ def test_of_two_who_choose_a_version_at_once_one_is_told(
     home = str(tmp_path / "chosen") if where == "folder" else request.getfixturevalue("bucket").address("chosen")
     collection = Collection.create_or_open(home)
     for number in range(3):
-        add_run(collection, rows([f"{number}"], unit_vectors(1, seed=number)))
-        build_index(collection)
+        add_version(collection, rows([f"{number}"], unit_vectors(1, seed=number)))
 
     update = Storage.update
 
@@ -321,8 +317,7 @@ def test_versions_that_one_could_not_go_back_to_do_not_count(collection: Collect
 def test_versions_that_were_rolled_back_do_not_count_either(collection: Collection, no_grace: None) -> None:
     rollback(collection)
     assert prune(collection, keep=1).versions == ["000001", "000002", "000003"]  # 5 is newer than the live one
-    add_run(collection, rows(["later"], unit_vectors(1, seed=9)))
-    build_index(collection)
+    add_version(collection, rows(["later"], unit_vectors(1, seed=9)))
     assert prune(collection, keep=2).versions == []  # 6 and 4, and what is between them
     assert prune(collection, keep=1).versions == ["000004", "000005"]
     assert collection.versions() == ["000006"]

@@ -28,7 +28,7 @@ from jobs.annotation.labels import Labels
 from jobs.annotation.predictor import Batch, Columns, Recipe
 from jobs.errors import JobError, TooManyRejectsError, UsageError
 from jobs.spec import NONE, AnnotationSpec, JobSpec
-from tests.support.collections.hand_made import add_run, rows, unit_vectors
+from tests.support.collections.hand_made import add_run, add_version, rows, unit_vectors
 from tests.support.collections.s3_server import Bucket
 
 IDS = [f"{number:03}.jpg" for number in range(200)]
@@ -71,8 +71,7 @@ def table(ids: list[str], *, seed: int = 1, content: str = "a") -> pa.Table:
 
 @pytest.fixture
 def indexed(collection: Collection) -> Collection:
-    add_run(collection, table(IDS))
-    build_index(collection, IndexSettings(segment_rows=90))
+    add_version(collection, table(IDS), settings=IndexSettings(segment_rows=90))
     return collection
 
 
@@ -391,8 +390,7 @@ def test_the_shapes_of_the_demo_are_told_by_plain_words(run: Callable[..., Any],
 
 def test_annotations_of_a_bucket(bucket: Bucket) -> None:
     collection = Collection.create_or_open(bucket.address("c"))
-    add_run(collection, table(IDS[:20]))
-    build_index(collection)
+    add_version(collection, table(IDS[:20]))
     annotated(collection, Halves())
     assert {row["half"] for row in found(collection).values()} == {"left", "right"}
     again = Halves()

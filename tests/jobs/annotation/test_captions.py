@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import io
 import json
 import os
 import random
@@ -17,13 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from PIL import Image
 from pydantic import ValidationError
 
 from embedder.images.decode import decode_image
-from index.build.build_index import build_index
 from index.collection import Collection
 from index.collection.annotations import annotation_log
 from index.collection.live_rows import LiveRows
@@ -31,9 +28,10 @@ from index.search import Searcher
 from jobs.annotation import vllm_server
 from jobs.spec import AnnotationSpec
 from jobs.values import DEMO_MODEL
-from tests.support.collections.hand_made import add_run, rows, unit_vectors
+from tests.support.collections.hand_made import add_version, rows, unit_vectors
 from tests.support.command_line import Run
 from tests.support.paths import ROOT
+from tests.support.pictures.sample_images import encode, put_pictures
 from tests.support.servers.scripted_server import Player, Reply, ScriptedServer, scripted
 
 COLOURS = {"red.png": (220, 30, 30), "green.png": (30, 200, 40), "blue.png": (20, 10, 240)}
@@ -41,20 +39,14 @@ BLOCK = 8
 
 
 def png(pixels: Any) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(np.asarray(pixels, np.uint8)).save(file, "PNG")
-    return file.getvalue()
+    return encode(Image.fromarray(np.asarray(pixels, np.uint8)), "png")
 
 
 def collection_of(collection: Collection, folder: Path, files: dict[str, bytes]) -> Collection:
     """An indexed collection of these files, which are embedded by hand."""
-    for name, data in files.items():
-        (folder / name).write_bytes(data)
-    table = rows(list(files), unit_vectors(len(files)))
-    table = table.set_column(table.column_names.index("uri"), "uri", pa.array([str(folder / name) for name in files]))
-    hashes = [hashlib.sha256(data).hexdigest() for data in files.values()]
-    add_run(collection, table.append_column("content_hash", pa.array(hashes)))
-    build_index(collection)
+    uris = [str(put_pictures(folder, files) / name) for name in files]
+    hashes = {"content_hash": [hashlib.sha256(data).hexdigest() for data in files.values()]}
+    add_version(collection, rows(list(files), unit_vectors(len(files)), uris=uris, metadata=hashes))
     return collection
 
 

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 import torch
 from PIL import Image
@@ -19,11 +18,10 @@ from transformers import (
 from transformers.models.convnext.image_processing_pil_convnext import ConvNextImageProcessorPil
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
-from index.build.build_index import build_index
 from index.collection import Collection
 from index.search import Searcher
 from jobs.values import DEMO_MODEL
-from tests.support.collections.hand_made import add_run, rows, unit_vectors
+from tests.support.collections.hand_made import add_run, add_version, rows, unit_vectors
 from tests.support.command_line import Run
 from tests.support.pictures.sixty_pictures import sixty_pictures, upright
 from tests.support.pictures.tiny_checkpoints import TOWER
@@ -79,10 +77,8 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Image.Image
 def test_a_classifier_says_what_transformers_says(
     family: Callable[[], Family], pictures: dict[Path, Image.Image], collection: Collection, run: Run, tmp_path: Path
 ) -> None:
-    table = rows([path.name for path in pictures], unit_vectors(len(pictures)))
-    uris = pa.array([str(path) for path in pictures])
-    add_run(collection, table.set_column(table.column_names.index("uri"), "uri", uris))
-    build_index(collection)
+    uris = [str(path) for path in pictures]
+    add_version(collection, rows([path.name for path in pictures], unit_vectors(len(pictures)), uris=uris))
     model = tmp_path / "model"
     save(family, list(pictures.values()), model)
     done = run("annotate", collection.location, "--name", "c", "--classifier", model, "--top-k", len(CLASSES))

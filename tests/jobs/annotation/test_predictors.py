@@ -6,16 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from PIL import Image, ImageFilter
 
-from index.build.build_index import build_index
 from index.collection import Collection
 from index.search import Searcher
 from jobs.annotation.quality import Quality
 from jobs.demo.gallery import plan_exhibit
-from tests.support.collections.hand_made import add_run, rows, unit_vectors
+from tests.support.collections.hand_made import add_run, add_version, rows, unit_vectors
 from tests.support.command_line import Run
 
 _OWN = '''
@@ -59,12 +57,9 @@ def pictures(collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyP
     for name, colour in COLOURS.items():
         Image.new("RGB", (64, 48), colour).save(tmp_path / name)
     names = [*COLOURS, "gone.png"]
-    table = rows(names, unit_vectors(len(names)))
     uris = [str(tmp_path / name) for name in names]
     hashes = [hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() for name in COLOURS] + ["0"]
-    table = table.set_column(table.column_names.index("uri"), "uri", pa.array(uris))
-    add_run(collection, table.append_column("content_hash", pa.array(hashes)))
-    build_index(collection)
+    add_version(collection, rows(names, unit_vectors(len(names)), uris=uris, metadata={"content_hash": hashes}))
     (tmp_path / "own.py").write_text(_OWN)
     (tmp_path / "broken.py").write_text("class Red(:\n")
     monkeypatch.chdir(tmp_path)
@@ -122,9 +117,7 @@ def test_a_file_that_was_cut_off_for_a_while_is_tried_again(pictures: Collection
 
 
 def test_images_without_a_known_hash_are_annotated_once(pictures: Collection, run: Run, tmp_path: Path) -> None:
-    imported = rows(["imported.png"], unit_vectors(1, 7))
-    at = imported.column_names.index("uri")
-    add_run(pictures, imported.set_column(at, "uri", pa.array([str(tmp_path / "red.png")])))
+    add_run(pictures, rows(["imported.png"], unit_vectors(1, 7), uris=[str(tmp_path / "red.png")]))
     command = ("annotate", pictures.location, "--name", "q", "--quality", *_ANY_REJECTS)
     assert "4 of 5 images annotated" in run(*command).out
     assert "0 of 5 images annotated, 4 were up to date" in run(*command).out

@@ -7,9 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from index.build.build_index import build_index
 from index.collection import Collection
-from tests.support.collections.hand_made import DIM, add_run, rows
+from tests.support.collections.hand_made import DIM, add_version, rows
 from tests.support.command_line import Run
 
 
@@ -20,8 +19,7 @@ def clusters(collection: Collection, monkeypatch: pytest.MonkeyPatch, tmp_path: 
     vectors = np.repeat(np.eye(2, DIM), 12, axis=0) + 0.1 * np.random.default_rng(0).standard_normal((24, DIM))
     vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
     labels = ["cat"] * 12 + ["dog"] * 11 + ["cat"]
-    add_run(collection, rows([f"{n:02}" for n in range(24)], vectors, metadata={"label": pa.array(labels)}))
-    build_index(collection)
+    add_version(collection, rows([f"{n:02}" for n in range(24)], vectors, metadata={"label": pa.array(labels)}))
     return collection
 
 
@@ -41,8 +39,7 @@ def test_figures_confusions_and_suspects(run: Run, clusters: Collection) -> None
 
 
 def test_two_versions_stand_side_by_side(run: Run, clusters: Collection) -> None:
-    add_run(clusters, rows(["23"], rejected={}, metadata={"label": pa.array(["dog"])}), deletes=["00"])
-    build_index(clusters)
+    add_version(clusters, rows(["23"], rejected={}, metadata={"label": pa.array(["dog"])}), deletes=["00"])
     shown = run("evaluate", "collection", "--by", "label", "--against", "1").out
     assert "1\t000002\thand-made\t23\t23\t" in shown
     assert "2\t000001\thand-made\t24\t23\t" in shown

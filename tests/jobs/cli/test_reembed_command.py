@@ -14,16 +14,16 @@ from typing import Any
 import psutil
 import pytest
 
-from index.build.build_index import build_index
 from index.collection import Collection, writing
 from jobs.cluster.session import init
 from jobs.schedule.history import last_entries
-from tests.support.collections.hand_made import add_run, rows
+from tests.support.collections.hand_made import add_version, rows
 from tests.support.collections.s3_server import Bucket
-from tests.support.collections.small_collection import png, put_pictures
+from tests.support.collections.small_collection import PLAIN, png
 from tests.support.command_line import Run
 from tests.support.nights.quiet_night import make_job
 from tests.support.nights.reembed_nights import DEMO, Nights
+from tests.support.pictures.sample_images import put_pictures
 from tests.support.processes import python
 
 WITHOUT = ("torch", "transformers", "ray")
@@ -33,7 +33,7 @@ WITHOUT = ("torch", "transformers", "ray")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three pictures and their collection, with the demo model."""
     folder = tmp_path_factory.mktemp("made")
-    Nights(put_pictures(folder / "pictures"), str(folder / "collection")).night(DEMO)
+    Nights(put_pictures(folder / "pictures", PLAIN), str(folder / "collection")).night(DEMO)
     return folder
 
 
@@ -150,7 +150,7 @@ def in_ray(pid: int) -> bool:
 )
 def test_a_job_that_is_told_to_stop_while_it_embeds_exits_with_130(tmp_path: Path, with_spec: bool, on: str) -> None:
     """Ray has a handler of its own for SIGTERM, which would end it with 15."""
-    pictures, collection = put_pictures(tmp_path / "pictures"), tmp_path / "collection"
+    pictures, collection = put_pictures(tmp_path / "pictures", PLAIN), tmp_path / "collection"
     Collection.create_or_open(str(collection))
     (tmp_path / "job.yaml").write_text(
         f"source: pictures\ncollection: collection\nmodel: demo\nresources: {{on: {on}}}\n"
@@ -209,8 +209,7 @@ def test_starting_ray_leaves_sigterm_as_it_was(monkeypatch: pytest.MonkeyPatch) 
 def index_two(location: str, source: str) -> None:
     """A collection of two images of a source, with an index."""
     collection = Collection.create_or_open(location)
-    add_run(collection, rows(["a.png", "b.png"]), source=source)
-    build_index(collection)
+    add_version(collection, rows(["a.png", "b.png"]), source=source)
 
 
 def test_credentials_in_addresses_are_neither_printed_nor_reported(store: Bucket, run: Run, tmp_path: Path) -> None:

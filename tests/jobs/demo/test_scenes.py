@@ -1,6 +1,5 @@
 """Drawn scenes: a box around one shape as the query, and scenes found by a shape they hold, by the demo's model."""
 
-import io
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,22 +15,17 @@ from index.search import Searcher
 from jobs.demo.collection import embed_here
 from jobs.demo.drawing import Subject, draw, random_subject
 from jobs.values import DEMO_MODEL
+from tests.support.pictures.sample_images import encode
 from tests.support.pictures.scenes import write_scenes
 
 SIDE = 128
-
-
-def encoded(image: Image.Image) -> bytes:
-    target = io.BytesIO()
-    image.save(target, "PNG")
-    return target.getvalue()
 
 
 def scene(subjects: list[Subject], rng: np.random.Generator) -> bytes:
     image = Image.new("RGB", (2 * SIDE, 2 * SIDE))
     for number, subject in enumerate(subjects):
         image.paste(draw(subject, (SIDE, SIDE), rng), (SIDE * (number % 2), SIDE * (number // 2)))
-    return encoded(image)
+    return encode(image, "png")
 
 
 def test_a_box_around_a_shape_finds_pictures_of_it_and_the_whole_scene_does_not() -> None:
@@ -43,7 +37,7 @@ def test_a_box_around_a_shape_finds_pictures_of_it_and_the_whole_scene_does_not(
 
     shown = [random_subject(rng) for _ in range(200)]
     shapes = np.array([subject.shape for subject in shown])
-    pictures = vectors([encoded(draw(subject, (SIDE, SIDE), rng)) for subject in shown])
+    pictures = vectors([encode(draw(subject, (SIDE, SIDE), rng), "png") for subject in shown])
     asked = [[random_subject(rng) for _ in range(4)] for _ in range(40)]
     scenes = [scene(subjects, rng) for subjects in asked]
     wanted = np.array([subjects[3].shape for subjects in asked])
@@ -61,7 +55,7 @@ def test_tiles_find_the_scenes_that_hold_a_shape(tmp_path: Path) -> None:
     shown, rng = write_scenes(tmp_path / "scenes", 400), np.random.default_rng(7)
     asked = [random_subject(rng) for _ in range(120)]
     model = load_embedder(str(DEMO_MODEL))
-    pictures = [decode_image(encoded(draw(subject, (SIDE, SIDE), rng)), model.crop).pixels for subject in asked]
+    pictures = [decode_image(encode(draw(subject, (SIDE, SIDE), rng), "png"), model.crop).pixels for subject in asked]
     queries = {
         "pictures": model.embed_images(np.stack(pictures)),
         "words": model.embed_texts([f"a {subject.colour} {subject.shape}" for subject in asked]),

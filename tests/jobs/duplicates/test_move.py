@@ -14,17 +14,14 @@ import pytest
 from index.analysis.duplicate_plan import Duplicate, DuplicatePlan, Kind, PlannedGroup, PlannedImage
 from jobs.duplicates.move import LOG, move_duplicates, undo_moves
 from jobs.errors import UsageError
+from tests.support.pictures.sample_images import put_pictures
 
 FILES = {"a/keep.png": b"the best one", "a/copy.jpg": b"a copy", "b/copy.jpg": b"one more copy"}
 
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    folder = tmp_path / "pictures"
-    for name, data in FILES.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(data)
-    return folder
+    return put_pictures(tmp_path / "pictures", FILES)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from PIL import Image
 
 from jobs.demo.drawing import Subject, draw
 from jobs.duplicates.same_picture import MAX_DIFFERENCE, SIDE, Pixels, compare
+from tests.support.pictures.sample_images import encode
 
 CHECKED = Subject(shape="star", colour="red", pattern="checked", background="lined")
 
@@ -18,9 +19,7 @@ def drawn(subject: Subject = CHECKED, size: tuple[int, int] = (400, 300)) -> Ima
 
 
 def saved(picture: Image.Image, quality: int) -> Image.Image:
-    target = io.BytesIO()
-    picture.save(target, "JPEG", quality=quality)
-    return Image.open(io.BytesIO(target.getvalue()))
+    return Image.open(io.BytesIO(encode(picture, "jpeg", quality=quality)))
 
 
 def small(picture: Image.Image) -> Pixels:

@@ -15,7 +15,7 @@ from embedder.fake import FakeEmbedder
 from embedder.protocol import Embedder
 from index.collection import Collection
 from jobs.cluster.session import ray_cluster
-from jobs.demo.gallery import Gallery, make_gallery
+from jobs.demo.gallery import Gallery
 from jobs.embedding.here import blocks_here
 from jobs.embedding.model_source import ModelSource
 from jobs.errors import JobError
@@ -25,11 +25,6 @@ pytestmark = pytest.mark.ray
 
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]  # Ray's workers cannot import a test
-
-
-@pytest.fixture(scope="module")
-def gallery(tmp_path_factory: pytest.TempPathFactory) -> Gallery:
-    return make_gallery(tmp_path_factory.mktemp("pictures"), count=60, broken=20)
 
 
 class WithoutMemory(FakeEmbedder):

@@ -12,7 +12,8 @@ from jobs.cli.options import console
 from jobs.errors import OtherModelError
 from jobs.planning.rejects import list_rejects
 from tests.support.collections.storage_steps import KilledError, at, expire, is_step, kill
-from tests.support.nights.reembed_nights import DEMO, Nights, assert_rows_are_what_is_there, bmp
+from tests.support.nights.reembed_nights import DEMO, Nights, assert_rows_are_what_is_there, bmps
+from tests.support.pictures.sample_images import put_pictures
 
 
 @pytest.fixture(autouse=True)
@@ -23,14 +24,7 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def nights(tmp_path: Path) -> Nights:
     """Ten pictures, and a collection that is not there yet."""
-    return Nights(put(tmp_path / "my pictures", *range(10)), str(tmp_path / "collection"))
-
-
-def put(folder: Path, *seeds: int) -> Path:
-    folder.mkdir()
-    for seed in seeds:
-        (folder / f"{seed}.bmp").write_bytes(bmp(seed))
-    return folder
+    return Nights(put_pictures(tmp_path / "my pictures", bmps(*range(10))), str(tmp_path / "collection"))
 
 
 def ids(collection: Collection) -> list[str]:
@@ -41,7 +35,7 @@ def test_mend_03_an_interrupted_embed_is_resumed_after_another_source(nights: Ni
     with pytest.raises(KilledError), at(is_step("run manifest"), after=False, happen=kill):
         nights.embed()
     expire(nights.collection.storage)
-    nights.embed(put(tmp_path / "other", 20, 21))
+    nights.embed(put_pictures(tmp_path / "other", bmps(20, 21)))
     nights.embed()
     assert [len(night) for night in nights.embedded] == [10, 2, 0]
     assert_rows_are_what_is_there(nights)
@@ -110,7 +104,7 @@ def test_mend_09_refused_rows_stay_rejects_with_another_model(nights: Nights, tm
     listed = tmp_path / "list.csv"
     listed.write_text("uri,id\nmy pictures/0.bmp,x\nmy pictures/1.bmp,x\nbroken,line,here\n")
     nights.embed(listed, DEMO, "--max-reject-rate", "1")
-    nights.embed(put(tmp_path / "other", 20, 21))
+    nights.embed(put_pictures(tmp_path / "other", bmps(20, 21)))
     report = nights.night(other_model, source=tmp_path / "other", max_reject_rate=1)
     assert (report.counts.refused, sorted(nights.embedded[-1])) == (2, ["20.bmp", "21.bmp", "x"])
     assert [row["image_id"] for row in list_rejects(nights.collection)] == ["list.csv#line=4", "x#duplicate=2"]
@@ -187,6 +181,6 @@ def test_embed_leaves_the_index_alone_where_it_shall(nights: Nights, capsys: pyt
 
 def test_ids_of_another_source_are_told_of(nights: Nights, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     nights.embed()
-    nights.embed(put(tmp_path / "other", *range(10)))
+    nights.embed(put_pictures(tmp_path / "other", bmps(*range(10))))
     said = capsys.readouterr().out
     assert "10 ids are there already for images elsewhere and will be replaced; the first is 0.bmp, so far" in said

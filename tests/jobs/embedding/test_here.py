@@ -17,7 +17,7 @@ from rich.console import Console
 from embedder.errors import ModelError
 from embedder.fake import FakeEmbedder
 from index.collection import Collection
-from jobs.demo.gallery import Gallery, make_gallery
+from jobs.demo.gallery import Gallery
 from jobs.embedding.here import blocks_here
 from jobs.embedding.pipeline import Blocks, Placement
 from jobs.embedding.report import BlockSummary
@@ -28,12 +28,7 @@ from jobs.spec import Resources
 from tests.support.nights.fake_job import assert_gallery_is_embedded, embed
 
 
-@pytest.fixture(scope="module")
-def gallery(tmp_path_factory: pytest.TempPathFactory) -> Gallery:
-    return make_gallery(tmp_path_factory.mktemp("pictures"), count=60, broken=20)
-
-
-class Failing(FakeEmbedder):
+class WithoutMemory(FakeEmbedder):
     """Loads, and fails on every batch."""
 
     def embed_images(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -46,7 +41,7 @@ def test_a_failure_ends_decoding_and_the_next_job_goes_on(
     stopped = list[DecodeSettings]()
     monkeypatch.setattr("jobs.embedding.here.stop_decoders", stopped.append)
     with pytest.raises(ModelError, match="no memory left"):
-        embed(gallery.folder, tmp_path / "c", load=Failing, blocks=blocks_here)
+        embed(gallery.folder, tmp_path / "c", load=WithoutMemory, blocks=blocks_here)
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("likeness-decode")]
     assert len(stopped) == 1
     stop_decoders(*stopped)

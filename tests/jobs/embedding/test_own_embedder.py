@@ -33,6 +33,7 @@ from tests.support.collections.small_collection import PLAIN, png
 from tests.support.command_line import Result, Run
 from tests.support.nights.fake_job import embed as embed_on_ray
 from tests.support.paths import ROOT
+from tests.support.pictures.sample_images import put_pictures
 
 HISTOGRAM = "palette:Histogram"
 (EXAMPLE,) = re.findall(r"(?s)```python\n(.*?)```", (ROOT / "docs/embedders.md").read_text())
@@ -110,9 +111,7 @@ def forget() -> None:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The working directory, with `palette.py` and three plain pictures."""
-    (tmp_path / "pictures").mkdir()
-    for name, data in PLAIN.items():
-        (tmp_path / "pictures" / name).write_bytes(data)
+    put_pictures(tmp_path / "pictures", PLAIN)
     (tmp_path / "palette.py").write_text(EXAMPLE + OTHERS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])

@@ -28,6 +28,7 @@ from jobs.embedding.stages import DecodeSettings, EmbedBlock, fetch_and_decode
 from jobs.sources.listing import listing_table
 from tests.support.collections.plans import plan_of
 from tests.support.collections.small_collection import png
+from tests.support.pictures.sample_images import put_pictures
 
 FAKE = FakeEmbedder()
 MODEL = model_record(FAKE.identity)
@@ -121,8 +122,7 @@ def test_mend_13_hostile_pictures_are_rejects_that_say_why(tmp_path: Path, monke
         "flat.png": (hostile.png(12_200, 12_200, bits=1, colour=0), "decompression_bomb"),
         "good.png": (png((1, 2, 3)), None),
     }
-    for name, (data, _) in pictures.items():
-        (tmp_path / name).write_bytes(data)
+    put_pictures(tmp_path, {name: data for name, (data, _) in pictures.items()})
     with closing(DecodePool(2, timeout_s=1)) as decoders:
         monkeypatch.setattr("jobs.embedding.stages._decoders", lambda _: decoders)
         table = fetch_and_decode(listed(*(str(tmp_path / name) for name in pictures)), settings=SETTINGS)

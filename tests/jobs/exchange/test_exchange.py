@@ -24,8 +24,9 @@ from jobs.planning.rejects import list_rejects
 from jobs.values import DEMO_MODEL
 from tests.support.collections.hand_made import DIM, MODEL, add_run, rows, unit_vectors
 from tests.support.collections.s3_server import Bucket
-from tests.support.collections.small_collection import PLAIN, put_pictures
+from tests.support.collections.small_collection import PLAIN
 from tests.support.command_line import Run
+from tests.support.pictures.sample_images import put_pictures
 
 VECTORS = unit_vectors(40, seed=7)
 IDS = [f"{number:02}.jpg" for number in range(40)]
@@ -427,7 +428,7 @@ def test_vectors_of_an_unknown_model_are_searched_by_id_and_not_by_words(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    put_pictures(tmp_path / "pictures")
+    put_pictures(tmp_path / "pictures", PLAIN)
     pq.write_table(pa.table({"id": IDS, "embedding": VECTORS.tolist()}), tmp_path / "list.parquet")
     assert "40 images, Flat" in run("import", "list.parquet", "made").out
     like = json.loads(run("search", "made", "--like", "00.jpg", "-k", "3", "--format", "json").out)
@@ -486,7 +487,7 @@ def test_a_reembed_takes_imported_vectors_as_those_of_its_pictures(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    pictures = put_pictures(tmp_path / "pictures")
+    pictures = put_pictures(tmp_path / "pictures", PLAIN)
     export(embed_here(pictures, tmp_path / "collection"), str(tmp_path / "out"), "parquet")
     assert run("import", "out", "made", "--model", "demo").code == 0
     assert "already there" in run("embed", "pictures", "made", "--model", "demo", "--on", "local").out

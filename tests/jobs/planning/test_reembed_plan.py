@@ -17,7 +17,8 @@ from jobs.sources.listing import listing_table
 from jobs.spec import JobSpec
 from jobs.update import Update
 from tests.support.collections.hand_made import MODEL, add_run, rows, unit_vectors
-from tests.support.nights.reembed_nights import DEMO, Nights, bmp
+from tests.support.nights.reembed_nights import DEMO, Nights, bmp, bmps
+from tests.support.pictures.sample_images import put_pictures
 
 OTHER = ModelRecord(id="other", revision=None, fingerprint="b" * 64, dim=4)
 
@@ -110,9 +111,7 @@ def test_a_source_without_images_leaves_no_collection_behind(
     tmp_path: Path, files: list[str] | None, told: str, missing: Literal["keep", "delete"]
 ) -> None:
     if files is not None:
-        (tmp_path / "pictures").mkdir()
-        for name in files:
-            (tmp_path / "pictures" / name).touch()
+        put_pictures(tmp_path / "pictures", dict.fromkeys(files, b""))
     settings = JobSpec(source=str(tmp_path / "pictures"), collection=str(tmp_path / "new"), model=DEMO, missing=missing)
     with pytest.raises(SourceError, match=told):
         Update(spec=settings, console=Console(quiet=True)).run()
@@ -121,9 +120,7 @@ def test_a_source_without_images_leaves_no_collection_behind(
 
 def test_what_another_job_embeds_after_a_first_listing_is_not_gone(tmp_path: Path) -> None:
     """A collection that is made meanwhile is no new one: its source is listed again."""
-    nights = Nights(tmp_path / "pictures", str(tmp_path / "new"))
-    nights.pictures.mkdir()
-    (nights.pictures / "1.bmp").write_bytes(bmp(1))
+    nights = Nights(put_pictures(tmp_path / "pictures", bmps(1)), str(tmp_path / "new"))
     create = Collection.create_or_open
 
     def meanwhile(location: str) -> Collection:

@@ -180,34 +180,29 @@ def test_credentials_in_addresses_are_told_to_nobody() -> None:
     assert outcome_of(ValueError("s3://KEY:secret@bucket is empty")) == ("failed", "s3://bucket is empty")
 
 
-def test_runs_are_remembered_and_the_oldest_forgotten(tmp_path: Path) -> None:
-    collection = Collection.create_or_open(str(tmp_path))
+def test_runs_are_remembered_and_the_oldest_forgotten(collection: Collection) -> None:
     for number in range(KEPT + 3):
         save(collection.storage, a_run(id=f"{number:04d}"))
     assert [run.id for run in last_entries(collection, 2)] == [f"{KEPT + 1:04d}", f"{KEPT + 2:04d}"]
     assert len(last_entries(collection, 10 * KEPT)) == KEPT
-    (tmp_path / "history" / f"{KEPT + 2:04d}.json").write_text("{}")
+    (Path(collection.location) / "history" / f"{KEPT + 2:04d}.json").write_text("{}")
     assert [run.id for run in last_entries(collection, 2)] == [f"{KEPT + 1:04d}"]
-    assert Collection.create_or_open(str(tmp_path)) == collection  # what jobs write down is the collection's own
+    assert Collection.create_or_open(collection.location) == collection  # what jobs write down is the collection's own
 
 
-def test_the_last_success_of_each_source_is_not_forgotten(tmp_path: Path) -> None:
-    storage = Collection.create_or_open(str(tmp_path)).storage
-    save(storage, a_run(id="0000"))
-    save(storage, a_run(id="0001"))
-    save(storage, a_run(id="0002", source="/others"))
-    save(storage, a_run("failed", id="0003"))
-    for number in range(4, KEPT + 8):
-        save(storage, a_run("failed", id=f"{number:04d}", source="/third"))
+def test_the_last_success_of_each_source_is_not_forgotten(collection: Collection) -> None:
+    storage = collection.storage
+    runs = [a_run(), a_run(), a_run(source="/others"), a_run("failed")]
+    for number, run in enumerate([*runs, *[a_run("failed", source="/third")] * (KEPT + 4)]):
+        save(storage, run.model_copy(update={"id": f"{number:04d}"}))
     found = [last_success(storage, source) for source in ("/pictures", "/others", "/third")]
     assert [run and run.id for run in found] == ["0001", "0002", None]
-    kept = sorted(path.stem for path in (tmp_path / "history").glob("*.json"))
+    kept = sorted(path.stem for path in Path(collection.location).glob("history/*.json"))
     assert (kept[:3], len(kept)) == (["0001", "0002", "0008"], KEPT + 2)
 
 
-def test_a_run_without_an_end_runs_while_it_holds_the_lease(tmp_path: Path) -> None:
-    collection = Collection.create_or_open(str(tmp_path))
-    run = HistoryEntry.begin("/pictures", str(tmp_path))
+def test_a_run_without_an_end_runs_while_it_holds_the_lease(collection: Collection) -> None:
+    run = HistoryEntry.begin("/pictures", collection.location)
     save(collection.storage, run)
     with writing(collection, "reembed"):
         assert [each["outcome"] for each in facts(collection, last_entries(collection, 1))] == ["running"]

@@ -18,7 +18,7 @@ from jobs.file_extensions import checked_extensions
 from jobs.sources import videos
 from jobs.sources.list_images import left_out_warning, list_images
 from tests.support.collections.s3_server import Bucket
-from tests.support.pictures.sample_images import off_corners, quarters
+from tests.support.pictures.sample_images import off_corners, put_pictures, quarters
 from tests.support.pictures.videos import draw_scenes, write_video
 
 BOTH = checked_extensions(["images", "videos"])
@@ -99,8 +99,7 @@ def broken(clip: Path) -> dict[str, bytes]:
 
 
 def test_broken_videos_are_rejects_and_cost_no_others(clip: Path, tmp_path: Path) -> None:
-    for name, data in broken(clip).items():
-        (tmp_path / name).write_bytes(data)
+    put_pictures(tmp_path, broken(clip))
     quarters().save(tmp_path / "a.png")
     listing = list_images(str(tmp_path), extensions=BOTH)
     found = dict(zip(listing["image_id"].to_pylist(), listing["error_reason"].to_pylist(), strict=True))

@@ -13,6 +13,7 @@ from index.collection import Collection
 from index.search import Searcher
 from tests.support.nights.reembed_nights import DEMO, Nights
 from tests.support.pictures.exif import with_exif
+from tests.support.pictures.sample_images import put_pictures
 
 PLACE: dict[int, Any] = {GPS.GPSLatitudeRef: "N", GPS.GPSLatitude: (52.0, 30.0, 0.0)}
 PLACE |= {GPS.GPSLongitudeRef: "E", GPS.GPSLongitude: (13.0, 15.0, 0.0)}
@@ -22,12 +23,10 @@ NOON = [datetime(2024, 5, 31, 12), "Nokia 7", 52.5, 13.25]
 
 @pytest.fixture
 def nights(tmp_path: Path) -> Nights:
-    folder = tmp_path / "pictures"
-    folder.mkdir()
-    (folder / "noon.jpg").write_bytes(with_exif("JPEG", "2024:05:31 12:00:00", "Nokia", "7", PLACE))
-    (folder / "plain.jpg").write_bytes(with_exif("JPEG", colour="blue"))
+    noon = with_exif("JPEG", "2024:05:31 12:00:00", "Nokia", "7", PLACE)
+    pictures = {"noon.jpg": noon, "plain.jpg": with_exif("JPEG", colour="blue")}
     Collection.create_or_open(str(tmp_path / "collection"))
-    return Nights(folder, str(tmp_path / "collection"))
+    return Nights(put_pictures(tmp_path / "pictures", pictures), str(tmp_path / "collection"))
 
 
 def exif(nights: Nights) -> dict[str, list[Any]]:

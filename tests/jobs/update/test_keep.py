@@ -3,7 +3,6 @@
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
 import hashlib
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,10 @@ from index.search import Searcher
 from jobs.cli.options import console
 from jobs.errors import TooManyRejectsError, UsageError
 from jobs.planning.plan import content_hashes
-from tests.support.collections.storage_steps import KilledError, expire
+from tests.support.collections.storage_steps import KilledError, expire, kill
 from tests.support.command_line import Run
 from tests.support.nights.reembed_nights import BROKEN, DEMO, Nights
+from tests.support.pictures.sample_images import encode, put_pictures
 
 WIDE = {"width": {"$gte": 32}}
 LARGE = {"size": {"$gte": 2000}}
@@ -29,9 +29,7 @@ VARIED = {"near_uniform": False}
 
 def picture(width: int, height: int, form: str, *, plain: bool = False) -> bytes:
     pixels = np.random.default_rng(width).integers(0, 256, (height, width, 3), np.uint8)
-    target = io.BytesIO()
-    Image.fromarray(np.full_like(pixels, 77) if plain else pixels).save(target, form)
-    return target.getvalue()
+    return encode(Image.fromarray(np.full_like(pixels, 77) if plain else pixels), form)
 
 
 PICTURES = {
@@ -46,16 +44,19 @@ PICTURES = {
 @pytest.fixture
 def nights(tmp_path: Path) -> Nights:
     """Two wide pictures of noise, a plain one, a small one and a broken one; nothing is embedded yet."""
-    folder = tmp_path / "pictures"
-    folder.mkdir()
-    for name, data in PICTURES.items():
-        (folder / name).write_bytes(data)
     Collection.create_or_open(str(tmp_path / "collection"))
-    return Nights(folder, str(tmp_path / "collection"))
+    return Nights(put_pictures(tmp_path / "pictures", PICTURES), str(tmp_path / "collection"))
 
 
 def night(nights: Nights, keep: dict[str, Any] | None, model: str = DEMO, **fields: Any) -> Any:
     return nights.night(model, keep=keep, **{"max_reject_rate": 1, **fields})
+
+
+def killed_night(nights: Nights, keep: dict[str, Any] | None, **fields: Any) -> None:
+    """Killed after its first block."""
+    with pytest.raises(KilledError):
+        night(nights, keep, after_block=kill, **fields)
+    expire(nights.collection.storage)
 
 
 def outcomes(nights: Nights) -> dict[str, str]:
@@ -138,10 +139,7 @@ def test_a_filter_goes_with_the_source_whose_job_has_it(nights: Nights, tmp_path
     """Another source's job that changes the model leaves out what this one's left out."""
     night(nights, {**VARIED, "size": {"$gte": 300}})
     before = outcomes(nights)
-    other = tmp_path / "other"
-    other.mkdir()
-    for name in ("noise.png", "small.png"):
-        (other / f"2-{name}").write_bytes(PICTURES[name])
+    other = put_pictures(tmp_path / "other", {f"2-{name}": PICTURES[name] for name in ("noise.png", "small.png")})
     night(nights, {"width": {"$lt": 32}}, other_model, source=other)
     assert outcomes(nights) == {**before, "2-noise": "filtered", "2-small": "embedded"}
     counts = night(nights, {**VARIED, "size": {"$gte": 300}}, other_model).counts
@@ -179,13 +177,7 @@ def test_a_broken_picture_of_a_list_is_left_out_by_its_size(nights: Nights) -> N
     lines = nights.pictures.with_name("list.csv")
     lines.write_text("\n".join(["id,uri", *(f"{name},{nights.pictures / name}" for name in sorted(PICTURES))]))
     nights.block = 2
-
-    def kill() -> None:
-        raise KilledError
-
-    with pytest.raises(KilledError):
-        night(nights, None, source=lines, after_block=kill)
-    expire(nights.collection.storage)
+    killed_night(nights, None, source=lines)
     for counted in (0, 5):
         assert night(nights, LARGE, source=lines, max_reject_rate=0).counts.unchanged == counted
         assert outcomes(nights)["broken.jpg"] == "filtered"
@@ -227,13 +219,7 @@ def test_with_verify_hash_what_is_left_out_unread_stays_unread(nights: Nights, m
 @pytest.mark.parametrize("keep", [WIDE, VARIED])
 def test_a_killed_job_is_gone_on_with_under_the_same_filter_alone(nights: Nights, keep: dict[str, Any]) -> None:
     nights.block = 2
-
-    def kill() -> None:
-        raise KilledError
-
-    with pytest.raises(KilledError):
-        night(nights, keep, after_block=kill)
-    expire(nights.collection.storage)
+    killed_night(nights, keep)
     report = night(nights, keep)
     assert (report.counts.resumed, sorted(nights.embedded[-1])) == (2, ["noise.png", "plain.png", "small.png"])
     whole = {WIDE["width"]["$gte"]: {"noise.jpg", "noise", "plain"}}.get(keep.get("width", {}).get("$gte", 0))
@@ -242,13 +228,7 @@ def test_a_killed_job_is_gone_on_with_under_the_same_filter_alone(nights: Nights
 
 def test_a_killed_job_has_read_for_another_filter_what_its_rows_tell(nights: Nights) -> None:
     nights.block = 3
-
-    def kill() -> None:
-        raise KilledError
-
-    with pytest.raises(KilledError):
-        night(nights, WIDE, after_block=kill)
-    expire(nights.collection.storage)
+    killed_night(nights, WIDE)
     report = night(nights, {"format": "png"})
     assert (report.counts.resumed, report.counts.reused) == (0, 2)  # the broken one and noise.png
     assert embedded(nights) == {"noise", "plain", "small"}

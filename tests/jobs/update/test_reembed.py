@@ -19,10 +19,11 @@ from jobs.errors import SourceError, TooManyMissingError, TooManyRejectsError
 from jobs.planning.rejects import list_rejects
 from jobs.schedule.spec_file import read_spec
 from jobs.update import Update
-from tests.support.collections.hand_made import add_run, rows
+from tests.support.collections.hand_made import add_run, add_version, rows
 from tests.support.collections.storage_steps import STEPS, KilledError, at, expire, is_step, kill
 from tests.support.nights.quiet_night import make_job
-from tests.support.nights.reembed_nights import DEMO, Nights, assert_rows_are_what_is_there, bmp, vector_of
+from tests.support.nights.reembed_nights import DEMO, Nights, assert_rows_are_what_is_there, bmp, bmps, vector_of
+from tests.support.pictures.sample_images import put_pictures
 
 LENIENT = 0.5
 
@@ -34,11 +35,8 @@ class CrashedError(Exception):
 @pytest.fixture
 def nights(tmp_path: Path) -> Nights:
     """Ten pictures, embedded and indexed."""
-    pictures = tmp_path / "pictures"
-    (pictures / "a").mkdir(parents=True)
-    for seed in range(10):
-        (pictures / "a" / f"{seed}.bmp").write_bytes(bmp(seed))
-    nights = Nights(pictures, str(tmp_path / "collection"))
+    put_pictures(tmp_path / "pictures" / "a", bmps(*range(10)))
+    nights = Nights(tmp_path / "pictures", str(tmp_path / "collection"))
     nights.night(DEMO)
     return nights
 
@@ -139,18 +137,14 @@ def test_the_last_images_of_a_collection_are_not_deleted(nights: Nights, tmp_pat
     ):
         nights.night(max_missing=1.0)
     assert nights.collection.runs() == runs
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "20.bmp").write_bytes(bmp(20))
-    nights.night(source=tmp_path / "other")
+    nights.night(source=put_pictures(tmp_path / "other", bmps(20)))
     assert nights.night(max_missing=1.0).counts.deleted == 10
     assert Searcher.open(nights.collection).ntotal == 1
 
 
 def test_replaced_rows_of_another_source(nights: Nights, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = tmp_path / "other"
-    (other / "a").mkdir(parents=True)
-    for seed in range(3):
-        (other / "a" / f"{seed}.bmp").write_bytes(bmp(20 + seed))
+    put_pictures(other / "a", {f"{seed}.bmp": bmp(20 + seed) for seed in range(3)})
     before = nights.collection.live_rows().to_pylist()
     for dry_run in (True, False):
         with pytest.raises(
@@ -341,9 +335,7 @@ def test_a_model_change_that_crashed_goes_on_while_the_old_index_answers(nights:
 
 
 def test_a_model_change_covers_every_source(nights: Nights, tmp_path: Path, other_model: str) -> None:
-    more = tmp_path / "more"
-    more.mkdir()
-    (more / "20.bmp").write_bytes(bmp(20))
+    more = put_pictures(tmp_path / "more", bmps(20))
     nights.night(source=more)
     report = nights.night(other_model)
     assert (report.counts.listed, report.embedded, len(report.runs)) == (11, 11, 2)
@@ -358,8 +350,7 @@ def test_the_budget_outlives_a_damaged_live_version(tmp_path: Path, damaged: str
     spec = read_spec(make_job(tmp_path))
     collection, budget = Collection.open(spec.collection), IndexSettings(target_recall=0.5, max_memory=2**30)
     build_index(collection, budget)
-    add_run(collection, rows(["new"]))
-    build_index(collection, budget)
+    add_version(collection, rows(["new"]), settings=budget)
     (tmp_path / "collection" / damaged).write_text("damaged")
     add_run(collection, rows(["newer"]))
     assert Update(spec=spec, console=Console(quiet=True)).run().index_after == "000004"

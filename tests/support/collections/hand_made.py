@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from index.build.build_index import build_index
 from index.collection import Collection
-from index.collection.records import IndexSettings, ModelRecord, RunManifest
+from index.collection.records import IndexSettings, ModelRecord, RunManifest, VersionManifest
 from index.search import Searcher
 
 DIM = 8
@@ -28,10 +28,11 @@ def rows(
     ids: Sequence[str],
     vectors: npt.NDArray[np.float32] | None = None,
     *,
+    uris: Sequence[str] | None = None,
     rejected: Mapping[str, str] | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> pa.Table:
-    """Rows of these ids, then a row for each rejected id with its reason."""
+    """Rows of these ids, then a row for each rejected id with its reason; by default at memory:<id>."""
     rejected = rejected or {}
     if vectors is None:
         vectors = unit_vectors(len(ids), seed=len(ids))
@@ -39,7 +40,7 @@ def rows(
     embedding = pa.array([*vectors, *[None] * len(rejected)], pa.list_(pa.float32(), vectors.shape[1]))
     columns: dict[str, Any] = {
         "image_id": pa.array(every, pa.string()),
-        "uri": pa.array([f"memory:{image_id}" for image_id in every], pa.string()),
+        "uri": pa.array(uris or [f"memory:{image_id}" for image_id in every], pa.string()),
         "embedding": embedding,
         "error_reason": pa.array([*[None] * len(ids), *rejected.values()], pa.string()),
     }
@@ -58,11 +59,18 @@ def add_run(
     return collection.add_run(source, model, tables, deletes=deletes or (), counts=counts)
 
 
+def add_version(
+    collection: Collection, *tables: pa.Table, settings: IndexSettings | None = None, **run: Any
+) -> VersionManifest:
+    """Write and commit a run, and index it."""
+    add_run(collection, *tables, **run)
+    return build_index(collection, settings)
+
+
 def searcher_of(
     folder: Path, ids: Sequence[str], vectors: npt.NDArray[np.floating[Any]], settings: IndexSettings | None = None
 ) -> Searcher:
     """Of a new collection of these rows, which has one run and one index version."""
     collection = Collection.create_or_open(str(folder))
-    add_run(collection, rows(ids, vectors.astype(np.float32)))
-    build_index(collection, settings)
+    add_version(collection, rows(ids, vectors.astype(np.float32)), settings=settings)
     return Searcher.open(collection)

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from embedder.errors import ModelNotFoundError
 from embedder.fake import FakeEmbedder
 from embedder.protocol import Embedder
-from index.build.build_index import build_index
 from index.collection import Collection
 from index.collection.records import ModelRecord
 from index.collection.rows import row_schema
 from jobs.embedding.model_source import model_record
-from tests.support.collections.hand_made import add_run
+from tests.support.collections.hand_made import add_version
 from tests.support.collections.small_collection import embedded_row, png
 
 
@@ -26,14 +26,22 @@ class OtherFake(FakeEmbedder):
 
 
 class Loader:
-    """Loads the two fakes by their fingerprints, and remembers which."""
+    """Loads fakes by their fingerprints, by default two, and remembers which."""
 
-    def __init__(self) -> None:
+    def __init__(self, *fakes: Embedder) -> None:
+        self.known: dict[str, Embedder] = {}
         self.loaded: list[str] = []
+        for fake in fakes or (FakeEmbedder(), OtherFake()):
+            self.add(fake)
+
+    def add(self, fake: Embedder) -> None:
+        self.known[fake.identity.fingerprint] = fake
 
     def load(self, record: ModelRecord) -> Embedder:
         self.loaded.append(record.fingerprint)
-        return next(fake for fake in (FakeEmbedder(), OtherFake()) if fake.identity.fingerprint == record.fingerprint)
+        if record.fingerprint not in self.known:
+            raise ModelNotFoundError(f"there is no model {record.id!r}")
+        return self.known[record.fingerprint]
 
 
 def own_colour(name: str, number: int) -> tuple[int, int, int]:
@@ -61,8 +69,7 @@ def make_several(
             rows.append(row | {"collection": name})
         model = model_record(embedder.identity)
         schema = row_schema(model.dim, [pa.field("collection", pa.string())])
-        add_run(collection, pa.Table.from_pylist(rows, schema=schema), model=model)
-        build_index(collection)
+        add_version(collection, pa.Table.from_pylist(rows, schema=schema), model=model)
 
 
 def damage(location: Path) -> None:

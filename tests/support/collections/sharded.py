@@ -8,7 +8,7 @@ from index.collection import Collection
 from index.collection.records import IndexSettings
 from index.search.shard import Shard
 from jobs.embedding.model_source import model_record
-from tests.support.collections.hand_made import add_run, rows, unit_vectors
+from tests.support.collections.hand_made import add_run, add_version, rows, unit_vectors
 
 COUNT = 800
 DIM = FakeEmbedder().identity.dim
@@ -22,8 +22,7 @@ def make_sharded(folder: Path, limits: IndexSettings = LIMITS, *, seed: int = 0)
     ids = [f"{number:03d}" for number in range(COUNT)]
     label = ["cat" if number % 3 else "dog" for number in range(COUNT)]
     older = unit_vectors(COUNT, seed=seed, dim=DIM)
-    add_run(collection, rows(ids, older, metadata={"label": label}), model=model)
-    build_index(collection, limits)
+    add_version(collection, rows(ids, older, metadata={"label": label}), model=model, settings=limits)
     newer = unit_vectors(40, seed=9, dim=DIM)
     add_run(collection, rows(ids[:40], newer, metadata={"label": label[:40]}), model=model, deletes=["100", "500"])
     build_index(collection, limits)

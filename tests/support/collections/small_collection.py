@@ -1,6 +1,5 @@
 """A collection of a few plain pictures, for the tests of the service and of its HTTP interface."""
 
-import io
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,12 @@ from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from embedder.images.decode import decode_image
 from embedder.images.decoder_pool import DecodePool
 from embedder.protocol import Embedder
-from index.build.build_index import build_index
 from index.collection import Collection
 from index.collection.rows import row_schema
 from index.search import Searcher
 from jobs.embedding.model_source import model_record
-from tests.support.collections.hand_made import add_run
+from tests.support.collections.hand_made import add_version
+from tests.support.pictures.sample_images import encode
 
 COLOURS = {"red.png": (220, 30, 30), "green.png": (30, 200, 40), "blue.png": (20, 40, 210)}
 
@@ -43,29 +42,18 @@ class RecordingFetcher(Fetcher):
 
 
 def png(colour: tuple[int, int, int], size: tuple[int, int] = (48, 40)) -> bytes:
-    target = io.BytesIO()
-    Image.new("RGB", size, colour).save(target, "PNG")
-    return target.getvalue()
-
-
-def put_pictures(folder: Path) -> Path:
-    """The pictures of `COLOURS`, in a new folder."""
-    folder.mkdir()
-    for name, data in PLAIN.items():
-        (folder / name).write_bytes(data)
-    return folder
+    return encode(Image.new("RGB", size, colour), "png")
 
 
 def make_collection(location: Path, pictures: dict[str, bytes], embedder: Embedder) -> Searcher:
     """A collection of `pictures` by id, with an index; the pictures lie at memory:<id>."""
     collection = Collection.create_or_open(str(location))
     add_pictures(collection, pictures, embedder)
-    build_index(collection)
     return Searcher.open(collection)
 
 
 def add_pictures(collection: Collection, pictures: dict[str, bytes], embedder: Embedder) -> None:
-    """One more run, of these pictures."""
+    """One more run, of these pictures, and a version of the index."""
     model = model_record(embedder.identity)
     rows = [
         embedded_row(image_id, f"memory:{image_id}", data, embedder)
@@ -73,7 +61,7 @@ def add_pictures(collection: Collection, pictures: dict[str, bytes], embedder: E
         for image_id, data in pictures.items()
     ]
     schema = row_schema(model.dim, [pa.field("label", pa.string()), pa.field("weight", pa.float64())])
-    add_run(collection, pa.Table.from_pylist(rows, schema=schema), model=model)
+    add_version(collection, pa.Table.from_pylist(rows, schema=schema), model=model)
 
 
 def embedded_row(image_id: str, uri: str, data: bytes, embedder: Embedder) -> dict[str, Any]:

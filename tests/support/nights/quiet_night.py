@@ -8,12 +8,13 @@ from index.build.build_index import build_index
 from index.collection import Collection
 from jobs.sources.list_images import list_images
 from tests.support.collections.hand_made import DIM, MODEL, unit_vectors
-from tests.support.collections.small_collection import put_pictures
+from tests.support.collections.small_collection import PLAIN
+from tests.support.pictures.sample_images import put_pictures
 
 
 def make_job(folder: Path) -> Path:
     """`pictures/`, `collection/` with index 000001 of them, and `job.yaml`, whose path is returned."""
-    source = put_pictures(folder / "pictures")
+    source = put_pictures(folder / "pictures", PLAIN)
     listing = list_images(str(source))
     collection = Collection.create_or_open(str(folder / "collection"))
     vectors = pa.array(list(unit_vectors(len(listing))), pa.list_(pa.float32(), DIM))

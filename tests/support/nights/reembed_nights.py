@@ -3,7 +3,6 @@
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
 import hashlib
-import io
 from collections.abc import Callable, Generator, Iterator, Mapping
 from collections.abc import Collection as Names
 from contextlib import contextmanager
@@ -31,6 +30,7 @@ from jobs.embedding.stages import DecodeSettings
 from jobs.spec import JobSpec, Resources
 from jobs.update import Update
 from jobs.values import DEMO_MODEL
+from tests.support.pictures.sample_images import encode
 
 DEMO = str(DEMO_MODEL)
 BROKEN = b"no picture"
@@ -106,9 +106,11 @@ class Nights:
 def bmp(seed: int) -> bytes:
     """A small picture that is like no other seed's; all have as many bytes."""
     pixels = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), np.uint8)
-    target = io.BytesIO()
-    Image.fromarray(pixels).save(target, "BMP")
-    return target.getvalue()
+    return encode(Image.fromarray(pixels), "bmp")
+
+
+def bmps(*seeds: int) -> dict[str, bytes]:
+    return {f"{seed}.bmp": bmp(seed) for seed in seeds}
 
 
 def assert_rows_are_what_is_there(

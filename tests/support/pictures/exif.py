@@ -1,11 +1,12 @@
 """Pictures with EXIF."""
 
-import io
 from collections.abc import Mapping
 from typing import Any
 
 from PIL import Image
 from PIL.ExifTags import IFD, Base
+
+from tests.support.pictures.sample_images import encode
 
 
 def with_exif(
@@ -24,6 +25,4 @@ def with_exif(
     if taken is not None:
         exif.get_ifd(IFD.Exif)[Base.DateTimeOriginal] = taken
     exif.get_ifd(IFD.GPSInfo).update(place or {})
-    target = io.BytesIO()
-    Image.new("RGB", (64, 48), colour).save(target, form, exif=exif.tobytes())
-    return target.getvalue()
+    return encode(Image.new("RGB", (64, 48), colour), form, exif=exif.tobytes())

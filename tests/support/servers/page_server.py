@@ -15,13 +15,12 @@ from api.local import running
 from api.settings import Access, ServeSettings
 from embedder.models.clip import ClipEmbedder
 from embedder.protocol import Embedder
-from index.build.build_index import build_index
 from index.collection import Collection
 from index.collection.rows import row_schema
 from jobs.demo.gallery import Exhibit, Gallery, make_gallery
 from jobs.embedding.model_source import model_record
 from jobs.values import DEMO_MODEL
-from tests.support.collections.hand_made import add_run
+from tests.support.collections.hand_made import add_version
 from tests.support.collections.small_collection import embedded_row
 from tests.support.pictures.fetching import answer
 from tests.support.servers.scripted_server import scripted
@@ -69,8 +68,7 @@ def _index(location: Path, gallery: Gallery, embedder: Embedder) -> None:
     rows = [_row(exhibit, gallery.folder, embedder) for exhibit in gallery.exhibits]
     rows.append(rows[0] | {"image_id": f"copies/{rows[0]['image_id']}", "note": None})
     schema = row_schema(model.dim, [pa.field(name, kind) for name, kind in _METADATA.items()])
-    add_run(collection, pa.Table.from_pylist(rows, schema=schema), model=model)
-    build_index(collection)
+    add_version(collection, pa.Table.from_pylist(rows, schema=schema), model=model)
 
 
 def _row(exhibit: Exhibit, folder: Path, embedder: Embedder) -> dict[str, Any]:
