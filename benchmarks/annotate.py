@@ -1,7 +1,7 @@
 """What columns and vectors from elsewhere cost: `python -m benchmarks.annotate [--quick]`.
 
 Labels and a further column for a million stored vectors; annotations of pictures of which 1% has changed; vectors
-imported; and a classifier beside its bare forward pass.
+imported; a classifier beside its bare forward pass; and what one that is made of the demo model gets right.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -25,9 +24,10 @@ import pyarrow.compute as pc
 import torch
 from rich.console import Console
 
+from benchmarks.common.collections import draw_pictures
 from benchmarks.common.models import save_demo_classifier, save_resnet50
 from benchmarks.common.process import in_new_process, peak_rss, seconds_of
-from benchmarks.common.report import Report, is_quick
+from benchmarks.common.report import Report, run
 from benchmarks.embed.rates import photographs, rate, steady_rate
 from benchmarks.reembed.__main__ import draw
 from embedder.images.decode import decode_image
@@ -39,6 +39,7 @@ from index.collection.annotations import annotation_log
 from index.collection.layout import VECTORS
 from index.collection.records import IndexSettings, ModelRecord
 from index.collection.rows import EMBEDDING, embedding_type, vectors_of
+from index.search import Searcher
 from jobs.annotation.annotate import Annotate, publish
 from jobs.annotation.labels import Labels
 from jobs.annotation.predictor import Batch, Columns, Recipe
@@ -51,6 +52,8 @@ from jobs.spec import AnnotationSpec, Resources
 from jobs.values import DEMO_MODEL
 
 LABELS = 100
+_TRAINED = 6_000  # pictures, for the demo model as a classifier
+_FRESH = 77  # the seed of pictures that no model was trained on
 _MODEL = ModelRecord(id="clustered", revision="1", fingerprint="0" * 64, dim=DIM)
 _QUIET = Console(quiet=True)
 _HERE = Resources(on="local")
@@ -58,14 +61,15 @@ _HERE = Resources(on="local")
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How many rows have columns and are imported; pictures that are annotated, classified."""
+    """How many rows have columns and are imported; pictures that are annotated, classified, judged."""
 
     rows: int = 1_000_000
     pictures: int = 20_000
     classified: int = 1_000
+    judged: int = 1_000
 
 
-QUICK = Plan(rows=50_000, pictures=2_000, classified=320)
+QUICK = Plan(rows=50_000, pictures=2_000, classified=320, judged=300)
 
 
 def make(location: str, rows: int) -> None:
@@ -275,21 +279,30 @@ def bare_rate(model: str, crops: Sequence[npt.NDArray[np.uint8]]) -> float:
     return rate(lambda: len(network(pixel_values=pixels).logits), 10)
 
 
-def main() -> int:
-    plan = QUICK if is_quick(__doc__, "fewer rows and pictures") else Plan()
-    report = Report("annotate")
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        classifier = in_new_process(save_demo_classifier, folder / "shapes")
-        rates = in_new_process(classifier_rates, folder, plan.classified)
-        bare = (rates["before"] + rates["after"]) / 2
-        report.values("ResNet-50, images/s", rates)
-        report.at_least("ResNet-50: the job ÷ the bare forward pass", rates["job"] / bare, 0.9)
-        nightly(folder, classifier, plan.pictures, report)
-        million(folder, plan.rows, report)
-        exchange(folder, plan.rows, report)
-    return report.conclude()
+def share_right(folder: Path, classifier: Path, count: int) -> float:
+    """Of so many pictures that no model has seen, those of which `annotate` says the shape."""
+    paths = sorted(draw_pictures(folder / "fresh", count, seed=_FRESH).iterdir())
+    names = [path.name for path in paths]
+    location = str(folder / "judged")
+    build_index(embedded(location, pa.table({"image_id": names, "uri": [str(path) for path in paths]}), 1))
+    annotate(location, AnnotationSpec(name="c", classifier=str(classifier)))
+    searcher = Searcher.open(Collection.open(location))
+    return float(np.mean([(searcher.row(name) or {})["c"] == name.partition("-")[0] for name in names]))
+
+
+def main(report: Report, folder: Path, options: Any) -> None:
+    plan = QUICK if options.quick else Plan()
+    classifier = in_new_process(save_demo_classifier, folder / "shapes", _TRAINED)
+    right = in_new_process(share_right, folder, classifier, plan.judged)
+    report.at_least("the demo model as a classifier: shapes that are right", right, 0.95)
+    rates = in_new_process(classifier_rates, folder, plan.classified)
+    bare = (rates["before"] + rates["after"]) / 2
+    report.values("ResNet-50, images/s", rates)
+    report.at_least("ResNet-50: the job ÷ the bare forward pass", rates["job"] / bare, 0.9)
+    nightly(folder, classifier, plan.pictures, report)
+    million(folder, plan.rows, report)
+    exchange(folder, plan.rows, report)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run("annotate", __doc__, main, "fewer rows and pictures")

@@ -5,8 +5,6 @@ stand-in for the model sleeps as long as a device would compute, so that this ma
 but whether anything in the job is: listing, decoding, placement, the driver.
 """
 
-import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +20,7 @@ from PIL import Image
 from ray.cluster_utils import Cluster
 
 from benchmarks.common.embedding import Progress, embed
-from benchmarks.common.report import Report, is_quick
+from benchmarks.common.report import Report, run
 from embedder.fake import FakeEmbedder
 from jobs.cluster.pool import Pool
 from jobs.cluster.session import ray_cluster
@@ -90,20 +88,19 @@ def make_listing(folder: Path, count: int) -> pa.Table:
     return listing_table({"image_id": [f"{number:06}" for number in range(count)], "uri": uris}, {})
 
 
-def scaling(sizes: Sequence[int], seconds: float) -> list[Outcome]:
+def scaling(sizes: Sequence[int], folder: Path, seconds: float) -> list[Outcome]:
     """Each number of nodes, in rising order, with so many seconds of work for each node. The driver is on the cluster's
     head, which has no actor.
     """
     outcomes: list[Outcome] = []
     cluster = Cluster(initialize_head=True, head_node_args={**_NODE, "num_cpus": 0, "include_dashboard": False})
     try:
-        with tempfile.TemporaryDirectory() as name:
-            for before, nodes in pairwise((0, *sizes)):
-                for _ in range(nodes - before):
-                    cluster.add_node(**_NODE, resources={"device": 1})
-                count = _BLOCK * round(nodes * seconds / SECONDS_PER_IMAGE / _BLOCK)
-                listing = make_listing(Path(name) / f"pictures-{nodes}", count)
-                outcomes.append(measure(cluster.address, nodes, listing, Path(name) / f"collection-{nodes}"))
+        for before, nodes in pairwise((0, *sizes)):
+            for _ in range(nodes - before):
+                cluster.add_node(**_NODE, resources={"device": 1})
+            count = _BLOCK * round(nodes * seconds / SECONDS_PER_IMAGE / _BLOCK)
+            listing = make_listing(folder / f"pictures-{nodes}", count)
+            outcomes.append(measure(cluster.address, nodes, listing, folder / f"collection-{nodes}"))
     finally:
         cluster.shutdown()  # type: ignore[no-untyped-call]
     return outcomes
@@ -131,11 +128,9 @@ def judge(outcomes: Sequence[Outcome], report: Report) -> None:
         report.at_least(f"{each.nodes} nodes: images/s ÷ {each.nodes} × those of one", share, 0.9)
 
 
-def main() -> int:
-    report = Report("cluster")
-    judge(scaling((1, 2, 4), 20.0 if is_quick(__doc__, "20 s of work for each node, not 60") else 60.0), report)
-    return report.conclude()
+def main(report: Report, folder: Path, options: Any) -> None:
+    judge(scaling((1, 2, 4), folder, 20.0 if options.quick else 60.0), report)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run("cluster", __doc__, main, "20 s of work for each node, not 60")

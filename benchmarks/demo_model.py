@@ -5,7 +5,6 @@ as a job does. Among the 10 nearest of a picture, itself left out: the share wit
 pattern. Among the 10 nearest of each caption such as "a striped red star": the share that fits it wholly.
 """
 
-import argparse
 import os
 import time
 from collections.abc import Sequence
@@ -13,15 +12,16 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-import jobs.demo
-from benchmarks.common.report import Report
+from benchmarks.common.report import Report, run
 from embedder.images.decode import CropSpec, decode_image
 from jobs.demo.drawing import COLOURS, PATTERNS, SHAPES, Subject
 from jobs.demo.gallery import plan_exhibit
+from jobs.values import DEMO_MODEL
 
 SEED = 31
 NEAREST = 10
@@ -120,20 +120,10 @@ def measure(model: str, *, pictures: int, queries: int, report: Report) -> None:
         report.at_least(name, shares[name], bar)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Measure what the demo model knows.")
-    parser.add_argument("--model", default=str(Path(jobs.demo.__file__).parent / "model"))
-    parser.add_argument("--pictures", type=int, default=10_000)
-    parser.add_argument("--queries", type=int, default=1_000)
-    parser.add_argument("--quick", action="store_true", help="4,000 pictures and 400 queries")
-    options = parser.parse_args()
-    pictures, queries = (4_000, 400) if options.quick else (options.pictures, options.queries)
-    if pictures <= NEAREST or not 1 <= queries <= pictures:
-        parser.error(f"expected more than {NEAREST} pictures and 1 to {pictures} queries, got {queries} queries")
-    report = Report("demo_model")
+def main(report: Report, folder: Path, options: Any) -> None:
+    pictures, queries = (4_000, 400) if options.quick else (10_000, 1_000)
     measure(options.model, pictures=pictures, queries=queries, report=report)
-    return report.conclude()
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run("demo_model", __doc__, main, "4,000 pictures and 400 queries", {"--model": {"default": str(DEMO_MODEL)}})

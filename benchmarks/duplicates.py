@@ -7,8 +7,6 @@ next picture of a camera that turns. The demo model proposes the pairs, whose ve
 """
 
 import io
-import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -20,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 from PIL import Image
 
-from benchmarks.common.report import Report, is_quick
+from benchmarks.common.report import Report, run
 from index.analysis.duplicate_plan import DuplicatePlan
 from index.search import Searcher
 from jobs.demo.collection import embed_here
@@ -149,20 +147,16 @@ def judge(report: Report, planted: dict[str, str], found: dict[tuple[str, str], 
     report.keep("missed", missed)
 
 
-def main() -> int:
-    quick = is_quick(__doc__, "400 pictures, 20 of each kind")
-    report = Report("duplicates")
-    with tempfile.TemporaryDirectory() as name, closing(SignatureReader()) as reader:
-        folder = Path(name)
-        planted = plant(folder / "pictures", *((400, 20) if quick else (ORIGINALS, PLANTED)))
-        searcher = Searcher.open(embed_here(folder / "pictures", folder / "collection"))
-        started = time.perf_counter()
+def main(report: Report, folder: Path, options: Any) -> None:
+    planted = plant(folder / "pictures", *((400, 20) if options.quick else (ORIGINALS, PLANTED)))
+    searcher = Searcher.open(embed_here(folder / "pictures", folder / "collection"))
+    started = time.perf_counter()
+    with closing(SignatureReader()) as reader:
         plan = Finder(searcher=searcher, read=reader.read, min_score=0.995).plan()
-        seconds = time.perf_counter() - started
-        judge(report, planted, found_pairs(plan))
-        report.values("speed", {"pictures": searcher.ntotal, "seconds": seconds, "unread": sum(plan.unread.values())})
-    return report.conclude()
+    seconds = time.perf_counter() - started
+    judge(report, planted, found_pairs(plan))
+    report.values("speed", {"pictures": searcher.ntotal, "seconds": seconds, "unread": sum(plan.unread.values())})
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run("duplicates", __doc__, main, "400 pictures, 20 of each kind")

@@ -9,7 +9,6 @@ The model has ViT-B/32's size and random weights. Measured are whole commands fr
 costs; and searches by one client that sends pictures.
 """
 
-import argparse
 import base64
 import json
 import os
@@ -22,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import requests
@@ -29,7 +29,7 @@ from PIL import Image
 
 from benchmarks.common.models import save_clip
 from benchmarks.common.process import seconds_of
-from benchmarks.common.report import Report
+from benchmarks.common.report import Report, run
 from benchmarks.common.servers import free_port, serving
 from benchmarks.embed.rates import forward_rate
 from benchmarks.precision import photographs
@@ -181,39 +181,31 @@ def _median(asks: Sequence[Callable[[], None]]) -> float:
     return statistics.median(map(seconds_of, asks))
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("environment", type=Path, metavar="FOLDER", help="the virtual environment with clip-retrieval")
-    parser.add_argument("--quick", action="store_true", help="800 pictures instead of 4,000")
-    options = parser.parse_args()
+def main(report: Report, folder: Path, options: Any) -> None:
     counts = [FIRST, 800 if options.quick else 4_000]
-    report, walls, p50 = Report("peers"), dict[tuple[str, int], float](), dict[str, float]()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        model = save_clip(folder / "model", vocabulary=_VOCABULARY)
-        environment = options.environment.absolute()
-        with report.console.status("preparing the model in int8, and clip-retrieval's files for the system's cache"):
-            few = draw(folder / "few", 8)
-            ours(few, model, folder / "few ours", "int8")
-            theirs(environment, few, model, folder / "few-theirs")
-        for count in counts:
-            pictures = draw(folder / f"{count}", count)
-            for precision in PRECISIONS:
-                work = partial(ours, pictures, model, folder / f"{precision}-{count}", precision)
-                walls[EMBED[precision], count] = seconds_of(work)
-            walls[INFERENCE, count] = seconds_of(
-                partial(theirs, environment, pictures, model, folder / f"theirs-{count}")
-            )
-        forward = forward_rate(model, batch=32, seconds=10, device="cpu")
-        judge_walls(counts, walls, forward, report)
-        index(environment, folder / f"theirs-{counts[-1]}", folder / "index")
-        queries = sorted(pictures.iterdir())[:60]
-        p50[BACK] = their_latency(environment, model, folder / "index", queries)
+    walls, p50 = dict[tuple[str, int], float](), dict[str, float]()
+    model = save_clip(folder / "model", vocabulary=_VOCABULARY)
+    environment = options.environment.absolute()
+    with report.console.status("preparing the model in int8, and clip-retrieval's files for the system's cache"):
+        few = draw(folder / "few", 8)
+        ours(few, model, folder / "few ours", "int8")
+        theirs(environment, few, model, folder / "few-theirs")
+    for count in counts:
+        pictures = draw(folder / f"{count}", count)
         for precision in PRECISIONS:
-            p50[f"{SERVE}, {precision}"] = our_latency(folder / f"{precision}-{counts[-1]}", queries, precision)
+            work = partial(ours, pictures, model, folder / f"{precision}-{count}", precision)
+            walls[EMBED[precision], count] = seconds_of(work)
+        walls[INFERENCE, count] = seconds_of(partial(theirs, environment, pictures, model, folder / f"theirs-{count}"))
+    forward = forward_rate(model, batch=32, seconds=10, device="cpu")
+    judge_walls(counts, walls, forward, report)
+    index(environment, folder / f"theirs-{counts[-1]}", folder / "index")
+    queries = sorted(pictures.iterdir())[:60]
+    p50[BACK] = their_latency(environment, model, folder / "index", queries)
+    for precision in PRECISIONS:
+        p50[f"{SERVE}, {precision}"] = our_latency(folder / f"{precision}-{counts[-1]}", queries, precision)
     judge_searches(p50, report)
-    return report.conclude()
 
 
+ENVIRONMENT = {"type": Path, "metavar": "FOLDER", "help": "the virtual environment with clip-retrieval"}
 if __name__ == "__main__":
-    sys.exit(main())
+    run("peers", __doc__, main, "800 pictures instead of 4,000", {"environment": ENVIRONMENT})

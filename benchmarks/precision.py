@@ -4,13 +4,9 @@ With a model of ViT-B/32's size (random weights) for photographs, texts and spee
 trained, for neighbours: of the same pictures in both precisions, and of int8 queries among vectors of fp32.
 """
 
-import sys
-import tempfile
-import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import skimage.data
@@ -18,7 +14,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from benchmarks.common.models import save_clip
-from benchmarks.common.report import Report, is_quick
+from benchmarks.common.process import by_turns, seconds_of
+from benchmarks.common.report import Report, run
 from benchmarks.demo_model import captions, draw_crops, nearest
 from embedder.identity import Precision
 from embedder.models.load import load_embedder
@@ -43,17 +40,6 @@ def photographs(count: int, side: int) -> NDArray[np.uint8]:
     return np.stack(crops)
 
 
-def by_turns(runs: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Median seconds of each, one after the other in each round."""
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(rounds):
-        for name, run in runs.items():
-            started = time.perf_counter()
-            run()
-            seconds[name].append(time.perf_counter() - started)
-    return {name: float(np.median(found)) for name, found in seconds.items()}
-
-
 def lowest_cosine(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:
     return float((one * other).sum(axis=1).min())
 
@@ -71,8 +57,10 @@ def speed(report: Report, int8: Embedder, fp32: Embedder, *, rounds: int) -> Non
         "ViT-B/32: lowest cosine, texts", lowest_cosine(int8.embed_texts(texts), fp32.embed_texts(texts)), 0.999
     )
     models = {"int8": int8, "fp32": fp32}
-    passes = by_turns({name: partial(model.embed_images, crops[:PASS]) for name, model in models.items()}, rounds)
-    single = by_turns({name: partial(model.embed_images, crops[:1]) for name, model in models.items()}, rounds * 5)
+    passes, single = (
+        by_turns({name: partial(seconds_of, partial(each.embed_images, some)) for name, each in models.items()}, times)
+        for some, times in ((crops[:PASS], rounds), (crops[:1], rounds * 5))
+    )
     report.table(
         "ViT-B/32",
         [
@@ -105,20 +93,12 @@ def neighbours(report: Report, int8: Embedder, fp32: Embedder, *, pictures: int)
     report.values("demo: by how much in cosine another first match is behind at most", gaps)
 
 
-def main() -> int:
-    report, rounds = Report("precision"), 5 if is_quick(__doc__, "fewer rounds") else 20
-    with tempfile.TemporaryDirectory() as folder:
-        large = str(save_clip(Path(folder) / "vit-b-32"))
-        speed(
-            report,
-            load_embedder(large, precision="int8"),
-            load_embedder(large, precision="fp32"),
-            rounds=rounds,
-        )
+def main(report: Report, folder: Path, options: Any) -> None:
+    large, rounds = str(save_clip(folder / "vit-b-32")), 5 if options.quick else 20
+    speed(report, *(load_embedder(large, precision=each) for each in PRECISIONS), rounds=rounds)
     int8, fp32 = (load_embedder(str(DEMO_MODEL), device="cpu", precision=each) for each in PRECISIONS)
     neighbours(report, int8, fp32, pictures=2000)
-    return report.conclude()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run("precision", __doc__, main, "fewer rounds")

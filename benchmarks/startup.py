@@ -4,20 +4,19 @@ Each in processes of its own, as multiples of `import torch` in the same run: ma
 by a picture or by words could not do without once.
 """
 
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import requests
 
-from benchmarks.common.process import seconds_of
-from benchmarks.common.report import Report, is_quick
+from benchmarks.common.process import by_turns, seconds_of
+from benchmarks.common.report import Report, run
 from benchmarks.common.servers import serving
 from jobs.demo.collection import make_demo_collection
 
@@ -46,17 +45,6 @@ def commands(collection: str, image_id: str, picture: Path) -> dict[str, Callabl
         "search, by a picture": search(str(picture)),
         FIRST_ANSWER: partial(first_answer, collection),
     }
-
-
-def measure(commands: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
-    """Median seconds of each command, by turns; the first round, which reads files from disk, does not count."""
-    seconds = defaultdict[str, list[float]](list)
-    for number in range(rounds + 1):
-        for name, run in commands.items():
-            took = run()
-            if number:
-                seconds[name].append(took)
-    return {name: statistics.median(each) for name, each in seconds.items()}
 
 
 def first_answer(collection: str) -> float:
@@ -89,16 +77,13 @@ def judge(medians: Mapping[str, float], mib: float, report: Report) -> None:
     report.at_most(f"serve --local: MiB after {2 * SEARCHES} searches", mib, MOST_MIB)
 
 
-def main() -> int:
-    report, rounds = Report("startup"), 5 if is_quick(__doc__, "5 rounds, not 15") else 15
-    with tempfile.TemporaryDirectory() as name:
-        collection = make_demo_collection(Path(name))
-        [image_id, *_] = collection.live_rows(["image_id"])["image_id"].to_pylist()
-        picture = Path(name) / "pictures" / str(image_id)
-        medians = measure(commands(collection.location, str(image_id), picture), rounds)
-        judge(medians, memory(collection.location, picture), report)
-    return report.conclude()
+def main(report: Report, folder: Path, options: Any) -> None:
+    collection = make_demo_collection(folder)
+    [image_id, *_] = collection.live_rows(["image_id"])["image_id"].to_pylist()
+    picture = folder / "pictures" / str(image_id)
+    medians = by_turns(commands(collection.location, str(image_id), picture), 5 if options.quick else 15)
+    judge(medians, memory(collection.location, picture), report)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run("startup", __doc__, main, "5 rounds, not 15")

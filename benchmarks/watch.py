@@ -9,17 +9,17 @@ import random
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import requests
 
-from benchmarks.common.report import Report, is_quick
+from benchmarks.common.report import Report, run
 from benchmarks.common.servers import Server, eventually, serving
 from index.collection import Collection
 from index.search import Searcher
@@ -214,14 +214,12 @@ def not_found_once(soak: Soak, searcher: Searcher) -> list[str]:
     return [picture.name for picture in soak.saved if picture.name not in once]
 
 
-def main() -> int:
-    share = 1 / 3 if is_quick(__doc__, "a third of the pictures, in a third of the time") else 1.0
-    report = Report("watch")
+def main(report: Report, folder: Path, options: Any) -> None:
+    share = 1 / 3 if options.quick else 1.0
     for subject, kills in {"undisturbed": 0, "killed twice": 2}.items():
-        with tempfile.TemporaryDirectory() as name:
-            soak_test(Path(name), round(PICTURES * share), SECONDS * share, kills, report.about(subject))
-    return report.conclude()
+        (folder / subject).mkdir()
+        soak_test(folder / subject, round(PICTURES * share), SECONDS * share, kills, report.about(subject))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run("watch", __doc__, main, "a third of the pictures, in a third of the time")

@@ -9,7 +9,7 @@ from embedder.models.clip import ClipEmbedder
 from index.build.build_index import build_index
 from index.collection import Collection
 from jobs.demo.clustered import Clustered, add_rows
-from jobs.demo.gallery import plan_exhibit
+from jobs.demo.gallery import SEED, plan_exhibit
 from jobs.embedding.model_source import model_record
 
 
@@ -26,11 +26,11 @@ def add_version(collection: Collection, model: str, rows: int, *, seed: int = 0)
     return build_index(collection, rebuild=True).version
 
 
-def draw_pictures(folder: Path, count: int) -> Path:
+def draw_pictures(folder: Path, count: int, *, seed: int = SEED) -> Path:
     """So many files of the demo's gallery, in one folder."""
     folder.mkdir(parents=True)
     for number in range(count):
-        exhibit = plan_exhibit(number)
+        exhibit = plan_exhibit(number, seed=seed)
         (folder / exhibit.image_id.replace("/", "-")).write_bytes(exhibit.data())
     return folder
 

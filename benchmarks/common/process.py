@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
+from statistics import median
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -28,6 +30,17 @@ def seconds_of(work: Callable[[], object]) -> float:
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
+
+
+def by_turns(runs: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
+    """Median seconds, which each returns, by turns in each round. A first round, of cold caches, does not count."""
+    found = defaultdict[str, list[float]](list)
+    for number in range(rounds + 1):
+        for name, run in runs.items():
+            seconds = run()
+            if number:
+                found[name].append(seconds)
+    return {name: median(each) for name, each in found.items()}
 
 
 def peak_rss() -> int:

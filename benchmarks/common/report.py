@@ -3,10 +3,13 @@
 import argparse
 import json
 import math
-from collections.abc import Mapping, Sequence
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Literal, Self
+from pathlib import Path
+from typing import Any, Literal, NoReturn, Self
 
 from rich.console import Console
 from rich.table import Table
@@ -99,11 +102,25 @@ class Report:
         self.console.print(table)
 
 
-def is_quick(doc: str | None, what: str) -> bool:
-    """Whether the command line says `--quick`, the one option that most benchmarks have; `what` is its help."""
+def run(
+    name: str,
+    doc: str | None,
+    benchmark: Callable[[Report, Path, Any], None],
+    quick: str,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+) -> NoReturn:
+    """Run a benchmark in a folder that goes with it, as the command line says, and exit: with 1 when it misses a bar.
+
+    `quick` is the help of `--quick`; `options` are further arguments, each with what `add_argument` takes.
+    """
     parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help=what)
-    return bool(parser.parse_args().quick)
+    parser.add_argument("--quick", action="store_true", help=quick)
+    for option, about in (options or {}).items():
+        parser.add_argument(option, **about)
+    given, report = parser.parse_args(), Report(name)
+    with tempfile.TemporaryDirectory() as folder:
+        benchmark(report, Path(folder), given)
+    sys.exit(report.conclude())
 
 
 def rounded(value: object, digits: int) -> object:

@@ -10,21 +10,19 @@ Three questions, each answered against something measured in the same run:
 - Does the job's memory grow with the images, and from how many on does Ray pay on this machine?
 """
 
-import argparse
 import os
-import sys
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 import pyarrow as pa
 
 from benchmarks.common.models import save_clip
 from benchmarks.common.process import in_new_process
-from benchmarks.common.report import Report
+from benchmarks.common.report import Report, run
 from benchmarks.embed.jobs import Command, command, our_job, tutorial_job
 from benchmarks.embed.rates import decode_rate, forward_rate, our_rate, photographs, stock_rate
 from embedder.identity import Precision
@@ -146,22 +144,15 @@ def judge(rates: Rates, commands: dict[tuple[str, int], Command], report: Report
         report.at_most(f"seconds for {count:,} images, local ÷ ray", share, 1.0)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer images; ends within 10 minutes on 2 cores")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where the model runs")
-    options = parser.parse_args()
+def main(report: Report, folder: Path, options: Any) -> None:
     # Ray's workers yield to every other process (nice 15); the bare forward pass does not.
     os.environ.setdefault("RAY_worker_niceness", "0")
-    report = Report("embed")
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        gallery = make_gallery(folder / "pictures", count=2000)
-        rates = measure(gallery, folder, quick=options.quick, device=options.device)
-        commands = {(on, count): command(gallery.folder, count, folder, on) for count in COUNTS for on in PLACES}
+    gallery = make_gallery(folder / "pictures", count=2000)
+    rates = measure(gallery, folder, quick=options.quick, device=options.device)
+    commands = {(on, count): command(gallery.folder, count, folder, on) for count in COUNTS for on in PLACES}
     judge(rates, commands, report)
-    return report.conclude()
 
 
+DEVICE = {"choices": ("cpu", "cuda"), "default": "cpu", "help": "where the model runs"}
 if __name__ == "__main__":
-    sys.exit(main())
+    run("embed", __doc__, main, "fewer images; ends within 10 minutes on 2 cores", {"--device": DEVICE})

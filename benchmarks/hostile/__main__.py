@@ -6,8 +6,6 @@ that are within all limits. How long does each wait for its answer, how long do 
 left taken?
 """
 
-import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -15,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.common.collections import draw_pictures, make_collection
 from benchmarks.common.load import Asked, ask_once, crowd, form_of, milliseconds
-from benchmarks.common.report import Report, is_quick
+from benchmarks.common.report import Report, run
 from benchmarks.common.servers import Server, serving
 from benchmarks.hostile.pictures import sixty
 from jobs.values import DEMO_MODEL
@@ -90,22 +89,17 @@ def _refused(asked: Sequence[Asked]) -> int:
     return sum(each.status != 200 for each in asked)
 
 
-def main() -> int:
-    quick = is_quick(__doc__, "serve --local alone, and a rest of 10 s instead of 60")
-    report = Report("hostile")
-    servers = {"serve --local": ["--local"]} if quick else {"serve --local": ["--local"], "serve": []}
+def main(report: Report, folder: Path, options: Any) -> None:
+    servers = {"serve --local": ["--local"], **({} if options.quick else {"serve": []})}
     sets = {"plain": sixty(disguised=False), "disguised": sixty(disguised=True)}
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        usual = draw_pictures(folder / "usual", 64)
-        location = make_collection(folder / "collection", str(DEMO_MODEL), 1_000).location
-        for title, options in servers.items():
-            with serving(location, folder / f"{title}.log", *options, embedding_cache_bytes=0) as server:
-                for kind, pictures in sets.items():
-                    siege = besiege(server, pictures, usual, 10.0 if quick else 60.0)
-                    judge_siege(siege, report.about(f"{title}, {kind}"))
-    return report.conclude()
+    usual = draw_pictures(folder / "usual", 64)
+    location = make_collection(folder / "collection", str(DEMO_MODEL), 1_000).location
+    for title, arguments in servers.items():
+        with serving(location, folder / f"{title}.log", *arguments, embedding_cache_bytes=0) as server:
+            for kind, pictures in sets.items():
+                siege = besiege(server, pictures, usual, 10.0 if options.quick else 60.0)
+                judge_siege(siege, report.about(f"{title}, {kind}"))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run("hostile", __doc__, main, "serve --local alone, and a rest of 10 s instead of 60")

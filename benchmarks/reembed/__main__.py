@@ -20,7 +20,7 @@ import psutil
 from PIL import Image
 
 from benchmarks.common.process import in_new_process
-from benchmarks.common.report import Report, is_quick
+from benchmarks.common.report import Report, run
 from benchmarks.reembed.rows import LISTED, Compared, compare_listed, write_listed
 from jobs.errors import JobError
 
@@ -132,28 +132,24 @@ def judge(files: int, full: Night, nights: Mapping[float, Night], compared: Comp
     report.at_most(f"{LISTED:,} rows: peak memory, GB", peak_gb, 2)
 
 
-def main() -> int:
-    files = 4_000 if is_quick(__doc__, "4,000 files instead of 20,000") else 20_000
-    report = Report("reembed")
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        with report.console.status("writing a million rows"):
-            write_listed(folder / "listed")
-        compared = in_new_process(compare_listed, folder / "listed")
-        pictures, collection = folder / "pictures", folder / "collection"
-        with report.console.status(f"drawing {files:,} pictures"):
-            draw(pictures, range(files), seed=0)
-        with report.console.status("embedding all of them"):
-            full = run_night(files, pictures, collection, "--model", "demo")
-        nights = {}
-        for seed, share in enumerate(SHARES, start=1):
-            with report.console.status(f"a night with {share:.1%} changed"):
-                changed = round(files * share)
-                draw(pictures, range(changed), seed=seed)
-                nights[share] = run_night(changed, pictures, collection)
+def main(report: Report, folder: Path, options: Any) -> None:
+    files = 4_000 if options.quick else 20_000
+    with report.console.status("writing a million rows"):
+        write_listed(folder / "listed")
+    compared = in_new_process(compare_listed, folder / "listed")
+    pictures, collection = folder / "pictures", folder / "collection"
+    with report.console.status(f"drawing {files:,} pictures"):
+        draw(pictures, range(files), seed=0)
+    with report.console.status("embedding all of them"):
+        full = run_night(files, pictures, collection, "--model", "demo")
+    nights = {}
+    for seed, share in enumerate(SHARES, start=1):
+        with report.console.status(f"a night with {share:.1%} changed"):
+            changed = round(files * share)
+            draw(pictures, range(changed), seed=seed)
+            nights[share] = run_night(changed, pictures, collection)
     judge(files, full, nights, compared, report)
-    return report.conclude()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run("reembed", __doc__, main, "4,000 files instead of 20,000")

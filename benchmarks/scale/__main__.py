@@ -7,15 +7,14 @@ table of costs: that of `docs/scale.md`.
 from __future__ import annotations
 
 import os
-import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.common.models import save_clip
 from benchmarks.common.process import in_new_process
-from benchmarks.common.report import Report, is_quick
+from benchmarks.common.report import Report, run
 from benchmarks.scale.costs import Cost
 from benchmarks.scale.images import decoding, forward, row_bytes
 from benchmarks.scale.index import indexes, scan
@@ -55,19 +54,15 @@ def measure(plan: Plan, folder: Path) -> Iterator[Cost]:
     yield in_new_process(scan, plan.rows[0])
 
 
-def main() -> int:
-    plan = QUICK if is_quick(__doc__, "few rows, within 2 minutes; nothing to plan with") else Plan()
+def main(report: Report, folder: Path, options: Any) -> None:
     for name, value in {**WAITING, "RAY_USAGE_STATS_ENABLED": "0"}.items():
         os.environ.setdefault(name, value)
-    report = Report("scale")
     found = []
-    with tempfile.TemporaryDirectory() as name:
-        for cost in measure(plan, Path(name)):
-            report.console.log(cost.what)
-            found.append(cost)
+    for cost in measure(QUICK if options.quick else Plan(), folder):
+        report.console.log(cost.what)
+        found.append(cost)
     report.table("costs", [each.row() for each in found])
-    return report.conclude()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run("scale", __doc__, main, "few rows, within 2 minutes; nothing to plan with")

@@ -19,9 +19,7 @@ endpoint does. The CPU time of a query is that of the server and of all that it 
 At the end index and model of a server change under load (`benchmarks.serve.swaps`).
 """
 
-import argparse
 import shutil
-import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -31,10 +29,11 @@ from dataclasses import dataclass, replace
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 from benchmarks.common.collections import draw_pictures, make_collection, write_ids
 from benchmarks.common.models import save_clip
-from benchmarks.common.report import Report
+from benchmarks.common.report import Report, run
 from benchmarks.common.servers import Server, free_port, running, serving
 from benchmarks.serve.bare import Bare
 from benchmarks.serve.speed import (
@@ -136,23 +135,16 @@ def measure(model: str, rows: int, plan: Plan, pictures: Path, folder: Path) -> 
     return loads
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="less of everything; ends within 4 minutes")
-    parser.add_argument("--collections", type=int, default=1, help="how many the service has")
-    options = parser.parse_args()
+def main(report: Report, folder: Path, options: Any) -> None:
     plan = replace(QUICK if options.quick else FULL, collections=options.collections)
-    report = Report("serve")
-    with tempfile.TemporaryDirectory() as name:
-        home = Path(name)
-        pictures = draw_pictures(home / "pictures", plan.pictures)
-        models = {"demo": str(DEMO_MODEL), "ViT-B/32": str(save_clip(home / "vit-b-32"))}
-        for model, rows in product(models, plan.rows):
-            with tempfile.TemporaryDirectory() as folder:
-                judge(model, rows, measure(models[model], rows, plan, pictures, Path(folder)), report)
-        measure_swaps(plan.swapping, pictures, home, report)
-    return report.conclude()
+    pictures = draw_pictures(folder / "pictures", plan.pictures)
+    models = {"demo": str(DEMO_MODEL), "ViT-B/32": str(save_clip(folder / "vit-b-32"))}
+    for model, rows in product(models, plan.rows):
+        with tempfile.TemporaryDirectory() as served:
+            judge(model, rows, measure(models[model], rows, plan, pictures, Path(served)), report)
+    measure_swaps(plan.swapping, pictures, folder, report)
 
 
+COLLECTIONS = {"type": int, "default": 1, "help": "how many the service has"}
 if __name__ == "__main__":
-    sys.exit(main())
+    run("serve", __doc__, main, "less of everything; ends within 4 minutes", {"--collections": COLLECTIONS})
