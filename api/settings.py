@@ -109,7 +109,7 @@ class ServeSettings(BaseSettings):
     device: str | None = None
     """`cuda`, `cpu`, … By default a GPU if there is one."""
     precision: Precision = "auto"
-    """What the model computes in: `fp32`, `bf16`, on CPUs `int8`; by default the fastest that agrees with `fp32`."""
+    """Precision of the model: `fp32`, `bf16`, or on CPUs `int8`. By default the fastest that agrees with `fp32`."""
     threads: int | None = Field(None, ge=1)
     """CPU threads for the model. By default all cores, or with several replicas `LIKENESS_NUM_CPUS`."""
 
@@ -124,7 +124,7 @@ class ServeSettings(BaseSettings):
     """File of API keys (`--keys`), as `likeness keys` writes it. By default no keys."""
     show_locations: bool | None = None
     """Whether answers say where pictures (`uri`), models and the collection are; if not, `uri` is null. By default only
-    when serving this machine alone: on loopback, without keys and `LIKENESS_ALLOW_REMOTE`.
+    when serving this machine alone: on loopback, without keys or `LIKENESS_ALLOW_REMOTE`.
     """
     rate_limit_per_minute: int | None = Field(None, ge=0)
     """Requests a minute that each key may send to each replica; without keys, each address. 0: no limit. A request for

@@ -29,10 +29,10 @@ _NONE_BELOW = (
 )
 _QUALITY = "Sharpness, brightness, contrast, entropy, colourfulness, near-uniform."
 _CAPTIONER = "An image-to-text model: hub id or folder; with vllm, its name there."
-_PROMPT = "What captions go on from; of a chat model, what it is asked."
-_ENGINE = "What runs the captioner: this job, or a server of vLLM."
+_PROMPT = "The start of every caption; for a chat model, the question."
+_ENGINE = "What runs the captioner: this job, or a vLLM server."
 _BLOCK_SIZE = (
-    "Images written together: the most a crash can cost. Labels, and predictors that need embeddings, take no notice."
+    "Images written together: the most a crash can cost. Labels, and predictors that need embeddings, ignore it."
 )
 
 

@@ -32,13 +32,13 @@ def duplicates(
     move_to: Annotated[
         Path | None, typer.Option(help="Move the files of all duplicates but similar ones into this folder.")
     ] = None,
-    undo: Annotated[Path | None, typer.Option(help="Move the files back that this log of --move-to names.")] = None,
+    undo: Annotated[Path | None, typer.Option(help="Move back the files named in this log of --move-to.")] = None,
     output: Annotated[
         Literal["table", "csv", "json"], typer.Option("--format", help="A table for people; CSV or JSON for programs.")
     ] = "table",
 ) -> None:
-    """Plan which duplicates to do without: identical bytes or pixels, re-encoded, resized or cropped ones; and list
-    similar images. Nothing is deleted. A server shows the plan at /duplicates.
+    """Find duplicates and plan which to keep: identical bytes or pixels, re-encoded, resized or cropped copies. Similar
+    images are listed too. Nothing is deleted. A server shows the plan at /duplicates.
 
     Examples: `likeness duplicates my-collection`, `likeness duplicates my-collection --kinds similar --min-score 0.99`,
     `likeness duplicates my-collection --move-to set-aside`,

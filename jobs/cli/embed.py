@@ -37,10 +37,10 @@ OtherModelOption = Annotated[
     str | None, typer.Option(help="Hub id or folder; by default the live index's. Another one embeds everything.")
 ]
 RevisionOption = Annotated[str | None, typer.Option(help="The model's branch, tag or commit on the hub.")]
-DeviceOption = Annotated[str | None, typer.Option(help="cuda, cpu, …; by default a GPU where there is one.")]
+DeviceOption = Annotated[str | None, typer.Option(help="cuda, cpu, …; by default a GPU if there is one.")]
 PrecisionOption = Annotated[
     Precision,
-    typer.Option(help="What the model computes in; auto: what is fastest and agrees with fp32."),
+    typer.Option(help="Precision of the model; auto: the fastest that agrees with fp32."),
 ]
 NumGpusOption = Annotated[
     float | None, typer.Option(min=0, help="GPUs for each actor: a whole number, or a share of one.")
@@ -54,7 +54,7 @@ WaitOption = Annotated[
     typer.Option(help="How long to wait for nodes that a growing cluster has yet to add: 10m. By default, not at all."),
 ]
 ActorResourcesOption = Annotated[
-    str | None, typer.Option(help='Resources of the cluster\'s own for each actor, as JSON: {"npu": 1}.')
+    str | None, typer.Option(help='Custom resources of the cluster for each actor, as JSON: {"npu": 1}.')
 ]
 AcceleratorOption = Annotated[str | None, typer.Option(help="Kind of GPU, as Ray names it: A100, H200, …")]
 BatchSizeOption = Annotated[int, typer.Option(min=1, help="Images in a forward pass.")]
@@ -63,11 +63,11 @@ ExtensionsOption = Annotated[str | None, typer.Option(help="File extensions to t
 UriColumnOption = Annotated[str | None, typer.Option(help="A list's column of paths or URLs; by default uri or url.")]
 KeepOption = Annotated[
     str | None,
-    typer.Option(help='Embed only images that this filter holds for: {"width": {"$gte": 640}}. By default, all.'),
+    typer.Option(help='Embed only images that match this filter: {"width": {"$gte": 640}}. By default, all.'),
 ]
 TilesOption = Annotated[
     str | None,
-    typer.Option(metavar="CxR", help="Embed so many parts of each picture too, to find small things in it: 2x2."),
+    typer.Option(metavar="CxR", help="Also embed this many parts of each picture, to find small things in it: 2x2."),
 ]
 ExifOption = Annotated[
     bool | None,
@@ -189,9 +189,9 @@ def reembed(
 ) -> None:
     """Bring a collection and its index up to date with a source, or move them to another model.
 
-    Exits with 0 when all is up to date, 1 when the outcome is not good enough to publish, 2 for a usage error or an
-    unreadable source, 3 when too many images are gone, 75 while another job writes. With --spec, old index versions are
-    removed, and notifications sent as the file says; --max-missing overrides it.
+    Exits with 0 when everything is up to date, 1 when the outcome is not good enough to publish, 2 for a usage error or
+    an unreadable source, 3 when too many images are gone, 75 while another job writes. With --spec, old index versions
+    are removed, and notifications sent, as the file says; --max-missing overrides it.
 
     Examples: `likeness reembed photos/ my-collection`, `likeness reembed --spec deploy/job.yaml`
     """

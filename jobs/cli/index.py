@@ -44,7 +44,7 @@ def index(
         str | None, typer.Option(help="Memory that searching may use: 600MB, 2GiB, …; `none` for no limit.")
     ] = None,
     latency: Annotated[
-        float | None, typer.Option(min=0.001, help="Prefer an exact scan up to so many milliseconds; at first 5.")
+        float | None, typer.Option(min=0.001, help="Prefer an exact scan up to this many milliseconds; at first 5.")
     ] = None,
     factory: Annotated[
         str | None,

@@ -67,13 +67,13 @@ AddressOption = Annotated[
 ]
 OnOption = Annotated[
     Literal["local", "ray"] | None,
-    typer.Option(help="In this process, or on Ray; by default on Ray if that pays."),
+    typer.Option(help="Where to run: in this process, or on Ray. By default on Ray if that pays."),
 ]
 EmbedderOption = Annotated[
     str | None, typer.Option(help="Instead of a model, a class of your own: module:Class. Its code is run.")
 ]
 QueriesOption = Annotated[
-    str | None, typer.Option(help="A file of texts, one a line, to measure searches by words with; see the docs.")
+    str | None, typer.Option(help="A file of texts, one per line, for measuring searches by words.")
 ]
 MovedModelOption = Annotated[str | None, typer.Option(help="The model's new place, if it has moved.")]
 

@@ -41,7 +41,7 @@ def schedule(
     spec: Annotated[Path, typer.Argument(help="The job, in YAML: see deploy/job.yaml.")],
     cron: Annotated[str, typer.Option(help="When, as in crontab: minute, hour, day, month, weekday.")],
     timezone: Annotated[str | None, typer.Option(help="Such as Europe/Berlin; by default this machine's.")] = None,
-    jitter: Annotated[int, typer.Option(min=0, help="Start up to so many seconds later, at random.")] = 0,
+    jitter: Annotated[int, typer.Option(min=0, help="Start up to this many seconds later, at random.")] = 0,
 ) -> None:
     """Run a job on a schedule on this machine, each run in a separate process. `likeness history` shows the results.
 
@@ -100,9 +100,9 @@ def watch(
 ) -> None:
     """Keep a collection up to date with a source: a new picture is searchable seconds after it was saved.
 
-    Whenever something changes, what `reembed` would do is done, with the model kept in memory. A file counts once it
+    Whenever something changes, it does what `reembed` would do, with the model kept in memory. A file counts once it
     has not changed for a second. While another job writes, and after errors, it waits and tries again. Ctrl-C or
-    SIGTERM ends it, with exit code 130; started again, it goes on with the rest.
+    SIGTERM ends it, with exit code 130; started again, it continues with the rest.
 
     Examples: `likeness watch photos/ my-collection`, `likeness watch s3://bucket/photos my-collection --every 1m`
     """
@@ -124,7 +124,7 @@ def history(
     log: Annotated[str | None, typer.Option(help="Print what the job of this id printed instead.")] = None,
     output: FormatOption = "table",
 ) -> None:
-    """Show what became of the last jobs of a collection, oldest first.
+    """Show the results of the last jobs of a collection, oldest first.
 
     Example: `likeness history my-collection --last 5`
     """

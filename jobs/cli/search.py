@@ -53,7 +53,7 @@ def search(
     offset: Annotated[int, typer.Option(min=0, help="How many matches to skip.")] = 0,
     min_score: Annotated[float | None, typer.Option(min=-1, max=1, help="The lowest cosine of a match.")] = None,
     min_percentile: Annotated[
-        float | None, typer.Option(min=0, max=100, help="The lowest percentile of a match: 99 finds less than 0.")
+        float | None, typer.Option(min=0, max=100, help="The lowest percentile of a match, such as 99.")
     ] = None,
     fitting: Annotated[
         bool, typer.Option("--fitting", help="With --text: only what fits the words, as --min-percentile 99.995.")
@@ -102,12 +102,12 @@ def evaluate(
         str | None, typer.Option(help="Another collection, or a version of this one, to evaluate beside it.")
     ] = None,
     sample: Annotated[int, typer.Option(min=1, help="How many images are queries, chosen at random.")] = 1000,
-    suspects: Annotated[int, typer.Option(min=0, help="List so many images whose neighbours have other labels.")] = 0,
+    suspects: Annotated[int, typer.Option(min=0, help="List this many images whose neighbours have other labels.")] = 0,
     output: FormatOption = "table",
 ) -> None:
     """Measure how well neighbours agree with your labels: precision and mean average precision for each label.
 
-    The figures are of an exact scan, so they are the model's; the index's own recall stands beside them.
+    Neighbours are found by an exact scan, so the figures judge the model; the recall of the index is shown beside them.
 
     Examples: `likeness evaluate my-collection --by label`,
     `likeness evaluate my-collection --by label --against other-collection --suspects 20`
@@ -146,7 +146,7 @@ def rejects(
     reason: Annotated[str | None, typer.Option(help="Only these, such as truncated.")] = None,
     output: FormatOption = "table",
 ) -> None:
-    """List the images that could not be embedded, with the reason of each.
+    """List the images that could not be embedded, and why.
 
     Images that --keep left out are listed with --reason filtered.
 

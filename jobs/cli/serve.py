@@ -35,20 +35,20 @@ PortOption = Annotated[
     typer.Option(min=0, max=65535, help="Port to listen on; by default 8000. With --local, 0 takes a free one."),
 ]
 PrecisionOption = Annotated[
-    Precision | None, typer.Option(help="What the model computes in; by default the fastest that agrees with fp32.")
+    Precision | None, typer.Option(help="Precision of the model; by default the fastest that agrees with fp32.")
 ]
 ReplicasOption = Annotated[
     str | None, typer.Option(help="How many replicas answer: a number, or `LEAST:MOST` to follow the load.")
 ]
 EmbeddersOption = Annotated[
-    str | None, typer.Option(help="Separate replicas for the model, as `--replicas`; by default those hold it too.")
+    str | None, typer.Option(help="Separate replicas for the model, like `--replicas`; by default those hold it too.")
 ]
 ShardsOption = Annotated[
     int | None,
-    typer.Option(min=1, help="Spread the index over so many shards; by default each of `--replicas` holds it."),
+    typer.Option(min=1, help="Split the index into this many shards; by default each of `--replicas` holds it."),
 ]
 SearchersOption = Annotated[
-    str | None, typer.Option(help="Replicas of each of the `--shards`, as `--replicas`; by default 1.")
+    str | None, typer.Option(help="Replicas of each of the `--shards`, like `--replicas`; by default 1.")
 ]
 ClusterOption = Annotated[
     str | None, typer.Option(help="A Ray cluster: HOST:PORT or auto; by default one is started here.")
@@ -67,7 +67,7 @@ ServedMemoryOption = Annotated[
     str | None,
     typer.Option("--max-memory", help="Memory for the indexes of several collections, such as 8GiB; others close."),
 ]
-KeysFileOption = Annotated[str | None, typer.Option("--keys", help="Require a key of this file: see `likeness keys`.")]
+KeysFileOption = Annotated[str | None, typer.Option("--keys", help="Require keys from this file: see `likeness keys`.")]
 AllowRemoteOption = Annotated[
     bool | None, typer.Option("--allow-remote", help="Listen beyond this machine even without keys.")
 ]
@@ -83,7 +83,7 @@ _OPEN_FILES = 65_536
 keys = typer.Typer(
     cls=HelpGroup,
     no_args_is_help=True,
-    help="Add, list and remove the API keys that a server asks for.\n\n"
+    help="Add, list and remove the API keys that a server requires.\n\n"
     "Example: `likeness keys add --name alice`, then `likeness serve my-collection --keys likeness-keys.json`",
 )
 

@@ -33,8 +33,8 @@ _OTHERS = """\
 
 | variable | meaning |
 |---|---|
-| `LIKENESS_CACHE_DIR`, `LIKENESS_CACHE_BYTES` | The [cache](buckets.md#the-cache-of-index-files), also of models. |
-| `RAY_ADDRESS` | The Ray cluster to serve on, as `--address`. By default one is started here. |
+| `LIKENESS_CACHE_DIR`, `LIKENESS_CACHE_BYTES` | The [cache](buckets.md#the-cache-of-index-files), also for models. |
+| `RAY_ADDRESS` | The Ray cluster to serve on, like `--address`. By default one is started here. |
 | `FORWARDED_ALLOW_IPS` | With `--local`: proxies whose `X-Forwarded-For` is trusted. By default this machine's. |
 | `LIKENESS_COLLECTION`, `LIKENESS_EMBEDDER` | What the [notebooks](python.md#notebooks) open. |
 
