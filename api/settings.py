@@ -12,7 +12,7 @@ from api.access.keys import KeyRing
 from api.errors import ListenError
 from api.observe.log import LogFormat
 from embedder.identity import Precision
-from index.query_vectors import MAX_K
+from index.queries import MAX_K
 
 _REQUESTS_PER_MINUTE: Final = 600
 _SEARCHES_PER_CORE: Final = 16

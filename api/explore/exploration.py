@@ -9,7 +9,7 @@ from typing import TypeAlias
 from api.client.query import Example, Search
 from api.errors import Problem
 from api.explore.neighbours import Neighbours
-from index.query_vectors import MAX_K
+from index.queries import MAX_K
 
 Find: TypeAlias = Callable[[Search], Neighbours]
 

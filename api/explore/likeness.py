@@ -30,7 +30,7 @@ from index.collection import Collection
 from index.collection.rows import FIXED
 from index.errors import QueryError
 from index.match import Match
-from index.query_vectors import SearchOptions, mix
+from index.queries import SearchOptions, mix
 from index.search import Searcher
 from index.search.searcher import open_last_good
 from index.storage.picture_reader import PictureReader

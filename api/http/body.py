@@ -31,7 +31,7 @@ from api.http.requests import (
 )
 from api.search.query import Part, Query
 from api.settings import RequestLimits
-from index.query_vectors import MAX_DIVERSE, MAX_K, SearchOptions
+from index.queries import MAX_DIVERSE, MAX_K, SearchOptions
 
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from pydantic import (
 from pydantic_core import from_json
 
 from api.search.query import DISTINCT
-from index.query_vectors import MAX_DIVERSE, MAX_K
+from index.queries import MAX_DIVERSE, MAX_K
 
 ONE_OF: Final = {
     "Example": ("url", "image", "text", "id", "embedding"),

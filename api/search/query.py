@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from embedder.identity import ModelIdentity
 from index.match import Match
-from index.query_kinds import QueryKind, Source, kind_of
-from index.query_vectors import SearchOptions
+from index.queries import QueryKind, SearchOptions, Source, kind_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -27,7 +27,7 @@ from index.collection.rows import FIXED
 from index.errors import FilterError, QueryError
 from index.filters.facets import Counts
 from index.match import Match
-from index.query_vectors import SearchOptions, mix
+from index.queries import SearchOptions, mix
 from index.search import Searcher
 from index.search.sharded_index import ShardsLostError
 

@@ -35,7 +35,7 @@ from benchmarks.index.rivals import Contestant, Flat, Hnsw, Ours, Usearch
 from benchmarks.index.upkeep import build, filtered, kinds_of_query, serving_memory, train_and_add, update_often
 from index.collection import Collection
 from index.collection.records import IndexSettings, VersionManifest
-from index.query_kinds import QueryKind
+from index.queries import QueryKind
 from index.search import Searcher
 from index.versions.opening import open_segments
 from jobs.demo.clustered import Clustered, Vectors, add_rows

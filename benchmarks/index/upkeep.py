@@ -23,7 +23,7 @@ from index.build.segment import write_ann
 from index.collection import Collection
 from index.collection.layout import ANN, ROWS, SEGMENTS, VECTORS
 from index.collection.records import IndexSettings, VersionManifest
-from index.query_kinds import QueryKind
+from index.queries import QueryKind
 from index.search import Searcher
 from index.segments.ann import new_index, training_rows
 from index.segments.vector_file import VectorFile

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from index.arrays import Positions, Scores, Vectors
-from index.query_vectors import checked_cosine
+from index.queries import checked_cosine
 from index.search import Searcher
 from index.search.ranking import rounded
 from index.segments.segmented_index import SegmentedIndex

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from index.arrays import Ids, Positions, Scores, Vectors, merged
-from index.query_kinds import QueryKind
+from index.queries import QueryKind
 from index.segments.exact import exact_neighbours
 from index.segments.segmented_index import SegmentedIndex
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from index.build.ground_truth import GroundTruth, found_scores, recall
 from index.build.measure import Measured
 from index.collection.records import IndexSettings, KindRecord
-from index.query_kinds import KINDS, QueryKind
+from index.queries import KINDS, QueryKind
 from index.segments.segmented_index import SegmentedIndex
 
 _WIDTHS = [2 ** (step / 4) for step in range(25)]  # 1 … 64

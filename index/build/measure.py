@@ -8,7 +8,7 @@ import numpy as np
 from index.arrays import Scores
 from index.build.ground_truth import GroundTruth, found_scores, recall
 from index.collection.records import ScoreDistribution
-from index.query_kinds import KINDS, QueryKind
+from index.queries import KINDS, QueryKind
 from index.segments.segmented_index import SegmentedIndex
 
 _FEWER = 100  # queries sent one by one, and for recall@100, which needs ten times as many neighbours of each

@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from index.query_kinds import QueryKind
+from index.queries import QueryKind
 from index.tiles import Box, tile_boxes
 
 FLAT = "Flat"

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from index.arrays import Ids, Parts, Positions, Vectors
-from index.query_vectors import MAX_K, QueryLimits, diverse_candidates
+from index.queries import MAX_K, QueryLimits, diverse_candidates
 from index.segments.searchable import S, Searchable
 
 _DECIMALS = 6  # float32 holds no more, and duplicates have to score the same

@@ -21,8 +21,7 @@ from index.errors import DamagedVersionError, EmptyCollectionError, QueryError
 from index.filters.facets import Counts, facet_columns
 from index.filters.filter import Filter
 from index.match import Match as Match
-from index.query_kinds import QueryKind, kind_of
-from index.query_vectors import QueryLimits, SearchOptions, checked_cosine, mix, unit_vectors
+from index.queries import QueryKind, QueryLimits, SearchOptions, checked_cosine, kind_of, mix, unit_vectors
 from index.search.filter_cache import FilterCache
 from index.search.ranking import Hit, hits_of, rank, rounded
 from index.segments.searchable import Searchable

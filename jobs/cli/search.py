@@ -76,7 +76,7 @@ def search(
     """
     from api.documents import json_bytes
     from api.search.query import FITTING, Query
-    from index.query_vectors import MAX_K, SearchOptions
+    from index.queries import MAX_K, SearchOptions
     from jobs.cli.tables.collection import match_table
 
     if offset >= MAX_K:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from index.collection import Collection
 from index.collection.records import ModelRecord
-from index.query_kinds import QueryKind
+from index.queries import QueryKind
 
 Vectors = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.int64]

@@ -13,7 +13,7 @@ from benchmarks.index.race import Course
 from benchmarks.index.recall import exact, intrinsic_dimension, local_dimension, recall
 from benchmarks.index.rivals import Contestant, Dials
 from index.collection import Collection
-from index.query_kinds import KINDS
+from index.queries import KINDS
 from jobs.demo.clustered import BLOCK, DIM, Clustered, Rows, Vectors, add_rows
 
 

@@ -17,7 +17,7 @@ from api.http.app import create_app
 from api.settings import RequestLimits
 from benchmarks.common.servers import eventually
 from embedder.fake import FakeEmbedder
-from index.query_kinds import QueryKind
+from index.queries import QueryKind
 from index.search import Searcher
 from tests.support.collections.small_collection import RecordingFetcher, fake_service, make_collection, png
 from tests.support.pictures.sample_images import rotated

@@ -14,7 +14,7 @@ from index.build.ground_truth import GroundTruth, drop_own, recall
 from index.build.segment import write_rows
 from index.collection import Collection
 from index.collection.records import IndexSettings
-from index.query_kinds import KINDS
+from index.queries import KINDS
 from index.segments.segment import Segment
 from index.segments.segmented_index import SegmentedIndex
 from index.versions.opening import open_segments

@@ -10,8 +10,8 @@ from index.build.build_index import build_index
 from index.build.choose import ann_factory
 from index.collection import Collection
 from index.collection.records import IndexSettings, ModelRecord, VersionManifest
-from index.query_kinds import KINDS, QueryKind, Source, kind_of
-from index.query_vectors import unit_vectors as at_unit_length
+from index.queries import KINDS, QueryKind, Source, kind_of
+from index.queries import unit_vectors as at_unit_length
 from index.search import Searcher
 from index.segments.exact import exact_neighbours
 from tests.support.collections.hand_made import add_run, rows, unit_vectors

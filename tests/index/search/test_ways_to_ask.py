@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from index.collection import Collection
 from index.collection.records import ModelRecord, ScoreDistribution
 from index.errors import QueryError
-from index.query_vectors import MAX_K, mix
+from index.queries import MAX_K, mix
 from index.search.filter_cache import FilterCache
 from index.search.searcher import Match, Searcher
 from tests.support.collections.hand_made import add_version, rows, searcher_of, unit_vectors

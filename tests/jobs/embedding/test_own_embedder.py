@@ -26,7 +26,7 @@ from embedder.models.own import OwnModel
 from embedder.python_class import PythonClass
 from index.build.build_index import build_index
 from index.collection import Collection
-from index.query_vectors import SearchOptions
+from index.queries import SearchOptions
 from jobs.embedding.model_source import ModelSource
 from jobs.planning.rejects import list_rejects
 from tests.support.collections.small_collection import PLAIN, png

@@ -451,7 +451,7 @@ def test_a_server_of_an_unknown_model_answers_by_id(tmp_path: Path) -> None:
     from api.errors import Problem
     from api.search.query import Part, Query
     from api.settings import ServeSettings
-    from index.query_vectors import SearchOptions
+    from index.queries import SearchOptions
 
     np.save(tmp_path / "vectors.npy", VECTORS)
     build_index(imported(tmp_path / "vectors.npy"))

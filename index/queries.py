@@ -1,18 +1,28 @@
-"""Queries to an index: how many neighbours, which of them count, and vectors mixed from examples."""
+"""Queries to an index: their kinds, how many neighbours, which of them count, and vectors mixed from examples.
+
+On the kind depends how far a search has to look, and what its scores mean.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict, TypeGuard
+from typing import Any, Final, Literal, TypedDict, TypeGuard, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from index.arrays import Vectors
 from index.errors import QueryError
-from index.query_kinds import QueryKind
+
+QueryKind = Literal["image", "mix", "contrast", "text"]
+"""An image; a mix of several; one in which some have a negative weight; words."""
+
+KINDS: Final[tuple[QueryKind, ...]] = get_args(QueryKind)
+
+Source = Literal["image", "text", "vector"]
+"""What a part of a query was made from. A vector that somebody sends may be of anything."""
 
 MAX_K = 10_000
 """Maximum of `k + offset`."""
@@ -21,6 +31,19 @@ MAX_DIVERSE = 1_000
 """Maximum of `k + offset` with `diversity`, whose cost grows with its square."""
 
 _CANCELLED = 1e-4  # relative to the weights; a shorter sum is mostly rounding of its float32 terms
+
+
+def kind_of(parts: Sequence[tuple[Source, float]]) -> QueryKind | None:
+    """The kind of a query of these parts, each with its weight. None for those that nothing was measured with: sent
+    vectors, words beside images, unlike words, or unlike everything.
+    """
+    weights = [weight for _, weight in parts]
+    sources = {source for source, _ in parts}
+    if max(weights, default=0) <= 0:
+        return None
+    if sources == {"image"}:
+        return "contrast" if min(weights) < 0 else "mix" if len(weights) > 1 else "image"
+    return "text" if sources == {"text"} and min(weights) > 0 else None
 
 
 class SearchOptions(TypedDict, total=False):
