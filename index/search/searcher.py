@@ -58,6 +58,10 @@ class Searcher:
         self.ntotal, self.dim = manifest.ntotal, manifest.dim
         self._segments = segments
         self._filters = FilterCache(segments)
+        self.filterable = {field.name: str(field.type) for field in self._filters.schema}
+        """Columns that `filter` can name, with their Arrow types."""
+        self._metadata = metadata_columns(segments.schema)
+        self._boxes = (None, *manifest.model.boxes)
         self._lock = threading.Lock()
         self._counts: LRUCache[str, Counts] = LRUCache(_MAX_COUNTS)
 
@@ -80,11 +84,6 @@ class Searcher:
     def searched(self) -> int:
         """Number of images that are searched: all, or those of the shards that answer."""
         return self._segments.live_count
-
-    @property
-    def filterable(self) -> dict[str, str]:
-        """Columns that `filter` can name, with their Arrow types."""
-        return {field.name: str(field.type) for field in self._filters.schema}
 
     def search(
         self,
@@ -214,8 +213,8 @@ class Searcher:
         return self._segments.vectors(positions)
 
     def _matches(self, hits: Sequence[Hit], fields: Sequence[str] | None = None) -> list[Match]:
-        columns = metadata_columns(self._segments.schema) if fields is None else dict.fromkeys(fields)
-        positions, boxes = np.array([hit.position for hit in hits], np.int64), (None, *self.model.boxes)
+        columns = self._metadata if fields is None else dict.fromkeys(fields)
+        positions = np.array([hit.position for hit in hits], np.int64)
         rows = self._segments.rows(positions, ["uri", *columns])
         return [
             Match(
@@ -224,7 +223,7 @@ class Searcher:
                 uri=row.pop("uri"),
                 metadata=row,
                 duplicates=(*hit.duplicates,),
-                box=boxes[hit.part],
+                box=self._boxes[hit.part],
             )
             for hit, row in zip(hits, rows, strict=True)
         ]

@@ -56,6 +56,9 @@ class Segment(VectorIndex):
                 f"{folder} has {self.ntotal} vectors but {len(self._rows)} rows: build the index again",
                 segment_path(folder.name),
             )
+        vectors = {EMBEDDING: self.dim} | ({TILES: self.dim * self.tiles_per_row} if self.tiles is not None else {})
+        self.schema = pa.schema([*self._rows.schema, *((name, embedding_type(size)) for name, size in vectors.items())])
+        """That of `embedded`."""
         if tombstones is not None:
             self.add_tombstones(tombstones)
 
@@ -63,12 +66,6 @@ class Segment(VectorIndex):
         super().add_tombstones(positions)
         if self.tiles is not None:
             self.tiles.add_tombstones(self._tiles_of(positions))
-
-    @property
-    def schema(self) -> pa.Schema:
-        """That of `embedded`."""
-        vectors = {EMBEDDING: self.dim} | ({TILES: self.dim * self.tiles_per_row} if self.tiles is not None else {})
-        return pa.schema([*self._rows.schema, *((name, embedding_type(size)) for name, size in vectors.items())])
 
     def eligible(self, mask: npt.NDArray[np.bool_]) -> Eligible:
         """The rows of `mask`, `(ntotal,)`, that have no tombstone."""
