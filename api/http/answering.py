@@ -1,4 +1,4 @@
-"""Runs the parts of a search that may be slow outside the event loop, as many at once as there are places."""
+"""The service of a request, and the slow parts of a search: in threads, as many at once as there are places."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -11,27 +11,60 @@ from fastapi import Request
 from api.documents import Embedded, SearchResponse
 from api.errors import Problem
 from api.http.middleware.admission import Slots, admit
+from api.http.middleware.collection import COLLECTION
 from api.http.middleware.rate_limit import charge
 from api.http.responses import check_filter, redact, search_response, timing
-from api.observe.log import Stopwatch
+from api.observe.log import Stopwatch, notes
+from api.search.collections import Collections
 from api.search.engine import Engine
 from api.search.query import Part, Query
 from api.search.service import SearchService, Vector
 from api.settings import RequestLimits
+from index.collection import Collection
 
 
 class Answering:
-    """Services for an event loop: pictures are fetched in threads of their own, all else in `max_searches` others.
+    """Collections for routes on an event loop. Why one cannot be opened is told without its location, if callers must
+    not know that.
 
-    `searching` has a place for each of these. A query that waits for a host takes none of them.
+    Pictures are fetched in threads of their own, all else in `max_searches` others, each of which has a place in
+    `searching`. A query that waits for a host takes none of them.
     """
 
-    def __init__(self, limits: RequestLimits, searching: Slots) -> None:
+    def __init__(self, collections: Collections, limits: RequestLimits, searching: Slots) -> None:
+        self.collections = collections
+        self.limits = limits
         self._locations = limits.show_locations
         self._searching = searching
         self._fetching = Slots(limits.max_url_fetches, "pictures are being fetched from other hosts")
         self._fetchers = CapacityLimiter(limits.max_url_fetches)
         self._searchers = CapacityLimiter(limits.max_searches)
+
+    async def service(self, request: Request) -> SearchService:
+        """The service of the request's collection, opened if need be. Raises Problem."""
+        name = request.scope[COLLECTION]
+        if not self.collections.is_single and name in self.collections.names:
+            notes().collection = name
+        return await self.named(name)
+
+    async def with_collection(self, request: Request) -> tuple[SearchService, Collection]:
+        """The service, and the collection whose versions it follows. Raises Problem."""
+        service = await self.service(request)
+        if service.live.source is None:
+            raise Problem("not-found", "this server has one index version, and no collection")
+        return service, service.live.source.collection
+
+    async def named(self, name: str) -> SearchService:
+        try:
+            return await self.collections.service(name)
+        except Problem as problem:
+            if problem.kind.slug != "collection-unavailable":
+                raise
+            raise problem.saying(self.shown(problem.detail, name)) from problem
+
+    def shown(self, text: str, name: str) -> str:
+        """What is said of a collection, as callers may read it."""
+        return redact(text, show=self._locations, places=(self.collections.location(name),))
 
     def admit(self, request: Request, searches: Sequence[Sequence[Part]], cost: int = 1) -> None:
         """Raises Problem when there are too few places for a request with searches for these parts. One that is let in
@@ -40,7 +73,8 @@ class Answering:
         admit(request, self._searching, len(searches))
         if count := sum(part.to_fetch for parts in searches for part in parts):
             self._fetching.require(count)
-        charge(request, cost - 1)
+        if cost > 1:
+            charge(request, cost - 1)
 
     async def search(
         self, query: Query, service: SearchService, engine: Engine, vectors: Sequence[Vector] | None = None

@@ -21,7 +21,6 @@ from api.http.routes.images import image_routes
 from api.http.routes.pages import install_web
 from api.http.routes.search import search_routes
 from api.http.routes.versions import state_routes, version_routes
-from api.http.services import Services
 from api.observe.metrics import Metrics
 from api.search.collections import Collections
 from api.search.service import SearchService
@@ -75,15 +74,12 @@ def create_app(
     app.add_middleware(CatchAll)
     limits = limits or RequestLimits()
     searching = Slots(limits.max_searches, "searches are being worked on")
-    services = Services(collections, limits)
-    answering = Answering(limits, searching)
-    app.include_router(search_routes(services, limits, answering))
-    app.include_router(facet_routes(services, limits))
-    app.include_router(image_routes(services, limits))
-    app.include_router(version_routes(services, limits))
-    app.include_router(duplicate_routes(services, limits))
-    app.include_router(state_routes(services, limits))
-    app.include_router(collection_routes(services, limits, answering))
+    answering = Answering(collections, limits, searching)
+    for routes in (
+        *(search_routes, facet_routes, image_routes, version_routes),
+        *(duplicate_routes, state_routes, collection_routes),
+    ):
+        app.include_router(routes(answering))
     install_web(app)
     access = access or Access()
     install_access(app, access, searching)

@@ -27,28 +27,26 @@ from api.http.openapi import COLLECTIONS_BODY
 from api.http.problems import SEARCH_PROBLEMS, problem_docs
 from api.http.requests import CollectionsSearchRequest
 from api.http.responses import json_response, model_out, timing
-from api.http.services import Services
 from api.observe.log import Stopwatch
 from api.search.collections import CollectionState
 from api.search.engine import Engine
 from api.search.query import Query
-from api.settings import RequestLimits
 
 
-def collection_routes(services: Services, limits: RequestLimits, answering: Answering) -> APIRouter:
+def collection_routes(answering: Answering) -> APIRouter:
     """`GET /collections`, and `POST /search/collections`.
 
     All routes of this app are below `/collections/NAME/` too: `api.http.middleware.collection` takes the prefix off.
     """
     router = APIRouter(tags=["collections"])
-    bodies = BodyReader(limits)
+    bodies = BodyReader(answering.limits)
 
     @router.get("/collections", summary="The collections of this server that the caller may search")
     async def collections(request: Request) -> CollectionsOut:
         key = request.scope.get(KEY)
-        names = [name for name in services.collections.names if key is None or key.allows(name)]
-        states = await asyncio.gather(*map(services.collections.state, names))
-        return CollectionsOut(collections=[_document(state, services, limits) for state in states])
+        names = [name for name in answering.collections.names if key is None or key.allows(name)]
+        states = await asyncio.gather(*map(answering.collections.state, names))
+        return CollectionsOut(collections=[_document(state, answering) for state in states])
 
     @router.get("/collections/{name}", include_in_schema=False)
     async def page(name: str, request: Request) -> Response:
@@ -67,11 +65,11 @@ def collection_routes(services: Services, limits: RequestLimits, answering: Answ
         names = names_of(body)
         for name in names:
             require_collection(request.scope, name)
-        found = {name: await services.named(name) for name in names}
+        found = {name: await answering.named(name) for name in names}
         engines = {name: service.engine for name, service in found.items()}
         service, engine = found[names[0]], _of_one_model(engines)
         dim = engine.embedder.identity.dim
-        reading = partial(search_of, body, dim=dim, limits=limits, model=CollectionsSearchRequest)
+        reading = partial(search_of, body, dim=dim, limits=answering.limits, model=CollectionsSearchRequest)
         query = _checked(await to_thread.run_sync(reading))
         answering.admit(request, [query.parts, *[()] * (len(names) - 1)], cost=len(names))
         watch = Stopwatch()
@@ -89,7 +87,7 @@ def collection_routes(services: Services, limits: RequestLimits, answering: Answ
     return router
 
 
-def _document(state: CollectionState, services: Services, limits: RequestLimits) -> CollectionOut:
+def _document(state: CollectionState, answering: Answering) -> CollectionOut:
     manifest, failure = state.manifest, state.failure
     return {
         "name": state.name,
@@ -97,8 +95,8 @@ def _document(state: CollectionState, services: Services, limits: RequestLimits)
         "state": "open" if state.is_open else "closed" if failure is None else "unavailable",
         "ntotal": manifest.ntotal if manifest else None,
         "version": manifest.version if manifest else None,
-        "model": model_out(manifest.model, limits.show_locations) if manifest else None,
-        "failure": failure and services.shown(failure, state.name),
+        "model": model_out(manifest.model, answering.limits.show_locations) if manifest else None,
+        "failure": failure and answering.shown(failure, state.name),
     }
 
 

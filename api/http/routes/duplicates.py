@@ -6,9 +6,8 @@ from anyio import to_thread
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 
+from api.http.answering import Answering
 from api.http.problems import problem_docs
-from api.http.services import Services
-from api.settings import RequestLimits
 from index.analysis.duplicate_plan import PlannedGroup, PlanSummary, read_plan
 
 Offset = Annotated[int, Query(ge=0, le=10**9, description="how many groups to skip")]
@@ -21,7 +20,7 @@ class DuplicatesOut(BaseModel):
     groups: list[PlannedGroup]
 
 
-def duplicate_routes(services: Services, limits: RequestLimits) -> APIRouter:
+def duplicate_routes(answering: Answering) -> APIRouter:
     """`GET /duplicates/plan`."""
     router = APIRouter(tags=["images"])
 
@@ -31,10 +30,10 @@ def duplicate_routes(services: Services, limits: RequestLimits) -> APIRouter:
         responses=problem_docs("invalid-request", "internal"),
     )
     async def plan(request: Request, offset: Offset = 0, limit: Limit = 20) -> DuplicatesOut:
-        service, collection = await services.with_collection(request)
+        service, collection = await answering.with_collection(request)
         found = await to_thread.run_sync(read_plan, collection, offset, limit)
         summary, groups = found or (None, [])
-        shown = groups if limits.show_locations else [group.without_locations() for group in groups]
+        shown = groups if answering.limits.show_locations else [group.without_locations() for group in groups]
         return DuplicatesOut(plan=summary, serving=service.engine.searcher.version, groups=shown)
 
     return router

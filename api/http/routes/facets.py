@@ -7,23 +7,22 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from api.documents import FacetOut, FacetsOut, FacetValueOut, IndexOut
+from api.http.answering import Answering
 from api.http.body import valid
 from api.http.openapi import parameters_of
 from api.http.problems import problem_docs
 from api.http.requests import FacetParameters
 from api.http.responses import check_filter, json_response
-from api.http.services import Services
 from api.search.service import facets_of
-from api.settings import RequestLimits
 from index.filters.facets import Counts, periods
 from index.search import Searcher
 
 _MAX_VALUES: Final = 100  # of a column
 
 
-def facet_routes(services: Services, limits: RequestLimits) -> APIRouter:
+def facet_routes(answering: Answering) -> APIRouter:
     """`GET /facets`."""
-    router = APIRouter(tags=["search"])
+    router, limits = APIRouter(tags=["search"]), answering.limits
 
     @router.get(
         "/facets",
@@ -34,7 +33,7 @@ def facet_routes(services: Services, limits: RequestLimits) -> APIRouter:
     )
     async def facets(request: Request) -> Response:
         wanted = valid(dict(request.query_params), FacetParameters).filter
-        searcher = (await services.of(request)).engine.searcher
+        searcher = (await answering.service(request)).engine.searcher
         check_filter(wanted, searcher.filterable, limits.show_locations)
         return json_response(_facets_out(searcher, await to_thread.run_sync(facets_of, searcher, wanted)))
 

@@ -8,11 +8,10 @@ from fastapi.responses import Response
 
 from api.documents import ImageOut
 from api.errors import Problem, abbreviate
+from api.http.answering import Answering
 from api.http.problems import problem_docs
 from api.http.responses import image_out, json_response, tagged
-from api.http.services import Services
 from api.search.service import row_of_image
-from api.settings import RequestLimits
 from index.search import Searcher
 
 Id = Annotated[str, Query(alias="id", description="an image of the index")]
@@ -26,7 +25,7 @@ _PICTURE_HEADERS: Final = {
 _PROBLEMS: Final = ("image-not-found", "invalid-request", "internal", "shard-unavailable")
 
 
-def image_routes(services: Services, limits: RequestLimits) -> APIRouter:
+def image_routes(answering: Answering) -> APIRouter:
     """`GET /image?id=` and `/picture?id=`: as part of a path, an id would lose dots and line breaks."""
     router = APIRouter(tags=["images"])
 
@@ -41,7 +40,7 @@ def image_routes(services: Services, limits: RequestLimits) -> APIRouter:
         },
     )
     async def picture(request: Request, image_id: Id, size: Size = None) -> Response:
-        service = await services.of(request)
+        service = await answering.service(request)
         row = await _row(service.engine.searcher, image_id)
         found = await to_thread.run_sync(service.pictures.read, row, size)
         return tagged(request, *found, _PICTURE_HEADERS)
@@ -53,8 +52,8 @@ def image_routes(services: Services, limits: RequestLimits) -> APIRouter:
         responses=problem_docs(*_PROBLEMS),
     )
     async def image(request: Request, image_id: Id) -> Response:
-        row = await _row((await services.of(request)).engine.searcher, image_id)
-        return json_response(image_out(row, limits.show_locations))
+        row = await _row((await answering.service(request)).engine.searcher, image_id)
+        return json_response(image_out(row, answering.limits.show_locations))
 
     return router
 

@@ -17,10 +17,8 @@ from api.http.openapi import BATCH_BODY, EMBED_BODY, parameters_of, search_body
 from api.http.problems import BODY_PROBLEMS, SEARCH_PROBLEMS, failed, problem_docs
 from api.http.requests import SearchParameters, UploadFields
 from api.http.responses import json_response, model_out
-from api.http.services import Services
 from api.search.engine import Engine
 from api.search.query import Part, Query
-from api.settings import RequestLimits
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -28,9 +26,9 @@ R = TypeVar("R")
 _OF_BODIES: Final = frozenset(BODY_PROBLEMS) - {"invalid-request", "internal"}
 
 
-def search_routes(services: Services, limits: RequestLimits, answering: Answering) -> APIRouter:
+def search_routes(answering: Answering) -> APIRouter:
     """`POST` and `GET /search`, `POST /search/batch` and `/embed`; each search and each embedding takes a place."""
-    router = APIRouter(tags=["search"])
+    router, limits = APIRouter(tags=["search"]), answering.limits
     bodies = BodyReader(limits)
 
     @router.post(
@@ -48,7 +46,7 @@ def search_routes(services: Services, limits: RequestLimits, answering: Answerin
         openapi_extra={"parameters": parameters_of(SearchParameters, limits)},
     )
     async def search(request: Request) -> Response:
-        service = await services.of(request)
+        service = await answering.service(request)
         query = await bodies.search(request, service.engine.embedder.identity.dim)
         answering.admit(request, [query.parts])
         return json_response(await answering.search(query, service, service.engine))
@@ -61,7 +59,7 @@ def search_routes(services: Services, limits: RequestLimits, answering: Answerin
         openapi_extra={"requestBody": BATCH_BODY},
     )
     async def batch(request: Request) -> Response:
-        service = await services.of(request)
+        service = await answering.service(request)
         reading = partial(searches_of, dim=service.engine.embedder.identity.dim, limits=limits)
         queries, engine = await bodies.json(request, reading), service.engine
         answering.admit(request, [query.parts for query in queries if isinstance(query, Query)], cost=len(queries))
@@ -79,7 +77,7 @@ def search_routes(services: Services, limits: RequestLimits, answering: Answerin
         openapi_extra={"requestBody": EMBED_BODY},
     )
     async def embed(request: Request) -> Response:
-        service = await services.of(request)
+        service = await answering.service(request)
         parts, engine = await bodies.json(request, partial(parts_of, limits=limits)), service.engine
         answering.admit(request, [(part,) for part in parts if isinstance(part, Part)], cost=len(parts))
         vectors = await _each(parts, lambda part: answering.embed(part, service, engine))

@@ -9,15 +9,14 @@ from fastapi import APIRouter, Request
 
 from api.documents import IndexDetailsOut, SwitchedOut, VersionsOut
 from api.errors import Problem, invalid
+from api.http.answering import Answering
 from api.http.body import BodyReader, valid
 from api.http.middleware.collection import COLLECTION, NAMED
 from api.http.openapi import PROMOTE_BODY
 from api.http.problems import BODY_PROBLEMS, problem_docs
 from api.http.requests import PromoteRequest
 from api.http.responses import index_details, redact, version_out
-from api.http.services import Services
 from api.search.engine import LiveEngine
-from api.settings import RequestLimits
 from index.collection import Collection
 from index.errors import CollectionError
 from index.versions.promotion import list_versions, promote, rollback
@@ -26,13 +25,13 @@ _Redacted = Callable[[str], str]
 _PROBLEMS: Final = ("forbidden", "version-not-usable")
 
 
-def state_routes(services: Services, limits: RequestLimits) -> APIRouter:
+def state_routes(answering: Answering) -> APIRouter:
     """`/index`, `/healthz` and `/readyz`."""
-    router = APIRouter(tags=["state"])
+    router, limits = APIRouter(tags=["state"]), answering.limits
 
     @router.get("/index", summary="The index version that answers, and how well", response_model=IndexDetailsOut)
     async def index(request: Request) -> IndexDetailsOut:
-        searcher = (await services.of(request)).engine.searcher
+        searcher = (await answering.service(request)).engine.searcher
         return index_details(request.scope[COLLECTION], searcher.manifest, searcher.filterable, limits.show_locations)
 
     @router.get("/healthz", summary="The process is up")
@@ -41,9 +40,9 @@ def state_routes(services: Services, limits: RequestLimits) -> APIRouter:
 
     @router.get("/readyz", summary="A query can be answered", responses=problem_docs("not-ready"))
     async def readyz(request: Request) -> dict[str, str]:
-        if not (services.collections.is_single or request.scope[NAMED]):
+        if not (answering.collections.is_single or request.scope[NAMED]):
             return {"status": "ready"}  # each collection is opened when it is asked for
-        service = await services.of(request)
+        service = await answering.service(request)
         if not service.live.has_answered:
             raise Problem("not-ready", "no query can be answered now; the server's log says why")
         return {"status": "ready", "index": service.engine.searcher.version}
@@ -51,14 +50,14 @@ def state_routes(services: Services, limits: RequestLimits) -> APIRouter:
     return router
 
 
-def version_routes(services: Services, limits: RequestLimits) -> APIRouter:
+def version_routes(answering: Answering) -> APIRouter:
     """`GET /index/versions`, `POST /index/promote` and `/index/rollback`."""
-    router = APIRouter(prefix="/index", tags=["index versions"])
+    router, limits = APIRouter(prefix="/index", tags=["index versions"]), answering.limits
     bodies = BodyReader(limits)
 
     async def followed(request: Request) -> tuple[LiveEngine, Collection, _Redacted]:
         """Of the request's collection: what answers, where its versions are, and how to speak of them."""
-        service, collection = await services.with_collection(request)
+        service, collection = await answering.with_collection(request)
         return service.live, collection, partial(redact, show=limits.show_locations, places=(collection.location,))
 
     @router.get("/versions", summary="Every complete index version", responses=problem_docs("internal"))
