@@ -13,7 +13,7 @@ from index.collection.records import RowFile, RunManifest, RunStart
 from index.collection.rows import FILTERED, newest
 from jobs.embedding.report import EmbedReport
 from jobs.errors import JobError, TooManyRejectsError, UsageError
-from jobs.planning.left_out import is_filtered
+from jobs.planning.image_filter import is_filtered
 from jobs.planning.plan import Plan, fold
 from jobs.planning.rejects import shown_reasons
 

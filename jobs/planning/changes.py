@@ -16,14 +16,13 @@ from embedder.images.exif import EXIF
 from index.collection.collection import Collection, Snapshot
 from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord, RowFile
-from index.collection.rows import STATE, conform, metadata_columns
+from index.collection.rows import STATE, TEXT, conform, metadata_columns
 from index.storage.storage import canonical_address
 from jobs.errors import TooManyMissingError
-from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter
-from jobs.planning.left_out import find_left_out, is_filtered
+from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter, is_filtered, leave_out, with_facts
 from jobs.planning.plan import Counts, plan_run, unchanged_mask
 from jobs.planning.reuse import ReusableRows, find_known
-from jobs.sources.listing import KNOWN, LISTING, REFUSAL, REFUSED_STAGE, Column, concat_listings, together
+from jobs.sources.listing import KNOWN, LISTING, REFUSAL, REFUSED_STAGE, Column, concat_listings, refused_mask, together
 
 _COMPARED_ROWS = 2**18
 """Rows whose metadata is held at once."""
@@ -116,7 +115,7 @@ def compare(
         other = pc.invert(pc.is_in(state["image_id"], agreeing.read(["image_id"])["image_id"]))
         relabelled = pc.or_(relabelled, pc.and_(other, pc.is_in(state["image_id"], listing["image_id"])))
     relabelled = pc.and_(relabelled, pc.is_in(state["image_id"], rows["image_id"]))
-    listing, stale = find_left_out(images, listing, state, same_model.of_keep(images.key))
+    listing, stale = _find_left_out(images, listing, state, same_model.of_keep(images.key))
     # Such rows cover nothing: they are written anew, with the vector that they have if it still counts.
     anew = pc.or_(relabelled, pc.is_in(state["image_id"], stale)) if len(stale) else relabelled
     current = state.filter(pc.invert(anew)) if pc.any(anew).as_py() else state
@@ -152,6 +151,31 @@ def compare(
         counts=counts,
         replaced=replaced,
     )
+
+
+def _find_left_out(images: ImageFilter, listing: pa.Table, state: pa.Table, same: LiveRows) -> tuple[pa.Table, Column]:
+    """The listing, in which images that are left out are refused; and the ids of live rows that have another outcome
+    now, or one that cannot be told from them.
+
+    `state` has the `STATE` of live rows, `same` are those of runs with the same expression.
+    """
+    if images.key is None:
+        ids = state["image_id"].filter(is_filtered(state))
+        return listing, ids.filter(pc.is_in(ids, listing["image_id"])) if len(ids) else ids
+    unchanged = unchanged_mask(listing, state)
+    at = pc.if_else(unchanged, pc.index_in(listing["image_id"], state["image_id"]), pa.scalar(None, pa.int32()))
+    rows = state.select(["size", *KNOWN.names, "error_reason"]).take(at)
+    why, judged = images.judge(with_facts(listing, rows))
+    why = pc.if_else(refused_mask(listing), pa.scalar(None, TEXT), why)
+    out, before = pc.is_valid(why), is_filtered(rows)
+    failed = pc.and_not(pc.is_valid(rows["error_reason"]), before)
+    made = pc.is_in(listing["image_id"], same.read(["image_id"])["image_id"])
+    good = pc.or_(pc.or_(made, failed), pc.and_not(pa.array(judged), before))
+    stale = listing["image_id"].filter(pc.and_not(unchanged, pc.if_else(out, before, good)))
+    if not pc.any(out).as_py():
+        return listing, stale
+    rows = rows.take(pc.if_else(out, pa.array(np.arange(rows.num_rows)), pa.scalar(None, pa.int64())))
+    return leave_out(with_facts(listing, rows), why), stale
 
 
 def _compare_metadata(live: LiveRows, listing: pa.Table) -> tuple[pa.Table, Column]:
