@@ -9,11 +9,12 @@ from time import perf_counter
 from typing import Self
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from index.collection.records import RowFile
 from index.collection.rows import FILTERED
 from jobs.planning.plan import Counts, Plan
-from jobs.planning.rejects import count_reasons, rejects_of
+from jobs.planning.rejects import count_reasons
 
 STAGES = ("fetch", "decode", "model", "write")
 _REPORTED = (
@@ -86,7 +87,8 @@ class EmbedReport:
 
     def count_rejects(self, listing: pa.Table, rows: pa.Table) -> None:
         """Count all rejects of the source, and all images that are left out; `rows` has one row for an id."""
-        self.reject_reasons = count_reasons(rejects_of(listing, rows)["error_reason"].to_pylist())
+        reasons = rows["error_reason"].filter(pc.is_in(rows["image_id"], value_set=listing["image_id"]))
+        self.reject_reasons = count_reasons(reasons.drop_null().to_pylist())
         self.filtered_in_all = self.reject_reasons.pop(FILTERED, 0)
 
     def add(self, block: BlockSummary) -> None:

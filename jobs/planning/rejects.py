@@ -17,12 +17,6 @@ from jobs.planning.plan import written_files
 _SHOWN = ("image_id", "uri", *REJECT)
 
 
-def rejects_of(listing: pa.Table, rows: pa.Table) -> pa.Table:
-    """The rows that are rejects of listed images, or of images left out; `rows` has one row for an id."""
-    listed = rows.filter(pc.is_in(rows["image_id"], value_set=listing["image_id"]))
-    return listed.filter(pc.is_valid(listed["error_reason"]))
-
-
 def list_rejects(collection: Collection) -> list[dict[str, Any]]:
     """Images whose newest row is a reject, or that were left out, including rows of runs that were not published."""
     snapshot = collection.snapshot()
