@@ -15,16 +15,13 @@ from ray.serve.handle import DeploymentHandle
 from api.compose import first_model, served_collections
 from api.deployment.replica_calls import answer, cancel, replica_errors
 from api.deployment.resident import ResidentValues
-from api.errors import ApiError
 from api.observe.log import configure_logs
 from api.search.batcher import ContentKey, EmbeddingCache, QueryBatcher
-from api.search.engine import LoadModel, require_same_model
+from api.search.engine import EXPECTED, LoadModel, require_same_model
 from api.settings import ServeSettings
-from embedder.errors import EmbedderError
 from embedder.images import CropSpec
 from embedder.protocol import ModelIdentity
 from index.collection.records import ModelRecord
-from index.errors import CollectionError
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +51,7 @@ class EmbedderReplica:
             first = first_model(served_collections(settings))
             if first is not None:
                 self._models.put(first.fingerprint, self._loaded(first))
-        except (CollectionError, EmbedderError, ApiError, OSError) as error:
+        except EXPECTED as error:
             logger.warning("the model of the live index version cannot be loaded: %s", error)
 
     async def describe(self, record: ModelRecord) -> tuple[ModelIdentity, CropSpec]:

@@ -12,19 +12,16 @@ from typing import Final, Self, TypeVar
 from anyio import CapacityLimiter, to_thread
 
 from api.errors import ApiError, Problem, abbreviate
-from api.search.engine import Batchers
+from api.search.engine import EXPECTED, Batchers
 from api.search.service import SearchService
-from embedder.errors import EmbedderError
 from embedder.images.decoder_pool import DecodePool
 from index.collection.records import VersionManifest
-from index.errors import CollectionError
 from index.versions.current import LiveVersion
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_EXPECTED: Final = (CollectionError, EmbedderError, ApiError, OSError)
 _AGAIN_S: Final = 15.0
 _DESCRIBED_WITHIN_S: Final = 5.0
 
@@ -189,7 +186,7 @@ class Collections:
                 "collection %s cannot be opened: %s",
                 name,
                 error,
-                exc_info=None if isinstance(error, _EXPECTED) else error,
+                exc_info=None if isinstance(error, EXPECTED) else error,
             )
             raise _unavailable(name, str(error)) from error
         finally:

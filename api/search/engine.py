@@ -29,7 +29,8 @@ LoadModel = Callable[[ModelRecord], Embedder]
 """Loads the model that an index version records."""
 
 _AGAIN_S: Final = 60.0
-_EXPECTED: Final = (CollectionError, EmbedderError, ApiError, OSError)
+EXPECTED: Final = (CollectionError, EmbedderError, ApiError, OSError)
+"""Why a version or a model cannot be opened: what is wrong with them, and no defect of ours."""
 
 
 class Batchers:
@@ -222,7 +223,7 @@ class LiveEngine:
         self.failure, self._failed_version, self._failed_at = str(error), version, time.monotonic()
         if not known:
             self.failed_swaps += 1
-            unexpected = None if isinstance(error, _EXPECTED) else error
+            unexpected = None if isinstance(error, EXPECTED) else error
             logger.error(
                 "index version %s cannot be served, %s stays: %s",
                 version or "of CURRENT",
