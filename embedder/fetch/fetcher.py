@@ -17,10 +17,8 @@ from embedder.fetch.policy import BUCKET_SCHEMES, FetchPolicy
 from embedder.fetch.uris import Cell, FrameAt, scheme_of, shown, split_fragment
 
 if TYPE_CHECKING:
-    from embedder.fetch.video_process import VideoFrames
-
-if TYPE_CHECKING:
     from embedder.fetch.http import HttpClient
+    from embedder.fetch.video_process import VideoFrames
 
 __all__ = ["FetchPolicy", "Fetcher"]
 
