@@ -274,8 +274,10 @@ def _lowest_score(percentile: Callable[[float], float | None], lowest: float) ->
 
 def _check_fields(searcher: Searcher, wanted: Sequence[str] | None) -> None:
     """Problem names the `wanted` fields that no match can have. None: all metadata columns are wanted."""
+    if wanted is None:
+        return
     known = sorted((searcher.filterable.keys() - FIXED) | OF_THE_PICTURE)
-    wrong = [name for name in wanted or () if name not in known]
+    wrong = [name for name in wanted if name not in known]
     if wrong:
         expected = f"only {', '.join(known)}"
         raise invalid_fields([{"field": "fields", "expected": expected, "got": abbreviate(name)} for name in wrong])
