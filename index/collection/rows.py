@@ -122,6 +122,13 @@ def metadata_columns(schema: pa.Schema) -> list[str]:
     return [name for name in schema.names if name not in (*_COLUMNS, TILES)]
 
 
+def is_filtered(rows: pa.Table) -> pa.ChunkedArray[Any]:
+    """A mask: rows of images that were left out."""
+    mask: Any = pc.equal(rows["error_reason"], pa.scalar(FILTERED, TEXT))
+    filled: pa.ChunkedArray[Any] = mask.fill_null(False)
+    return filled
+
+
 def unify(schemas: Sequence[pa.Schema]) -> pa.Schema:
     """One schema for the rows of all files; see `promoted`. ModelMismatchError when their vectors differ in length."""
     dims = _sizes(schemas, EMBEDDING)

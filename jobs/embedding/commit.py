@@ -10,10 +10,9 @@ import pyarrow.compute as pc
 
 from index.collection import Collection
 from index.collection.records import RowFile, RunManifest, RunStart
-from index.collection.rows import FILTERED, newest
+from index.collection.rows import FILTERED, is_filtered, newest
 from jobs.embedding.report import EmbedReport
 from jobs.errors import JobError, TooManyRejectsError, UsageError
-from jobs.planning.image_filter import is_filtered
 from jobs.planning.plan import Plan, fold
 from jobs.planning.rejects import shown_reasons
 

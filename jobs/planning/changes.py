@@ -16,10 +16,10 @@ from embedder.images.exif import EXIF
 from index.collection.collection import Collection, Snapshot
 from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord, RowFile
-from index.collection.rows import STATE, TEXT, conform, metadata_columns
+from index.collection.rows import STATE, TEXT, conform, is_filtered, metadata_columns
 from index.storage.storage import canonical_address
 from jobs.errors import TooManyMissingError
-from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter, is_filtered, leave_out, with_facts
+from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter, leave_out, with_facts
 from jobs.planning.plan import Counts, plan_run, unchanged_mask
 from jobs.planning.reuse import ReusableRows, find_known
 from jobs.sources.listing import KNOWN, LISTING, REFUSAL, REFUSED_STAGE, Column, concat_listings, refused_mask, together

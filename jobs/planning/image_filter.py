@@ -127,13 +127,6 @@ def leave_out(table: pa.Table, why: Column) -> pa.Table:
     return refuse(table, {row: ("filter", FILTERED, text, False) for row, text in enumerate(reasons) if text})
 
 
-def is_filtered(rows: pa.Table) -> Column:
-    """A mask: rows of images that were left out."""
-    mask: Any = pc.equal(rows["error_reason"], pa.scalar(FILTERED, TEXT))
-    filled: Column = mask.fill_null(False)
-    return filled
-
-
 def _conditions(expression: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """What must all hold."""
     for name, operand in expression.items():

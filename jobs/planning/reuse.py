@@ -19,8 +19,19 @@ import pyarrow.compute as pc
 from embedder.images.exif import EXIF
 from index.collection.collection import Collection, Snapshot
 from index.collection.live_rows import LiveRows
-from index.collection.rows import EMBEDDING, FILTERED, OUTCOME, REJECT, STATE, TEXT, TILES, embedding_type, newest
-from jobs.planning.image_filter import is_filtered, with_facts
+from index.collection.rows import (
+    EMBEDDING,
+    FILTERED,
+    OUTCOME,
+    REJECT,
+    STATE,
+    TEXT,
+    TILES,
+    embedding_type,
+    is_filtered,
+    newest,
+)
+from jobs.planning.image_filter import with_facts
 from jobs.planning.plan import Plan, block_name, content_hashes, retry_fetch_failures, unchanged_mask, written_files
 from jobs.sources.listing import refused_mask, without_refusal
 
