@@ -47,7 +47,7 @@ from index.versions.opening import open_segments
 from jobs.demo.clustered import Clustered, Vectors, add_rows
 
 _DATA: dict[str, Clustered] = {"clusters": Clustered(), "cone": Cone()}
-_DIMS = {"clusters": 64, "cone": 128}  # principal dimensions that suit rivals best, of 48, 64, 96, 128 and 192
+_DIMS = {"clusters": 64, "cone": 128}  # principal dimensions that rivals search
 _SHARES = (0.5, 0.1, 0.01, 0.001)
 _TARGET, _TEXT_TARGET = 0.99, 0.98
 _BEYOND = 1_350_000_000  # bytes for a build beside its index; libraries that are loaded already are not counted

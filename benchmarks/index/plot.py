@@ -25,7 +25,7 @@ def draw(standings: Mapping[str, Sequence[Standing]], path: Path) -> None:
         _panel(axes, every)
         axes.set_title(name, fontsize=11)
     panels[0].set_ylabel("µs of CPU a query, in a batch on one thread")
-    panels[0].legend(frameon=False, fontsize=9, loc="upper left")
+    panels[0].legend(frameon=False, fontsize=9, loc="best")
     figure.savefig(path, dpi=150)
 
 
@@ -39,6 +39,7 @@ def _panel(axes: Axes, standings: Sequence[Standing]) -> None:
     axes.axvline(_place(0.99), color="#bbbbbb", linewidth=1, zorder=0)
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda cost, _: f"{cost:,.0f}"))
+    axes.yaxis.set_minor_formatter(FuncFormatter(lambda cost, _: f"{cost:,.0f}"))
     axes.set_xlim(_place(0.88), _place(_BEST) + 0.1)
     axes.set_xticks([_place(tick) for tick in (*_TICKS, _BEST)], [*(f"{tick:g}" for tick in _TICKS), "1"])
     axes.set_xlabel("recall@10   (★ operating point: 0.99 or more, where it can)")
