@@ -1,14 +1,24 @@
 """The tables and bars of `benchmarks.index`."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from benchmarks.common.report import Figure, Report
 from benchmarks.index.race import Standing
-from benchmarks.index.rivals import Hnsw, Ours, Usearch
+from benchmarks.index.rivals import Hnsw, Ours, Svs, Usearch
 from benchmarks.index.upkeep import Built, Filtered, KindFigures, Updates
 from index.collection.records import VersionManifest
 
 _MB, _GB = 1e6, 1e9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """What an index takes."""
+
+    build_s: float
+    build_cpu_s: float
+    bytes_per_vector: float
 
 
 def report_choice(report: Report, manifest: VersionManifest, whole: float, around: float) -> None:
@@ -26,49 +36,56 @@ def report_choice(report: Report, manifest: VersionManifest, whole: float, aroun
     )
 
 
-def report_standings(
-    report: Report,
-    standings: Sequence[Standing],
-    seconds: Mapping[str, float],
-    bytes_per_vector: Mapping[str, float],
-    at_size: bool,
-) -> None:
-    """How indexes stand; seconds to build and bytes in memory by index."""
+def report_standings(report: Report, standings: Sequence[Standing], costs: Mapping[str, Costs], at_size: bool) -> None:
+    """How indexes stand with images, and what each took."""
     report.table(
-        "recall@10 ≥ 0.99, batches on all cores; latency of single queries on one thread",
-        [{**_standing(each), "B/vector": bytes_per_vector[each.name]} for each in standings],
+        "images: recall@10 ≥ 0.99; CPU of a batch and latency of single queries on one thread, queries/s on all cores",
+        [_standing(each) for each in standings],
     )
-    curves = {
-        each.name: [[point.recall, round(point.queries_per_second)] for point in each.curve] for each in standings
-    }
-    report.keep("recall@10 and queries/s", curves)
+    report.table(
+        "seconds to train and add on all cores, CPU seconds (ours: of the whole build), bytes of a vector in memory",
+        [{"": name, **vars(cost)} for name, cost in costs.items()],
+    )
+    report.keep(
+        "recall@10 and CPU µs",
+        {each.name: [[point.recall, point.cpu_us] for point in each.curve] for each in standings},
+    )
     by_name = {each.name: each for each in standings}
-    ours, usearch, hnsw = (by_name[name] for name in (Ours.name, Usearch.name, Hnsw.name))
+    ours, mine = by_name[Ours.name], costs[Ours.name]
     report.at_least("recall@10 as tuned by the build", ours.point.recall, 0.99)
-    if at_size:
-        for rival, bar in ((usearch, 3), (hnsw, 1.5)):
-            speedup = ours.point.queries_per_second / rival.point.queries_per_second
+    if not at_size:
+        return
+    for kind, bar in ((Usearch, 3), (Hnsw, 1.5)):
+        if rival := by_name.get(kind.name):
+            speedup = ours.queries_per_second / rival.queries_per_second
             report.at_least(f"queries/s ÷ {rival.name}'s", speedup, bar)
-            report.at_least(f"{rival.name}'s build ÷ ours", seconds[rival.name] / seconds[ours.name], 10)
-        report.at_most(f"p50 ÷ {hnsw.name}'s", ours.p50_ms / hnsw.p50_ms, 1)
-        report.at_most("bytes per vector in memory", bytes_per_vector[ours.name], 640)
+            report.at_least(f"{rival.name}'s build ÷ ours", costs[rival.name].build_s / mine.build_s, 10)
+    report.at_most(f"p50 ÷ {Hnsw.name}'s", ours.p50_ms / by_name[Hnsw.name].p50_ms, 1)
+    report.at_most("bytes per vector in memory", mine.bytes_per_vector, 640)
+    if svs := _svs(standings):
+        _report_cpu(report, "images", standings, 1.1)
+        report.at_most(f"p50 ÷ {svs.name}'s", ours.p50_ms / svs.p50_ms, 1.5)
+        report.at_most(f"CPU of the whole build ÷ {svs.name}'s", mine.build_cpu_s / costs[svs.name].build_cpu_s, 0.6)
 
 
-def report_build(
-    report: Report, built: Built, confined: Built | None, seconds: Mapping[str, float], at_size: bool
-) -> None:
-    """What a build takes; `confined` is one within a hard limit on memory. `seconds` by index, ours of training
-    and adding alone, from disk to disk.
+def report_texts(report: Report, standings: Sequence[Standing], at_size: bool) -> None:
+    """How indexes stand with words."""
+    report.table("words: recall@10 ≥ 0.98", [_standing(each) for each in standings])
+    if at_size and _svs(standings):
+        _report_cpu(report, "words", standings, 1)
+
+
+def report_build(report: Report, built: Built, confined: Built | None, seconds: float, at_size: bool) -> None:
+    """What a build takes; `confined` is one within a hard limit on memory. `seconds` are those of training and adding
+    alone, from disk to disk.
     """
     report.values(
         "seconds to build on all cores",
         {
-            "Likeness: train, add and write, from vectors on disk (the bar's)": seconds[Ours.name],
-            "Likeness: all of it, from Parquet to a tuned, measured, checksummed version": built.seconds,
+            "train, add and write, from vectors on disk": seconds,
+            "all of it, from Parquet to a tuned, measured, checksummed version": built.seconds,
             "CPU seconds of that": built.cpu_seconds,
             "the same within its memory and 1.35 GB": confined.seconds if confined else None,
-            f"{Usearch.name}: add, from vectors in memory": seconds[Usearch.name],
-            f"{Hnsw.name}: train and add, from vectors in memory": seconds[Hnsw.name],
         },
     )
     memory = built.manifest.memory
@@ -101,9 +118,15 @@ def report_serving(report: Report, memory: Mapping[str, int]) -> None:
     )
 
 
-def report_kinds(report: Report, kinds: Sequence[KindFigures]) -> None:
-    """Fresh queries of each kind, searched as far as the manifest says."""
-    report.table("kinds of query, in batches (CPU of all cores)", [vars(each) for each in kinds])
+def report_kinds(report: Report, kinds: Sequence[KindFigures], rivals: Mapping[str, Mapping[str, float]]) -> None:
+    """Fresh queries of each kind, searched as far as the manifest says; what rivals find at their dials for images."""
+    report.table("kinds of query, in batches on one thread", [vars(each) for each in kinds])
+    ours = {each.kind: each.recall for each in kinds}
+    found: Mapping[str, Mapping[str, Figure]] = {Ours.name: ours, **rivals}
+    report.table(
+        "recall@10 by kind of query, rivals at their dials for images",
+        [{"": name, **each} for name, each in found.items()],
+    )
     for each in kinds:
         report.at_least(f"recall@10 of fresh queries of kind {each.kind}", each.recall, each.target)
         report.at_most(f"manifest's error for {each.kind}", abs(each.recall - each.manifest), 0.005)
@@ -135,13 +158,29 @@ def report_updates(report: Report, updates: Updates, whole_build_s: float, at_si
         report.at_most("slowest update ÷ whole build", max(updates.seconds) / whole_build_s, 0.05)
 
 
+def _svs(standings: Sequence[Standing]) -> Standing | None:
+    """The strongest rival, if it is there."""
+    return next((each for each in standings if each.name.startswith(Svs.maker)), None)
+
+
+def _report_cpu(report: Report, what: str, standings: Sequence[Standing], bar: float) -> None:
+    """Ours, as built and at its best dials, beside the strongest rival. One that never has the recall is beaten."""
+    ours, swept, svs = standings[0], standings[1], _svs(standings)
+    assert svs is not None
+    for each in (ours, swept):
+        share = each.point.cpu_us / svs.point.cpu_us if svs.reached else 0.0
+        short = "" if svs.reached else f", which stays at {svs.point.recall:.3f}"
+        report.at_most(f"CPU for {what}: {each.name} ÷ {svs.name}{short}", share, bar)
+
+
 def _standing(standing: Standing) -> dict[str, Figure]:
     return {
         "": standing.name,
         "dials": ", ".join(f"{name} {value:g}" for name, value in standing.point.dials.items()),
         "recall@10": standing.point.recall,
-        "reaches 0.99": "yes" if standing.reached else "never",
-        "queries/s": standing.point.queries_per_second,
+        "reaches it": "yes" if standing.reached else "never",
+        "CPU µs": standing.point.cpu_us,
+        "queries/s": standing.queries_per_second,
         "p50 ms": standing.p50_ms,
         "p99 ms": standing.p99_ms,
     }

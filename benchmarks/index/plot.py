@@ -1,4 +1,4 @@
-"""Draws queries per second against recall."""
+"""Draws what a query costs against recall."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,21 +11,21 @@ from matplotlib.ticker import FuncFormatter
 
 from benchmarks.index.race import Point, Standing
 
-_COLOURS = ("#0b6e4f", "#c8553d", "#3d5a98", "#777777")
+_COLOURS = ("#0b6e4f", "#6fbf9b", "#777777", "#c8553d", "#3d5a98", "#b8860b")
 _TICKS = (0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
 _BEST = 0.9999  # where the scale ends: an index without an error stands there
 
 
-def draw(standings: Mapping[int, Sequence[Standing]], path: Path) -> None:
-    """One panel for each size of set; written as the suffix of `path` says."""
+def draw(standings: Mapping[str, Sequence[Standing]], path: Path) -> None:
+    """One panel for each set; written as the suffix of `path` says."""
     figure = Figure(figsize=(5.6 * len(standings), 4.6), layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, len(standings), squeeze=False)[0]
-    for axes, (rows, every) in zip(panels, standings.items(), strict=True):
+    for axes, (name, every) in zip(panels, standings.items(), strict=True):
         _panel(axes, every)
-        axes.set_title(f"{rows:,} vectors", fontsize=11)
-    panels[0].set_ylabel("queries/s, batched, all cores")
-    panels[0].legend(frameon=False, fontsize=9, loc="lower left")
+        axes.set_title(name, fontsize=11)
+    panels[0].set_ylabel("µs of CPU a query, in a batch on one thread")
+    panels[0].legend(frameon=False, fontsize=9, loc="best")
     figure.savefig(path, dpi=150)
 
 
@@ -33,14 +33,13 @@ def _panel(axes: Axes, standings: Sequence[Standing]) -> None:
     for standing, colour in zip(standings, _COLOURS, strict=False):
         front = _front(standing.curve)
         at = [_place(point.recall) for point in front]
-        rates = [point.queries_per_second for point in front]
-        axes.plot(at, rates, "o-", color=colour, markersize=3.5, linewidth=1.6, label=standing.name)
-        axes.plot(
-            _place(standing.point.recall), standing.point.queries_per_second, "*", color=colour, markersize=13, zorder=3
-        )
+        costs = [point.cpu_us for point in front]
+        axes.plot(at, costs, "o-", color=colour, markersize=3.5, linewidth=1.6, label=standing.name)
+        axes.plot(_place(standing.point.recall), standing.point.cpu_us, "*", color=colour, markersize=13, zorder=3)
     axes.axvline(_place(0.99), color="#bbbbbb", linewidth=1, zorder=0)
     axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:,.0f}"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda cost, _: f"{cost:,.0f}"))
+    axes.yaxis.set_minor_formatter(FuncFormatter(lambda cost, _: f"{cost:,.0f}"))
     axes.set_xlim(_place(0.88), _place(_BEST) + 0.1)
     axes.set_xticks([_place(tick) for tick in (*_TICKS, _BEST)], [*(f"{tick:g}" for tick in _TICKS), "1"])
     axes.set_xlabel("recall@10   (★ operating point: 0.99 or more, where it can)")
@@ -54,9 +53,9 @@ def _place(recall: float) -> float:
 
 
 def _front(curve: Sequence[Point]) -> list[Point]:
-    """The points that no other beats in both recall and speed, by recall."""
+    """The points that no other beats in both recall and cost, by recall."""
     front: list[Point] = []
-    for point in sorted(curve, key=lambda point: (-point.recall, -point.queries_per_second)):
-        if not front or point.queries_per_second > front[-1].queries_per_second:
+    for point in sorted(curve, key=lambda point: (-point.recall, point.cpu_us)):
+        if not front or point.cpu_us < front[-1].cpu_us:
             front.append(point)
     return front[::-1]

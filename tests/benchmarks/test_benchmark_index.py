@@ -66,7 +66,7 @@ def test_rows_of_a_collection_carry_the_vectors_and_buckets_of_the_set(tmp_path:
 class Shallow(Contestant):
     """Finds as many true neighbours of ten as its dial says, at most `limit`."""
 
-    name, most_queries, bytes = "shallow", 10, 0
+    name, bytes = "shallow", 0
     ramps = (({"depth": 2}, {"depth": 10}),)
 
     def __init__(self, tuned: Dials | None = None, limit: int = 10) -> None:
@@ -84,12 +84,12 @@ class Shallow(Contestant):
 
 def test_a_race_closes_in_on_the_target_and_says_who_falls_short(tmp_path: Path) -> None:
     queries, truth = np.zeros((10, DIM), np.float32), np.tile(np.arange(10), (10, 1))
-    course = Course(queries=queries, truth=truth, target=0.7, threads=1, rounds=1, singles=2)
+    course = Course(queries=queries, truth=truth, target=0.7, rounds=1, singles=2)
     free, tuned, short = course.run([Shallow(), Shallow(tuned={"depth": 9}), Shallow(limit=5)])
     assert free.reached
     assert {point.recall for point in free.curve} == {0.2, 0.6, 0.7, 0.8, 1.0}
     assert (tuned.reached, tuned.point.recall, tuned.point.dials) == (True, 0.9, {"depth": 9})
     assert (short.reached, short.point.recall) == (False, 0.5)
     assert 0 < free.p50_ms <= free.p99_ms
-    draw({10: [free, tuned, short]}, tmp_path / "recall.png")
+    draw({"10 vectors": [free, tuned, short]}, tmp_path / "recall.png")
     assert (tmp_path / "recall.png").read_bytes().startswith(b"\x89PNG")
