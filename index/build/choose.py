@@ -74,7 +74,8 @@ def factory_of(
 
 
 def ann_factory(rows: int, dim: int, *, refine: bool, spread: int = _USUAL_SPREAD) -> str:
-    """Inverted lists of 4-bit product quantizers over the principal dimensions, a code for each.
+    """Inverted lists of 4-bit product quantizers over the principal dimensions, a code for each, of what is left once
+    the list's centroid is taken away ("fsr"): the sixteen values of a code then lie closer.
 
     The dimensions are rotated at random ("PCAR"): fast scan rounds the distances in all of them to 8 bits on one scale,
     on which the narrow ones drown where one is much wider, as the common part of CLIP's vectors is.
@@ -84,7 +85,7 @@ def ann_factory(rows: int, dim: int, *, refine: bool, spread: int = _USUAL_SPREA
     """
     reduced = _quantized(dim, spread)
     pca = f"PCAR{reduced}," if reduced < dim else ""
-    return f"{pca}IVF{_nlist(rows)},PQ{reduced}x4fs" + (",Refine(SQ8)" if refine else "")
+    return f"{pca}IVF{_nlist(rows)},PQ{reduced}x4fsr" + (",Refine(SQ8)" if refine else "")
 
 
 def _quantized(dim: int, spread: int) -> int:

@@ -12,7 +12,7 @@ from index.errors import FactoryError
 
 _ROWS_PER_LIST = 32  # training rows; more cost time and gain next to nothing
 _ROWS_PER_CODE = 128
-_ITERATIONS = 4
+_ITERATIONS = 10
 _FLOAT, _ID = 4, 8  # bytes
 _GRAPH_ROW = 16
 _MIN_SAMPLE = 20_000

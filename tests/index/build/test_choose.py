@@ -29,15 +29,15 @@ def chosen(ntotal: int, dim: int, settings: IndexSettings) -> str:
     [
         (1, 512, {}, "Flat"),
         (24_414, 512, {}, "Flat"),  # 5 ms at 10 GB/s
-        (24_415, 512, {}, "PCAR64,IVF312,PQ64x4fs,Refine(SQ8)"),
+        (24_415, 512, {}, "PCAR64,IVF312,PQ64x4fsr,Refine(SQ8)"),
         (24_415, 512, {"latency_ms": 6}, "Flat"),
-        (1_000, 512, {"latency_ms": 0.1}, "PCAR64,IVF62,PQ64x4fs,Refine(SQ8)"),
+        (1_000, 512, {"latency_ms": 0.1}, "PCAR64,IVF62,PQ64x4fsr,Refine(SQ8)"),
         (M, 1, {}, "Flat"),
-        (M, 512, {}, "PCAR64,IVF1000,PQ64x4fs,Refine(SQ8)"),
-        (M, 512, {"max_memory": 600 * MB}, "PCAR64,IVF1000,PQ64x4fs,Refine(SQ8)"),
-        (M, 512, {"max_memory": 100 * MB}, "PCAR64,IVF1000,PQ64x4fs"),
+        (M, 512, {}, "PCAR64,IVF1000,PQ64x4fsr,Refine(SQ8)"),
+        (M, 512, {"max_memory": 600 * MB}, "PCAR64,IVF1000,PQ64x4fsr,Refine(SQ8)"),
+        (M, 512, {"max_memory": 100 * MB}, "PCAR64,IVF1000,PQ64x4fsr"),
         (10_000, 512, {"max_memory": 30 * MB}, "Flat"),
-        (10_000, 512, {"max_memory": 10 * MB}, "PCAR64,IVF200,PQ64x4fs,Refine(SQ8)"),
+        (10_000, 512, {"max_memory": 10 * MB}, "PCAR64,IVF200,PQ64x4fsr,Refine(SQ8)"),
         (M, 512, {"factory": "HNSW32,SQ8"}, "HNSW32,SQ8"),
         (10, 512, {"factory": "HNSW32,SQ8"}, "HNSW32,SQ8"),
         (M, 512, {"factory": "Flat"}, "Flat"),
@@ -92,10 +92,10 @@ def test_small_segments_of_a_large_version_are_searched_exactly() -> None:
     assert factory_of(options, sample, 24_414, settings, max_exact_rows=24_414) == FLAT
     # Random vectors spread over nearly all dimensions.
     assert (
-        factory_of(options, sample, 40_000, settings, max_exact_rows=24_414) == "PCAR160,IVF400,PQ160x4fs,Refine(SQ8)"
+        factory_of(options, sample, 40_000, settings, max_exact_rows=24_414) == "PCAR160,IVF400,PQ160x4fsr,Refine(SQ8)"
     )
     sample[:, 50:] = 0
-    assert factory_of(options, sample, 40_000, settings, max_exact_rows=24_414) == "PCAR48,IVF400,PQ48x4fs,Refine(SQ8)"
+    assert factory_of(options, sample, 40_000, settings, max_exact_rows=24_414) == "PCAR48,IVF400,PQ48x4fsr,Refine(SQ8)"
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_small_segments_of_a_large_version_are_searched_exactly() -> None:
 )
 def test_every_dimension_that_is_quantized_has_a_code(spread: int, dim: int, expected: str) -> None:
     codes = expected[4:-1] or dim
-    assert ann_factory(10_000, dim, refine=False, spread=spread) == f"{expected}IVF200,PQ{codes}x4fs"
+    assert ann_factory(10_000, dim, refine=False, spread=spread) == f"{expected}IVF200,PQ{codes}x4fsr"
 
 
 @pytest.mark.parametrize("dim", [1, 2, 3, 7, 8, 63, 64, 65, 768])

@@ -126,7 +126,7 @@ def test_approximate_search_after_a_sequence(factory: str | None, tmp_path_facto
     wanted = IndexSettings(latency_ms=1e-6, factory=factory, target_recall=target)
     model.run({f"{n}": next(fresh) for n in range(2_000)}, set(), set())
     manifest = build_index(model.collection, wanted)
-    assert manifest.segments[0].factory == (factory or f"IVF88,PQ{dim}x4fs,Refine(SQ8)")
+    assert manifest.segments[0].factory == (factory or f"IVF88,PQ{dim}x4fsr,Refine(SQ8)")
     gone: set[str] = set()
     for step, (new, replaced, rejected, deleted) in enumerate(
         [(100, 50, 10, 200), (500, 0, 0, 0), (10, 300, 0, 0), (10, 0, 50, 900), (0, 0, 0, 600)]
