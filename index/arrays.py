@@ -26,6 +26,16 @@ def merged(parts: Sequence[tuple[npt.NDArray[Any], ...]], k: int) -> tuple[Any, 
     return tuple(np.take_along_axis(array, best, axis=1) for array in arrays)
 
 
+def best_of_each(k: int, scores: Scores, positions: Positions, *others: npt.NDArray[Any]) -> tuple[Any, ...]:
+    """The k best columns of `(n, m)` arrays, each position once by its best score, the first of equals."""
+    scores, positions, *rest = merged([(scores, positions, *others)], scores.shape[1])
+    by_position = np.argsort(positions, axis=1, kind="stable")
+    again = np.diff(np.take_along_axis(positions, by_position, axis=1), axis=1) == 0
+    repeated = np.zeros(positions.shape, bool)
+    np.put_along_axis(repeated, by_position[:, 1:], again, axis=1)
+    return merged([(np.where(repeated, -np.inf, scores), np.where(repeated, -1, positions), *rest)], k)
+
+
 def shifted(positions: Positions, start: int) -> Positions:
     """Positions in a part as positions in all, where the part begins at `start`."""
     return np.where(positions < 0, -1, positions + start)

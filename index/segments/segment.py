@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from index.arrays import Ids, Parts, Positions, Scores, Vectors, merged
+from index.arrays import Ids, Parts, Positions, Scores, Vectors, best_of_each
 from index.collection.layout import ANN, ROWS, TILE_ANN, TILE_VECTORS, VECTORS, segment_path
 from index.collection.rows import EMBEDDING, TILES, embedding_type
 from index.errors import DamagedVersionError
@@ -83,7 +83,8 @@ class Segment(VectorIndex):
         more, tiles = self.tiles.search(queries, k * self.tiles_per_row, allowed, width=width)
         parts = np.concatenate([np.zeros_like(positions), tiles % self.tiles_per_row + 1], axis=1)
         positions = np.concatenate([positions, tiles // self.tiles_per_row], axis=1)  # -1, for none, stays -1
-        return _best_of_each(np.concatenate([scores, more], axis=1), positions, parts, k)
+        scores, positions, parts = best_of_each(k, np.concatenate([scores, more], axis=1), positions, parts)
+        return scores, positions, parts
 
     def embedded(self) -> Iterator[pa.RecordBatch]:
         """The live rows in batches, each with its embedding, and those of its tiles."""
@@ -109,16 +110,6 @@ class Segment(VectorIndex):
     def _tiles_of(self, positions: Positions) -> Positions:
         """Where the tiles of these rows are, row by row."""
         return (positions[:, np.newaxis] * self.tiles_per_row + np.arange(self.tiles_per_row)).ravel()
-
-
-def _best_of_each(scores: Scores, positions: Positions, parts: Parts, k: int) -> tuple[Scores, Positions, Parts]:
-    """The k best columns of `(n, m)` arrays, each position once by its best score, the first of equals."""
-    scores, positions, parts = merged([(scores, positions, parts)], scores.shape[1])
-    by_position = np.argsort(positions, axis=1, kind="stable")
-    again = np.diff(np.take_along_axis(positions, by_position, axis=1), axis=1) == 0
-    repeated = np.zeros(positions.shape, bool)
-    np.put_along_axis(repeated, by_position[:, 1:], again, axis=1)
-    return merged([(np.where(repeated, -np.inf, scores), np.where(repeated, -1, positions), parts)], k)
 
 
 def _lists(vectors: Vectors) -> pa.Array[Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import faiss
 import numpy as np
 
-from index.arrays import Positions, Scores, Vectors
+from index.arrays import Positions, Scores, Vectors, best_of_each
 from index.segments import ann
 from index.segments.exact import exact_neighbours
 from index.segments.searchable import Eligible
@@ -151,13 +151,20 @@ class VectorIndex:
         scores: Scores,
         positions: Positions,
     ) -> None:
-        """Search again, in place, 4 times wider until at most 1% of a query's results improve, wherever they lie."""
+        """Search again, in place, 4 times wider until at most 1% of a query's results improve, wherever they lie.
+
+        What was found before stays if it is better: compressed vectors may rank it lower than what else is found now.
+        """
         k = scores.shape[1]
         unsettled = np.arange(len(queries))
         while len(unsettled) and breadth < self._widest:
             breadth *= _WIDER
+            before, known = scores[unsettled], positions[unsettled]
             better, found = self._approximate(queries[unsettled], k, eligible, breadth, deeper)
-            gained = np.count_nonzero(scores[unsettled] < better[:, -1:], axis=1)
+            better, found = best_of_each(
+                k, np.concatenate([before, better], axis=1), np.concatenate([known, found], axis=1)
+            )
+            gained = np.count_nonzero(before < better[:, -1:], axis=1)
             scores[unsettled], positions[unsettled] = better, found
             unsettled = unsettled[gained > k // 100]
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
-from index.build.choose import choose
+from index.build.choose import ann_factory, choose
 from index.build.segment import SegmentJob, write_ann
 from index.collection.layout import ANN, VECTORS
 from index.collection.records import IndexSettings, SegmentRecord
@@ -22,6 +22,7 @@ from index.errors import DamagedVersionError, FactoryError
 from index.segments.exact import max_exact_rows
 from index.segments.segment import Segment
 from index.segments.vector_file import flat_header
+from index.segments.vector_index import TUNED_K
 from index.storage import Storage
 from tests.support.collections.hand_made import unit_vectors
 
@@ -114,6 +115,25 @@ def test_every_kind_of_index_finds_among_what_may_be_found(tmp_path: Path, facto
         recall = np.mean([len(set(a) & set(b)) / k for a, b in zip(positions, best, strict=True)])
         # Eight codes of 16 dimensions cannot do better, and nothing says that they should.
         assert recall >= (0.9 if "8" in factory.split(",")[0] or "PQ4x4fs" in factory else 0.95)
+
+
+@pytest.mark.parametrize("factory", [*FACTORIES, *(ann_factory(ROWS, DIM, refine=refine) for refine in (True, False))])
+def test_more_width_never_lowers_a_score(tmp_path: Path, factory: str) -> None:
+    """Of no query, at no rank: neither that of a search which widens itself, as one of some rows does, nor, where all
+    that is found is ranked by exact vectors, that of one which is asked to be wider.
+
+    With fewer candidates a search from scratch may lose a little: compressed vectors rank others before a better one.
+    """
+    vectors, queries = unit_vectors(ROWS, dim=DIM), unit_vectors(40, seed=1, dim=DIM)
+    segment = open_segment(tmp_path, build(tmp_path, vectors, IndexSettings(factory=factory, latency_ms=1e-6)))
+    segment.tune({"nprobe": 1.0})
+    every = segment.eligible(np.ones(ROWS, bool))
+    for k in (1, 10):
+        assert (segment.search(queries, k, every)[0] >= segment.search(queries, k)[0] - 1e-6).all()
+    segment.tune({"rescore": ROWS / TUNED_K, "k_factor": 1.0})
+    for k in (1, 10):
+        found = [segment.search(queries, k, width=width)[0] for width in (1, 1.5, 2, 4, 16, 64)]
+        assert (np.diff(found, axis=0) >= -1e-6).all()
 
 
 @pytest.mark.parametrize("factory", ["IVF64,Flat", "IVF64,PQ16x4fs,Refine(SQ8)", "HNSW16"])
