@@ -57,10 +57,8 @@ class Clustered:
             offset = rng.standard_normal(DIM)
             noise = np.random.default_rng([self.seed, 4, start]).standard_normal((count, DIM))
             mixed = 0.3 * one + offset / np.linalg.norm(offset) + 0.3 * noise / DIM**0.5
-        else:
-            mixed = {"image": one, "mix": one + two, "contrast": one - 0.7 * two + 0.7 * three}[kind]
-        unit: Vectors = (mixed / np.linalg.norm(mixed, axis=1, keepdims=True)).astype(np.float32)
-        return unit
+            return _unit(mixed)
+        return mixed_queries(kind, one, two, three)
 
     def buckets(self, stop: int) -> Rows:
         """The column `bucket` of the first rows."""
@@ -112,6 +110,16 @@ class Clustered:
         vectors += np.float32(_NOISE) * rng.standard_normal((BLOCK, DIM), np.float32)
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
         return vectors, clusters
+
+
+def mixed_queries(kind: QueryKind, one: Vectors, two: Vectors, three: Vectors) -> Vectors:
+    """Queries of a kind but text, made of vectors of images, all `(n, dim)`."""
+    return _unit({"image": one, "mix": one + two, "contrast": one - 0.7 * two + 0.7 * three}[kind])
+
+
+def _unit(vectors: Vectors) -> Vectors:
+    unit: Vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+    return unit
 
 
 def add_rows(
