@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,11 @@ QUERY_COUNT = 1_000
 _WEIGHTS: dict[QueryKind, tuple[float, ...]] = {"mix": (1.0, 1.0), "contrast": (1.0, -0.7, 0.7)}
 _PARENTS: dict[QueryKind, int] = {"image": 1, "mix": 2, "contrast": 3, "text": 0}
 _MOST_PARENTS = 3
-DEEPEST = 100  # recall is measured at 1, 10 and 100
+DEPTHS = (1, 10, 100)
+"""The k at which recall is measured."""
+_TEN = 10  # while the nearest of a query are the same, what is found of them is not measured again
 _DEPTH = 130  # neighbours are kept, so that deleting some does not require another pass over all rows
-_BLOCK_ROWS = 16_384
+_BLOCK_ROWS = 4_096
 _EQUAL = 1e-6  # rounding difference of a sum in another order
 
 
@@ -32,15 +34,18 @@ class GroundTruth:
     """Queries made when there were `sampled_from` rows, and the rows nearest to each but those that it was made of.
 
     `kinds` `(n,)` of `QueryKind`; `parents` `(n, 3)`: ids of the images that a query is or is mixed from, None where
-    there are fewer; `vectors` `(n, dim)`; `neighbours` (ids) and `scores` `(n, depth)`, best first, None and -inf where
-    there are fewer.
+    there are fewer; `vectors` `(n, dim)`; `nearest` and `scores` `(n, depth)`, best first: which of `ids`, and -1 and
+    -inf where there are fewer. `found` `(n, 3)`: of the nearest 1, 10 and 100 the share that the index finds; NaN where
+    that has not been measured since the nearest ten changed.
     """
 
     kinds: npt.NDArray[np.object_]
     parents: Ids
     vectors: Vectors
-    neighbours: Ids
+    ids: Ids
+    nearest: npt.NDArray[np.int32]
     scores: Scores
+    found: npt.NDArray[np.float64]
     sampled_from: int
 
     @classmethod
@@ -57,17 +62,26 @@ class GroundTruth:
             parts.append(_mixed(segments, kind, chosen, weights))
         if texts is not None and len(texts):
             parts.append(("text", np.full((len(texts), _MOST_PARENTS), None, object), texts))
+        kinds = np.concatenate([np.full(len(vectors), kind, object) for kind, _, vectors in parts])
         return cls(
-            kinds=np.concatenate([np.full(len(vectors), kind, object) for kind, _, vectors in parts]),
+            kinds=kinds,
             parents=np.concatenate([parents for _, parents, _ in parts]),
             vectors=np.concatenate([vectors for _, _, vectors in parts]),
-            neighbours=np.empty((0, 0), object),
+            ids=np.empty(0, object),
+            nearest=np.empty((0, 0), np.int32),
             scores=np.empty((0, 0), np.float32),
+            found=np.full((len(kinds), len(DEPTHS)), np.nan),
             sampled_from=total,
         ).exact(segments)
 
     def __len__(self) -> int:
         return len(self.kinds)
+
+    @property
+    def neighbours(self) -> Ids:
+        """The ids of the nearest, `(n, depth)`, None where there are fewer."""
+        every: Ids = np.array([*self.ids, None], object)[self.nearest]
+        return every
 
     def of(self, kind: QueryKind) -> GroundTruth:
         """The queries of one kind, with no more columns of parents than they have."""
@@ -83,7 +97,7 @@ class GroundTruth:
         return self._rows(slice(-count, None))
 
     def _rows(self, rows: slice | npt.NDArray[np.intp]) -> GroundTruth:
-        names = ("kinds", "parents", "vectors", "neighbours", "scores")
+        names = ("kinds", "parents", "vectors", "nearest", "scores", "found")
         return replace(self, **{name: getattr(self, name)[rows] for name in names})
 
     def parent_positions(self, segments: SegmentedIndex) -> Positions:
@@ -99,36 +113,67 @@ class GroundTruth:
 
     def exact(self, segments: SegmentedIndex) -> GroundTruth:
         """The same queries, with neighbours computed block by block from all live rows."""
-        return self._among(segments, segments.live_blocks())
-
-    def _among(self, segments: SegmentedIndex, blocks: Iterable[tuple[Positions, Vectors]]) -> GroundTruth:
         # More than are kept: the parents may be among them.
         own = self.parent_positions(segments)
-        scores, positions = drop_own(*exact_neighbours(self.vectors, blocks, _DEPTH + own.shape[1]), own)
-        neighbours = np.full(positions.shape, None, object)
-        neighbours[positions >= 0] = segments.ids(positions[positions >= 0])
-        return replace(self, neighbours=neighbours, scores=scores)
+        scores, positions = exact_neighbours(self.vectors, segments.live_blocks(), _DEPTH + own.shape[1])
+        scores, positions = drop_own(scores, positions, own)
+        there, nearest = positions >= 0, np.full(positions.shape, -1, np.int32)
+        rows, nearest[there] = np.unique(positions[there], return_inverse=True)
+        return replace(self, ids=segments.ids(rows), nearest=nearest, scores=scores).unmeasured()
 
     def updated(self, touched: pa.Array[Any], segments: SegmentedIndex) -> GroundTruth:
         """The same queries after these ids were replaced or deleted. All rows are read only if neighbours run short."""
-        gone = pc.is_in(pa.array(self.neighbours.ravel(), touched.type), value_set=touched)
-        old = np.where(gone.to_numpy(zero_copy_only=False).reshape(self.scores.shape), -np.inf, self.scores)
-        positions = segments.positions(touched)
-        positions = np.sort(positions[positions >= 0])
-        blocks = np.split(positions, range(_BLOCK_ROWS, len(positions), _BLOCK_ROWS))
-        new = self._among(segments, ((block, segments.vectors(block)) for block in blocks))
+        own = self.parent_positions(segments)
+        gone = pc.is_in(pa.array(self.ids, touched.type), value_set=touched).to_numpy(zero_copy_only=False)
+        scores, nearest = np.where(np.append(gone, True)[self.nearest], -np.inf, self.scores), self.nearest
         # Rows beyond the end of a list were never compared: a new row that scores below it need not be the next one.
         ends = np.where(np.isfinite(self.scores), self.scores, np.inf).min(axis=1, keepdims=True)
-        good = np.where(new.scores < ends, -np.inf, new.scores)
-        scores, neighbours = merged([(old, self.neighbours), (good, new.neighbours)], _DEPTH)
+        positions = segments.positions(touched)
+        positions = np.sort(positions[positions >= 0])
+        if not len(positions):
+            scores, nearest = merged([(scores, nearest)], _DEPTH)  # closes the gaps
+        for first in range(0, len(positions), _BLOCK_ROWS):
+            block = positions[first : first + _BLOCK_ROWS]
+            more, rows = _nearer(self.vectors @ segments.vectors(block).T, ends, block, own)
+            rows = np.where(rows < 0, -1, rows + len(self.ids) + first).astype(np.int32)
+            scores, nearest = merged([(scores, nearest), (more, rows)], _DEPTH)
         # An image may be more than one parent of a mix.
-        own = np.sort(self.parent_positions(segments), axis=1)
-        distinct = (own >= 0) & (np.diff(own, axis=1, prepend=-1) != 0)
+        parents = np.sort(own, axis=1)
+        distinct = (parents >= 0) & (np.diff(parents, axis=1, prepend=-1) != 0)
         others = segments.live_count - distinct.sum(axis=1)
-        needed = np.minimum(DEEPEST, others)
-        if (np.isfinite(scores).sum(axis=1) < needed).any():
+        there = np.isfinite(scores)
+        if (there.sum(axis=1) < np.minimum(DEPTHS[-1], others)).any():
             return self.exact(segments)
-        return replace(self, neighbours=neighbours, scores=scores)
+        nearest = np.where(there, nearest, -1)
+        changed = (nearest[:, :_TEN] != self.nearest[:, :_TEN]).any(axis=1)
+        ids = np.concatenate([self.ids, segments.ids(positions)])
+        used = np.bincount(nearest[there], minlength=len(ids)) > 0
+        nearest = np.append(np.cumsum(used) - 1, -1)[nearest].astype(np.int32)
+        return replace(self, ids=ids[used], nearest=nearest, scores=scores).unmeasured(changed)
+
+    def unmeasured(self, rows: slice | npt.NDArray[np.bool_] = slice(None)) -> GroundTruth:
+        """The same, with nothing known of what the index finds for these queries."""
+        found = self.found.copy()
+        found[rows] = np.nan
+        return replace(self, found=found)
+
+    def measured(
+        self, segments: SegmentedIndex, kind: QueryKind, depths: Sequence[int], *, width: float = 1.0, step: int = 1
+    ) -> GroundTruth:
+        """The same with what the index finds for every `step`-th query of a kind, where that is not known yet.
+
+        It may be too little: a change that leaves the nearest ten of a query as they are hides none of them.
+        """
+        columns = [DEPTHS.index(k) for k in depths]
+        rows = np.flatnonzero(self.kinds == kind)[::step]
+        rows = rows[np.isnan(self.found[rows][:, columns]).any(axis=1)]
+        if not len(rows):
+            return self
+        queries, found = self._rows(rows).of(kind), self.found.copy()
+        scores = found_scores(segments, queries, max(depths), width)
+        for column, k in zip(columns, depths, strict=True):
+            found[rows, column] = recall(scores, queries.scores, k)
+        return replace(self, found=found)
 
     def write(self, path: Path) -> None:
         depth = self.scores.shape[1]
@@ -138,13 +183,18 @@ class GroundTruth:
                 "parents": _lists(pa.array(self.parents.ravel(), pa.string()), _MOST_PARENTS),
                 "vector": _lists(pa.array(self.vectors.ravel()), self.vectors.shape[1]),
                 # An image is a neighbour of many queries: without a dictionary its ids were most of the file.
-                "neighbours": _lists(pa.array(self.neighbours.ravel(), pa.string()).dictionary_encode(), depth),
+                "neighbours": _lists(self._dictionary(), depth),
                 "scores": _lists(pa.array(self.scores.ravel()), depth),
+                "found": _lists(pa.array(self.found.ravel()), len(DEPTHS)),
             },
             metadata={"sampled_from": str(self.sampled_from)},
         )
         with pa.ipc.new_file(str(path), table.schema) as writer:
             writer.write_table(table)
+
+    def _dictionary(self) -> pa.Array[Any]:
+        codes = pa.array(self.nearest.ravel(), pa.int32(), mask=self.nearest.ravel() < 0)
+        return pa.DictionaryArray.from_arrays(codes, pa.array(self.ids, pa.string()))
 
     @classmethod
     def read(cls, source: Path | bytes) -> GroundTruth:
@@ -156,12 +206,17 @@ class GroundTruth:
             values = pc.list_flatten(table.column(name)).to_numpy()
             return values.reshape(table.num_rows, -1)
 
+        neighbours: Any = pc.list_flatten(table.column("neighbours").chunk(0))
+        nearest = neighbours.indices.fill_null(-1).to_numpy()
         return cls(
             kinds=table.column("kind").to_numpy(),
             parents=matrix("parents"),
             vectors=matrix("vector").copy(),
-            neighbours=_decoded(pc.list_flatten(table.column("neighbours").chunk(0))).reshape(table.num_rows, -1),
+            ids=np.array([*neighbours.dictionary.to_pylist(), None], object)[:-1],
+            nearest=nearest.astype(np.int32).reshape(table.num_rows, -1),
             scores=matrix("scores").copy(),
+            # Nothing is known where another release wrote the file.
+            found=matrix("found").copy() if "found" in table.column_names else np.full((len(table), 3), np.nan),
             sampled_from=int((table.schema.metadata or {}).get(b"sampled_from", 0)),
         )
 
@@ -212,11 +267,20 @@ def recall(found: Scores, exact: Scores, k: int) -> npt.NDArray[np.float64]:
     return np.where(there > 0, np.minimum(hits, there) / np.maximum(there, 1), 1.0)
 
 
-def _decoded(values: Any) -> Ids:
-    """The texts of a dictionary array, `(n,)`, of which equals are one object; None for null."""
-    texts = np.array([*values.dictionary.to_pylist(), None], object)
-    decoded: Ids = texts[values.indices.fill_null(len(texts) - 1).to_numpy(zero_copy_only=False)]
-    return decoded
+def _nearer(scores: Scores, bars: Scores, positions: Positions, own: Positions) -> tuple[Scores, Positions]:
+    """Of `(n, m)` scores of m rows those not below the bar of their query, `(n, 1)`, and which rows they are; -inf and
+    -1 where there are fewer. Rows at the `own` positions, `(n, p)`, are left out.
+    """
+    good = scores >= bars
+    at = np.searchsorted(positions, own).clip(max=len(positions) - 1)
+    query, parent = np.nonzero(positions[at] == own)
+    good[query, at[query, parent]] = False
+    query, row = np.nonzero(good)
+    slot = np.arange(len(query)) - np.searchsorted(query, query)
+    shape = len(scores), int(slot.max(initial=-1)) + 1
+    nearer, rows = np.full(shape, -np.inf, np.float32), np.full(shape, -1, np.int64)
+    nearer[query, slot], rows[query, slot] = scores[query, row], row
+    return nearer, rows
 
 
 def _lists(values: pa.Array[Any], size: int) -> pa.Array[Any]:

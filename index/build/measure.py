@@ -6,12 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from index.arrays import Scores
-from index.build.ground_truth import GroundTruth, found_scores, recall
+from index.build.ground_truth import DEPTHS, GroundTruth
 from index.collection.records import ScoreDistribution
 from index.queries import KINDS, QueryKind
 from index.segments.segmented_index import SegmentedIndex
 
-_FEWER = 100  # queries sent one by one, and for recall@100, which needs ten times as many neighbours of each
+_FEWER = 100  # queries for recall@100, which needs ten times as many neighbours of each
+_SINGLES, _BATCH = 50, 250  # queries of which the times are measured
 _PAIRS_ROWS = 4_000
 _PAIRS_QUERIES = (250, 1_000)  # of the other kinds, of images
 _BACKGROUND = 200  # of the texts, the last, which are not the collection's own: those fit some of its images
@@ -26,37 +27,32 @@ class Measured:
     queries_per_second: float
 
 
-def measure(segments: SegmentedIndex, held_out: GroundTruth, *, step: int = 1) -> Measured:
-    """Search every `step`-th held-out image, in a batch, and some of them one by one. Recall is that of whole pictures;
-    times are with their tiles, if they have any.
+def measure(segments: SegmentedIndex, held_out: GroundTruth) -> tuple[Measured, GroundTruth]:
+    """Recall of the held-out images, as far as it is not known, and the queries with it; and how fast some of them are
+    answered, in a batch and one by one. Recall is that of whole pictures; times are with their tiles, if they have any.
     """
+    step = max(1, len(held_out.of("image")) // _FEWER)
+    held_out = held_out.measured(segments, "image", (1, 10)).measured(segments, "image", (100,), step=step)
     images = held_out.of("image")
-    few, images = images.every(max(1, len(images) // _FEWER)), images.every(step)
+    few, batch = images.every(step), images.every(max(1, len(images) // _BATCH))
     segments.search_parts(few.vectors, 10)  # reads the mapped pages once
     started = time.perf_counter()
-    found = found_scores(segments, images, 10)
+    segments.search_parts(batch.vectors, 10)
     seconds = time.perf_counter() - started
-    if any(segment.tiles is not None for segment in segments.parts):
-        started = time.perf_counter()
-        segments.search_parts(images.vectors, 10)
-        seconds = time.perf_counter() - started
-    found_deep = found_scores(segments, few, 100)
     singles = []
-    for query in few.vectors[::step]:
+    for query in few.vectors[:: _FEWER // _SINGLES]:
         began = time.perf_counter()
         segments.search_parts(query[np.newaxis], 10)
         singles.append((time.perf_counter() - began) * 1e3)
-    recalls = {
-        "1": recall(found, images.scores, 1),
-        "10": recall(found, images.scores, 10),
-        "100": recall(found_deep, few.scores, 100),
-    }
-    return Measured(
-        queries=len(found),
-        recall={k: round(float(value.mean()), 7) for k, value in recalls.items()},  # undoes the rounding of sums alone
+    asked = {1: images, 10: images, 100: few}
+    measured = Measured(
+        queries=len(images),
+        # Rounding undoes that of sums alone.
+        recall={str(k): round(float(asked[k].found[:, column].mean()), 7) for column, k in enumerate(DEPTHS)},
         latency_ms={f"p{p}": round(float(np.percentile(singles, p)), 3) for p in (50, 99)},
-        queries_per_second=round(len(found) / seconds, 1),
+        queries_per_second=round(len(batch) / seconds, 1),
     )
+    return measured, held_out
 
 
 def score_distribution(segments: SegmentedIndex, held_out: GroundTruth) -> ScoreDistribution:

@@ -16,7 +16,7 @@ from index.arrays import Vectors
 from index.build.choose import choose
 from index.build.columns import read_values, write_columns
 from index.build.ground_truth import GroundTruth
-from index.build.kinds import FEWER, measure_kinds
+from index.build.kinds import measure_kinds
 from index.build.measure import measure, score_distribution
 from index.build.segment import RowSource, SegmentJob
 from index.build.update import change_of, touched_ids
@@ -35,6 +35,7 @@ from index.collection.layout import (
 )
 from index.collection.live_rows import LiveRows
 from index.collection.records import (
+    FLAT,
     FileRecord,
     IndexSettings,
     Option,
@@ -101,7 +102,8 @@ class VersionBuild:
             # Chosen again: a collection that has outgrown exact scans must not be scanned for ever.
             vectors = change.live * (1 + len(base.model.boxes))
             options = choose(vectors, base.dim, self.settings) if vectors else []
-            records = [*change.kept, *self._build_segments(change.sources, options, change.max_exact_rows)]
+            built = self._build_segments(change.sources, options, change.max_exact_rows)
+            records = [*change.kept, *built]
             files = {}
             if any(map(len, change.tombstones.values())):
                 files[TOMBSTONES] = self._put(TOMBSTONES, partial(write_tombstones, tombstones=change.tombstones))
@@ -111,7 +113,10 @@ class VersionBuild:
             held_out = GroundTruth.read(self.storage.local_path(queries) or Path(cache, queries))
             if not held_out.fits(draft.ntotal):
                 return self._finish(draft, segments, None, held_out.of("text").vectors)
-            return self._finish(draft, segments, held_out.updated(touched, segments))
+            held_out = held_out.updated(touched, segments)
+            if any(record.factory != FLAT for record in built):
+                held_out = held_out.unmeasured()  # what one approximate index found another may miss
+            return self._finish(draft, segments, held_out)
 
     def annotate(self, base: VersionManifest) -> VersionManifest:
         """The base with the annotations as they are now. It shares all segments, and no vector is read.
@@ -183,10 +188,8 @@ class VersionBuild:
         if held_out is None:
             held_out = GroundTruth.sample(segments, texts=texts)
             scores, kinds = score_distribution(segments, held_out), {}
-        # An update should cost what the change costs, and all of its queries have measured most of its rows before.
-        step = max(1, len(held_out.of("image")) // FEWER) if draft.base else 1
-        measured = measure(segments, held_out, step=step)
-        kinds = measure_kinds(segments, held_out, self.settings, measured, kinds)
+        measured, held_out = measure(segments, held_out)
+        kinds, held_out = measure_kinds(segments, held_out, self.settings, measured, kinds)
         queries = self._put(QUERIES, held_out.write)
         facts = {"kinds": kinds, "scores": scores, "files": {**draft.files, QUERIES: queries}}
         return self._publish(draft.model_copy(update={**asdict(measured), **facts}))

@@ -208,9 +208,9 @@ class VersionManifest(Record):
 
     `files` are in the version's own folder. `ntotal` counts live rows. `recall` maps k to recall@k over `queries`
     held-out images (for k = 100 over a hundred of them), `kinds` has the other kinds of query too. `latency_ms` maps
-    percentiles to milliseconds, over a hundred queries searched one by one (fifty in an update); `queries_per_second`
-    is measured on a batch. `annotations` are the
-    runs of each, by name; `annotates` is the version whose images these are, if only annotations have changed since.
+    percentiles to milliseconds, over fifty queries searched one by one; `queries_per_second` is measured on a batch.
+    `annotations` are the runs of each, by name; `annotates` is the version whose images these are, if only annotations
+    have changed since.
     """
 
     format: Literal[3] = 3

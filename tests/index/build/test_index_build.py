@@ -252,9 +252,9 @@ def test_a_version_below_its_target_is_built_once(collection: Collection, monkey
     add_run(collection, rows(["new"]))
     told = r"index version 000002 reaches recall@10 0\.98996, expected 0\.99 or more"  # and is not rounded up to it
     with monkeypatch.context() as patch:
-        patch.setattr("index.build.measure.recall", lambda found, exact, k: np.array([0.98996]))
+        patch.setattr("index.build.ground_truth.recall", lambda found, exact, k: np.array([0.98996]))
         with pytest.raises(RecallTooLowError, match=told):
-            build_index(collection)
+            build_index(collection, rebuild=True)
     with pytest.raises(RecallTooLowError, match=told):
         build_index(collection)
     assert collection.versions() == ["000001", "000002"]

@@ -206,7 +206,7 @@ def test_an_update_below_the_target_leads_to_a_build_from_all_rows(
     def wrong(held_out: GroundTruth, *arguments: object) -> GroundTruth:
         """As if the index found nothing that is as near as what it should find."""
         good = real(held_out, *arguments)  # type: ignore[arg-type]
-        return replace(good, scores=good.scores + 1)
+        return replace(good, scores=good.scores + 1).unmeasured()
 
     monkeypatch.setattr(GroundTruth, "updated", wrong)
     manifest = build_index(collection)

@@ -233,7 +233,7 @@ def test_mend_04_pruning_leaves_the_rows_of_a_lost_run(collection: Collection, m
 def test_a_first_build_below_its_target_is_not_live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     collection = Collection.create_or_open(str(tmp_path))
     add_run(collection, rows(IDS))
-    monkeypatch.setattr("index.build.measure.recall", lambda found, exact, k: found[:, 0] * 0)
+    monkeypatch.setattr("index.build.ground_truth.recall", lambda found, exact, k: found[:, 0] * 0)
     with pytest.raises(RecallTooLowError):
         build_index(collection, IndexSettings())
     assert (collection.versions(), collection.current()) == (["000001"], None)

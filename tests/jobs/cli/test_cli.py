@@ -329,7 +329,7 @@ def test_a_recall_below_the_target_fails_the_job(run: Run, growing: Path, monkey
     poor = Measured(
         queries=3, recall={"1": 0.5, "10": 0.5, "100": 0.5}, latency_ms={"p50": 1, "p99": 1}, queries_per_second=1
     )
-    monkeypatch.setattr("index.build.version.measure", lambda *_, **__: poor)
+    monkeypatch.setattr("index.build.version.measure", lambda _, held_out: (poor, held_out))
     result = run("compact", growing)
     assert (result.code, result.err.count("\n")) == (1, 1)
     assert ["recall@10", "0.5000"] in [line.split() for line in result.out.splitlines()]  # seen, though refused
