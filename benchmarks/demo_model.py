@@ -120,7 +120,7 @@ def index_recall(embedder: ClipEmbedder, vectors: Vectors, others: Vectors, fold
     captions, ids = all_captions(), [str(number) for number in range(len(vectors))]
     embedding = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1])
     rows = pa.table({"image_id": ids, "uri": ids, "embedding": embedding})
-    collection = Collection.create_or_open(str(folder))
+    collection = Collection.create_or_open(str(folder / "collection"))
     collection.add_run("memory:", model_record(embedder.identity), [rows])
     texts = QueryTexts(collection=collection, load=lambda _: embedder, named=captions[::2])
     # So few vectors are scanned exactly, unless that is too slow however fast it is.
