@@ -57,7 +57,7 @@ class ScheduledJob:
             finish(self._spec, entry.end("failed", f"could not be started: {error}"))
             return
         if self._stopping.is_set():  # `stop` was called before the process existed
-            child.send_signal(signal.SIGINT)
+            child.terminate()
         kept: deque[str] = deque(maxlen=OUTPUT_LINES)
         reader = threading.Thread(target=self._copy, args=(child, kept), daemon=True)
         reader.start()
@@ -71,7 +71,7 @@ class ScheduledJob:
         child = self._child
         if child is None or child.poll() is not None:
             return
-        child.send_signal(signal.SIGINT)
+        child.terminate()  # not SIGINT: a process started in the background by a shell ignores that
         try:
             child.wait(STOP_S)
         except subprocess.TimeoutExpired:

@@ -157,6 +157,8 @@ from pathlib import Path
 from typing import Any
 from index.collection import Collection
 from jobs.schedule.history import HistoryEntry, save
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a process that a shell has started in the background
+signal.signal(signal.SIGTERM, signal.default_int_handler)  # as the command does
 storage = Collection.open("collection").storage
 run = HistoryEntry.begin("pictures", str(Path("collection").absolute()))
 save(storage, run)
@@ -170,9 +172,6 @@ Path("job.yaml").write_text("nonsense")  # as if somebody had edited it meanwhil
 print("line 1: nonsense\\n")
 raise SystemExit(2)
 """
-
-DEAF = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-"""Before anything is written down: from then on the tests may stop it."""
 
 
 @pytest.mark.parametrize(
@@ -241,7 +240,7 @@ def test_a_run_that_does_not_put_down_its_work_is_killed(
     outcome: str,
 ) -> None:
     monkeypatch.setattr("jobs.schedule.scheduler.STOP_S", 0.2)
-    job = child(DEAF + WRITE_DOWN + "import time\ntime.sleep(600)")
+    job = child(WRITE_DOWN.replace("signal.default_int_handler", "signal.SIG_IGN") + "import time\ntime.sleep(600)")
     thread = threading.Thread(target=job.run)
     thread.start()
     until(lambda: bool(runs_of(spec)))
