@@ -6,6 +6,7 @@ import bisect
 import math
 import time
 from collections.abc import Iterator, Sequence
+from functools import cache
 
 import numpy as np
 
@@ -26,25 +27,19 @@ _MARGIN = 3  # standard errors above the target: a version is measured with othe
 def tune(segment: VectorIndex, target_recall: float) -> float:
     """Set the segment's approximate search to the fastest parameters with that recall@10, and return what they reach.
 
-    The deepest re-ranking allows the narrowest search, so its width is found first. From there, for each depth of exact
-    ranking, depth is reduced while the target is met, and width raised when it is not. When nothing meets the target,
-    the widest and deepest search is taken. Then `breadth`, the power by which the search widens with k, is raised
-    until recall@100 meets the target too.
+    The deepest re-ranking allows the narrowest search. From there, width is raised while that makes the search faster,
+    each with the shallowest re-ranking that meets the target. When nothing meets it, the widest and deepest search is
+    taken. Then `breadth`, the power by which the search widens with k, is raised until recall@100 meets the target too.
     """
     trial = _Trial(segment)
     stairs, widths = _depths(segment), _widths(segment)
-    deepest = stairs[-1][0]
-    narrowest = bisect.bisect_left(
-        widths, target_recall, key=lambda width: trial.run({**deepest, **width}, margin=0, step=_DEEP_STEP)[0]
-    )
-    fastest = np.inf
     good: list[tuple[float, Parameters]] = []
-    for depths in stairs:
-        for parameters, seconds in _staircase(trial, depths, widths[max(0, narrowest - 1) :], target_recall, fastest):
-            fastest = min(fastest, seconds)
-            good.append((seconds, parameters))
-    finalists = [parameters for _, parameters in sorted(good, key=lambda each: each[0])[:_FINALISTS]]
-    best = min(finalists, key=trial.seconds, default={**deepest, **widths[-1]})
+    for depths in stairs:  # each ranks more exactly than the one before, which costs more: only if that was not enough
+        good = sorted(_staircase(trial, depths, widths, target_recall), key=lambda each: each[0])
+        if good:
+            break
+    finalists = [parameters for _, parameters in good[:_FINALISTS]]
+    best = min(finalists, key=trial.seconds, default={**stairs[-1][-1], **widths[-1]})
     reached = trial.run(best, margin=0)[0]
     for breadth in (0.5, 0.6, 0.7, 0.8, 0.9, 1.0):
         if trial.run({"breadth": breadth}, k=_DEEP_K, step=_DEEP_STEP)[0] >= target_recall:
@@ -53,23 +48,31 @@ def tune(segment: VectorIndex, target_recall: float) -> float:
 
 
 def _staircase(
-    trial: _Trial, depths: Sequence[Parameters], widths: Sequence[Parameters], target_recall: float, fastest: float
-) -> Iterator[tuple[Parameters, float]]:
-    """For each depth, deepest first, the narrowest search that reaches the target, and its seconds; until one that does
-    not is slower than the `fastest` that did.
+    trial: _Trial, depths: Sequence[Parameters], widths: Sequence[Parameters], target_recall: float
+) -> Iterator[tuple[float, Parameters]]:
+    """Seconds and parameters of the narrowest search that reaches the target, and of wider ones that re-rank less,
+    until they are slower. The shallowest depth comes first.
     """
-    at = 0
-    for depth in depths:
-        while at < len(widths):
-            parameters = {**depth, **widths[at]}
-            reached, seconds = trial.run(parameters)
-            if reached >= target_recall:
-                fastest = min(fastest, seconds)
-                yield parameters, seconds
-                break
-            if seconds > _SLOWER * fastest:
-                return
-            at += 1
+    deepest, fastest = depths[-1], math.inf
+    narrowest = bisect.bisect_left(widths, target_recall, key=lambda width: trial.run({**deepest, **width})[0])
+    for width in widths[narrowest:]:
+        at, seconds = _shallowest(trial, depths, width, target_recall)
+        if at == len(depths):
+            continue
+        yield seconds, {**depths[at], **width}
+        fastest = min(fastest, seconds)
+        if at == 0 or seconds > _SLOWER * fastest:
+            return
+        depths = depths[: at + 1]  # a wider search re-ranks no more
+
+
+def _shallowest(
+    trial: _Trial, depths: Sequence[Parameters], width: Parameters, target_recall: float
+) -> tuple[int, float]:
+    """Which of the depths is the first to reach the target with this width, and its seconds; their number if none."""
+    run = cache(lambda at: trial.run({**depths[at], **width}))
+    at = bisect.bisect_left(range(len(depths)), target_recall, key=lambda at: run(at)[0])
+    return at, run(at)[1] if at < len(depths) else math.inf
 
 
 class _Trial:
@@ -99,20 +102,20 @@ class _Trial:
 
 
 def _depths(segment: VectorIndex) -> list[list[Parameters]]:
-    """How many candidates are re-ranked, as multiples of k: for each depth of exact ranking, the deepest first."""
+    """How many candidates are re-ranked, as multiples of k, the fewest first: for each depth of exact ranking."""
     if "k_factor" in segment.parameters:  # by compressed vectors, and then by exact ones
-        factors = _steps(2, 128, per_octave=2)[::-1]
+        factors = _steps(2, 128, per_octave=2)
         return [[{"k_factor": factor, "rescore": exact} for factor in factors] for exact in (1.5, 2.5, 4.0)]
-    return [[{"rescore": factor} for factor in _steps(1, 128, per_octave=2)[::-1]]]
+    return [[{"rescore": factor} for factor in _steps(1, 128, per_octave=2)]]
 
 
 def _widths(segment: VectorIndex) -> list[Parameters]:
     """How far the search looks: inverted lists to probe, or the length of the graph's candidate list."""
     if "nprobe" in segment.parameters:
-        counts = {round(step) for step in _steps(1, segment.nlist, per_octave=4)}
+        counts = {round(step) for step in _steps(1, segment.nlist, per_octave=8)}
         return [{"nprobe": float(count)} for count in sorted(counts)]
     if "efSearch" in segment.parameters:
-        return [{"efSearch": float(round(step))} for step in _steps(16, 1024, per_octave=4)]
+        return [{"efSearch": float(round(step))} for step in _steps(16, 1024, per_octave=8)]
     return [{}]
 
 
