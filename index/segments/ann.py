@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import faiss
@@ -17,6 +18,7 @@ _FLOAT, _ID = 4, 8  # bytes
 _GRAPH_ROW = 16
 _MIN_SAMPLE = 20_000
 _PCA_SAMPLE = 5_000
+_QUERY_BY_QUERY = 11  # faiss's number for a kernel of fast scan that keeps candidates in a reservoir
 
 
 def new_index(factory: str, dim: int) -> faiss.Index:
@@ -34,6 +36,19 @@ def new_index(factory: str, dim: int) -> faiss.Index:
             raise FactoryError(f"{factory!r}: expected Flat, SQ or PQ in Refine(…), got {type(ranked_by).__name__}")
     if index.metric_type != faiss.METRIC_INNER_PRODUCT:
         raise FactoryError(f"{factory!r} for {dim} dimensions: faiss has it for Euclidean distances alone")
+    return index
+
+
+def read_index(path: Path) -> faiss.Index:
+    """An index mapped from its file.
+
+    By default fast scan goes through a batch list by list. Query by query it answers batches as fast, and single
+    queries with up to a quarter less CPU.
+    """
+    index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
+    ivf = faiss.try_extract_index_ivf(index)
+    if ivf and isinstance(fast_scan := faiss.downcast_index(ivf), faiss.IndexIVFFastScan):
+        fast_scan.implem = _QUERY_BY_QUERY
     return index
 
 

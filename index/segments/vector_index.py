@@ -50,7 +50,7 @@ class VectorIndex:
         self._ann: faiss.IndexRefine | None = None
         self._breadth = 0.5
         if found_by is not None:
-            self._ann = faiss.IndexRefine(faiss.read_index(str(found_by), faiss.IO_FLAG_MMAP_IFC), self._flat)
+            self._ann = faiss.IndexRefine(ann.read_index(found_by), self._flat)
             # An index that was requested is used even for few rows; only a selection of rows is scanned.
             self._exact_rows = min(max_exact_rows, self.ntotal // 2)
             self.tune(parameters or {})
