@@ -93,23 +93,23 @@ class ServeSettings(BaseSettings):
     collection: str
     """The collection: a folder or bucket prefix. `likeness serve` takes it as an argument."""
     more_collections: Annotated[tuple[str, ...], NoDecode] = ()
-    """Further collections of the same server, separated by commas; each may be `NAME=LOCATION`, as may the first."""
+    """More collections to serve, separated by commas. Each, like the first, may be `NAME=LOCATION`."""
     max_memory: int | None = Field(None, ge=1)
-    """With several collections: bytes that the open indexes may keep in memory (`--max-memory`); the least recently
-    used are closed. Models, caches and Python come on top.
+    """With several collections: maximum memory of the open indexes, in bytes (`--max-memory`); the least recently used
+    are closed. Models, caches and Python are not included.
     """
     collection_idle_s: float = Field(900, gt=0)
-    """With several collections: seconds without a request after which one is closed."""
+    """With several collections: seconds without requests after which a collection is closed."""
     model: str | None = None
-    """Where the index's model is now, if it has moved: a hub id or folder."""
+    """The new location of the index's model, if it has moved: a hub id or folder."""
     revision: str | None = None
     """The model's branch, tag or commit on the hub. By default the one in the index."""
     embedder: str | None = None
-    """The class that made the index's vectors, `module:Class` (`--embedder`): its code runs only if you name it."""
+    """The class that made the index's vectors, `module:Class` (`--embedder`). Its code runs only if you name it."""
     device: str | None = None
     """`cuda`, `cpu`, … By default a GPU if there is one."""
     precision: Precision = "auto"
-    """Precision of the model: `fp32`, `bf16`, or on CPUs `int8`. By default the fastest that agrees with `fp32`."""
+    """Precision of the model: `fp32`, `bf16`, or on CPUs `int8`. By default the fastest one that agrees with `fp32`."""
     threads: int | None = Field(None, ge=1)
     """CPU threads for the model. By default all cores, or with several replicas `LIKENESS_NUM_CPUS`."""
 
@@ -118,47 +118,47 @@ class ServeSettings(BaseSettings):
     port: int = Field(8000, ge=0, le=65535)
     """Port to listen on. With `--local`, 0 picks a free one."""
     allow_remote: bool = False
-    """Listen beyond this machine even without keys."""
+    """Listen beyond this machine even without keys (`--allow-remote`)."""
 
     keys_file: str | None = None
     """File of API keys (`--keys`), as `likeness keys` writes it. By default no keys."""
     show_locations: bool | None = None
-    """Whether answers say where pictures (`uri`), models and the collection are; if not, `uri` is null. By default only
-    when serving this machine alone: on loopback, without keys or `LIKENESS_ALLOW_REMOTE`.
+    """Whether answers reveal where pictures (`uri`), models and the collection are; if not, `uri` is null. By default
+    only when serving just this machine: on loopback, without keys or `LIKENESS_ALLOW_REMOTE`.
     """
     rate_limit_per_minute: int | None = Field(None, ge=0)
-    """Requests a minute that each key may send to each replica; without keys, each address. 0: no limit. A request for
-    an image counts as a tenth, a batch as one for each query. By default 600, and no limit when serving this machine
-    alone.
+    """Maximum requests per minute to each replica from each key, or without keys from each address. 0: no limit. A
+    request for an image counts as a tenth, a batch as one for each query. By default 600, or no limit when serving just
+    this machine.
     """
     cors_origins: Annotated[frozenset[str], NoDecode] = frozenset()
-    """Other sites whose pages may send requests, such as `https://pictures.example`, separated by commas; `*` for
-    all.
+    """Other sites whose pages may send requests (CORS), such as `https://pictures.example`, separated by commas; `*`
+    for all.
     """
 
     allowed_hosts: Annotated[frozenset[str], NoDecode] = frozenset()
     """Private hosts, or `host:port`, that query URLs may name (`--allow-host`), separated by commas."""
     max_k: int = Field(
-        default=RequestLimits.max_k, ge=1, le=MAX_K, description=f"Maximum matches for a query; {MAX_K:,} at most."
+        default=RequestLimits.max_k, ge=1, le=MAX_K, description=f"Maximum matches per query; {MAX_K:,} at most."
     )
     max_upload_bytes: int = Field(RequestLimits.max_upload_bytes, ge=1)
     """Maximum size of a query picture, uploaded or fetched."""
     max_query_pixels: int = Field(50_000_000, ge=1)
     """Maximum pixels of a query picture. The collection's own pictures may have 150 million."""
     decode_timeout_s: float = Field(5, gt=0)
-    """Seconds after which decoding a picture is stopped. A picture also waits this long for its turn; after that the
-    request gets 429 with `Retry-After`.
+    """Maximum seconds to decode a picture. A picture also waits at most this long for its turn; then the request gets
+    429 with `Retry-After`.
     """
     embedding_cache_bytes: int = Field(32 * 2**20, ge=0)
-    """Memory for the vectors of recent queries. 0: no cache."""
+    """Memory for caching the vectors of recent queries. 0: no cache."""
     swap_interval_s: float = Field(2.0, gt=0)
     """How often to check for a new index version, in seconds."""
 
     log_format: LogFormat = "text"
-    """Format of the log on stderr: `text`, or `json` with one object a line."""
+    """Format of the log on stderr: `text`, or `json` with one object per line."""
 
     replicas: Annotated[Replicas, NoDecode] = Replicas(1, 1)
-    """Replicas that answer requests: a number, or a range such as `1:4` to follow the load."""
+    """Replicas that answer requests: a number, or a range such as `1:4` to scale with the load."""
     target_ongoing_requests: float = Field(4, gt=0)
     """Concurrent requests per replica to aim for, if `LIKENESS_REPLICAS` is a range."""
     embedders: Annotated[Replicas | None, NoDecode] = None
@@ -169,33 +169,33 @@ class ServeSettings(BaseSettings):
     target_ongoing_embeddings: float = Field(1, gt=0)
     """Concurrent calls per embedder to aim for, if `LIKENESS_EMBEDDERS` is a range. A call has up to 8 queries."""
     embedder_timeout_s: float = Field(10, gt=0)
-    """Seconds that a batch of queries waits for the embedders, queueing included, before the answers are 503,
+    """Maximum seconds that a batch of queries waits for the embedders, including in the queue; then it gets 503,
     `embedder-unavailable`.
     """
     shards: int | None = Field(None, ge=1)
-    """Parts to split the index into, each with searchers of its own. By default each of `LIKENESS_REPLICAS` holds the
-    whole index.
+    """Number of parts to split the index into, each with its own searchers. By default each of `LIKENESS_REPLICAS`
+    holds the whole index.
     """
     searchers: Annotated[Replicas, NoDecode] = Replicas(1, 1)
     """Replicas of each shard: a number or a range."""
     searcher_timeout_s: float = Field(5, gt=0)
-    """Seconds that a search waits for a shard before it fails, or goes on without it if the request allows that."""
+    """Seconds that a search waits for a shard before it fails, or continues without it if the request allows that."""
     num_cpus: float = Field(1, gt=0)
     """CPUs that Ray reserves for each replica."""
     num_gpus: float = Field(0, ge=0)
-    """GPUs, or a share such as 0.5, that Ray reserves for each replica with the model."""
+    """GPUs, or a fraction such as 0.5, that Ray reserves for each replica with the model."""
     max_searches: int | None = Field(None, ge=1)
     """Maximum searches and embeddings in progress or queued; more get 429 with `Retry-After`. Lower it for lower
-    latency. By default 16 for each core of a replica.
+    latency. By default 16 per core of a replica.
     """
     max_url_fetches: int = Field(RequestLimits.max_url_fetches, ge=1)
-    """Maximum pictures being fetched from other hosts. Searches by upload, words or id do not wait for these."""
+    """Maximum concurrent picture fetches from other hosts. Searches by upload, words or id do not wait for these."""
     max_ongoing_requests: int | None = Field(None, ge=1)
-    """Maximum requests of all kinds in progress, including those that wait for bodies and hosts. By default
+    """Maximum requests of all kinds in progress, including those waiting for bodies and hosts. By default
     `LIKENESS_MAX_SEARCHES` + `LIKENESS_MAX_URL_FETCHES` + 64.
     """
     max_queued_requests: int = Field(32, ge=1)
-    """On Ray Serve: maximum requests that wait for a replica, for example while one restarts; more get 429."""
+    """On Ray Serve: maximum requests waiting for a replica, for example while one restarts; more get 429."""
     request_timeout_s: float = Field(Access.request_timeout_s, gt=0)
     """Seconds after which a request is answered with 503."""
 

@@ -23,26 +23,24 @@ if TYPE_CHECKING:
     from index.collection import Collection
     from jobs.spec import AnnotationSpec
 
-_LABEL = 'A text such as "a dog"; repeat it. Each image gets the nearest one.'
-_NONE_BELOW = (
-    "An image has none of the labels if the best one scores less than this share of random pairs of images and texts."
-)
+_LABEL = 'A text such as "a dog"; may be repeated. Each image gets the nearest label.'
+_NONE_BELOW = "An image gets none of the labels if the best one scores below this quantile of random image-text pairs."
 _QUALITY = "Sharpness, brightness, contrast, entropy, colourfulness, near-uniform."
-_CAPTIONER = "An image-to-text model: hub id or folder; with vllm, its name there."
+_CAPTIONER = "An image-to-text model: hub id or folder; with vllm, its name on the server."
 _PROMPT = "The start of every caption; for a chat model, the question."
 _ENGINE = "What runs the captioner: this job, or a vLLM server."
 _BLOCK_SIZE = (
-    "Images written together: the most a crash can cost. Labels, and predictors that need embeddings, ignore it."
+    "Images written at once: a crash loses at most these. Labels, and predictors that need embeddings, ignore it."
 )
 
 
 def annotate(
     context: typer.Context,
     collection: CollectionArgument,
-    name: Annotated[str, typer.Option(help="The column's name; further columns have it before an underscore.")],
+    name: Annotated[str, typer.Option(help="The column's name, and the prefix of further columns: NAME_score.")],
     label: Annotated[list[str] | None, typer.Option(help=_LABEL)] = None,
-    labels: Annotated[Path | None, typer.Option(help="A file with a label in each line.")] = None,
-    template: Annotated[str, typer.Option(help="The text for each label; {} is the label.")] = "a photo of {}",
+    labels: Annotated[Path | None, typer.Option(help="A file with one label per line.")] = None,
+    template: Annotated[str, typer.Option(help="The text for each label; {} stands for the label.")] = "a photo of {}",
     none_below: Annotated[float, typer.Option(min=0, max=1, help=_NONE_BELOW)] = 0.5,
     quality: Annotated[bool, typer.Option("--quality", help=_QUALITY)] = False,
     classifier: Annotated[str | None, typer.Option(help="An image-classification model: hub id or folder.")] = None,
@@ -50,8 +48,8 @@ def annotate(
     captioner: Annotated[str | None, typer.Option(help=_CAPTIONER)] = None,
     prompt: Annotated[str | None, typer.Option(help=_PROMPT)] = None,
     engine: Annotated[Literal["transformers", "vllm"], typer.Option(help=_ENGINE)] = "transformers",
-    url: Annotated[str | None, typer.Option(help="Where vLLM serves, such as http://localhost:8000/v1.")] = None,
-    predictor: Annotated[str | None, typer.Option(help="A class of your own: module:Class.")] = None,
+    url: Annotated[str | None, typer.Option(help="URL of the vLLM server, such as http://localhost:8000/v1.")] = None,
+    predictor: Annotated[str | None, typer.Option(help="Your own class: module:Class.")] = None,
     max_reject_rate: RejectRateOption = 0.05,
     on: OnOption = None,
     address: AddressOption = None,
@@ -61,8 +59,8 @@ def annotate(
 ) -> None:
     """Add columns to the images of a collection. Run it again to continue after a crash, or for new images.
 
-    Labels are found by the vectors that are stored: no picture is read. The other predictors read the pictures again,
-    as `embed` does. The columns can be filtered by, and come with every match, as the source's metadata do.
+    Labels use the stored vectors, without reading pictures. The other predictors read the pictures again, like `embed`.
+    You can filter by the columns, and every match includes them, like the source's metadata.
 
     Example: `likeness annotate my-collection --name animal --label "a dog" --label "a cat"`
     """
@@ -122,10 +120,10 @@ def _lines(path: Path | None) -> list[str]:
 
 def columns(
     collection: CollectionArgument,
-    drop: Annotated[str | None, typer.Option(help="Remove the annotation of this name.")] = None,
+    drop: Annotated[str | None, typer.Option(help="Remove the annotation with this name.")] = None,
     output: FormatOption = "table",
 ) -> None:
-    """List the columns that were added by `annotate`, or drop those of one annotation.
+    """List the columns added by `annotate`, or drop those of one annotation.
 
     Example: `likeness columns my-collection --drop animal`
     """

@@ -14,9 +14,9 @@ from jobs.values import DEMO_MODEL
 
 
 def demo(
-    folder: Annotated[Path, typer.Option(help="Where the gallery and its collection go.")] = Path("demo-data"),
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
-    once: Annotated[bool, typer.Option("--once", help="End after the first answers.")] = False,
+    folder: Annotated[Path, typer.Option(help="Where to put the pictures and their collection.")] = Path("demo-data"),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free one.")] = 8000,
+    once: Annotated[bool, typer.Option("--once", help="Exit after the first answers.")] = False,
 ) -> None:
     """Draw 2,000 pictures, embed and index them, search by picture, URL and words, and serve the result.
 

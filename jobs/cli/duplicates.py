@@ -23,22 +23,23 @@ def duplicates(
     collection: CollectionArgument,
     kinds: Annotated[
         str | None,
-        typer.Option(help="identical_bytes, identical_pixels, re_encoded, cropped, similar: some of these, or all."),
+        typer.Option(help="Some of identical_bytes, identical_pixels, re_encoded, cropped, similar. By default, all."),
     ] = None,
     min_score: Annotated[float, typer.Option(min=-1, max=1, help="Minimum cosine of similar images.")] = 0.98,
     max_difference: Annotated[
-        float, typer.Option(min=0, max=1, help="Maximum difference of the pixels of re_encoded and cropped copies.")
+        float, typer.Option(min=0, max=1, help="Maximum pixel difference of re_encoded and cropped copies.")
     ] = 0.065,
     move_to: Annotated[
-        Path | None, typer.Option(help="Move the files of all duplicates but similar ones into this folder.")
+        Path | None, typer.Option(help="Move the files of all duplicates except similar ones to this folder.")
     ] = None,
     undo: Annotated[Path | None, typer.Option(help="Move back the files named in this log of --move-to.")] = None,
     output: Annotated[
         Literal["table", "csv", "json"], typer.Option("--format", help="A table for people; CSV or JSON for programs.")
     ] = "table",
 ) -> None:
-    """Find duplicates and plan which to keep: identical bytes or pixels, re-encoded, resized or cropped copies. Similar
-    images are listed too. Nothing is deleted. A server shows the plan at /duplicates.
+    """Find duplicates and plan which to keep: identical bytes or pixels, re-encoded, resized or cropped copies.
+
+    It also lists similar images, and deletes nothing. A server shows the plan at /duplicates.
 
     Examples: `likeness duplicates my-collection`, `likeness duplicates my-collection --kinds similar --min-score 0.99`,
     `likeness duplicates my-collection --move-to set-aside`,

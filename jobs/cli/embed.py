@@ -30,36 +30,37 @@ ModelOption = Annotated[
     str | None,
     typer.Option(
         help="A CLIP-family model: hub id or folder. `demo` is the small one that comes with Likeness. By default the "
-        f"collection's own; for a new one {DEFAULT_MODEL}."
+        f"collection's own model, or for a new collection {DEFAULT_MODEL}."
     ),
 ]
 OtherModelOption = Annotated[
-    str | None, typer.Option(help="Hub id or folder; by default the live index's. Another one embeds everything.")
+    str | None,
+    typer.Option(help="Hub id or folder; by default the live index's. Another model embeds everything again."),
 ]
 RevisionOption = Annotated[str | None, typer.Option(help="The model's branch, tag or commit on the hub.")]
 DeviceOption = Annotated[str | None, typer.Option(help="cuda, cpu, …; by default a GPU if there is one.")]
 PrecisionOption = Annotated[
     Precision,
-    typer.Option(help="Precision of the model; auto: the fastest that agrees with fp32."),
+    typer.Option(help="Precision of the model; auto picks the fastest that agrees with fp32."),
 ]
 NumGpusOption = Annotated[
-    float | None, typer.Option(min=0, help="GPUs for each actor: a whole number, or a share of one.")
+    float | None, typer.Option(min=0, help="GPUs for each actor: a whole number, or a fraction of one.")
 ]
 ActorsOption = Annotated[str | None, typer.Option(help="Embedding actors: a number, or LEAST:MOST.")]
 CpusOption = Annotated[
-    float | None, typer.Option(help="CPUs that Ray sets aside for each actor, one by default; the others decode.")
+    float | None, typer.Option(help="CPUs that Ray reserves for each actor, one by default; the others decode.")
 ]
 WaitOption = Annotated[
     str | None,
-    typer.Option(help="How long to wait for nodes that a growing cluster has yet to add: 10m. By default, not at all."),
+    typer.Option(help="How long to wait for nodes that an autoscaler has yet to add: 10m. By default, not at all."),
 ]
 ActorResourcesOption = Annotated[
     str | None, typer.Option(help='Custom resources of the cluster for each actor, as JSON: {"npu": 1}.')
 ]
 AcceleratorOption = Annotated[str | None, typer.Option(help="Kind of GPU, as Ray names it: A100, H200, …")]
-BatchSizeOption = Annotated[int, typer.Option(min=1, help="Images in a forward pass.")]
-BlockSizeOption = Annotated[int, typer.Option(min=1, help="Images written together: the most a crash can cost.")]
-ExtensionsOption = Annotated[str | None, typer.Option(help="File extensions to take: jpg,png, or images,videos.")]
+BatchSizeOption = Annotated[int, typer.Option(min=1, help="Images per forward pass.")]
+BlockSizeOption = Annotated[int, typer.Option(min=1, help="Images written at once: a crash loses at most these.")]
+ExtensionsOption = Annotated[str | None, typer.Option(help="File extensions to include: jpg,png, or images,videos.")]
 UriColumnOption = Annotated[str | None, typer.Option(help="A list's column of paths or URLs; by default uri or url.")]
 KeepOption = Annotated[
     str | None,
@@ -73,20 +74,20 @@ ExifOption = Annotated[
     bool | None,
     typer.Option(
         "--exif/--no-exif",
-        help="Store when, with what and where pictures were taken: exif_taken, exif_camera, exif_latitude, "
-        "exif_longitude. By default, what the source's last run did; no for a new one.",
+        help="Store the time, camera and place of each picture: exif_taken, exif_camera, exif_latitude, "
+        "exif_longitude. By default, as in the source's last run; off for a new source.",
     ),
 ]
 DraftOption = Annotated[bool, typer.Option(help="Decode large JPEGs at reduced scale, many times faster.")]
 RejectRateOption = Annotated[
-    float, typer.Option(min=0, max=1, help="Share of the images that may be rejected before the run fails.")
+    float, typer.Option(min=0, max=1, help="Fail if more than this share of the images is rejected.")
 ]
-VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Show what Ray and its workers print.")]
+VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Show the output of Ray and its workers.")]
 MissingOption = Annotated[
     Literal["keep", "delete"], typer.Option(help="What to do with images that are gone from the source.")
 ]
 MaxMissingOption = Annotated[
-    float, typer.Option(min=0, max=1, help="Stop when more than this share of the source's images is gone.")
+    float, typer.Option(min=0, max=1, help="Stop if more than this share of the source's images is gone.")
 ]
 
 
@@ -120,7 +121,7 @@ def embed(
     wait_for_nodes: WaitOption = None,
     verbose: VerboseOption = False,
 ) -> None:
-    """Embed images into a collection, and index it. Run it again to continue after a crash, or to add new images.
+    """Embed images into a collection and index it. Run it again to continue after a crash, or to add new images.
 
     Example: `likeness embed photos/ my-collection --model demo`
     """
@@ -155,13 +156,13 @@ def reembed(
     context: typer.Context,
     source: Annotated[str | None, typer.Argument(help="The source of the collection's images.")] = None,
     collection: Annotated[str | None, typer.Argument(help="The collection: a folder or bucket prefix.")] = None,
-    spec: Annotated[Path | None, typer.Option(help="Take all options from a file such as deploy/job.yaml.")] = None,
+    spec: Annotated[Path | None, typer.Option(help="Read all options from a file such as deploy/job.yaml.")] = None,
     model: OtherModelOption = None,
     revision: RevisionOption = None,
     embedder: EmbedderOption = None,
     missing: MissingOption = "delete",
     max_missing: MaxMissingOption = 0.2,
-    verify_hash: Annotated[bool, typer.Option("--verify-hash", help="Compare every image by its bytes.")] = False,
+    verify_hash: Annotated[bool, typer.Option("--verify-hash", help="Compare all images by their bytes.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
     report: Annotated[Path | None, typer.Option(help="Write the outcome to this file as JSON.")] = None,
     device: DeviceOption = None,
@@ -189,9 +190,9 @@ def reembed(
 ) -> None:
     """Bring a collection and its index up to date with a source, or move them to another model.
 
-    Exits with 0 when everything is up to date, 1 when the outcome is not good enough to publish, 2 for a usage error or
-    an unreadable source, 3 when too many images are gone, 75 while another job writes. With --spec, old index versions
-    are removed, and notifications sent, as the file says; --max-missing overrides it.
+    Exits with 0 if everything is up to date, 1 if the outcome is not good enough to publish, 2 for a usage error or an
+    unreadable source, 3 if too many images are gone, 75 while another job writes. With --spec, it also removes old
+    index versions and sends notifications as the file says; --max-missing overrides the file.
 
     Examples: `likeness reembed photos/ my-collection`, `likeness reembed --spec deploy/job.yaml`
     """

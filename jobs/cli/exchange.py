@@ -18,7 +18,7 @@ def export(
         typer.Option("--format", help="Parquet, a .npy array with Parquet beside it, or clip-retrieval's folders."),
     ] = "parquet",
 ) -> None:
-    """Write the vectors of a collection, with all columns, into files for other tools. `likeness import` reads them.
+    """Write a collection's vectors, with all columns, to files for other tools. `likeness import` can read them.
 
     Example: `likeness export my-collection vectors --format clip-retrieval`
     """
@@ -32,27 +32,27 @@ def export(
 
 
 def import_(
-    source: Annotated[str, typer.Argument(help="A .npy file, Parquet with vectors, or a folder of clip-retrieval.")],
+    source: Annotated[str, typer.Argument(help="A .npy file, Parquet with vectors, or a clip-retrieval folder.")],
     collection: CollectionArgument,
     model: Annotated[
         str | None,
-        typer.Option(help="What made the vectors: hub id or folder. Without it, searches by picture or words fail."),
+        typer.Option(
+            help="The model that made the vectors: hub id or folder. Without it, searches by picture or words fail."
+        ),
     ] = None,
     revision: RevisionOption = None,
     embedder: EmbedderOption = None,
     ids: Annotated[str | None, typer.Option(help="A file of ids for a .npy file: .parquet, .npy or .txt.")] = None,
-    embedding_column: Annotated[
-        str | None, typer.Option(help="The column of vectors, where there are several.")
-    ] = None,
+    embedding_column: Annotated[str | None, typer.Option(help="The column of vectors, if there are several.")] = None,
     uri_column: UriColumnOption = None,
     max_reject_rate: RejectRateOption = 0.05,
     index: Annotated[bool, typer.Option(help="Build the index at the end.")] = True,
     on: OnOption = None,
     address: AddressOption = None,
 ) -> None:
-    """Add vectors that were made elsewhere to a collection, and index them. All of them are added, or none.
+    """Add vectors made elsewhere to a collection, and index them. Either all are added or none.
 
-    Vectors that cannot be used become rejects with a reason, as pictures do when they are embedded.
+    Unusable vectors become rejects with a reason, like pictures in `embed`.
 
     Example: `likeness import embeddings/ my-collection --model openai/clip-vit-base-patch32`
     """

@@ -30,42 +30,44 @@ if TYPE_CHECKING:
 
 AcceptLostRunsOption = Annotated[
     bool,
-    typer.Option("--accept-lost-runs", help="Go on without runs whose manifests are lost, and without their images."),
+    typer.Option(
+        "--accept-lost-runs", help="Continue without runs whose manifests are lost, and without their images."
+    ),
 ]
-VersionArgument = Annotated[str, typer.Argument(help="Its number, as `likeness versions` lists them: 000002 or 2.")]
+VersionArgument = Annotated[str, typer.Argument(help="The version's number from `likeness versions`: 000002 or 2.")]
 
 
 def index(
     collection: CollectionArgument,
     target_recall: Annotated[
-        float | None, typer.Option(min=0.01, max=1, help="Minimum recall@10 for a version to go live; at first 0.99.")
+        float | None, typer.Option(min=0.01, max=1, help="Minimum recall@10 for a version to go live; initially 0.99.")
     ] = None,
     max_memory: Annotated[
-        str | None, typer.Option(help="Memory that searching may use: 600MB, 2GiB, …; `none` for no limit.")
+        str | None, typer.Option(help="Memory available for searching: 600MB, 2GiB, …; `none` for no limit.")
     ] = None,
     latency: Annotated[
-        float | None, typer.Option(min=0.001, help="Prefer an exact scan up to this many milliseconds; at first 5.")
+        float | None, typer.Option(min=0.001, help="Prefer an exact scan up to this many milliseconds; initially 5.")
     ] = None,
     factory: Annotated[
         str | None,
         typer.Option(
-            help="A faiss factory string, such as HNSW32,SQ8; `auto` to have one chosen. It must find inner "
-            "products and skip rows: Flat, SQ, IVF and HNSW with these, with PCA or OPQ before and Refine after."
+            help="A faiss factory string such as HNSW32,SQ8, or `auto` for the automatic choice. It must support inner "
+            "product and skipping rows: Flat, SQ, IVF and HNSW with these, with PCA or OPQ before and Refine after."
         ),
     ] = None,
     segment_rows: Annotated[
-        int | None, typer.Option(min=1, help="Maximum images in a segment; at first a million.")
+        int | None, typer.Option(min=1, help="Maximum images in a segment; initially a million.")
     ] = None,
     queries: QueriesOption = None,
     embedder: EmbedderOption = None,
-    promote: Annotated[bool, typer.Option(help="Make the new version the live one.")] = True,
+    promote: Annotated[bool, typer.Option(help="Make the new version live.")] = True,
     accept_lost_runs: AcceptLostRunsOption = False,
     on: OnOption = None,
     address: AddressOption = None,
 ) -> None:
-    """Bring the index of a collection up to date, measure it, and make it the live one.
+    """Bring a collection's index up to date, measure it, and make it live.
 
-    Options that are not given stay as they are for the live version. If any is changed, the whole index is rebuilt.
+    Options that you omit keep their values from the live version. Changing any rebuilds the whole index.
 
     Example: `likeness index my-collection --max-memory 2GiB --target-recall 0.95`
     """
@@ -97,7 +99,7 @@ def compact(
     on: OnOption = None,
     address: AddressOption = None,
 ) -> None:
-    """Rebuild the index from all images, so that small segments are joined and deleted images are dropped.
+    """Rebuild the index from all images, to merge small segments and drop deleted images.
 
     Example: `likeness compact my-collection`
     """
@@ -167,7 +169,7 @@ def build_and_show(
 
 
 def versions(collection: CollectionArgument, output: FormatOption = "table") -> None:
-    """List the versions of an index: which one is live, and the recall and speed of each.
+    """List a collection's index versions: which one is live, and the recall and speed of each.
 
     Example: `likeness versions my-collection`
     """
@@ -179,7 +181,7 @@ def versions(collection: CollectionArgument, output: FormatOption = "table") -> 
 
 
 def promote(collection: CollectionArgument, version: VersionArgument) -> None:
-    """Make a version the live one, once every byte of it has been verified.
+    """Make a version live, after verifying every byte of it.
 
     Example: `likeness promote my-collection 000002`
     """
@@ -198,7 +200,7 @@ def promote(collection: CollectionArgument, version: VersionArgument) -> None:
 
 
 def rollback(collection: CollectionArgument) -> None:
-    """Go back to the version before the live one: the newest that is whole and meets its target recall.
+    """Go back to the newest version before the live one that is intact and meets its target recall.
 
     Versions that were rolled back before are skipped, unless they were promoted since.
 
@@ -220,9 +222,9 @@ def prune(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
     output: FormatOption = "table",
 ) -> None:
-    """Remove old versions of the index, the segments that only they had, and remains of unfinished jobs.
+    """Remove old index versions, segments that only they used, and leftovers of unfinished jobs.
 
-    The live version and newer ones stay, and so do unfinished runs that the next job continues.
+    It keeps the live version, newer ones, and unfinished runs that the next job will continue.
 
     Example: `likeness prune my-collection --keep 3 --dry-run`
     """

@@ -63,19 +63,20 @@ FormatOption = Annotated[
     Literal["table", "json"], typer.Option("--format", help="A table for people, or JSON for programs.")
 ]
 AddressOption = Annotated[
-    str | None, typer.Option(help="A Ray cluster: HOST:PORT or auto; by default one is started here if it pays.")
+    str | None,
+    typer.Option(help="A Ray cluster: HOST:PORT or auto. By default Ray is started here if it is worthwhile."),
 ]
 OnOption = Annotated[
     Literal["local", "ray"] | None,
-    typer.Option(help="Where to run: in this process, or on Ray. By default on Ray if that pays."),
+    typer.Option(help="Where to run: in this process, or on Ray. By default on Ray if it is worthwhile."),
 ]
 EmbedderOption = Annotated[
-    str | None, typer.Option(help="Instead of a model, a class of your own: module:Class. Its code is run.")
+    str | None, typer.Option(help="Your own class instead of a model: module:Class. This runs its code.")
 ]
 QueriesOption = Annotated[
     str | None, typer.Option(help="A file of texts, one per line, for measuring searches by words.")
 ]
-MovedModelOption = Annotated[str | None, typer.Option(help="The model's new place, if it has moved.")]
+MovedModelOption = Annotated[str | None, typer.Option(help="The model's new location, if it has moved.")]
 
 
 def show(output: str, facts: Any, table: Callable[[], RenderableType]) -> None:

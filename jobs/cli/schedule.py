@@ -39,14 +39,14 @@ from jobs.values import parse_duration
 
 def schedule(
     spec: Annotated[Path, typer.Argument(help="The job, in YAML: see deploy/job.yaml.")],
-    cron: Annotated[str, typer.Option(help="When, as in crontab: minute, hour, day, month, weekday.")],
+    cron: Annotated[str, typer.Option(help="When to run, as in a crontab: minute, hour, day, month, weekday.")],
     timezone: Annotated[str | None, typer.Option(help="Such as Europe/Berlin; by default this machine's.")] = None,
-    jitter: Annotated[int, typer.Option(min=0, help="Start up to this many seconds later, at random.")] = 0,
+    jitter: Annotated[int, typer.Option(min=0, help="Random delay of up to this many seconds.")] = 0,
 ) -> None:
     """Run a job on a schedule on this machine, each run in a separate process. `likeness history` shows the results.
 
     Runs do not overlap, and one run makes up for all that were missed while the machine slept. Ctrl-C or SIGTERM stops
-    the current run and then ends; a second one ends it at once. The next run continues with the rest.
+    the current run and exits; a second one exits at once. The next run continues with the rest.
 
     Example: `likeness schedule deploy/job.yaml --cron "0 3 * * *" --timezone Europe/Berlin --jitter 300`
     """
@@ -76,8 +76,8 @@ def watch(
     every: Annotated[
         str | None,
         typer.Option(
-            help="How often to list the source: 30s, 5m. By default every 30 s; a folder when something changes in it, "
-            "and every 10 minutes."
+            help="How often to list the source: 30s, 5m. By default every 30 s; for a folder, on changes and every "
+            "10 minutes."
         ),
     ] = None,
     model: ModelOption = None,
@@ -87,10 +87,10 @@ def watch(
     precision: PrecisionOption = "auto",
     missing: MissingOption = "delete",
     max_missing: Annotated[
-        float, typer.Option(min=0, max=1, help="Delete nothing while more than this share of the images is gone.")
+        float, typer.Option(min=0, max=1, help="Delete nothing if more than this share of the images is gone.")
     ] = 0.2,
     max_reject_rate: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of the images that may be rejected before nothing is published.")
+        float, typer.Option(min=0, max=1, help="Publish nothing if more than this share of the images is rejected.")
     ] = 1.0,
     extensions: ExtensionsOption = None,
     uri_column: UriColumnOption = None,
@@ -98,11 +98,11 @@ def watch(
     tiles: TilesOption = None,
     draft: DraftOption = True,
 ) -> None:
-    """Keep a collection up to date with a source: a new picture is searchable seconds after it was saved.
+    """Keep a collection up to date with a source: new pictures are searchable seconds after they are saved.
 
-    Whenever something changes, it does what `reembed` would do, with the model kept in memory. A file counts once it
-    has not changed for a second. While another job writes, and after errors, it waits and tries again. Ctrl-C or
-    SIGTERM ends it, with exit code 130; started again, it continues with the rest.
+    Whenever something changes, it does what `reembed` would do, with the model kept in memory. It embeds a file once it
+    has not changed for a second. While another job writes, and after errors, it waits and retries. Ctrl-C or SIGTERM
+    ends it with exit code 130; when restarted, it continues with the rest.
 
     Examples: `likeness watch photos/ my-collection`, `likeness watch s3://bucket/photos my-collection --every 1m`
     """
@@ -120,11 +120,11 @@ def watch(
 
 def history(
     collection: CollectionArgument,
-    last: Annotated[int, typer.Option(min=1, help="How many.")] = 10,
-    log: Annotated[str | None, typer.Option(help="Print what the job of this id printed instead.")] = None,
+    last: Annotated[int, typer.Option(min=1, help="How many to show.")] = 10,
+    log: Annotated[str | None, typer.Option(help="Instead, print the output of the job with this id.")] = None,
     output: FormatOption = "table",
 ) -> None:
-    """Show the results of the last jobs of a collection, oldest first.
+    """Show the results of a collection's latest jobs, oldest first.
 
     Example: `likeness history my-collection --last 5`
     """

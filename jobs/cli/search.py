@@ -35,41 +35,45 @@ _FILTER = '{"label": "cat", "width": {"$gte": 640}}'
 
 def search(
     collection: CollectionArgument,
-    query: Annotated[str | None, typer.Argument(help="A picture: path or URL. For words see --text.")] = None,
+    query: Annotated[str | None, typer.Argument(help="A picture: path or URL. For words, use --text.")] = None,
     text: Annotated[str | None, typer.Option(help="Words instead of a picture.")] = None,
     like: Annotated[
         list[str] | None,
-        typer.Option(metavar="ID[:WEIGHT]", help="An image of the collection instead; may be repeated."),
+        typer.Option(metavar="ID[:WEIGHT]", help="The id of an image in the collection; may be repeated."),
     ] = None,
     unlike: Annotated[
         list[str] | None,
-        typer.Option(metavar="ID[:WEIGHT]", help="With --like: an image that matches should be unlike, weighted 0.3."),
+        typer.Option(
+            metavar="ID[:WEIGHT]",
+            help="With --like: an image that matches should be unlike; the default weight is 0.3.",
+        ),
     ] = None,
     crop: Annotated[
         str | None,
-        typer.Option(metavar="X,Y,W,H", help="Only this part of the picture, in shares of it: 0.1,0.2,0.5,0.5."),
+        typer.Option(metavar="X,Y,W,H", help="Use only this part of the picture, as fractions: 0.1,0.2,0.5,0.5."),
     ] = None,
     k: Annotated[int, typer.Option("-k", help="How many matches.")] = 10,
     offset: Annotated[int, typer.Option(min=0, help="How many matches to skip.")] = 0,
-    min_score: Annotated[float | None, typer.Option(min=-1, max=1, help="The lowest cosine of a match.")] = None,
+    min_score: Annotated[float | None, typer.Option(min=-1, max=1, help="Minimum cosine of a match.")] = None,
     min_percentile: Annotated[
-        float | None, typer.Option(min=0, max=100, help="The lowest percentile of a match, such as 99.")
+        float | None, typer.Option(min=0, max=100, help="Minimum percentile of a match, such as 99.")
     ] = None,
     fitting: Annotated[
-        bool, typer.Option("--fitting", help="With --text: only what fits the words, as --min-percentile 99.995.")
+        bool, typer.Option("--fitting", help="With --text: only what fits the words, like --min-percentile 99.995.")
     ] = False,
     distinct: Annotated[
-        float | None, typer.Option(min=-1, max=1, help="Fold images with at least this cosine into one: 0.98.")
+        float | None, typer.Option(min=-1, max=1, help="Merge images with at least this cosine into one match: 0.98.")
     ] = None,
     diversity: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Prefer images unlike those before them: 0 to 1, say 0.3.")
+        float | None,
+        typer.Option(min=0, max=1, help="Prefer images unlike those ranked before them: 0 to 1, for example 0.3."),
     ] = None,
-    filter: Annotated[str | None, typer.Option(help="A filter on columns, in JSON: see the example.")] = None,
+    filter: Annotated[str | None, typer.Option(help="A filter on columns, as JSON: see the example.")] = None,
     model: MovedModelOption = None,
     embedder: EmbedderOption = None,
     output: FormatOption = "table",
 ) -> None:
-    """Find the images most like a picture, or like words. No server is needed.
+    """Find the images most like a picture or words. This needs no server.
 
     Examples: `likeness search my-collection cat.jpg`, `likeness search my-collection --text "a red star"`,
     `likeness search my-collection --like cat.jpg --filter '{"width": {"$gte": 640}}' --min-score 0.8`
@@ -97,17 +101,17 @@ def search(
 
 def evaluate(
     collection: CollectionArgument,
-    by: Annotated[str, typer.Option(help="The column with labels, such as label.")],
+    by: Annotated[str, typer.Option(help="The column of labels, such as label.")],
     against: Annotated[
-        str | None, typer.Option(help="Another collection, or a version of this one, to evaluate beside it.")
+        str | None, typer.Option(help="Another collection, or a version of this one, to compare with.")
     ] = None,
-    sample: Annotated[int, typer.Option(min=1, help="How many images are queries, chosen at random.")] = 1000,
+    sample: Annotated[int, typer.Option(min=1, help="How many random images to use as queries.")] = 1000,
     suspects: Annotated[int, typer.Option(min=0, help="List this many images whose neighbours have other labels.")] = 0,
     output: FormatOption = "table",
 ) -> None:
     """Measure how well neighbours agree with your labels: precision and mean average precision for each label.
 
-    Neighbours are found by an exact scan, so the figures judge the model; the recall of the index is shown beside them.
+    It finds neighbours by an exact scan, so the figures judge the model; the recall of the index is shown next to them.
 
     Examples: `likeness evaluate my-collection --by label`,
     `likeness evaluate my-collection --by label --against other-collection --suspects 20`
@@ -143,12 +147,12 @@ def evaluate(
 
 def rejects(
     collection: CollectionArgument,
-    reason: Annotated[str | None, typer.Option(help="Only these, such as truncated.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Only rejects with this reason, such as truncated.")] = None,
     output: FormatOption = "table",
 ) -> None:
     """List the images that could not be embedded, and why.
 
-    Images that --keep left out are listed with --reason filtered.
+    Use --reason filtered to list the images that --keep left out.
 
     Example: `likeness rejects my-collection --reason truncated`
     """

@@ -32,50 +32,48 @@ if TYPE_CHECKING:
 
 PortOption = Annotated[
     int | None,
-    typer.Option(min=0, max=65535, help="Port to listen on; by default 8000. With --local, 0 takes a free one."),
+    typer.Option(min=0, max=65535, help="Port to listen on; by default 8000. With --local, 0 picks a free one."),
 ]
 PrecisionOption = Annotated[
     Precision | None, typer.Option(help="Precision of the model; by default the fastest that agrees with fp32.")
 ]
 ReplicasOption = Annotated[
-    str | None, typer.Option(help="How many replicas answer: a number, or `LEAST:MOST` to follow the load.")
+    str | None, typer.Option(help="Replicas that answer: a number, or `LEAST:MOST` to scale with the load.")
 ]
 EmbeddersOption = Annotated[
-    str | None, typer.Option(help="Separate replicas for the model, like `--replicas`; by default those hold it too.")
+    str | None, typer.Option(help="Separate replicas for the model, like `--replicas`, which hold it by default.")
 ]
 ShardsOption = Annotated[
     int | None,
-    typer.Option(min=1, help="Split the index into this many shards; by default each of `--replicas` holds it."),
+    typer.Option(min=1, help="Split the index into this many shards; by default each replica holds all of it."),
 ]
-SearchersOption = Annotated[
-    str | None, typer.Option(help="Replicas of each of the `--shards`, like `--replicas`; by default 1.")
-]
+SearchersOption = Annotated[str | None, typer.Option(help="Replicas of each shard, like `--replicas`; by default 1.")]
 ClusterOption = Annotated[
-    str | None, typer.Option(help="A Ray cluster: HOST:PORT or auto; by default one is started here.")
+    str | None, typer.Option(help="A Ray cluster: HOST:PORT or auto. By default Ray is started here.")
 ]
 AllowHostOption = Annotated[
-    list[str] | None, typer.Option("--allow-host", help="A private host, or host:port, that queries may name.")
+    list[str] | None, typer.Option("--allow-host", help="A private host, or host:port, that query URLs may use.")
 ]
 CollectionsArgument = Annotated[
     list[str],
     typer.Argument(
         metavar="COLLECTION...",
-        help="Collections: folders or bucket prefixes, each as LOCATION or NAME=LOCATION; or a folder of collections.",
+        help="Collections (folders or bucket prefixes), as LOCATION or NAME=LOCATION; or a folder of collections.",
     ),
 ]
 ServedMemoryOption = Annotated[
     str | None,
-    typer.Option("--max-memory", help="Memory for the indexes of several collections, such as 8GiB; others close."),
+    typer.Option("--max-memory", help="Memory for the open indexes of several collections: 8GiB; others close."),
 ]
 KeysFileOption = Annotated[str | None, typer.Option("--keys", help="Require keys from this file: see `likeness keys`.")]
 AllowRemoteOption = Annotated[
     bool | None, typer.Option("--allow-remote", help="Listen beyond this machine even without keys.")
 ]
 LogFormatOption = Annotated[
-    LogFormat | None, typer.Option(help="Format of the log on stderr: `text`, or `json` with one object a line.")
+    LogFormat | None, typer.Option(help="Format of the log on stderr: `text`, or `json` with one object per line.")
 ]
 KeysArgument = Annotated[Path, typer.Argument(envvar="LIKENESS_KEYS_FILE", help="The file of keys.")]
-NameOption = Annotated[str, typer.Option(help="Whose key it is, for logs and for removing it.")]
+NameOption = Annotated[str, typer.Option(help="The key's owner, for logs and for `keys remove`.")]
 
 _DEFAULT_FILE = Path("likeness-keys.json")
 _OPEN_FILES = 65_536
@@ -90,7 +88,7 @@ keys = typer.Typer(
 
 def serve(
     collections: CollectionsArgument,
-    local: Annotated[bool, typer.Option("--local", help="One process without Ray, for a laptop.")] = False,
+    local: Annotated[bool, typer.Option("--local", help="Run in one process without Ray, as on a laptop.")] = False,
     host: Annotated[str | None, typer.Option(help="Address to listen on; by default 127.0.0.1.")] = None,
     port: PortOption = None,
     model: MovedModelOption = None,
@@ -107,11 +105,11 @@ def serve(
     max_memory: ServedMemoryOption = None,
     log_format: LogFormatOption = None,
 ) -> None:
-    """Answer searches over HTTP: `POST /search` with an image's URL. Documentation is served at `/docs`.
+    """Serve a search page and an HTTP API (`POST /search`), documented at `/docs`.
 
-    Of several collections each is below `/collections/NAME/`, and opened when it is first asked for.
+    With several collections, each one is under `/collections/NAME/`, and opened on its first request.
 
-    Options that are not given are taken from the environment: `LIKENESS_PORT`, `LIKENESS_MAX_K` and so on.
+    Options that you omit come from the environment: `LIKENESS_PORT`, `LIKENESS_MAX_K` and so on.
 
     Example: `likeness serve my-collection --local`
     """
@@ -177,10 +175,10 @@ def add(
     ] = "search",
     collections: Annotated[
         list[str] | None,
-        typer.Option("--collection", help="Limit it to this collection, by its name; may be repeated."),
+        typer.Option("--collection", help="Limit the key to the collection with this name; may be repeated."),
     ] = None,
 ) -> None:
-    """Make a key and print it once: the file keeps only its hash. Running servers accept it from now on.
+    """Create a key and print it once: the file stores only its hash. Running servers accept it at once.
 
     Example: `likeness keys add --name alice --collection photos`
     """
@@ -195,7 +193,7 @@ def add(
 
 @keys.command("list", cls=HelpCommand)
 def list_(file: KeysArgument = _DEFAULT_FILE, output: FormatOption = "table") -> None:
-    """List the keys by name; the keys themselves are not kept.
+    """List the keys by name; the keys themselves are not stored.
 
     Example: `likeness keys list`
     """
@@ -212,7 +210,7 @@ def list_(file: KeysArgument = _DEFAULT_FILE, output: FormatOption = "table") ->
 
 @keys.command(cls=HelpCommand)
 def remove(name: NameOption, file: KeysArgument = _DEFAULT_FILE) -> None:
-    """Remove a key. Running servers refuse it from their next request on.
+    """Remove a key. Running servers refuse it from the next request.
 
     Example: `likeness keys remove --name alice`
     """

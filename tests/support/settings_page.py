@@ -23,7 +23,7 @@ _INTRODUCTION = """\
 
 `likeness serve` reads these environment variables. Its options (`likeness serve --help`) override them. In the `args`
 of a Serve config file the names are in lower case, without `LIKENESS_`.
-[Running and watching a server](../deploy/serving.md) helps you choose values.
+[Running and monitoring a server](../deploy/serving.md) helps you choose values.
 
 This page is rendered from [`api/settings.py`](../api/settings.py) by `make docs`.
 """
