@@ -132,13 +132,11 @@ class Likeness:
         """
         _check_known(search, Search.__annotations__)
         asked = [self._query_part(example) for example in self._examples(query, search)]
-        fields = search.get("fields")
         found = self._service.search(
             Query(
                 parts=tuple(each.part for each in asked),
                 k=search.get("k", 10),
                 options=_options(search),
-                fields=None if fields is None else tuple(fields),
                 min_percentile=search.get("min_percentile"),
             )
         )
@@ -281,6 +279,7 @@ def _options(search: Search) -> SearchOptions:
         filter=search.get("filter"),
         distinct=DISTINCT if distinct is True else None if distinct is False else distinct,
         diversity=search.get("diversity"),
+        fields=search.get("fields"),
     )
 
 

@@ -66,7 +66,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Query:
-    """The mix of `parts`, and how many and which neighbours of it to return. `fields` None: all metadata columns.
+    """The mix of `parts`, and how many and which neighbours of it to return.
 
     `min_percentile`: leave out matches of a lower percentile. `allow_partial`: if a part of the index does not answer,
     answer from the others.
@@ -75,7 +75,6 @@ class Query:
     parts: tuple[Part, ...]
     k: int = 10
     options: SearchOptions = field(default_factory=SearchOptions)
-    fields: tuple[str, ...] | None = None
     min_percentile: float | None = None
     allow_partial: bool = False
 

@@ -110,7 +110,7 @@ class SearchService:
         """
         engine, watch = engine or self.engine, watch or Stopwatch()
         searcher = engine.searcher
-        _check_fields(searcher, query.fields)
+        _check_fields(searcher, query.options.get("fields"))
         if vectors is None:
             vectors = self.vectors(engine, query.parts, watch)
         with watch.stage("search"):
@@ -238,7 +238,7 @@ def _naming_field(field: str) -> Iterator[None]:
 def _nearest(searcher: Searcher, query: Query, vectors: Sequence[Vector]) -> list[Match]:
     ids = {part.image_id for part in query.parts if part.image_id is not None}
     exclude = {*query.options.get("exclude", ()), *ids}
-    options: SearchOptions = {**query.options, "exclude": exclude, "fields": query.fields, "kind": query.kind}
+    options: SearchOptions = {**query.options, "exclude": exclude, "kind": query.kind}
     percentile = partial(searcher.percentile, kind=query.kind)
     if query.min_percentile is not None:
         lowest = _lowest_score(percentile, query.min_percentile)

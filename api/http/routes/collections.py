@@ -68,8 +68,7 @@ def collection_routes(answering: Answering) -> APIRouter:
         found = {name: await answering.named(name) for name in names}
         engines = {name: service.engine for name, service in found.items()}
         service, engine = found[names[0]], _of_one_model(engines)
-        dim = engine.embedder.identity.dim
-        reading = partial(search_of, body, dim=dim, limits=answering.limits, model=CollectionsSearchRequest)
+        reading = partial(search_of, body, limits=answering.limits, model=CollectionsSearchRequest)
         query = _checked(await to_thread.run_sync(reading))
         answering.admit(request, [query.parts, *[()] * (len(names) - 1)], cost=len(names))
         watch = Stopwatch()

@@ -32,7 +32,7 @@ COLOURS = {
     "grey.png": (120, 120, 120),
 }
 URL = "http://example.com/red.png"
-LIMITS = RequestLimits(max_upload_bytes=50_000, max_json_bytes=1_000_000, max_examples=4, max_batch=5, max_k=100)
+LIMITS = RequestLimits(max_upload_bytes=50_000, max_json_bytes=1_000_000, max_k=100)
 
 
 @pytest.fixture(scope="module")
@@ -339,7 +339,7 @@ def test_a_search_in_a_url_is_checked_likewise(
         ({"embedding": [1, "2"]}, "embedding.1", "a number"),
         ({"image": "é"}, "image", "base64"),
         ({"queries": [{"image": "==="}]}, "queries.0.image", "base64"),
-        ({"queries": [{"text": "a"}] * 5}, "queries", "at most 4 examples"),
+        ({"queries": [{"text": "a"}] * 17}, "queries", "at most 16 items"),
         ({"queries": [{}]}, "queries.0", "exactly one of url, image, text, id and embedding"),
         ({"id": "x" * 5_000}, "id", "at most 4096 characters"),
         ({"queries": [{"text": "a", "k": 3}]}, "queries.0.k", "only crop, embedding, id, image, text, url, weight"),
@@ -437,8 +437,8 @@ def test_each_search_of_a_batch_has_its_own_result_or_problem(client: TestClient
 
 @pytest.mark.parametrize(("path", "field"), [("/search/batch", "searches"), ("/embed", "texts")])
 def test_mend_15_a_batch_is_counted_before_it_is_read(client: TestClient, path: str, field: str) -> None:
-    errors = errors_of(client.post(path, json={field: [7] * 6}))
-    assert errors == [{"field": field, "expected": "at most 5", "got": "6"}]
+    errors = errors_of(client.post(path, json={field: [7] * 65}))
+    assert errors == [{"field": field, "expected": "at most 64 items", "got": "65"}]
 
 
 def test_a_defect_in_a_batch_stays_with_its_search(client: TestClient, fetcher: RecordingFetcher) -> None:
