@@ -16,6 +16,7 @@ from api.errors import Problem, abbreviate, invalid, invalid_fields
 from api.observe.log import Stopwatch, is_awaited, notes, record_outcome
 from api.search.batcher import ContentKey
 from api.search.engine import Batchers, Engine, IndexSource, LiveEngine
+from api.search.lost_shards import ask_shards
 from api.search.pictures import Pictures, problem_of_query
 from api.search.query import Part, Query, SearchResult
 from embedder.errors import Rejected, UnsupportedInputError
@@ -29,7 +30,6 @@ from index.filters.facets import Counts
 from index.match import Match
 from index.queries import SearchOptions, mix
 from index.search import Searcher
-from index.search.sharded_index import ShardsLostError
 
 logger = logging.getLogger(__name__)
 
@@ -105,24 +105,17 @@ class SearchService:
 
         `vectors` are those of the query's parts, if they are known.
 
-        Matches have a percentile if the query is of a kind that has one. Raises Problem, which names the field;
-        `shard-unavailable` when shards do not answer and the query does not allow that, or none of them does.
+        Matches have a percentile if the query is of a kind that has one. Raises Problem, which names the field; and as
+        `ask_shards` when shards do not answer.
         """
         engine, watch = engine or self.engine, watch or Stopwatch()
         searcher = engine.searcher
         _check_fields(searcher, query.options.get("fields"))
         if vectors is None:
             vectors = self.vectors(engine, query.parts, watch)
+        nearest = partial(_nearest, query=query, vectors=vectors)
         with watch.stage("search"):
-            while True:
-                try:
-                    matches = _nearest(searcher, query, vectors)
-                    break
-                except ShardsLostError as error:
-                    # The answer is as if there were only the other shards: results of the first round are discarded.
-                    if not (query.allow_partial and len(error.rest)):
-                        raise _unavailable(error) from error
-                    searcher = Searcher(searcher.manifest, error.rest)
+            matches, searcher = ask_shards(searcher, nearest, allow_partial=query.allow_partial)
         return SearchResult(
             matches=matches,
             version=engine.searcher.version,
@@ -144,12 +137,8 @@ class SearchService:
         with _naming_field(part.picture_field), record_outcome("fetch"):
             return replace(part, data=self._query_fetcher.fetch(part.url))
 
-    def embed(self, part: Part, engine: Engine, watch: Stopwatch | None = None) -> Vector:
-        """The vector of one part, `(dim,)`, unit norm. Raises as `search`."""
-        return self.vectors(engine, (part,), watch or Stopwatch())[0]
-
     def vectors(self, engine: Engine, parts: Sequence[Part], watch: Stopwatch) -> list[Vector]:
-        """The vector of each part, as `embed`."""
+        """The vector of each part, `(dim,)`, unit norm. Raises as `search`."""
         notes().index = engine.searcher.version
         if any(part.to_fetch for part in parts):
             with watch.stage("fetch"):
@@ -188,10 +177,9 @@ class SearchService:
                 raise invalid(part.at.format("text"), "words that say what to look for", text)
             return engine.batcher.embed(ContentKey.of(text, engine.embedder.identity.fingerprint), lambda: text)
         if part.image_id is not None:
+            image_id = part.image_id
             try:
-                return engine.searcher.vector(part.image_id)
-            except ShardsLostError as error:
-                raise _unavailable(error) from error
+                return ask_shards(engine.searcher, lambda searcher: searcher.vector(image_id))[0]
             except QueryError as error:
                 raise _not_in_index(part, engine.searcher) from error
         if part.vector is None:
@@ -210,20 +198,15 @@ class SearchService:
 
 def row_of_image(searcher: Searcher, image_id: str) -> dict[str, Any] | None:
     """Like `Searcher.row`. Problem `shard-unavailable` when the row may be in a shard that does not answer."""
-    try:
-        return searcher.row(image_id)
-    except ShardsLostError as error:
-        raise _unavailable(error) from error
+    return ask_shards(searcher, lambda each: each.row(image_id))[0]
 
 
 def facets_of(searcher: Searcher, where: Mapping[str, Any] | None) -> Counts:
     """Like `Searcher.facets`. Problem `invalid-request` for a filter, `shard-unavailable` as in `row_of_image`."""
     try:
-        return searcher.facets(where)
+        return ask_shards(searcher, lambda each: each.facets(where))[0]
     except FilterError as error:
         raise _wrong_filter(error) from error
-    except ShardsLostError as error:
-        raise _unavailable(error) from error
 
 
 @contextmanager
@@ -315,7 +298,3 @@ def _not_in_index(part: Part, searcher: Searcher) -> Problem:
 
 def _wrong_filter(error: FilterError) -> Problem:
     return invalid_fields([{"field": "filter", "expected": error.expected, "got": error.got}])
-
-
-def _unavailable(error: ShardsLostError) -> Problem:
-    return Problem("shard-unavailable", f"{error}: try again soon", retry_after_s=2)

@@ -72,7 +72,7 @@ def collection_routes(answering: Answering) -> APIRouter:
         query = _checked(await to_thread.run_sync(reading))
         answering.admit(request, [query.parts, *[()] * (len(names) - 1)], cost=len(names))
         watch = Stopwatch()
-        vectors = await answering.vectors(query, service, engine, watch)
+        vectors = await answering.vectors(query.parts, service, engine, watch)
         offset = query.options.get("offset", 0)
         last = offset + query.k
         first_ones = replace(query, k=last, options={**query.options, "offset": 0})
