@@ -164,10 +164,5 @@ def _add_responses(operation: dict[str, Any], responses: Mapping[int | str, dict
 
 def _only(schema: dict[str, Any], name: str) -> dict[str, Any]:
     """What a document has if its one field out of several is this: null counts as left out."""
-    kind = _without_null(schema["properties"][name])["type"]
-    return {"title": name, "required": [name], "properties": {name: {"type": kind}}}
-
-
-def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a field's values other than null."""
-    return next((each for each in schema.get("anyOf", ()) if each != {"type": "null"}), schema)
+    kind, _null = schema["properties"][name]["anyOf"]
+    return {"title": name, "required": [name], "properties": {name: {"type": kind["type"]}}}

@@ -134,7 +134,7 @@ class SearchService:
         region_of(part)  # a wrong one is refused first
         if part.url is None:
             return replace(part, data=self._source_of(part, (engine or self.engine).searcher))
-        with _naming_field(part.picture_field), record_outcome("fetch"):
+        with _naming_field(part), record_outcome("fetch"):
             return replace(part, data=self._query_fetcher.fetch(part.url))
 
     def vectors(self, engine: Engine, parts: Sequence[Part], watch: Stopwatch) -> list[Vector]:
@@ -148,7 +148,7 @@ class SearchService:
         waiting = any(isinstance(each, Future) for each in begun)
         try:
             with watch.stage("embed") if waiting else nullcontext():
-                return [_awaited(part, each) for part, each in zip(parts, begun, strict=True)]
+                return list(map(_awaited, parts, begun))
         except Problem as problem:
             if problem.kind.slug == "embedder-unavailable":
                 self.live.mark_unavailable(engine)
@@ -169,7 +169,7 @@ class SearchService:
         region = region_of(part)
         if part.data is not None:
             data, key = part.data, ContentKey.of(part.data, engine.embedder.identity.fingerprint, region)
-            with _naming_field(part.picture_field):
+            with _naming_field(part):
                 return engine.batcher.embed(key, lambda: self._decoded(engine, data, region, watch))
         if part.text is not None:
             text = part.text
@@ -210,12 +210,16 @@ def facets_of(searcher: Searcher, where: Mapping[str, Any] | None) -> Counts:
 
 
 @contextmanager
-def _naming_field(field: str) -> Iterator[None]:
-    """Turns the rejection of a picture into the Problem of the field that gave the picture."""
+def _naming_field(part: Part) -> Iterator[None]:
+    """Turns the rejection of a picture, or what the model has no vector for, into the Problem of its field."""
     try:
         yield
     except Rejected as error:
-        raise problem_of_query(error, field) from error
+        raise problem_of_query(error, part.picture_field) from error
+    except UnsupportedInputError as error:
+        if part.text is not None:
+            raise Problem("text-not-supported", str(error), field=part.at.format("text")) from error
+        raise invalid(part.picture_field, f"an id or a vector, because {error}", "a picture") from error
 
 
 def _nearest(searcher: Searcher, query: Query, vectors: Sequence[Vector]) -> list[Match]:
@@ -268,13 +272,8 @@ def _check_fields(searcher: Searcher, wanted: Sequence[str] | None) -> None:
 
 def _awaited(part: Part, vector: "Future[Vector] | Vector") -> Vector:
     """The vector of a part, once it is there. Raises Problem when the model has none for it."""
-    try:
-        with _naming_field(part.picture_field):
-            return vector.result() if isinstance(vector, Future) else vector
-    except UnsupportedInputError as error:
-        if part.text is not None:
-            raise Problem("text-not-supported", str(error), field=part.at.format("text")) from error
-        raise invalid(part.picture_field, f"an id or a vector, because {error}", "a picture") from error
+    with _naming_field(part):
+        return vector.result() if isinstance(vector, Future) else vector
 
 
 def region_of(part: Part) -> Region | None:
