@@ -52,11 +52,6 @@ class RequestLimits:
     max_json_bytes: int = 32 * 2**20  # a picture of the largest size in base64
     # 64 vectors of 4,096. Parsing holds the interpreter: so many take 20 ms, as many as fit into the bytes a second.
     max_json_values: int = 2**18
-    max_url_length: int = 4_096
-    max_text_length: int = 1_000
-    max_id_length: int = 4_096
-    max_examples: int = 16  # in a mix
-    max_batch: int = 64
     body_timeout_s: float = 30.0
     # More are refused, so that the admitted ones are answered soon. Each URL holds a thread until its host has
     # answered; a separate limit keeps slow hosts from delaying uploads and texts.

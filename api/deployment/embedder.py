@@ -17,7 +17,7 @@ from api.deployment.replica_calls import answer, cancel, replica_errors
 from api.deployment.resident import ResidentValues
 from api.observe.log import configure_logs
 from api.search.batcher import ContentKey, EmbeddingCache, QueryBatcher
-from api.search.engine import EXPECTED, LoadModel, require_same_model
+from api.search.engine import EXPECTED, Batchers, LoadModel
 from api.settings import ServeSettings
 from embedder.images import CropSpec
 from embedder.protocol import ModelIdentity
@@ -45,34 +45,29 @@ class EmbedderReplica:
     def __init__(self, settings: ServeSettings, load_model: LoadModel) -> None:
         configure_logs(settings.log_format)
         self._load_model = load_model
-        self._cache = EmbeddingCache(settings.embedding_cache_bytes)
+        self._batchers = Batchers(EmbeddingCache(settings.embedding_cache_bytes))
         self._models = ResidentValues[QueryBatcher]()  # by fingerprint
         try:
             first = first_model(served_collections(settings))
             if first is not None:
-                self._models.put(first.fingerprint, self._loaded(first))
+                self._models.put(first.fingerprint, self._batchers.of(first, load_model))
         except EXPECTED as error:
             logger.warning("the model of the live index version cannot be loaded: %s", error)
 
     async def describe(self, record: ModelRecord) -> tuple[ModelIdentity, CropSpec]:
         """Hold the model; returns its identity and how its pictures are cropped. Raises ModelError, OtherModelError."""
-        batcher = await self._models.make(record.fingerprint, partial(self._loaded, record))
+        batcher = await self._models.make(record.fingerprint, partial(self._batchers.of, record, self._load_model))
         return batcher.embedder.identity, batcher.embedder.crop
 
     async def embed(self, record: ModelRecord, items: Items) -> NDArray[np.float32]:
         """`(n, dim)` float32, unit norm; n is at least 1. Raises ModelError, OtherModelError."""
-        batcher = await self._models.call(record.fingerprint, partial(self._loaded, record))
+        batcher = await self._models.call(record.fingerprint, partial(self._batchers.of, record, self._load_model))
         contents = [item if isinstance(item, str) else item.tobytes() for item in items]
         begun = [
             batcher.embed(ContentKey.of(content, record.fingerprint), lambda item=item: item)  # type: ignore[misc]
             for content, item in zip(contents, items, strict=True)
         ]
         return np.stack(await asyncio.gather(*map(asyncio.wrap_future, begun)))
-
-    def _loaded(self, record: ModelRecord) -> QueryBatcher:
-        embedder = self._load_model(record)
-        require_same_model(embedder.identity, record)
-        return QueryBatcher(embedder, self._cache)
 
 
 class RemoteEmbedder:

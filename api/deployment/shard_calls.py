@@ -1,4 +1,7 @@
-"""Calls to all shards of a version at once: how long each may take, and what becomes of one that does not answer."""
+"""Calls to all shards of a version at once: how long each may take, and when one that does not answer is tried again.
+
+Whether a search fails without it, or the others answer, `api/search/lost_shards.py` decides.
+"""
 
 import logging
 import threading

@@ -19,6 +19,7 @@ from api.explore.neighbours import Neighbours, QueryPart, map_in_threads
 from api.explore.picture_map import PictureMap
 from api.explore.picture_row import PictureRow
 from api.explore.query_like import BareQuery, example_of
+from api.observe.log import Stopwatch
 from api.search.pictures import Pictures
 from api.search.query import DISTINCT, Part, Query
 from api.search.service import SearchService, Vector
@@ -132,13 +133,11 @@ class Likeness:
         """
         _check_known(search, Search.__annotations__)
         asked = [self._query_part(example) for example in self._examples(query, search)]
-        fields = search.get("fields")
         found = self._service.search(
             Query(
                 parts=tuple(each.part for each in asked),
                 k=search.get("k", 10),
                 options=_options(search),
-                fields=None if fields is None else tuple(fields),
                 min_percentile=search.get("min_percentile"),
             )
         )
@@ -165,8 +164,8 @@ class Likeness:
         """The vector that `search` would use, `(dim,)` float32, unit norm. Raises like `search`."""
         _check_known(search, (*_WHAT, "queries", "crop"))
         parts = [self._query_part(example).part for example in self._examples(query, search)]
-        service = self._service
-        return mix(np.stack([service.embed(part, service.engine) for part in parts]), [part.weight for part in parts])
+        vectors = self._service.vectors(self._service.engine, parts, Stopwatch())
+        return mix(np.stack(vectors), [part.weight for part in parts])
 
     def explore(
         self, query: BareQuery, toward: BareQuery | None = None, **options: Unpack[Search]
@@ -281,6 +280,7 @@ def _options(search: Search) -> SearchOptions:
         filter=search.get("filter"),
         distinct=DISTINCT if distinct is True else None if distinct is False else distinct,
         diversity=search.get("diversity"),
+        fields=search.get("fields"),
     )
 
 

@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw
 
 from api.errors import Problem
 from api.explore.grid import Card, grid_html
-from api.search.query import Part
+from api.search.query import MATCH_COLUMNS, Part, match_rows, metadata_column
 from api.search.service import region_of
 from embedder.errors import ImageError
 from embedder.images.decode import region_box, thumbnail
@@ -29,15 +29,11 @@ SIDE = 160  # pixels of a thumbnail
 # There are always nearest neighbours, no matter how far away, unless one of these options excludes them.
 _WHY_NONE = "passes filter, min_score, min_percentile and offset"
 
-_COLUMNS: dict[str, pa.DataType] = {
-    "rank": pa.int64(),
-    "score": pa.float64(),
-    "percentile": pa.float64(),
-    "image_id": pa.string(),
-    "uri": pa.string(),
-    "duplicates": pa.list_(pa.string()),
-    "box": pa.list_(pa.float64()),
-}
+_TYPES = (
+    *(pa.int64(), pa.float64(), pa.float64(), pa.string(), pa.string()),
+    *(pa.list_(pa.string()), pa.list_(pa.float64())),
+)
+"""Of MATCH_COLUMNS."""
 
 Thumbnail = Callable[[str, int], bytes]
 """From the id of an image of the index and a side in pixels to a JPEG. Raises Problem."""
@@ -109,22 +105,9 @@ class Neighbours(Sequence[Match]):
 
         A metadata column that has one of these names is called "metadata.<name>".
         """
-        named = {name: f"metadata.{name}" if name in _COLUMNS else name for name in self.metadata.names}
-        schema = pa.schema([*_COLUMNS.items(), *((named[field.name], field.type) for field in self.metadata)])
-        rows = [
-            {
-                "rank": rank,
-                "score": match.score,
-                "percentile": match.percentile,
-                "image_id": match.image_id,
-                "uri": match.uri,
-                "duplicates": list(match.duplicates),
-                "box": match.box,
-                **{named[name]: value for name, value in match.metadata.items()},
-            }
-            for rank, match in enumerate(self.matches, start=self.first)
-        ]
-        return pa.Table.from_pylist(rows, schema=schema)
+        metadata = [(metadata_column(field.name), field.type) for field in self.metadata]
+        schema = pa.schema([*zip(MATCH_COLUMNS, _TYPES, strict=True), *metadata])
+        return pa.Table.from_pylist(match_rows(self.matches, self.first), schema=schema)
 
     def to_pandas(self) -> "pd.DataFrame":
         frame: pd.DataFrame = self.to_arrow().to_pandas()

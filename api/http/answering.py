@@ -11,7 +11,7 @@ from fastapi import Request
 from api.documents import Embedded, SearchResponse
 from api.errors import Problem
 from api.http.middleware.admission import Slots, admit
-from api.http.middleware.collection import COLLECTION
+from api.http.middleware.outermost import COLLECTION
 from api.http.middleware.rate_limit import charge
 from api.http.responses import check_filter, redact, search_response, timing
 from api.observe.log import Stopwatch, notes
@@ -91,17 +91,17 @@ class Answering:
                 limiter=self._searchers,
             )
 
-    async def vectors(self, query: Query, service: SearchService, engine: Engine, watch: Stopwatch) -> list[Vector]:
-        """The vectors of the query's parts, for other indexes of the same model."""
-        parts = await self.fetched(query.parts, service, engine, watch)
+    async def vectors(
+        self, parts: tuple[Part, ...], service: SearchService, engine: Engine, watch: Stopwatch
+    ) -> list[Vector]:
+        """The vectors of a query's parts, which any index of the same model can be searched with."""
+        parts = await self.fetched(parts, service, engine, watch)
         with self._searching.taking(), self._redacted(engine):
             return await to_thread.run_sync(service.vectors, engine, parts, watch, limiter=self._searchers)
 
     async def embed(self, part: Part, service: SearchService, engine: Engine) -> Embedded:
         watch = Stopwatch()
-        (fetched,) = await self.fetched((part,), service, engine, watch)
-        with self._searching.taking(), self._redacted(engine):
-            vector = await to_thread.run_sync(service.embed, fetched, engine, watch, limiter=self._searchers)
+        (vector,) = await self.vectors((part,), service, engine, watch)
         return Embedded(ok=vector.tolist(), timing_ms=timing(watch.milliseconds()))
 
     @contextmanager

@@ -5,19 +5,19 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
 
 from api.http.answering import Answering
-from api.http.middleware.admission import Slots
-from api.http.middleware.auth import install_access
-from api.http.middleware.collection import CollectionMiddleware
-from api.http.middleware.headers import HeadersMiddleware
-from api.http.middleware.telemetry import CatchAll, follow, install_telemetry
+from api.http.middleware.admission import ConcurrencyLimit, Slots
+from api.http.middleware.auth import AuthMiddleware
+from api.http.middleware.outermost import CatchAll, OutermostMiddleware
 from api.http.openapi import install_description
 from api.http.problems import install_problems, problem_table
 from api.http.routes.collections import collection_routes
 from api.http.routes.duplicates import duplicate_routes
 from api.http.routes.facets import facet_routes
 from api.http.routes.images import image_routes
+from api.http.routes.metrics import follow, metrics_routes
 from api.http.routes.pages import install_web
 from api.http.routes.search import search_routes
 from api.http.routes.versions import state_routes, version_routes
@@ -71,8 +71,7 @@ def create_app(
         redirect_slashes=False,  # a redirect has an empty body: a path that is not there gets a problem document
     )
     install_problems(app)
-    app.add_middleware(CatchAll)
-    limits = limits or RequestLimits()
+    limits, access, metrics = limits or RequestLimits(), access or Access(), metrics or Metrics()
     searching = Slots(limits.max_searches, "searches are being worked on")
     answering = Answering(collections, limits, searching)
     for routes in (
@@ -80,14 +79,30 @@ def create_app(
         *(duplicate_routes, state_routes, collection_routes),
     ):
         app.include_router(routes(answering))
+    app.include_router(metrics_routes(metrics))
     install_web(app)
-    access = access or Access()
-    install_access(app, access, searching)
-    app.add_middleware(HeadersMiddleware)
-    metrics = metrics or Metrics()
+    _install_access(app, access, searching)
+    app.add_middleware(OutermostMiddleware, metrics=metrics, first=collections.first, send_request_ids=send_request_ids)
     follow(collections, metrics, limits)
-    app.add_middleware(CatchAll)
-    install_telemetry(app, metrics, send_request_ids=send_request_ids)
-    app.add_middleware(CollectionMiddleware, first=collections.first)
     install_description(app, limits, access)
     return app
+
+
+def _install_access(app: FastAPI, access: Access, searching: Slots) -> None:
+    """Limit `app` to the callers and rates that `access` allows, and to searches for which `searching` has places.
+
+    What is added later comes first: CORS, key and rate, then the limit on concurrent work.
+    """
+    app.add_middleware(CatchAll)  # within CORS, whose headers let other sites' pages read the problem
+    app.add_middleware(
+        ConcurrencyLimit, most=access.max_ongoing_requests, timeout_s=access.request_timeout_s, searching=searching
+    )
+    app.add_middleware(AuthMiddleware, access=access)
+    if access.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=sorted(access.cors_origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["Authorization", "X-API-Key", "X-Request-ID", "API-Version"],
+            expose_headers=["Retry-After", "X-Request-ID", "API-Version", "ETag"],
+        )

@@ -3,7 +3,7 @@
 import base64
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import anyio
 import numpy as np
@@ -17,7 +17,7 @@ from starlette.types import Message
 
 from api.errors import Problem, abbreviate, invalid, invalid_fields
 from api.http.middleware.admission import admit_body
-from api.http.problems import MAX_ERRORS, not_as_described, problem_of_invalid
+from api.http.problems import MAX_ERRORS, field_error, not_as_described, problem_of_invalid
 from api.http.requests import (
     BatchRequest,
     CollectionNames,
@@ -49,9 +49,8 @@ class BodyReader:
         self._limits = limits
         self._parsing = CapacityLimiter(1)
 
-    async def search(self, request: Request, dim: int) -> Query:
-        """The query in the body, with options in the URL if it is a bare picture; of a GET the one in its URL. `dim` is
-        the length of vectors.
+    async def search(self, request: Request) -> Query:
+        """The query in the body, with options in the URL if it is a bare picture; of a GET the one in its URL.
 
         Raises Problem when the body is too large, too slow, of another type or not valid.
         """
@@ -62,7 +61,7 @@ class BodyReader:
             return await self._in_time(_read_multipart(request, self._limits))
         if media_type.startswith("image/"):
             return await self._in_time(_read_picture(request, self._limits))
-        parse = partial(search_of, dim=dim, limits=self._limits)
+        parse = partial(search_of, limits=self._limits)
         return await self.json(request, parse, "application/json, image/…, or multipart/form-data with an image")
 
     async def json(self, request: Request, parse: Callable[[Any], T], expected: str = "application/json") -> T:
@@ -100,11 +99,8 @@ def valid(document: object, model: type[M], *more: str) -> M:
         raise problem_of_invalid(error, model, *more) from error
 
 
-def search_of(
-    document: object, *, dim: int, limits: RequestLimits, model: type[SearchRequest] = SearchRequest
-) -> Query:
-    """The query of a search; `dim` is the length of the index's vectors. Raises Problem."""
-    _check_lengths(document, dim, limits)
+def search_of(document: object, *, limits: RequestLimits, model: type[SearchRequest] = SearchRequest) -> Query:
+    """The query of a search. Raises Problem."""
     asked = valid(document, model)
     if asked.queries is None:
         return _query((_part(asked, "{}", limits),), asked, limits)
@@ -119,17 +115,13 @@ def names_of(document: object) -> list[str]:
     return list(dict.fromkeys(valid(document, CollectionNames).collections))
 
 
-def searches_of(document: object, *, dim: int, limits: RequestLimits) -> "list[Query | Problem]":
+def searches_of(document: object, *, limits: RequestLimits) -> "list[Query | Problem]":
     """For each search of a batch its query, or the problem with it."""
-    _check_count(document, "searches", limits.max_batch)
-    searches = valid(document, BatchRequest).searches
-    return [_or_problem(partial(search_of, each, dim=dim, limits=limits)) for each in searches]
+    return [_or_problem(partial(search_of, each, limits=limits)) for each in valid(document, BatchRequest).searches]
 
 
 def parts_of(document: object, *, limits: RequestLimits) -> "list[Part | Problem]":
     """For each item to embed its part, or the problem with it."""
-    for field in ("images", "texts", "urls"):
-        _check_count(document, field, limits.max_batch)
     name, values = next((name, values) for name, values in valid(document, EmbedRequest) if values is not None)
     return [
         _or_problem(partial(_part_of_item, name, value, f"{name}.{number}", limits))
@@ -221,32 +213,11 @@ def _or_problem(read: Callable[[], T]) -> T | Problem:
         return problem
 
 
-def _check_lengths(document: object, dim: int, limits: RequestLimits) -> None:
-    """Raises Problem for lists of a search that are too long, before their elements are read one by one."""
-    _check_count(document, "queries", limits.max_examples, " examples")
-    examples = enumerate(_items(document, "queries") or ())
-    for holder, at in ((document, ""), *((example, f"queries.{number}.") for number, example in examples)):
-        vector = _items(holder, "embedding")
-        if vector is not None and not 0 < len(vector) <= dim:
-            raise invalid(f"{at}embedding", f"{dim} numbers, as the model of the index makes", len(vector))
-
-
-def _check_count(document: object, field: str, most: int, unit: str = "") -> None:
-    items = _items(document, field)
-    if items is not None and len(items) > most:
-        raise invalid(field, f"at most {most}{unit}", len(items))
-
-
-def _items(document: object, field: str) -> list[Any] | None:
-    items = document.get(field) if isinstance(document, dict) else None
-    return items if isinstance(items, list) else None
-
-
 def _part_of_item(name: str, value: str, at: str, limits: RequestLimits) -> Part:
     try:
         return _part(QuerySource(**{name.removesuffix("s"): value}), at, limits)
     except ValidationError as error:
-        raise invalid(at, "text that is not empty", value) from error
+        raise invalid_fields([field_error(detail, at) for detail in error.errors()]) from error
 
 
 def _query(parts: tuple[Part, ...], asked: Options, limits: RequestLimits) -> Query:
@@ -254,35 +225,19 @@ def _query(parts: tuple[Part, ...], asked: Options, limits: RequestLimits) -> Qu
         raise invalid("k", f"a whole number from 1 to {limits.max_k}", asked.k)
     if asked.k + asked.offset > MAX_K:
         raise invalid("offset", f"at most {MAX_K - asked.k}, for k + offset may be {MAX_K}", asked.offset)
-    options = SearchOptions(
-        offset=asked.offset,
-        min_score=asked.min_score,
-        filter=asked.filter,
-        distinct=asked.distinct,
-        diversity=asked.diversity,
-    )
     if asked.diversity and asked.k + asked.offset > MAX_DIVERSE:
         expected = f"k + offset of {MAX_DIVERSE:,} at most with it"
         raise invalid("diversity", expected, {"k": asked.k, "offset": asked.offset})
-    fields = None if asked.fields is None else tuple(asked.fields)
     return Query(
         parts=parts,
         k=asked.k,
-        options=options,
-        fields=fields,
+        options=cast(SearchOptions, asked.model_dump(include=set(SearchOptions.__annotations__))),
         min_percentile=asked.min_percentile,
         allow_partial=asked.allow_partial,
     )
 
 
 def _part(what: QuerySource, at: str, limits: RequestLimits) -> Part:
-    for name, value, longest in (
-        ("url", what.url, limits.max_url_length),
-        ("text", what.text, limits.max_text_length),
-        ("id", what.id, limits.max_id_length),
-    ):
-        if value is not None and len(value) > longest:
-            raise invalid(at.format(name), f"at most {longest} characters", len(value))
     return Part(
         data=None if what.image is None else _decoded(what.image, at.format("image"), limits),
         url=what.url,
@@ -305,9 +260,14 @@ def _decoded(text: str, field: str, limits: RequestLimits) -> bytes:
 
 
 def _direction(numbers: list[Any], field: str) -> NDArray[np.float32]:
-    """The vector at unit length, computed in float64: squares of float32 values may not fit in a float32."""
+    """The vector at unit length, computed in float64: squares of float32 values may not fit in a float32.
+
+    Whether it has the length of the index's vectors, `SearchService` says.
+    """
     vector = np.asarray(numbers, np.float64)
-    largest = np.abs(vector).max(initial=0.0)
+    if not len(vector):
+        return vector.astype(np.float32)
+    largest = np.abs(vector).max()
     if not largest:
         raise invalid(field, "numbers, not all of them zero", numbers)
     vector /= largest

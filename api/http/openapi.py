@@ -1,13 +1,13 @@
 """What the OpenAPI document says beyond what FastAPI knows: bodies that routes read themselves, examples, limits."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from fastapi import FastAPI
 from pydantic import BaseModel
 
 from api.http.middleware.auth import OPEN
-from api.http.middleware.headers import API_VERSION, VERSION
+from api.http.middleware.outermost import API_VERSION, VERSION
 from api.http.problems import ProblemOut, problem_docs
 from api.http.requests import (
     AS_TEXT,
@@ -143,8 +143,8 @@ def _add_models(schemas: dict[str, Any], limits: RequestLimits) -> None:
     schemas["BatchRequest"]["properties"]["searches"]["items"] = {"$ref": "#/components/schemas/SearchRequest"}
     for owner, names in ((owner, names) for owner, names in ONE_OF.items() if owner in schemas):
         schemas[owner]["oneOf"] = [_only(schemas[owner], name) for name in names]
-    for owner, name, bound in _bounds(limits):
-        _without_null(schemas[owner]["properties"][name]).update(bound)
+    for owner in ("SearchRequest", "CollectionsSearchRequest"):
+        schemas[owner]["properties"]["k"]["maximum"] = limits.max_k
 
 
 def _add_version(operation: dict[str, Any]) -> None:
@@ -164,24 +164,5 @@ def _add_responses(operation: dict[str, Any], responses: Mapping[int | str, dict
 
 def _only(schema: dict[str, Any], name: str) -> dict[str, Any]:
     """What a document has if its one field out of several is this: null counts as left out."""
-    kind = _without_null(schema["properties"][name])["type"]
-    return {"title": name, "required": [name], "properties": {name: {"type": kind}}}
-
-
-def _bounds(limits: RequestLimits) -> Iterator[tuple[str, str, dict[str, int]]]:
-    """Model, field, and this server's maximum there."""
-    for model in ("SearchRequest", "CollectionsSearchRequest", "Example"):
-        yield model, "url", {"maxLength": limits.max_url_length}
-        yield model, "text", {"maxLength": limits.max_text_length}
-        yield model, "id", {"maxLength": limits.max_id_length}
-    for model in ("SearchRequest", "CollectionsSearchRequest"):
-        yield model, "k", {"maximum": limits.max_k}
-        yield model, "queries", {"maxItems": limits.max_examples}
-    yield "BatchRequest", "searches", {"maxItems": limits.max_batch}
-    for name in ("images", "texts", "urls"):
-        yield "EmbedRequest", name, {"maxItems": limits.max_batch}
-
-
-def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a field's values other than null."""
-    return next((each for each in schema.get("anyOf", ()) if each != {"type": "null"}), schema)
+    kind, _null = schema["properties"][name]["anyOf"]
+    return {"title": name, "required": [name], "properties": {name: {"type": kind["type"]}}}

@@ -91,6 +91,7 @@ _EXPECTED: Final = {
     "too_long": "at most {max_length:,} items",
     "too_short": "a list that is not empty",
     "string_too_short": "text that is not empty",
+    "string_too_long": "at most {max_length} characters",
     "string_pattern_mismatch": "text of the form {pattern}",
     "greater_than_equal": "a number of at least {ge:g}",
     "less_than_equal": "a number of at most {le:g}",
@@ -208,6 +209,8 @@ def field_error(detail: Mapping[str, Any], field: str, known: Iterable[str] = ()
             got = "nothing"
         case "too_long":
             got = f"{detail['ctx']['actual_length']:,}"
+        case "string_too_long":
+            got = str(len(given))
         case "value_error" if isinstance(given, dict):  # its values may be long, and are not at fault
             got = abbreviate([name for name, value in given.items() if value is not None])[1:-1] or "nothing"
         case _:

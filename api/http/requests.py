@@ -28,6 +28,8 @@ ONE_OF: Final = {
 
 _MAX_FIELDS: Final = 1_000
 _MAX_NAMES: Final = 64
+_MAX_EXAMPLES: Final = 16
+_MAX_BATCH: Final = 64
 AS_TEXT: Final = {
     "crop": "[0.5, 0, 0.5, 1]",
     "distinct": "true or 0.98",
@@ -120,17 +122,28 @@ class _OneOf(BaseModel):
         return self
 
 
-class QuerySource(BaseModel):
+class _Named(BaseModel):
+    """What can be named in a URL's parameters too."""
+
+    url: str | None = Field(
+        default=None, min_length=1, max_length=4_096, description="an http or https URL of a picture"
+    )
+    text: str | None = Field(
+        default=None, max_length=1_000, description="what the picture shows, in words", examples=["a red star"]
+    )
+    id: str | None = Field(
+        default=None, max_length=4_096, description="an image of the index, which is itself left out"
+    )
+
+
+class QuerySource(_Named):
     """What to look for."""
 
     model_config = STRICT
 
-    url: str | None = Field(default=None, min_length=1, description="an http or https URL of a picture")
     image: str | None = Field(
         default=None, description="a picture's file in base64", json_schema_extra={"contentEncoding": "base64"}
     )
-    text: str | None = Field(default=None, description="what the picture shows, in words", examples=["a red star"])
-    id: str | None = Field(default=None, description="an image of the index, which is itself left out")
     embedding: Annotated[list[Annotated[float, Field(allow_inf_nan=False)]], Field(fail_fast=True)] | None = Field(
         default=None, description="a vector of the model's length, which need not be 1 long"
     )
@@ -147,7 +160,10 @@ class SearchRequest(QuerySource, Options, _OneOf):
     """A search: exactly one of url, image, text, id, embedding and queries, and which neighbours are wanted."""
 
     queries: list[Example] | None = Field(
-        default=None, min_length=1, description="a mix: the weighted sum of the examples' vectors, each at unit length"
+        default=None,
+        min_length=1,
+        max_length=_MAX_EXAMPLES,
+        description="a mix: the weighted sum of the examples' vectors, each at unit length",
     )
 
 
@@ -201,12 +217,8 @@ class FacetParameters(_Texts):
     filter: dict[str, Any] | None = Field(default=None, description="the filter of a search")
 
 
-class SearchParameters(UploadFields, _OneOf):
+class SearchParameters(_Named, UploadFields, _OneOf):
     """A search in a URL: exactly one of url, text and id, with the options of a form."""
-
-    url: str | None = Field(default=None, min_length=1, description="an http or https URL of a picture")
-    text: str | None = Field(default=None, description="what the picture shows, in words", examples=["a red star"])
-    id: str | None = Field(default=None, description="an image of the index, which is itself left out")
 
     @property
     def source(self) -> QuerySource:
@@ -219,7 +231,10 @@ class BatchRequest(BaseModel):
     model_config = STRICT
 
     # Read one by one, so that one that is wrong leaves the others alone.
-    searches: list[Any] = Field(min_length=1, description="SearchRequests")
+    searches: list[Any] = Field(min_length=1, max_length=_MAX_BATCH, description="SearchRequests")
+
+
+_Items = Annotated[list[str] | None, Field(min_length=1, max_length=_MAX_BATCH)]
 
 
 class EmbedRequest(_OneOf):
@@ -227,9 +242,9 @@ class EmbedRequest(_OneOf):
 
     model_config = STRICT
 
-    images: list[str] | None = Field(default=None, min_length=1, description="pictures' files in base64")
-    texts: list[str] | None = Field(default=None, min_length=1)
-    urls: list[str] | None = Field(default=None, min_length=1, description="http or https URLs of pictures")
+    images: _Items = Field(default=None, description="pictures' files in base64")
+    texts: _Items = None
+    urls: _Items = Field(default=None, description="http or https URLs of pictures")
 
 
 class PromoteRequest(BaseModel):

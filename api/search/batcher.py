@@ -73,6 +73,13 @@ class EmbeddingCache:
             self._vectors[key] = kept
 
 
+@dataclass(frozen=True, eq=False)
+class _Job:
+    key: ContentKey
+    item: Item
+    future: "Future[Vector]"
+
+
 class QueryBatcher:
     """One thread that embeds whatever is waiting, `max_batch` at most, in one forward pass at a time. Thread-safe.
 
@@ -97,14 +104,21 @@ class QueryBatcher:
         on_batch: OnBatch = (),
     ) -> None:
         self.embedder = embedder
-        self.cache = cache
-        self.on_batch = on_batch
-        self._work = _Work(embedder, cache, on_batch, max_batch, linger)
+        self._cache = cache
+        self._on_batch = on_batch
+        self._max_batch = max_batch
+        self._linger = linger
+        self._last_batch = 1
+        self._max_wait_s = self._idle_since = 0.0
+        self._queue: SimpleQueue[_Job] = SimpleQueue()
+        self._futures: dict[ContentKey, Future[Vector]] = {}
+        self._lock = threading.Lock()
+        # Holds the batcher only while it embeds: an idle one can be dropped.
         self._thread = ThreadPoolExecutor(1, "likeness-embed")
 
     @property
     def waiting(self) -> int:
-        return self._work.queue.qsize()
+        return self._queue.qsize()
 
     def embed(self, key: ContentKey, item: Callable[[], Item]) -> "Future[Vector]":
         """The vector of what `item` returns, `(dim,)` float32, unit norm; or what the embedder raises.
@@ -112,51 +126,26 @@ class QueryBatcher:
         `item` is not called, and nothing embedded, when the vector of `key` is in the cache or is being made for
         another caller.
         """
-        known = self._work.find(key)
+        known = self._find(key)
         if known is not None:
             return known
         made = item()
-        future, is_new = self._work.start(key)
+        future, is_new = self._start(key)
         if is_new:
-            self._work.queue.put(_Job(key, made, future))
+            self._queue.put(_Job(key, made, future))
             try:
-                self._thread.submit(self._work.embed_next)
+                self._thread.submit(self._embed_next)
             except RuntimeError:  # it is being closed, or the program ends
-                self._work.refuse_waiting()
+                self._refuse_waiting()
         return future
 
     def close(self) -> None:
         """End the thread when its pass is over. What waits then is refused; a later query starts it again."""
         ending, self._thread = self._thread, ThreadPoolExecutor(1, "likeness-embed")
         ending.shutdown(cancel_futures=True)
-        self._work.refuse_waiting()
+        self._refuse_waiting()
 
-
-@dataclass(frozen=True, eq=False)
-class _Job:
-    key: ContentKey
-    item: Item
-    future: "Future[Vector]"
-
-
-class _Work:
-    """What the thread does. It does not hold the batcher, which would then never be dropped."""
-
-    def __init__(
-        self, embedder: Embedder, cache: EmbeddingCache, on_batch: OnBatch, max_batch: int, linger: float
-    ) -> None:
-        self.queue: SimpleQueue[_Job] = SimpleQueue()
-        self._embedder = embedder
-        self._cache = cache
-        self._on_batch = on_batch
-        self._max_batch = max_batch
-        self._linger = linger
-        self._last_batch = 1
-        self._max_wait_s = self._idle_since = 0.0
-        self._futures: dict[ContentKey, Future[Vector]] = {}
-        self._lock = threading.Lock()
-
-    def find(self, key: ContentKey) -> "Future[Vector] | None":
+    def _find(self, key: ContentKey) -> "Future[Vector] | None":
         with self._lock:
             running = self._futures.get(key)
         if running is not None:
@@ -168,7 +157,7 @@ class _Work:
         done.set_result(vector)
         return done
 
-    def start(self, key: ContentKey) -> "tuple[Future[Vector], bool]":
+    def _start(self, key: ContentKey) -> "tuple[Future[Vector], bool]":
         """The future of `key`, and whether it is new."""
         with self._lock:
             known = self._futures.get(key)
@@ -179,10 +168,10 @@ class _Work:
             future.set_running_or_notify_cancel()
             return future, True
 
-    def embed_next(self) -> None:
+    def _embed_next(self) -> None:
         """Embed a batch of what waits. It is called once for each job: nothing waits if an earlier batch had it."""
         try:
-            first = self.queue.get_nowait()
+            first = self._queue.get_nowait()
         except Empty:
             return
         if time.perf_counter() - self._idle_since > self._max_wait_s:
@@ -190,15 +179,15 @@ class _Work:
         batch = self._gather(first)
         started = time.perf_counter()
         pictures = [job for job in batch if not isinstance(job.item, str)]
-        self._embed(pictures, lambda items: self._embedder.embed_images(np.stack(items)))
-        self._embed([job for job in batch if isinstance(job.item, str)], self._embedder.embed_texts)
+        self._embed(pictures, lambda items: self.embedder.embed_images(np.stack(items)))
+        self._embed([job for job in batch if isinstance(job.item, str)], self.embedder.embed_texts)
         self._idle_since = time.perf_counter()
         self._last_batch, self._max_wait_s = len(batch), self._linger * (self._idle_since - started)
 
-    def refuse_waiting(self) -> None:
+    def _refuse_waiting(self) -> None:
         with suppress(Empty):
             while True:
-                self._fail(self.queue.get_nowait(), Problem("embedder-unavailable", "the model is closed: try again"))
+                self._fail(self._queue.get_nowait(), Problem("embedder-unavailable", "the model is closed: try again"))
 
     def _gather(self, first: _Job) -> list[_Job]:
         """All queries that wait and, up to the size of the last batch, those that come within `max_wait_s` seconds."""
@@ -207,7 +196,7 @@ class _Work:
         with suppress(Empty):
             while len(batch) < self._max_batch:
                 max_wait_s = self._max_wait_s if len(batch) < self._last_batch else close_behind
-                batch.append(self.queue.get(timeout=max_wait_s))
+                batch.append(self._queue.get(timeout=max_wait_s))
         return batch
 
     def _embed(self, jobs: Sequence[_Job], embed: Callable[[list[Any]], NDArray[np.float32]]) -> None:

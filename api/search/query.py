@@ -1,6 +1,6 @@
 """A query, once its request has been read, and its result."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +14,8 @@ from index.queries import QueryKind, SearchOptions, Source, kind_of
 if TYPE_CHECKING:
     import pandas as pd
 
-_COLUMNS: Final = ("score", "percentile", "image_id", "uri", "duplicates", "box")
+MATCH_COLUMNS: Final = ("rank", "score", "percentile", "image_id", "uri", "duplicates", "box")
+"""Of a table of matches; its other columns are metadata."""
 UNLIKE: Final = 0.3
 """How much an image to be unlike weighs against one to be like, if nobody says. Like one drawn picture and unlike one
 of another shape, 94% of first matches have the right shape; 95% without the latter, and 67% if it weighs 1.
@@ -66,7 +67,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Query:
-    """The mix of `parts`, and how many and which neighbours of it to return. `fields` None: all metadata columns.
+    """The mix of `parts`, and how many and which neighbours of it to return.
 
     `min_percentile`: leave out matches of a lower percentile. `allow_partial`: if a part of the index does not answer,
     answer from the others.
@@ -75,7 +76,6 @@ class Query:
     parts: tuple[Part, ...]
     k: int = 10
     options: SearchOptions = field(default_factory=SearchOptions)
-    fields: tuple[str, ...] | None = None
     min_percentile: float | None = None
     allow_partial: bool = False
 
@@ -107,11 +107,20 @@ class SearchResult:
         """
         import pandas as pd
 
-        rows = [{"rank": rank, **_plain(match)} for rank, match in enumerate(self.matches, start=1)]
-        return pd.DataFrame(rows, columns=None if rows else ["rank", *_COLUMNS])
+        rows = match_rows(self.matches)
+        return pd.DataFrame(rows, columns=None if rows else list(MATCH_COLUMNS))
 
 
-def _plain(match: Match) -> dict[str, Any]:
-    own = {name: getattr(match, name) for name in _COLUMNS}
-    taken = {"rank", *_COLUMNS}
-    return own | {f"metadata.{name}" if name in taken else name: value for name, value in match.metadata.items()}
+def match_rows(matches: Sequence[Match], first: int = 1) -> list[dict[str, Any]]:
+    """A row of a table for each match, of which the first has the rank `first`."""
+    return [
+        {"rank": rank}
+        | {name: getattr(match, name) for name in MATCH_COLUMNS[1:]}
+        | {metadata_column(name): value for name, value in match.metadata.items()}
+        for rank, match in enumerate(matches, start=first)
+    ]
+
+
+def metadata_column(name: str) -> str:
+    """What a metadata column is called beside the others."""
+    return f"metadata.{name}" if name in MATCH_COLUMNS else name

@@ -16,6 +16,7 @@ from api.errors import Problem, abbreviate, invalid, invalid_fields
 from api.observe.log import Stopwatch, is_awaited, notes, record_outcome
 from api.search.batcher import ContentKey
 from api.search.engine import Batchers, Engine, IndexSource, LiveEngine
+from api.search.lost_shards import ask_shards
 from api.search.pictures import Pictures, problem_of_query
 from api.search.query import Part, Query, SearchResult
 from embedder.errors import Rejected, UnsupportedInputError
@@ -29,7 +30,6 @@ from index.filters.facets import Counts
 from index.match import Match
 from index.queries import SearchOptions, mix
 from index.search import Searcher
-from index.search.sharded_index import ShardsLostError
 
 logger = logging.getLogger(__name__)
 
@@ -105,24 +105,17 @@ class SearchService:
 
         `vectors` are those of the query's parts, if they are known.
 
-        Matches have a percentile if the query is of a kind that has one. Raises Problem, which names the field;
-        `shard-unavailable` when shards do not answer and the query does not allow that, or none of them does.
+        Matches have a percentile if the query is of a kind that has one. Raises Problem, which names the field; and as
+        `ask_shards` when shards do not answer.
         """
         engine, watch = engine or self.engine, watch or Stopwatch()
         searcher = engine.searcher
-        _check_fields(searcher, query.fields)
+        _check_fields(searcher, query.options.get("fields"))
         if vectors is None:
             vectors = self.vectors(engine, query.parts, watch)
+        nearest = partial(_nearest, query=query, vectors=vectors)
         with watch.stage("search"):
-            while True:
-                try:
-                    matches = _nearest(searcher, query, vectors)
-                    break
-                except ShardsLostError as error:
-                    # The answer is as if there were only the other shards: results of the first round are discarded.
-                    if not (query.allow_partial and len(error.rest)):
-                        raise _unavailable(error) from error
-                    searcher = Searcher(searcher.manifest, error.rest)
+            matches, searcher = ask_shards(searcher, nearest, allow_partial=query.allow_partial)
         return SearchResult(
             matches=matches,
             version=engine.searcher.version,
@@ -141,15 +134,11 @@ class SearchService:
         region_of(part)  # a wrong one is refused first
         if part.url is None:
             return replace(part, data=self._source_of(part, (engine or self.engine).searcher))
-        with _naming_field(part.picture_field), record_outcome("fetch"):
+        with _naming_field(part), record_outcome("fetch"):
             return replace(part, data=self._query_fetcher.fetch(part.url))
 
-    def embed(self, part: Part, engine: Engine, watch: Stopwatch | None = None) -> Vector:
-        """The vector of one part, `(dim,)`, unit norm. Raises as `search`."""
-        return self.vectors(engine, (part,), watch or Stopwatch())[0]
-
     def vectors(self, engine: Engine, parts: Sequence[Part], watch: Stopwatch) -> list[Vector]:
-        """The vector of each part, as `embed`."""
+        """The vector of each part, `(dim,)`, unit norm. Raises as `search`."""
         notes().index = engine.searcher.version
         if any(part.to_fetch for part in parts):
             with watch.stage("fetch"):
@@ -159,7 +148,7 @@ class SearchService:
         waiting = any(isinstance(each, Future) for each in begun)
         try:
             with watch.stage("embed") if waiting else nullcontext():
-                return [_awaited(part, each) for part, each in zip(parts, begun, strict=True)]
+                return list(map(_awaited, parts, begun))
         except Problem as problem:
             if problem.kind.slug == "embedder-unavailable":
                 self.live.mark_unavailable(engine)
@@ -180,7 +169,7 @@ class SearchService:
         region = region_of(part)
         if part.data is not None:
             data, key = part.data, ContentKey.of(part.data, engine.embedder.identity.fingerprint, region)
-            with _naming_field(part.picture_field):
+            with _naming_field(part):
                 return engine.batcher.embed(key, lambda: self._decoded(engine, data, region, watch))
         if part.text is not None:
             text = part.text
@@ -188,10 +177,9 @@ class SearchService:
                 raise invalid(part.at.format("text"), "words that say what to look for", text)
             return engine.batcher.embed(ContentKey.of(text, engine.embedder.identity.fingerprint), lambda: text)
         if part.image_id is not None:
+            image_id = part.image_id
             try:
-                return engine.searcher.vector(part.image_id)
-            except ShardsLostError as error:
-                raise _unavailable(error) from error
+                return ask_shards(engine.searcher, lambda searcher: searcher.vector(image_id))[0]
             except QueryError as error:
                 raise _not_in_index(part, engine.searcher) from error
         if part.vector is None:
@@ -210,35 +198,34 @@ class SearchService:
 
 def row_of_image(searcher: Searcher, image_id: str) -> dict[str, Any] | None:
     """Like `Searcher.row`. Problem `shard-unavailable` when the row may be in a shard that does not answer."""
-    try:
-        return searcher.row(image_id)
-    except ShardsLostError as error:
-        raise _unavailable(error) from error
+    return ask_shards(searcher, lambda each: each.row(image_id))[0]
 
 
 def facets_of(searcher: Searcher, where: Mapping[str, Any] | None) -> Counts:
     """Like `Searcher.facets`. Problem `invalid-request` for a filter, `shard-unavailable` as in `row_of_image`."""
     try:
-        return searcher.facets(where)
+        return ask_shards(searcher, lambda each: each.facets(where))[0]
     except FilterError as error:
         raise _wrong_filter(error) from error
-    except ShardsLostError as error:
-        raise _unavailable(error) from error
 
 
 @contextmanager
-def _naming_field(field: str) -> Iterator[None]:
-    """Turns the rejection of a picture into the Problem of the field that gave the picture."""
+def _naming_field(part: Part) -> Iterator[None]:
+    """Turns the rejection of a picture, or what the model has no vector for, into the Problem of its field."""
     try:
         yield
     except Rejected as error:
-        raise problem_of_query(error, field) from error
+        raise problem_of_query(error, part.picture_field) from error
+    except UnsupportedInputError as error:
+        if part.text is not None:
+            raise Problem("text-not-supported", str(error), field=part.at.format("text")) from error
+        raise invalid(part.picture_field, f"an id or a vector, because {error}", "a picture") from error
 
 
 def _nearest(searcher: Searcher, query: Query, vectors: Sequence[Vector]) -> list[Match]:
     ids = {part.image_id for part in query.parts if part.image_id is not None}
     exclude = {*query.options.get("exclude", ()), *ids}
-    options: SearchOptions = {**query.options, "exclude": exclude, "fields": query.fields, "kind": query.kind}
+    options: SearchOptions = {**query.options, "exclude": exclude, "kind": query.kind}
     percentile = partial(searcher.percentile, kind=query.kind)
     if query.min_percentile is not None:
         lowest = _lowest_score(percentile, query.min_percentile)
@@ -285,13 +272,8 @@ def _check_fields(searcher: Searcher, wanted: Sequence[str] | None) -> None:
 
 def _awaited(part: Part, vector: "Future[Vector] | Vector") -> Vector:
     """The vector of a part, once it is there. Raises Problem when the model has none for it."""
-    try:
-        with _naming_field(part.picture_field):
-            return vector.result() if isinstance(vector, Future) else vector
-    except UnsupportedInputError as error:
-        if part.text is not None:
-            raise Problem("text-not-supported", str(error), field=part.at.format("text")) from error
-        raise invalid(part.picture_field, f"an id or a vector, because {error}", "a picture") from error
+    with _naming_field(part):
+        return vector.result() if isinstance(vector, Future) else vector
 
 
 def region_of(part: Part) -> Region | None:
@@ -315,7 +297,3 @@ def _not_in_index(part: Part, searcher: Searcher) -> Problem:
 
 def _wrong_filter(error: FilterError) -> Problem:
     return invalid_fields([{"field": "filter", "expected": error.expected, "got": error.got}])
-
-
-def _unavailable(error: ShardsLostError) -> Problem:
-    return Problem("shard-unavailable", f"{error}: try again soon", retry_after_s=2)

@@ -19,7 +19,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from ray.dashboard.modules.metrics import dashboards
 
-from api.http.middleware.telemetry import follow
+from api.http.routes.metrics import follow
 from api.observe.log import RequestRecord
 from api.observe.metrics import Metrics
 from api.search.collections import Collections

@@ -1,17 +1,15 @@
-"""Who may send requests. From the outside in: CORS, key and rate, then the limit on concurrent work."""
+"""Who may send requests, and how often."""
 
 from typing import Final
 
-from fastapi import FastAPI
 from starlette.datastructures import Headers
-from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api.access.caller_addresses import caller_at, is_loopback, named_host
 from api.access.keys import KeyRing, KeyScope, StoredKey
 from api.errors import Problem, abbreviate
-from api.http.middleware.admission import PROBES, ConcurrencyLimit, Slots, route_path
-from api.http.middleware.collection import COLLECTION, NAMED
+from api.http.middleware.admission import PROBES, route_path
+from api.http.middleware.outermost import COLLECTION, NAMED
 from api.http.middleware.rate_limit import RateLimit
 from api.http.problems import problem_response
 from api.observe.log import notes
@@ -26,22 +24,6 @@ _OF_SEVERAL: Final = frozenset({"/collections", "/search/collections"})
 
 KEY: Final = "likeness.key"
 """In the scope: the StoredKey of the request, if the server requires keys."""
-
-
-def install_access(app: FastAPI, access: Access, searching: Slots) -> None:
-    """Limit `app` to the callers and rates that `access` allows, and to searches for which `searching` has places."""
-    app.add_middleware(
-        ConcurrencyLimit, most=access.max_ongoing_requests, timeout_s=access.request_timeout_s, searching=searching
-    )
-    app.add_middleware(AuthMiddleware, access=access)
-    if access.cors_origins:
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=sorted(access.cors_origins),
-            allow_methods=["GET", "POST"],
-            allow_headers=["Authorization", "X-API-Key", "X-Request-ID", "API-Version"],
-            expose_headers=["Retry-After", "X-Request-ID", "API-Version", "ETag"],
-        )
 
 
 class AuthMiddleware:

@@ -36,7 +36,7 @@ from api.search.query import Query
 def collection_routes(answering: Answering) -> APIRouter:
     """`GET /collections`, and `POST /search/collections`.
 
-    All routes of this app are below `/collections/NAME/` too: `api.http.middleware.collection` takes the prefix off.
+    All routes of this app are below `/collections/NAME/` too: `api.http.middleware.outermost` takes the prefix off.
     """
     router = APIRouter(tags=["collections"])
     bodies = BodyReader(answering.limits)
@@ -68,12 +68,11 @@ def collection_routes(answering: Answering) -> APIRouter:
         found = {name: await answering.named(name) for name in names}
         engines = {name: service.engine for name, service in found.items()}
         service, engine = found[names[0]], _of_one_model(engines)
-        dim = engine.embedder.identity.dim
-        reading = partial(search_of, body, dim=dim, limits=answering.limits, model=CollectionsSearchRequest)
+        reading = partial(search_of, body, limits=answering.limits, model=CollectionsSearchRequest)
         query = _checked(await to_thread.run_sync(reading))
         answering.admit(request, [query.parts, *[()] * (len(names) - 1)], cost=len(names))
         watch = Stopwatch()
-        vectors = await answering.vectors(query, service, engine, watch)
+        vectors = await answering.vectors(query.parts, service, engine, watch)
         offset = query.options.get("offset", 0)
         last = offset + query.k
         first_ones = replace(query, k=last, options={**query.options, "offset": 0})

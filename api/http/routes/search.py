@@ -47,7 +47,7 @@ def search_routes(answering: Answering) -> APIRouter:
     )
     async def search(request: Request) -> Response:
         service = await answering.service(request)
-        query = await bodies.search(request, service.engine.embedder.identity.dim)
+        query = await bodies.search(request)
         answering.admit(request, [query.parts])
         return json_response(await answering.search(query, service, service.engine))
 
@@ -60,8 +60,7 @@ def search_routes(answering: Answering) -> APIRouter:
     )
     async def batch(request: Request) -> Response:
         service = await answering.service(request)
-        reading = partial(searches_of, dim=service.engine.embedder.identity.dim, limits=limits)
-        queries, engine = await bodies.json(request, reading), service.engine
+        queries, engine = await bodies.json(request, partial(searches_of, limits=limits)), service.engine
         answering.admit(request, [query.parts for query in queries if isinstance(query, Query)], cost=len(queries))
 
         async def answer(query: Query) -> Found:

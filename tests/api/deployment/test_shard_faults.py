@@ -105,7 +105,7 @@ def answers_of_one_process(collection: Collection) -> list[list[Match]]:
     service = build_service(ServeSettings(collection=collection.location), load_model=lambda _: FakeEmbedder())
     whole = Searcher.open(collection).ntotal
     asked = [{"embedding": query.tolist(), "k": whole} for query in _QUERIES]
-    answers = [service.search(search_of(each, dim=_QUERIES.shape[1], limits=RequestLimits())).matches for each in asked]
+    answers = [service.search(search_of(each, limits=RequestLimits())).matches for each in asked]
     return [[(match.image_id, match.score, match.uri) for match in answer] for answer in answers]
 
 

@@ -105,9 +105,9 @@ def test_mend_15_a_body_of_too_many_values_is_not_parsed(client: TestClient) -> 
 @pytest.mark.parametrize(
     ("search", "field", "expected", "got"),
     [
-        ({"embedding": ["no number"] * 65_536}, "embedding", "16 numbers, as the model of the index makes", "65536"),
-        ({"queries": [{"text": "x"}, {"embedding": ["?"] * 17}]}, "queries.1.embedding", "16 numbers, as", "17"),
-        ({"queries": ["?"] * 17}, "queries", "at most 16 examples", "17"),
+        ({"embedding": [0.1] * 65_536}, "embedding", "16 numbers, as the model of the index makes", "65536"),
+        ({"queries": [{"text": "x"}, {"embedding": [0.1] * 17}]}, "queries.1.embedding", "16 numbers, as", "17"),
+        ({"queries": ["?"] * 17}, "queries", "at most 16 items", "17"),
         ({f"field {number}": 0 for number in range(101)}, "body", "a document as the API describes it", "101 fields"),
     ],
 )

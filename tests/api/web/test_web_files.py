@@ -7,9 +7,10 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from api.http.middleware.headers import HeadersMiddleware
+from api.http.middleware.outermost import OutermostMiddleware
 from api.http.problems import install_problems
 from api.http.routes.pages import FOLDER, install_web
+from api.observe.metrics import Metrics
 
 POLICY = {
     "default-src 'none'",
@@ -28,7 +29,7 @@ def client() -> TestClient:
     app = FastAPI(docs_url=None)
     install_problems(app)
     install_web(app)
-    app.add_middleware(HeadersMiddleware)
+    app.add_middleware(OutermostMiddleware, metrics=Metrics(), first="collection")
     return TestClient(app)
 
 

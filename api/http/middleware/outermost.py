@@ -1,141 +1,95 @@
-"""The outermost middleware: each request's id, time, counters and line in the log."""
+"""The outermost middleware: the collection that a path names, and for every request its id, its headers, its counters
+and its line in the log.
+"""
 
 import logging
 import re
 import time
 import uuid
-from collections.abc import Iterator, Sequence
 from typing import Final
 
-from fastapi import FastAPI, Request, Response
 from fastapi.routing import iter_route_contexts
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
-from prometheus_client.registry import Collector
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.http.middleware.admission import PROBES
+from api.errors import Problem, abbreviate
+from api.http.middleware.admission import PROBES, route_path
 from api.http.problems import problem_response, unforeseen
-from api.http.responses import shown_model_id
 from api.observe.log import RequestRecord, taking_notes
 from api.observe.metrics import Metrics
-from api.search.collections import Collections
-from api.settings import RequestLimits
 
 logger = logging.getLogger("api.requests")
 failures = logging.getLogger(__name__)
 
+COLLECTION: Final = "likeness.collection"
+NAMED: Final = "likeness.collection_named"
+"""In the scope: the collection of a request, and whether its path names it."""
+_PREFIX: Final = "/collections/"
+
+API_VERSION: Final = "API-Version"
+VERSION: Final = "1"
 REQUEST_ID: Final = "X-Request-ID"
 _SANE_ID: Final = re.compile(r"[!-~]{1,128}")
+# Unless an answer has its own.
+_FOR_BROWSERS: Final = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    # Answers are data, not pages; the web pages have a policy of their own.
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+}
 
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 # nginx's status for a caller that left before the answer.
 _LEFT: Final = 499
 
 
-def install_telemetry(app: FastAPI, metrics: Metrics, *, send_request_ids: bool = True) -> None:
-    """Count, time and log every request, give it an id, and answer GET /metrics.
+class OutermostMiddleware:
+    """Counts, times and logs every request, and refuses those for another version of the interface.
 
-    Added last, so that it sees a request first: requests that others refuse are counted too.
-    """
-    app.add_middleware(_Telemetry, metrics=metrics, send_request_ids=send_request_ids)
-
-    @app.get(
-        "/metrics",
-        tags=["state"],
-        summary="Counters and timings, for Prometheus",
-        response_class=Response,
-        responses={200: {"content": {"text/plain": {}}, "description": "Prometheus's text format, or OpenMetrics"}},
-    )
-    async def read_metrics(request: Request) -> Response:
-        body, media_type = await metrics.exposition(request.headers.get("accept", ""))
-        return Response(body, headers={"Content-Type": media_type})
-
-
-def follow(collections: Collections, metrics: Metrics, limits: RequestLimits) -> None:
-    """Let `metrics` report the engines of open collections, and how queries are embedded."""
-    collections.batchers.on_batch.append(metrics.batch)
-    metrics.follow(_EngineMetrics(collections, limits.show_locations))
-
-
-class _EngineMetrics(Collector):
-    """What the engines in use, the queues and the cache are when the metrics are read.
-
-    Only where there are several collections has a metric of one the label `collection`.
+    It goes outside all others, whose refusals are counted too, and need its headers. HEAD is answered as GET without a
+    body. A request that names a collection is treated as if the app were mounted at `/collections/NAME`; others are for
+    the `first` one.
     """
 
-    def __init__(self, collections: Collections, locations: bool) -> None:
-        self._collections = collections
-        self._locations = locations
-
-    def collect(self) -> Iterator[Metric]:
-        batchers = self._collections.batchers
-        yield from self._of_indexes()
-        yield GaugeMetricFamily("likeness_embedding_queue_queries", "Queries waiting to be embedded.", batchers.waiting)
-        lookups = CounterMetricFamily(
-            "likeness_embedding_cache_lookups", "Lookups of queries' embeddings.", labels=("result",)
-        )
-        lookups.add_metric(("hit",), batchers.cache.hits)
-        lookups.add_metric(("miss",), batchers.cache.misses)
-        yield lookups
-
-    def _of_indexes(self) -> Sequence[Metric]:
-        labels = () if self._collections.is_single else ("collection",)
-        info = InfoMetricFamily("likeness_index", "The index version that answers, and its model.", labels=labels)
-        rows, age, behind = (
-            GaugeMetricFamily(f"likeness_{name}", help_text, labels=labels)
-            for name, help_text in (
-                ("index_rows", "Images in the index version that answers."),
-                ("index_age_seconds", "Since the index version that answers was built."),
-                ("index_behind", "1 while the live version cannot be served, and another answers."),
-            )
-        )
-        swaps = CounterMetricFamily(
-            "likeness_index_swaps", "Changes to another index version: ok or failed.", labels=(*labels, "result")
-        )
-        for name, service in self._collections.open_services.items():
-            own, live, searcher = (name,) if labels else (), service.live, service.engine.searcher
-            model = shown_model_id(service.engine.embedder.identity.model_id, self._locations)
-            info.add_metric(own, {"version": searcher.version, "model": model})
-            rows.add_metric(own, searcher.ntotal)
-            age.add_metric(own, time.time() - searcher.manifest.created_at.timestamp())
-            behind.add_metric(own, live.failure is not None)
-            swaps.add_metric((*own, "ok"), live.swaps)
-            swaps.add_metric((*own, "failed"), live.failed_swaps)
-        return info, rows, age, behind, swaps
-
-
-class _Telemetry:
-    def __init__(self, app: ASGIApp, metrics: Metrics, send_request_ids: bool) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, metrics: Metrics, first: str, send_request_ids: bool = True) -> None:
+        self._app = CatchAll(app)
         self._metrics = metrics
+        self._first = first
         self._send_request_ids = send_request_ids
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        _name_collection(scope, self._first)
         started, outside, status = time.perf_counter(), scope.get("root_path", ""), None
+        is_head = scope["method"] == "HEAD"
 
-        async def watched(message: Message) -> None:
+        async def sending(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                if self._send_request_ids:
-                    MutableHeaders(scope=message)[REQUEST_ID] = noted.request_id
+                self._add_headers(MutableHeaders(scope=message), noted.request_id)
+            elif is_head and message["type"] == "http.response.body":
+                message = {**message, "body": b""}
             await send(message)
 
         with taking_notes(_request_id(scope)) as noted, self._metrics.in_flight():
             try:
-                await self._app(scope, receive, watched)
-            except Exception:
-                status = status or 500
-                raise
+                app = _version_refusal(scope) or self._app
+                await app({**scope, "method": "GET"} if is_head else scope, receive, sending)
             finally:
                 seconds = time.perf_counter() - started
                 self._report(scope["method"], _route(scope, outside), status or _LEFT, seconds, noted)
+
+    def _add_headers(self, headers: MutableHeaders, request_id: str) -> None:
+        headers[API_VERSION] = VERSION
+        if self._send_request_ids:
+            headers[REQUEST_ID] = request_id
+        for name, value in _FOR_BROWSERS.items():
+            headers.setdefault(name, value)
 
     def _report(self, method: str, route: str | None, status: int, seconds: float, noted: RequestRecord) -> None:
         method = method if method in _METHODS else "other"
@@ -187,6 +141,26 @@ class CatchAll:
                 raise
             failures.exception("%s %s failed", scope["method"], scope["path"])
             await problem_response(unforeseen())(scope, receive, send)
+
+
+def _name_collection(scope: Scope, first: str) -> None:
+    """Puts the collection's name into the scope, and the prefix of the path into `root_path`."""
+    scope[COLLECTION], scope[NAMED] = first, False
+    path = route_path(scope)
+    if path.startswith(_PREFIX):
+        name, slash, _ = path.removeprefix(_PREFIX).partition("/")
+        if name and slash:
+            scope[COLLECTION], scope[NAMED] = name, True
+            scope["root_path"] = f"{scope.get('root_path', '')}{_PREFIX}{name}"
+
+
+def _version_refusal(scope: Scope) -> ASGIApp | None:
+    version = Headers(scope=scope).get(API_VERSION, VERSION)
+    if version.strip() == VERSION:
+        return None
+    return problem_response(
+        Problem("unknown-api-version", f"expected {API_VERSION}: {VERSION}, got {abbreviate(version)}")
+    )
 
 
 def _request_id(scope: Scope) -> str:

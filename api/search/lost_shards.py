@@ -1,0 +1,26 @@
+"""What becomes of a query when a part of the index, a shard, does not answer: it fails, or the rest answers."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from api.errors import Problem
+from index.search import Searcher
+from index.search.sharded_index import ShardsLostError
+
+T = TypeVar("T")
+
+
+def ask_shards(
+    searcher: Searcher, question: Callable[[Searcher], T], *, allow_partial: bool = False
+) -> tuple[T, Searcher]:
+    """The answer to `question`, and the searcher that gave it: this one, or with `allow_partial` one of the shards that
+    answer. Raises Problem `shard-unavailable` when shards do not answer and that is not allowed, or none does.
+    """
+    while True:
+        try:
+            return question(searcher), searcher
+        except ShardsLostError as error:
+            if not (allow_partial and len(error.rest)):
+                raise Problem("shard-unavailable", f"{error}: try again soon", retry_after_s=2) from error
+            # The answer is as if there were only the other shards: results of the first round are discarded.
+            searcher = Searcher(searcher.manifest, error.rest)
