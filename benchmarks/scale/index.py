@@ -27,8 +27,8 @@ from index.collection.layout import ANN, ROWS, VECTORS
 from index.collection.records import IndexSettings
 from index.search import Searcher
 from index.segments.vector_index import TUNED_K
-from index.versions.current import check_version
 from index.versions.opening import open_segments
+from index.versions.servable import check_version
 from jobs.demo.clustered import DIM, Clustered, add_rows
 
 _K = 10

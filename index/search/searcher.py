@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +16,7 @@ from cachetools import LRUCache
 from index.collection import Collection
 from index.collection.records import VersionManifest
 from index.collection.rows import metadata_columns, text_array
-from index.errors import DamagedVersionError, EmptyCollectionError, QueryError
+from index.errors import EmptyCollectionError, QueryError
 from index.filters.facets import Counts, facet_columns
 from index.filters.filter import Filter
 from index.match import Match as Match
@@ -26,10 +25,7 @@ from index.search.filter_cache import FilterCache
 from index.search.ranking import Hit, hits_of, rank, rounded
 from index.segments.searchable import Searchable
 from index.segments.segmented_index import SegmentedIndex
-from index.versions.current import UNFIT_VERSION, live_version, older_versions, require_servable
 from index.versions.opening import open_segments
-
-logger = logging.getLogger(__name__)
 
 _MAX_COUNTS = 64  # of facets: at most a thousand values for each column
 
@@ -236,24 +232,3 @@ def example_kind(examples: Sequence[tuple[str | npt.ArrayLike, float]]) -> Query
 
 OpenVersion = Callable[[Collection, str | None], Searcher]
 """A function like `Searcher.open`."""
-
-
-def open_last_good(collection: Collection, open_version: OpenVersion = Searcher.open) -> Searcher:
-    """The live version; if that or CURRENT is damaged, the newest good one before it, with a warning.
-
-    DamagedVersionError of the live version when none is good; EmptyCollectionError when there is no version.
-    """
-    try:
-        return open_version(collection, None)
-    except DamagedVersionError as error:
-        damage = error
-    for name in older_versions(collection, live_version(collection).name):
-        try:
-            require_servable(collection, name, verify=False)  # opening it verifies every byte
-            searcher = open_version(collection, name)
-        except UNFIT_VERSION as error:
-            logger.warning("%s", error)
-            continue
-        logger.warning("%s. Serving index version %s, the last good one", damage, name)
-        return searcher
-    raise damage

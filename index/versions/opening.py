@@ -14,9 +14,9 @@ from index.segments.exact import max_exact_rows
 from index.segments.segment import Segment
 from index.segments.segmented_index import SegmentedIndex
 from index.storage import Storage
-from index.versions.current import check_version
 from index.versions.file_cache import FileCache, too_small
 from index.versions.files import read_tombstones, version_files
+from index.versions.servable import check_version
 
 _TRIES = 3
 _DOWNLOADS = 8  # at once: a single one does not use a connection's bandwidth, and each holds a few megabytes
