@@ -28,6 +28,7 @@ from embedder.images.decode import CropSpec, decode_image
 from index.build.build_index import build_index
 from index.collection import Collection
 from index.collection.records import IndexSettings
+from index.collection.rows import EMBEDDING, embedding_column
 from index.search import Searcher
 from jobs.demo.clustered import mixed_queries
 from jobs.demo.drawing import COLOURS, PATTERNS, SHAPES, Subject
@@ -118,8 +119,7 @@ def index_recall(embedder: ClipEmbedder, vectors: Vectors, others: Vectors, fold
     from jobs.embedding.model_source import model_record  # here for the reason that `measure` gives
 
     captions, ids = all_captions(), [str(number) for number in range(len(vectors))]
-    embedding = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1])
-    rows = pa.table({"image_id": ids, "uri": ids, "embedding": embedding})
+    rows = pa.table({"image_id": ids, "uri": ids, EMBEDDING: embedding_column(vectors)})
     collection = Collection.create_or_open(str(folder / "collection"))
     collection.add_run("memory:", model_record(embedder.identity), [rows])
     texts = QueryTexts(collection=collection, load=lambda _: embedder, named=captions[::2])
