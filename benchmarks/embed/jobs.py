@@ -34,7 +34,7 @@ def our_job(
 ) -> float:
     """Images per second of the real job in steady state; for blocks on Ray, that is connected."""
     load = ModelSource(model=str(model), revision=None, device=device, precision=precision, batch_size=batch)
-    progress, _ = embed(listing, folder, load(), load, block=block, blocks=blocks)
+    progress = embed(listing, folder, load(), load, block=block, blocks=blocks)
     return steady_rate([(at, done) for at, done, _ in progress.noted])
 
 
