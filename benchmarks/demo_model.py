@@ -11,7 +11,6 @@ mixes of them, and captions. The build is given every other caption, as an opera
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -150,11 +149,8 @@ def measure(model: str, *, pictures: int, queries: int, folder: Path, report: Re
     from embedder.models.clip import ClipEmbedder
 
     embedder = ClipEmbedder.load(model)
-    started = time.perf_counter()
     crops = draw_crops(pictures + 3 * queries, embedder.crop)
-    drawn = time.perf_counter()
     vectors, others = np.split(embedder.embed_images(crops), [pictures])
-    embedded = time.perf_counter()
     words = words_of([plan_exhibit(number, seed=SEED).subject for number in range(pictures)])
     shares = agreement(vectors, words, queries)
     texts = embedder.embed_texts([f"a {pattern} {colour} {shape}" for pattern, colour, shape in captions()])
@@ -166,8 +162,6 @@ def measure(model: str, *, pictures: int, queries: int, folder: Path, report: Re
             "queries": queries,
             "captions": len(texts),
             "all_three": shares["all three"],
-            "draw_and_decode_s": drawn - started,
-            "embed_s": embedded - drawn,
             "fingerprint": embedder.identity.fingerprint,
         },
     )
