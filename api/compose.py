@@ -25,9 +25,9 @@ from index.collection.find import find_collections
 from index.collection.records import ModelRecord
 from index.errors import CollectionError
 from index.search import Searcher
-from index.search.searcher import OpenVersion, open_last_good
+from index.search.searcher import OpenVersion
 from index.storage.picture_reader import PictureReader
-from index.versions.current import live_manifest, live_version
+from index.versions.servable import live_manifest, live_version, open_last_good
 
 
 def build_collections(

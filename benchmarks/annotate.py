@@ -7,8 +7,6 @@ imported; a classifier beside its bare forward pass; and what one that is made o
 from __future__ import annotations
 
 import hashlib
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -26,8 +24,9 @@ from rich.console import Console
 
 from benchmarks.common.collections import draw_pictures
 from benchmarks.common.models import save_demo_classifier, save_resnet50
-from benchmarks.common.process import in_new_process, peak_rss, seconds_of
+from benchmarks.common.process import in_new_process, likeness, peak_rss, seconds_of
 from benchmarks.common.report import Report, run
+from benchmarks.common.rows import random_vectors
 from benchmarks.embed.rates import photographs, rate, steady_rate
 from benchmarks.reembed.__main__ import draw
 from embedder.images.decode import decode_image
@@ -38,7 +37,7 @@ from index.collection import Collection, writing
 from index.collection.annotations import annotation_log
 from index.collection.layout import VECTORS
 from index.collection.records import IndexSettings, ModelRecord
-from index.collection.rows import EMBEDDING, embedding_type, vectors_of
+from index.collection.rows import EMBEDDING, embedding_column, embedding_type, vectors_of
 from index.search import Searcher
 from jobs.annotation.annotate import Annotate, publish
 from jobs.annotation.labels import Labels
@@ -155,9 +154,7 @@ def embed_changed(location: str, folder: Path, numbers: range, seed: int) -> Non
 def embedded(location: str, rows: pa.Table, seed: int) -> Collection:
     """A collection with these rows, and vectors at random of the demo model's length."""
     model = model_record(Checkpoint.find(str(DEMO_MODEL)).identity)
-    vectors = np.random.default_rng(seed).standard_normal((len(rows), model.dim), np.float32)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    embedding = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), model.dim)
+    embedding = embedding_column(random_vectors(len(rows), model.dim, seed))
     collection = Collection.create_or_open(location)
     collection.add_run("pictures", model, [rows.append_column(EMBEDDING, embedding)])
     return collection
@@ -165,13 +162,10 @@ def embedded(location: str, rows: pa.Table, seed: int) -> Collection:
 
 def seconds_to_annotate(location: str, name: str, options: Sequence[str], expected: int) -> float:
     """Of a whole `likeness annotate`, which is to do so many images."""
-    started = time.perf_counter()
-    command = [sys.executable, "-m", "jobs", "annotate", location, "--name", name, "--on", "local", *options]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    seconds = time.perf_counter() - started
-    if f": {expected:,} of " not in done.stdout:
-        raise ValueError(f"expected {expected:,} images to be annotated: {done.stdout}")
-    return seconds
+    done = likeness("annotate", location, "--name", name, "--on", "local", *options)
+    if f": {expected:,} of " not in done.printed:
+        raise ValueError(f"expected {expected:,} images to be annotated: {done.printed}")
+    return done.seconds
 
 
 def nightly(folder: Path, classifier: Path, pictures: int, report: Report) -> None:

@@ -6,8 +6,7 @@ but whether anything in the job is: listing, decoding, placement, the driver.
 """
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -46,16 +45,6 @@ class SleepingEmbedder(FakeEmbedder):
         return vectors
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """Of one size of cluster. `start_seconds`: from joining the cluster until every actor has a block on disk."""
-
-    nodes: int
-    images_per_second: float
-    start_seconds: float
-    idle_share: float
-
-
 def steady_rate(progress: Progress, actors: int, rows: int) -> float:
     """Images per second between the first block of the last actor to start, and the last full round of blocks."""
     steady = [(at, done) for at, done, there in progress.noted if there == actors and done <= rows - actors * _BLOCK]
@@ -63,18 +52,12 @@ def steady_rate(progress: Progress, actors: int, rows: int) -> float:
     return (last - first) / (ended - began)
 
 
-def measure(address: str, nodes: int, listing: pa.Table, folder: Path) -> Outcome:
-    """Embed a listing on the cluster at `address`, which has so many nodes with an actor each."""
-    joined = time.time()
+def measure(address: str, nodes: int, listing: pa.Table, folder: Path) -> float:
+    """Images per second of the job on the cluster at `address`, which has so many nodes with an actor each."""
     with ray_cluster(address, verbose=False):
         blocks = partial(blocks_on_ray, Pool.fitting(None, None, resources={"device": 1}))
-        progress, report = embed(listing, folder, FakeEmbedder(), SleepingEmbedder, block=_BLOCK, blocks=blocks)
-    return Outcome(
-        nodes=nodes,
-        images_per_second=steady_rate(progress, nodes, listing.num_rows),
-        start_seconds=next(at for at, _, there in progress.noted if there == nodes) - joined,
-        idle_share=report.idle_share,
-    )
+        progress = embed(listing, folder, FakeEmbedder(), SleepingEmbedder, block=_BLOCK, blocks=blocks)
+    return steady_rate(progress, nodes, listing.num_rows)
 
 
 def make_listing(folder: Path, count: int) -> pa.Table:
@@ -88,11 +71,11 @@ def make_listing(folder: Path, count: int) -> pa.Table:
     return listing_table({"image_id": [f"{number:06}" for number in range(count)], "uri": uris}, {})
 
 
-def scaling(sizes: Sequence[int], folder: Path, seconds: float) -> list[Outcome]:
-    """Each number of nodes, in rising order, with so many seconds of work for each node. The driver is on the cluster's
-    head, which has no actor.
+def scaling(sizes: Sequence[int], folder: Path, seconds: float) -> dict[int, float]:
+    """The rate with each number of nodes, in rising order, with so many seconds of work for each node. The driver is on
+    the cluster's head, which has no actor.
     """
-    outcomes: list[Outcome] = []
+    rates: dict[int, float] = {}
     cluster = Cluster(initialize_head=True, head_node_args={**_NODE, "num_cpus": 0, "include_dashboard": False})
     try:
         for before, nodes in pairwise((0, *sizes)):
@@ -100,32 +83,24 @@ def scaling(sizes: Sequence[int], folder: Path, seconds: float) -> list[Outcome]
                 cluster.add_node(**_NODE, resources={"device": 1})
             count = _BLOCK * round(nodes * seconds / SECONDS_PER_IMAGE / _BLOCK)
             listing = make_listing(folder / f"pictures-{nodes}", count)
-            outcomes.append(measure(cluster.address, nodes, listing, folder / f"collection-{nodes}"))
+            rates[nodes] = measure(cluster.address, nodes, listing, folder / f"collection-{nodes}")
     finally:
         cluster.shutdown()  # type: ignore[no-untyped-call]
-    return outcomes
+    return rates
 
 
-def judge(outcomes: Sequence[Outcome], report: Report) -> None:
+def judge(rates: Mapping[int, float], report: Report) -> None:
     """The table, and the bars: one node is as fast as its device, and more nodes as much faster."""
-    one = outcomes[0].images_per_second
+    one = rates[1]
+    shares = {nodes: rate / one / nodes for nodes, rate in rates.items()}
     report.table(
         f"images/s in steady state; a device does {1 / SECONDS_PER_IMAGE:.0f}",
-        [
-            {
-                "nodes": each.nodes,
-                "images/s": each.images_per_second,
-                "of linear": each.images_per_second / one / each.nodes,
-                "actors idle": each.idle_share,
-                "start, s": each.start_seconds,
-            }
-            for each in outcomes
-        ],
+        [{"nodes": nodes, "images/s": rate, "of linear": shares[nodes]} for nodes, rate in rates.items()],
     )
     report.at_least("1 node: images/s ÷ those of a device", one * SECONDS_PER_IMAGE, 0.9)
-    for each in outcomes[1:]:
-        share = each.images_per_second / one / each.nodes
-        report.at_least(f"{each.nodes} nodes: images/s ÷ {each.nodes} × those of one", share, 0.9)
+    for nodes, share in shares.items():
+        if nodes > 1:
+            report.at_least(f"{nodes} nodes: images/s ÷ {nodes} × those of one", share, 0.9)
 
 
 def main(report: Report, folder: Path, options: Any) -> None:

@@ -11,7 +11,6 @@ mixes of them, and captions. The build is given every other caption, as an opera
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -28,6 +27,7 @@ from embedder.images.decode import CropSpec, decode_image
 from index.build.build_index import build_index
 from index.collection import Collection
 from index.collection.records import IndexSettings
+from index.collection.rows import EMBEDDING, embedding_column
 from index.search import Searcher
 from jobs.demo.clustered import mixed_queries
 from jobs.demo.drawing import COLOURS, PATTERNS, SHAPES, Subject
@@ -118,8 +118,7 @@ def index_recall(embedder: ClipEmbedder, vectors: Vectors, others: Vectors, fold
     from jobs.embedding.model_source import model_record  # here for the reason that `measure` gives
 
     captions, ids = all_captions(), [str(number) for number in range(len(vectors))]
-    embedding = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1])
-    rows = pa.table({"image_id": ids, "uri": ids, "embedding": embedding})
+    rows = pa.table({"image_id": ids, "uri": ids, EMBEDDING: embedding_column(vectors)})
     collection = Collection.create_or_open(str(folder / "collection"))
     collection.add_run("memory:", model_record(embedder.identity), [rows])
     texts = QueryTexts(collection=collection, load=lambda _: embedder, named=captions[::2])
@@ -150,11 +149,8 @@ def measure(model: str, *, pictures: int, queries: int, folder: Path, report: Re
     from embedder.models.clip import ClipEmbedder
 
     embedder = ClipEmbedder.load(model)
-    started = time.perf_counter()
     crops = draw_crops(pictures + 3 * queries, embedder.crop)
-    drawn = time.perf_counter()
     vectors, others = np.split(embedder.embed_images(crops), [pictures])
-    embedded = time.perf_counter()
     words = words_of([plan_exhibit(number, seed=SEED).subject for number in range(pictures)])
     shares = agreement(vectors, words, queries)
     texts = embedder.embed_texts([f"a {pattern} {colour} {shape}" for pattern, colour, shape in captions()])
@@ -166,8 +162,6 @@ def measure(model: str, *, pictures: int, queries: int, folder: Path, report: Re
             "queries": queries,
             "captions": len(texts),
             "all_three": shares["all three"],
-            "draw_and_decode_s": drawn - started,
-            "embed_s": embedded - drawn,
             "fingerprint": embedder.identity.fingerprint,
         },
     )

@@ -14,7 +14,6 @@ import json
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +27,7 @@ import requests
 from PIL import Image
 
 from benchmarks.common.models import save_clip
-from benchmarks.common.process import seconds_of
+from benchmarks.common.process import likeness, seconds_of
 from benchmarks.common.report import Report, run
 from benchmarks.common.servers import free_port, serving
 from benchmarks.embed.rates import forward_rate
@@ -54,7 +53,7 @@ def draw(folder: Path, count: int) -> Path:
 
 def ours(pictures: Path, model: Path, out: Path, precision: Precision) -> None:
     """A collection of the pictures, with its index."""
-    _run("-m", "jobs", "embed", str(pictures), str(out), "--model", str(model), "--precision", precision)
+    likeness("embed", str(pictures), str(out), "--model", str(model), "--precision", precision)
 
 
 def theirs(environment: Path, pictures: Path, model: Path, out: Path) -> None:
@@ -128,10 +127,6 @@ def judge_searches(p50: Mapping[str, float], report: Report) -> None:
     for precision in PRECISIONS:
         name = f"{SERVE}, {precision}"
         report.at_most(f"{name}: p50 ÷ clip-retrieval's", p50[name] / p50[BACK], 0.7)
-
-
-def _run(*arguments: str) -> None:
-    subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
 
 
 def _command(environment: Path, verb: str, model: Path, **options: object) -> list[str]:

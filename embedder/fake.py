@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from embedder.errors import ModelError
 from embedder.images import CropSpec
-from embedder.protocol import ModelIdentity
+from embedder.protocol import ModelIdentity, require_crops
 
 # Pictures are reduced to the mean colours of this many cells along each edge.
 _CELLS = 4
@@ -31,10 +31,8 @@ class FakeEmbedder:
 
     def embed_images(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         """`(n, side, side, 3)` uint8 to `(n, dim)` float32, unit norm."""
-        side, step = self.crop.side, self.crop.side // _CELLS
-        if pixels.dtype != np.uint8 or pixels.shape[1:] != (side, side, 3):
-            raise ModelError(f"expected uint8 (n, {side}, {side}, 3), got {pixels.dtype} {pixels.shape}")
-        count = len(pixels)
+        require_crops(pixels, self.crop)
+        count, step = len(pixels), self.crop.side // _CELLS
         cells = pixels.reshape(count, _CELLS, step, _CELLS, step, 3).mean(axis=(2, 4)).reshape(count, _CELLS**2 * 3)
         # The constant one keeps a mid-grey picture from having the zero vector. einsum and not @: BLAS may add in
         # another order for another batch size, and a fake's vectors should not vary with that.

@@ -1,4 +1,4 @@
-"""The project's interface of a model, without torch."""
+"""The project's interface of a model, and the checks of what it is given; without torch."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -6,6 +6,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from embedder.errors import ModelError
 from embedder.identity import ModelIdentity as ModelIdentity
 from embedder.images import CropSpec
 
@@ -28,3 +29,16 @@ class Embedder(Protocol):
     def embed_texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """`(n, dim)` float32, unit norm. Raises UnsupportedInputError if the model has no text side."""
         ...
+
+
+def require_crops(pixels: NDArray[np.uint8], crop: CropSpec) -> None:
+    """ModelError for what is not `(n, side, side, 3)` uint8."""
+    side = crop.side
+    if pixels.dtype != np.uint8 or pixels.shape[1:] != (side, side, 3):
+        raise ModelError(f"expected uint8 (n, {side}, {side}, 3), got {pixels.dtype} {pixels.shape}")
+
+
+def require_texts(texts: Sequence[str]) -> None:
+    """ModelError for a single text, whose letters would be embedded."""
+    if isinstance(texts, str):
+        raise ModelError(f"expected a sequence of texts, got one text: pass [{texts!r}]")

@@ -46,6 +46,13 @@ def kind_of(parts: Sequence[tuple[Source, float]]) -> QueryKind | None:
     return "text" if sources == {"text"} and min(weights) > 0 else None
 
 
+def target_recall(kind: QueryKind, of_images: float) -> float:
+    """The recall@10 that queries of a kind must reach. Texts may miss twice as many as images: to all images they are
+    nearly equally far, so that what is missed is hardly worse than what is found.
+    """
+    return max(0.0, 2 * of_images - 1) if kind == "text" else of_images
+
+
 class SearchOptions(TypedDict, total=False):
     """The keyword arguments of `Searcher.search`."""
 

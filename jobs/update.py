@@ -23,7 +23,7 @@ from index.collection.records import IndexSettings, ModelRecord, RunManifest
 from index.errors import NotACollectionError, RolledBackError
 from index.storage.bucket import without_secrets
 from index.storage.storage import Storage, canonical_address
-from index.versions.current import collection_model, live_manifest, live_version, standing_manifest
+from index.versions.servable import collection_model, live_manifest, live_version, standing_manifest
 from jobs.embedding.commit import WrittenRun, commit
 from jobs.embedding.model_source import KeptModel, ModelSource, model_record, recorded_model
 from jobs.embedding.report import EmbedReport, Report

@@ -8,7 +8,7 @@ from api.errors import DeployError
 from api.settings import ServeSettings
 from index.collection.records import VersionManifest
 from index.search.shard import slices
-from index.versions.current import live_manifest
+from index.versions.servable import live_manifest
 
 _SEARCHER_BYTES: Final = 300 * 2**20  # Python, faiss and Arrow
 

@@ -33,8 +33,8 @@ from index.errors import QueryError
 from index.match import Match
 from index.queries import SearchOptions, mix
 from index.search import Searcher
-from index.search.searcher import open_last_good
 from index.storage.picture_reader import PictureReader
+from index.versions.servable import open_last_good
 
 if TYPE_CHECKING:
     from api.explore.widget import ExploreWidget
@@ -93,7 +93,7 @@ class Likeness:
         that made the vectors, `module:Class`, if one did. CollectionError says what is wrong with the collection.
         """
         opened = Collection.open(str(collection))
-        searcher = open_last_good(opened)
+        searcher = open_last_good(opened, Searcher.open)
         load = partial(
             load_recorded,
             searcher.model,

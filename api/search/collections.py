@@ -16,7 +16,7 @@ from api.search.engine import EXPECTED, Batchers
 from api.search.service import SearchService
 from embedder.images.decoder_pool import DecodePool
 from index.collection.records import VersionManifest
-from index.versions.current import LiveVersion
+from index.versions.servable import LiveVersion
 
 logger = logging.getLogger(__name__)
 

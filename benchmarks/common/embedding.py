@@ -30,13 +30,13 @@ class Progress:
 
 def embed(
     listing: pa.Table, folder: Path, like: Embedder, load: Callable[[], Embedder], *, block: int, blocks: Blocks
-) -> tuple[Progress, EmbedReport]:
+) -> Progress:
     """Embed a listing into a new collection in `folder`; `load` makes a model that is `like` one."""
     collection = Collection.create_or_open(str(folder))
     model = model_record(like.identity)
     change = compare(listing, collection.snapshot(), "benchmark", model, delete=False, verify_hash=False)
     progress = Progress()
-    written = write(
+    write(
         change.known[0].plan,
         collection,
         load=load,
@@ -45,4 +45,4 @@ def embed(
         blocks=blocks,
         progress=progress.advance,
     )
-    return progress, written.report
+    return progress

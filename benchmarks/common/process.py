@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
+import sys
+import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
@@ -23,6 +28,34 @@ def in_new_process(function: Callable[..., T], *arguments: Any) -> T:
     """What a function returns in a process that has done nothing else."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(function, *arguments).result()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """A whole `likeness …`: seconds from its start to its end, the peak MiB of its process, and what it printed."""
+
+    seconds: float
+    peak_mib: float
+    printed: str
+
+
+def likeness(*arguments: str) -> Command:
+    """Run the command line in a process of its own. RuntimeError when it fails, with what it said."""
+    command = [sys.executable, "-m", "jobs", *arguments]
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        started, peak = time.perf_counter(), 0
+        with subprocess.Popen(command, stdout=out, stderr=err) as process:
+            while process.poll() is None:
+                # Not `ru_maxrss`, which a new process begins with its parent's.
+                status = Path(f"/proc/{process.pid}/status").read_text()
+                peak = max([peak, *map(int, re.findall(r"VmHWM:\s+(\d+) kB", status))])
+                time.sleep(0.02)
+        seconds = time.perf_counter() - started
+        out.seek(0)
+        err.seek(0)
+        if process.returncode:
+            raise RuntimeError(f"likeness {arguments[0]} exited with {process.returncode}: {err.read()[-4000:]}")
+        return Command(seconds=seconds, peak_mib=peak / 2**10, printed=out.read())
 
 
 def seconds_of(work: Callable[[], object]) -> float:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import datetime as dt
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from index.collection.records import ModelRecord, RowFile, RunManifest, RunStart
+from index.collection.rows import EMBEDDING, embedding_column
 from jobs.sources.listing import listing_table
 
 SOURCE = "s3://bucket/photos"
@@ -33,12 +35,17 @@ def usual_images(numbers: range) -> pa.Table:
     )
 
 
+def random_vectors(count: int, dim: int, seed: int) -> npt.NDArray[np.float32]:
+    """`(count, dim)`, of unit norm."""
+    vectors = np.random.default_rng(seed).standard_normal((count, dim), np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors
+
+
 def usual_rows(numbers: range, dim: int) -> pa.Table:
     """The same with their vectors, of unit norm."""
-    vectors = np.random.default_rng(numbers.start).standard_normal((len(numbers), dim), np.float32)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    embedding = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), dim)
-    return usual_images(numbers).append_column("embedding", embedding)
+    vectors = random_vectors(len(numbers), dim, numbers.start)
+    return usual_images(numbers).append_column(EMBEDDING, embedding_column(vectors))
 
 
 def manifest_of(start: RunStart, files: list[RowFile]) -> RunManifest:

@@ -21,9 +21,9 @@ from typing import Any
 import pyarrow as pa
 
 from benchmarks.common.models import save_clip
-from benchmarks.common.process import in_new_process
+from benchmarks.common.process import Command, in_new_process
 from benchmarks.common.report import Report, run
-from benchmarks.embed.jobs import Command, command, our_job, tutorial_job
+from benchmarks.embed.jobs import command, our_job, tutorial_job
 from benchmarks.embed.rates import decode_rate, forward_rate, our_rate, photographs, stock_rate
 from embedder.identity import Precision
 from embedder.images import CropSpec

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import csv
-import re
-import subprocess
-import sys
 import time
-from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -16,12 +12,11 @@ import pyarrow as pa
 import ray.data
 
 from benchmarks.common.embedding import embed
-from benchmarks.common.process import CORES
+from benchmarks.common.process import CORES, Command, likeness
 from benchmarks.embed.rates import steady_rate
 from embedder.identity import Precision
 from jobs.embedding.model_source import ModelSource
 from jobs.embedding.pipeline import Blocks
-from jobs.errors import JobError
 
 _NAIVE_BATCH = 32
 
@@ -39,16 +34,8 @@ def our_job(
 ) -> float:
     """Images per second of the real job in steady state; for blocks on Ray, that is connected."""
     load = ModelSource(model=str(model), revision=None, device=device, precision=precision, batch_size=batch)
-    progress, _ = embed(listing, folder, load(), load, block=block, blocks=blocks)
+    progress = embed(listing, folder, load(), load, block=block, blocks=blocks)
     return steady_rate([(at, done) for at, done, _ in progress.noted])
-
-
-@dataclass(frozen=True, kw_only=True)
-class Command:
-    """A whole `likeness embed`: seconds from its start to its end, and the peak MiB of its process."""
-
-    seconds: float
-    peak_mib: float
 
 
 def command(pictures: Path, count: int, folder: Path, on: str) -> Command:
@@ -59,18 +46,8 @@ def command(pictures: Path, count: int, folder: Path, on: str) -> Command:
         writer = csv.writer(file)
         writer.writerow(("id", "uri"))
         writer.writerows((f"{i:06}", path) for i, path in zip(range(count), cycle(paths), strict=False))
-    options = ["--model", "demo", "--on", on, "--no-index", "--max-reject-rate", "1"]
-    arguments = [sys.executable, "-m", "jobs", "embed", str(images), str(folder / f"{on}-{count}"), *options]
-    started, peak = time.perf_counter(), 0
-    with subprocess.Popen(arguments, stdout=subprocess.DEVNULL) as process:
-        while process.poll() is None:
-            # Not `ru_maxrss`, which a new process begins with its parent's.
-            status = Path(f"/proc/{process.pid}/status").read_text()
-            peak = max([peak, *map(int, re.findall(r"VmHWM:\s+(\d+) kB", status))])
-            time.sleep(0.05)
-    if process.returncode:
-        raise JobError(f"embedding {count} images on {on} exited with {process.returncode}")
-    return Command(seconds=time.perf_counter() - started, peak_mib=peak / 2**10)
+    options = ("--model", "demo", "--on", on, "--no-index", "--max-reject-rate", "1")
+    return likeness("embed", str(images), str(folder / f"{on}-{count}"), *options)
 
 
 class NaiveActor:

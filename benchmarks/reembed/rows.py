@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.common.process import peak_rss
-from benchmarks.common.rows import MODIFIED, SOURCE, manifest_of, model_of, usual_images, usual_rows
+from benchmarks.common.rows import MODIFIED, SOURCE, model_of, usual_images, usual_rows
 from index.collection import Collection
 from jobs.planning.changes import compare
 from jobs.sources.list_images import list_images
@@ -31,15 +32,14 @@ class Compared:
 
 def write_listed(folder: Path, rows: int = LISTED) -> None:
     """A list of the images, `list.parquet`, and a collection of them in files of 256 rows."""
-    collection = Collection.create_or_open(str(folder / "collection"))
-    start = collection.start_run(SOURCE, _MODEL)
-    files = []
-    for first in range(0, rows, _BLOCK):
-        table = usual_rows(range(first, min(first + _BLOCK, rows)), _MODEL.dim)
-        hashes = pa.array([f"{first + row:064x}" for row in range(table.num_rows)], pa.string())
-        table = table.append_column("content_hash", hashes)
-        files.append(collection.write_rows(start.run_id, f"0001-{first:07}", table))
-    collection.commit_run(manifest_of(start, files))
+
+    def tables() -> Iterator[pa.Table]:
+        for first in range(0, rows, _BLOCK):
+            table = usual_rows(range(first, min(first + _BLOCK, rows)), _MODEL.dim)
+            hashes = pa.array([f"{first + row:064x}" for row in range(table.num_rows)], pa.string())
+            yield table.append_column("content_hash", hashes)
+
+    Collection.create_or_open(str(folder / "collection")).add_run(SOURCE, _MODEL, tables())
     images = usual_images(range(rows))
     listed = images.select(["image_id", "uri"]).rename_columns(["id", "uri"])
     pq.write_table(listed, folder / "list.parquet")

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from benchmarks.common.process import in_new_process, seconds_of
 from benchmarks.index.recall import exact
-from benchmarks.index.upkeep import Built, build, serving_memory
+from benchmarks.index.upkeep import build, serving_memory
 from benchmarks.scale.costs import Cost
 from index.build.ground_truth import GroundTruth
 from index.collection import Collection
@@ -27,8 +27,8 @@ from index.collection.layout import ANN, ROWS, VECTORS
 from index.collection.records import IndexSettings
 from index.search import Searcher
 from index.segments.vector_index import TUNED_K
-from index.versions.current import check_version
 from index.versions.opening import open_segments
+from index.versions.servable import check_version
 from jobs.demo.clustered import DIM, Clustered, add_rows
 
 _K = 10
@@ -53,7 +53,7 @@ def indexes(folder: Path, sizes: Sequence[int], latency_ms: float) -> list[Cost]
 
 def _index(collection: Collection, settings: IndexSettings) -> dict[tuple[str, str], float | str]:
     """All about one segment, by name and unit."""
-    built, build_core_s = in_new_process(_build, collection.location, settings)
+    built = in_new_process(build, collection.location, settings, Clustered())
     (segment,) = built.manifest.segments
     memory = in_new_process(serving_memory, collection.location, Clustered().queries(_QUERIES))
     truth_core_s, check_s = in_new_process(_last_pass, collection.location)
@@ -69,7 +69,7 @@ def _index(collection: Collection, settings: IndexSettings) -> dict[tuple[str, s
         ("exact vectors on disk", "bytes a row"): bytes_of[VECTORS],
         ("rows on disk", "bytes a row"): bytes_of[ROWS],
         ("build, on all cores", "s"): built.seconds,
-        ("build", "core s a million rows"): build_core_s * 1e6 / rows,
+        ("build", "core s a million rows"): built.cpu_seconds * 1e6 / rows,
         ("exact neighbours, to measure recall", "core s a million rows"): truth_core_s * 1e6 / rows,
         ("check its files", "s a million rows"): check_s * 1e6 / rows,
         ("memory to build, without pages of files", "MB"): built.peak_anonymous / 1e6,
@@ -79,12 +79,6 @@ def _index(collection: Collection, settings: IndexSettings) -> dict[tuple[str, s
         ("exact vectors read for a query", ""): float(round(segment.parameters["rescore"] * TUNED_K)),
         ("find a row by its id", "ms"): lookup_ms,
     }
-
-
-def _build(location: str, settings: IndexSettings) -> tuple[Built, float]:
-    """Built from all rows; and seconds of all cores together."""
-    built = build(location, settings, Clustered())
-    return built, built.cpu_seconds
 
 
 def _last_pass(location: str) -> tuple[float, float]:

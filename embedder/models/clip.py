@@ -22,6 +22,7 @@ from embedder.models.loading import (
     pick_dtype,
     tokenizing,
 )
+from embedder.protocol import require_crops, require_texts
 
 logger = logging.getLogger(__name__)
 
@@ -91,9 +92,7 @@ class ClipEmbedder:
 
     def embed_images(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         """`(n, side, side, 3)` uint8 RGB to `(n, dim)` float32, unit norm. Raises ModelError."""
-        side = self.crop.side
-        if pixels.dtype != np.uint8 or pixels.shape[1:] != (side, side, 3):
-            raise ModelError(f"expected uint8 (n, {side}, {side}, 3), got {pixels.dtype} {pixels.shape}")
+        require_crops(pixels, self.crop)
 
         def forward(start: int, stop: int) -> torch.Tensor:
             # Copied, because torch warns of read-only arrays, such as those from Arrow.
@@ -108,8 +107,7 @@ class ClipEmbedder:
 
         Raises UnsupportedInputError if the model or its checkpoint has no text side.
         """
-        if isinstance(texts, str):
-            raise ModelError(f"expected a sequence of texts, got one text: pass [{texts!r}]")
+        require_texts(texts)
 
         def forward(start: int, stop: int) -> torch.Tensor:
             tokens = {key: ids.to(self._device) for key, ids in self._tokenize(texts[start:stop]).items()}

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from embedder.errors import ModelError, UnsupportedInputError
 from embedder.images import CropSpec
 from embedder.models.checkpoint import Checkpoint
+from embedder.protocol import require_crops, require_texts
 
 CACHE_DIR: Final = "LIKENESS_CACHE_DIR"
 LEAST_AGREEMENT: Final = 0.999
@@ -52,9 +53,7 @@ class ConvertedEmbedder:
 
     def embed_images(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         """`(n, side, side, 3)` uint8 RGB to `(n, dim)` float32, unit norm. Raises ModelError."""
-        side = self.crop.side
-        if pixels.dtype != np.uint8 or pixels.shape[1:] != (side, side, 3):
-            raise ModelError(f"expected uint8 (n, {side}, {side}, 3), got {pixels.dtype} {pixels.shape}")
+        require_crops(pixels, self.crop)
         return self._embed(self._image, pixels)
 
     def embed_texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -62,12 +61,9 @@ class ConvertedEmbedder:
 
         Raises UnsupportedInputError if the model or its checkpoint has no text side.
         """
-        if isinstance(texts, str):
-            raise ModelError(f"expected a sequence of texts, got one text: pass [{texts!r}]")
+        require_texts(texts)
         if "refusal" in self._text:
             raise UnsupportedInputError(self._text["refusal"])
-        if not texts:
-            return np.empty((0, self.identity.dim), np.float32)
         lowered = [text.lower() for text in texts] if self._text["lower_case"] else list(texts)
         encoded = self._tokenizer.encode_batch_fast(lowered)
         return self._embed(self._words, np.array([one.ids for one in encoded], np.int64))

@@ -23,7 +23,7 @@ from index.errors import (
     RecallTooLowError,
     RolledBackError,
 )
-from index.versions.current import (
+from index.versions.servable import (
     UNFIT_VERSION,
     is_whole,
     live_version,

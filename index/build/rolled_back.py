@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from index.collection import Collection
 from index.collection.records import IndexSettings, RunManifest, VersionManifest
 from index.errors import DamagedVersionError, RolledBackError
-from index.versions.current import is_whole, rolled_back_at
+from index.versions.servable import is_whole, rolled_back_at
 
 
 def versions_repeated(

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from index.build.choose import ann_factory, factory_of
 from index.build.tune import tune
-from index.collection.layout import ANN, ROWS, TILE_ANN, TILE_VECTORS, VECTORS, segment_path
+from index.collection.layout import ANN_OF, ROWS, TILE_VECTORS, VECTORS, segment_path
 from index.collection.records import FLAT, IndexSettings, Option, SegmentRecord
 from index.collection.rows import EMBEDDING, TILES, joined, vectors_of
 from index.errors import DISK_FULL, CollectionError, DamagedVersionError
@@ -86,34 +86,28 @@ class SegmentJob:
             ntotal = write_rows(scratch, batches, self.source.schema)
             if ntotal == 0:
                 return None
-            factory = self._add_ann(scratch, ntotal, VECTORS, ANN)
-            tile_factory = self._add_ann(scratch, ntotal * self._tiles, TILE_VECTORS, TILE_ANN) if self._tiles else FLAT
-            segment = Segment(
-                scratch,
-                max_exact_rows=max_exact_rows(self.settings, self.dim),
-                approximate=factory != FLAT,
-                tiles=self._tiles > 0,
-                tiles_approximate=tile_factory != FLAT,
-            )
+            counts = {VECTORS: ntotal} | ({TILE_VECTORS: ntotal * self._tiles} if self._tiles else {})
+            factories = {vectors: self._add_ann(scratch, count, vectors) for vectors, count in counts.items()}
+            written = [*factories, *(ANN_OF[vectors] for vectors in factories if factories[vectors] != FLAT)]
+            segment = Segment(scratch, max_exact_rows=max_exact_rows(self.settings, self.dim), files=written)
             check_rows_found(segment, pa.Table.from_batches(sample))
-            factory = self._tuned(segment, factory)
+            indexes: dict[str, VectorIndex] = {VECTORS: segment}
             if segment.tiles is not None:
-                tile_factory = self._tuned(segment.tiles, tile_factory)
-            found_by = {VECTORS: ANN if factory != FLAT else VECTORS}
-            if segment.tiles is not None:
-                found_by[TILE_VECTORS] = TILE_ANN if tile_factory != FLAT else TILE_VECTORS
-            searched = found_by.values()
-            names = dict.fromkeys([VECTORS, ROWS, *found_by, *searched])
+                indexes[TILE_VECTORS] = segment.tiles
+            factories = {vectors: self._tuned(index, factories[vectors]) for vectors, index in indexes.items()}
+            searched = [vectors if factory == FLAT else ANN_OF[vectors] for vectors, factory in factories.items()]
+            names = dict.fromkeys([ROWS, *factories, *searched])
             files = {name: file_record(scratch / name) for name in names}
             for name in names:
                 self.storage.put_file(scratch / name, f"{home}/{name}")
+        parameters = {name: {} if factories[name] == FLAT else each.parameters for name, each in indexes.items()}
         return SegmentRecord(
             name=self.name,
             ntotal=ntotal,
             live=ntotal,
-            factory=factory,
-            parameters=segment.parameters if factory != FLAT else {},
-            tile_parameters=segment.tiles.parameters if segment.tiles is not None and tile_factory != FLAT else {},
+            factory=factories[VECTORS],
+            parameters=parameters[VECTORS],
+            tile_parameters=parameters.get(TILE_VECTORS, {}),
             memory=sum(files[name].size for name in searched),
             files=files,
         )
@@ -124,12 +118,12 @@ class SegmentJob:
         schema = self.source.schema
         return schema.field(TILES).type.list_size // self.dim if TILES in schema.names else 0
 
-    def _add_ann(self, folder: Path, ntotal: int, vectors: str, target: str) -> str:
+    def _add_ann(self, folder: Path, ntotal: int, vectors: str) -> str:
         """Write the approximate index of a file of vectors beside it, if it should have one; returns its factory."""
         training = VectorFile(folder / vectors, ntotal, self.dim).sample(self._training_rows(ntotal))
         factory = factory_of(self.options, training, ntotal, self.settings, max_exact_rows=self.max_exact_rows)
         if factory != FLAT:
-            write_ann(folder, factory, ntotal, training, vectors, target)
+            write_ann(folder, factory, ntotal, training, vectors)
         return factory
 
     def _tuned(self, index: VectorIndex, factory: str) -> str:
@@ -176,23 +170,17 @@ def write_rows(folder: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schem
     return total
 
 
-def write_ann(
-    folder: Path,
-    factory: str,
-    ntotal: int,
-    sample: npt.NDArray[np.float32],
-    vectors: str = VECTORS,
-    target: str = ANN,
-) -> None:
+def write_ann(folder: Path, factory: str, ntotal: int, sample: npt.NDArray[np.float32], vectors: str = VECTORS) -> None:
     """Train an index on a sample of the folder's vectors, `(n, dim)`, add all in blocks, and write it beside them."""
+    target = folder / ANN_OF[vectors]
     index = ann.new_index(factory, sample.shape[1])
     ann.train(index, sample)
     ann.fill(index, VectorFile(folder / vectors, ntotal, sample.shape[1]).blocks())
     try:
-        faiss.write_index(index, str(folder / target))
+        faiss.write_index(index, str(target))
     except RuntimeError as error:  # faiss raises nothing else; the system's error is somewhere in its text
         code = next((code for code in DISK_FULL if os.strerror(code) in str(error)), errno.EIO)
-        raise OSError(code, os.strerror(code), str(folder / target)) from error
+        raise OSError(code, os.strerror(code), str(target)) from error
 
 
 def check_rows_found(segment: Segment, sample: pa.Table) -> None:

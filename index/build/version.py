@@ -22,7 +22,7 @@ from index.build.segment import RowSource, SegmentJob
 from index.build.update import change_of, touched_ids
 from index.collection import Collection
 from index.collection.annotations import Annotation
-from index.collection.current import begin_current
+from index.collection.current_file import begin_current
 from index.collection.layout import (
     INDEX,
     MANIFEST,
@@ -47,9 +47,9 @@ from index.collection.records import (
 from index.errors import EmptyCollectionError, FactoryError, LeaseError
 from index.segments.exact import MIN_TRAINING_ROWS
 from index.segments.segmented_index import SegmentedIndex
-from index.versions.current import check_version
 from index.versions.files import file_record, write_tombstones
 from index.versions.opening import open_segments
+from index.versions.servable import check_version
 
 RunJobs = Callable[[Sequence[SegmentJob]], list[SegmentRecord | None]]
 Texts = Callable[[], Vectors | None]

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from index.collection.current import read_current, replace_current
+from index.collection.current_file import read_current, replace_current
 from index.collection.layout import (
     ANNOTATIONS,
     CURRENT,

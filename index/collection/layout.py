@@ -38,6 +38,8 @@ ROWS: Final = "rows.arrow"
 ANN: Final = "ann.faiss"
 TILE_VECTORS: Final = "tiles.faiss"
 TILE_ANN: Final = "tiles-ann.faiss"
+ANN_OF: Final = {VECTORS: ANN, TILE_VECTORS: TILE_ANN}
+"""The approximate index of each file of vectors."""
 
 
 def run_path(run_id: str, *names: str) -> str:

@@ -74,9 +74,10 @@ def vectors_of(embeddings: Any) -> npt.NDArray[np.float32]:
     return np.asarray(pc.list_flatten(embeddings), np.float32).reshape(len(embeddings), -1)
 
 
-def embedding_column(vectors: npt.NDArray[np.float32], missing: npt.NDArray[np.bool_]) -> pa.Array[Any]:
+def embedding_column(vectors: npt.NDArray[np.float32], missing: npt.NDArray[np.bool_] | None = None) -> pa.Array[Any]:
     """Of `(n, dim)` vectors; null where one is missing."""
-    return pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1], mask=pa.array(missing))
+    mask = None if missing is None else pa.array(missing)
+    return pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1], mask=mask)
 
 
 def joined(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from index.collection.rows import REJECT
 from index.errors import FilterError
 from index.filters.columns import OPAQUE, Column, ColumnError, Mask, Test, compared_as, is_text, limits, listed, shown
 
@@ -58,6 +59,11 @@ class Filter:
     def mask(self, batch: pa.RecordBatch) -> Mask:
         """Which rows match, `(len(batch),)`; missing columns are null, others cast, or CollectionError names one."""
         return self._test(batch)
+
+
+def filterable(schema: pa.Schema) -> pa.Schema:
+    """The columns that filters name. Those that say why a row was rejected are null in every embedded row."""
+    return pa.schema([field for field in schema if field.name not in REJECT])
 
 
 def _check_length(expression: object) -> None:

@@ -1,15 +1,15 @@
 """Ranks an index's results: ties by id, near-duplicates folded, alike ones apart, searched as deep as this needs."""
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from index.arrays import Ids, Parts, Positions, Vectors
+from index.filters.filter import Filter
 from index.queries import MAX_K, QueryLimits, diverse_candidates
-from index.segments.searchable import S, Searchable
+from index.segments.searchable import Searchable
 
 _DECIMALS = 6  # float32 holds no more, and duplicates have to score the same
 _DEEPER = 4  # times as deep, if the results found are not enough
@@ -29,10 +29,10 @@ class Hit:
 
 
 def rank(
-    segments: Searchable[S],
+    segments: Searchable,
     queries: Vectors,
     wanted: QueryLimits,
-    eligible: Sequence[S] | None = None,
+    where: Filter | None = None,
     *,
     width: float = 1.0,
 ) -> list[list[Hit]]:
@@ -43,17 +43,16 @@ def rank(
     rows have been seen, or it is MAX_K deep.
     """
     found: list[list[Hit]] = [[] for _ in queries]
-    available = segments.count(eligible)
     # One more shows whether several have the same score as the last; and some will be folded.
     depth = (wanted.candidates + 1) * (1 if wanted.distinct is None else 2) + len(wanted.exclude)
-    deepest = min(available, max(depth, _TIES if wanted.distinct is None else MAX_K))
+    deepest = min(segments.live_count, max(depth, _TIES if wanted.distinct is None else MAX_K))
     pending = np.arange(len(queries))
     while len(pending) and deepest:
         depth = min(depth, deepest)
         open_ends = []
-        scores, positions, parts, ids = segments.search_with_ids(queries[pending], depth, eligible, width=width)
+        scores, positions, parts, ids = segments.search_with_ids(queries[pending], depth, where, width=width)
         for query, hits in zip(pending, hits_of(scores, positions, parts, ids), strict=True):
-            chosen = _choose(segments, hits, wanted, complete=depth == deepest)
+            chosen = _choose(segments, hits, wanted, complete=len(hits) < depth or depth == deepest)
             if chosen is None:
                 open_ends.append(query)
             else:
@@ -77,7 +76,7 @@ def hits_of(scores: npt.NDArray[np.float32], positions: Positions, parts: Parts,
     return [sorted(ranked, key=lambda hit: (-hit.score, hit.image_id)) for ranked in found]
 
 
-def _choose(segments: Searchable[S], hits: list[Hit], wanted: QueryLimits, *, complete: bool) -> list[Hit] | None:
+def _choose(segments: Searchable, hits: list[Hit], wanted: QueryLimits, *, complete: bool) -> list[Hit] | None:
     """The wanted ones of the best hits; None if more hits are needed to decide, and these are not `complete`."""
     if not complete:
         # Others with the same score as the last may come before it.
@@ -97,7 +96,7 @@ def _choose(segments: Searchable[S], hits: list[Hit], wanted: QueryLimits, *, co
     return good[wanted.offset : wanted.depth]
 
 
-def _folded(segments: Searchable[S], hits: list[Hit], distinct: float, count: int) -> tuple[list[Hit], bool]:
+def _folded(segments: Searchable, hits: list[Hit], distinct: float, count: int) -> tuple[list[Hit], bool]:
     """The first `count` distinct hits, with near-duplicates folded into them; and whether one more follows."""
     kept: list[Hit] = []
     before = [segments.vectors(np.empty(0, np.int64))]  # vectors of the kept hits
@@ -119,7 +118,7 @@ def _folded(segments: Searchable[S], hits: list[Hit], distinct: float, count: in
     return kept, False
 
 
-def _diverse(segments: Searchable[S], hits: list[Hit], diversity: float, count: int) -> list[Hit]:
+def _diverse(segments: Searchable, hits: list[Hit], diversity: float, count: int) -> list[Hit]:
     """The first `count` hits by maximal marginal relevance (Carbonell and Goldstein, 1998): each is the one with the
     highest score less its highest cosine with those before, weighted by 1 - `diversity` and `diversity`.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -17,19 +16,15 @@ from cachetools import LRUCache
 from index.collection import Collection
 from index.collection.records import VersionManifest
 from index.collection.rows import metadata_columns, text_array
-from index.errors import DamagedVersionError, EmptyCollectionError, QueryError
+from index.errors import EmptyCollectionError, QueryError
 from index.filters.facets import Counts, facet_columns
-from index.filters.filter import Filter
+from index.filters.filter import Filter, filterable
 from index.match import Match as Match
 from index.queries import QueryKind, QueryLimits, SearchOptions, checked_cosine, kind_of, mix, unit_vectors
-from index.search.filter_cache import FilterCache
 from index.search.ranking import Hit, hits_of, rank, rounded
 from index.segments.searchable import Searchable
 from index.segments.segmented_index import SegmentedIndex
-from index.versions.current import UNFIT_VERSION, live_version, older_versions, require_servable
 from index.versions.opening import open_segments
-
-logger = logging.getLogger(__name__)
 
 _MAX_COUNTS = 64  # of facets: at most a thousand values for each column
 
@@ -52,13 +47,13 @@ def searched_version(collection: Collection, version: str | None) -> VersionMani
 class Searcher:
     """The nearest neighbours in one index version. Safe to use from several threads."""
 
-    def __init__(self, manifest: VersionManifest, segments: Searchable[Any]) -> None:
+    def __init__(self, manifest: VersionManifest, segments: Searchable) -> None:
         self.manifest = manifest
         self.version, self.model = manifest.version, manifest.model
         self.ntotal, self.dim = manifest.ntotal, manifest.dim
         self._segments = segments
-        self._filters = FilterCache(segments)
-        self.filterable = {field.name: str(field.type) for field in self._filters.schema}
+        self._filterable = filterable(segments.schema)
+        self.filterable = {field.name: str(field.type) for field in self._filterable}
         """Columns that `filter` can name, with their Arrow types."""
         self._metadata = metadata_columns(segments.schema)
         self._boxes = (None, *manifest.model.boxes)
@@ -111,8 +106,7 @@ class Searcher:
         """
         wanted = QueryLimits.checked(k, offset, min_score, distinct, diversity, exclude)
         queries = unit_vectors(vectors, self.dim)
-        eligible = None if filter is None else self._filters.eligible(filter)
-        ranked = rank(self._segments, queries, wanted, eligible, width=self.manifest.width_of(kind))
+        ranked = rank(self._segments, queries, wanted, self._filter(filter), width=self.manifest.width_of(kind))
         matches = iter(self._matches([hit for hits in ranked for hit in hits], fields))
         return [[next(matches) for _ in hits] for hits in ranked]
 
@@ -123,8 +117,8 @@ class Searcher:
         million rows are looked at, and what was found is kept. FilterError for a filter.
         """
         wanted = filter or {}
-        everything = self._count(facet_columns(self._filters.schema), {})
-        shared = everything.shared(self._filters.schema)
+        everything = self._count(facet_columns(self._filterable), {})
+        shared = everything.shared(self._filterable)
         own = [name for name in shared if name in wanted]
         others = [name for name in shared if name not in wanted]
         parts = [self._count([name], {key: wanted[key] for key in wanted if key != name}) for name in own]
@@ -132,11 +126,12 @@ class Searcher:
         return Counts(rows=everything.rows, values={name: found[name] for name in shared if name in found})
 
     def _count(self, columns: Sequence[str], where: Mapping[str, Any]) -> Counts:
-        key = f"{columns} {Filter.parse(where, self._filters.schema).key}"
+        wanted = self._filter(where or None)
+        key = f"{columns} {wanted.key if wanted else ''}"
         with self._lock:
             found = self._counts.get(key)
         if found is None:  # outside the lock: two threads with the same filter compute the same result
-            found = self._segments.count_values(columns, self._filters.eligible(where) if where else None)
+            found = self._segments.count_values(columns, wanted)
             with self._lock:
                 self._counts[key] = found
         return found
@@ -166,7 +161,7 @@ class Searcher:
         QueryError when there are more than `limit` (it gives their number), or when other processes hold the segments.
         """
         bar, segments = checked_cosine("min_score", min_score), self.segments
-        eligible = None if filter is None else self._filters.eligible(filter)
+        eligible = segments.eligible(self._filter(filter))
         found, count = [], 0
         # Scores that round up to the bar have to be found too.
         for scores, positions in segments.within(self._unit(vector), bar - 1e-6, eligible):
@@ -200,6 +195,9 @@ class Searcher:
         scores = self.manifest.scores
         random = scores.random.get(kind) if kind else None
         return round(100 * float(np.interp(score, random, scores.levels)), 3) if random else None
+
+    def _filter(self, where: Mapping[str, Any] | None) -> Filter | None:
+        return None if where is None else Filter.parse(where, self._filterable)
 
     def _unit(self, vector: npt.ArrayLike) -> npt.NDArray[np.float32]:
         unit: npt.NDArray[np.float32] = unit_vectors(np.asarray(vector)[np.newaxis], self.dim)[0]
@@ -236,24 +234,3 @@ def example_kind(examples: Sequence[tuple[str | npt.ArrayLike, float]]) -> Query
 
 OpenVersion = Callable[[Collection, str | None], Searcher]
 """A function like `Searcher.open`."""
-
-
-def open_last_good(collection: Collection, open_version: OpenVersion = Searcher.open) -> Searcher:
-    """The live version; if that or CURRENT is damaged, the newest good one before it, with a warning.
-
-    DamagedVersionError of the live version when none is good; EmptyCollectionError when there is no version.
-    """
-    try:
-        return open_version(collection, None)
-    except DamagedVersionError as error:
-        damage = error
-    for name in older_versions(collection, live_version(collection).name):
-        try:
-            require_servable(collection, name, verify=False)  # opening it verifies every byte
-            searcher = open_version(collection, name)
-        except UNFIT_VERSION as error:
-            logger.warning("%s", error)
-            continue
-        logger.warning("%s. Serving index version %s, the last good one", damage, name)
-        return searcher
-    raise damage

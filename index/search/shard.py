@@ -20,9 +20,8 @@ from index.collection.row_files import map_in_threads
 from index.collection.rows import EMBEDDING, embedding_type
 from index.errors import DamagedVersionError
 from index.filters.facets import Counts
-from index.search.filter_cache import FilterCache
+from index.filters.filter import Filter, filterable
 from index.segments.mapped_rows import with_columns
-from index.segments.searchable import Eligible
 from index.segments.segmented_index import SegmentedIndex, union_schema
 from index.versions.opening import open_segments
 
@@ -80,7 +79,7 @@ class Shard:
     def __init__(self, segments: SegmentedIndex) -> None:
         self._segments = segments
         self.vectors, self.ids, self.rows = segments.vectors, segments.ids, segments.rows
-        self._filters = FilterCache(segments)
+        self._filterable = filterable(segments.schema)
 
     @classmethod
     def open(cls, collection: Collection, manifest: VersionManifest, held: ShardSegments) -> Shard:
@@ -90,18 +89,14 @@ class Shard:
         with tempfile.TemporaryDirectory(prefix="likeness-") as cache:
             return cls(SegmentedIndex(open_segments(collection, own, Path(cache)).parts, schema))
 
-    def count(self, where: str) -> int:
-        """How many live rows pass a filter."""
-        return self._segments.count(self._eligible(where))
-
     def count_values(self, columns: Sequence[str], where: str | None) -> Counts:
-        return self._segments.count_values(columns, self._eligible(where))
+        return self._segments.count_values(columns, self._filter(where))
 
     def search(self, queries: Vectors, k: int, where: str | None, width: float) -> tuple[Scores, Positions, Parts, Ids]:
-        return self._segments.search_with_ids(queries, k, self._eligible(where), width=width)
+        return self._segments.search_with_ids(queries, k, self._filter(where), width=width)
 
     def positions(self, ids: Sequence[str]) -> Positions:
         return self._segments.positions(pa.array(ids, pa.string()))
 
-    def _eligible(self, where: str | None) -> Sequence[Eligible] | None:
-        return None if where is None else self._filters.eligible(json.loads(where))
+    def _filter(self, where: str | None) -> Filter | None:
+        return None if where is None else Filter.parse(json.loads(where), self._filterable)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,18 +19,6 @@ Call: TypeAlias = tuple[str, tuple[Any, ...]]
 
 Ask: TypeAlias = Callable[[Mapping[int, Call]], Mapping[int, Any]]
 """Calls shards by their numbers, in parallel. Shards that do not answer are missing from the result."""
-
-
-@dataclass(frozen=True)
-class ShardSelection:
-    """How many rows of a shard pass a filter."""
-
-    where: str
-    count: int
-
-    @property
-    def nbytes(self) -> int:
-        return 64
 
 
 class ShardedIndex:
@@ -52,24 +39,14 @@ class ShardedIndex:
     def live_count(self) -> int:
         return sum(part.live for part in self._held.values())
 
-    def count(self, eligible: Sequence[ShardSelection] | None) -> int:
-        """How many rows a search may return. None: all live rows."""
-        return self.live_count if eligible is None else sum(each.count for each in eligible)
-
-    def eligible(self, wanted: Filter) -> list[ShardSelection]:
-        """How many live rows pass a filter, for each shard."""
-        return [ShardSelection(wanted.key, count) for count in self._all("count", wanted.key)]
-
-    def count_values(self, columns: Sequence[str], eligible: Sequence[ShardSelection] | None = None) -> Counts:
+    def count_values(self, columns: Sequence[str], where: Filter | None = None) -> Counts:
         """The values of these columns, and how many rows have each."""
-        where = eligible[0].where if eligible else None
-        return Counts.total(self._all("count_values", list(columns), where), columns)
+        return Counts.total(self._all("count_values", list(columns), where and where.key), columns)
 
     def search_with_ids(
-        self, queries: Vectors, k: int, eligible: Sequence[ShardSelection] | None = None, *, width: float = 1.0
+        self, queries: Vectors, k: int, where: Filter | None = None, *, width: float = 1.0
     ) -> tuple[Scores, Positions, Parts, Ids]:
-        where = eligible[0].where if eligible else None  # every shard finds out which of its rows pass
-        found = zip(self._all("search", queries, k, where, width), self._starts, strict=True)
+        found = zip(self._all("search", queries, k, where and where.key, width), self._starts, strict=True)
         scores, positions, parts, ids = merged(
             [(scores, shifted(rows, start), *more) for (scores, rows, *more), start in found], k
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import faiss
 import numpy as np
@@ -16,30 +16,19 @@ from index.filters.facets import Counts
 from index.filters.filter import Filter
 
 
-class Selection(Protocol):
-    """Rows that pass a filter: their number, and the bytes that caching them takes."""
+class Searchable(Protocol):
+    """The segments of a version as one: `SegmentedIndex`, or `ShardedIndex` in other processes. Thread-safe.
 
-    @property
-    def count(self) -> int: ...
-    @property
-    def nbytes(self) -> int: ...
-
-
-S = TypeVar("S", bound=Selection)
-
-
-class Searchable(Protocol[S]):
-    """The segments of a version as one: `SegmentedIndex`, or `ShardedIndex` in other processes. Thread-safe."""
+    Of rows that are counted or searched, those count that pass the filter `where`.
+    """
 
     @property
     def schema(self) -> pa.Schema: ...
     @property
     def live_count(self) -> int: ...
-    def count(self, eligible: Sequence[S] | None) -> int: ...
-    def eligible(self, wanted: Filter) -> Sequence[S]: ...
-    def count_values(self, columns: Sequence[str], eligible: Sequence[S] | None = None) -> Counts: ...
+    def count_values(self, columns: Sequence[str], where: Filter | None = None) -> Counts: ...
     def search_with_ids(
-        self, queries: Vectors, k: int, eligible: Sequence[S] | None = None, *, width: float = 1.0
+        self, queries: Vectors, k: int, where: Filter | None = None, *, width: float = 1.0
     ) -> tuple[Scores, Positions, Parts, Ids]: ...
     def positions(self, ids: pa.Array[Any]) -> Positions: ...
     def vectors(self, positions: Positions) -> Vectors: ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from index.arrays import Ids, Parts, Positions, Scores, Vectors, best_of_each
-from index.collection.layout import ANN, ROWS, TILE_ANN, TILE_VECTORS, VECTORS, segment_path
-from index.collection.rows import EMBEDDING, TILES, embedding_type
+from index.collection.layout import ANN_OF, ROWS, TILE_VECTORS, VECTORS, segment_path
+from index.collection.rows import EMBEDDING, TILES, embedding_column, embedding_type
 from index.errors import DamagedVersionError
 from index.segments.mapped_rows import MappedRows
 from index.segments.searchable import Eligible
@@ -22,8 +22,8 @@ from index.segments.vector_index import VectorIndex
 class Segment(VectorIndex):
     """A segment that is open: the vectors of whole pictures, their rows, and the vectors of their tiles if it has any.
 
-    Its rows have the further `columns` of a file. DamagedVersionError when the numbers of vectors and of rows differ;
-    faiss and Arrow raise their own errors.
+    Tiles and approximate indexes are used if their files are among `files`. Its rows have the further `columns` of a
+    file. DamagedVersionError when the numbers of vectors and of rows differ; faiss and Arrow raise their own errors.
     """
 
     def __init__(
@@ -34,20 +34,24 @@ class Segment(VectorIndex):
         tile_parameters: Mapping[str, float] | None = None,
         tombstones: Positions | None = None,
         max_exact_rows: int = 0,
-        approximate: bool = False,
-        tiles: bool = False,
-        tiles_approximate: bool = False,
+        files: Collection[str] = (),
         columns: Path | None = None,
     ) -> None:
         self.folder = folder
         self.tiles: VectorIndex | None = None
-        found_by = folder / ANN if approximate else None
-        super().__init__(folder / VECTORS, found_by=found_by, parameters=parameters, max_exact_rows=max_exact_rows)
+        found_by = {vectors: folder / index if index in files else None for vectors, index in ANN_OF.items()}
+        super().__init__(
+            folder / VECTORS, found_by=found_by[VECTORS], parameters=parameters, max_exact_rows=max_exact_rows
+        )
         self._rows = MappedRows(folder / ROWS, columns)
         self.batches = self._rows.batches
-        if tiles:
-            found_by, path = folder / TILE_ANN if tiles_approximate else None, folder / TILE_VECTORS
-            self.tiles = VectorIndex(path, found_by=found_by, parameters=tile_parameters, max_exact_rows=max_exact_rows)
+        if TILE_VECTORS in files:
+            self.tiles = VectorIndex(
+                folder / TILE_VECTORS,
+                found_by=found_by[TILE_VECTORS],
+                parameters=tile_parameters,
+                max_exact_rows=max_exact_rows,
+            )
         self.tiles_per_row = self.tiles.ntotal // self.ntotal if self.tiles is not None else 0
         if self.ntotal != len(self._rows) or (
             self.tiles is not None and self.tiles.ntotal != self.ntotal * self.tiles_per_row
@@ -91,10 +95,12 @@ class Segment(VectorIndex):
         for batch, start in zip(self.batches, self._rows.starts, strict=False):
             positions = np.flatnonzero(self._live_mask[start : start + len(batch)]) + start
             if len(positions):
-                rows = batch.take(pa.array(positions - start)).append_column(EMBEDDING, _lists(self.vectors(positions)))
+                rows = batch.take(pa.array(positions - start)).append_column(
+                    EMBEDDING, embedding_column(self.vectors(positions))
+                )
                 if self.tiles is not None:
                     tiles = self.tiles.vectors(self._tiles_of(positions)).reshape(len(positions), -1)
-                    rows = rows.append_column(TILES, _lists(tiles))
+                    rows = rows.append_column(TILES, embedding_column(tiles))
                 yield rows
 
     def rows(self, positions: Positions, columns: list[str] | None = None) -> list[dict[str, Any]]:
@@ -110,7 +116,3 @@ class Segment(VectorIndex):
     def _tiles_of(self, positions: Positions) -> Positions:
         """Where the tiles of these rows are, row by row."""
         return (positions[:, np.newaxis] * self.tiles_per_row + np.arange(self.tiles_per_row)).ravel()
-
-
-def _lists(vectors: Vectors) -> pa.Array[Any]:
-    return pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1])

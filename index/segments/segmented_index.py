@@ -15,6 +15,7 @@ from index.collection.rows import EMBEDDING, TILES, unify
 from index.filters.columns import Column, Mask
 from index.filters.facets import Counts, count_values, every_nth
 from index.filters.filter import Filter
+from index.segments.filter_cache import FilterCache
 from index.segments.searchable import Eligible
 from index.segments.segment import Segment
 
@@ -28,18 +29,19 @@ class SegmentedIndex:
         self.ntotal = int(self._starts[-1])  # with the rows that have tombstones
         self.schema = schema if schema is not None else union_schema([segment.schema for segment in segments])
         self._recast = [_recast(segment.schema, self.schema) for segment in segments]
+        self._passing = FilterCache()
 
     @property
     def live_count(self) -> int:
         return sum(segment.live_count for segment in self.parts)
 
-    def count(self, eligible: Sequence[Eligible] | None) -> int:
-        """How many rows a search may return. None: all live rows."""
-        return sum(each.count for each in eligible) if eligible else self.live_count
+    def eligible(self, where: Filter | None) -> list[Eligible] | None:
+        """The live rows that pass a filter, for each segment; None: all of them."""
+        return None if where is None else self._passing.eligible(where, self.find)
 
-    def eligible(self, wanted: Filter) -> list[Eligible]:
-        """The live rows that pass a filter, for each segment."""
-        masks = [[np.zeros(0, bool), *map(wanted.mask, segment.batches)] for segment in self.parts]
+    def find(self, where: Filter) -> list[Eligible]:
+        """What `eligible` keeps for the next time."""
+        masks = [[np.zeros(0, bool), *map(where.mask, segment.batches)] for segment in self.parts]
         return [segment.eligible(np.concatenate(mask)) for segment, mask in zip(self.parts, masks, strict=True)]
 
     def eligible_at(self, positions: Positions) -> list[Eligible]:
@@ -49,9 +51,9 @@ class SegmentedIndex:
         masks = np.split(mask, self._starts[1:-1])
         return [segment.eligible(part) for segment, part in zip(self.parts, masks, strict=True)]
 
-    def count_values(self, columns: Sequence[str], eligible: Sequence[Eligible] | None = None) -> Counts:
+    def count_values(self, columns: Sequence[str], where: Filter | None = None) -> Counts:
         """The values of these columns, and how many rows have each: in a sample of the rows if there are many."""
-        allowed: Sequence[Eligible | None] = eligible or [segment.live for segment in self.parts]
+        allowed: Sequence[Eligible | None] = self.eligible(where) or [segment.live for segment in self.parts]
         sample = islice(self._masked(allowed), 0, None, every_nth(self.ntotal))
         return count_values(sample, [Column.of(self.schema.field(name)) for name in columns])
 
@@ -89,10 +91,10 @@ class SegmentedIndex:
         return scores, positions, parts
 
     def search_with_ids(
-        self, queries: Vectors, k: int, eligible: Sequence[Eligible] | None = None, *, width: float = 1.0
+        self, queries: Vectors, k: int, where: Filter | None = None, *, width: float = 1.0
     ) -> tuple[Scores, Positions, Parts, Ids]:
-        """Like `search_parts`, with the ids, `(n, k)` strings; None if there are fewer."""
-        scores, positions, parts = self.search_parts(queries, k, eligible, width=width)
+        """Like `search_parts` among the rows that pass, with the ids, `(n, k)` strings; None if there are fewer."""
+        scores, positions, parts = self.search_parts(queries, k, self.eligible(where), width=width)
         ids, there = np.full(positions.shape, None, object), positions >= 0
         ids[there] = self.ids(positions[there])
         return scores, positions, parts, ids

@@ -7,16 +7,16 @@ import pyarrow as pa
 
 from index.arrays import Positions
 from index.collection import Collection
-from index.collection.layout import ANN, TILE_ANN, TILE_VECTORS, columns_path, segment_path
+from index.collection.layout import columns_path, segment_path
 from index.collection.records import SegmentRecord, VersionManifest
 from index.errors import CollectionError, DamagedVersionError
 from index.segments.exact import max_exact_rows
 from index.segments.segment import Segment
 from index.segments.segmented_index import SegmentedIndex
 from index.storage import Storage
-from index.versions.current import check_version
 from index.versions.file_cache import FileCache, too_small
 from index.versions.files import read_tombstones, version_files
+from index.versions.servable import check_version
 
 _TRIES = 3
 _DOWNLOADS = 8  # at once: a single one does not use a connection's bandwidth, and each holds a few megabytes
@@ -83,10 +83,7 @@ def _open_segment(storage: Storage, manifest: VersionManifest, record: SegmentRe
             tombstones=tombstones,
             max_exact_rows=max_exact_rows(manifest.settings, manifest.dim),
             columns=Path(storage.absolute(columns_path(manifest.version, record.name))) if record.columns else None,
-            # A file that the manifest does not list is not verified.
-            approximate=ANN in record.files,
-            tiles=TILE_VECTORS in record.files,
-            tiles_approximate=TILE_ANN in record.files,
+            files=record.files,  # one that the manifest does not list is not verified
         )
     except (RuntimeError, OSError, pa.ArrowException) as error:  # altered, if only sizes were checked
         problem = f"index version {manifest.version} is damaged: {path} cannot be read"

@@ -7,7 +7,7 @@ from index.collection import Collection
 from index.collection.layout import ROLLED_BACK, version_path
 from index.collection.records import VersionManifest
 from index.errors import DamagedVersionError, EmptyCollectionError
-from index.versions.current import (
+from index.versions.servable import (
     UNFIT_VERSION,
     check_version,
     live_version,

@@ -10,7 +10,7 @@ from index.collection import Collection, layout, writing
 from index.collection.layout import SEGMENTS, SUPERSEDED, run_path, segment_path, version_path
 from index.collection.records import VersionManifest
 from index.errors import CollectionError, DamagedVersionError
-from index.versions.current import UNFIT_VERSION, require_servable
+from index.versions.servable import UNFIT_VERSION, require_servable
 
 ABANDONED = timedelta(days=1)
 """Once nothing of an unfinished build has changed for so long, its files count as remains.

@@ -24,7 +24,7 @@ from index.collection.records import ModelRecord, RunManifest
 from index.collection.row_files import map_in_threads, read_schema
 from index.collection.rows import EMBEDDING, FIXED, STATE, TILES, newest, vectors_of
 from index.errors import RolledBackError
-from index.versions.current import collection_model, live_manifest
+from index.versions.servable import collection_model, live_manifest
 from jobs.annotation.predictor import EMBEDDED_HASH, Recipe, annotated_rows, require_one_type
 from jobs.annotation.recipes import recipe_of
 from jobs.embedding.commit import WrittenRun, commit

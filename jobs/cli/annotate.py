@@ -144,7 +144,7 @@ def _facts(collection: "Collection") -> list[dict[str, Any]]:
     import pyarrow.compute as pc
 
     from index.collection.annotations import list_annotations, same_content
-    from index.versions.current import collection_model, live_manifest
+    from index.versions.servable import collection_model, live_manifest
     from jobs.planning.rejects import count_reasons
 
     annotations = list_annotations(collection)

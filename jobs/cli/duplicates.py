@@ -78,13 +78,14 @@ def parse_kinds(text: str | None) -> "Sequence[Kind]":
 
 
 def _plan(collection: str, kinds: "Sequence[Kind]", min_score: float, max_difference: float) -> "DuplicatePlan":
-    from index.search.searcher import open_last_good
+    from index.search import Searcher
+    from index.versions.servable import open_last_good
     from jobs.duplicates.find import Finder
     from jobs.duplicates.signatures import SignatureReader
 
     with errors.status("opening the index") as status, closing(SignatureReader()) as reader:
         return Finder(
-            searcher=open_last_good(open_collection(collection)),
+            searcher=open_last_good(open_collection(collection), Searcher.open),
             read=reader.read,
             kinds=kinds,
             min_score=min_score,

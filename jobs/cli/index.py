@@ -125,7 +125,7 @@ def build_and_show(
     from index.build.build_index import build_index
     from index.collection import writing
     from index.collection.records import IndexSettings
-    from index.versions.current import standing_manifest
+    from index.versions.servable import standing_manifest
     from jobs.cli.tables.collection import choice_table
     from jobs.cli.tables.index import quality_table
     from jobs.embedding.model_source import load_recorded

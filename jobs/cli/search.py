@@ -121,18 +121,19 @@ def evaluate(
     from index.analysis.evaluation import LabelledImages, labels_of, sample_queries
     from index.analysis.evaluation import evaluate as figures_of
     from index.analysis.neighbourhoods import label_votes, neighbourhoods
-    from index.search.searcher import Searcher, open_last_good
+    from index.search import Searcher
+    from index.versions.servable import open_last_good
     from jobs.cli.tables.index import evaluation_tables
 
     opened = open_collection(collection)
     with console.status("comparing neighbours with labels"):
-        searchers = [open_last_good(opened)]
+        searchers = [open_last_good(opened, Searcher.open)]
         if against is not None and against.isdecimal():
             if (version := against.zfill(6)) not in opened.versions():
                 raise UsageError(f"--against is {against}: no such index version; `likeness versions` lists them")
             searchers.append(Searcher.open(opened, version))
         elif against is not None:
-            searchers.append(open_last_good(open_collection(against)))
+            searchers.append(open_last_good(open_collection(against), Searcher.open))
         sides = [LabelledImages.of(searcher, by) for searcher in searchers]
         queries = sample_queries(sides, sample)
         found = [figures_of(side, queries) for side in sides]

@@ -18,7 +18,7 @@ from index.collection.rows import EMBEDDING, STATE, TEXT, embedding_column
 from index.errors import NotACollectionError
 from index.storage.bucket import without_secrets
 from index.storage.storage import Storage, canonical_address
-from index.versions.current import collection_model
+from index.versions.servable import collection_model
 from jobs.embedding.commit import WrittenRun, commit
 from jobs.embedding.model_source import model_record
 from jobs.embedding.report import EmbedReport

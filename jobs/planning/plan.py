@@ -20,7 +20,7 @@ from index.collection.row_files import map_in_threads
 from index.collection.rows import STATE, TEXT, newest
 from index.errors import DamagedRunError
 from index.storage.picture_reader import PictureReader
-from index.versions.current import standing_manifest
+from index.versions.servable import standing_manifest
 from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter
 from jobs.sources.listing import Column, refused_mask
 

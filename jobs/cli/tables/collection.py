@@ -10,8 +10,8 @@ from index.collection import Collection
 from index.collection.records import Option, RunManifest
 from index.collection.rows import FILTERED
 from index.match import Match
-from index.versions.current import collection_model, live_version
 from index.versions.files import first_damage, version_files
+from index.versions.servable import collection_model, live_version
 from jobs.cli.tables.text_table import TextTable, human_size
 
 

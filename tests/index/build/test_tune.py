@@ -9,6 +9,7 @@ import pytest
 
 from index.build.segment import write_ann, write_rows
 from index.build.tune import tune
+from index.collection.layout import ANN
 from index.segments.segment import Segment
 from tests.support.collections.hand_made import rows, unit_vectors
 
@@ -20,7 +21,7 @@ def segment_of(folder: Path, factory: str, vectors: npt.NDArray[np.float32]) -> 
     write_rows(folder, table.to_batches(), table.schema)
     if factory != "Flat":
         write_ann(folder, factory, len(vectors), vectors)
-    return Segment(folder, approximate=factory != "Flat")
+    return Segment(folder, files=() if factory == "Flat" else (ANN,))
 
 
 def recall_at_10(segment: Segment, vectors: npt.NDArray[np.float32]) -> float:

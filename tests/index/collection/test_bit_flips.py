@@ -25,9 +25,9 @@ from index.collection.live_rows import LiveRows
 from index.collection.records import IndexSettings
 from index.errors import CollectionError, RolledBackError
 from index.search import Searcher
-from index.search.searcher import open_last_good
 from index.versions.promotion import list_versions, rollback
 from index.versions.prune import prune
+from index.versions.servable import open_last_good
 from jobs.cli.tables.collection import collection_facts, facts_table
 from jobs.embedding.report import Report
 from jobs.planning.plan import written_files
@@ -177,7 +177,7 @@ def check(untouched: Untouched, number: int, caplog: pytest.LogCaptureFixture, d
     for run in last_entries(collection, 10):
         read_output(collection.storage, run.id)
     caplog.clear()
-    if searcher := unless_refused(path, partial(open_last_good, collection)):
+    if searcher := unless_refused(path, partial(open_last_good, collection, Searcher.open)):
         assert searcher.version == LIVE or path in caplog.text
         assert answers(searcher) == untouched.answers[searcher.version]
     read = unless_refused(path, partial(row_values, collection))

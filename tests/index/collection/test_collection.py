@@ -17,7 +17,7 @@ from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord
 from index.collection.rows import FIXED, metadata_columns, row_schema
 from index.errors import CollectionError, DamagedRunError, ModelMismatchError, NotACollectionError
-from index.versions.current import collection_model
+from index.versions.servable import collection_model
 from tests.support.collections.hand_made import DIM, MODEL, add_run, rows, unit_vectors
 from tests.support.processes import python
 

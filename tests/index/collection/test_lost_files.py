@@ -17,9 +17,9 @@ from index.collection import Collection, records
 from index.collection.records import IndexSettings
 from index.errors import DamagedRunError, DamagedVersionError, EmptyCollectionError, RecallTooLowError, RolledBackError
 from index.search import Searcher
-from index.search.searcher import open_last_good
 from index.versions.promotion import promote, rollback
 from index.versions.prune import prune
+from index.versions.servable import open_last_good
 from jobs.cli.app import app
 from jobs.sources.listing import LISTING
 from tests.support.collections.hand_made import MODEL, add_run, add_version, rows, unit_vectors
@@ -53,7 +53,7 @@ def test_mend_06_without_current_the_newest_good_version_is_served_and_index_rep
     with pytest.raises(DamagedVersionError, match=rf"CURRENT is {how}.*000001, 000002, 000003; `likeness index` makes"):
         Searcher.open(collection)
     with caplog.at_level(logging.WARNING):
-        assert open_last_good(collection).version == "000003"
+        assert open_last_good(collection, Searcher.open).version == "000003"
     assert f"CURRENT is {how}" in caplog.text
     for refused in (rollback, prune):
         with pytest.raises(DamagedVersionError, match=f"CURRENT is {how}"):
@@ -90,7 +90,7 @@ def test_a_version_of_another_release_names_the_way_out_and_that_works(collectio
 def test_mend_06_current_is_repaired_with_the_version_that_somebody_went_back_to(collection: Collection) -> None:
     rollback(collection)
     spoil(collection, "missing")
-    assert open_last_good(collection).version == "000002"
+    assert open_last_good(collection, Searcher.open).version == "000002"
     with pytest.raises(RolledBackError, match="000003 has these images"):
         build_index(collection)
     assert collection.current() == "000002"
@@ -111,7 +111,7 @@ def test_mend_06_a_version_that_never_went_live_is_not_taken_for_a_lost_one(tmp_
     build_index(collection, promote=False)
     assert (collection.versions(), collection.current()) == (["000001"], None)
     with pytest.raises(EmptyCollectionError, match="has no index to search"):
-        open_last_good(collection)
+        open_last_good(collection, Searcher.open)
     assert build_index(collection).version == collection.current() == "000001"
 
 

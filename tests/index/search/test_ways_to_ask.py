@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 from index.collection import Collection
 from index.collection.records import ModelRecord, ScoreDistribution
 from index.errors import QueryError
+from index.filters.filter import Filter
 from index.queries import MAX_K, mix
-from index.search.filter_cache import FilterCache
 from index.search.searcher import Match, Searcher
+from index.segments.filter_cache import FilterCache
+from index.segments.searchable import Eligible
 from tests.support.collections.hand_made import add_version, rows, searcher_of, unit_vectors
 
 WIDTH = 16
@@ -346,14 +348,16 @@ def test_a_score_against_those_of_random_pairs(searcher: Searcher) -> None:
 
 
 def test_filters_are_kept_until_others_were_used_since(searcher: Searcher) -> None:
-    cache = FilterCache(searcher.segments, max_bytes=1_300)  # room for two
-    cat, dog = cache.eligible({"label": "cat"}), cache.eligible({"label": "dog"})
-    assert cache.eligible({"label": "cat"}) is cat
-    cache.eligible({"label": "owl"})
-    assert cache.eligible({"label": "cat"}) is cat
-    assert cache.eligible({"label": "dog"}) is not dog
-    nothing = FilterCache(searcher.segments, max_bytes=0)
-    assert nothing.eligible({"label": "cat"})[0].count == cat[0].count
+    def passing(cache: FilterCache, label: str) -> list[Eligible]:
+        return cache.eligible(Filter.parse({"label": label}, searcher.segments.schema), searcher.segments.find)
+
+    cache = FilterCache(max_bytes=1_300)  # room for two
+    cat, dog = passing(cache, "cat"), passing(cache, "dog")
+    assert passing(cache, "cat") is cat
+    passing(cache, "owl")
+    assert passing(cache, "cat") is cat
+    assert passing(cache, "dog") is not dog
+    assert passing(FilterCache(max_bytes=0), "cat")[0].count == cat[0].count
 
 
 def test_threads_filter_and_fold_at_once(searcher: Searcher) -> None:

@@ -77,8 +77,8 @@ def build(folder: Path, vectors: npt.NDArray[np.float32], settings: IndexSetting
 
 
 def open_segment(folder: Path, record: SegmentRecord, **options: Any) -> Segment:
-    home, approximate = folder / "index/segments" / record.name, ANN in record.files
-    return Segment(home, parameters=record.parameters, approximate=approximate, **options)
+    home = folder / "index/segments" / record.name
+    return Segment(home, parameters=record.parameters, files=record.files, **options)
 
 
 def brute_force(

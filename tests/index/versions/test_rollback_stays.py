@@ -10,8 +10,8 @@ from index.collection import Collection
 from index.collection.annotations import annotation_log
 from index.collection.records import IndexSettings, ModelRecord
 from index.errors import RolledBackError
-from index.versions.current import collection_model
 from index.versions.promotion import list_versions, promote, rollback
+from index.versions.servable import collection_model
 from jobs.cli.app import app
 from tests.support.collections.hand_made import MODEL, add_run, add_version, rows, unit_vectors
 

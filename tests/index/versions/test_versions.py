@@ -15,11 +15,10 @@ from index.collection import Collection, writing
 from index.collection.records import Current, KindRecord, VersionManifest
 from index.errors import CollectionError, DamagedVersionError, EmptyCollectionError, LeaseHeldError, OvertakenError
 from index.search import Searcher
-from index.search.searcher import open_last_good
 from index.storage import Storage
-from index.versions.current import require_servable
 from index.versions.promotion import list_versions, promote, rollback
 from index.versions.prune import ABANDONED, prune
+from index.versions.servable import open_last_good, require_servable
 from tests.support.collections.hand_made import add_run, add_version, rows, unit_vectors
 
 IDS = [f"{number:03d}" for number in range(50)]
@@ -190,7 +189,7 @@ def test_the_newest_good_version_before_it_is_served(collection: Collection, cap
     file_of(collection, "000004/queries.arrow").unlink()
     below_target(collection, "000003")
     with caplog.at_level(logging.WARNING):
-        assert open_last_good(collection).version == "000002"  # and not 5, which somebody left for 4
+        assert open_last_good(collection, Searcher.open).version == "000002"  # and not 5, which somebody left for 4
     assert "recall@10 0.5, expected" in caplog.text
     assert "index/000004/queries.arrow is missing" in caplog.records[-1].message
     assert "Serving index version 000002, the last good one" in caplog.records[-1].message
@@ -201,9 +200,9 @@ def test_the_newest_good_version_before_it_is_served(collection: Collection, cap
 def test_when_no_version_is_good_the_live_one_is_told_of(collection: Collection, tmp_path: Path) -> None:
     file_of(collection, "segments/000001-00/vectors.faiss").unlink()
     with pytest.raises(DamagedVersionError, match=r"index version 000005 is damaged: .*000001-00/vectors\.faiss"):
-        open_last_good(collection)
+        open_last_good(collection, Searcher.open)
     with pytest.raises(EmptyCollectionError, match="embed images first with `likeness embed`"):
-        open_last_good(Collection.create_or_open(str(tmp_path / "new")))
+        open_last_good(Collection.create_or_open(str(tmp_path / "new")), Searcher.open)
 
 
 # Prune

@@ -1,16 +1,21 @@
-"""Which version is live, which are good enough to be, and which model the collection has. Opens no version."""
+"""Which version is live, which are good enough to be, which is served if the live one is damaged, and which model the
+collection has.
+"""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TypeVar
 
 from index.collection import Collection
 from index.collection.layout import ROLLED_BACK, version_path
 from index.collection.records import ModelRecord, RunManifest, VersionManifest
 from index.errors import DamagedVersionError, RecallTooLowError, RolledBackError
 from index.versions.files import first_damage, version_files
+
+T = TypeVar("T")
 
 UNFIT_VERSION = (DamagedVersionError, RecallTooLowError, RolledBackError)
 """Errors that say why a version is not good enough to go back to."""
@@ -57,6 +62,27 @@ def newest_good(collection: Collection, before: str | None) -> VersionManifest |
         with suppress(*UNFIT_VERSION):
             return require_servable(collection, name, verify=False)
     return None
+
+
+def open_last_good(collection: Collection, open_version: Callable[[Collection, str | None], T]) -> T:
+    """The live version, opened; if that or CURRENT is damaged, the newest good one before it, with a warning.
+
+    DamagedVersionError of the live version when none is good; what `open_version` raises when there is no version.
+    """
+    try:
+        return open_version(collection, None)
+    except DamagedVersionError as error:
+        damage = error
+    for name in older_versions(collection, live_version(collection).name):
+        try:
+            require_servable(collection, name, verify=False)  # opening it verifies every byte
+            opened = open_version(collection, name)
+        except UNFIT_VERSION as error:
+            logger.warning("%s", error)
+            continue
+        logger.warning("%s. Serving index version %s, the last good one", damage, name)
+        return opened
+    raise damage
 
 
 def collection_model(collection: Collection, runs: Sequence[RunManifest]) -> ModelRecord | None:
