@@ -62,13 +62,13 @@ class Client:
     def __init__(self, url: str) -> None:
         self._connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=_TIMEOUT_S)
 
-    def ask(self, name: str, form: tuple[bytes, str]) -> Asked:
+    def ask(self, name: str, form: tuple[bytes, str], path: str = "/search") -> Asked:
         """Search by a picture, which is in a body of a media type."""
         body, media_type = form
         status, retry_after = _LOST, ""
         at = time.monotonic()
         try:
-            self._connection.request("POST", "/search", body, {"Content-Type": media_type})
+            self._connection.request("POST", path, body, {"Content-Type": media_type})
             response = self._connection.getresponse()
             answer = response.read()
             status, retry_after = response.status, response.getheader("Retry-After", "")
@@ -103,11 +103,12 @@ def crowd(
     seconds: float = math.inf,
     answers: int = 0,
     over: threading.Event | None = None,
+    paths: Sequence[str] = ("/search",),
 ) -> list[Asked]:
     """What `clients` asked who each wait for the answer to their last search before the next, as it was answered.
 
-    They go through the files of the folder `pictures`. It is over for all when one of them has an answer after
-    `seconds` and there are `answers` in all, or when `over` is set.
+    They go through the files of the folder `pictures`, and through `paths`. It is over for all when one of
+    them has an answer after `seconds` and there are `answers` in all, or when `over` is set.
     """
     files, numbers, ended = _read(pictures), count(), over or threading.Event()
     deadline = time.monotonic() + seconds
@@ -116,7 +117,8 @@ def crowd(
     def one() -> None:
         with closing(Client(url)) as client:
             while not ended.is_set():
-                last = client.ask(*files[next(numbers) % len(files)])
+                number = next(numbers)
+                last = client.ask(*files[number % len(files)], paths[number % len(paths)])
                 asked.append(last)
                 if last.ended >= deadline and len(asked) >= answers:
                     ended.set()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import mean, median
 
 import numpy as np
 
-from benchmarks.common.load import Asked
+from benchmarks.common.load import Asked, crowd
 from benchmarks.common.report import Report
 
 ALONE = "bare loop"
@@ -21,11 +23,15 @@ BY_ID = ", by id"
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """What came of one round: seconds of each answer, answers per second, the CPU time that a query cost the server."""
+    """What came of one round: seconds of each answer, answers per second.
+
+    `cpu_ms` is the CPU time that a query cost the server; `asking` is the share of one core that the clients took.
+    """
 
     latencies: list[float]
     queries_per_second: float
     cpu_ms: float
+    asking: float = 0.0
 
 
 Loads = dict[tuple[str, int], list[Load]]
@@ -33,7 +39,7 @@ Loads = dict[tuple[str, int], list[Load]]
 
 
 def speed_of(rounds: Sequence[Load]) -> dict[str, float]:
-    """All rounds together: milliseconds of an answer, NaN where none was timed; the median of the rates."""
+    """All rounds together: milliseconds of an answer, NaN where none was timed; the median of the rates; see `Load`."""
     milliseconds = np.concatenate([each.latencies for each in rounds]) * 1e3
     levels = (50, 95, 99)
     percentiles = np.percentile(milliseconds, levels) if len(milliseconds) else [np.nan] * 3
@@ -41,16 +47,28 @@ def speed_of(rounds: Sequence[Load]) -> dict[str, float]:
         **{f"p{level} ms": float(value) for level, value in zip(levels, percentiles, strict=True)},
         "queries/s": median(each.queries_per_second for each in rounds),
         "CPU ms": mean(each.cpu_ms for each in rounds),
+        "asking": mean(each.asking for each in rounds),
     }
 
 
-def steady(asked: Sequence[Asked], seconds: float, answers: int) -> Sequence[Asked]:
-    """What a crowd asked for so long and until there were so many answers, without the last ones: when they were
-    answered, not all clients were asking any more. RuntimeError for an answer that is no success.
+def timed_crowd(
+    url: str, paths: Sequence[str], pictures: Path, clients: int, seconds: float, answers: int
+) -> tuple[list[Asked], float]:
+    """What a crowd asked, as it was answered, and the share of a core that it took.
+
+    RuntimeError for an answer that is no success.
     """
+    started, cpu = time.perf_counter(), time.process_time()
+    asked = crowd(url, pictures, clients=clients, seconds=seconds, answers=answers, paths=paths)
+    share = (time.process_time() - cpu) / (time.perf_counter() - started)
     for each in asked:
         if each.status != 200:
             raise RuntimeError(f"expected an answer to {each.picture}, got {each.status}: {each.body[:500]!r}")
+    return asked, share
+
+
+def steady(asked: Sequence[Asked], seconds: float, answers: int) -> Sequence[Asked]:
+    """Without the last ones of such a crowd: when they were answered, not all clients were asking any more."""
     deadline = min(each.at for each in asked) + seconds
     ended = (number for number, each in enumerate(asked, 1) if number >= answers and each.ended >= deadline)
     return asked[: next(ended, len(asked))]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
 
 from benchmarks.common.collections import add_version, make_collection
-from benchmarks.common.load import Asked, Load, crowd, load, milliseconds
+from benchmarks.common.load import Asked, crowd, load, milliseconds
 from benchmarks.common.models import save_small_clip
 from benchmarks.common.report import Report
 from benchmarks.common.servers import Server, eventually, serving
@@ -25,6 +26,15 @@ _ROWS = 20_000
 _BETWEEN_SWAPS_S = 1.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class Swapping:
+    """All searches, and of these the usual ones, before and after the swaps, and those during them."""
+
+    asked: Sequence[Asked]
+    usual: Sequence[Asked]
+    during: Sequence[Asked]
+
+
 def sequence(same_model: Sequence[str], another_model: str) -> list[str]:
     """Twenty versions of the same model, and another model's in their middle: two changes of models."""
     indexes = list(islice(cycle([*same_model[1:], same_model[0]]), SWAPS))
@@ -33,10 +43,11 @@ def sequence(same_model: Sequence[str], another_model: str) -> list[str]:
 
 def swap_under_load(
     server: Server, collection: Collection, versions: Sequence[str], pictures: Path, *, usual_s: float
-) -> tuple[Load, list[Asked], list[Asked]]:
+) -> Swapping:
     """Make one version after another the live one while searches come at a third of the rate that the server can take;
-    before and after that they come for `usual_s` without a swap. All searches, the usual ones, and those during swaps.
+    before and after that they come for `usual_s` without a swap.
     """
+
     crowd(server.url, pictures, clients=2, seconds=2)
     able = len(crowd(server.url, pictures, clients=4, seconds=4)) / 4
     with load(server.url, pictures, able / 3) as going:
@@ -51,7 +62,7 @@ def swap_under_load(
         time.sleep(usual_s)
         ended = time.monotonic()
     usual = [*going.between(began, swaps), *going.between(swapped, ended)]
-    return going, usual, going.between(swaps, swapped)
+    return Swapping(asked=going.asked, usual=usual, during=going.between(swaps, swapped))
 
 
 def _answers(server: Server, version: str) -> bool:
@@ -66,8 +77,8 @@ def measure_swaps(servers: Mapping[str, Sequence[str]], pictures: Path, folder: 
     for name, options in servers.items():
         promote(collection, same[0])
         with serving(collection.location, folder / f"{name}.log", *options, **SETTINGS) as server:
-            every, usual, during = swap_under_load(server, collection, sequence(same, other), pictures, usual_s=8.0)
-        report, phases = whole.about(name), {"usual": usual, "during swaps": during}
+            swapping = swap_under_load(server, collection, sequence(same, other), pictures, usual_s=8.0)
+        report, phases = whole.about(name), {"usual": swapping.usual, "during swaps": swapping.during}
         report.table(
             f"{SWAPS} swaps of the index and two of the model under load",
             [
@@ -79,7 +90,7 @@ def measure_swaps(servers: Mapping[str, Sequence[str]], pictures: Path, folder: 
                 for phase, asked in phases.items()
             ],
         )
-        failed = sum(each.status != 200 for each in every.asked)
+        failed = sum(each.status != 200 for each in swapping.asked)
         report.at_most("searches that failed during swaps", failed, 0)
-        share = milliseconds(during, 99) / milliseconds(usual, 99)
+        share = milliseconds(swapping.during, 99) / milliseconds(swapping.usual, 99)
         report.at_most("p99 during swaps ÷ the usual", share, 2)

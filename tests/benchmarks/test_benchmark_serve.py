@@ -11,7 +11,11 @@ from benchmarks.common.collections import make_collection
 from benchmarks.common.load import Asked, ask_once, crowd, form_of, load
 from benchmarks.common.servers import free_port
 from benchmarks.serve.bare import Bare, bare_app
-from benchmarks.serve.speed import rate_of, steady
+from benchmarks.serve.speed import (
+    rate_of,
+    steady,
+    timed_crowd,
+)
 from benchmarks.serve.swaps import sequence
 from index.search import Searcher
 from jobs.demo.gallery import plan_exhibit
@@ -74,7 +78,7 @@ def test_a_search_without_an_answer_says_why() -> None:
 
 def test_an_answer_that_is_no_success_ends_the_benchmark(pictures: Path) -> None:
     with scripted(REFUSAL) as server, pytest.raises(RuntimeError, match=r"answer to \d.*429"):
-        steady(crowd(server.url, pictures, clients=2, seconds=0.0, answers=1), 0.0, 1)
+        timed_crowd(server.url, ["/search"], pictures, 2, 0.0, 1)
 
 
 def test_models_change_twice_within_twenty_versions() -> None:
