@@ -34,7 +34,7 @@ def tune(segment: VectorIndex, target_recall: float) -> float:
     trial = _Trial(segment)
     stairs, widths = _depths(segment), _widths(segment)
     good: list[tuple[float, Parameters]] = []
-    for depths in stairs:  # each ranks more exactly than the one before, which costs more: only if that was not enough
+    for depths in stairs:  # each ranks more than the one before: only if that was not enough
         good = sorted(_staircase(trial, depths, widths, target_recall), key=lambda each: each[0])
         if good:
             break
@@ -102,10 +102,12 @@ class _Trial:
 
 
 def _depths(segment: VectorIndex) -> list[list[Parameters]]:
-    """How many candidates are re-ranked, as multiples of k, the fewest first: for each depth of exact ranking."""
+    """How many candidates are re-ranked, as multiples of k, the fewest first: for each stair."""
     if "k_factor" in segment.parameters:  # by compressed vectors, and then by exact ones
-        factors = _steps(2, 128, per_octave=2)
-        return [[{"k_factor": factor, "rescore": exact} for factor in factors] for exact in (1.5, 2.5, 4.0)]
+        return [
+            [{"k_factor": factor, "rescore": exact} for factor in _steps(2, deepest, per_octave=2)]
+            for exact, deepest in ((1.5, 32), (4.0, 128))
+        ]
     return [[{"rescore": factor} for factor in _steps(1, 128, per_octave=2)]]
 
 

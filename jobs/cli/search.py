@@ -43,10 +43,7 @@ def search(
     ] = None,
     unlike: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="ID[:WEIGHT]",
-            help="With --like: an image that matches should be unlike; the default weight is 0.3.",
-        ),
+        typer.Option(metavar="ID[:WEIGHT]", help="With --like: an image to stay away from; weighs 0.3 by default."),
     ] = None,
     crop: Annotated[
         str | None,
@@ -65,8 +62,7 @@ def search(
         float | None, typer.Option(min=-1, max=1, help="Merge images with at least this cosine into one match: 0.98.")
     ] = None,
     diversity: Annotated[
-        float | None,
-        typer.Option(min=0, max=1, help="Prefer images unlike those ranked before them: 0 to 1, for example 0.3."),
+        float | None, typer.Option(min=0, max=1, help="Prefer images unlike those ranked before: 0 to 1, such as 0.3.")
     ] = None,
     filter: Annotated[str | None, typer.Option(help="A filter on columns, as JSON: see the example.")] = None,
     model: MovedModelOption = None,
