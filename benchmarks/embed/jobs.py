@@ -20,7 +20,7 @@ from benchmarks.common.process import CORES
 from benchmarks.embed.rates import steady_rate
 from embedder.identity import Precision
 from jobs.embedding.model_source import ModelSource
-from jobs.embedding.pipeline import Blocks
+from jobs.embedding.placement import Blocks
 from jobs.errors import JobError
 
 _NAIVE_BATCH = 32

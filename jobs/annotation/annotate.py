@@ -28,7 +28,8 @@ from index.versions.current import collection_model, live_manifest
 from jobs.annotation.predictor import EMBEDDED_HASH, Recipe, annotated_rows, require_one_type
 from jobs.annotation.recipes import recipe_of
 from jobs.embedding.commit import WrittenRun, commit
-from jobs.embedding.pipeline import Blocks, placed, write
+from jobs.embedding.pipeline import write
+from jobs.embedding.placement import Blocks, placed
 from jobs.embedding.report import BlockSummary, EmbedReport
 from jobs.embedding.stages import SECONDS, DecodeSettings, EmbedBlock
 from jobs.errors import TooManyRejectsError, UsageError
@@ -172,7 +173,7 @@ def unchanged_mask(listing: pa.Table, rows: pa.Table) -> Column:
 
 @dataclass(frozen=True)
 class StoredVectors:
-    """`jobs.embedding.pipeline.Blocks` of the vectors that the collection has: no picture is read."""
+    """`jobs.embedding.placement.Blocks` of the vectors that the collection has: no picture is read."""
 
     live: LiveRows
 

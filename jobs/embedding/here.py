@@ -23,7 +23,7 @@ _AHEAD = 2
 def blocks_here(
     todo: pa.Table, decode: DecodeSettings, embed: Mapping[str, Any], block_size: int
 ) -> Generator[BlockSummary]:
-    """`jobs.embedding.pipeline.Blocks`, in order. Raises what loading and embedding raise."""
+    """`jobs.embedding.placement.Blocks`, in order. Raises what loading and embedding raise."""
     cores, stopped = _cores(), threading.Event()
     settings = replace(decode, threads=max(1, decode.threads * cores // _AHEAD), decoders=cores)
     decoded = partial(fetch_and_decode, settings=settings, is_awaited=lambda: not stopped.is_set())

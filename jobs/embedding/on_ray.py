@@ -26,7 +26,7 @@ DECODE_BATCH = 128
 def blocks_on_ray(
     pool: Pool, todo: pa.Table, decode: DecodeSettings, embed: Mapping[str, object], block_size: int
 ) -> Iterator[BlockSummary]:
-    """`jobs.embedding.pipeline.Blocks` with the actors of a pool; Ray is connected. Raises JobError."""
+    """`jobs.embedding.placement.Blocks` with the actors of a pool; Ray is connected. Raises JobError."""
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False

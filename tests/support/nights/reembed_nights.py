@@ -96,7 +96,7 @@ class Nights:
                 yield block
 
         with (
-            patch("jobs.embedding.pipeline.blocks_here", blocks),
+            patch("jobs.embedding.placement.blocks_here", blocks),
             patch.object(ClipEmbedder, "load", load_once),
         ):
             yield
