@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from rich.console import Console
@@ -33,18 +32,17 @@ from jobs.embedding.placement import Blocks, placed
 from jobs.embedding.report import BlockSummary, EmbedReport
 from jobs.embedding.stages import SECONDS, DecodeSettings, EmbedBlock
 from jobs.errors import TooManyRejectsError, UsageError
+from jobs.indexing.query_texts import sample_rows
 from jobs.planning.plan import Plan, plan_run
 from jobs.planning.rejects import count_reasons
 from jobs.progress import rate_bar
-from jobs.sources.listing import LISTING, Column
+from jobs.sources.listing import LISTING, Column, with_columns
 from jobs.spec import AnnotationSpec, Resources
 
 _SOURCE = "collection"
 """The source of an annotation's runs: the collection that they are in, wherever it lies."""
 _LISTED = ("image_id", "uri", "content_hash", "size", "modified", "etag", "error_reason")
 _VECTOR_BLOCK = 16_384  # rows: 32 MB of vectors of 512 dimensions
-_SAMPLED = 512  # vectors in a row, at each of
-_SPOTS = 8
 
 
 @dataclass(kw_only=True)
@@ -121,7 +119,7 @@ class Annotate:
         before = [run for run in [*log.runs(), *([plan.run] if plan.run else [])] if run.model.agrees_with(plan.model)]
         if before or recipe.calibrate is None:
             return before[-1].calibration if before else {}
-        return recipe.calibrate(sample_vectors(live))
+        return recipe.calibrate(vectors_of(sample_rows(live).read([EMBEDDING])[EMBEDDING].drop_null()))
 
 
 def _too_many(name: str, log: Collection, written: WrittenRun, allowed: float) -> str:
@@ -185,16 +183,7 @@ class StoredVectors:
         for part in rows.parts(["image_id", "content_hash", EMBEDDING], block_size):
             for start in range(0, part.num_rows, block_size):
                 table = part.slice(start, block_size)
-                for name in SECONDS:
-                    table = table.append_column(name, pa.array(np.zeros(table.num_rows)))
-                yield block(table)
-
-
-def sample_vectors(live: LiveRows) -> npt.NDArray[np.float32]:
-    """Some thousand vectors, `(n, dim)`, from a few places, so that few files are read."""
-    starts = np.linspace(0, max(0, len(live) - _SAMPLED), _SPOTS).astype(np.int64)
-    positions = np.unique(np.concatenate([np.arange(start, min(start + _SAMPLED, len(live))) for start in starts]))
-    return vectors_of(live.take(positions).read([EMBEDDING])[EMBEDDING].drop_null())
+                yield block(with_columns(table, dict.fromkeys(SECONDS, pa.array(np.zeros(table.num_rows)))))
 
 
 def publish(collection: Collection, runs: Sequence[RunManifest], console: Console) -> None:

@@ -31,7 +31,8 @@ from jobs.embedding.embed_rows import embed_rows
 from jobs.embedding.report import BlockSummary
 from jobs.errors import OtherModelError
 from jobs.planning.image_filter import EVERY_IMAGE, EXIF_TYPES, MEASURE_TYPES, ImageFilter, leave_out
-from jobs.planning.plan import block_name
+from jobs.planning.plan import write_block
+from jobs.sources.listing import with_columns, with_outcome
 
 _PASSING = ("not_found", "permission_denied")
 """Reasons why a file cannot be read now: a lost disk, an expired token. There is no notice when it is back."""
@@ -96,11 +97,7 @@ def fetch_and_decode(table: pa.Table, *, settings: DecodeSettings, is_awaited: I
     measured = {name: MEASURE_TYPES[name] for name in measures}
     taken = EXIF_TYPES if exif else {}
     found = pa.Table.from_pylist(outcomes, pa.schema({"size": pa.int64(), **_OUTCOME, **taken, **content, **measured}))
-    # Facts from the listing stay; a list of URLs has no sizes.
-    sizes = pc.coalesce(table["size"], found["size"])
-    table = table.set_column(table.column_names.index("size"), "size", sizes)
-    for name in (*_OUTCOME, *taken, *content):
-        table = table.append_column(name, found[name])
+    table = with_outcome(table, found, [*_OUTCOME, *taken, *content])
     if settings.images.expression is not None:
         table = _leave_out(table, found.select(list(measured)), settings.images)
     return table
@@ -108,15 +105,12 @@ def fetch_and_decode(table: pa.Table, *, settings: DecodeSettings, is_awaited: I
 
 def _leave_out(table: pa.Table, measured: pa.Table, images: ImageFilter) -> pa.Table:
     """`table`, in which pictures that are left out have a reason, and no pixels."""
-    known = table
-    for name in measured.column_names:
-        known = known.append_column(name, measured[name])
-    why, _ = images.judge(known)
+    why, _ = images.judge(with_columns(table, {name: measured[name] for name in measured.column_names}))
     out = pc.is_valid(why)  # broken ones too, by what is known of them: the next job could tell it from their rows
     if not pc.any(out).as_py():
         return table
     pixels = pc.if_else(out, pa.scalar(None, table["pixels"].type), table["pixels"])
-    return leave_out(table.set_column(table.column_names.index("pixels"), "pixels", pixels), why)
+    return leave_out(with_columns(table, {"pixels": pixels}), why)
 
 
 @cache
@@ -216,9 +210,8 @@ class EmbedBlock:
         seconds = {name: pc.sum(table[name]).as_py() for name in SECONDS}
         started_at, started = time.time(), time.perf_counter()
         rows = self._rows(table.drop_columns(list(SECONDS)), self._model)
-        ids = [str(image_id) for image_id in rows["image_id"].to_pylist()]
         embedded = time.perf_counter()
-        file = self._collection.write_rows(self._run_id, block_name(self._attempt, ids), rows)
+        file = write_block(self._collection, self._run_id, self._attempt, rows)
         filtered = rows["error_reason"].to_pylist().count(FILTERED)
         rejected = rows.num_rows - rows["error_reason"].null_count - filtered
         return BlockSummary(

@@ -26,9 +26,9 @@ from jobs.embedding.report import EmbedReport
 from jobs.errors import OtherModelError, SourceError, TooManyRejectsError
 from jobs.exchange.vector_files import ID_COLUMNS, VectorPart, find_vectors, named_rows
 from jobs.exchange.vectors import Problems, unit_rows
-from jobs.planning.plan import Plan, block_name
+from jobs.planning.plan import Plan, write_block
 from jobs.sources.files import require_place
-from jobs.sources.listing import KNOWN, LISTING, Column, listing_table, refuse
+from jobs.sources.listing import KNOWN, LISTING, Column, listing_table, refuse, with_columns
 from jobs.sources.tables import URI_COLUMNS, absolute_uris, require_texts
 
 _STAGE = "import"
@@ -91,8 +91,7 @@ class VectorImport:
             written = WrittenRun.begin(plan, leased)
             with _committed_or_removed(leased, written.run.run_id):
                 for block in self._blocks(parts, ids, problems, model.dim):
-                    name = block_name(plan.attempt, list(map(str, block["image_id"].to_pylist())))
-                    written.files.append(leased.write_rows(written.run.run_id, name, block))
+                    written.files.append(write_block(leased, written.run.run_id, plan.attempt, block))
                     leased.check_lease_lately()
                     written.report.rejected += block.num_rows - block["error_reason"].null_count
                     written.report.embedded += block["error_reason"].null_count
@@ -186,10 +185,7 @@ class VectorImport:
             own["uri"] = pa.array([f"{part.file.uri}#row={first + row}&column={cell}" for row in range(len(ids))], TEXT)
         taken = {part.column_of(ID_COLUMNS), uri, *ours}
         rows = listing_table(own, {name: columns[name] for name in columns.column_names if name not in taken})
-        for name in ours:
-            if name not in LISTING.names:
-                rows = rows.append_column(name, columns[name])
-        return rows
+        return with_columns(rows, {name: columns[name] for name in ours if name not in LISTING.names})
 
 
 @contextmanager
