@@ -19,8 +19,7 @@ from index.collection.rows import TEXT
 from jobs.errors import SourceError
 from jobs.exchange.export import MODEL_KEY
 from jobs.exchange.vectors import Floats
-from jobs.file_extensions import extension
-from jobs.sources.files import SourceFile
+from jobs.sources.files import SourceFile, extension
 from jobs.sources.tables import check_names
 
 

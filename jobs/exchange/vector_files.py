@@ -17,8 +17,7 @@ from index.storage.bucket import without_secrets
 from jobs.errors import SourceError, UsageError
 from jobs.exchange.files import NpyFile, RowFile, read_ids
 from jobs.exchange.vectors import Floats, Problems, matrix_of
-from jobs.file_extensions import extension
-from jobs.sources.files import SourceFile, source_files
+from jobs.sources.files import SourceFile, extension, source_files
 from jobs.sources.listing import Column, as_text
 from jobs.sources.tables import holds_images
 
