@@ -2,7 +2,7 @@
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -30,7 +30,7 @@ from jobs.embedding.commit import WrittenRun, commit
 from jobs.embedding.pipeline import write
 from jobs.embedding.placement import Blocks, placed
 from jobs.embedding.report import BlockSummary, EmbedReport
-from jobs.embedding.stages import SECONDS, DecodeSettings, EmbedBlock
+from jobs.embedding.stages import SECONDS, DecodeSettings, EmbedBlock, EmbedSettings
 from jobs.errors import TooManyRejectsError, UsageError
 from jobs.indexing.query_texts import sample_rows
 from jobs.planning.plan import Plan, plan_run
@@ -176,9 +176,9 @@ class StoredVectors:
     live: LiveRows
 
     def __call__(
-        self, todo: pa.Table, decode: DecodeSettings, embed: Mapping[str, Any], block_size: int
+        self, todo: pa.Table, decode: DecodeSettings, embed: EmbedSettings, block_size: int
     ) -> Iterator[BlockSummary]:
-        block = EmbedBlock(**embed)
+        block = EmbedBlock(embed)
         rows = self.live.take(todo["position"].to_numpy())
         for part in rows.parts(["image_id", "content_hash", EMBEDDING], block_size):
             for start in range(0, part.num_rows, block_size):

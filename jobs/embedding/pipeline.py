@@ -22,7 +22,7 @@ from jobs.embedding.embed_rows import embed_rows
 from jobs.embedding.model_source import KeptModel, ModelSource, loaded_memory
 from jobs.embedding.placement import Blocks, placed, why_ray
 from jobs.embedding.report import EmbedReport
-from jobs.embedding.stages import CollectionAt, DecodeSettings, MakeRows
+from jobs.embedding.stages import CollectionAt, DecodeSettings, EmbedSettings, MakeRows
 from jobs.embedding.tile_cost import tile_cost
 from jobs.planning.plan import Plan, block_of
 from jobs.progress import rate_bar
@@ -101,14 +101,14 @@ def write(
     if plan.todo.num_rows == 0:
         return written
     seen = {block_of(file.path) for file in plan.files}
-    embed = {
-        "load": load,
-        "fingerprint": plan.model.fingerprint,
-        "collection": CollectionAt(collection.storage.address),  # with the credentials that were in it
-        "run_id": written.run.run_id,
-        "attempt": plan.attempt,
-        "rows": rows,
-    }
+    embed = EmbedSettings(
+        load=load,
+        fingerprint=plan.model.fingerprint,
+        collection=CollectionAt(collection.storage.address),  # with the credentials that were in it
+        run_id=written.run.run_id,
+        attempt=plan.attempt,
+        rows=rows,
+    )
     decode = DecodeSettings(crop=crop, draft=draft, threads=_decode_threads(plan.todo), images=plan.images)
     for block in blocks(plan.todo, decode, embed, block_size):
         if block_of(block.path) not in seen:  # Ray may report a retried block twice

@@ -1,8 +1,9 @@
 """Where a job embeds: in this process, on Ray, or here until it is seen that the rest takes hours."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,7 +14,7 @@ from rich.console import Console
 from jobs.embedding.here import blocks_here
 from jobs.embedding.model_source import KeptModel
 from jobs.embedding.report import BlockSummary
-from jobs.embedding.stages import DecodeSettings
+from jobs.embedding.stages import DecodeSettings, EmbedSettings
 from jobs.errors import JobError
 from jobs.spec import Resources
 
@@ -24,10 +25,10 @@ _FORECAST_AFTER_S = 60.0
 
 
 class Blocks(Protocol):
-    """Runs the stages over a listing, `embed` are EmbedBlock's arguments: each block once its rows are on disk."""
+    """Runs the stages over a listing: each block once its rows are on disk."""
 
     def __call__(
-        self, todo: pa.Table, decode: DecodeSettings, embed: Mapping[str, Any], block_size: int, /
+        self, todo: pa.Table, decode: DecodeSettings, embed: EmbedSettings, block_size: int, /
     ) -> Iterator[BlockSummary]: ...
 
 
@@ -92,11 +93,11 @@ class Placement:
             self._say("in this process" + (f", and on Ray if {_LONG} is left" if self._may_move else ""))
 
     def __call__(
-        self, todo: pa.Table, decode: DecodeSettings, embed: Mapping[str, Any], block_size: int
+        self, todo: pa.Table, decode: DecodeSettings, embed: EmbedSettings, block_size: int
     ) -> Iterator[BlockSummary]:
         done = 0
         if self._ray is None:
-            here = {**embed, "load": partial(self._load, embed["load"])}  # once for all plans
+            here = replace(embed, load=partial(self._load, embed.load))  # once for all plans
             with closing(blocks_here(todo, decode, here, block_size)) as blocks:
                 forecast = _Forecast(todo.num_rows)
                 for block in blocks:

@@ -177,41 +177,40 @@ MakeRows = Callable[[pa.Table, Any], pa.Table]
 """From decoded pictures and a model to rows: `embed_rows`, or what an annotation makes of them with its predictor."""
 
 
-class EmbedBlock:
-    """Embeds a block of rows and writes it as one file of the run, so that it is never embedded again.
-
-    What `load` loads has an `identity`, as an `Embedder` has, with this fingerprint.
+@dataclass(frozen=True, kw_only=True)
+class EmbedSettings:
+    """What `load` loads has an `identity`, as an `Embedder` has, with this fingerprint. `rows` makes rows with it, for
+    an attempt at a run of the collection.
     """
 
-    def __init__(
-        self,
-        *,
-        load: Callable[[], Any],
-        fingerprint: str,
-        collection: CollectionAt,
-        run_id: str,
-        attempt: int,
-        rows: MakeRows | None = None,
-    ) -> None:
-        self._model = load()
-        self._rows = rows or embed_rows
+    load: Callable[[], Any]
+    fingerprint: str
+    collection: CollectionAt
+    run_id: str
+    attempt: int
+    rows: MakeRows = embed_rows
+
+
+class EmbedBlock:
+    """Embeds a block of rows and writes it as one file of the run, so that it is never embedded again."""
+
+    def __init__(self, settings: EmbedSettings) -> None:
+        self._settings, self._model = settings, settings.load()
         identity = self._model.identity
-        if identity.fingerprint != fingerprint:
+        if identity.fingerprint != settings.fingerprint:
             raise OtherModelError(
                 f"this worker loaded {identity.model_id} with fingerprint {identity.fingerprint[:12]}, the job began "
-                f"with {fingerprint[:12]}: put the same model files on every machine"
+                f"with {settings.fingerprint[:12]}: put the same model files on every machine"
             )
-        self._collection = collection()
-        self._run_id = run_id
-        self._attempt = attempt
+        self._collection = settings.collection()
         self._name = f"{platform.node()}:{os.getpid()}"
 
     def __call__(self, table: pa.Table) -> BlockSummary:
         seconds = {name: pc.sum(table[name]).as_py() for name in SECONDS}
         started_at, started = time.time(), time.perf_counter()
-        rows = self._rows(table.drop_columns(list(SECONDS)), self._model)
+        rows = self._settings.rows(table.drop_columns(list(SECONDS)), self._model)
         embedded = time.perf_counter()
-        file = write_block(self._collection, self._run_id, self._attempt, rows)
+        file = write_block(self._collection, self._settings.run_id, self._settings.attempt, rows)
         filtered = rows["error_reason"].to_pylist().count(FILTERED)
         rejected = rows.num_rows - rows["error_reason"].null_count - filtered
         return BlockSummary(

@@ -2,11 +2,10 @@
 
 import io
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +20,7 @@ from jobs.demo.gallery import Gallery
 from jobs.embedding.here import blocks_here
 from jobs.embedding.placement import Blocks, Placement
 from jobs.embedding.report import BlockSummary
-from jobs.embedding.stages import DecodeSettings, fetch_and_decode, stop_decoders
+from jobs.embedding.stages import DecodeSettings, EmbedSettings, fetch_and_decode, stop_decoders
 from jobs.errors import RayStartError, TooManyRejectsError
 from jobs.sources.listing import listing_table
 from jobs.spec import Resources
@@ -73,7 +72,7 @@ class Elsewhere:
         self.given: list[int] = []
 
     def __call__(
-        self, todo: pa.Table, decode: DecodeSettings, embed: Mapping[str, Any], block_size: int
+        self, todo: pa.Table, decode: DecodeSettings, embed: EmbedSettings, block_size: int
     ) -> Iterator[BlockSummary]:
         self.given.append(todo.num_rows)
         yield from blocks_here(todo, decode, embed, block_size)
