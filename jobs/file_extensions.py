@@ -1,7 +1,6 @@
 """Which file name extensions count as pictures, and which as lists of pictures."""
 
 from collections.abc import Sequence
-from pathlib import PurePosixPath
 
 from embedder.images.formats import IMAGE_EXTENSIONS
 
@@ -17,11 +16,6 @@ COMPANION_EXTENSIONS = frozenset(
     | {"ini", "db", "log", "aae"}
 )
 """Nobody misses these where there are pictures; images are among them because --extensions may leave them out."""
-
-
-def extension(path: str) -> str:
-    """The last extension in lower case without its dot; empty where there is none."""
-    return PurePosixPath(path).suffix.lower().lstrip(".")
 
 
 def checked_extensions(extensions: Sequence[str]) -> tuple[str, ...]:

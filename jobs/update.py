@@ -26,6 +26,7 @@ from index.storage.storage import Storage, canonical_address
 from index.versions.servable import collection_model, live_manifest, live_version, standing_manifest
 from jobs.embedding.commit import WrittenRun, commit
 from jobs.embedding.model_source import KeptModel, ModelSource, model_record, recorded_model
+from jobs.embedding.pipeline import write_plans
 from jobs.embedding.report import EmbedReport, Report
 from jobs.errors import EmptySourceError, OtherModelError, UsageError
 from jobs.indexing.on_ray import run_on_ray
@@ -303,13 +304,8 @@ class Update:
         report = self.report
         with report.timed("embed"):
             if any(plan.todo.num_rows for plan in plans):
-                found = self._find(model)
-                # Late: a mistake in the job should not cost the seconds that its imports take.
-                from jobs.embedding.pipeline import write_plans
-
-                written = write_plans(
-                    plans, collection, self.spec, found, self.console, self._kept, verbose=self.verbose
-                )
+                found, console = self._find(model), self.console
+                written = write_plans(plans, collection, self.spec, found, console, self._kept, verbose=self.verbose)
             else:
                 written = [WrittenRun.begin(plan, collection) for plan in plans]
         if written:

@@ -10,7 +10,8 @@ import pyarrow as pa
 from embedder.protocol import Embedder
 from index.collection import Collection
 from jobs.embedding.model_source import model_record
-from jobs.embedding.pipeline import Blocks, write
+from jobs.embedding.pipeline import write
+from jobs.embedding.placement import Blocks
 from jobs.embedding.report import EmbedReport
 from jobs.planning.changes import compare
 

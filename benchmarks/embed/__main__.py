@@ -33,7 +33,7 @@ from jobs.cluster.session import ray_cluster
 from jobs.demo.gallery import Gallery, make_gallery
 from jobs.embedding.here import blocks_here
 from jobs.embedding.on_ray import blocks_on_ray
-from jobs.embedding.pipeline import Blocks
+from jobs.embedding.placement import Blocks
 from jobs.sources.list_images import list_images
 from jobs.values import DEMO_MODEL
 

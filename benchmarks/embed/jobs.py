@@ -16,7 +16,7 @@ from benchmarks.common.process import CORES, Command, likeness
 from benchmarks.embed.rates import steady_rate
 from embedder.identity import Precision
 from jobs.embedding.model_source import ModelSource
-from jobs.embedding.pipeline import Blocks
+from jobs.embedding.placement import Blocks
 
 _NAIVE_BATCH = 32
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from rich.console import Console
@@ -28,22 +27,22 @@ from index.versions.servable import collection_model, live_manifest
 from jobs.annotation.predictor import EMBEDDED_HASH, Recipe, annotated_rows, require_one_type
 from jobs.annotation.recipes import recipe_of
 from jobs.embedding.commit import WrittenRun, commit
-from jobs.embedding.pipeline import Blocks, placed, write
+from jobs.embedding.pipeline import write
+from jobs.embedding.placement import Blocks, placed
 from jobs.embedding.report import BlockSummary, EmbedReport
-from jobs.embedding.stages import SECONDS, DecodeSettings, EmbedBlock
+from jobs.embedding.stages import SECONDS, DecodeSettings, EmbedBlock, EmbedSettings
 from jobs.errors import TooManyRejectsError, UsageError
+from jobs.indexing.query_texts import sample_rows
 from jobs.planning.plan import Plan, plan_run
 from jobs.planning.rejects import count_reasons
 from jobs.progress import rate_bar
-from jobs.sources.listing import LISTING, Column
+from jobs.sources.listing import LISTING, Column, with_columns
 from jobs.spec import AnnotationSpec, Resources
 
 _SOURCE = "collection"
 """The source of an annotation's runs: the collection that they are in, wherever it lies."""
 _LISTED = ("image_id", "uri", "content_hash", "size", "modified", "etag", "error_reason")
 _VECTOR_BLOCK = 16_384  # rows: 32 MB of vectors of 512 dimensions
-_SAMPLED = 512  # vectors in a row, at each of
-_SPOTS = 8
 
 
 @dataclass(kw_only=True)
@@ -120,7 +119,7 @@ class Annotate:
         before = [run for run in [*log.runs(), *([plan.run] if plan.run else [])] if run.model.agrees_with(plan.model)]
         if before or recipe.calibrate is None:
             return before[-1].calibration if before else {}
-        return recipe.calibrate(sample_vectors(live))
+        return recipe.calibrate(vectors_of(sample_rows(live).read([EMBEDDING])[EMBEDDING].drop_null()))
 
 
 def _too_many(name: str, log: Collection, written: WrittenRun, allowed: float) -> str:
@@ -172,28 +171,19 @@ def unchanged_mask(listing: pa.Table, rows: pa.Table) -> Column:
 
 @dataclass(frozen=True)
 class StoredVectors:
-    """`jobs.embedding.pipeline.Blocks` of the vectors that the collection has: no picture is read."""
+    """`jobs.embedding.placement.Blocks` of the vectors that the collection has: no picture is read."""
 
     live: LiveRows
 
     def __call__(
-        self, todo: pa.Table, decode: DecodeSettings, embed: Mapping[str, Any], block_size: int
+        self, todo: pa.Table, decode: DecodeSettings, embed: EmbedSettings, block_size: int
     ) -> Iterator[BlockSummary]:
-        block = EmbedBlock(**embed)
+        block = EmbedBlock(embed)
         rows = self.live.take(todo["position"].to_numpy())
         for part in rows.parts(["image_id", "content_hash", EMBEDDING], block_size):
             for start in range(0, part.num_rows, block_size):
                 table = part.slice(start, block_size)
-                for name in SECONDS:
-                    table = table.append_column(name, pa.array(np.zeros(table.num_rows)))
-                yield block(table)
-
-
-def sample_vectors(live: LiveRows) -> npt.NDArray[np.float32]:
-    """Some thousand vectors, `(n, dim)`, from a few places, so that few files are read."""
-    starts = np.linspace(0, max(0, len(live) - _SAMPLED), _SPOTS).astype(np.int64)
-    positions = np.unique(np.concatenate([np.arange(start, min(start + _SAMPLED, len(live))) for start in starts]))
-    return vectors_of(live.take(positions).read([EMBEDDING])[EMBEDDING].drop_null())
+                yield block(with_columns(table, dict.fromkeys(SECONDS, pa.array(np.zeros(table.num_rows)))))
 
 
 def publish(collection: Collection, runs: Sequence[RunManifest], console: Console) -> None:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, partial
 
 import numpy as np
 import numpy.typing as npt
 
-from embedder.protocol import Embedder
 from index.collection.records import ModelRecord
 from jobs.annotation.predictor import Batch, Columns, Recipe, fingerprint_of
 from jobs.embedding.model_source import load_recorded
-from jobs.spec import NONE
+from jobs.spec import NONE, AnnotationSpec
 
 _CUT = "cut"
 _UNRELATED = (
@@ -25,44 +24,25 @@ _UNRELATED = (
 """Things of all kinds: an image shows a few of them at most, so that nearly all pairs with images are at random."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LabelTexts:
-    """The texts of labels, each set into `template`, in the collection's model. `none_below` is a share, 0 … 1.
+def labels_recipe(spec: AnnotationSpec, model: ModelRecord, *, device: str | None, embedder: str | None) -> Recipe:
+    """Of `Labels`, with texts in the collection's model, which `embedder` names where it is a class.
 
-    `embedder` names the model where it is a class.
+    Its predictor raises ModelError when the model has no text side.
     """
+    load = cache(partial(load_recorded, model, embedder=embedder, device=device))
 
-    labels: Sequence[str]
-    template: str
-    none_below: float
-    model: ModelRecord
-    device: str | None = None
-    embedder: str | None = None
+    def vectors(texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        return load().embed_texts([spec.template.replace("{}", text) for text in texts])
 
-    @property
-    def recipe(self) -> Recipe:
-        """Of `Labels`."""
-        about = [self.model.fingerprint, *self.labels, self.template, self.none_below]
-        return Recipe(
-            id="labels",
-            fingerprint=fingerprint_of(about),
-            needs="embedding",
-            make=partial(_labels, self),
-            calibrate=self.calibrate,
-        )
-
-    def calibrate(self, sample: npt.NDArray[np.float32]) -> dict[str, float]:
+    def calibrate(sample: npt.NDArray[np.float32]) -> dict[str, float]:
         """The score below which an image has none of the labels: that of a `none_below` of random image/text pairs."""
-        scores = sample @ self.vectors(_UNRELATED).T
-        return {_CUT: float(np.quantile(scores, self.none_below))}
+        return {_CUT: float(np.quantile(sample @ vectors(_UNRELATED).T, spec.none_below))}
 
-    def vectors(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        """`(n, dim)` float32, unit norm. ModelError when the model has no text side."""
-        return self._embedder.embed_texts([self.template.replace("{}", text) for text in texts])
+    def make(calibration: Mapping[str, float]) -> Labels:
+        return Labels(spec.labels, vectors(spec.labels), calibration[_CUT])
 
-    @cached_property
-    def _embedder(self) -> Embedder:
-        return load_recorded(self.model, embedder=self.embedder, device=self.device)
+    about = [model.fingerprint, *spec.labels, spec.template, spec.none_below]
+    return Recipe(id="labels", fingerprint=fingerprint_of(about), needs="embedding", make=make, calibrate=calibrate)
 
 
 @dataclass(frozen=True)
@@ -88,7 +68,3 @@ class Labels:
             "score": np.round(top.astype(np.float64), 4),
             "margin": np.round((top - second).astype(np.float64), 4),
         }
-
-
-def _labels(texts: LabelTexts, calibration: Mapping[str, float]) -> Labels:
-    return Labels(texts.labels, texts.vectors(texts.labels), calibration[_CUT])

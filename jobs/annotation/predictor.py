@@ -23,7 +23,7 @@ from index.collection.rows import EMBEDDING, REJECT, embedding_type, vectors_of
 from jobs.embedding.embed_rows import crops_of
 from jobs.embedding.model_source import loaded_memory
 from jobs.errors import JobError
-from jobs.sources.listing import refuse
+from jobs.sources.listing import refuse, with_columns
 
 Needs = Literal["image", "embedding", "file"]
 NEEDS: tuple[Needs, ...] = get_args(Needs)
@@ -191,8 +191,8 @@ def annotated_rows(table: pa.Table, loaded: LoadedPredictor) -> pa.Table:
     rows = rows.append_column(EMBEDDING, pa.array([None] * len(table), embedding_type(0)))
     at = np.full(len(table), -1)
     at[kept] = np.arange(len(kept))
-    for name in columns.column_names:
-        rows = rows.append_column(name, columns[name].take(pa.array(at, mask=at < 0)))
+    taken = columns.take(pa.array(at, mask=at < 0))
+    rows = with_columns(rows, {name: taken[name] for name in taken.column_names})
     reasons = {row: ("predict", type(error).__name__, _error_text(error), True) for row, error in failed.items()}
     return refuse(rows, {int(kept[row]): reason for row, reason in reasons.items()})
 
@@ -210,9 +210,7 @@ def _only_as_embedded(table: pa.Table) -> pa.Table:
         if name in table.column_names:
             kind: Any = table[name].type
             columns[name] = pc.if_else(changed, pa.scalar(None, kind), table[name])
-    for name, values in columns.items():
-        table = table.set_column(table.column_names.index(name), name, values)
-    return refuse(table, dict.fromkeys(np.flatnonzero(changed.to_numpy()).tolist(), reason))
+    return refuse(with_columns(table, columns), dict.fromkeys(np.flatnonzero(changed.to_numpy()).tolist(), reason))
 
 
 def _load(

@@ -13,7 +13,7 @@ from embedder.models.checkpoint import Checkpoint
 from embedder.python_class import PythonClass
 from index.collection.records import ModelRecord
 from jobs.annotation.captions import captioner_recipe
-from jobs.annotation.labels import LabelTexts
+from jobs.annotation.labels import labels_recipe
 from jobs.annotation.predictor import NEEDS, Batch, Columns, Predictor, Recipe, checkpoint_recipe
 from jobs.errors import UsageError
 from jobs.spec import AnnotationSpec, Resources
@@ -34,15 +34,7 @@ def recipe_of(spec: AnnotationSpec, model: ModelRecord, resources: Resources, *,
         return _classifier_recipe(spec.classifier, spec.top_k, resources)
     if spec.captioner:
         return captioner_recipe(spec, resources)
-    texts = LabelTexts(
-        labels=spec.labels,
-        template=spec.template,
-        none_below=spec.none_below,
-        model=model,
-        device=resources.device,
-        embedder=embedder,
-    )
-    return texts.recipe
+    return labels_recipe(spec, model, device=resources.device, embedder=embedder)
 
 
 def class_recipe(name: str) -> Recipe:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from jobs.cli.embed import DeviceOption, RejectRateOption
+from jobs.cli.job_options import DeviceOption, RejectRateOption
 from jobs.cli.options import (
     AddressOption,
     CollectionArgument,

@@ -4,8 +4,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from jobs.cli.embed import RejectRateOption, RevisionOption, UriColumnOption, next_commands
+from jobs.cli.embed import next_commands
 from jobs.cli.index import build_and_show
+from jobs.cli.job_options import RejectRateOption, RevisionOption, UriColumnOption
 from jobs.cli.options import AddressOption, CollectionArgument, EmbedderOption, OnOption, console, open_collection
 from jobs.values import model_named
 

@@ -14,7 +14,6 @@ from jobs.errors import UsageError
 if TYPE_CHECKING:
     from api.settings import ServeSettings
     from index.collection import Collection
-    from jobs.spec import JobSpec
 
 T = TypeVar("T")
 
@@ -116,24 +115,3 @@ def serve_settings(**options: Any) -> "ServeSettings":
             for name, value, message in wrong
         ]
         raise UsageError("; ".join(told).replace("Value error, ", "")) from error
-
-
-def job_spec(context: typer.Context, **more: Any) -> "JobSpec":
-    """The job that a command's options describe, by the names of its fields. UsageError names the first wrong one."""
-    from pydantic import ValidationError
-
-    from jobs.spec import JobSpec, Resources
-
-    options = without_none(**{**context.params, **more})
-    resources = {name: value for name, value in options.items() if name in Resources.model_fields}
-    fields = {name: options[name] for name in JobSpec.model_fields if name in options and name != "index"}
-    if "queries" in options:
-        fields["index"] = {"queries": options["queries"]}
-    try:
-        return JobSpec.model_validate({**fields, "resources": resources})
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = str(first["loc"][-1])
-        shown = name.upper() if name in ("source", "collection") else f"--{name.replace('_', '-')}"
-        wrong = "is empty" if first["type"] == "string_too_short" else first["msg"].removeprefix("Value error, ")
-        raise UsageError(f"{shown} {wrong}") from error

@@ -6,33 +6,14 @@ import sys
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
-from jobs.cli.embed import (
-    DeviceOption,
-    DraftOption,
-    ExtensionsOption,
-    KeepOption,
-    MissingOption,
-    ModelOption,
-    PrecisionOption,
-    RevisionOption,
-    TilesOption,
-    UriColumnOption,
-)
-from jobs.cli.options import (
-    CollectionArgument,
-    EmbedderOption,
-    FormatOption,
-    console,
-    job_spec,
-    open_collection,
-    parsed,
-    show,
-)
+from jobs.cli.embed import MissingOption, SourceArgument
+from jobs.cli.job_options import embedding_options, job_spec, with_options_of
+from jobs.cli.options import CollectionArgument, FormatOption, console, open_collection, parsed, show
 from jobs.errors import UsageError
 from jobs.values import parse_duration
 
@@ -69,9 +50,10 @@ def schedule(
     run_schedule(job, times, stop, jitter_s=jitter)
 
 
+@with_options_of(embedding_options)
 def watch(
     context: typer.Context,
-    source: Annotated[str, typer.Argument(help="A folder or bucket prefix of images, a list, Parquet or tars.")],
+    source: SourceArgument,
     collection: CollectionArgument,
     every: Annotated[
         str | None,
@@ -80,11 +62,6 @@ def watch(
             "10 minutes."
         ),
     ] = None,
-    model: ModelOption = None,
-    revision: RevisionOption = None,
-    embedder: EmbedderOption = None,
-    device: DeviceOption = None,
-    precision: PrecisionOption = "auto",
     missing: MissingOption = "delete",
     max_missing: Annotated[
         float, typer.Option(min=0, max=1, help="Delete nothing if more than this share of the images is gone.")
@@ -92,11 +69,7 @@ def watch(
     max_reject_rate: Annotated[
         float, typer.Option(min=0, max=1, help="Publish nothing if more than this share of the images is rejected.")
     ] = 1.0,
-    extensions: ExtensionsOption = None,
-    uri_column: UriColumnOption = None,
-    keep: KeepOption = None,
-    tiles: TilesOption = None,
-    draft: DraftOption = True,
+    **options: Any,
 ) -> None:
     """Keep a collection up to date with a source: new pictures are searchable seconds after they are saved.
 

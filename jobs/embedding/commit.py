@@ -29,8 +29,7 @@ class WrittenRun:
     @classmethod
     def begin(cls, plan: Plan, collection: Collection) -> Self:
         """The run that a plan goes on with, or a new one. With nothing left to embed, all of its rows are on disk."""
-        run = plan.run or collection.start_run(plan.source, plan.model, keep=plan.images.key, exif=plan.images.exif)
-        return cls(plan=plan, run=run, files=list(plan.files), report=EmbedReport.of(plan))
+        return cls(plan=plan, run=plan.start(collection), files=list(plan.files), report=EmbedReport.of(plan))
 
 
 def commit(collection: Collection, written: Sequence[WrittenRun], max_reject_rate: float) -> list[RunManifest]:

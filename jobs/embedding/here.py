@@ -4,26 +4,25 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import Any
 
 import pyarrow as pa
 
 from jobs.embedding.report import BlockSummary
-from jobs.embedding.stages import DecodeSettings, EmbedBlock, fetch_and_decode, stop_decoders
+from jobs.embedding.stages import DecodeSettings, EmbedBlock, EmbedSettings, fetch_and_decode, stop_decoders
 
 _AHEAD = 2
 """Blocks that are decoded while another is embedded: with one, decoders would idle while its last pictures come in."""
 
 
 def blocks_here(
-    todo: pa.Table, decode: DecodeSettings, embed: Mapping[str, Any], block_size: int
+    todo: pa.Table, decode: DecodeSettings, embed: EmbedSettings, block_size: int
 ) -> Generator[BlockSummary]:
-    """`jobs.embedding.pipeline.Blocks`, in order. Raises what loading and embedding raise."""
+    """`jobs.embedding.placement.Blocks`, in order. Raises what loading and embedding raise."""
     cores, stopped = _cores(), threading.Event()
     settings = replace(decode, threads=max(1, decode.threads * cores // _AHEAD), decoders=cores)
     decoded = partial(fetch_and_decode, settings=settings, is_awaited=lambda: not stopped.is_set())
@@ -31,7 +30,7 @@ def blocks_here(
     with ThreadPoolExecutor(_AHEAD, "likeness-decode") as pool:
         try:
             ahead = deque(pool.submit(decoded, part) for part in islice(parts, _AHEAD))
-            embed_block = EmbedBlock(**embed)  # the model loads while the first blocks are decoded
+            embed_block = EmbedBlock(embed)  # the model loads while the first blocks are decoded
             while ahead:
                 block = ahead.popleft().result()
                 ahead.extend(pool.submit(decoded, part) for part in islice(parts, 1))

@@ -2,8 +2,7 @@
 
 import re
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,7 +14,7 @@ from index.collection.rows import FILTERED
 from jobs.cluster.pool import DECODE_MEMORY, Pool
 from jobs.cluster.session import lacking
 from jobs.embedding.report import BlockSummary
-from jobs.embedding.stages import DecodeSettings, EmbedBlock, fetch_and_decode
+from jobs.embedding.stages import DecodeSettings, EmbedBlock, EmbedSettings, fetch_and_decode
 from jobs.embedding.worker_metrics import worker_metrics
 from jobs.errors import JobError
 
@@ -24,9 +23,9 @@ DECODE_BATCH = 128
 
 
 def blocks_on_ray(
-    pool: Pool, todo: pa.Table, decode: DecodeSettings, embed: Mapping[str, object], block_size: int
+    pool: Pool, todo: pa.Table, decode: DecodeSettings, embed: EmbedSettings, block_size: int
 ) -> Iterator[BlockSummary]:
-    """`jobs.embedding.pipeline.Blocks` with the actors of a pool; Ray is connected. Raises JobError."""
+    """`jobs.embedding.placement.Blocks` with the actors of a pool; Ray is connected. Raises JobError."""
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
@@ -46,7 +45,7 @@ def blocks_on_ray(
         )
         .map_batches(
             EmbedImages,
-            fn_constructor_kwargs=dict(embed),
+            fn_constructor_args=(embed,),
             batch_size=block_size,
             batch_format="pyarrow",
             compute=ray.data.ActorPoolStrategy(min_size=least, max_size=most),
@@ -85,8 +84,8 @@ def decode_images(table: pa.Table, *, settings: DecodeSettings) -> pa.Table:
 class EmbedImages:
     """`EmbedBlock`, which is constructed in the actor's own process, so that no loaded model is sent to it."""
 
-    def __init__(self, **arguments: Any) -> None:
-        self._embed = EmbedBlock(**arguments)
+    def __init__(self, settings: EmbedSettings) -> None:
+        self._embed = EmbedBlock(settings)
         self._ended: float | None = None
 
     def __call__(self, table: pa.Table) -> pa.Table:

@@ -31,7 +31,8 @@ from jobs.embedding.embed_rows import embed_rows
 from jobs.embedding.report import BlockSummary
 from jobs.errors import OtherModelError
 from jobs.planning.image_filter import EVERY_IMAGE, EXIF_TYPES, MEASURE_TYPES, ImageFilter, leave_out
-from jobs.planning.plan import block_name
+from jobs.planning.plan import write_block
+from jobs.sources.listing import with_columns, with_outcome
 
 _PASSING = ("not_found", "permission_denied")
 """Reasons why a file cannot be read now: a lost disk, an expired token. There is no notice when it is back."""
@@ -96,11 +97,7 @@ def fetch_and_decode(table: pa.Table, *, settings: DecodeSettings, is_awaited: I
     measured = {name: MEASURE_TYPES[name] for name in measures}
     taken = EXIF_TYPES if exif else {}
     found = pa.Table.from_pylist(outcomes, pa.schema({"size": pa.int64(), **_OUTCOME, **taken, **content, **measured}))
-    # Facts from the listing stay; a list of URLs has no sizes.
-    sizes = pc.coalesce(table["size"], found["size"])
-    table = table.set_column(table.column_names.index("size"), "size", sizes)
-    for name in (*_OUTCOME, *taken, *content):
-        table = table.append_column(name, found[name])
+    table = with_outcome(table, found, [*_OUTCOME, *taken, *content])
     if settings.images.expression is not None:
         table = _leave_out(table, found.select(list(measured)), settings.images)
     return table
@@ -108,15 +105,12 @@ def fetch_and_decode(table: pa.Table, *, settings: DecodeSettings, is_awaited: I
 
 def _leave_out(table: pa.Table, measured: pa.Table, images: ImageFilter) -> pa.Table:
     """`table`, in which pictures that are left out have a reason, and no pixels."""
-    known = table
-    for name in measured.column_names:
-        known = known.append_column(name, measured[name])
-    why, _ = images.judge(known)
+    why, _ = images.judge(with_columns(table, {name: measured[name] for name in measured.column_names}))
     out = pc.is_valid(why)  # broken ones too, by what is known of them: the next job could tell it from their rows
     if not pc.any(out).as_py():
         return table
     pixels = pc.if_else(out, pa.scalar(None, table["pixels"].type), table["pixels"])
-    return leave_out(table.set_column(table.column_names.index("pixels"), "pixels", pixels), why)
+    return leave_out(with_columns(table, {"pixels": pixels}), why)
 
 
 @cache
@@ -183,42 +177,40 @@ MakeRows = Callable[[pa.Table, Any], pa.Table]
 """From decoded pictures and a model to rows: `embed_rows`, or what an annotation makes of them with its predictor."""
 
 
-class EmbedBlock:
-    """Embeds a block of rows and writes it as one file of the run, so that it is never embedded again.
-
-    What `load` loads has an `identity`, as an `Embedder` has, with this fingerprint.
+@dataclass(frozen=True, kw_only=True)
+class EmbedSettings:
+    """What `load` loads has an `identity`, as an `Embedder` has, with this fingerprint. `rows` makes rows with it, for
+    an attempt at a run of the collection.
     """
 
-    def __init__(
-        self,
-        *,
-        load: Callable[[], Any],
-        fingerprint: str,
-        collection: CollectionAt,
-        run_id: str,
-        attempt: int,
-        rows: MakeRows | None = None,
-    ) -> None:
-        self._model = load()
-        self._rows = rows or embed_rows
+    load: Callable[[], Any]
+    fingerprint: str
+    collection: CollectionAt
+    run_id: str
+    attempt: int
+    rows: MakeRows = embed_rows
+
+
+class EmbedBlock:
+    """Embeds a block of rows and writes it as one file of the run, so that it is never embedded again."""
+
+    def __init__(self, settings: EmbedSettings) -> None:
+        self._settings, self._model = settings, settings.load()
         identity = self._model.identity
-        if identity.fingerprint != fingerprint:
+        if identity.fingerprint != settings.fingerprint:
             raise OtherModelError(
                 f"this worker loaded {identity.model_id} with fingerprint {identity.fingerprint[:12]}, the job began "
-                f"with {fingerprint[:12]}: put the same model files on every machine"
+                f"with {settings.fingerprint[:12]}: put the same model files on every machine"
             )
-        self._collection = collection()
-        self._run_id = run_id
-        self._attempt = attempt
+        self._collection = settings.collection()
         self._name = f"{platform.node()}:{os.getpid()}"
 
     def __call__(self, table: pa.Table) -> BlockSummary:
         seconds = {name: pc.sum(table[name]).as_py() for name in SECONDS}
         started_at, started = time.time(), time.perf_counter()
-        rows = self._rows(table.drop_columns(list(SECONDS)), self._model)
-        ids = [str(image_id) for image_id in rows["image_id"].to_pylist()]
+        rows = self._settings.rows(table.drop_columns(list(SECONDS)), self._model)
         embedded = time.perf_counter()
-        file = self._collection.write_rows(self._run_id, block_name(self._attempt, ids), rows)
+        file = write_block(self._collection, self._settings.run_id, self._settings.attempt, rows)
         filtered = rows["error_reason"].to_pylist().count(FILTERED)
         rejected = rows.num_rows - rows["error_reason"].null_count - filtered
         return BlockSummary(

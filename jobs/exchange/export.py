@@ -20,7 +20,7 @@ from index.errors import EmptyCollectionError
 from index.storage.bucket import without_secrets
 from index.storage.storage import canonical_address
 from jobs.errors import UsageError
-from jobs.sources.listing import free_name
+from jobs.sources.listing import free_name, with_columns
 
 Format = Literal["parquet", "npy", "clip-retrieval"]
 FILES: Final[dict[str, tuple[str, str]]] = {
@@ -52,8 +52,7 @@ def export(
         writer = None
         for batch in joined(live.embedded(), _ROWS):
             table = pa.Table.from_batches([batch])
-            for name, column in values_of(table, annotations).items():
-                table = table.append_column(name, column)
+            table = with_columns(table, values_of(table, annotations))
             if writer is None:
                 model = snapshot.committed[-1].model.model_copy(update={"tiles": None})  # whose vectors stay behind
                 writer = files.enter_context(_Writer(made, form, table.schema, model.model_dump_json().encode()))

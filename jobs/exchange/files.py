@@ -19,8 +19,7 @@ from index.collection.rows import TEXT
 from jobs.errors import SourceError
 from jobs.exchange.export import MODEL_KEY
 from jobs.exchange.vectors import Floats
-from jobs.file_extensions import extension
-from jobs.sources.files import SourceFile
+from jobs.sources.files import SourceFile, extension
 from jobs.sources.tables import check_names
 
 
@@ -69,33 +68,15 @@ class NpyFile:
 
 @dataclass(frozen=True)
 class RowFile:
-    """The columns that go with vectors: a Parquet file, or a file of ids, which are the column `id`. With `numbered`,
-    the file has only vectors, so many, and the ids are their numbers.
-    """
+    """The columns that go with vectors: those of a Parquet file, or a `table` that was read already."""
 
     file: SourceFile
-    numbered: int | None = None
-
-    @cached_property
-    def _ids(self) -> pa.Table | None:
-        kind = extension(self.file.name)
-        if self.numbered is not None:
-            return pa.table({"id": pa.array(map(str, range(self.numbered)), TEXT)})
-        if kind == "parquet":
-            return None
-        with reading(self.file), self.file.open() as source:
-            if kind == "npy":
-                ids = np.load(source, allow_pickle=False)
-                if ids.ndim != 1 or ids.dtype.kind not in "iuSU":
-                    raise ValueError(f"expected one column of numbers or texts, got {ids.dtype} of shape {ids.shape}")
-                return pa.table({"id": ids.astype(str).tolist()})
-            lines = io.StringIO(source.read().decode("utf-8-sig"), newline=None)
-            return pa.table({"id": pa.array([line.removesuffix("\n") for line in lines], TEXT)})
+    table: pa.Table | None = None
 
     @cached_property
     def schema(self) -> pa.Schema:
-        if self._ids is not None:
-            return self._ids.schema
+        if self.table is not None:
+            return self.table.schema
         with reading(self.file), self.file.open() as source:
             schema = pq.read_schema(source)
         check_names(self.file, schema.names)
@@ -103,8 +84,8 @@ class RowFile:
 
     @cached_property
     def rows(self) -> int:
-        if self._ids is not None:
-            return self._ids.num_rows
+        if self.table is not None:
+            return self.table.num_rows
         with reading(self.file), self.file.open() as source:
             return pq.read_metadata(source).num_rows
 
@@ -119,14 +100,26 @@ class RowFile:
             raise SourceError(f"{self.file.uri} names its model in a way that cannot be read: {error}") from error
 
     def blocks(self, rows: int, columns: Sequence[str]) -> Iterator[pa.Table]:
-        if self._ids is not None:
+        if self.table is not None:
             for start in range(0, self.rows, rows):
-                yield self._ids.slice(start, rows).select(list(columns))
+                yield self.table.slice(start, rows).select(list(columns))
             return
         with reading(self.file), self.file.open() as source, pq.ParquetFile(source) as parquet:
             for batch in parquet.iter_batches(rows, columns=list(columns)):
                 # Parquet takes "a" for every column below it, "a.b" for one: select by name afterwards.
                 yield pa.Table.from_batches([batch]).select(list(columns))
+
+
+def read_ids(file: SourceFile) -> pa.Table:
+    """The ids of a .npy or .txt file, an id a line, as the column `id`."""
+    with reading(file), file.open() as source:
+        if extension(file.name) == "npy":
+            ids = np.load(source, allow_pickle=False)
+            if ids.ndim != 1 or ids.dtype.kind not in "iuSU":
+                raise ValueError(f"expected one column of numbers or texts, got {ids.dtype} of shape {ids.shape}")
+            return pa.table({"id": ids.astype(str).tolist()})
+        lines = io.StringIO(source.read().decode("utf-8-sig"), newline=None)
+        return pa.table({"id": pa.array([line.removesuffix("\n") for line in lines], TEXT)})
 
 
 @contextmanager

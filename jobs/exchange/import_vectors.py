@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from embedder.models.load import find_model
 from index.collection import Collection, writing
+from index.collection.collection import Snapshot
 from index.collection.layout import MANIFEST, run_path
 from index.collection.records import UNKNOWN_MODEL, ModelRecord
 from index.collection.rows import EMBEDDING, STATE, TEXT, embedding_column
@@ -25,20 +26,14 @@ from jobs.embedding.report import EmbedReport
 from jobs.errors import OtherModelError, SourceError, TooManyRejectsError
 from jobs.exchange.vector_files import ID_COLUMNS, VectorPart, find_vectors, named_rows
 from jobs.exchange.vectors import Problems, unit_rows
-from jobs.planning.plan import Plan, block_name
+from jobs.planning.plan import Plan, write_block
 from jobs.sources.files import require_place
-from jobs.sources.listing import LISTING, Column, listing_table, refuse
+from jobs.sources.listing import KNOWN, LISTING, Column, listing_table, refuse, with_columns
 from jobs.sources.tables import URI_COLUMNS, absolute_uris, require_texts
 
 _STAGE = "import"
 _BLOCK = 4096  # rows of a file: 8 MB of vectors of 512 dimensions
-_OURS = (
-    *(name for name in LISTING.names if name not in ("image_id", "uri")),
-    "content_hash",
-    "width",
-    "height",
-    "format",
-)
+_OURS = tuple(name for name in (*LISTING.names, *KNOWN.names) if name not in ("image_id", "uri"))
 """Columns that mean in an export what they mean in a row; in other tools' files they may mean anything."""
 
 
@@ -76,9 +71,10 @@ class VectorImport:
             self._uri_column_of(part)
         model = self._model(parts, _common_dim(parts))
         ids, problems = named_rows(parts)
-        with writing(Collection.create_or_open(self._checked(model)), "import") as leased:
+        self._require_same_model(Collection.planned(self.collection).snapshot(), model)  # before one is made there
+        with writing(Collection.create_or_open(self.collection), "import") as leased:
             snapshot = leased.snapshot()
-            self._require_same_model(leased, collection_model(leased, snapshot.committed), model)
+            self._require_same_model(snapshot, model)
             listing = pa.table({"image_id": ids})
             live = snapshot.live().of_model(model).read(STATE)
             address = canonical_address(Storage.open(self.source).location)
@@ -95,23 +91,13 @@ class VectorImport:
             written = WrittenRun.begin(plan, leased)
             with _committed_or_removed(leased, written.run.run_id):
                 for block in self._blocks(parts, ids, problems, model.dim):
-                    name = block_name(plan.attempt, list(map(str, block["image_id"].to_pylist())))
-                    written.files.append(leased.write_rows(written.run.run_id, name, block))
+                    written.files.append(write_block(leased, written.run.run_id, plan.attempt, block))
                     leased.check_lease_lately()
                     written.report.rejected += block.num_rows - block["error_reason"].null_count
                     written.report.embedded += block["error_reason"].null_count
                     self.progress(written.report.embedded + written.report.rejected, len(ids))
                 commit(leased, [written], self.max_reject_rate)
         return written.report
-
-    def _checked(self, model: ModelRecord) -> str:
-        """The collection's location, before anything is made there."""
-        try:
-            opened = Collection.open(self.collection)
-        except NotACollectionError:
-            return self.collection
-        self._require_same_model(opened, collection_model(opened, opened.runs()), model)
-        return self.collection
 
     def _model(self, parts: Sequence[VectorPart], dim: int) -> ModelRecord:
         source, recorded = without_secrets(self.source), [part.rows.model for part in parts]
@@ -142,16 +128,17 @@ class VectorImport:
             )
         return model
 
-    def _require_same_model(self, collection: Collection, there: ModelRecord | None, model: ModelRecord) -> None:
+    def _require_same_model(self, snapshot: Snapshot, model: ModelRecord) -> None:
+        location, there = snapshot.collection.location, collection_model(snapshot.collection, snapshot.committed)
         if there is None or there.agrees_with(model):
             return
         if model.is_unknown:
             raise OtherModelError(
-                f"{collection.location} holds vectors of {there}, and {without_secrets(self.source)} does not say what "
+                f"{location} holds vectors of {there}, and {without_secrets(self.source)} does not say what "
                 "made its own: name the model with --model if it is the same, else import into another collection"
             )
         raise OtherModelError(
-            f"{collection.location} holds vectors of {there}, not of {model}: they cannot be compared. Import into "
+            f"{location} holds vectors of {there}, not of {model}: they cannot be compared. Import into "
             "another collection"
         )
 
@@ -161,9 +148,7 @@ class VectorImport:
         for part in parts:
             first = start
             for columns, vectors, wrong in part.blocks(_BLOCK, dim):
-                for row in range(len(vectors)) if problems else ():
-                    if start + row in problems:
-                        wrong[row] = problems[start + row]
+                wrong |= {row: problems[start + row] for row in range(len(vectors)) if start + row in problems}
                 found, normalised = unit_rows(vectors, wrong)
                 self.normalised += normalised
                 rows = self._columns(part, columns, ids.slice(start, len(found)), start - first)
@@ -200,10 +185,7 @@ class VectorImport:
             own["uri"] = pa.array([f"{part.file.uri}#row={first + row}&column={cell}" for row in range(len(ids))], TEXT)
         taken = {part.column_of(ID_COLUMNS), uri, *ours}
         rows = listing_table(own, {name: columns[name] for name in columns.column_names if name not in taken})
-        for name in ours:
-            if name not in LISTING.names:
-                rows = rows.append_column(name, columns[name])
-        return rows
+        return with_columns(rows, {name: columns[name] for name in ours if name not in LISTING.names})
 
 
 @contextmanager

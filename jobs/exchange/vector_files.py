@@ -15,10 +15,9 @@ import pyarrow.compute as pc
 from index.collection.rows import EMBEDDING, TEXT
 from index.storage.bucket import without_secrets
 from jobs.errors import SourceError, UsageError
-from jobs.exchange.files import NpyFile, RowFile
+from jobs.exchange.files import NpyFile, RowFile, read_ids
 from jobs.exchange.vectors import Floats, Problems, matrix_of
-from jobs.file_extensions import extension
-from jobs.sources.files import SourceFile, source_files
+from jobs.sources.files import SourceFile, extension, source_files
 from jobs.sources.listing import Column, as_text
 from jobs.sources.tables import holds_images
 
@@ -152,7 +151,7 @@ def find_vectors(location: str, *, ids: str | None = None, embedding_column: str
     else:
         raise SourceError(f"{shown} has no vectors: expected {_EXPECTED}, found {', '.join(files) or 'nothing'}"[:500])
     for part in parts:
-        if len(part) != part.rows.rows:
+        if part.rows.schema.names and len(part) != part.rows.rows:
             raise SourceError(
                 f"{part.file.uri} has {len(part)} vectors, {part.rows.file.uri} {part.rows.rows} rows: expected a row "
                 f"for each, and row {min(len(part), part.rows.rows)} is the first without the other"
@@ -197,13 +196,14 @@ def _npy_part(shown: str, arrays: list[SourceFile], tables: list[SourceFile], id
     if len(arrays) > 1 or (len(tables) > 1 and ids is None):
         names = ", ".join(file.name for file in [*arrays, *tables][:8])
         raise SourceError(f"{shown} has several files ({names}): name the .npy file itself, with --ids for its rows")
-    if ids is not None:
+    if ids is None:
+        rows = RowFile(tables[0]) if tables else RowFile(arrays[0], pa.table({}))
+    else:
         found = source_files(ids, list)
         if len(found) != 1 or extension(found[0].name) not in ("parquet", "npy", "txt"):
             raise SourceError(f"--ids is {without_secrets(ids)}: expected a .parquet, .npy or .txt file, an id a line")
-        tables = found
-    npy = NpyFile(arrays[0])
-    return NpyPart(RowFile(tables[0]) if tables else RowFile(npy.file, numbered=npy.header.rows), npy)
+        rows = RowFile(found[0], None if extension(found[0].name) == "parquet" else read_ids(found[0]))
+    return NpyPart(rows, NpyFile(arrays[0]))
 
 
 def _embedding_column(rows: RowFile, wanted: str | None) -> str:

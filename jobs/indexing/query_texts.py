@@ -26,7 +26,7 @@ _CAPTIONS = Path(__file__).with_name("captions.txt")
 _COLUMNS = ("caption", "captions", "text", "title", "alt", "description", "label", "labels")
 _MOST, _LEAST = 400, 50
 _MOST_OWN = 200  # the others are the same for every collection: scores of texts are compared with theirs
-_SPOTS, _ROWS = 8, 512  # read in a few places, so that few files are opened
+_SPOTS, _ROWS = 8, 512
 _MAX_LENGTH = 300  # characters; a model reads no more of a text
 
 
@@ -86,10 +86,14 @@ def own_texts(live: LiveRows) -> Sequence[str]:
     name = next((name for name in _COLUMNS if name in live.schema.names), None)
     if name is None or not pa.types.is_string(live.schema.field(name).type):
         return []
-    starts = np.linspace(0, max(0, len(live) - _ROWS), _SPOTS).astype(np.int64)
-    positions = np.unique(np.concatenate([np.arange(start, min(start + _ROWS, len(live))) for start in starts]))
-    values: list[Any] = live.take(positions).read([name])[name].to_pylist()
+    values: list[Any] = sample_rows(live).read([name])[name].to_pylist()
     return _some(_different(value for value in values if value), _MOST_OWN)
+
+
+def sample_rows(live: LiveRows) -> LiveRows:
+    """Some thousand rows, from a few places, so that few files are read."""
+    starts = np.linspace(0, max(0, len(live) - _ROWS), _SPOTS).astype(np.int64)
+    return live.take(np.unique(np.concatenate([np.arange(start, min(start + _ROWS, len(live))) for start in starts])))
 
 
 def _different(texts: Iterable[str]) -> list[str]:

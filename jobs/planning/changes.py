@@ -19,10 +19,21 @@ from index.collection.records import ModelRecord, RowFile
 from index.collection.rows import STATE, TEXT, conform, is_filtered, metadata_columns
 from index.storage.storage import canonical_address
 from jobs.errors import TooManyMissingError
-from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter, leave_out, with_facts
+from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter, leave_out
 from jobs.planning.plan import Counts, plan_run, unchanged_mask
 from jobs.planning.reuse import ReusableRows, find_known
-from jobs.sources.listing import KNOWN, LISTING, REFUSAL, REFUSED_STAGE, Column, concat_listings, refused_mask, together
+from jobs.sources.listing import (
+    KNOWN,
+    LISTING,
+    REFUSAL,
+    REFUSED_STAGE,
+    Column,
+    concat_listings,
+    refused_mask,
+    together,
+    with_columns,
+    with_outcome,
+)
 
 _COMPARED_ROWS = 2**18
 """Rows whose metadata is held at once."""
@@ -165,7 +176,7 @@ def _find_left_out(images: ImageFilter, listing: pa.Table, state: pa.Table, same
     unchanged = unchanged_mask(listing, state)
     at = pc.if_else(unchanged, pc.index_in(listing["image_id"], state["image_id"]), pa.scalar(None, pa.int32()))
     rows = state.select(["size", *KNOWN.names, "error_reason"]).take(at)
-    why, judged = images.judge(with_facts(listing, rows))
+    why, judged = images.judge(with_outcome(listing, rows, KNOWN.names))
     why = pc.if_else(refused_mask(listing), pa.scalar(None, TEXT), why)
     out, before = pc.is_valid(why), is_filtered(rows)
     failed = pc.and_not(pc.is_valid(rows["error_reason"]), before)
@@ -175,7 +186,7 @@ def _find_left_out(images: ImageFilter, listing: pa.Table, state: pa.Table, same
     if not pc.any(out).as_py():
         return listing, stale
     rows = rows.take(pc.if_else(out, pa.array(np.arange(rows.num_rows)), pa.scalar(None, pa.int64())))
-    return leave_out(with_facts(listing, rows), why), stale
+    return leave_out(with_outcome(listing, rows, KNOWN.names), why), stale
 
 
 def _compare_metadata(live: LiveRows, listing: pa.Table) -> tuple[pa.Table, Column]:
@@ -250,9 +261,9 @@ def _relisted(listing: pa.Table, theirs: LiveRows, kept: pa.Table, *, own: bool)
         return listing
     rows = theirs.read([*LISTING.names, *REFUSAL.names, *KNOWN.names, *(set(theirs.metadata) - {*EXIF})])
     refused = pc.or_(pc.equal(rows["error_stage"], pa.scalar(REFUSED_STAGE)), is_filtered(rows))
-    for field in REFUSAL:  # of other rejects another model may think otherwise
-        at = rows.column_names.index(field.name)
-        rows = rows.set_column(at, field, pc.if_else(refused, rows[field.name], pa.scalar(None, field.type)))
+    # Of other rejects another model may think otherwise.
+    reasons = {each.name: pc.if_else(refused, rows[each.name], pa.scalar(None, each.type)) for each in REFUSAL}
+    rows = with_columns(rows, reasons)
     if not own:
         return rows.filter(pc.invert(pc.is_in(rows["image_id"], listing["image_id"])))
     return concat_listings([listing, rows.filter(pc.is_in(rows["image_id"], kept["image_id"]))])
@@ -274,10 +285,8 @@ def _counts(known: ReusableRows, before: pa.Table, live: LiveRows) -> Counts:
     there = same_model
     if len(live) > before.num_rows:
         there = _true(pc.is_in(todo["image_id"], live.read(["image_id"])["image_id"]))
-    column = before.column_names.index("retryable")
-    settled = before.set_column(column, "retryable", pa.nulls(before.num_rows, pa.bool_()))
-    failed = settled.filter(before["retryable"])
-    retried = _true(unchanged_mask(todo, failed))
+    settled = with_columns(before, {"retryable": pa.nulls(before.num_rows, pa.bool_())})
+    retried = _true(unchanged_mask(todo, settled.filter(before["retryable"])))
     return Counts(
         listed=plan.listing.num_rows,
         unchanged=plan.listing.num_rows - todo.num_rows,

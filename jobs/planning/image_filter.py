@@ -16,7 +16,6 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from embedder.images.exif import EXIF
 from embedder.images.quality import MEASURES
@@ -25,7 +24,7 @@ from index.collection.rows import FILTERED, TEXT, in_files, metadata_columns
 from index.errors import FilterError
 from index.filters.filter import Filter
 from jobs.errors import UsageError
-from jobs.sources.listing import KNOWN, LISTING, Column, put_column, refuse
+from jobs.sources.listing import KNOWN, LISTING, Column, refuse
 
 Mask = npt.NDArray[np.bool_]
 
@@ -110,15 +109,6 @@ class ImageFilter:
 
 
 EVERY_IMAGE: Final = ImageFilter()
-
-
-def with_facts(listing: pa.Table, rows: pa.Table) -> pa.Table:
-    """The listing with what `rows`, one for each image, say of its file."""
-    sizes = pc.coalesce(listing["size"], rows["size"])
-    table = listing.set_column(listing.column_names.index("size"), "size", sizes)
-    for field in KNOWN:
-        table = put_column(table, field, rows[field.name])
-    return table
 
 
 def leave_out(table: pa.Table, why: Column) -> pa.Table:

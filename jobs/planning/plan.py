@@ -22,7 +22,7 @@ from index.errors import DamagedRunError
 from index.storage.picture_reader import PictureReader
 from index.versions.servable import standing_manifest
 from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter
-from jobs.sources.listing import Column, refused_mask
+from jobs.sources.listing import Column, refused_mask, with_columns
 
 NEVER_READABLE: Final = ""
 """In place of a hash for a picture that will not be there at the next attempt either; no content has it."""
@@ -59,6 +59,11 @@ class Plan:
     @property
     def already_there(self) -> int:
         return self.listing.num_rows - self.todo.num_rows - self.refused
+
+    def start(self, collection: Collection) -> RunStart:
+        """The run to go on with, or else a new one."""
+        keep, exif = self.images.key, self.images.exif
+        return self.run or collection.start_run(self.source, self.model, keep=keep, exif=exif)
 
     @property
     def attempt(self) -> int:
@@ -158,7 +163,7 @@ def fold(collection: Collection, files: Sequence[RowFile]) -> pa.Table:
 def retry_fetch_failures(rows: pa.Table) -> pa.Table:
     """The rows of a run that is not committed: what it could not fetch is tried again, as its source may be mended."""
     again = pc.or_(_fill(rows["retryable"], False), _fill(pc.equal(rows["error_stage"], pa.scalar("fetch")), False))
-    return rows.set_column(rows.column_names.index("retryable"), "retryable", again)
+    return with_columns(rows, {"retryable": again})
 
 
 def _fold(tables: Sequence[pa.Table]) -> pa.Table:
@@ -179,6 +184,12 @@ def written_files(collection: Collection, run: RunStart) -> list[RowFile]:
 
     # A block that was tried again may have been written by both tries.
     return list({block_of(file.path): file for file in map_in_threads(read, ours) if file}.values())
+
+
+def write_block(collection: Collection, run_id: str, attempt: int, rows: pa.Table) -> RowFile:
+    """Write a block of a run's rows as one file."""
+    ids = [str(image_id) for image_id in rows["image_id"].to_pylist()]
+    return collection.write_rows(run_id, block_name(attempt, ids), rows)
 
 
 def block_name(attempt: int, image_ids: list[str]) -> str:

@@ -25,15 +25,13 @@ from index.collection.rows import (
     OUTCOME,
     REJECT,
     STATE,
-    TEXT,
     TILES,
     embedding_type,
     is_filtered,
     newest,
 )
-from jobs.planning.image_filter import with_facts
-from jobs.planning.plan import Plan, block_name, content_hashes, retry_fetch_failures, unchanged_mask, written_files
-from jobs.sources.listing import refused_mask, without_refusal
+from jobs.planning.plan import Plan, content_hashes, retry_fetch_failures, unchanged_mask, write_block, written_files
+from jobs.sources.listing import KNOWN, refused_mask, with_outcome, without_refusal
 
 Positions = npt.NDArray[np.int64]
 
@@ -77,11 +75,6 @@ def find_known(plan: Plan, snapshot: Snapshot, *, by_content: bool, verify_hash:
     left_out = _positions(refused_mask(plan.todo, FILTERED))
     # A quiet night opens none of the files that runs have left unfinished.
     pool = _pool(plan, snapshot) if plan.todo.num_rows else LiveRows.of_files(snapshot.collection.storage, [])
-    if not len(pool):
-        hashes = pa.chunked_array([], TEXT)
-        return ReusableRows(
-            plan=plan, pool=pool, todo=none, rows=none, hashes=hashes, refused=refused, filtered=len(left_out)
-        )
     state = pool.read(STATE)
     unchanged = (none, none) if verify_hash else _unchanged(plan.todo, state)
     moved = (none, none)
@@ -103,15 +96,13 @@ def find_known(plan: Plan, snapshot: Snapshot, *, by_content: bool, verify_hash:
 
 def write_known(known: ReusableRows, collection: Collection) -> Plan:
     """Write the known rows into the plan's run; returns the plan of what is left."""
-    plan = known.plan
-    run, files = plan.run, list(plan.files)
+    plan, files = known.plan, list(known.plan.files)
     for table in _known_rows(known):
-        run = run or collection.start_run(plan.source, plan.model, keep=plan.images.key, exif=plan.images.exif)
-        name = block_name(plan.attempt, list(map(str, table["image_id"].to_pylist())))
+        run = plan.start(collection)
+        plan = replace(plan, run=run)
         collection.check_lease()
-        files.append(collection.write_rows(run.run_id, name, table))
-    counted = replace(plan, refused=len(known.refused), filtered=known.filtered)
-    return replace(counted, run=run, files=files, todo=known.unknown)
+        files.append(write_block(collection, run.run_id, plan.attempt, table))
+    return replace(plan, files=files, todo=known.unknown, refused=len(known.refused), filtered=known.filtered)
 
 
 def _known_rows(known: ReusableRows) -> Iterator[pa.Table]:
@@ -164,7 +155,7 @@ def _has_outcome(plan: Plan, todo: Positions, rows: pa.Table) -> npt.NDArray[np.
     """A mask: these rows tell that the images at `todo` are not left out, or why they cannot be used."""
     if plan.images.expression is None:
         return np.ones(len(todo), bool)
-    why, judged = plan.images.judge(with_facts(plan.todo.take(todo), rows))
+    why, judged = plan.images.judge(with_outcome(plan.todo.take(todo), rows, KNOWN.names))
     judged |= bool(plan.images.measures)  # by the job that wrote the row: the pool has no others then
     return np.asarray(pc.and_(pc.is_null(why), pc.or_(pc.is_valid(rows["error_reason"]), pa.array(judged))), bool)
 
@@ -197,9 +188,4 @@ def _rows(listed: pa.Table, pool: LiveRows, at: Positions, exif: Sequence[str]) 
     known = pool.take(positions)
     tiles = [TILES] if TILES in known.schema.names else []  # none where all are rejects
     columns = [*OUTCOME, *tiles, *REJECT, *exif]
-    outcome = known.read([*columns, "size"]).take(again)
-    sizes = pc.coalesce(listed["size"], outcome["size"])  # a list of URLs knows none
-    table = listed.set_column(listed.column_names.index("size"), "size", sizes)
-    for name in columns:
-        table = table.append_column(name, outcome[name])
-    return table
+    return with_outcome(listed, known.read([*columns, "size"]).take(again), columns)

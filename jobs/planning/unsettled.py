@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from index.collection.collection import Snapshot
+from jobs.sources.listing import with_columns
 
 _CHANGES = ("size", "modified", "etag")
 
@@ -26,8 +27,5 @@ def hold_back(listing: pa.Table, snapshot: Snapshot, settle_s: float) -> tuple[p
         return listing, 0
     rows = snapshot.live().read(["image_id", *_CHANGES])
     at = pc.index_in(listing["image_id"], rows["image_id"])
-    for name in _CHANGES:
-        column = listing.column_names.index(name)
-        before = pc.if_else(young, rows[name].take(at), listing[name])
-        listing = listing.set_column(column, listing.schema.field(name), before)
+    listing = with_columns(listing, {n: pc.if_else(young, rows[n].take(at), listing[n]) for n in _CHANGES})
     return listing.filter(pc.or_(pc.invert(young), pc.is_valid(at))), count

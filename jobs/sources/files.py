@@ -3,7 +3,7 @@
 import datetime as dt
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TypeAlias, TypeVar
@@ -16,7 +16,7 @@ from index.storage import Storage
 from index.storage.bucket import without_secrets
 from index.storage.storage import MIN_READ, FileInfo
 from jobs.errors import EmptySourceError, SourceError
-from jobs.sources.listing import text
+from jobs.sources.listing import Refused, listing_table, text
 
 T = TypeVar("T")
 _Object: TypeAlias = tuple[str, int | None, dt.datetime | None, str | None]  # path, size, time, ETag
@@ -42,6 +42,18 @@ class SourceFile:
     def open(self, *, min_read: int = MIN_READ) -> pa.NativeFile:
         return self.storage.open_input(self.path, min_read=min_read)
 
+    def refused(self, reason: str, message: str) -> Refused:
+        """The row that stands for the images in it."""
+        name, size, modified = self.name, self.size, self.modified
+        return Refused(image_id=name, uri=self.uri, reason=reason, message=message, size=size, modified=modified)
+
+
+def listed(files: Sequence[SourceFile]) -> pa.Table:
+    """One row per image file; the folder that holds it is its `label`."""
+    labels = [PurePosixPath(f.name).parent.name or None for f in files]
+    columns = {name: [getattr(f, name) for f in files] for name in ("uri", "size", "modified", "etag")}
+    return listing_table({"image_id": [f.name for f in files], **columns}, {"label": pa.array(labels, pa.string())})
+
 
 def source_files(location: str, take: Callable[[Iterator[SourceFile]], T]) -> T:
     """What `take` makes of the files of a source, in no order, without hidden ones. It may be called again, when a
@@ -66,6 +78,11 @@ def require_place(location: str) -> None:
         raise SourceError(f"cannot list {without_secrets(location)}: {error}") from error
     if not there:
         raise _not_found(without_secrets(location), storage)
+
+
+def extension(path: str) -> str:
+    """The last extension in lower case without its dot; empty where there is none."""
+    return PurePosixPath(path).suffix.lower().lstrip(".")
 
 
 def hidden(name: str) -> bool:

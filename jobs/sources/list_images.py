@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import PurePosixPath
 
 import numpy as np
 import pyarrow as pa
@@ -15,9 +14,9 @@ import pyarrow.compute as pc
 from embedder.images.formats import IMAGE_EXTENSIONS
 from index.storage.bucket import without_secrets
 from jobs.errors import EmptySourceError, SourceError
-from jobs.file_extensions import COMPANION_EXTENSIONS, TABLE_EXTENSIONS, VIDEO_EXTENSIONS, extension
-from jobs.sources.files import SourceFile, source_files
-from jobs.sources.listing import LISTING, UNREADABLE, Refused, concat_listings, listing_table, refused_listing
+from jobs.file_extensions import COMPANION_EXTENSIONS, TABLE_EXTENSIONS, VIDEO_EXTENSIONS
+from jobs.sources.files import SourceFile, extension, listed, source_files
+from jobs.sources.listing import LISTING, UNREADABLE, Refused, concat_listings, refused_listing
 from jobs.sources.tables import URI_COLUMNS, list_table
 from jobs.sources.tars import list_tar
 from jobs.sources.videos import ListedFrames, list_videos
@@ -85,13 +84,8 @@ def _read_each(
         except SourceError as error:
             if len(files) == 1:
                 raise
-            refused.append(_unreadable(file, str(error)))
+            refused.append(file.refused(UNREADABLE, str(error)))
     return concat_listings([LISTING.empty_table(), *tables]), refused
-
-
-def _unreadable(file: SourceFile, message: str) -> Refused:
-    name, size, modified = file.name, file.size, file.modified
-    return Refused(image_id=name, uri=file.uri, reason=UNREADABLE, message=message, size=size, modified=modified)
 
 
 def left_out_warning(left_out: Counter[str]) -> str:
@@ -118,42 +112,33 @@ class _Found:
     @classmethod
     def of(cls, files: Iterable[SourceFile], extensions: Sequence[str]) -> "_Found":
         """No more than `_BATCH` images are held as objects: there may be millions."""
-        batches, images = [_listed([])], list[SourceFile]()
+        batches, images = [listed([])], list[SourceFile]()
         videos, tars, tables = list[SourceFile](), list[SourceFile](), list[SourceFile]()
         counts, refused = Counter[str](), list[Refused]()
         for file in files:
             if file.problem:
-                refused.append(_unreadable(file, file.problem))
+                refused.append(file.refused(UNREADABLE, file.problem))
                 continue
             kind = extension(file.name)
             counts[kind] += 1
-            if kind in extensions and kind in VIDEO_EXTENSIONS:
-                videos.append(file)
-            elif kind in extensions:
-                images.append(file)
-                if len(images) == _BATCH:
-                    batches.append(_listed(images))
-                    images = []
+            if kind in extensions:
+                (videos if kind in VIDEO_EXTENSIONS else images).append(file)
             elif kind == "tar":
                 tars.append(file)
             elif kind in TABLE_EXTENSIONS:
                 tables.append(file)
-        listed = pa.concat_tables([*batches, _listed(images)])
+            if len(images) == _BATCH:
+                batches.append(listed(images))
+                images = []
+        found = pa.concat_tables([*batches, listed(images)])
         return cls(
             videos=sorted(videos, key=lambda file: file.name),
-            images=listed.take(pc.sort_indices(listed["image_id"])),
+            images=found.take(pc.sort_indices(found["image_id"])),
             tars=sorted(tars, key=lambda file: file.name),
             tables=sorted(tables, key=lambda file: file.name),
             extensions=counts,
             refused=refused,
         )
-
-
-def _listed(files: list[SourceFile]) -> pa.Table:
-    """One row per image file; the folder that holds it is its `label`."""
-    labels = [PurePosixPath(f.name).parent.name or None for f in files]
-    columns = {name: [getattr(f, name) for f in files] for name in ("uri", "size", "modified", "etag")}
-    return listing_table({"image_id": [f.name for f in files], **columns}, {"label": pa.array(labels, pa.string())})
 
 
 def _unique(listing: pa.Table) -> tuple[pa.Table, list[Refused]]:

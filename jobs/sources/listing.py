@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -74,19 +74,31 @@ def refuse(rows: pa.Table, reasons: Mapping[int, Reason]) -> pa.Table:
     positions = sorted(reasons)
     mask = np.zeros(rows.num_rows, bool)
     mask[positions] = True
+    columns: dict[str, Column] = {}
     for number, field in enumerate(REFUSAL):
         values = pa.array([reasons[row][number] for row in positions], field.type)
         there = field.name in rows.column_names
         before = rows[field.name].combine_chunks().cast(field.type) if there else pa.nulls(rows.num_rows, field.type)
-        rows = put_column(rows, field, pc.replace_with_mask(before, pa.array(mask), values))
-    return rows
+        columns[field.name] = pc.replace_with_mask(before, pa.array(mask), values)
+    return with_columns(rows, columns)
 
 
-def put_column(table: pa.Table, field: pa.Field[Any], values: Column) -> pa.Table:
-    """The table with this column, in the place of one of its name or behind the others."""
-    if field.name in table.column_names:
-        return table.set_column(table.column_names.index(field.name), field, values)
-    return table.append_column(field, values)
+def with_columns(table: pa.Table, columns: Mapping[str, Column]) -> pa.Table:
+    """The table with these columns, each in the place of one of its name or behind the others."""
+    for name, values in columns.items():
+        if name in table.column_names:
+            table = table.set_column(table.column_names.index(name), name, values)
+        else:
+            table = table.append_column(name, values)
+    return table
+
+
+def with_outcome(listing: pa.Table, found: pa.Table, names: Iterable[str]) -> pa.Table:
+    """The listing with these columns of what is found out, in a row for each image; of the sizes, those that it lacks
+    (a list of URLs has none).
+    """
+    sizes = pc.coalesce(listing["size"], found["size"])
+    return with_columns(listing, {"size": sizes, **{name: found[name] for name in names}})
 
 
 def refused_mask(listing: pa.Table, reason: str | None = None) -> Column:

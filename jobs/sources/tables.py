@@ -15,8 +15,7 @@ import pyarrow.parquet as pq
 
 from index.collection.rows import TEXT
 from jobs.errors import SourceError
-from jobs.file_extensions import extension
-from jobs.sources.files import SourceFile
+from jobs.sources.files import SourceFile, extension
 from jobs.sources.listing import Column, Refused, as_text, column_of, listing_table
 
 URI_COLUMNS = ("uri", "url")
@@ -56,17 +55,18 @@ def _list_uris(file: SourceFile, table: pa.Table, uri_columns: Sequence[str]) ->
             f"{file.uri} has no column {' or '.join(f'`{name}`' for name in uri_columns)}{bytes_too}; its columns are "
             f"{', '.join(table.column_names) or 'none'}. Say which has the images' paths or URLs with --uri-column"
         )
-    uris = absolute_uris(file, _texts(file, table, uri_column))
+    require_texts(file, uri_column, table[uri_column].type)
+    uris = absolute_uris(file, table[uri_column].cast(TEXT))
     metadata = {name: table[name] for name in table.column_names if name not in (uri_column, ID_COLUMN)}
     numbers = pa.array([f"{file.name}#row={i}" for i in range(table.num_rows)], TEXT)
-    return listing_table({"image_id": _first_of(_ids(table), uris, numbers), "uri": uris}, metadata)
+    return listing_table({"image_id": pc.coalesce(_ids(table), uris, numbers), "uri": uris}, metadata)
 
 
 def _list_cells(file: SourceFile, column: str, table: pa.Table, *, rows: int) -> pa.Table:
     """Rows of a Parquet file with the images in it: `uri` names the cell."""
     numbers = pa.array([f"{file.name}#{i}" for i in range(rows)], TEXT)
     columns: dict[str, Column | list[Any]] = {
-        "image_id": _first_of(_ids(table), numbers) if ID_COLUMN in table.column_names else numbers,
+        "image_id": pc.coalesce(_ids(table), numbers) if ID_COLUMN in table.column_names else numbers,
         "uri": [f"{file.uri}#row={i}&column={column}" for i in range(rows)],
         "modified": [file.modified] * rows,
     }
@@ -93,11 +93,6 @@ def _ids(table: pa.Table) -> Column:
     return _no_empty(as_text(table[ID_COLUMN]))
 
 
-def _texts(file: SourceFile, table: pa.Table, name: str) -> Column:
-    require_texts(file, name, table[name].type)
-    return table[name].cast(TEXT)
-
-
 def require_texts(file: SourceFile, name: str, type_: pa.DataType) -> None:
     kind = type_.value_type if pa.types.is_dictionary(type_) else type_
     if kind not in (pa.string(), pa.large_string(), pa.string_view(), pa.null()):
@@ -106,11 +101,6 @@ def require_texts(file: SourceFile, name: str, type_: pa.DataType) -> None:
 
 def _no_empty(texts: Column) -> Column:
     found: Column = pc.if_else(pc.equal(texts, pa.scalar("")), pa.scalar(None, TEXT), texts)
-    return found
-
-
-def _first_of(*columns: Column) -> Column:
-    found: Column = pc.coalesce(*columns)
     return found
 
 

@@ -9,8 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from jobs.errors import SourceError
-from jobs.file_extensions import extension
-from jobs.sources.files import SourceFile, hidden
+from jobs.sources.files import SourceFile, extension, hidden
 from jobs.sources.listing import column_of, listing_table, text
 
 SIDECARS = ("json", "txt", "cls")

@@ -3,9 +3,9 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
-from pathlib import PurePosixPath
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -13,11 +13,10 @@ import pyarrow.compute as pc
 
 from embedder.errors import FetchError, Rejected
 from embedder.fetch import Fetcher
-from index.collection.rows import TEXT
 from index.storage.picture_reader import PictureReader
 from jobs.errors import SourceError
-from jobs.sources.files import SourceFile
-from jobs.sources.listing import UNREADABLE, Refused, listing_table
+from jobs.sources.files import SourceFile, listed
+from jobs.sources.listing import UNREADABLE, Refused
 
 _MARK = "#t="
 Frames: TypeAlias = Mapping[str, Sequence[Mapping[str, Any]]]
@@ -56,8 +55,7 @@ def _list_video(fetcher: Fetcher, known: Frames, file: SourceFile) -> pa.Table |
     except Rejected as error:
         # Of one that may be read later the frames are unknown, rather than gone.
         reason = UNREADABLE if error.retryable or isinstance(error, FetchError) else error.reason
-        name, uri, size, modified = file.name, file.uri, file.size, file.modified
-        return Refused(image_id=name, uri=uri, reason=reason, message=error.message, size=size, modified=modified)
+        return file.refused(reason, error.message)
 
 
 def _is_unchanged(row: Mapping[str, Any], file: SourceFile) -> bool:
@@ -66,12 +64,4 @@ def _is_unchanged(row: Mapping[str, Any], file: SourceFile) -> bool:
 
 
 def _frames(file: SourceFile, times: Sequence[str]) -> pa.Table:
-    columns: dict[str, list[Any]] = {
-        "image_id": [f"{file.name}{_MARK}{time}" for time in times],
-        "uri": [f"{file.uri}{_MARK}{time}" for time in times],
-        "size": [file.size] * len(times),
-        "modified": [file.modified] * len(times),
-        "etag": [file.etag] * len(times),
-    }
-    label = PurePosixPath(file.name).parent.name or None
-    return listing_table(columns, {"label": pa.array([label] * len(times), TEXT)})
+    return listed([replace(file, name=f"{file.name}{_MARK}{t}", uri=f"{file.uri}{_MARK}{t}") for t in times])

@@ -2,11 +2,10 @@
 
 import io
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,9 +18,9 @@ from embedder.fake import FakeEmbedder
 from index.collection import Collection
 from jobs.demo.gallery import Gallery
 from jobs.embedding.here import blocks_here
-from jobs.embedding.pipeline import Blocks, Placement
+from jobs.embedding.placement import Blocks, Placement
 from jobs.embedding.report import BlockSummary
-from jobs.embedding.stages import DecodeSettings, fetch_and_decode, stop_decoders
+from jobs.embedding.stages import DecodeSettings, EmbedSettings, fetch_and_decode, stop_decoders
 from jobs.errors import RayStartError, TooManyRejectsError
 from jobs.sources.listing import listing_table
 from jobs.spec import Resources
@@ -73,7 +72,7 @@ class Elsewhere:
         self.given: list[int] = []
 
     def __call__(
-        self, todo: pa.Table, decode: DecodeSettings, embed: Mapping[str, Any], block_size: int
+        self, todo: pa.Table, decode: DecodeSettings, embed: EmbedSettings, block_size: int
     ) -> Iterator[BlockSummary]:
         self.given.append(todo.num_rows)
         yield from blocks_here(todo, decode, embed, block_size)
@@ -82,8 +81,8 @@ class Elsewhere:
 @pytest.mark.parametrize(
     ("resources", "worth_hours", "given", "said"),
     [
-        (Resources(), 1.0, [], "in this process, and on Ray if more than an hour is left"),
-        (Resources(), 0.0, [28], "what is left would take more than an hour: going on on Ray"),
+        (Resources(), 1.0, [], "in this process, and on Ray if more than 1 h is left"),
+        (Resources(), 0.0, [28], "what is left would take more than 1 h: going on on Ray"),
         (Resources(on="local"), 0.0, [], "in this process"),
         (Resources(on="ray"), 1.0, [60], "on Ray: as told"),
         (Resources(actors=(1, 2), num_gpus=0.0), 1.0, [60], "on Ray: the job names actors and num_gpus"),
@@ -98,8 +97,8 @@ def test_ray_takes_over_what_takes_hours_or_what_it_is_asked_for(
     given: list[int],
     said: str,
 ) -> None:
-    monkeypatch.setattr("jobs.embedding.pipeline._WORTH_RAY_HOURS", worth_hours)
-    monkeypatch.setattr("jobs.embedding.pipeline._FORECAST_AFTER_S", 0.0)
+    monkeypatch.setattr("jobs.embedding.placement._WORTH_RAY_HOURS", worth_hours)
+    monkeypatch.setattr("jobs.embedding.placement._FORECAST_AFTER_S", 0.0)
     there, console = Elsewhere(), Console(record=True, file=io.StringIO(), width=200)
     embed(gallery.folder, tmp_path / "c", blocks=Placement(resources, lambda: there, console))
     assert there.given == given
@@ -110,8 +109,8 @@ def test_ray_takes_over_what_takes_hours_or_what_it_is_asked_for(
 def test_a_job_that_would_move_to_ray_goes_on_here_if_ray_does_not_start(
     gallery: Gallery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobs.embedding.pipeline._WORTH_RAY_HOURS", 0.0)
-    monkeypatch.setattr("jobs.embedding.pipeline._FORECAST_AFTER_S", 0.0)
+    monkeypatch.setattr("jobs.embedding.placement._WORTH_RAY_HOURS", 0.0)
+    monkeypatch.setattr("jobs.embedding.placement._FORECAST_AFTER_S", 0.0)
     tried: list[int] = []
 
     def start() -> Blocks:

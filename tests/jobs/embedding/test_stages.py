@@ -1,11 +1,10 @@
 """The stages of the embedding pipeline without Ray: what a reject says, and that a block replaces no file."""
 
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +23,7 @@ from jobs.embedding.commit import commit
 from jobs.embedding.model_source import model_record
 from jobs.embedding.pipeline import write
 from jobs.embedding.report import BlockSummary
-from jobs.embedding.stages import DecodeSettings, EmbedBlock, fetch_and_decode
+from jobs.embedding.stages import DecodeSettings, EmbedBlock, EmbedSettings, fetch_and_decode
 from jobs.sources.listing import listing_table
 from tests.support.collections.plans import plan_of
 from tests.support.collections.small_collection import png
@@ -70,9 +69,9 @@ def test_a_late_block_replaces_nothing(collection: Collection, tmp_path: Path) -
     table = fetch_and_decode(listed(str(tmp_path / "a.png")), settings=SETTINGS)
     frozen = []
 
-    def blocks(_: pa.Table, __: DecodeSettings, embed: Mapping[str, Any], ___: int) -> Iterator[BlockSummary]:
-        frozen.append(EmbedBlock(**{**embed, "load": OtherDevice}))
-        for each in (EmbedBlock(**embed), *frozen):
+    def blocks(_: pa.Table, __: DecodeSettings, embed: EmbedSettings, ___: int) -> Iterator[BlockSummary]:
+        frozen.append(EmbedBlock(replace(embed, load=OtherDevice)))
+        for each in (EmbedBlock(embed), *frozen):
             yield each(table)
 
     plan = plan_of(listed(str(tmp_path / "a.png")), collection, "/pictures", MODEL)
@@ -89,9 +88,9 @@ def test_a_late_block_replaces_nothing(collection: Collection, tmp_path: Path) -
 def test_credentials_of_the_address_reach_the_actors_and_nothing_that_ray_writes_down(
     collection: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given: list[Mapping[str, Any]] = []
+    given: list[EmbedSettings] = []
 
-    def blocks(_: pa.Table, __: DecodeSettings, embed: Mapping[str, Any], ___: int) -> Iterator[BlockSummary]:
+    def blocks(_: pa.Table, __: DecodeSettings, embed: EmbedSettings, ___: int) -> Iterator[BlockSummary]:
         given.append(embed)
         return iter(())
 
@@ -99,7 +98,7 @@ def test_credentials_of_the_address_reach_the_actors_and_nothing_that_ray_writes
     there = Collection(replace(collection.storage, address="s3://KEY:hush%2Fhush@bucket/c"))
     write(plan, there, load=FakeEmbedder, crop=FAKE.crop, blocks=blocks)
     monkeypatch.setattr(Collection, "open", lambda address: address)
-    assert pickle.loads(pickle.dumps(given[0]["collection"]))() == "s3://KEY:hush%2Fhush@bucket/c"
+    assert pickle.loads(pickle.dumps(given[0].collection))() == "s3://KEY:hush%2Fhush@bucket/c"
     shown = str(sanitize_for_struct(given))  # type: ignore[no-untyped-call]
     assert "bucket/c" in shown
     assert "hush" not in shown

@@ -20,7 +20,8 @@ from jobs.demo.gallery import Gallery
 from jobs.embedding.commit import commit
 from jobs.embedding.model_source import model_record
 from jobs.embedding.on_ray import blocks_on_ray
-from jobs.embedding.pipeline import Blocks, write
+from jobs.embedding.pipeline import write
+from jobs.embedding.placement import Blocks
 from jobs.embedding.report import EmbedReport
 from jobs.planning.image_filter import ImageFilter
 from jobs.sources.list_images import list_images

@@ -3,7 +3,7 @@
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
 import hashlib
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from collections.abc import Collection as Names
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ from index.search import Searcher
 from jobs.cli import app
 from jobs.embedding.here import blocks_here
 from jobs.embedding.report import BlockSummary, Report
-from jobs.embedding.stages import DecodeSettings
+from jobs.embedding.stages import DecodeSettings, EmbedSettings
 from jobs.spec import JobSpec, Resources
 from jobs.update import Update
 from jobs.values import DEMO_MODEL
@@ -89,14 +89,14 @@ class Nights:
         embedded: list[str] = []
         self.embedded.append(embedded)
 
-        def blocks(todo: pa.Table, decode: DecodeSettings, embed: Mapping[str, Any], _: int) -> Generator[BlockSummary]:
+        def blocks(todo: pa.Table, decode: DecodeSettings, embed: EmbedSettings, _: int) -> Generator[BlockSummary]:
             for number, block in enumerate(blocks_here(todo, decode, embed, self.block)):
                 embedded.extend(map(str, todo["image_id"].slice(number * self.block, self.block).to_pylist()))
                 after_block()
                 yield block
 
         with (
-            patch("jobs.embedding.pipeline.blocks_here", blocks),
+            patch("jobs.embedding.placement.blocks_here", blocks),
             patch.object(ClipEmbedder, "load", load_once),
         ):
             yield

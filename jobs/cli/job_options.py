@@ -1,0 +1,111 @@
+"""The options of jobs: each is a field of `JobSpec`, or of its resources, and is declared once for all commands."""
+
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from embedder.identity import Precision
+from jobs.cli.options import AddressOption, EmbedderOption, OnOption, QueriesOption, without_none
+from jobs.errors import UsageError
+from jobs.values import DEFAULT_MODEL
+
+if TYPE_CHECKING:
+    from jobs.spec import JobSpec
+
+Command = TypeVar("Command", bound=Callable[..., None])
+
+RevisionOption = Annotated[str | None, typer.Option(help="The model's branch, tag or commit on the hub.")]
+DeviceOption = Annotated[str | None, typer.Option(help="cuda, cpu, …; by default a GPU if there is one.")]
+UriColumnOption = Annotated[str | None, typer.Option(help="A list's column of paths or URLs; by default uri or url.")]
+RejectRateOption = Annotated[
+    float, typer.Option(min=0, max=1, help="Fail if more than this share of the images is rejected.")
+]
+_MODEL = (
+    "A CLIP-family model: hub id or folder. `demo` is the small one that comes with Likeness. By default the "
+    f"collection's own model, or for a new collection {DEFAULT_MODEL}."
+)
+_PRECISION = "Precision of the model; auto picks the fastest that agrees with fp32."
+_EXTENSIONS = "File extensions to include: jpg,png, or images,videos."
+_KEEP = 'Embed only images that match this filter: {"width": {"$gte": 640}}. By default, all.'
+_TILES = "Also embed this many parts of each picture, to find small things in it: 2x2."
+_DRAFT = "Decode large JPEGs at reduced scale, many times faster."
+_GPUS = "GPUs for each actor: a whole number, or a fraction of one."
+_CPUS = "CPUs that Ray reserves for each actor, one by default; the others decode."
+_AMOUNTS = 'Custom resources of the cluster for each actor, as JSON: {"npu": 1}.'
+_WAIT = "How long to wait for nodes that an autoscaler has yet to add: 10m. By default, not at all."
+_BLOCK = "Images written at once: a crash loses at most these."
+_EXIF = (
+    "Store the time, camera and place of each picture: exif_taken, exif_camera, exif_latitude, exif_longitude. By "
+    "default, as in the source's last run; off for a new source."
+)
+
+
+def embedding_options(
+    model: Annotated[str | None, typer.Option(help=_MODEL)] = None,
+    revision: RevisionOption = None,
+    embedder: EmbedderOption = None,
+    device: DeviceOption = None,
+    precision: Annotated[Precision, typer.Option(help=_PRECISION)] = "auto",
+    extensions: Annotated[str | None, typer.Option(help=_EXTENSIONS)] = None,
+    uri_column: UriColumnOption = None,
+    keep: Annotated[str | None, typer.Option(help=_KEEP)] = None,
+    tiles: Annotated[str | None, typer.Option(metavar="CxR", help=_TILES)] = None,
+    draft: Annotated[bool, typer.Option(help=_DRAFT)] = True,
+) -> None:
+    """What is embedded, and with which model."""
+
+
+def cluster_options(
+    num_gpus: Annotated[float | None, typer.Option(min=0, help=_GPUS)] = None,
+    actors: Annotated[str | None, typer.Option(help="Embedding actors: a number, or LEAST:MOST.")] = None,
+    cpus_per_actor: Annotated[float | None, typer.Option(help=_CPUS)] = None,
+    accelerator_type: Annotated[str | None, typer.Option(help="Kind of GPU, as Ray names it: A100, H200, …")] = None,
+    actor_resources: Annotated[str | None, typer.Option(help=_AMOUNTS)] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Images per forward pass.")] = 64,
+    block_size: Annotated[int, typer.Option(min=1, help=_BLOCK)] = 256,
+    max_reject_rate: RejectRateOption = 0.05,
+    exif: Annotated[bool | None, typer.Option("--exif/--no-exif", help=_EXIF)] = None,
+    queries: QueriesOption = None,
+    on: OnOption = None,
+    address: AddressOption = None,
+    wait_for_nodes: Annotated[str | None, typer.Option(help=_WAIT)] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the output of Ray and its workers.")] = False,
+) -> None:
+    """How a job runs that may take hours, and what it says."""
+
+
+def with_options_of(*shared: Callable[..., None]) -> Callable[[Command], Command]:
+    """Gives a command these options too, behind its own; it gets them as `**options`, and from its context."""
+
+    def extended(command: Command) -> Command:
+        signature = inspect.signature(command)
+        own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        more = [each for options in shared for each in inspect.signature(options).parameters.values()]
+        more = [each for each in more if each.name not in signature.parameters]
+        vars(command)["__signature__"] = signature.replace(parameters=[*own, *more])
+        return command
+
+    return extended
+
+
+def job_spec(context: typer.Context, **more: Any) -> "JobSpec":
+    """The job that a command's options describe, by the names of its fields. UsageError names the first wrong one."""
+    from pydantic import ValidationError
+
+    from jobs.spec import JobSpec, Resources
+
+    options = without_none(**{**context.params, **more})
+    resources = {name: value for name, value in options.items() if name in Resources.model_fields}
+    fields = {name: options[name] for name in JobSpec.model_fields if name in options and name != "index"}
+    if "queries" in options:
+        fields["index"] = {"queries": options["queries"]}
+    try:
+        return JobSpec.model_validate({**fields, "resources": resources})
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][-1])
+        shown = name.upper() if name in ("source", "collection") else f"--{name.replace('_', '-')}"
+        wrong = "is empty" if first["type"] == "string_too_short" else first["msg"].removeprefix("Value error, ")
+        raise UsageError(f"{shown} {wrong}") from error
