@@ -20,7 +20,7 @@ _QUERIES = 1_000
 _K = 10
 _DEEP_K, _DEEP_STEP = 100, 4  # a quarter of the queries shows how much wider a search for a larger k has to be
 _FINALISTS, _LAPS = 4, 3  # the 4 fastest are timed again, 3 times
-_SLOWER = 1.2  # times the fastest: more than the noise of a machine
+_SLOWER = 1.1  # times the fastest: more than the noise of a machine
 _MARGIN = 3  # standard errors above the target: a version is measured with other queries than these
 
 
@@ -51,28 +51,28 @@ def _staircase(
     trial: _Trial, depths: Sequence[Parameters], widths: Sequence[Parameters], target_recall: float
 ) -> Iterator[tuple[float, Parameters]]:
     """Seconds and parameters of the narrowest search that reaches the target, and of wider ones that re-rank less,
-    until they are slower. The shallowest depth comes first.
+    until even those with less re-ranking than the last are slower. The shallowest depth comes first.
     """
     deepest, fastest = depths[-1], math.inf
     narrowest = bisect.bisect_left(widths, target_recall, key=lambda width: trial.run({**deepest, **width})[0])
     for width in widths[narrowest:]:
         at, seconds = _shallowest(trial, depths, width, target_recall)
-        if at == len(depths):
-            continue
-        yield seconds, {**depths[at], **width}
-        fastest = min(fastest, seconds)
-        if at == 0 or seconds > _SLOWER * fastest:
+        if at < len(depths):
+            yield seconds, {**depths[at], **width}
+            fastest, depths = min(fastest, seconds), depths[:at]
+        if not depths or seconds > _SLOWER * fastest:
             return
-        depths = depths[: at + 1]  # a wider search re-ranks no more
 
 
 def _shallowest(
     trial: _Trial, depths: Sequence[Parameters], width: Parameters, target_recall: float
 ) -> tuple[int, float]:
-    """Which of the depths is the first to reach the target with this width, and its seconds; their number if none."""
+    """Which of the depths is the first to reach the target with this width, and its seconds; if none does, their number
+    and the seconds of the last.
+    """
     run = cache(lambda at: trial.run({**depths[at], **width}))
     at = bisect.bisect_left(range(len(depths)), target_recall, key=lambda at: run(at)[0])
-    return at, run(at)[1] if at < len(depths) else math.inf
+    return at, run(min(at, len(depths) - 1))[1]
 
 
 class _Trial:
