@@ -80,7 +80,7 @@ def _server(app: FastAPI) -> uvicorn.Server:
         # httptools, which uvicorn takes where it is installed, keeps a request's head in memory however long it gets.
         http="h11",
         h11_max_incomplete_event_size=MAX_HEAD_BYTES,
-        # Its own log goes where ours goes; of requests `api.http.middleware.outermost` writes the lines.
+        # Its own log goes where ours goes; of requests `api.http.middleware.every_request` writes the lines.
         log_config=None,
         access_log=False,
         log_level="warning",

@@ -66,8 +66,8 @@ def cluster(serve_port: int) -> Iterator[int]:
     from ray import serve
     from ray.serve.context import _get_global_client
 
-    from api.deployment.cluster import environment
     from api.deployment.ingress import APP_NAME
+    from api.deployment.proxy import environment
     from api.settings import ServeSettings
 
     options: dict[str, Any] = {"include_dashboard": False, "object_store_memory": 200 * 2**20, "log_to_driver": False}

@@ -33,7 +33,7 @@ _COMMON: Final[dict[str, Any]] = {
     "max_constructor_retry_count": 2,
     # A dead replica is noticed within this time: the default, 10 s, is half of what starting another one takes.
     "health_check_period_s": 2,
-    # `api.http.middleware.outermost` writes a line for each request.
+    # `api.http.middleware.every_request` writes a line for each request.
     "logging_config": {"enable_access_log": False},
 }
 

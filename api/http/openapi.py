@@ -7,7 +7,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 
 from api.http.middleware.auth import OPEN
-from api.http.middleware.outermost import API_VERSION, VERSION
+from api.http.middleware.every_request import API_VERSION, VERSION
 from api.http.problems import ProblemOut, problem_docs
 from api.http.requests import (
     AS_TEXT,

@@ -9,7 +9,7 @@ from api.access.caller_addresses import caller_at, is_loopback, named_host
 from api.access.keys import KeyRing, KeyScope, StoredKey
 from api.errors import Problem, abbreviate
 from api.http.middleware.admission import PROBES, route_path
-from api.http.middleware.outermost import COLLECTION, NAMED
+from api.http.middleware.every_request import COLLECTION, NAMED
 from api.http.middleware.rate_limit import RateLimit
 from api.http.problems import problem_response
 from api.observe.log import notes

@@ -36,7 +36,7 @@ from api.search.query import Query
 def collection_routes(answering: Answering) -> APIRouter:
     """`GET /collections`, and `POST /search/collections`.
 
-    All routes of this app are below `/collections/NAME/` too: `api.http.middleware.outermost` takes the prefix off.
+    All routes of this app are below `/collections/NAME/` too: `api.http.middleware.every_request` takes the prefix off.
     """
     router = APIRouter(tags=["collections"])
     bodies = BodyReader(answering.limits)

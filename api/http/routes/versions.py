@@ -11,7 +11,7 @@ from api.documents import IndexDetailsOut, SwitchedOut, VersionsOut
 from api.errors import Problem, invalid
 from api.http.answering import Answering
 from api.http.body import BodyReader, valid
-from api.http.middleware.outermost import COLLECTION, NAMED
+from api.http.middleware.every_request import COLLECTION, NAMED
 from api.http.openapi import PROMOTE_BODY
 from api.http.problems import BODY_PROBLEMS, problem_docs
 from api.http.requests import PromoteRequest

@@ -21,8 +21,9 @@ from ray import serve
 
 from api.compose import build_service
 from api.deployment.application import application, run, serve_app
-from api.deployment.cluster import connect, environment
+from api.deployment.cluster import connect
 from api.deployment.ingress import APP_NAME, IngressReplica
+from api.deployment.proxy import environment
 from api.errors import DeployError, KeysError, ListenError, OtherModelError, Problem
 from api.http.app import create_app
 from api.local import run_local, running

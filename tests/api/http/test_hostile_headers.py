@@ -102,7 +102,7 @@ def test_mend_16_whatever_stands_in_headers_is_answered(
     assert_answered(clients[which], request, headers)
 
 
-@pytest.mark.parametrize("broken", ["AuthMiddleware", "ConcurrencyLimit", "OutermostMiddleware"])
+@pytest.mark.parametrize("broken", ["AuthMiddleware", "ConcurrencyLimit", "EveryRequestMiddleware"])
 def test_mend_16_a_defect_in_any_middleware_is_a_problem_document(
     monkeypatch: pytest.MonkeyPatch, clients: list[TestClient], searcher: Searcher, broken: str
 ) -> None:

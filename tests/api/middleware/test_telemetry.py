@@ -279,11 +279,11 @@ from fastapi import FastAPI
 from api.local import running
 from api.observe.log import configure_logs
 from api.observe.metrics import Metrics
-from api.http.middleware.outermost import OutermostMiddleware
+from api.http.middleware.every_request import EveryRequestMiddleware
 
 configure_logs("json")
 app = FastAPI()
-app.add_middleware(OutermostMiddleware, metrics=Metrics(), first="collection")
+app.add_middleware(EveryRequestMiddleware, metrics=Metrics(), first="collection")
 with running(app) as url:
     for _ in range(2):
         urllib.request.urlopen(url + "/openapi.json").read()

@@ -7,7 +7,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from api.http.middleware.outermost import OutermostMiddleware
+from api.http.middleware.every_request import EveryRequestMiddleware
 from api.http.problems import install_problems
 from api.http.routes.pages import FOLDER, install_web
 from api.observe.metrics import Metrics
@@ -29,7 +29,7 @@ def client() -> TestClient:
     app = FastAPI(docs_url=None)
     install_problems(app)
     install_web(app)
-    app.add_middleware(OutermostMiddleware, metrics=Metrics(), first="collection")
+    app.add_middleware(EveryRequestMiddleware, metrics=Metrics(), first="collection")
     return TestClient(app)
 
 

@@ -45,7 +45,7 @@ _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "O
 _LEFT: Final = 499
 
 
-class OutermostMiddleware:
+class EveryRequestMiddleware:
     """Counts, times and logs every request, and refuses those for another version of the interface.
 
     It goes outside all others, whose refusals are counted too, and need its headers. HEAD is answered as GET without a
