@@ -43,7 +43,7 @@ def test_requests_are_counted_by_method() -> None:
     assert not counting.take()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_each_step_asks_of_a_bucket(tmp_path: Path) -> None:
     found = {each.what: each.costs for each in in_new_process(requests, tmp_path)}
     assert 1 <= float(found["list, for each 1,000 pictures"]["LIST"]) <= 3  # ranges that turn out empty cost requests

@@ -8,7 +8,7 @@ from benchmarks.common.report import Report
 from benchmarks.watch import soak_test
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_picture_is_found_once_and_whole_though_the_watch_is_killed(tmp_path: Path) -> None:
     report = Report("watch")
     soak_test(tmp_path, 12, 6.0, 1, report)

@@ -177,7 +177,8 @@ def is_whole(before: list[psutil.Process]) -> bool:
     return len(now) == len(before) and set(now) != set(before)
 
 
-@pytest.mark.parametrize("changed", ["shards", pytest.param("collection", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("changed", ["shards", "collection"])
 def test_no_answer_is_wrong_while_the_deployment_is_changed(
     collection: Collection, tmp_path: Path, cluster: int, changed: str
 ) -> None:

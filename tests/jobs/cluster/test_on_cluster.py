@@ -270,6 +270,7 @@ def exported(name: str, label: str) -> dict[tuple[str, str], float]:
     return found
 
 
+@pytest.mark.long
 def test_a_pool_grows_and_rays_metrics_count_its_stages(three: Nodes, gallery: Gallery, tmp_path: Path) -> None:
     class Watched(Told):
         def __call__(self, report: EmbedReport) -> None:
