@@ -34,7 +34,7 @@ def tune(segment: VectorIndex, target_recall: float) -> float:
     trial = _Trial(segment)
     stairs, widths = _depths(segment), _widths(segment)
     good: list[tuple[float, Parameters]] = []
-    for depths in stairs:  # each ranks more than the one before: only if that was not enough
+    for depths in stairs:  # the next only if no search with these is good enough
         good = sorted(_staircase(trial, depths, widths, target_recall), key=lambda each: each[0])
         if good:
             break
@@ -102,7 +102,9 @@ class _Trial:
 
 
 def _depths(segment: VectorIndex) -> list[list[Parameters]]:
-    """How many candidates are re-ranked, as multiples of k, the fewest first: for each stair."""
+    """How many candidates are re-ranked, as multiples of k, the fewest first. The second list, if there is one, ranks
+    more of them exactly, and goes deeper.
+    """
     if "k_factor" in segment.parameters:  # by compressed vectors, and then by exact ones
         return [
             [{"k_factor": factor, "rescore": exact} for factor in _steps(2, deepest, per_octave=2)]
