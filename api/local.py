@@ -11,7 +11,7 @@ from typing import Final
 import uvicorn
 from fastapi import FastAPI
 
-from api.compose import build_collections
+from api.build_service import build_collections
 from api.errors import ListenError, StartError
 from api.http.app import create_app
 from api.observe.log import configure_logs

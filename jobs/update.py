@@ -21,7 +21,7 @@ from index.collection.annotations import list_annotations
 from index.collection.collection import Collection, Snapshot
 from index.collection.records import IndexSettings, ModelRecord, RunManifest
 from index.errors import NotACollectionError, RolledBackError
-from index.storage.bucket import without_secrets
+from index.storage.bucket_address import without_secrets
 from index.storage.storage import Storage, canonical_address
 from index.versions.servable import collection_model, live_manifest, live_version, standing_manifest
 from jobs.embedding.commit import WrittenRun, commit

@@ -10,7 +10,7 @@ from typing import Any, Final
 import ray
 from ray import serve
 
-from api.compose import first_model, model_loader, served_collections
+from api.build_service import first_model, model_loader, served_collections
 from api.deployment.capacity import places, shard_memory, sharded_version
 from api.deployment.cluster import connect, failure, nodes, require_address, require_room
 from api.deployment.embedder import EmbedderReplica
@@ -24,7 +24,7 @@ from embedder.protocol import Embedder
 from embedder.python_class import look_in
 from index.collection.records import ModelRecord
 from index.search.searcher import no_index
-from index.storage.bucket import without_secrets
+from index.storage.bucket_address import without_secrets
 
 Models = Callable[[ServeSettings, ModelRecord | None], LoadModel]
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from api.compose import served_collections
+from api.build_service import served_collections
 from api.errors import DeployError
 from api.settings import ServeSettings
 from index.collection.records import VersionManifest

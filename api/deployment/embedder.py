@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from ray.serve.handle import DeploymentHandle
 
-from api.compose import first_model, served_collections
+from api.build_service import first_model, served_collections
 from api.deployment.replica_calls import answer, cancel, replica_errors
 from api.deployment.resident import ResidentValues
 from api.observe.log import configure_logs

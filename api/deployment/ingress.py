@@ -12,7 +12,7 @@ from prometheus_client import Metric
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
-from api.compose import build_collections
+from api.build_service import build_collections
 from api.deployment.embedder import RemoteEmbedder
 from api.deployment.searcher import Searchers
 from api.errors import ListenError

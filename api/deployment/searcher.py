@@ -10,7 +10,7 @@ from typing import Any, Final
 from ray.exceptions import RayActorError
 from ray.serve.handle import DeploymentHandle
 
-from api.compose import served_collections
+from api.build_service import served_collections
 from api.deployment.replica_calls import answer, replica_errors
 from api.deployment.resident import ResidentValues
 from api.deployment.shard_calls import ShardCaller

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from api.build_service import load_recorded
 from api.client.query import Example, Search, image_bytes
-from api.compose import load_recorded
 from api.explore.exploration import Exploration
 from api.explore.lazy_model import LazyModel
 from api.explore.neighbours import Neighbours, QueryPart, map_in_threads

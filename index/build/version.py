@@ -19,7 +19,7 @@ from index.build.ground_truth import GroundTruth
 from index.build.kinds import measure_kinds
 from index.build.measure import measure, score_distribution
 from index.build.segment import RowSource, SegmentJob
-from index.build.update import change_of, touched_ids
+from index.build.segment_change import change_of, touched_ids
 from index.collection import Collection
 from index.collection.annotations import Annotation
 from index.collection.current_file import begin_current

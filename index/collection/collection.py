@@ -34,7 +34,7 @@ from index.collection.row_files import describe, map_in_threads, write_table
 from index.collection.rows import check_rows, conform
 from index.errors import DamagedRunError, DamagedVersionError, NotACollectionError
 from index.storage import Storage
-from index.storage.bucket import without_secrets
+from index.storage.bucket_address import without_secrets
 from index.storage.storage import canonical_address
 
 R = TypeVar("R", RunStart, RunManifest)

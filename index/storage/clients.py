@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow.fs as pafs
 
 from index.errors import CollectionError
-from index.storage.bucket import Bucket
+from index.storage.bucket_address import Bucket
 
 if TYPE_CHECKING:
     from obstore.store import AzureStore, ClientConfig, GCSStore, RetryConfig, S3Store

@@ -12,7 +12,7 @@ from obstore.exceptions import BaseError, InvalidPathError
 from obstore.store import AzureStore
 
 from index.errors import CollectionError
-from index.storage.bucket import Bucket
+from index.storage.bucket_address import Bucket
 from index.storage.clients import object_store
 from index.storage.objects import first_line, repeated
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from obstore.exceptions import AlreadyExistsError, BaseError, GenericError, PreconditionError
 
 from index.errors import CollectionError, UnreachableError
-from index.storage.bucket import Bucket
+from index.storage.bucket_address import Bucket
 from index.storage.clients import object_store
 
 if TYPE_CHECKING:

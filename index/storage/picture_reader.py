@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from index.errors import CollectionError, UnreachableError
-from index.storage.bucket import Bucket
+from index.storage.bucket_address import Bucket
 
 _TIMED_OUT = re.compile(r"\bTimedOut\b|kind: Timeout")
 

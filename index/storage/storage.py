@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from index.errors import CollectionError
-from index.storage.bucket import Bucket, is_bucket, without_secrets
+from index.storage.bucket_address import Bucket, is_bucket, without_secrets
 from index.storage.clients import filesystem
 from index.storage.disk import full_disk_named, publish, update_file, write_atomic
 

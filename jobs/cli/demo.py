@@ -22,7 +22,7 @@ def demo(
 
     Example: `likeness demo --once`
     """
-    from api.compose import build_service
+    from api.build_service import build_service
     from api.http.app import create_app
     from api.local import running
     from jobs.demo.gallery import make_gallery

@@ -56,7 +56,7 @@ def show_embedded(report: "Report") -> None:
 
 def next_commands(collection: str) -> str:
     """What one does with a collection that has just been made."""
-    from index.storage.bucket import without_secrets
+    from index.storage.bucket_address import without_secrets
 
     name = shlex.quote(without_secrets(collection))
     return f"Search it with `likeness search {name} PICTURE`, or serve it with `likeness serve {name} --local`"

@@ -233,7 +233,7 @@ def _shares(text: str) -> tuple[float, ...]:
 
 def _matches(collection: str, model: str | None, embedder: str | None, query: "Query") -> "Sequence[Match]":
     """The matches of a query as a server would find them. The model is loaded if the query needs it."""
-    from api.compose import build_service
+    from api.build_service import build_service
     from api.search.engine import UnknownModel
 
     by_id = all(part.image_id is not None and part.crop is None for part in query.parts)

@@ -25,7 +25,7 @@ from embedder.images.decoder_process import IsAwaited
 from embedder.images.quality import MEASURED, measure
 from index.collection import Collection
 from index.collection.rows import FILTERED
-from index.storage.bucket import without_secrets
+from index.storage.bucket_address import without_secrets
 from index.storage.picture_reader import PictureReader
 from jobs.embedding.embed_rows import embed_rows
 from jobs.embedding.report import BlockSummary

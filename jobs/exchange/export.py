@@ -17,7 +17,7 @@ from index.collection import Collection
 from index.collection.annotations import list_annotations
 from index.collection.rows import EMBEDDING, REJECT, TILES, joined, vectors_of
 from index.errors import EmptyCollectionError
-from index.storage.bucket import without_secrets
+from index.storage.bucket_address import without_secrets
 from index.storage.storage import canonical_address
 from jobs.errors import UsageError
 from jobs.sources.listing import free_name, with_columns

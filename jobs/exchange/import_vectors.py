@@ -17,7 +17,7 @@ from index.collection.layout import MANIFEST, run_path
 from index.collection.records import UNKNOWN_MODEL, ModelRecord
 from index.collection.rows import EMBEDDING, STATE, TEXT, embedding_column
 from index.errors import NotACollectionError
-from index.storage.bucket import without_secrets
+from index.storage.bucket_address import without_secrets
 from index.storage.storage import Storage, canonical_address
 from index.versions.servable import collection_model
 from jobs.embedding.commit import WrittenRun, commit

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from index.collection.rows import EMBEDDING, TEXT
-from index.storage.bucket import without_secrets
+from index.storage.bucket_address import without_secrets
 from jobs.errors import SourceError, UsageError
 from jobs.exchange.files import NpyFile, RowFile, read_ids
 from jobs.exchange.vectors import Floats, Problems, matrix_of

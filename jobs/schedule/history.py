@@ -17,7 +17,7 @@ from index.collection.lease import holder
 from index.collection.records import Record
 from index.errors import LeaseError
 from index.storage import Storage
-from index.storage.bucket import without_secrets
+from index.storage.bucket_address import without_secrets
 from jobs.embedding.report import Report
 
 KEPT = 200

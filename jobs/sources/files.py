@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from index.errors import CollectionError
 from index.storage import Storage
-from index.storage.bucket import without_secrets
+from index.storage.bucket_address import without_secrets
 from index.storage.storage import MIN_READ, FileInfo
 from jobs.errors import EmptySourceError, SourceError
 from jobs.sources.listing import Refused, listing_table, text

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from embedder.images.formats import IMAGE_EXTENSIONS
-from index.storage.bucket import without_secrets
+from index.storage.bucket_address import without_secrets
 from jobs.errors import EmptySourceError, SourceError
 from jobs.file_extensions import COMPANION_EXTENSIONS, TABLE_EXTENSIONS, VIDEO_EXTENSIONS
 from jobs.sources.files import SourceFile, extension, listed, source_files

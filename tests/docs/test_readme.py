@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from api.compose import build_service
+from api.build_service import build_service
 from api.http.app import create_app
 from api.local import running
 from api.settings import ServeSettings

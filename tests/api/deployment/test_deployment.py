@@ -19,7 +19,7 @@ import ray
 from pydantic import ValidationError
 from ray import serve
 
-from api.compose import build_service
+from api.build_service import build_service
 from api.deployment.application import application, run, serve_app
 from api.deployment.cluster import connect
 from api.deployment.ingress import APP_NAME, IngressReplica
@@ -127,7 +127,7 @@ def test_a_port_that_is_taken_is_said_before_anything_is_loaded(
 ) -> None:
     """Ray Serve shares its port with anyone who lets it."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr("api.compose.model_loader", None)
+    monkeypatch.setattr("api.build_service.model_loader", None)
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()

@@ -13,7 +13,7 @@ import httpx
 import psutil
 import pytest
 
-from api.compose import build_service
+from api.build_service import build_service
 from api.deployment.application import run
 from api.http.body import search_of
 from api.settings import RequestLimits, ServeSettings

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
+from api.build_service import build_service
 from api.client.client import LikenessClient, RequestRefused
-from api.compose import build_service
 from api.deployment.application import run, searcher, serve_app
 from api.deployment.capacity import empty_shards, shard_memory, shortage
 from api.deployment.searcher import SearcherReplica, Searchers

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
 from ray import serve
 
-from api.compose import build_service
+from api.build_service import build_service
 from api.deployment.application import run, serve_app
 from api.deployment.capacity import shortage
 from api.http.app import create_app

@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 from playwright.sync_api import expect
 
+from api.build_service import build_service
 from api.client import LikenessClient
-from api.compose import build_service
 from api.explore import Likeness
 from api.http.app import create_app
 from api.local import running

@@ -13,8 +13,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from api.access.keys import KeyRing, KeyScope, add_key
+from api.build_service import build_collections
 from api.client import LikenessClient
-from api.compose import build_collections
 from api.http.app import create_app
 from api.local import running
 from api.search.collections import Collections

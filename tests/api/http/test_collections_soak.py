@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from api.access.keys import KeyRing, KeyScope, add_key
-from api.compose import build_collections
+from api.build_service import build_collections
 from api.http.app import create_app
 from api.local import running
 from api.settings import Access, ServeSettings

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from api.compose import build_service
+from api.build_service import build_service
 from api.http.app import create_app
 from api.http.middleware.admission import ConcurrencyLimit, Slots
 from api.observe.log import is_awaited, taking_notes

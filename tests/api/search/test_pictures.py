@@ -10,7 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from api.compose import build_service
+from api.build_service import build_service
 from api.errors import OtherModelError
 from api.http.app import create_app
 from api.search.query import Part, Query

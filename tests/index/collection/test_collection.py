@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from index.build.update import touched_ids
+from index.build.segment_change import touched_ids
 from index.collection import Collection, live_rows, row_files
 from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord

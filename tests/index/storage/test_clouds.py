@@ -13,7 +13,7 @@ from obstore.store import AzureStore, S3Store
 
 from index.errors import CollectionError
 from index.storage import Storage
-from index.storage.bucket import Bucket
+from index.storage.bucket_address import Bucket
 from index.storage.clients import _amazons_region, filesystem, object_store
 from index.storage.objects import put, read
 from tests.support.servers.scripted_server import Reply, scripted

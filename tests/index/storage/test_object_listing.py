@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from obstore.store import S3Store
 
-from index.storage.bucket import Bucket
+from index.storage.bucket_address import Bucket
 from index.storage.list_objects import OddKeyError, list_objects
 
 LONGEST = 8

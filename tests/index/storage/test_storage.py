@@ -29,7 +29,7 @@ from index.collection.live_rows import LiveRows
 from index.collection.records import IndexSettings, RunStart, _checksum
 from index.errors import CollectionError, UnreachableError
 from index.search import Searcher
-from index.storage.bucket import without_secrets
+from index.storage.bucket_address import without_secrets
 from index.storage.picture_reader import PictureReader
 from index.storage.storage import FileInfo, Storage, canonical_address
 from jobs.planning.plan import written_files

@@ -39,7 +39,7 @@ OPEN_WITH_FAKE: Final = (
 KEPT: Final = "likeness = opened()\nprint(len(likeness.search('a red star')))\n"
 AGAIN: Final = "likeness.close()\nlikeness.close()\nprint(len(likeness.search('blue')))"
 SERVICE: Final = (
-    "from api.compose import build_service\n"
+    "from api.build_service import build_service\n"
     "from api.settings import ServeSettings\n"
     "settings = ServeSettings(collection=sys.argv[1], swap_interval_s=0.1)\n"
     "service = build_service(settings, load_model=lambda _: FakeEmbedder())\n"

@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from ray import serve
 from rich.console import Console
 
-from api.compose import build_service
+from api.build_service import build_service
 from api.deployment.application import run
 from api.http.app import create_app
 from api.settings import ServeSettings

@@ -13,7 +13,7 @@ import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from api.compose import build_service
+from api.build_service import build_service
 from api.deployment.application import run as serve
 from api.errors import OtherModelError, Problem
 from api.explore import Likeness

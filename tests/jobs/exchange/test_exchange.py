@@ -447,7 +447,7 @@ def test_vectors_of_an_unknown_model_are_searched_by_id_and_not_by_words(
 
 
 def test_a_server_of_an_unknown_model_answers_by_id(tmp_path: Path) -> None:
-    from api.compose import build_service
+    from api.build_service import build_service
     from api.errors import Problem
     from api.search.query import Part, Query
     from api.settings import ServeSettings

@@ -23,8 +23,9 @@ from index.errors import CollectionError
 from jobs.errors import UsageError
 from jobs.schedule.cron import cron_times
 from jobs.schedule.history import HistoryEntry, last_entries, read_output
+from jobs.schedule.job_process import ScheduledJob
 from jobs.schedule.run_job import finish, run_job
-from jobs.schedule.scheduler import ScheduledJob, run_schedule
+from jobs.schedule.scheduler import run_schedule
 from jobs.schedule.spec_file import read_spec
 from jobs.update import Update
 from tests.support.command_line import Run
@@ -139,7 +140,7 @@ def child(monkeypatch: pytest.MonkeyPatch, spec: Path) -> Callable[[str], Schedu
     Collection.create_or_open(str(spec.parent / "collection"))
 
     def make(code: str) -> ScheduledJob:
-        monkeypatch.setattr("jobs.schedule.scheduler.COMMAND", (sys.executable, "-c", code))
+        monkeypatch.setattr("jobs.schedule.job_process.COMMAND", (sys.executable, "-c", code))
         return ScheduledJob(spec, io.StringIO())
 
     return make
@@ -204,7 +205,7 @@ def test_a_run_that_cannot_be_started_is_written_down_and_told(
     child: Callable[[str], ScheduledJob], spec: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = child("")
-    monkeypatch.setattr("jobs.schedule.scheduler.COMMAND", ("/no/such/python",))
+    monkeypatch.setattr("jobs.schedule.job_process.COMMAND", ("/no/such/python",))
     job.run()
     [run] = runs_of(spec)
     assert run.outcome == "failed"
@@ -239,7 +240,7 @@ def test_a_run_that_does_not_put_down_its_work_is_killed(
     end: Callable[[ScheduledJob], None],
     outcome: str,
 ) -> None:
-    monkeypatch.setattr("jobs.schedule.scheduler.STOP_S", 0.2)
+    monkeypatch.setattr("jobs.schedule.job_process.STOP_S", 0.2)
     job = child(WRITE_DOWN.replace("signal.default_int_handler", "signal.SIG_IGN") + "import time\ntime.sleep(600)")
     thread = threading.Thread(target=job.run)
     thread.start()

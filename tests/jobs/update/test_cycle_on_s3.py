@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from api.compose import build_service
+from api.build_service import build_service
 from api.http.app import create_app
 from api.settings import ServeSettings
 from embedder.fetch.fetcher import Fetcher
 from index.collection import Collection
 from index.storage import Storage
-from index.storage.bucket import Bucket as BucketAddress
+from index.storage.bucket_address import Bucket as BucketAddress
 from index.storage.picture_reader import PictureReader
 from index.versions import promotion
 from index.versions.files import version_files

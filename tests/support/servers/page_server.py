@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from api.compose import build_service
+from api.build_service import build_service
 from api.http.app import create_app
 from api.local import running
 from api.settings import Access, ServeSettings

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from playwright.sync_api import Browser, sync_playwright
 
-from api.compose import build_service
+from api.build_service import build_service
 from api.explore import Likeness
 from api.http.app import create_app
 from api.local import running
