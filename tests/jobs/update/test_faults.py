@@ -22,7 +22,7 @@ from tests.support.paths import ROOT
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 
 DRIVER = ("-m", "tests.support.nights.fault_driver")
-VICTIMS = ("driver", "decode_images", "EmbedImages")
+VICTIMS = ("decode_images", "EmbedImages", "driver")  # the driver last, as its death costs a start of Ray
 ON_RAY, HERE = tuple((victim, "ray") for victim in VICTIMS), (("driver", "local"), ("decoder_worker", "local"))
 CROSSWISE = (("driver", "local"), ("driver", "ray"))
 
