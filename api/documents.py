@@ -12,29 +12,29 @@ from typing_extensions import TypedDict  # pydantic refuses that of `typing` bef
 Time = Annotated[str, WithJsonSchema({"type": "string", "format": "date-time"})]
 Uri = Annotated[
     str | None,
-    Field(description="where the collection found the picture; null from a server that keeps locations to itself"),
+    Field(description="where the collection found the picture; null if the server hides locations"),
 ]
 
 
 class MatchOut(TypedDict):
     image_id: str
-    score: Annotated[float, Field(description="cosine similarity: 1 is the same vector, higher is nearer")]
+    score: Annotated[float, Field(description="cosine similarity; 1 means the same vector")]
     uri: Uri
     metadata: dict[str, Any]
     picture: Annotated[str, Field(description="the picture's address on this server, relative to its root")]
-    duplicates: Annotated[list[str], Field(description="ids left out because they are all but the same as this one")]
+    duplicates: Annotated[list[str], Field(description="ids of near-duplicates of this match, which were left out")]
     percentile: Annotated[
         float | None,
         Field(
-            description="of the collection's images, the percentage that score less with a random query of this kind: "
-            "an image, a mix, a mix with negative weights, or words; null for vectors, and for words beside images"
+            description="percentage of the collection's images that score lower for a random query of this kind: an "
+            "image, a mix, a mix with negative weights, or words; null for vectors, and for words mixed with images"
         ),
     ]
     box: Annotated[
         list[float] | None,
         Field(
             description="in a collection with tiles: the part of the picture that matched, as x, y, width and height "
-            "in shares of it; null if the whole picture is nearer"
+            "in shares of the picture; null if the whole picture matches better"
         ),
     ]
 
@@ -54,9 +54,9 @@ class ModelOut(TypedDict):
 class KindOut(TypedDict):
     """How well one kind of query is answered."""
 
-    queries: Annotated[int, Field(description="how many it was measured with")]
-    recall: Annotated[float, Field(description="the share of the 10 nearest that is found, against exact search")]
-    width: Annotated[float, Field(description="how many times as far as for an image a search looks")]
+    queries: Annotated[int, Field(description="how many queries this was measured with")]
+    recall: Annotated[float, Field(description="the share of the 10 nearest images that a search finds")]
+    width: Annotated[float, Field(description="how many times as far a search looks as for an image")]
 
 
 class IndexDetailsOut(IndexOut):
@@ -64,51 +64,49 @@ class IndexDetailsOut(IndexOut):
 
     collection: Annotated[str, Field(description="the collection's name")]
     model: ModelOut
-    kind: Annotated[str, Field(description='"Flat" is exact; otherwise faiss factory strings')]
+    kind: Annotated[str, Field(description='"Flat" is exact search; otherwise factory strings of faiss')]
     created_at: Time
     recall: Annotated[
-        dict[str, float], Field(description="by k: the share of the k nearest that is found, against exact search")
+        dict[str, float], Field(description="by k: the share of the k nearest images that a search finds")
     ]
     kinds: Annotated[
         dict[str, KindOut], Field(description="by kind of query: image, mix, contrast (with negative weights) and text")
     ]
     latency_ms: Annotated[dict[str, float], Field(description="p50 and p99 of one query")]
-    queries_per_second: Annotated[float, Field(description="when many are asked at once")]
-    columns: Annotated[dict[str, str], Field(description="what a filter can name, with Arrow's names of the types")]
+    queries_per_second: Annotated[float, Field(description="measured with many queries at once")]
+    columns: Annotated[dict[str, str], Field(description="columns that filters can use, with Arrow's type names")]
 
 
 class FacetValueOut(TypedDict):
     value: str | int | bool
-    count: Annotated[int, Field(description="of the images that were looked at and pass the filter")]
+    count: Annotated[int, Field(description="how many of the counted images that pass the filter have this value")]
     filter: NotRequired[
-        Annotated[dict[str, str], Field(description="of a time's year or month: the condition that lets it through")]
+        Annotated[dict[str, str], Field(description="for a year or month of a time: the filter that selects it")]
     ]
 
 
 class FacetOut(TypedDict):
-    values: Annotated[
-        list[FacetValueOut], Field(description="the most frequent first; of a time, the last year or month")
-    ]
+    values: Annotated[list[FacetValueOut], Field(description="most frequent first; for a time, latest first")]
     others: Annotated[int, Field(description="how many more values there are")]
 
 
 class FacetsOut(TypedDict):
-    """How many images have each value of the columns whose values images share."""
+    """How many images have each value, for columns whose values recur."""
 
     index: IndexOut
-    rows: Annotated[int, Field(description="images that were looked at: of very many, a sample")]
+    rows: Annotated[int, Field(description="how many images were counted; a sample if there are very many")]
     columns: dict[str, FacetOut]
 
 
 class SearchedOut(TypedDict):
-    """How much of the index was looked through: all, unless `allow_partial` was asked for and a part did not answer."""
+    """How much of the index was searched: all of it, unless a part did not answer and `allow_partial` was set."""
 
     rows: Annotated[int, Field(description="images in the parts that answered")]
     of: Annotated[int, Field(description="images in the index")]
 
 
 class TimingOut(TypedDict):
-    """Milliseconds, by stage; a stage that the query had no need of is left out."""
+    """Milliseconds by stage. Stages that the query did not need are left out."""
 
     fetch: NotRequired[float | None]
     decode: NotRequired[float | None]
@@ -126,7 +124,7 @@ class SearchResponse(TypedDict):
 
 
 class Found(TypedDict):
-    """A search of a batch that has an answer."""
+    """A search of a batch that succeeded."""
 
     ok: SearchResponse
 
@@ -139,27 +137,27 @@ class Embedded(TypedDict):
 
 
 class Failed(TypedDict):
-    """One of many that has a problem."""
+    """An item of a batch that failed."""
 
     problem: Annotated[dict[str, Any], WithJsonSchema({"allOf": [{"$ref": "#/components/schemas/ProblemOut"}]})]
 
 
 class BatchResponse(TypedDict):
-    results: Annotated[list[Found | Failed], Field(description="one for each search, in their order")]
+    results: Annotated[list[Found | Failed], Field(description="one per search, in the order of the request")]
 
 
 class EmbedResponse(TypedDict):
-    index: Annotated[IndexOut, Field(description="what the vectors can be compared with")]
+    index: Annotated[IndexOut, Field(description="the index that the vectors can be compared with")]
     model: ModelOut
-    results: Annotated[list[Embedded | Failed], Field(description="one for each input, in their order")]
+    results: Annotated[list[Embedded | Failed], Field(description="one per input, in the order of the request")]
 
 
 class VersionOut(TypedDict):
-    """An index version. What its manifest says is null, and `damage` why, when that cannot be read."""
+    """An index version. If its manifest cannot be read, `damage` says why, and what it contains is null."""
 
     version: str
     live: Annotated[bool, Field(description="whether CURRENT names it")]
-    serving: Annotated[bool, Field(description="whether it is what this server answers from")]
+    serving: Annotated[bool, Field(description="whether this server answers from it")]
     ntotal: int | None
     model: ModelOut | None
     recall: dict[str, float] | None
@@ -173,10 +171,10 @@ class VersionsOut(TypedDict):
 
 
 class SwitchedOut(TypedDict):
-    """What CURRENT names now, and what this server answers from: the same unless `failure` says why not."""
+    """The version that CURRENT names now, and the one this server answers from; if they differ, `failure` says why."""
 
     live: str
-    before: Annotated[str, Field(description="what this server answered from until now")]
+    before: Annotated[str, Field(description="the version that this server answered from until now")]
     serving: str
     failure: str | None
     skipped: Annotated[dict[str, str], Field(description="versions that a rollback passed over, and why")]
@@ -199,18 +197,18 @@ class ImageOut(TypedDict):
 
 
 class CollectionOut(TypedDict):
-    """A collection of the server. What its manifest says is null if it has no version, or that cannot be read."""
+    """A collection of the server. What its manifest contains is null if it has no version or cannot be read."""
 
     name: str
-    path: Annotated[str, Field(description="where its page and all its routes are, relative to the server's root")]
+    path: Annotated[str, Field(description="prefix of its page and routes, relative to the server's root")]
     state: Annotated[
         Literal["open", "closed", "unavailable"],
-        Field(description='one that is "closed" is opened by the first request for it'),
+        Field(description='a "closed" collection is opened by the first request for it'),
     ]
     ntotal: int | None
     version: str | None
     model: ModelOut | None
-    failure: Annotated[str | None, Field(description="why it is unavailable")]
+    failure: Annotated[str | None, Field(description="why the collection is unavailable")]
 
 
 class CollectionsOut(TypedDict):

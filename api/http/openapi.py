@@ -150,10 +150,15 @@ def _add_models(schemas: dict[str, Any], limits: RequestLimits) -> None:
 def _add_version(operation: dict[str, Any]) -> None:
     schema = {"type": "string", "enum": [VERSION]}
     operation.setdefault("parameters", []).append(
-        {"name": API_VERSION, "in": "header", "schema": schema, "description": "the version that you were written for"}
+        {
+            "name": API_VERSION,
+            "in": "header",
+            "schema": schema,
+            "description": "the version of the API that the client was written for",
+        }
     )
     _add_responses(operation, problem_docs("unknown-api-version"))
-    header = {"schema": schema, "description": "the version that answers", "required": True}
+    header = {"schema": schema, "description": "the version of the API of this answer", "required": True}
     operation["responses"]["200"].setdefault("headers", {})[API_VERSION] = header
 
 

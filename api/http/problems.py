@@ -30,18 +30,22 @@ class FieldError(BaseModel):
 
 
 class ProblemOut(BaseModel):
-    """An error, as RFC 9457 has it."""
+    """An error, in the format of RFC 9457."""
 
-    type: str = Field(description="stable; tell errors apart by it")
+    type: str = Field(description="identifies the kind of error; never changes its meaning")
     title: str
     status: int
     detail: str
-    field: str | None = Field(default=None, description='where the rejected picture stood: "image", "queries.2.url"')
+    field: str | None = Field(
+        default=None, description='the field with the rejected picture, such as "image" or "queries.2.url"'
+    )
     reason: str | None = Field(default=None, description="why a picture was rejected")
     stage: str | None = Field(default=None, description='"fetch", "decode" or "embed"')
     retryable: bool | None = Field(default=None, description="whether the same request may work later")
     errors: list[FieldError] | None = None
-    retry_after_s: float | None = Field(default=None, description="as the header Retry-After")
+    retry_after_s: float | None = Field(
+        default=None, description="as in the header Retry-After, with fractions of a second"
+    )
 
 
 MEDIA_TYPE: Final = "application/problem+json"

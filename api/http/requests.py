@@ -57,7 +57,7 @@ Crop = Annotated[
         {"type": "array", "items": {"type": "number", "minimum": 0, "maximum": 1}, "minItems": 4, "maxItems": 4}
     ),
 ]
-_CROP: Final = "a part of the picture alone: x, y, width and height, as shares of the upright picture"
+_CROP: Final = "use only this part of the picture: x, y, width and height, as shares of the upright picture"
 
 
 class Options(BaseModel):
@@ -65,7 +65,9 @@ class Options(BaseModel):
 
     # How many it may be depends on the server, which says both bounds in one place.
     k: int = Field(default=10, json_schema_extra={"minimum": 1}, description="how many matches to return")
-    offset: int = Field(default=0, ge=0, le=MAX_K, description="how many to skip: k + offset may be 10,000 at most")
+    offset: int = Field(
+        default=0, ge=0, le=MAX_K, description="how many matches to skip; k + offset may be at most 10,000"
+    )
     min_score: float | None = Field(
         default=None, ge=-1, le=1, allow_inf_nan=False, description="the lowest cosine of a match"
     )
@@ -74,12 +76,12 @@ class Options(BaseModel):
         ge=0,
         le=100,
         allow_inf_nan=False,
-        description="the lowest percentile of a match; refused where matches have none",
+        description="the lowest percentile of a match; refused if the matches have none",
     )
     filter: dict[str, Any] | None = Field(
         default=None,
-        description="a condition on the columns that `GET /index` names, written as in Mongo: a value, or $eq $ne $in "
-        "$nin $gt $gte $lt $lte $exists $prefix, under $and $or $not",
+        description="a condition on columns, in MongoDB's syntax: a value, or $eq $ne $in $nin $gt $gte $lt $lte "
+        "$exists $prefix, combined by $and $or $not; `GET /index` lists the columns",
         examples=[{"label": "cat", "width": {"$gte": 640}}],
     )
     distinct: Annotated[
@@ -88,26 +90,26 @@ class Options(BaseModel):
         WithJsonSchema({"anyOf": [{"type": "number", "minimum": -1, "maximum": 1}, {"type": "boolean"}]}),
     ] = Field(
         default=None,
-        description=f"of images whose cosine with each other is this or more, keep the best; true is {DISTINCT}",
+        description=f"return only the best of images with this cosine or more between them; true means {DISTINCT}",
     )
     diversity: float | None = Field(
         default=None,
         ge=0,
         le=1,
         allow_inf_nan=False,
-        description="prefer images unlike those before them: 0 is by score alone, 1 by unlikeness alone; matches are "
-        f"in this order, and k + offset may be {MAX_DIVERSE:,} at most",
+        description="how much to prefer images that differ from the matches before them: 0 ranks by score alone, 1 by "
+        f"difference alone; k + offset may then be at most {MAX_DIVERSE:,}",
     )
     fields: list[str] | None = Field(
         default=None,
         max_length=_MAX_FIELDS,
-        description="metadata columns to return, and width, height, size and modified; absent: all metadata",
+        description="columns to return: of the metadata, width, height, size and modified; by default all metadata",
         examples=[["label"]],
     )
     allow_partial: bool = Field(
         default=False,
-        description="where a part of the index does not answer, search the others, and say how many images those hold; "
-        "else such a search is refused",
+        description="if a part of the index does not answer, search the others and say how many images they hold; "
+        "by default such a search fails",
     )
 
 
@@ -123,7 +125,7 @@ class _OneOf(BaseModel):
 
 
 class _Named(BaseModel):
-    """What can be named in a URL's parameters too."""
+    """Queries that can also be parameters of a URL."""
 
     url: str | None = Field(
         default=None, min_length=1, max_length=4_096, description="an http or https URL of a picture"
@@ -132,7 +134,7 @@ class _Named(BaseModel):
         default=None, max_length=1_000, description="what the picture shows, in words", examples=["a red star"]
     )
     id: str | None = Field(
-        default=None, max_length=4_096, description="an image of the index, which is itself left out"
+        default=None, max_length=4_096, description="the id of an indexed image, which is not among the matches itself"
     )
 
 
@@ -145,7 +147,7 @@ class QuerySource(_Named):
         default=None, description="a picture's file in base64", json_schema_extra={"contentEncoding": "base64"}
     )
     embedding: Annotated[list[Annotated[float, Field(allow_inf_nan=False)]], Field(fail_fast=True)] | None = Field(
-        default=None, description="a vector of the model's length, which need not be 1 long"
+        default=None, description="a vector with the model's number of dimensions and any norm"
     )
     crop: Crop | None = Field(default=None, description=f"with image, url or id: {_CROP}", examples=[[0.5, 0, 0.5, 1]])
 
@@ -153,7 +155,9 @@ class QuerySource(_Named):
 class Example(QuerySource, _OneOf):
     """One part of a mix: exactly one of url, image, text, id and embedding."""
 
-    weight: float = Field(default=1.0, ge=-100, le=100, allow_inf_nan=False, description="below zero: to be unlike it")
+    weight: float = Field(
+        default=1.0, ge=-100, le=100, allow_inf_nan=False, description="negative: prefer images unlike this one"
+    )
 
 
 class SearchRequest(QuerySource, Options, _OneOf):
@@ -171,12 +175,16 @@ class CollectionNames(BaseModel):
     """Which collections to search."""
 
     collections: list[str] = Field(
-        min_length=1, max_length=_MAX_NAMES, description="their names, as in `GET /collections`; all of one model"
+        min_length=1,
+        max_length=_MAX_NAMES,
+        description="their names, as in `GET /collections`; all must have the same model",
     )
 
 
 class CollectionsSearchRequest(SearchRequest, CollectionNames):
-    """A search of several collections, which has no ids, as each is of one collection; `distinct` counts in each."""
+    """A search of several collections. It takes no id, since an id belongs to one collection; `distinct` applies within
+    each.
+    """
 
 
 class _Texts(BaseModel):
@@ -248,7 +256,7 @@ class EmbedRequest(_OneOf):
 
 
 class PromoteRequest(BaseModel):
-    """The version that is to answer."""
+    """The version to make live."""
 
     model_config = STRICT
 

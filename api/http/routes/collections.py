@@ -55,7 +55,7 @@ def collection_routes(answering: Answering) -> APIRouter:
 
     @router.post(
         "/search/collections",
-        summary="The nearest images of several collections with one model, merged by score",
+        summary="The nearest images in several collections with the same model, merged by score",
         response_model=CollectionsSearchResponse,
         responses=problem_docs(*SEARCH_PROBLEMS, "collection-not-found"),
         openapi_extra={"requestBody": COLLECTIONS_BODY},

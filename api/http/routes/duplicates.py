@@ -11,11 +11,11 @@ from api.http.problems import problem_docs
 from index.analysis.duplicate_plan import PlannedGroup, PlanSummary, read_plan
 
 Offset = Annotated[int, Query(ge=0, le=10**9, description="how many groups to skip")]
-Limit = Annotated[int, Query(ge=1, le=100, description="how many groups to answer at most")]
+Limit = Annotated[int, Query(ge=1, le=100, description="how many groups to return at most")]
 
 
 class DuplicatesOut(BaseModel):
-    plan: Annotated[PlanSummary | None, Field(description="null before `likeness duplicates` has written one")]
+    plan: Annotated[PlanSummary | None, Field(description="null if `likeness duplicates` has not written one yet")]
     serving: Annotated[str, Field(description="the index version that this server answers from")]
     groups: list[PlannedGroup]
 
@@ -26,7 +26,7 @@ def duplicate_routes(answering: Answering) -> APIRouter:
 
     @router.get(
         "/duplicates/plan",
-        summary="Which duplicates to do without, as `likeness duplicates` has planned it",
+        summary="The plan of `likeness duplicates`: which copies to keep and which to remove",
         responses=problem_docs("invalid-request", "internal"),
     )
     async def plan(request: Request, offset: Offset = 0, limit: Limit = 20) -> DuplicatesOut:

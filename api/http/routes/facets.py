@@ -26,7 +26,7 @@ def facet_routes(answering: Answering) -> APIRouter:
 
     @router.get(
         "/facets",
-        summary="The values that images share, and how many of those that pass a filter have each",
+        summary="The values that recur among the images that pass a filter, with counts",
         response_model=FacetsOut,
         responses=problem_docs("invalid-request", "internal", "shard-unavailable"),
         openapi_extra={"parameters": parameters_of(FacetParameters, limits)},

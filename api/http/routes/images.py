@@ -14,8 +14,8 @@ from api.http.responses import image_out, json_response, tagged
 from api.search.service import row_of_image
 from index.search import Searcher
 
-Id = Annotated[str, Query(alias="id", description="an image of the index")]
-Size = Annotated[int | None, Query(ge=16, le=1024, description="a thumbnail of at most this many pixels a side")]
+Id = Annotated[str, Query(alias="id", description="the id of an indexed image")]
+Size = Annotated[int | None, Query(ge=16, le=1024, description="for a thumbnail: pixels per side at most")]
 
 # The content of a picture's file is untrusted: a browser must never take it for a page of ours.
 _PICTURE_HEADERS: Final = {
@@ -47,7 +47,7 @@ def image_routes(answering: Answering) -> APIRouter:
 
     @router.get(
         "/image",
-        summary="What the index knows of an image",
+        summary="What the index knows about an image",
         response_model=ImageOut,
         responses=problem_docs(*_PROBLEMS),
     )

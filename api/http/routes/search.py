@@ -33,14 +33,14 @@ def search_routes(answering: Answering) -> APIRouter:
 
     @router.post(
         "/search",
-        summary="The nearest images to a picture, a text, an image of the index, a vector, or a mix of them",
+        summary="The images nearest to a picture, a text, an indexed image, a vector, or a mix of them",
         response_model=SearchResponse,
         responses=problem_docs(*SEARCH_PROBLEMS),
         openapi_extra={"requestBody": search_body(limits), "parameters": parameters_of(UploadFields, limits)},
     )
     @router.get(
         "/search",
-        summary="The nearest images to a text, a URL's picture or an image of the index, named in the address",
+        summary="The images nearest to a text, a URL's picture or an indexed image, given in the address",
         response_model=SearchResponse,
         responses=problem_docs(*(slug for slug in SEARCH_PROBLEMS if slug not in _OF_BODIES)),
         openapi_extra={"parameters": parameters_of(SearchParameters, limits)},
@@ -53,7 +53,7 @@ def search_routes(answering: Answering) -> APIRouter:
 
     @router.post(
         "/search/batch",
-        summary="Many searches, each with its own result or problem",
+        summary="Several searches at once, each with its own result or problem",
         response_model=BatchResponse,
         responses=problem_docs(*BODY_PROBLEMS),
         openapi_extra={"requestBody": BATCH_BODY},

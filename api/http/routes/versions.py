@@ -29,7 +29,11 @@ def state_routes(answering: Answering) -> APIRouter:
     """`/index`, `/healthz` and `/readyz`."""
     router, limits = APIRouter(tags=["state"]), answering.limits
 
-    @router.get("/index", summary="The index version that answers, and how well", response_model=IndexDetailsOut)
+    @router.get(
+        "/index",
+        summary="The index version that this server answers from, with its recall",
+        response_model=IndexDetailsOut,
+    )
     async def index(request: Request) -> IndexDetailsOut:
         searcher = (await answering.service(request)).engine.searcher
         return index_details(request.scope[COLLECTION], searcher.manifest, searcher.filterable, limits.show_locations)
@@ -60,7 +64,7 @@ def version_routes(answering: Answering) -> APIRouter:
         service, collection = await answering.with_collection(request)
         return service.live, collection, partial(redact, show=limits.show_locations, places=(collection.location,))
 
-    @router.get("/versions", summary="Every complete index version", responses=problem_docs("internal"))
+    @router.get("/versions", summary="All complete index versions", responses=problem_docs("internal"))
     async def versions(request: Request) -> VersionsOut:
         live, collection, _ = await followed(request)
         found = await to_thread.run_sync(list_versions, collection)
@@ -69,7 +73,7 @@ def version_routes(answering: Answering) -> APIRouter:
 
     @router.post(
         "/promote",
-        summary="Let a version answer, once every byte of it has been verified",
+        summary="Make a version live, after verifying every byte of it",
         responses=problem_docs(*BODY_PROBLEMS, *_PROBLEMS),
         openapi_extra={"requestBody": PROMOTE_BODY},
     )
@@ -80,7 +84,7 @@ def version_routes(answering: Answering) -> APIRouter:
 
     @router.post(
         "/rollback",
-        summary="Let the newest good version before the live one answer",
+        summary="Make the newest good version before the live one live again",
         responses=problem_docs(*_PROBLEMS, "internal"),
     )
     async def roll_back(request: Request) -> SwitchedOut:
