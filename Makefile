@@ -35,7 +35,7 @@ test: $(READY)  ## Run the tests, except the slow ones (5 minutes on 2 cores)
 test-slow: $(READY)  ## Run the slow tests: those on Ray, and one of each kind of fault, crash, browser and cluster
 	$(PYTEST) -m "(slow or ray or browser) and not long"
 
-test-long: $(READY)  ## Run the soaks, and tests at length (about half an hour)
+test-long: $(READY)  ## Run the soaks, and tests at length (40 minutes on 2 cores)
 	$(PYTEST) -m long
 
 check: $(READY)  ## Lint, formatting, types, and which package may import which
