@@ -1,6 +1,6 @@
 # Every target sets up what it needs; `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help install demo notebook test test-slow test-all test-long check fix docs bench clean
+.PHONY: help install demo notebook test test-slow test-long check fix docs bench clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -34,9 +34,6 @@ test: $(READY)  ## Run the tests, except the slow ones (5 minutes on 2 cores)
 
 test-slow: $(READY)  ## Run the slow tests: those on Ray, and one of each kind of fault, crash, browser and cluster
 	$(PYTEST) -m "(slow or ray or browser) and not long"
-
-test-all: $(READY)  ## Run both of these at once, which takes less time than one after the other
-	$(PYTEST) -m "not long"
 
 test-long: $(READY)  ## Run the soaks, and tests at length (40 minutes on 2 cores)
 	$(PYTEST) -m long
