@@ -153,7 +153,7 @@ class EmbedResponse(TypedDict):
 
 
 class VersionOut(TypedDict):
-    """An index version. If its manifest cannot be read, `damage` says why, and what it contains is null."""
+    """An index version. If its manifest cannot be read, `damage` says why, and what would come from it is null."""
 
     version: str
     live: Annotated[bool, Field(description="whether CURRENT names it")]
@@ -197,7 +197,7 @@ class ImageOut(TypedDict):
 
 
 class CollectionOut(TypedDict):
-    """A collection of the server. What its manifest contains is null if it has no version or cannot be read."""
+    """A collection of the server. What comes from its manifest is null if it has no version or that cannot be read."""
 
     name: str
     path: Annotated[str, Field(description="prefix of its page and routes, relative to the server's root")]

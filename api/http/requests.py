@@ -103,7 +103,7 @@ class Options(BaseModel):
     fields: list[str] | None = Field(
         default=None,
         max_length=_MAX_FIELDS,
-        description="columns to return: of the metadata, width, height, size and modified; by default all metadata",
+        description="metadata columns to return, and width, height, size and modified; by default all metadata",
         examples=[["label"]],
     )
     allow_partial: bool = Field(
