@@ -1,10 +1,12 @@
 """The widget in a real JupyterLab and a real browser: a click does change the grid."""
 
+import contextlib
 import os
 import secrets
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,13 +51,16 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def _address(log: Path, server: "subprocess.Popen[bytes]", token: str) -> str:
-    """Where the server says that it listens, once it answers."""
+    """Where the server says that it listens, once it answers: it says so before it listens."""
     until = time.monotonic() + _START_S
     while time.monotonic() < until and server.poll() is None:
         said = [word for word in log.read_text().split() if word.startswith("http://127.0.0.1:")]
         if said:
             base = said[0].partition("/lab")[0]
-            with urllib.request.urlopen(f"{base}/api?token={token}", timeout=30):
+            with (
+                contextlib.suppress(urllib.error.URLError),
+                urllib.request.urlopen(f"{base}/api?token={token}", timeout=30),
+            ):
                 return base
         time.sleep(0.2)
     pytest.fail(f"JupyterLab does not start: {log.read_text()[-2000:]}")
