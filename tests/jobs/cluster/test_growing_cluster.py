@@ -16,7 +16,7 @@ from jobs.update import Update
 from jobs.values import DEMO_MODEL
 from tests.support.growing_cluster import growing_cluster
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.ray, pytest.mark.long, pytest.mark.timeout(1800)]
 
 COUNT, BROKEN = 150, 20
 NPU: dict[str, dict[str, float]] = {"npu": {"CPU": 2, "npu": 1, "memory": 5 * 2**30}}
@@ -40,7 +40,7 @@ def embed(gallery: Gallery, location: Path, resources: Resources) -> tuple[Repor
     return Update(spec=spec, console=console, index=False).run(), console.export_text()
 
 
-@pytest.mark.parametrize("version", [2, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("version", [2, 1])
 def test_nodes_are_waited_for_and_what_never_comes_is_named(gallery: Gallery, tmp_path: Path, version: int) -> None:
     def asking(device: str, wait: str | None) -> Resources:
         return Resources.model_validate(

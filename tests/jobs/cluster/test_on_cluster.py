@@ -243,6 +243,7 @@ def assert_no_row_is_lost_or_doubled(nodes: Nodes, gallery: Gallery, tmp_path: P
     assert len(set(log.read_text().split())) >= 2
 
 
+@pytest.mark.long
 def test_nodes_that_are_lost_and_replaced_cost_no_row_and_double_none(
     three: Nodes, gallery: Gallery, tmp_path: Path
 ) -> None:
