@@ -9,12 +9,14 @@ READY := .venv/.installed
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-# Done once; done again when the dependencies change. The pip that comes with Python 3.11 takes 45 seconds longer.
+# Done once; done again when the dependencies change. The pip that comes with Python 3.11 takes 45 seconds longer, and
+# any pip compiles on one core. Packages hold a few files for other Pythons, which do not compile.
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Python 3.11 or newer is needed; choose one with: make PYTHON=python3.11 ..." >&2; exit 2; }
 	$(PYTHON) -m venv --upgrade-deps .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m compileall -qq -j 0 .venv/lib || true
 	@touch $@
 
 install: $(READY)  ## Make .venv and install Likeness with pinned dependencies (about 2 GB)
