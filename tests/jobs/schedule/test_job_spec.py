@@ -108,6 +108,7 @@ def test_values_are_read_as_they_are_written(tmp_path: Path, line: str, expected
         (WHOLE.replace("address: auto,", ""), r"line 5, resources\.wait_for_nodes: for a Ray cluster that grows: "),
         (WHOLE.replace("actor: 4", "actor: 1.5"), r"line 5, resources\.cpus_per_actor: has 1\.5 for CPUs: expected a"),
         (WHOLE.replace("{width: {$gte: 640}}", "640"), r"line 20, keep: '640': expected a JSON object such as"),
+        (WHOLE + "tiles: 1x1\n", r"line 21, tiles: '1x1': expected columns x rows, of 1 to 4 and not both 1"),
         ("source: [a\n", r"job\.yaml is not YAML: .* line 2"),
         ("source: !!int eight\n", r"job\.yaml is not YAML: .* 'eight'"),
         ("", r"job\.yaml, line 1: .*dictionary"),
