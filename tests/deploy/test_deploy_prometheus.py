@@ -144,6 +144,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             yield address
 
 
+@pytest.mark.slow
 def test_panels_have_figures(prometheus: str, tmp_path: Path) -> None:
     """Those of the server and of jobs that have ended."""
     known = {*of_the_service(tmp_path), *of_jobs(tmp_path)}

@@ -26,7 +26,7 @@ from tests.support.collections.hand_made import unit_vectors
 from tests.support.collections.sharded import DIM, ids_of, make_sharded
 from tests.support.servers.fake_models import fakes
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.long]
 
 _RATE = 10.0
 _K = 20
@@ -131,7 +131,7 @@ def serving(collection: Collection, tmp_path: Path, port: int, replicas: int) ->
     return run(settings, blocking=False, models=fakes(tmp_path / "notes"))
 
 
-@pytest.mark.parametrize("replicas", [1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.parametrize("replicas", [1, 2])
 def test_a_killed_searcher_makes_no_answer_wrong(
     collection: Collection, tmp_path: Path, cluster: int, replicas: int
 ) -> None:
@@ -177,7 +177,6 @@ def is_whole(before: list[psutil.Process]) -> bool:
     return len(now) == len(before) and set(now) != set(before)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("changed", ["shards", "collection"])
 def test_no_answer_is_wrong_while_the_deployment_is_changed(
     collection: Collection, tmp_path: Path, cluster: int, changed: str

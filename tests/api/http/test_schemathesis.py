@@ -66,6 +66,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> SearchService:
     )
 
 
+@pytest.mark.slow
 def test_promises_are_kept_to_strangers(service: SearchService) -> None:
     assert broken_promises(create_app(service), phases=["examples", "coverage"]) == []
 

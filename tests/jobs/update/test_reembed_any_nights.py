@@ -225,7 +225,7 @@ class AnyNights(RuleBasedStateMachine):
 @pytest.mark.parametrize(
     ("examples", "steps"),
     [
-        pytest.param(6, 15, id="some"),
+        pytest.param(6, 15, id="some", marks=pytest.mark.slow),
         pytest.param(120, 25, id="many", marks=[pytest.mark.long, pytest.mark.timeout(3_600)]),
     ],
 )
