@@ -31,7 +31,7 @@ notebook: $(READY)  ## Open the notebooks in JupyterLab, with a small demo colle
 # A file's tests stay in one process, see tests/conftest.py.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
 
-test: $(READY)  ## Run the tests, except the slow ones (5 minutes on 2 cores)
+test: $(READY)  ## Run the tests, except the slow ones (6 minutes on 2 cores)
 	$(PYTEST) -m "not slow and not ray and not browser and not long"
 
 test-slow: $(READY)  ## Run the slow tests: those on Ray, and one of each kind of fault, crash, browser and cluster
