@@ -46,13 +46,6 @@ def kind_of(parts: Sequence[tuple[Source, float]]) -> QueryKind | None:
     return "text" if sources == {"text"} and min(weights) > 0 else None
 
 
-def target_recall(kind: QueryKind, of_images: float) -> float:
-    """The recall@10 that queries of a kind must reach. Texts may miss twice as many as images: to all images they are
-    nearly equally far, so that what is missed is hardly worse than what is found.
-    """
-    return max(0.0, 2 * of_images - 1) if kind == "text" else of_images
-
-
 class SearchOptions(TypedDict, total=False):
     """The keyword arguments of `Searcher.search`."""
 
@@ -110,16 +103,6 @@ class QueryLimits:
     @property
     def depth(self) -> int:
         return self.k + self.offset
-
-    @property
-    def candidates(self) -> int:
-        """How many of the best the wanted ones are chosen from."""
-        return diverse_candidates(self.depth) if self.diversity else self.depth
-
-
-def diverse_candidates(rank: int) -> int:
-    """How many of the nearest a diverse result's match of this rank, from 1, is chosen from."""
-    return 100 + 4 * rank
 
 
 def checked_cosine(name: str, value: object) -> float:

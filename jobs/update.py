@@ -38,8 +38,8 @@ from jobs.planning.reuse import write_known
 from jobs.planning.unsettled import hold_back
 from jobs.sources.files import require_place
 from jobs.sources.list_images import left_out_warning, list_images
+from jobs.sources.list_videos import Frames, frames_of
 from jobs.sources.listing import LISTING, UNREADABLE, refused_mask
-from jobs.sources.videos import Frames, frames_of
 from jobs.spec import JobSpec
 from jobs.values import DEFAULT_MODEL
 

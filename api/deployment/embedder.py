@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from ray.serve.handle import DeploymentHandle
 
 from api.build_service import first_model, served_collections
+from api.deployment.replica_cache import ReplicaCache
 from api.deployment.replica_calls import answer, cancel, replica_errors
-from api.deployment.resident import ResidentValues
 from api.observe.log import configure_logs
 from api.search.batcher import ContentKey, EmbeddingCache, QueryBatcher
 from api.search.engine import EXPECTED, Batchers, LoadModel
@@ -46,7 +46,7 @@ class EmbedderReplica:
         configure_logs(settings.log_format)
         self._load_model = load_model
         self._batchers = Batchers(EmbeddingCache(settings.embedding_cache_bytes))
-        self._models = ResidentValues[QueryBatcher]()  # by fingerprint
+        self._models = ReplicaCache[QueryBatcher]()  # by fingerprint
         try:
             first = first_model(served_collections(settings))
             if first is not None:

@@ -11,8 +11,8 @@ from ray.exceptions import RayActorError
 from ray.serve.handle import DeploymentHandle
 
 from api.build_service import served_collections
+from api.deployment.replica_cache import ReplicaCache
 from api.deployment.replica_calls import answer, replica_errors
-from api.deployment.resident import ResidentValues
 from api.deployment.shard_calls import ShardCaller
 from api.observe.log import configure_logs
 from api.settings import ServeSettings
@@ -39,7 +39,7 @@ class SearcherReplica:
         assert settings.shards is not None
         self._number, self._count = number, settings.shards
         [self._collection] = served_collections(settings).values()
-        self._shards = ResidentValues[Shard]()  # by edition
+        self._shards = ReplicaCache[Shard]()  # by edition
         try:
             live = self._collection.current()
             if live is not None:

@@ -1,6 +1,6 @@
 """Calls to all shards of a version at once: how long each may take, and when one that does not answer is tried again.
 
-Whether a search fails without it, or the others answer, `api/search/lost_shards.py` decides.
+Whether a search fails without it, or the others answer, `api/search/partial_answers.py` decides.
 """
 
 import logging

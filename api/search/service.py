@@ -16,7 +16,7 @@ from api.errors import Problem, abbreviate, invalid, invalid_fields
 from api.observe.log import Stopwatch, is_awaited, notes, record_outcome
 from api.search.batcher import ContentKey
 from api.search.engine import Batchers, Engine, IndexSource, LiveEngine
-from api.search.lost_shards import ask_shards
+from api.search.partial_answers import ask_shards
 from api.search.pictures import Pictures, problem_of_query
 from api.search.query import Part, Query, SearchResult
 from embedder.errors import Rejected, UnsupportedInputError

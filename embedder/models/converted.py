@@ -26,9 +26,6 @@ from embedder.protocol import require_crops, require_texts
 CACHE_DIR: Final = "LIKENESS_CACHE_DIR"
 LEAST_AGREEMENT: Final = 0.999
 """Cosine that int8 vectors must have with those of float32: then they are the same model's."""
-LEAST_GAIN: Final = 1.5
-"""Times as fast as float32 that int8 must be to be chosen: 2.3 where it gains, and a small model that gains nothing was
-once measured with 1.2 on a busy machine."""
 
 _FORM = 2  # of the files here: older ones are made again
 _TEXT_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "spiece.model")
@@ -119,7 +116,7 @@ def run_of(path: Path, threads: int | None) -> Callable[[NDArray[Any]], NDArray[
 def converted(checkpoint: Checkpoint, wanted: str, *, make: bool = True) -> Path | None:
     """The folder of a checkpoint's conversion for this processor, made now if there is none and `make`.
 
-    `wanted` is int8, or auto: int8 where that is LEAST_GAIN times as fast and agrees, else float32. Raises ModelError.
+    `wanted` is int8, or auto: int8 where it is worth it (`embedder.models.quantize`), else float32. Raises ModelError.
     """
     folder = _cache() / _key(checkpoint, wanted)
     if not (folder / "about.json").is_file():

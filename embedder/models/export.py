@@ -17,9 +17,8 @@ from transformers import PreTrainedModel
 from embedder.errors import ModelError
 from embedder.models.checkpoint import Checkpoint, Preprocessing
 from embedder.models.clip import image_features
-from embedder.models.converted import LEAST_AGREEMENT, LEAST_GAIN
 from embedder.models.loading import is_siglip, load_tokenizer, load_weights, tokenizing
-from embedder.models.quantize import compare, to_int8
+from embedder.models.quantize import compare, is_worth_it, to_int8
 
 _PICTURES = 16
 _TEXTS = (
@@ -88,8 +87,7 @@ def export(checkpoint: Checkpoint, folder: Path, wanted: str) -> None:
         _save(graph, folder / "fp32" / f"{name}.onnx")
     compared = {name: compare(folder, name, rows) for name, (_, rows) in towers.items()}
     agreement, gain = min(cosine for cosine, _ in compared.values()), compared["image"][1]
-    faster = agreement >= LEAST_AGREEMENT and gain >= LEAST_GAIN
-    kept, left = ("int8", "fp32") if wanted == "int8" or faster else ("fp32", "int8")
+    kept, left = ("int8", "fp32") if wanted == "int8" or is_worth_it(agreement, gain) else ("fp32", "int8")
     shutil.rmtree(folder / left)
     for file in (folder / kept).iterdir():
         file.rename(folder / file.name)

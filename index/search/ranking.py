@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from index.arrays import Ids, Parts, Positions, Vectors
 from index.filters.filter import Filter
-from index.queries import MAX_K, QueryLimits, diverse_candidates
+from index.queries import MAX_K, QueryLimits
 from index.segments.searchable import Searchable
 
 _DECIMALS = 6  # float32 holds no more, and duplicates have to score the same
@@ -44,7 +44,7 @@ def rank(
     """
     found: list[list[Hit]] = [[] for _ in queries]
     # One more shows whether several have the same score as the last; and some will be folded.
-    depth = (wanted.candidates + 1) * (1 if wanted.distinct is None else 2) + len(wanted.exclude)
+    depth = (_candidates(wanted) + 1) * (1 if wanted.distinct is None else 2) + len(wanted.exclude)
     deepest = min(segments.live_count, max(depth, _TIES if wanted.distinct is None else MAX_K))
     pending = np.arange(len(queries))
     while len(pending) and deepest:
@@ -76,6 +76,16 @@ def hits_of(scores: npt.NDArray[np.float32], positions: Positions, parts: Parts,
     return [sorted(ranked, key=lambda hit: (-hit.score, hit.image_id)) for ranked in found]
 
 
+def _candidates(wanted: QueryLimits) -> int:
+    """How many of the best the wanted ones are chosen from."""
+    return _diverse_candidates(wanted.depth) if wanted.diversity else wanted.depth
+
+
+def _diverse_candidates(rank: int) -> int:
+    """How many of the nearest a diverse result's match of this rank, from 1, is chosen from."""
+    return 100 + 4 * rank
+
+
 def _choose(segments: Searchable, hits: list[Hit], wanted: QueryLimits, *, complete: bool) -> list[Hit] | None:
     """The wanted ones of the best hits; None if more hits are needed to decide, and these are not `complete`."""
     if not complete:
@@ -86,13 +96,13 @@ def _choose(segments: Searchable, hits: list[Hit], wanted: QueryLimits, *, compl
     good = [hit for hit in hits if hit.score >= wanted.min_score]
     good = [hit for hit in good if hit.image_id not in wanted.exclude]
     if wanted.distinct is None:
-        enough = len(good) >= wanted.candidates
+        enough = len(good) >= _candidates(wanted)
     else:
-        good, enough = _folded(segments, good, wanted.distinct, wanted.candidates)
+        good, enough = _folded(segments, good, wanted.distinct, _candidates(wanted))
     if not (enough or complete):
         return None
     if wanted.diversity:
-        good = _diverse(segments, good[: wanted.candidates], wanted.diversity, wanted.depth)
+        good = _diverse(segments, good[: _candidates(wanted)], wanted.diversity, wanted.depth)
     return good[wanted.offset : wanted.depth]
 
 
@@ -131,7 +141,7 @@ def _diverse(segments: Searchable, hits: list[Hit], diversity: float, count: int
     alike = np.full(len(hits), -1.0)  # the highest cosine with a chosen one
     chosen: list[int] = []
     for place in range(1, min(count, len(hits)) + 1):
-        pool = diverse_candidates(place)
+        pool = _diverse_candidates(place)
         best = int((relevance - diversity * alike)[:pool].argmax())  # the first of equals
         chosen.append(best)
         relevance[best] = -np.inf

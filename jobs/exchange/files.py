@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 from index.collection.records import ModelRecord
 from index.collection.rows import TEXT
 from jobs.errors import SourceError
+from jobs.exchange.check_vectors import Floats
 from jobs.exchange.export import MODEL_KEY
-from jobs.exchange.vectors import Floats
 from jobs.sources.files import SourceFile, extension
 from jobs.sources.tables import check_names
 

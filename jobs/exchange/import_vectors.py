@@ -24,8 +24,8 @@ from jobs.embedding.commit import WrittenRun, commit
 from jobs.embedding.model_source import model_record
 from jobs.embedding.report import EmbedReport
 from jobs.errors import OtherModelError, SourceError, TooManyRejectsError
+from jobs.exchange.check_vectors import Problems, unit_rows
 from jobs.exchange.vector_files import ID_COLUMNS, VectorPart, find_vectors, named_rows
-from jobs.exchange.vectors import Problems, unit_rows
 from jobs.planning.plan import Plan, write_block
 from jobs.sources.files import require_place
 from jobs.sources.listing import KNOWN, LISTING, Column, listing_table, refuse, with_columns

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from index.collection.rows import EMBEDDING, TEXT
 from index.storage.bucket_address import without_secrets
 from jobs.errors import SourceError, UsageError
+from jobs.exchange.check_vectors import Floats, Problems, matrix_of
 from jobs.exchange.files import NpyFile, RowFile, read_ids
-from jobs.exchange.vectors import Floats, Problems, matrix_of
 from jobs.sources.files import SourceFile, extension, source_files
 from jobs.sources.listing import Column, as_text
 from jobs.sources.tables import holds_images

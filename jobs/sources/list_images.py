@@ -16,10 +16,10 @@ from index.storage.bucket_address import without_secrets
 from jobs.errors import EmptySourceError, SourceError
 from jobs.file_extensions import COMPANION_EXTENSIONS, TABLE_EXTENSIONS, VIDEO_EXTENSIONS
 from jobs.sources.files import SourceFile, extension, listed, source_files
+from jobs.sources.list_videos import ListedFrames, list_videos
 from jobs.sources.listing import LISTING, UNREADABLE, Refused, concat_listings, refused_listing
 from jobs.sources.tables import URI_COLUMNS, list_table
 from jobs.sources.tars import list_tar
-from jobs.sources.videos import ListedFrames, list_videos
 
 _BATCH = 2**15
 _DUPLICATE = "#duplicate="

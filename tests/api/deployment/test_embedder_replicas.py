@@ -14,7 +14,7 @@ from ray.exceptions import ActorDiedError, NodeDiedError, ObjectLostError, RaySy
 from ray.serve.exceptions import RequestCancelledError
 
 from api.deployment.embedder import EmbedderReplica, RemoteEmbedder
-from api.deployment.resident import ResidentValues
+from api.deployment.replica_cache import ReplicaCache
 from api.errors import OtherModelError, Problem
 from api.settings import ServeSettings
 from benchmarks.common.servers import eventually
@@ -211,13 +211,13 @@ class Maker:
         return make
 
 
-async def calls(held: ResidentValues[str], maker: Maker, *keys: str) -> list[str]:
+async def calls(held: ReplicaCache[str], maker: Maker, *keys: str) -> list[str]:
     return [await held.call(key, maker.of(key)) for key in keys]
 
 
 def test_what_nobody_waits_for_any_more_goes_on_being_made() -> None:
     """A shard that takes longer to open than a search may take is there for a later one."""
-    maker, held = Maker(), ResidentValues[str]()
+    maker, held = Maker(), ReplicaCache[str]()
     maker.go.clear()
 
     async def ask() -> str:
@@ -232,7 +232,7 @@ def test_what_nobody_waits_for_any_more_goes_on_being_made() -> None:
 
 
 def test_all_who_wait_share_one_and_an_error_is_everybodys_until_it_is_tried_again() -> None:
-    maker, held = Maker(), ResidentValues[str]()
+    maker, held = Maker(), ReplicaCache[str]()
 
     async def ask() -> list[str | BaseException]:
         asked = [held.call(key, maker.of(key)) for key in ("a", "broken", "a", "broken")]
@@ -245,7 +245,7 @@ def test_all_who_wait_share_one_and_an_error_is_everybodys_until_it_is_tried_aga
 
 
 def test_two_are_held_and_those_that_were_called_last_while_others_are_made_beforehand() -> None:
-    maker, held = Maker(), ResidentValues[str]()
+    maker, held = Maker(), ReplicaCache[str]()
     assert asyncio.run(calls(held, maker, "a", "b", "a", "c", "a", "b")) == ["A", "B", "A", "C", "A", "B"]
     assert maker.made == ["a", "b", "c", "b"]
 
@@ -260,8 +260,8 @@ def test_two_are_held_and_those_that_were_called_last_while_others_are_made_befo
 
 def test_what_was_not_called_for_a_quarter_of_an_hour_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr("api.deployment.resident.monotonic", lambda: now)
-    maker, held = Maker(), ResidentValues[str]()
+    monkeypatch.setattr("api.deployment.replica_cache.monotonic", lambda: now)
+    maker, held = Maker(), ReplicaCache[str]()
     asyncio.run(calls(held, maker, "old", "new"))
     now += 899
     asyncio.run(calls(held, maker, "new", "old"))

@@ -15,7 +15,7 @@ from embedder.fetch import Fetcher, video_process
 from index.storage.picture_reader import PictureReader
 from jobs.errors import SourceError
 from jobs.file_extensions import checked_extensions
-from jobs.sources import videos
+from jobs.sources import list_videos
 from jobs.sources.list_images import left_out_warning, list_images
 from tests.support.collections.s3_server import Bucket
 from tests.support.pictures.sample_images import off_corners, put_pictures, quarters
@@ -139,7 +139,7 @@ def test_a_video_is_stopped_at_the_deadline(clip: Path, monkeypatch: pytest.Monk
 
 
 def test_a_missing_package_is_named(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(videos, "find_spec", lambda name: None)
+    monkeypatch.setattr(list_videos, "find_spec", lambda name: None)
     with pytest.raises(SourceError, match=r"clip.mp4 is a video: install likeness\[video\]"):
         list_images(str(clip.parent), extensions=BOTH)
     left_out = Counter[str]()

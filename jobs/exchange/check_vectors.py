@@ -1,4 +1,4 @@
-"""Vectors as they are stored: float32 of unit norm, and what is wrong with those that cannot be."""
+"""Brings vectors to what is stored, float32 of unit norm, and says what is wrong with those that cannot be."""
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 

@@ -13,7 +13,7 @@ MAX_RESIDENT: Final = 2
 _IDLE_S: Final = 900.0
 
 
-class ResidentValues(Generic[V]):
+class ReplicaCache(Generic[V]):
     """At most two values by key: those called last, without any that was not called for 15 minutes.
 
     A value is made once, in a thread, for all callers that wait for it. If they leave, making it continues, and a later
