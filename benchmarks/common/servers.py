@@ -116,9 +116,9 @@ def replicas_of(driver: psutil.Process) -> list[psutil.Process]:
 
 
 def free_port() -> int:
-    """A port of this machine that nothing listens on, outside the range that connections get theirs from."""
+    """A port that nothing listens on, below those of Ray Serve's replicas and of outgoing connections."""
     while True:
-        port = random.randrange(20_000, 32_000)
+        port = random.randrange(20_000, 30_000)
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
