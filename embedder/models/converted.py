@@ -9,7 +9,9 @@ import platform
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cached_property
 from math import ceil
 from pathlib import Path
@@ -118,18 +120,19 @@ def converted(checkpoint: Checkpoint, wanted: str, *, make: bool = True) -> Path
 
     `wanted` is int8, or auto: int8 where it is worth it (`embedder.models.quantize`), else float32. Raises ModelError.
     """
-    folder = _cache() / _key(checkpoint, wanted)
-    if not (folder / "about.json").is_file():
-        if not make:
-            return None
-        try:
+    key = _key(checkpoint, wanted)
+    try:
+        folder = _cache() / key
+        if not (folder / "about.json").is_file():
+            if not make:
+                return None
             folder.parent.mkdir(parents=True, exist_ok=True)
             with folder.with_name(f"{folder.name}.lock").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)  # actors of one machine start together
                 if not (folder / "about.json").is_file():
                     _make(checkpoint, wanted, folder)
-        except OSError as error:
-            raise ModelError(f"no place for converted models ({error}): set {CACHE_DIR} to a folder") from error
+    except OSError as error:
+        raise ModelError(f"converted models cannot be stored ({error}): set {CACHE_DIR} to a folder") from error
     about = read_about(folder)
     if wanted == "int8" and about["agreement"] < LEAST_AGREEMENT:
         raise ModelError(
@@ -162,9 +165,18 @@ def _make(checkpoint: Checkpoint, wanted: str, folder: Path) -> None:
 
 
 def _cache() -> Path:
-    named = os.environ.get(CACHE_DIR)
-    folder = Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "likeness"
-    return folder.expanduser() / "models"
+    """Below the folder that `index.versions.file_cache` uses too."""
+    if named := os.environ.get(CACHE_DIR):
+        return Path(named).expanduser() / "models"
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "likeness"
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+    if not os.access(folder, os.W_OK):  # a container's user may have no home
+        folder = Path(tempfile.gettempdir()) / f"likeness-{os.getuid()}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if folder.lstat().st_uid != os.getuid():  # its owner could put other graphs there
+            raise ModelError(f"{folder}, where converted models are stored, is another user's: set {CACHE_DIR}")
+    return folder / "models"
 
 
 def _key(checkpoint: Checkpoint, wanted: str) -> str:

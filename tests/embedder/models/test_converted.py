@@ -1,6 +1,7 @@
 """Checkpoints converted for ONNX Runtime: the same vectors without torch, faster where the processor allows it."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -102,8 +103,24 @@ def test_what_cannot_be_converted_is_computed_by_torch(
     (tmp_path / "a file").write_text("")
     assert isinstance(load_embedder(str(copied), device="cpu"), ClipEmbedder)
     assert "going on with torch" in caplog.text
-    with pytest.raises(ModelError, match=rf"no place for converted models .*: set {CACHE_DIR} to a folder"):
+    with pytest.raises(ModelError, match=rf"converted models cannot be stored .*: set {CACHE_DIR} to a folder"):
         load_embedder(str(copied), precision="int8")
+
+
+def test_without_a_home_models_are_stored_in_a_folder_of_this_user(
+    demo: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv(CACHE_DIR)
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    (tmp_path / f"likeness-{os.getuid()}").mkdir()
+    models = demo.parent.rename(tmp_path / f"likeness-{os.getuid()}" / "models")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(models / demo.name / "about.json"))  # no folder
+    assert converted(Checkpoint.find(str(DEMO_MODEL)), "int8", make=False) == models / demo.name
+    other = os.getuid() + 1
+    (tmp_path / f"likeness-{other}").mkdir()
+    monkeypatch.setattr("os.getuid", lambda: other)
+    with pytest.raises(ModelError, match=rf"likeness-{other}, .* is another user's: set {CACHE_DIR}"):
+        converted(Checkpoint.find(str(DEMO_MODEL)), "int8", make=False)
 
 
 def test_a_small_job_does_not_wait_for_a_conversion(
