@@ -1,4 +1,4 @@
-"""Brings vectors to what is stored, float32 of unit norm, and says what is wrong with those that cannot be."""
+"""Normalises imported vectors to float32 of unit norm, and gives a reason for each unusable row."""
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
