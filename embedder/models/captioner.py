@@ -46,9 +46,9 @@ class ImageCaptioner:
         settings.max_length = None  # the number of new tokens counts
         return cls(checkpoint, network, processor, prompt)
 
-    def caption(self, pixels: NDArray[np.uint8], *, most_tokens: int) -> list[str]:
+    def caption(self, pixels: NDArray[np.uint8], *, max_tokens: int) -> list[str]:
         """A caption for each of `(n, side, side, 3)` uint8 RGB: always the most likely next token, up to
-        `most_tokens`. Raises ModelError.
+        `max_tokens`. Raises ModelError.
         """
         first, captions = next(self.model.parameters()), list[str]()
         network: Any = self.model
@@ -61,7 +61,7 @@ class ImageCaptioner:
                     **inputs.to(first.device, first.dtype),
                     do_sample=False,
                     num_beams=1,
-                    max_new_tokens=most_tokens,
+                    max_new_tokens=max_tokens,
                     logits_processor=[_Numbers(self.checkpoint.model_id)],
                 )
             # Some return what they were given with what they add.

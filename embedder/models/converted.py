@@ -26,7 +26,7 @@ from embedder.models.checkpoint import Checkpoint
 from embedder.protocol import require_crops, require_texts
 
 CACHE_DIR: Final = "LIKENESS_CACHE_DIR"
-LEAST_AGREEMENT: Final = 0.999
+MIN_AGREEMENT: Final = 0.999
 """Cosine that int8 vectors must have with those of float32: then they are the same model's."""
 
 _FORM = 2  # of the files here: older ones are made again
@@ -118,7 +118,7 @@ def run_of(path: Path, threads: int | None) -> Callable[[NDArray[Any]], NDArray[
 def converted(checkpoint: Checkpoint, wanted: str, *, make: bool = True) -> Path | None:
     """The folder of a checkpoint's conversion for this processor, made now if there is none and `make`.
 
-    `wanted` is int8, or auto: int8 where it is worth it (`embedder.models.quantize`), else float32. Raises ModelError.
+    `wanted` is int8, or auto: int8 if it agrees and is fast enough, else float32. Raises ModelError.
     """
     key = _key(checkpoint, wanted)
     try:
@@ -134,10 +134,10 @@ def converted(checkpoint: Checkpoint, wanted: str, *, make: bool = True) -> Path
     except OSError as error:
         raise ModelError(f"converted models cannot be stored ({error}): set {CACHE_DIR} to a folder") from error
     about = read_about(folder)
-    if wanted == "int8" and about["agreement"] < LEAST_AGREEMENT:
+    if wanted == "int8" and about["agreement"] < MIN_AGREEMENT:
         raise ModelError(
             f"{checkpoint.model_id} in int8 is another model: the cosine of its vectors with those of float32 is "
-            f"{about['agreement']:.4f} in the worst case, expected at least {LEAST_AGREEMENT}: use precision fp32"
+            f"{about['agreement']:.4f} in the worst case, expected at least {MIN_AGREEMENT}: use precision fp32"
         )
     return folder
 

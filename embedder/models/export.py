@@ -18,7 +18,7 @@ from embedder.errors import ModelError
 from embedder.models.checkpoint import Checkpoint, Preprocessing
 from embedder.models.clip import image_features
 from embedder.models.loading import is_siglip, load_tokenizer, load_weights, tokenizing
-from embedder.models.quantize import compare, is_worth_it, to_int8
+from embedder.models.quantize import compare, prefers_int8, to_int8
 
 _PICTURES = 16
 _TEXTS = (
@@ -86,13 +86,13 @@ def export(checkpoint: Checkpoint, folder: Path, wanted: str) -> None:
         _save(to_int8(graph), folder / "int8" / f"{name}.onnx")
         _save(graph, folder / "fp32" / f"{name}.onnx")
     compared = {name: compare(folder, name, rows) for name, (_, rows) in towers.items()}
-    agreement, gain = min(cosine for cosine, _ in compared.values()), compared["image"][1]
-    kept, left = ("int8", "fp32") if wanted == "int8" or is_worth_it(agreement, gain) else ("fp32", "int8")
+    agreement, speedup = min(cosine for cosine, _ in compared.values()), compared["image"][1]
+    kept, left = ("int8", "fp32") if wanted == "int8" or prefers_int8(agreement, speedup) else ("fp32", "int8")
     shutil.rmtree(folder / left)
     for file in (folder / kept).iterdir():
         file.rename(folder / file.name)
     (folder / kept).rmdir()
-    about = {"precision": kept, "agreement": agreement, "gain": gain, "text": text}
+    about = {"precision": kept, "agreement": agreement, "gain": speedup, "text": text}
     (folder / "about.json").write_text(json.dumps(about), encoding="utf-8")
 
 

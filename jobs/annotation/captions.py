@@ -12,14 +12,14 @@ from jobs.spec import AnnotationSpec, Resources
 
 _QUESTION = "Describe this picture in one sentence."
 """To a model that chats, if there is no prompt."""
-_MOST_TOKENS = 64
+_MAX_TOKENS = 64
 
 
 def captioner_recipe(spec: AnnotationSpec, resources: Resources) -> Recipe:
     """Of an annotation with a captioner. ModelError for a checkpoint that is none."""
     model = str(spec.captioner)
     if spec.url:
-        served = (model, spec.prompt or _QUESTION, _MOST_TOKENS)
+        served = (model, spec.prompt or _QUESTION, _MAX_TOKENS)
         # Not of the address: another server of the same model goes on with it.
         return Recipe(
             id=model,
@@ -28,16 +28,16 @@ def captioner_recipe(spec: AnnotationSpec, resources: Resources) -> Recipe:
             make=partial(_server, spec.url.rstrip("/"), *served),
         )
     checkpoint = Checkpoint.find(model, task="captions")
-    about = [checkpoint.captioner_fingerprint, spec.prompt, _QUESTION, _MOST_TOKENS]
+    about = [checkpoint.captioner_fingerprint, spec.prompt, _QUESTION, _MAX_TOKENS]
     return checkpoint_recipe(checkpoint, about, partial(_captioner, model, spec.prompt, resources.device))
 
 
-def _server(url: str, model: str, prompt: str, most_tokens: int, _: Mapping[str, float]) -> Predictor:
-    return VllmServer.connect(url, model, prompt, most_tokens)
+def _server(url: str, model: str, prompt: str, max_tokens: int, _: Mapping[str, float]) -> Predictor:
+    return VllmServer.connect(url, model, prompt, max_tokens)
 
 
 def _captioner(model: str, prompt: str | None, device: str | None, _: Mapping[str, float]) -> Predictor:
     from embedder.models.captioner import ImageCaptioner  # torch and transformers take seconds
 
     captioner = ImageCaptioner.load(model, prompt=prompt, question=_QUESTION, device=device)
-    return lambda batch: {"": captioner.caption(batch["image"], most_tokens=_MOST_TOKENS)}
+    return lambda batch: {"": captioner.caption(batch["image"], max_tokens=_MAX_TOKENS)}

@@ -49,18 +49,18 @@ class VllmServer:
     url: str
     model: str
     prompt: str
-    most_tokens: int
+    max_tokens: int
     session: requests.Session
 
     @classmethod
-    def connect(cls, url: str, model: str, prompt: str, most_tokens: int) -> VllmServer:
+    def connect(cls, url: str, model: str, prompt: str, max_tokens: int) -> VllmServer:
         """JobError when there is no such server, UsageError when it has other models."""
         session, adapter = requests.Session(), HTTPAdapter(pool_maxsize=_AT_ONCE, max_retries=_RETRY)
         session.mount("http://", adapter)
         session.mount("https://", adapter)
         if key := os.environ.get(_KEY):
             session.headers["Authorization"] = f"Bearer {key}"
-        server = cls(url=url, model=model, prompt=prompt, most_tokens=most_tokens, session=session)
+        server = cls(url=url, model=model, prompt=prompt, max_tokens=max_tokens, session=session)
         server.require_model()
         return server
 
@@ -90,7 +90,7 @@ class VllmServer:
         return {
             "model": self.model,
             "messages": [{"role": "user", "content": content}],
-            "max_tokens": self.most_tokens,
+            "max_tokens": self.max_tokens,
             "temperature": 0,
         }
 

@@ -15,7 +15,7 @@ from embedder.protocol import Embedder
 from index.collection.rows import EMBEDDING, TILES, embedding_column
 from jobs.sources.listing import refuse
 
-_LEAST = 32
+_MIN_CROPS = 32
 """Crops of a forward pass: of fewer, BLAS rounds otherwise, and a picture's vector would depend on its block's size.
 So a single new picture costs as much as 32.
 """
@@ -67,8 +67,8 @@ def embed_rows(table: pa.Table, embedder: Embedder) -> pa.Table:
 
 
 def _embedded(embedder: Embedder, crops: NDArray[np.uint8]) -> NDArray[np.float32]:
-    if 0 < len(crops) < _LEAST:
-        return embedder.embed_images(np.resize(crops, (_LEAST, *crops.shape[1:])))[: len(crops)]
+    if 0 < len(crops) < _MIN_CROPS:
+        return embedder.embed_images(np.resize(crops, (_MIN_CROPS, *crops.shape[1:])))[: len(crops)]
     return embedder.embed_images(crops)
 
 

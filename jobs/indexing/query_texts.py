@@ -24,8 +24,8 @@ logger = logging.getLogger(__name__)
 
 _CAPTIONS = Path(__file__).with_name("captions.txt")
 _COLUMNS = ("caption", "captions", "text", "title", "alt", "description", "label", "labels")
-_MOST, _LEAST = 400, 50
-_MOST_OWN = 200  # the others are the same for every collection: scores of texts are compared with theirs
+_MAX_TEXTS, _MIN_TEXTS = 400, 50
+_MAX_OWN = 200  # the others are the same for every collection: scores of texts are compared with theirs
 _SPOTS, _ROWS = 8, 512
 _MAX_LENGTH = 300  # characters; a model reads no more of a text
 
@@ -37,8 +37,8 @@ def read_queries(path: str) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--queries is {path}: expected a file of texts in UTF-8, one a line ({error})") from error
     texts = _different(lines)
-    if len(texts) < _LEAST:
-        raise UsageError(f"--queries is {path}, with {len(texts)} texts: expected {_LEAST} or more, one a line")
+    if len(texts) < _MIN_TEXTS:
+        raise UsageError(f"--queries is {path}, with {len(texts)} texts: expected {_MIN_TEXTS} or more, one a line")
     return texts
 
 
@@ -70,9 +70,9 @@ class QueryTexts:
         if not texts:
             live = LiveRows.of_runs(self.collection.storage, runs)
             everyday = _CAPTIONS.read_text("utf-8").splitlines()
-            texts = [*[*own_texts(live), *everyday][:_MOST_OWN], *everyday[_MOST_OWN - _MOST :]]
+            texts = [*[*own_texts(live), *everyday][:_MAX_OWN], *everyday[_MAX_OWN - _MAX_TEXTS :]]
         try:
-            return self.load(model).embed_texts(texts[:_MOST])
+            return self.load(model).embed_texts(texts[:_MAX_TEXTS])
         except (EmbedderError, OtherModelError) as error:
             if self.named:
                 raise
@@ -87,7 +87,7 @@ def own_texts(live: LiveRows) -> Sequence[str]:
     if name is None or not pa.types.is_string(live.schema.field(name).type):
         return []
     values: list[Any] = sample_rows(live).read([name])[name].to_pylist()
-    return _some(_different(value for value in values if value), _MOST_OWN)
+    return _some(_different(value for value in values if value), _MAX_OWN)
 
 
 def sample_rows(live: LiveRows) -> LiveRows:
@@ -100,6 +100,6 @@ def _different(texts: Iterable[str]) -> list[str]:
     return [text for text in dict.fromkeys(each.strip()[:_MAX_LENGTH] for each in texts) if text]
 
 
-def _some(texts: Sequence[str], most: int = _MOST) -> Sequence[str]:
+def _some(texts: Sequence[str], limit: int = _MAX_TEXTS) -> Sequence[str]:
     """At most so many, from all over."""
-    return texts[:: max(1, len(texts) // most)][:most]
+    return texts[:: max(1, len(texts) // limit)][:limit]

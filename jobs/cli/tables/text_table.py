@@ -9,7 +9,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-_LEAST_WIDTH: Final = 9
+_MIN_WIDTH: Final = 9
 """Characters, on average and with the gap: columns narrower than this are hard to read."""
 _ESCAPED: Final = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160))}
 
@@ -32,7 +32,7 @@ class TextTable:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         header, *rows = [[cell.translate(_ESCAPED) for cell in row] for row in (self.header, *self.rows)]
         if console.is_terminal:
-            narrow = len(header) * _LEAST_WIDTH > options.max_width
+            narrow = len(header) * _MIN_WIDTH > options.max_width
             yield Group(*_blocks(header, rows)) if narrow else self._table(header, rows)
             return
         for row in [header, *rows] if header else rows:

@@ -287,7 +287,7 @@ def test_killed_ten_times_every_image_has_its_caption_once(collection: Collectio
         str(tmp_path / "llava"), prompt=None, question="Describe this picture in one sentence."
     )
     crops = np.stack([decode_image(files[name], captioner.checkpoint.preprocessing.crop).pixels for name in said])
-    expected = captioner.caption(crops, most_tokens=64)
+    expected = captioner.caption(crops, max_tokens=64)
     assert len(set(expected)) > 20
     # Rounding depends on a batch's size: now and then two words are equally likely.
     assert np.mean([one == other for one, other in zip(said.values(), expected, strict=True)]) > 0.98
