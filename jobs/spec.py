@@ -108,8 +108,8 @@ class Resources(_Section):
     )
 
     @property
-    def for_ray(self) -> list[str]:
-        """The fields that are set and that Ray alone can heed."""
+    def ray_only(self) -> list[str]:
+        """The fields that are set and that only Ray supports."""
         names = ("address", "actors", "num_gpus", "cpus_per_actor", "accelerator_type", "actor_resources")
         return [name for name in names if getattr(self, name) not in (None, {})]
 
@@ -123,8 +123,8 @@ class Resources(_Section):
     @field_validator("on")
     @classmethod
     def _here(cls, on: str | None, others: ValidationInfo) -> str | None:
-        if on == "local" and (unheeded := cls.model_construct(**others.data).for_ray):
-            raise ValueError(f"is local: expected ray, or none of {', '.join(unheeded)}, which are for Ray")
+        if on == "local" and (ray_only := cls.model_construct(**others.data).ray_only):
+            raise ValueError(f"is local: expected ray, or none of {', '.join(ray_only)}, which only Ray supports")
         return on
 
 

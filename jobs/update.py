@@ -89,8 +89,8 @@ class Update:
         if self.dry_run:
             self._bring_up_to_date(collection, listing)
         else:
-            with writing(collection, self.command) as held:
-                self._bring_up_to_date(held, listing)
+            with writing(collection, self.command) as leased:
+                self._bring_up_to_date(leased, listing)
         return report
 
     def load(self) -> None:

@@ -23,7 +23,7 @@ _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 # keys, not the irrelevant ones, because configurations get new keys with every release of transformers.
 _ARITHMETIC = ("model_type", "hidden_act", "layer_norm_eps", "num_attention_heads", "image_size", "patch_size")
 
-_PASSING = ("_name_or_path", "transformers_version", "dtype", "torch_dtype")
+_IRRELEVANT_KEYS = ("_name_or_path", "transformers_version", "dtype", "torch_dtype")
 
 Task = Literal["image classification", "captions"]
 _ARCHITECTURES: Mapping[Task, tuple[str, ...]] = {
@@ -105,7 +105,7 @@ class Checkpoint:
     @cached_property
     def classifier_fingerprint(self) -> str:
         """Of a model for image classification: its whole configuration counts too, for it has the classes' names."""
-        config = {key: value for key, value in self.config.items() if key not in _PASSING}
+        config = {key: value for key, value in self.config.items() if key not in _IRRELEVANT_KEYS}
         about = json.dumps([self._fingerprint(), config], sort_keys=True)
         return hashlib.sha256(about.encode()).hexdigest()
 

@@ -21,8 +21,8 @@ logger = logging.getLogger(__name__)
 def find_model(model: str, revision: str | None = None, *, embedder: str | None = None) -> Checkpoint | OwnModel:
     """A checkpoint, or the class `embedder` that somebody has named; neither is loaded. Raises ModelError.
 
-    A `model` that a collection names may be a class too, and a collection may come from anybody: its code is run only
-    for who has named it.
+    A `model` that a collection names may be a class too, and a collection may come from anybody: its code runs only if
+    the user names it.
     """
     if embedder is not None:
         found = OwnModel(PythonClass.here(embedder))

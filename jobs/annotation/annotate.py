@@ -158,10 +158,10 @@ def plan_annotation(live: LiveRows, log: Snapshot, recipe: Recipe) -> Plan:
     rows = rows.append_column("position", pa.array(np.arange(rows.num_rows)))
     listing = rows.filter(pc.is_null(rows["error_reason"])).drop_columns("error_reason")
     done = LiveRows.of_runs(log.collection.storage, log.committed).of_model(recipe.record).read(STATE)
-    return plan_run(listing, log, _SOURCE, recipe.record, done, unchanged=unchanged_mask)
+    return plan_run(listing, log, _SOURCE, recipe.record, done, unchanged=same_bytes_mask)
 
 
-def unchanged_mask(listing: pa.Table, rows: pa.Table) -> Column:
+def same_bytes_mask(listing: pa.Table, rows: pa.Table) -> Column:
     """A mask over the listing: a row is of the same bytes, and need not be tried again."""
     at, same = same_content(listing, rows)
     again: Any = rows["retryable"].take(at)

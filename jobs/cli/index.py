@@ -138,16 +138,16 @@ def build_and_show(
     settings = IndexSettings(**{**(before.settings.model_dump() if before else {}), **changes}) if changes else None
     try:
         # If the caller already holds the lease, it is kept.
-        with writing(collection, "compact" if rebuild else "index") as held, console.status("building the index"):
+        with writing(collection, "compact" if rebuild else "index") as leased, console.status("building the index"):
             run_jobs = run_on_ray(address, console, on)
             manifest = build_index(
-                held,
+                leased,
                 settings,
                 promote=promote,
                 rebuild=rebuild,
                 accept_lost_runs=accept_lost_runs,
                 run_jobs=run_jobs,
-                texts=QueryTexts(collection=held, load=partial(load_recorded, embedder=embedder), named=texts),
+                texts=QueryTexts(collection=leased, load=partial(load_recorded, embedder=embedder), named=texts),
             )
     except RolledBackError as error:
         console.print(f"[yellow]{escape(str(error))}", soft_wrap=True, highlight=False)

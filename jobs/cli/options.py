@@ -110,8 +110,8 @@ def serve_settings(**options: Any) -> "ServeSettings":
         return ServeSettings(**given)
     except ValidationError as error:
         wrong = [(str(each["loc"][0]), each["input"], each["msg"]) for each in error.errors()]
-        told = [
+        problems = [
             f"{f'--{name}' if name in given else f'LIKENESS_{name.upper()}'} is {value!r}: {message}"
             for name, value, message in wrong
         ]
-        raise UsageError("; ".join(told).replace("Value error, ", "")) from error
+        raise UsageError("; ".join(problems).replace("Value error, ", "")) from error

@@ -29,7 +29,7 @@ from jobs.progress import rate_bar
 from jobs.spec import JobSpec
 
 _WORTH_CONVERTING = 2000
-"""Images from which on a model is converted for the processors first: with ViT-B/32 that takes as long as 300."""
+"""Minimum images for converting the model first: converting ViT-B/32 takes as long as embedding 300."""
 
 
 def write_plans(

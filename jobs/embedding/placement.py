@@ -148,8 +148,8 @@ def why_ray(resources: Resources) -> str | None:
     """What only Ray can do for a job with these resources, or that it is told to."""
     if resources.on:
         return "as told" if resources.on == "ray" else None
-    if resources.for_ray:
-        return f"the job names {' and '.join(resources.for_ray)}"
+    if resources.ray_only:
+        return f"the job names {' and '.join(resources.ray_only)}"
     if resources.device in (None, "cuda") and (gpus := _gpus()) > 1:
         return f"there are {gpus} GPUs"
     return None

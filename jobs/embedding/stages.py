@@ -34,7 +34,7 @@ from jobs.planning.image_filter import EVERY_IMAGE, EXIF_TYPES, MEASURE_TYPES, I
 from jobs.planning.plan import write_block
 from jobs.sources.listing import with_columns, with_outcome
 
-_PASSING = ("not_found", "permission_denied")
+_RETRY_LATER = ("not_found", "permission_denied")
 """Reasons why a file cannot be read now: a lost disk, an expired token. There is no notice when it is back."""
 _POLL_S = 0.2
 SECONDS = ("fetch_seconds", "decode_seconds")
@@ -155,7 +155,7 @@ def _outcome(
             outcome |= {"format": image.format, **image.exif}
     except Rejected as error:
         outcome |= {"error_stage": error.stage, "error_reason": error.reason, "error_message": error.message}
-        outcome["retryable"] = error.retryable or error.reason in _PASSING
+        outcome["retryable"] = error.retryable or error.reason in _RETRY_LATER
     ended = time.perf_counter()
     return outcome | {"fetch_seconds": (fetched or ended) - started, "decode_seconds": ended - (fetched or ended)}
 

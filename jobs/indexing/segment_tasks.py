@@ -59,8 +59,8 @@ def build_on_cluster(jobs: Sequence[SegmentJob], advance: Callable[[SegmentJob],
                 records[task.number] = ray.get(done)
                 advance(task.job)
             except RayTaskError as error:
-                if (told := lacking(error)) is not None:
-                    raise JobError(told) from error
+                if (message := lacking(error)) is not None:
+                    raise JobError(message) from error
                 raise error.cause from error
             except RayError as error:
                 again = _begun_again(task, error)

@@ -33,7 +33,7 @@ _RETRY = Retry(
 logger = logging.getLogger(__name__)
 
 
-class _NotToldError(Exception):
+class _NotifyError(Exception):
     """Why a notification failed, in our own words: messages of libraries contain the address, and with it a secret."""
 
 
@@ -50,22 +50,22 @@ def notify(targets: Notify, entry: HistoryEntry) -> None:
             _post(url, body)
         else:
             _run(target, body)
-    except (_NotToldError, requests.RequestException, OSError, ValueError) as error:
-        why = error if isinstance(error, _NotToldError) else type(error).__name__
+    except (_NotifyError, requests.RequestException, OSError, ValueError) as error:
+        why = error if isinstance(error, _NotifyError) else type(error).__name__
         logger.warning("telling %s of job %s failed: %s", "the command" if url is None else _host(url), entry.id, why)
 
 
 def _post(url: str, body: bytes) -> None:
     if not url.startswith(("http://", "https://")):
-        raise _NotToldError("expected an http:// or https:// address: is the environment variable set?")
+        raise _NotifyError("expected an http:// or https:// address: is the environment variable set?")
     with requests.Session() as session, _retries_unlogged():
         session.mount(url, HTTPAdapter(max_retries=_RETRY))
         headers = {"Content-Type": "application/json"}
         answer = session.post(url, data=body, headers=headers, timeout=TIMEOUT_S, allow_redirects=False)
     if answer.status_code >= 400:
-        raise _NotToldError(f"it answered {answer.status_code}")
+        raise _NotifyError(f"it answered {answer.status_code}")
     if answer.status_code >= 300:  # following a redirect would turn the POST into a GET
-        raise _NotToldError(f"it answered {answer.status_code}: expected the address that it redirects to")
+        raise _NotifyError(f"it answered {answer.status_code}: expected the address that it redirects to")
 
 
 def _run(target: Target, body: bytes) -> None:
@@ -79,9 +79,9 @@ def _run(target: Target, body: bytes) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise _NotToldError(f"it took longer than {COMMAND_TIMEOUT_S:g} seconds") from error
+        raise _NotifyError(f"it took longer than {COMMAND_TIMEOUT_S:g} seconds") from error
     if done.returncode:
-        raise _NotToldError(f"it ended with {done.returncode}: {done.stdout.decode(errors='replace').strip()[-500:]}")
+        raise _NotifyError(f"it ended with {done.returncode}: {done.stdout.decode(errors='replace').strip()[-500:]}")
 
 
 def _host(url: str) -> str:
