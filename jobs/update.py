@@ -234,7 +234,7 @@ class Update:
             if there.fingerprint == model.fingerprint:
                 raise OtherModelError(
                     f"{location} was embedded {_with_tiles(there)}, not {_with_tiles(model)}: leave --tiles out, or "
-                    "name another folder for a new collection; `likeness reembed` with --tiles embeds everything anew"
+                    "name another folder for a new collection; `likeness reembed` with --tiles embeds everything again"
                 )
             raise OtherModelError(
                 f"{location} was embedded with {there}, not with {model}: their vectors cannot be compared. Use that "
@@ -295,7 +295,7 @@ class Update:
         if (share := change.counts.missing / change.rows) > JobSpec.model_fields["max_missing"].default:
             command += ["--max-missing", f"{min(1.0, share + 0.01):.2f}"]
         return (
-            f"no longer in {self.report.source}, or moved within it, and still found: {change.kept:,} images. "
+            f"{change.kept:,} images are gone from {self.report.source} or were moved, but searches still find them; "
             f"`{shlex.join(command)}` removes them"
         )
 

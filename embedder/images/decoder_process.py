@@ -110,18 +110,18 @@ class DecodeProcess:
 
 
 def abandoned() -> ImageError:
-    return ImageError("decode_abandoned", "decoding was given up: nobody waits for it", retryable=True)
+    return ImageError("decode_abandoned", "decoding was stopped: nobody waits for it", retryable=True)
 
 
 def _death(status: int, timeout_s: float) -> ImageError:
     """Why a process ended with this status (of `Popen.returncode`) instead of answering."""
     match -status:
         case signal.SIGALRM:
-            message = f"decoding took longer than {timeout_s:g} s and was stopped; save it anew, smaller"
+            message = f"decoding took longer than {timeout_s:g} s and was stopped; save it again, smaller"
             return ImageError("decode_timeout", message)
         case signal.SIGPROF:
-            return ImageError("too_slow", "decoding takes more time than the picture's header says; save it anew")
+            return ImageError("too_slow", "decoding takes more time than the picture's header says; save it again")
         case signal.SIGKILL:
             message = "the system killed the decoder, as it does when memory runs out; free some"
             return ImageError("out_of_memory", message, retryable=True)
-    return ImageError("decode_died", f"the decoder died of this picture (ended with status {status}); save it anew")
+    return ImageError("decode_died", f"the decoder crashed on this picture (exit status {status}); save it again")

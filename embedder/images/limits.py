@@ -128,7 +128,7 @@ class ImageLimits:
             raise ImageError(
                 "too_many_scans",
                 f"the JPEG has {cost.scans:,} scans, the limit is {self.max_scans}: each costs as much as a picture; "
-                "save it anew",
+                "save it again",
             )
         if cost.memory > self.max_memory:
             raise ImageError(

@@ -149,7 +149,7 @@ class ClipEmbedder:
                 "other programs that use it, give each actor more of a GPU, or take a smaller model or a CPU"
             ) from error
         self.batch_size = min(self.batch_size, tried // 2)
-        logger.warning("out of memory with a batch of %d, going on with %d", tried, self.batch_size)
+        logger.warning("out of memory with a batch of %d, continuing with %d", tried, self.batch_size)
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 

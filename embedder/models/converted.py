@@ -110,7 +110,7 @@ def run_of(path: Path, threads: int | None) -> Callable[[NDArray[Any]], NDArray[
         session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its classes are no part of its interface
         problem = str(error).strip()
-        raise ModelError(f"{path} cannot be loaded ({problem}): remove {path.parent}, and it is made again") from error
+        raise ModelError(f"{path} cannot be loaded ({problem}): remove {path.parent} to convert it again") from error
     name = session.get_inputs()[0].name
     return lambda rows: session.run(None, {name: rows})[0]
 
@@ -150,7 +150,7 @@ def read_about(folder: Path) -> dict[str, Any]:
 def _make(checkpoint: Checkpoint, wanted: str, folder: Path) -> None:
     """In a process of its own, so that torch does not stay in this one's memory."""
     # A warning, as those who wait should know why.
-    logger.warning("preparing %s for this processor: once, and half a minute or less", checkpoint.model_id)
+    logger.warning("converting %s for this processor, once: it takes up to half a minute", checkpoint.model_id)
     partial = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()

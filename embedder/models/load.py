@@ -65,7 +65,7 @@ def load_embedder(
         except ModelError as error:
             if precision == "int8":
                 raise
-            logger.warning("%s; going on with torch", error)
+            logger.warning("%s; continuing with torch", error)
     from embedder.models.clip import ClipEmbedder  # torch and transformers take seconds
 
     return ClipEmbedder.load(

@@ -104,7 +104,7 @@ class VllmServer:
             raise JobError(
                 f"there is no server of vLLM at {self.url} ({error}): start it with `vllm serve {self.model}`, or give "
                 f"another --url, which ends in /v1 (and {_KEY} in the environment, if it has a key). What was "
-                "annotated is kept: the same command goes on with it"
+                "annotated is kept: run the same command again to continue"
             ) from error
         if self.model not in served:
             raise UsageError(f"{self.url} serves {', '.join(served)}: expected {self.model}, as --captioner says")

@@ -165,7 +165,7 @@ def build_and_show(
         console.print(f"index {manifest.version} is live: {end}")
     else:
         command = escape(f"`likeness promote {collection.location} {manifest.version}`")
-        console.print(f"index {manifest.version} is built and not live: {end}; {command} makes it so", soft_wrap=True)
+        console.print(f"index {manifest.version} is built but not live: {end}; {command} makes it live", soft_wrap=True)
 
 
 def versions(collection: CollectionArgument, output: FormatOption = "table") -> None:

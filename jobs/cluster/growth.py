@@ -41,11 +41,11 @@ def fitting_in_time(
             except JobError as error:
                 missing = str(error)
             else:
-                console.print(f"the nodes are there after {time.monotonic() - began:.0f} s", highlight=False)
+                console.print(f"the nodes were added within {time.monotonic() - began:.0f} s", highlight=False)
                 return pool
     raise JobError(
         f"the cluster did not get the nodes within {seconds} s: {missing}. `ray status` there shows which nodes its "
-        "autoscaler may add, and what keeps it from that; --wait-for-nodes can give it more time"
+        "autoscaler may add, and why it adds none; --wait-for-nodes can give it more time"
     )
 
 

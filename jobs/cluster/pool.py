@@ -117,7 +117,7 @@ def _rooms(nodes: Sequence[Mapping[str, float]], needs: Mapping[str, float]) -> 
     rooms = [min(int(node.get(name, 0.0) / need + 1e-6) for name, need in needs.items()) for node in nodes]
     if not any(rooms):
         raise JobError(
-            f"no node has all at once that an actor takes, {_listed(needs)}: ask for less, or add such a node"
+            f"no single node has all that an actor needs, {_listed(needs)}: ask for less, or add such a node"
         )
     return rooms
 

@@ -82,7 +82,7 @@ def _move_one(keep: PlannedImage, duplicate: PlannedImage, folder: Path, begun: 
     except _RefusedError as error:
         raise _RefusedError(f"{keep.image_id} was to be kept, but {error}") from None
     if kept.resolve() == source.resolve():
-        raise _RefusedError(f"it is the very file of {keep.image_id}, which is kept")
+        raise _RefusedError(f"it is the same file as {keep.image_id}, which is kept")
     target = folder / _below_source(duplicate, source)
     if target in begun and target.exists() and _is_begun(target, source):
         target.unlink()

@@ -35,7 +35,7 @@ class SignatureReader:
         try:
             data = self._fetcher.fetch(row["uri"])
             if row["content_hash"] not in (None, sha256(data).hexdigest()):
-                raise FetchError("changed", "the file is another than was embedded")
+                raise FetchError("changed", "the file has changed since it was embedded")
             return self._decoders.signature(data, SIDE)
         except Rejected as error:
             return error.reason

@@ -60,8 +60,8 @@ def _checked(collection: Collection, written: WrittenRun, max_reject_rate: float
     if missing or report.done != plan.todo.num_rows:
         raise JobError(
             f"of {plan.todo.num_rows} images {report.embedded} came back embedded, {report.rejected} rejected and "
-            f"{report.filtered_read} filtered, and {missing} are in no file. The run stays unfinished; the same "
-            "command goes on with it. Please report this"
+            f"{report.filtered_read} filtered, and {missing} are in no file. The run stays unfinished; run "
+            "the same command again to continue. Please report this"
         )
     tried = pc.is_in(rows["image_id"], plan.todo["image_id"])
     report.retryable = rows.filter(pc.and_(rows["retryable"], tried)).num_rows

@@ -110,13 +110,14 @@ def recorded_model(record: ModelRecord, embedder: str | None = None) -> Checkpoi
     if record.is_unknown:
         raise OtherModelError(
             "the collection's vectors were imported without the name of their model, so nothing can be embedded beside "
-            "them: import them into a new collection with --model, or embed all anew with `likeness reembed --model`"
+            "them: import them into a new collection with --model, or embed everything again with `likeness reembed "
+            "--model`"
         )
     model = find_model(record.id, record.revision, embedder=embedder)
     found = model_record(model.identity, record.tiles)
     if not found.agrees_with(record):
         raise OtherModelError(
-            f"{record.id} is {found} now, the collection was embedded with {record}. Put that back, or embed "
-            "everything with the one that is there by naming it with --model or --embedder"
+            f"{record.id} has changed: it is now {found}, but the collection was embedded with {record}; restore it, "
+            "or re-embed with --model or --embedder"
         )
     return model

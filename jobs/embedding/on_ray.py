@@ -58,8 +58,8 @@ def blocks_on_ray(
             yield BlockSummary(**row)
     except ray.exceptions.RayError as error:
         raise JobError(
-            f"the job stopped: {lacking(error) or _innermost(error)}. What was embedded is kept; the same command goes "
-            "on with it. --verbose shows what Ray and its workers print"
+            f"the job stopped: {lacking(error) or _innermost(error)}. What was embedded is kept; run the same command "
+            "again to continue. --verbose shows what Ray and its workers print"
         ) from error
 
 

@@ -70,7 +70,7 @@ def write_plans(
                     )
                     written.append(run)
     except KeyboardInterrupt:
-        console.print("what was embedded is kept: the same command goes on with it")
+        console.print("what was embedded is kept: run the same command again to continue")
         raise
     return written
 

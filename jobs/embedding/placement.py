@@ -55,7 +55,7 @@ def _start_ray(until: ExitStack, resources: Resources, memory: int, console: Con
     from jobs.cluster.session import ray_cluster
     from jobs.embedding.on_ray import blocks_on_ray
 
-    with console.status("starting Ray: about ten seconds, on a busy machine minutes"):
+    with console.status("starting Ray: about ten seconds, or minutes on a busy machine"):
         until.enter_context(ray_cluster(resources.address, verbose=verbose))
     actor: dict[str, Any] = {
         "num_cpus": resources.cpus_per_actor or 1,
@@ -112,12 +112,12 @@ class Placement:
 
     def _move(self) -> None:
         """Start Ray for what is left; once, for what does not start now is not tried again."""
-        self._say(f"what is left would take {_LONG}: going on on Ray")
+        self._say(f"what is left would take {_LONG}: continuing on Ray")
         self._may_move = False
         try:
             self._ray = self._start_ray()
         except JobError as error:
-            self._say(f"in this process after all: {error}")
+            self._say(f"remains in this process: {error}")
         else:
             self._load.forget()  # the actors need the memory
 
@@ -145,9 +145,9 @@ class _Forecast:
 
 
 def why_ray(resources: Resources) -> str | None:
-    """What only Ray can do for a job with these resources, or that it is told to."""
+    """Why a job with these resources runs on Ray; None if it need not."""
     if resources.on:
-        return "as told" if resources.on == "ray" else None
+        return "as requested" if resources.on == "ray" else None
     if resources.ray_only:
         return f"the job names {' and '.join(resources.ray_only)}"
     if resources.device in (None, "cuda") and (gpus := _gpus()) > 1:

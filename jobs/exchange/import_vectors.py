@@ -134,8 +134,8 @@ class VectorImport:
             return
         if model.is_unknown:
             raise OtherModelError(
-                f"{location} holds vectors of {there}, and {without_secrets(self.source)} does not say what "
-                "made its own: name the model with --model if it is the same, else import into another collection"
+                f"{location} holds vectors of {there}, and {without_secrets(self.source)} does not name "
+                "its model: name the model with --model if it is the same, else import into another collection"
             )
         raise OtherModelError(
             f"{location} holds vectors of {there}, not of {model}: they cannot be compared. Import into "

@@ -52,8 +52,8 @@ class Replaced:
         """What is said before other images take the ids of these."""
         first = self.images.slice(0, 1).to_pylist()[0]
         return (
-            f"{self.images.num_rows:,} ids are there already for images elsewhere and will be replaced; the first is "
-            f"{first['image_id']}, so far {first['uri']}. A collection for each keeps both"
+            f"{self.images.num_rows:,} ids belong to images elsewhere, which will be replaced; the first is "
+            f"{first['image_id']}, now {first['uri']}. A collection for each source keeps both"
         )
 
 
@@ -78,12 +78,12 @@ class SourceChange:
         if delete and self.counts.listed == self.others == 0:
             # No index of no images could take over: deleted, they would still be found.
             raise TooManyMissingError(
-                f"{gone:,} of the {self.rows:,} images of {source} are not listed any more, and the collection has no "
-                "others, so nothing was changed: no index can be made of none. Is a disk not mounted, or the address "
+                f"{gone:,} of the {self.rows:,} images of {source} are no longer listed, and the collection has no "
+                "others, so nothing was changed: an index cannot be empty. Is a disk not mounted, or the address "
                 "wrong? If they are really gone, remove the collection, or embed other images into it first"
             )
         if delete:
-            missing = f"{source} are not listed any more"
+            missing = f"{source} are no longer listed"
             remedy = "Is a disk not mounted, or the address wrong? If they are really gone"
             _require_few(gone, self.rows, missing, remedy, max_missing)
         for other in self.replaced:

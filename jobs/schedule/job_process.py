@@ -115,7 +115,7 @@ class ScheduledJob:
         try:
             save_output(Collection.open(self._spec.collection).storage, entry.id, output)
         except (CollectionError, OSError) as error:
-            logger.warning("what job %s printed is not kept: %s", entry.id, error)
+            logger.warning("the output of job %s could not be stored: %s", entry.id, error)
 
 
 def _entry_of(spec: JobSpec, pid: int, began: datetime) -> HistoryEntry | None:

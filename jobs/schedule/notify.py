@@ -52,7 +52,7 @@ def notify(targets: Notify, entry: HistoryEntry) -> None:
             _run(target, body)
     except (_NotifyError, requests.RequestException, OSError, ValueError) as error:
         why = error if isinstance(error, _NotifyError) else type(error).__name__
-        logger.warning("telling %s of job %s failed: %s", "the command" if url is None else _host(url), entry.id, why)
+        logger.warning("notifying %s of job %s failed: %s", "the command" if url is None else _host(url), entry.id, why)
 
 
 def _post(url: str, body: bytes) -> None:

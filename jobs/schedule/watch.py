@@ -81,14 +81,14 @@ class Watch:
             finally:
                 update.spec = spec
             update.report.notes.append(
-                f"gone from {update.report.source} and still found: {gone:,} images, more than --max-missing "
-                f"{spec.max_missing:g} allows. Is a disk not mounted? If they are really gone, `likeness reembed` with "
-                "a higher --max-missing removes them"
+                f"{gone:,} images are gone from {update.report.source}, but searches still find them: they are more "
+                f"than --max-missing {spec.max_missing:g} allows. Is a disk not mounted? If they are really gone, "
+                "`likeness reembed` with a higher --max-missing removes them"
             )
 
     def _put_off(self, error: Exception) -> None:
         self._failures = min(self._failures + 1, 6)
-        self._say_once(f"{error}; trying again, more and more seldom, up to once a minute")
+        self._say_once(f"{error}; retrying, at most a minute apart")
         # Where there is nothing yet, the first picture need not wait.
         (self.wait if isinstance(error, EmptySourceError) else self.pause)(2.0**self._failures)
 
@@ -123,7 +123,7 @@ def round_line(report: Report, seconds: float) -> str:
     found = {
         "new": counts.new,
         "changed": counts.changed,
-        "tried again": counts.retried,
+        "retried": counts.retried,
         "moved": counts.moved,
         "deleted": counts.deleted - counts.moved,
     }
@@ -165,7 +165,7 @@ class FolderChanges:
                     return True
         except (OSError, RuntimeError) as error:  # too many folders, or none at the moment
             self._watched = None
-            self._say(f"{self._folder} is listed every {LIST_S:.0f} s, for its changes cannot be watched: {error}")
+            self._say(f"changes in {self._folder} cannot be watched ({error}); listing it every {LIST_S:.0f} s")
             sleep(max(0.0, min(LIST_S, until - monotonic())))
         return False
 

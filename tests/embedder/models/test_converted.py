@@ -85,7 +85,7 @@ def test_int8_that_is_another_model_is_refused_with_the_figure(demo: Path) -> No
 def test_a_damaged_conversion_is_named(demo: Path) -> None:
     (demo / "image.weights").write_bytes(b"")
     embedder = load_embedder(str(DEMO_MODEL), precision="int8")
-    with pytest.raises(ModelError, match=r"image\.onnx cannot be loaded .*: remove .*, and it is made again"):
+    with pytest.raises(ModelError, match=r"image\.onnx cannot be loaded .*: remove .* to convert it again"):
         embedder.embed_images(noise(1, embedder.crop.side))
 
 
@@ -102,7 +102,7 @@ def test_what_cannot_be_converted_is_computed_by_torch(
     monkeypatch.setenv(CACHE_DIR, str(tmp_path / "a file"))
     (tmp_path / "a file").write_text("")
     assert isinstance(load_embedder(str(copied), device="cpu"), ClipEmbedder)
-    assert "going on with torch" in caplog.text
+    assert "continuing with torch" in caplog.text
     with pytest.raises(ModelError, match=rf"converted models cannot be stored .*: set {CACHE_DIR} to a folder"):
         load_embedder(str(copied), precision="int8")
 

@@ -151,7 +151,7 @@ def test_without_its_server_nothing_is_published_and_the_job_goes_on_later(
     assert stopped.code == 2
     message = " ".join(stopped.err.split())
     assert "start it with `vllm serve tiny-vlm`" in message
-    assert "the same command goes on with it" in message
+    assert "run the same command again to continue" in message
     assert (pictures.current(), shown(pictures)["red.png"]) == (before, {})
     vllm.away = 1_000_000
     assert run(*command, *vllm.options).code == 0

@@ -297,7 +297,7 @@ def test_index_takes_settings_and_says_what_became_of_them(run: Run, growing: Pa
 
 
 def test_a_version_goes_live_back_and_away(run: Run, growing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "index 000002 is built and not live" in run("index", growing, "--latency", "4", "--no-promote").out
+    assert "index 000002 is built but not live" in run("index", growing, "--latency", "4", "--no-promote").out
     assert Collection.open(str(growing)).current() == "000001"
     assert "index 000002 is live: 3 images, recall@10 1.0000" in run("promote", growing, "2").out
     assert "expected a version's number, such as 000002 or 2, got '../1'" in run("promote", growing, "../1").err

@@ -173,7 +173,7 @@ def test_a_job_that_is_told_to_stop_while_it_embeds_exits_with_130(tmp_path: Pat
         job.send_signal(signal.SIGTERM)
         printed, _ = job.communicate(timeout=100)
     assert job.returncode == 130, printed
-    assert "what was embedded is kept: the same command goes on with it" in printed
+    assert "what was embedded is kept: run the same command again to continue" in printed
     history = [run.outcome for run in last_entries(Collection.open(str(collection)), 5)]
     assert history == (["stopped"] if with_spec else [])
 
@@ -218,7 +218,7 @@ def test_credentials_in_addresses_are_neither_printed_nor_reported(store: Bucket
     index_two(shown, source)
     with_key = f"s3://KEY:s3cret@{store.name}/mine"
     code, out, err = run(source, with_key)
-    assert (code, f"1 of the 2 images of {source} are not listed any more" in err) == (3, True)
+    assert (code, f"1 of the 2 images of {source} are no longer listed" in err) == (3, True)
     assert "s3cret" not in out + err
     code, out, err = run(source, with_key, "--missing", "keep", "--dry-run", "--format", "json")
     assert (code, json.loads(out)["source"]) == (0, source)
@@ -234,7 +234,7 @@ def test_a_prefix_that_was_emptied_is_one_whose_images_are_gone(store: Bucket, r
     source = f"s3://{store.name}/pics"
     index_two(str(tmp_path / "collection"), source)
     code, _, err = run(source, tmp_path / "collection")
-    assert (code, f"2 of the 2 images of {source} are not listed any more" in err) == (3, True)
+    assert (code, f"2 of the 2 images of {source} are no longer listed" in err) == (3, True)
     for unknown in (f"s3://{store.name}/pisc", source):
         there = tmp_path / ("new" if unknown == source else "collection")
         code, _, err = run(unknown, there, "--model", "demo")

@@ -105,7 +105,7 @@ def test_a_job_that_others_keep_waiting_says_so(monkeypatch: pytest.MonkeyPatch)
         ),
         (
             {"num_gpus": 1, "resources": {"disk": 1}},
-            "no node has all at once that an actor takes, 1 CPU, 1 GPU, 1 disk: ask for less",
+            "no single node has all that an actor needs, 1 CPU, 1 GPU, 1 disk: ask for less",
         ),
     ],
 )

@@ -70,7 +70,7 @@ class TestEmbed:
         with pytest.raises(JobError) as raised:
             embed(gallery.folder, tmp_path / "c", load=load)
         assert told in str(raised.value)
-        assert "the same command goes on with it" in str(raised.value)
+        assert "run the same command again to continue" in str(raised.value)
         assert len(str(raised.value).splitlines()) == 1
         assert Collection.open(str(tmp_path / "c")).runs() == []
 

@@ -52,7 +52,7 @@ def test_mend_08_embed_says_what_is_gone_and_which_command_removes_it(
     nights.embed()
     assert nights.embedded[1] == []
     said = capsys.readouterr().out
-    assert f"no longer in {nights.pictures}, or moved within it, and still found: 2 images" in said
+    assert f"2 images are gone from {nights.pictures} or were moved, but searches still find them" in said
     assert f"`likeness reembed '{nights.pictures}' {nights.location}` removes them" in said
     assert {"0.bmp", "1.bmp", "moved.bmp"} <= set(ids(nights.collection))
     assert nights.night().counts.deleted == 2
@@ -183,4 +183,4 @@ def test_ids_of_another_source_are_told_of(nights: Nights, tmp_path: Path, capsy
     nights.embed()
     nights.embed(put_pictures(tmp_path / "other", bmps(*range(10))))
     said = capsys.readouterr().out
-    assert "10 ids are there already for images elsewhere and will be replaced; the first is 0.bmp, so far" in said
+    assert "10 ids belong to images elsewhere, which will be replaced; the first is 0.bmp, now" in said

@@ -82,9 +82,9 @@ class Elsewhere:
     ("resources", "worth_hours", "given", "said"),
     [
         (Resources(), 1.0, [], "in this process, and on Ray if more than 1 h is left"),
-        (Resources(), 0.0, [28], "what is left would take more than 1 h: going on on Ray"),
+        (Resources(), 0.0, [28], "what is left would take more than 1 h: continuing on Ray"),
         (Resources(on="local"), 0.0, [], "in this process"),
-        (Resources(on="ray"), 1.0, [60], "on Ray: as told"),
+        (Resources(on="ray"), 1.0, [60], "on Ray: as requested"),
         (Resources(actors=(1, 2), num_gpus=0.0), 1.0, [60], "on Ray: the job names actors and num_gpus"),
     ],
 )
@@ -120,7 +120,7 @@ def test_a_job_that_would_move_to_ray_goes_on_here_if_ray_does_not_start(
     console = Console(record=True, file=io.StringIO(), width=200)
     embed(gallery.folder, tmp_path / "c", blocks=Placement(Resources(), start, console))
     assert tried == [1]
-    assert console.export_text().splitlines()[-1] == "embedding in this process after all: Ray did not start"
+    assert console.export_text().splitlines()[-1] == "embedding remains in this process: Ray did not start"
     assert_gallery_is_embedded(Collection.open(str(tmp_path / "c")), gallery)
 
 

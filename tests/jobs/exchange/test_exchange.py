@@ -441,7 +441,7 @@ def test_vectors_of_an_unknown_model_are_searched_by_id_and_not_by_words(
     assert "imported without" in run("embed", "pictures", "made").err + run("reembed", "pictures", "made").err
     np.save(tmp_path / "more.npy", VECTORS)
     refused = run("import", "more.npy", "made")
-    assert "does not say what made its own: name the model with --model" in refused.err
+    assert "does not name its model: name the model with --model" in refused.err
     assert run("import", "list.parquet", "made").code == 0  # the same source's vectors are the same model's
     assert len(Collection.open("made").runs()) == 2
 

@@ -77,11 +77,11 @@ def test_a_hook_that_asks_for_an_hour_holds_no_job(hook: ScriptedServer, monkeyp
 @pytest.mark.parametrize(
     ("url", "told"),
     [
-        *((status, f"telling 127.0.0.1 of job run-1 failed: it answered {status}") for status in (404, 500, 302)),
-        ("http://user:T0P-SECRET@127.0.0.1:9/T0P-SECRET?token=T0P-SECRET", "telling 127.0.0.1 of job run-1 failed"),
-        ("http://no.such.host.invalid/hook?token=T0P-SECRET", "telling no.such.host.invalid of job run-1 failed"),
-        ("http://[T0P-SECRET/hook", "telling the webhook of job run-1 failed"),
-        ("http://127.0.0.1:T0P-SECRET/hook", "telling 127.0.0.1 of job run-1 failed"),
+        *((status, f"notifying 127.0.0.1 of job run-1 failed: it answered {status}") for status in (404, 500, 302)),
+        ("http://user:T0P-SECRET@127.0.0.1:9/T0P-SECRET?token=T0P-SECRET", "notifying 127.0.0.1 of job run-1 failed"),
+        ("http://no.such.host.invalid/hook?token=T0P-SECRET", "notifying no.such.host.invalid of job run-1 failed"),
+        ("http://[T0P-SECRET/hook", "notifying the webhook of job run-1 failed"),
+        ("http://127.0.0.1:T0P-SECRET/hook", "notifying 127.0.0.1 of job run-1 failed"),
     ],
 )
 @pytest.mark.usefixtures("at_once")

@@ -63,7 +63,7 @@ def watch(nights: Nights, *steps: Step, source: str | None = None, **fields: obj
         step()
 
     def pause(seconds: float) -> None:
-        if seconds >= 2 and said and "trying again" in said[-1]:
+        if seconds >= 2 and said and "retrying" in said[-1]:
             wait(seconds)
 
     resources = Resources(device="cpu", precision="fp32", on="local")
@@ -175,7 +175,10 @@ def test_new_pictures_are_found_while_too_many_are_gone(nights: Nights) -> None:
 
     said, _ = watch(nights, replace, lambda: None)
     assert said[-2].startswith("1 new: searchable")
-    assert f"gone from {nights.pictures} and still found: 3 images, more than --max-missing 0.2" in said[-1]
+    assert (
+        f"3 images are gone from {nights.pictures}, but searches still find them: they are more than --max-missing 0.2"
+        in said[-1]
+    )
     assert Searcher.open(nights.collection).ntotal == 7
 
 
@@ -188,7 +191,7 @@ def test_it_may_begin_with_nothing(nights: Nights, files: Sequence[bytes]) -> No
     models = iter([load_once(DEMO, device="cpu")])  # one, for the texts that the first index is measured with as well
     with patch(f"{__name__}.load_once", lambda *_, **__: next(models)):
         said, _ = watch(nights, lambda: save(nights, "first.bmp", bmp(1)))
-    assert "trying again" in said[0]
+    assert "retrying" in said[0]
     assert_up_to_date(nights)
 
 

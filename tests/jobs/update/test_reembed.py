@@ -157,7 +157,7 @@ def test_replaced_rows_of_another_source(nights: Nights, tmp_path: Path, capsys:
         report = nights.night(source=other, dry_run=dry_run, console=Console(width=500))
         assert (report.counts.changed, report.counts.replaced) == (2, 2)
         said = capsys.readouterr().out
-        assert "2 ids are there already for images elsewhere and will be replaced; the first is a/0.bmp, so far" in said
+        assert "2 ids belong to images elsewhere, which will be replaced; the first is a/0.bmp, now" in said
         assert str(before[0]["uri"]) in said
     assert nights.night(source=other).counts.replaced == 0
     assert nights.night(max_missing=1.0).counts.replaced == 2
