@@ -29,6 +29,8 @@ from embedder.python_class import CLASS_NAME
 from index.tiles import checked_tiles
 from jobs.file_extensions import checked_extensions
 from jobs.values import (
+    MAX_MISSING,
+    MAX_REJECT_RATE,
     MIN_AMOUNT,
     checked_amount,
     checked_resources,
@@ -275,9 +277,12 @@ class JobSpec(_Section):
     )
     missing: Literal["keep", "delete"] = Field("delete", description="what becomes of images that are gone")
     max_missing: float = Field(
-        0.2, ge=0, le=1, description="the share that may be gone before the job stops: an unmounted disk lists as empty"
+        MAX_MISSING,
+        ge=0,
+        le=1,
+        description="the share that may be gone before the job stops: an unmounted disk lists as empty",
     )
-    max_reject_rate: float = Field(0.05, ge=0, le=1, description="share of the images that may be rejected")
+    max_reject_rate: float = Field(MAX_REJECT_RATE, ge=0, le=1, description="share of the images that may be rejected")
     annotations: tuple[AnnotationSpec, ...] = Field(
         (), description="columns that are brought up to date after the images"
     )

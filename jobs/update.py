@@ -41,7 +41,7 @@ from jobs.sources.list_images import left_out_warning, list_images
 from jobs.sources.list_videos import Frames, frames_of
 from jobs.sources.listing import LISTING, UNREADABLE, refused_mask
 from jobs.spec import JobSpec
-from jobs.values import DEFAULT_MODEL
+from jobs.values import DEFAULT_MODEL, MAX_MISSING
 
 
 @dataclass(kw_only=True)
@@ -292,7 +292,7 @@ class Update:
             command += ["--uri-column", self.spec.uri_column]
         if self.spec.keep is not None:
             command += ["--keep", json.dumps(self.spec.keep)]
-        if (share := change.counts.missing / change.rows) > JobSpec.model_fields["max_missing"].default:
+        if (share := change.counts.missing / change.rows) > MAX_MISSING:
             command += ["--max-missing", f"{min(1.0, share + 0.01):.2f}"]
         return (
             f"{change.kept:,} images are gone from {self.report.source} or were moved, but searches still find them; "

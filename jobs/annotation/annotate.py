@@ -38,6 +38,7 @@ from jobs.planning.rejects import count_reasons
 from jobs.progress import rate_bar
 from jobs.sources.listing import LISTING, Column, with_columns
 from jobs.spec import AnnotationSpec, Resources
+from jobs.values import MAX_REJECT_RATE
 
 _SOURCE = "collection"
 """The source of an annotation's runs: the collection that they are in, wherever it lies."""
@@ -53,7 +54,7 @@ class Annotate:
     console: Console
     resources: Resources = field(default_factory=Resources)
     recipe: Callable[[AnnotationSpec, ModelRecord, Resources], Recipe] = recipe_of
-    max_reject_rate: float = 0.05
+    max_reject_rate: float = MAX_REJECT_RATE
 
     def run(self, specs: Sequence[AnnotationSpec]) -> dict[str, EmbedReport]:
         """Bring these annotations up to date, then the index, once for all; returns a report of each, by name.

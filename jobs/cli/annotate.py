@@ -18,6 +18,7 @@ from jobs.cli.options import (
     show,
 )
 from jobs.errors import UsageError
+from jobs.values import MAX_REJECT_RATE
 
 if TYPE_CHECKING:
     from index.collection import Collection
@@ -50,7 +51,7 @@ def annotate(
     engine: Annotated[Literal["transformers", "vllm"], typer.Option(help=_ENGINE)] = "transformers",
     url: Annotated[str | None, typer.Option(help="URL of the vLLM server, such as http://localhost:8000/v1.")] = None,
     predictor: Annotated[str | None, typer.Option(help="Your own class: module:Class.")] = None,
-    max_reject_rate: RejectRateOption = 0.05,
+    max_reject_rate: RejectRateOption = MAX_REJECT_RATE,
     on: OnOption = None,
     address: AddressOption = None,
     block_size: Annotated[int, typer.Option(min=1, help=_BLOCK_SIZE)] = 256,

@@ -13,6 +13,7 @@ from rich.markup import escape
 from index.errors import CollectionError
 from jobs.cli.options import CollectionArgument, errors, open_collection, show
 from jobs.errors import UsageError
+from jobs.values import MAX_DIFFERENCE, MIN_SIMILARITY
 
 if TYPE_CHECKING:
     from index.analysis.duplicate_plan import DuplicatePlan, Kind
@@ -25,10 +26,10 @@ def duplicates(
         str | None,
         typer.Option(help="Some of identical_bytes, identical_pixels, re_encoded, cropped, similar. By default, all."),
     ] = None,
-    min_score: Annotated[float, typer.Option(min=-1, max=1, help="Minimum cosine of similar images.")] = 0.98,
+    min_score: Annotated[float, typer.Option(min=-1, max=1, help="Minimum cosine of similar images.")] = MIN_SIMILARITY,
     max_difference: Annotated[
         float, typer.Option(min=0, max=1, help="Maximum pixel difference of re_encoded and cropped copies.")
-    ] = 0.065,
+    ] = MAX_DIFFERENCE,
     move_to: Annotated[
         Path | None, typer.Option(help="Move the files of all duplicates except similar ones to this folder.")
     ] = None,

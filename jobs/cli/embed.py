@@ -11,6 +11,7 @@ import typer
 from jobs.cli.job_options import cluster_options, embedding_options, job_spec, with_options_of
 from jobs.cli.options import CollectionArgument, FormatOption, console, errors
 from jobs.errors import UsageError
+from jobs.values import MAX_MISSING
 
 if TYPE_CHECKING:
     from jobs.embedding.report import Report
@@ -70,7 +71,7 @@ def reembed(
     spec: Annotated[Path | None, typer.Option(help="Read all options from a file such as deploy/job.yaml.")] = None,
     model: Annotated[str | None, typer.Option(help=_OTHER_MODEL)] = None,
     missing: MissingOption = "delete",
-    max_missing: Annotated[float, typer.Option(min=0, max=1, help=_GONE)] = 0.2,
+    max_missing: Annotated[float, typer.Option(min=0, max=1, help=_GONE)] = MAX_MISSING,
     verify_hash: Annotated[bool, typer.Option("--verify-hash", help="Compare all images by their bytes.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
     report: Annotated[Path | None, typer.Option(help="Write the outcome to this file as JSON.")] = None,

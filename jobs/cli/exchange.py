@@ -8,7 +8,7 @@ from jobs.cli.embed import next_commands
 from jobs.cli.index import build_and_show
 from jobs.cli.job_options import RejectRateOption, RevisionOption, UriColumnOption
 from jobs.cli.options import AddressOption, CollectionArgument, EmbedderOption, OnOption, console, open_collection
-from jobs.values import model_named
+from jobs.values import MAX_REJECT_RATE, model_named
 
 
 def export(
@@ -46,7 +46,7 @@ def import_(
     ids: Annotated[str | None, typer.Option(help="A file of ids for a .npy file: .parquet, .npy or .txt.")] = None,
     embedding_column: Annotated[str | None, typer.Option(help="The column of vectors, if there are several.")] = None,
     uri_column: UriColumnOption = None,
-    max_reject_rate: RejectRateOption = 0.05,
+    max_reject_rate: RejectRateOption = MAX_REJECT_RATE,
     index: Annotated[bool, typer.Option(help="Build the index at the end.")] = True,
     on: OnOption = None,
     address: AddressOption = None,

@@ -9,7 +9,7 @@ import typer
 from embedder.identity import Precision
 from jobs.cli.options import AddressOption, EmbedderOption, OnOption, QueriesOption, without_none
 from jobs.errors import UsageError
-from jobs.values import DEFAULT_MODEL
+from jobs.values import DEFAULT_MODEL, MAX_REJECT_RATE
 
 if TYPE_CHECKING:
     from jobs.spec import JobSpec
@@ -65,7 +65,7 @@ def cluster_options(
     actor_resources: Annotated[str | None, typer.Option(help=_AMOUNTS)] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images per forward pass.")] = 64,
     block_size: Annotated[int, typer.Option(min=1, help=_BLOCK)] = 256,
-    max_reject_rate: RejectRateOption = 0.05,
+    max_reject_rate: RejectRateOption = MAX_REJECT_RATE,
     exif: Annotated[bool | None, typer.Option("--exif/--no-exif", help=_EXIF)] = None,
     queries: QueriesOption = None,
     on: OnOption = None,

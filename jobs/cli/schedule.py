@@ -15,7 +15,7 @@ from jobs.cli.embed import MissingOption, SourceArgument
 from jobs.cli.job_options import embedding_options, job_spec, with_options_of
 from jobs.cli.options import CollectionArgument, FormatOption, console, open_collection, parsed, show
 from jobs.errors import UsageError
-from jobs.values import parse_duration
+from jobs.values import MAX_MISSING, parse_duration
 
 
 def schedule(
@@ -66,7 +66,7 @@ def watch(
     missing: MissingOption = "delete",
     max_missing: Annotated[
         float, typer.Option(min=0, max=1, help="Delete nothing if more than this share of the images is gone.")
-    ] = 0.2,
+    ] = MAX_MISSING,
     max_reject_rate: Annotated[
         float, typer.Option(min=0, max=1, help="Publish nothing if more than this share of the images is rejected.")
     ] = 1.0,

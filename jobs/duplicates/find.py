@@ -15,7 +15,8 @@ from index.collection.rows import text_array
 from index.search import Searcher
 from index.segments.segmented_index import SegmentedIndex
 from jobs.duplicates.preference import preference, reason
-from jobs.duplicates.same_picture import MAX_DIFFERENCE, compare
+from jobs.duplicates.same_picture import compare
+from jobs.values import MAX_DIFFERENCE, MIN_SIMILARITY
 
 _ON_PIXELS: Final = frozenset({"identical_pixels", "re_encoded", "cropped"})
 _COLUMNS: Final = ("image_id", "uri", "content_hash", "width", "height", "format", "size", "modified")
@@ -51,7 +52,7 @@ class Finder:
     searcher: Searcher
     read: ReadSignatures
     kinds: Sequence[Kind] = KINDS
-    min_score: float = 0.98
+    min_score: float = MIN_SIMILARITY
     max_difference: float = MAX_DIFFERENCE
     progress: Progress = lambda *_: None
     unread: Counter[str] = field(default_factory=Counter)

@@ -15,9 +15,6 @@ Numbers = npt.NDArray[np.float64]
 
 SIDE: Final = 64
 """Of the pictures that are compared: whole ones, squashed into a square."""
-MAX_DIFFERENCE: Final = 0.065
-"""Of 0 … 1. Re-encoded and resized copies were measured to stay below 0.05, cropped ones below 0.065; the same drawings
-in another colour, pattern or shape were above 0.09."""
 MAX_CROP: Final = 0.08
 """The most that may be cut off a side's length, both ends together."""
 

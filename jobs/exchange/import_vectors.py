@@ -30,6 +30,7 @@ from jobs.planning.plan import Plan, write_block
 from jobs.sources.files import require_place
 from jobs.sources.listing import KNOWN, LISTING, Column, listing_table, refuse, with_columns
 from jobs.sources.tables import URI_COLUMNS, absolute_uris, require_texts
+from jobs.values import MAX_REJECT_RATE
 
 _STAGE = "import"
 _BLOCK = 4096  # rows of a file: 8 MB of vectors of 512 dimensions
@@ -54,7 +55,7 @@ class VectorImport:
     ids: str | None = None
     uri_column: str | None = None
     embedding_column: str | None = None
-    max_reject_rate: float = 0.05
+    max_reject_rate: float = MAX_REJECT_RATE
     progress: Callable[[int, int], None] = lambda *_: None
     normalised: int = field(default=0, init=False)
 

@@ -8,7 +8,8 @@ import pytest
 from PIL import Image
 
 from jobs.demo.drawing import Subject, draw
-from jobs.duplicates.same_picture import MAX_DIFFERENCE, SIDE, Pixels, compare
+from jobs.duplicates.same_picture import SIDE, Pixels, compare
+from jobs.values import MAX_DIFFERENCE
 from tests.support.pictures.sample_images import encode
 
 CHECKED = Subject(shape="star", colour="red", pattern="checked", background="lined")
