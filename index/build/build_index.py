@@ -119,6 +119,7 @@ def _require_every_run(collection: Collection, live: VersionManifest, runs: Sequ
     lost = [run_id for run_id in live.runs if run_id not in there]
     if not lost:
         return
+    collection.check_lease()  # whoever has taken it over may have committed these runs
     sources = {start.run_id: f" (of {start.source})" for start in collection.snapshot().unfinished}
     named = " and ".join(f"{run_path(run_id, MANIFEST)}{sources.get(run_id, '')}" for run_id in lost)
     raise DamagedRunError(

@@ -25,7 +25,7 @@ from index.errors import (
 from index.search import Searcher
 from index.segments.segment import Segment
 from index.versions.prune import prune
-from tests.support.collections.hand_made import DIM, MODEL, add_run, rows, unit_vectors
+from tests.support.collections.hand_made import DIM, MODEL, add_run, add_version, rows, unit_vectors
 
 IDS = [f"{number:03d}" for number in range(250)]
 
@@ -220,6 +220,15 @@ def test_a_build_that_lost_its_lease_begins_nothing_and_removes_nothing(collecti
             build_index(slept)
     assert names(index_file(collection)) == ["000001", "segments"]
     assert names(index_file(collection, "segments")) == ["000001-00"]
+
+
+def test_runs_of_whoever_took_the_lease_over_are_not_called_lost(collection: Collection) -> None:
+    with writing(collection, "reembed") as slept:
+        runs = slept.runs()
+        collection.storage.delete(LEASE)
+        add_version(collection, rows(["new"]))
+        with pytest.raises(LeaseLostError):
+            build_index(slept, runs=runs)
 
 
 def test_what_is_complete_and_not_live_is_not_built_twice(collection: Collection) -> None:
