@@ -111,11 +111,14 @@ class Watching:
         with self._log.open("ab") as log:
             return subprocess.Popen(self._command, stdout=log, stderr=log)
 
-    def is_waiting(self) -> bool:
-        """Whether it is up to date for the first time; RuntimeError if it has ended."""
+    def has_indexed(self) -> bool:
+        """Whether there is an index to search; RuntimeError if it has ended.
+
+        It may wait for changes before, as the first pictures are left alone for a second.
+        """
         if self._process.poll() is not None:
             raise RuntimeError(f"the watch has ended; its log:\n{self._log.read_text()[-4000:]}")
-        return "waiting for changes" in self._log.read_text()
+        return "searchable after" in self._log.read_text()
 
     def kill_and_start(self) -> None:
         self._process.kill()
@@ -155,7 +158,7 @@ def soak_test(folder: Path, pictures: int, seconds: float, kills: int, report: R
     soak = Soak(folder / "pictures")
     soak.begin()
     watching = Watching(soak, folder / "collection", folder / "watch.log")
-    eventually(watching.is_waiting, "the watch is ready", 180)
+    eventually(watching.has_indexed, "the watch is ready", 180)
     with serving(str(folder / "collection"), folder / "serve.log", "--local") as server, looking(soak, server):
         saving = threading.Thread(target=soak.save, args=(pictures, seconds))
         saving.start()
