@@ -266,7 +266,7 @@ class Likeness:
             case "id":
                 part, caption = self._service.fetch(Part(image_id=value, **more)), value
             case _:
-                part, caption = Part(vector=np.asarray(value, np.float32), **more), "a vector"
+                part, caption = Part(vector=np.asarray(value, np.float64), **more), "a vector"
         if part.data is not None or part.text is not None:
             _ = self._model.loaded  # here, so that the error is the model's and not one of the query
         return QueryPart(part=part, caption=caption if crop is None else f"a part of {caption}")

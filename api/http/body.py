@@ -9,7 +9,6 @@ import anyio
 import numpy as np
 from anyio import CapacityLimiter, to_thread
 from fastapi import Request
-from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 from starlette.datastructures import UploadFile
@@ -243,7 +242,7 @@ def _part(what: QuerySource, at: str, limits: RequestLimits) -> Part:
         url=what.url,
         text=what.text,
         image_id=what.id,
-        vector=None if what.embedding is None else _direction(what.embedding, at.format("embedding")),
+        vector=None if what.embedding is None else np.asarray(what.embedding, np.float64),
         crop=None if what.crop is None else tuple(what.crop),
         weight=what.weight if isinstance(what, Example) else 1.0,
         at=at,
@@ -257,18 +256,3 @@ def _decoded(text: str, field: str, limits: RequestLimits) -> bytes:
         return base64.b64decode(text, validate=True)
     except ValueError as error:
         raise invalid(field, f"a picture's file in base64 ({error})", text) from error
-
-
-def _direction(numbers: list[Any], field: str) -> NDArray[np.float32]:
-    """The vector at unit length, computed in float64: squares of float32 values may not fit in a float32.
-
-    Whether it has the length of the index's vectors, `SearchService` says.
-    """
-    vector = np.asarray(numbers, np.float64)
-    if not len(vector):
-        return vector.astype(np.float32)
-    largest = np.abs(vector).max()
-    if not largest:
-        raise invalid(field, "numbers, not all of them zero", numbers)
-    vector /= largest
-    return (vector / np.linalg.norm(vector)).astype(np.float32)

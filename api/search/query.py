@@ -42,7 +42,7 @@ class Part:
     url: str | None = None
     text: str | None = None
     image_id: str | None = None
-    vector: NDArray[np.float32] | None = None
+    vector: NDArray[np.floating[Any]] | None = None
     crop: tuple[float, ...] | None = None
     weight: float = 1.0
     at: str = "{}"

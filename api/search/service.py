@@ -188,7 +188,13 @@ class SearchService:
             expected = f"{engine.embedder.identity.dim} numbers, as the model of the index makes"
             shape = part.vector.shape
             raise invalid(part.at.format("embedding"), expected, shape[0] if len(shape) == 1 else shape)
-        return part.vector
+        largest = np.abs(part.vector).max()
+        if not 0 < largest < np.inf:
+            expected = "finite numbers" if largest else "numbers, not all of them zero"
+            raise invalid(part.at.format("embedding"), expected, part.vector.tolist())
+        scaled = part.vector.astype(np.float64) / largest  # squares of float32 values may not fit in a float32
+        vector: Vector = (scaled / np.linalg.norm(scaled)).astype(np.float32)
+        return vector
 
     def _decoded(self, engine: Engine, data: bytes, region: Region | None, watch: Stopwatch) -> NDArray[np.uint8]:
         with watch.stage("decode"), record_outcome("decode"):

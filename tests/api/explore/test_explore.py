@@ -144,6 +144,11 @@ def test_a_string_that_is_nothing_else_is_words(likeness: Likeness) -> None:
     assert found.caption == "4 of 4 images like “a red star”"
 
 
+def test_squares_of_a_vectors_numbers_may_overflow(likeness: Likeness) -> None:
+    large = np.float32(1e25) * likeness.searcher.vector("red.png")
+    assert likeness.search(large)[0].score == pytest.approx(1.0, abs=1e-5)
+
+
 def test_a_mistyped_path_is_not_searched_as_words(likeness: Likeness) -> None:
     with pytest.raises(FileNotFoundError, match=r"'picturs/star.png' is neither a file nor an image of index version"):
         likeness.search("picturs/star.png")
@@ -165,6 +170,8 @@ def test_a_mistyped_path_is_not_searched_as_words(likeness: Likeness) -> None:
         ((np.zeros((8, 8, 2), np.uint8),), {}, TypeError, r"uint8 \(8, 8, 2\): expected uint8 \(height, width\) or"),
         (([1.0, 0.0, 0.0],), {}, Problem, "embedding: expected 16 numbers, as the model of the index makes, got 3"),
         ((np.ones((1, 16)),), {}, Problem, r"embedding: expected 16 numbers, .* got \[1, 16\]"),
+        ((np.zeros(16),), {}, Problem, "embedding: expected numbers, not all of them zero, got "),
+        (([np.nan, *[1.0] * 15],), {}, Problem, "embedding: expected finite numbers, got "),
         ((), {"id": "gone"}, Problem, 'id: expected an image of index version 000001, got "gone"'),
         (("https://pictures.example/gone.png",), {}, Problem, r"https://pictures\.example/gone\.png"),
         ((b"hello",), {}, Problem, "expected a picture"),

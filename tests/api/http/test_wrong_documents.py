@@ -60,7 +60,7 @@ def filtered(expression: object) -> dict[str, Any]:
         ({"image": "cat.jpg"}, f'{NO_BASE64}"cat.jpg"'),
         ({"embedding": []}, "embedding: expected 16 numbers, as the model of the index makes, got 0"),
         ({"embedding": [None] * 16}, "embedding.0: expected a number, got null"),
-        ({"embedding": [0] * 2}, "embedding: expected numbers, not all of them zero, got [0.0, 0.0]"),
+        ({"embedding": [0] * 16}, f"embedding: expected numbers, not all of them zero, got {[0.0] * 16}"),
         ({"queries": []}, "queries: expected a list that is not empty, got []"),
         ({"queries": [{"text": "a"}, {"text": "a", "weight": -1}]}, f"{CANCEL}[1.0, -1.0]"),
         (filtered({"label": {"$near": 1}}), f"{OPERATORS}'$near'"),
