@@ -15,7 +15,6 @@ from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from embedder.identity import Precision
 from embedder.images.decoder_pool import DecodePool
 from embedder.images.limits import ImageLimits
-from embedder.models.checkpoint import Checkpoint
 from embedder.models.load import find_model, load_embedder
 from embedder.models.own import OwnModel
 from embedder.protocol import Embedder
@@ -167,10 +166,8 @@ def load_recorded(
     if record.is_unknown:
         return UnknownModel(record)
     place, revision = model or record.id, revision or (record.revision if model is None else None)
-    found: str | Checkpoint | OwnModel = place
-    if model is not None or embedder is not None or is_class_name(place):
-        found = find_model(place, revision, embedder=embedder)
-        require_same_model(found.identity, record)  # before it is converted, which takes half a minute
+    found = find_model(place, revision, embedder=embedder)
+    require_same_model(found.identity, record)  # before it is converted, which takes half a minute
     if isinstance(found, OwnModel):
         return found()
-    return load_embedder(found, revision=revision, device=device, precision=precision, threads=threads)
+    return load_embedder(found, device=device, precision=precision, threads=threads)

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import resource
+import shutil
 import signal
 import socket
 import urllib.parse
@@ -139,7 +140,9 @@ def test_a_port_that_is_taken_is_said_before_anything_is_loaded(
 # With a real model
 
 
-def test_the_model_of_the_index_is_loaded_and_another_is_refused(tmp_path: Path) -> None:
+def test_the_model_of_the_index_is_loaded_and_another_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ours, other = (str(save_small_clip(tmp_path / name, seed=seed)) for seed, name in enumerate(("ours", "other")))
     embedder = ClipEmbedder.load(ours, device="cpu")
     make_collection(tmp_path / "c", PLAIN, embedder)
@@ -157,6 +160,12 @@ def test_the_model_of_the_index_is_loaded_and_another_is_refused(tmp_path: Path)
         build_service(ServeSettings(collection=str(tmp_path / "c"), device="cpu", precision="fp32", model=other))
     assert embedder.identity.fingerprint in str(caught.value)
     assert repr(other) in str(caught.value)
+
+    monkeypatch.setattr("api.build_service.load_embedder", None)  # the model is checked before it is converted
+    shutil.rmtree(ours)
+    Path(other).rename(ours)
+    with pytest.raises(OtherModelError, match="which made the vectors of the index, got"):
+        build_service(ServeSettings(collection=str(tmp_path / "c")))
 
 
 def test_a_new_model_is_loaded_from_where_the_index_says(tmp_path: Path) -> None:
