@@ -1,6 +1,6 @@
 """Calls to all shards of a version at once: how long each may take, and when one that does not answer is tried again.
 
-Whether a search fails without it, or the others answer, `api/search/partial_answers.py` decides.
+`api/search/partial_answers.py` decides whether a search then fails or uses the other shards.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""What becomes of a query when a part of the index, a shard, does not answer: it fails, or the rest answers."""
+"""Decides whether a query fails when a shard does not answer, or the other shards answer it."""
 
 from collections.abc import Callable
 from typing import TypeVar
