@@ -1,4 +1,4 @@
-"""What a replica holds: the two index versions, or models, that were called last."""
+"""Caches the two index versions or models that a replica used last."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import Final, Generic, TypeVar
 V = TypeVar("V")
 
 # During a change there are queries for both the old one and the new one.
-MAX_RESIDENT: Final = 2
+_MAX_VALUES: Final = 2
 # Longer than other replicas may take to make the same value: until all have made it, nobody calls it.
 _IDLE_S: Final = 900.0
 
@@ -22,41 +22,41 @@ class ReplicaCache(Generic[V]):
     """
 
     def __init__(self) -> None:
-        self._held: dict[str, V] = {}  # most recently called last
+        self._values: dict[str, V] = {}  # most recently called last
         self._used: dict[str, float] = {}
         self._making: dict[str, asyncio.Task[V]] = {}
         self._one_at_a_time = asyncio.Lock()
 
     def put(self, key: str, value: V) -> None:
         """Hold a value that nobody has called yet."""
-        self._held = {key: value, **self._held}
+        self._values = {key: value, **self._values}
         self._used[key] = monotonic()
 
     async def make(self, key: str, make: Callable[[], V]) -> V:
         """The value of `key`, made if it is not held. Raises what `make` raises; the next call tries again."""
-        if key in self._held:
-            return self._held[key]
+        if key in self._values:
+            return self._values[key]
         if key not in self._making:
-            self._making[key] = asyncio.create_task(self._made(key, make))
+            self._making[key] = asyncio.create_task(self._make_once(key, make))
         return await asyncio.shield(self._making[key])
 
     async def call(self, key: str, make: Callable[[], V]) -> V:
         """Like `make`, but the value counts as used now."""
         value = await self.make(key, make)
         now = monotonic()
-        if key in self._held:
-            self._held[key] = self._held.pop(key)
+        if key in self._values:
+            self._values[key] = self._values.pop(key)
             self._used[key] = now
         for other in [other for other, used in self._used.items() if now - used > _IDLE_S]:
             self._drop(other)
         return value
 
-    async def _made(self, key: str, make: Callable[[], V]) -> V:
+    async def _make_once(self, key: str, make: Callable[[], V]) -> V:
         try:
             async with self._one_at_a_time:
                 # Before the new one is made, since there may be no memory for a third.
-                while len(self._held) >= MAX_RESIDENT:
-                    self._drop(next(iter(self._held)))
+                while len(self._values) >= _MAX_VALUES:
+                    self._drop(next(iter(self._values)))
                 value = await asyncio.to_thread(make)
                 self.put(key, value)
                 return value
@@ -64,4 +64,4 @@ class ReplicaCache(Generic[V]):
             del self._making[key]
 
     def _drop(self, key: str) -> None:
-        del self._held[key], self._used[key]
+        del self._values[key], self._used[key]

@@ -174,7 +174,7 @@ def test_a_lost_shard_is_a_503_or_a_part_of_the_answer_as_the_caller_chose(url: 
 
 
 def ids_held(handle: Handle) -> set[str]:
-    (shard,) = handle.replica._shards._held.values()
+    (shard,) = handle.replica._shards._values.values()
     return ids_of(shard)
 
 
