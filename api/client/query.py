@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ImageLike: TypeAlias = "str | os.PathLike[str] | bytes | Image"
 """A path, the bytes of a file, or a PIL image, which is sent upright and as PNG."""
 
-_WHAT: Final = frozenset({"url", "image", "text", "id", "embedding", "queries"})
+EXAMPLE_FIELDS: Final = ("url", "image", "text", "id", "embedding")
 _PNG_MODES: Final = frozenset({"1", "L", "LA", "I", "I;16", "P", "RGB", "RGBA"})
 
 
@@ -82,7 +82,7 @@ class Body:
 def search_body(search: Search) -> Body:
     """The body of a search. A single picture is sent by multipart: base64 would make it a third larger."""
     given = {name: value for name, value in search.items() if value is not None}
-    if given.keys() & _WHAT != {"image"}:
+    if given.keys() & {*EXAMPLE_FIELDS, "queries"} != {"image"}:
         return Body.json(search_text(search))
     picture: Any = given.pop("image")
     parts = [(name, value if isinstance(value, str) else json_text(value)) for name, value in given.items()]

@@ -12,10 +12,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from api.build_service import load_recorded
-from api.client.query import Example, Search, image_bytes
+from api.client.query import EXAMPLE_FIELDS, Example, Search, image_bytes
 from api.explore.exploration import Exploration
 from api.explore.lazy_model import LazyModel
-from api.explore.neighbours import Neighbours, QueryPart, map_in_threads
+from api.explore.neighbours import Neighbours, QueryPart, map_concurrently
 from api.explore.picture_map import PictureMap
 from api.explore.picture_row import PictureRow
 from api.explore.query_like import BareQuery, example_of
@@ -41,9 +41,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Likeness", "Neighbours"]
 
-_WHAT = ("url", "image", "text", "id", "embedding")
 _OPTIONS = tuple(
-    name for name in Search.__annotations__ if name not in (*_WHAT, "queries", "crop", "offset")
+    name for name in Search.__annotations__ if name not in (*EXAMPLE_FIELDS, "queries", "crop", "offset")
 )  # of every page
 # A grid should not wait for a host that is gone.
 _FOR_EYES = FetchPolicy(timeout_s=10.0, retries=1)
@@ -132,10 +131,10 @@ class Likeness:
         the query.
         """
         _check_known(search, Search.__annotations__)
-        asked = [self._query_part(example) for example in self._examples(query, search)]
+        parts = tuple(self._query_part(example) for example in self._examples(query, search))
         found = self._service.search(
             Query(
-                parts=tuple(each.part for each in asked),
+                parts=tuple(each.part for each in parts),
                 k=search.get("k", 10),
                 options=_options(search),
                 min_percentile=search.get("min_percentile"),
@@ -144,7 +143,7 @@ class Likeness:
         schema = self.searcher.segments.schema
         return Neighbours(
             matches=tuple(found.matches),
-            asked=tuple(asked),
+            parts=parts,
             metadata=pa.schema([field for field in schema if field.name not in FIXED]),
             version=found.version,
             ntotal=found.ntotal,
@@ -158,11 +157,11 @@ class Likeness:
         _check_known(options, _OPTIONS)
         if isinstance(queries, str | bytes):
             raise TypeError(f"got one query, {queries!r:.60}: expected a list of them; for a single one: search(…)")
-        return map_in_threads(lambda query: self.search(query, **options), list(queries))
+        return map_concurrently(lambda query: self.search(query, **options), list(queries))
 
     def vector(self, query: BareQuery | None = None, /, **search: Unpack[Search]) -> Vector:
         """The vector that `search` would use, `(dim,)` float32, unit norm. Raises like `search`."""
-        _check_known(search, (*_WHAT, "queries", "crop"))
+        _check_known(search, (*EXAMPLE_FIELDS, "queries", "crop"))
         parts = [self._query_part(example).part for example in self._examples(query, search)]
         vectors = self._service.vectors(self._service.engine, parts, Stopwatch())
         return mix(np.stack(vectors), [part.weight for part in parts])
@@ -229,10 +228,10 @@ class Likeness:
 
     def _examples(self, query: BareQuery | None, search: Search) -> Sequence[Example]:
         """The parts of a query: exactly one, or those of a mix. A crop goes with one."""
-        given = [name for name in (*_WHAT, "queries") if search.get(name) is not None]
+        given = [name for name in (*EXAMPLE_FIELDS, "queries") if search.get(name) is not None]
         if (query is not None) + len(given) != 1:
             raise TypeError(
-                f"expected exactly one of a query, {', '.join(_WHAT)} and queries, got "
+                f"expected exactly one of a query, {', '.join(EXAMPLE_FIELDS)} and queries, got "
                 f"{', '.join([*(['a query'] if query is not None else []), *given]) or 'none'}"
             )
         mixed, crop = search.get("queries"), search.get("crop")
@@ -252,8 +251,10 @@ class Likeness:
         if crop is not None and np.shape(crop) != (4,):
             raise TypeError(f"got crop {crop!r}: expected [x, y, width, height] as shares of the picture, from 0 to 1")
         more: Any = {"weight": float(given.pop("weight", 1.0)), "crop": None if crop is None else tuple(crop)}
-        if len(given) != 1 or not given.keys() <= set(_WHAT):
-            raise TypeError(f"a part of a mix has {', '.join(given) or 'nothing'}: expected one of {', '.join(_WHAT)}")
+        if len(given) != 1 or not given.keys() <= set(EXAMPLE_FIELDS):
+            raise TypeError(
+                f"a part of a mix has {', '.join(given) or 'nothing'}: expected one of {', '.join(EXAMPLE_FIELDS)}"
+            )
         [(what, value)] = given.items()
         match what:
             case "url":

@@ -59,7 +59,7 @@ class Neighbours(Sequence[Match]):
     """
 
     matches: tuple[Match, ...]
-    asked: tuple[QueryPart, ...]
+    parts: tuple[QueryPart, ...]
     metadata: pa.Schema
     version: str
     ntotal: int
@@ -90,15 +90,15 @@ class Neighbours(Sequence[Match]):
 
     @property
     def caption(self) -> str:
-        like = f"like {', '.join(asked.title for asked in self.asked)}"
+        like = f"like {', '.join(part.title for part in self.parts)}"
         return f"{len(self):,} of {self.ntotal:,} images {like}" if self else f"no image {like} {_WHY_NONE}"
 
     def query_cards(self) -> list[Card]:
-        return [self._query_card(asked) for asked in self.asked]
+        return [self._query_card(part) for part in self.parts]
 
     def match_cards(self) -> list[Card]:
         """A card for each match, of the first 60."""
-        return map_in_threads(self._match_card, self.matches[:_SHOWN])
+        return map_concurrently(self._match_card, self.matches[:_SHOWN])
 
     def to_arrow(self) -> pa.Table:
         """A row for each match: rank, score, percentile, image_id, uri, duplicates, box, then the metadata.
@@ -123,10 +123,10 @@ class Neighbours(Sequence[Match]):
         )
         return with_picture(card, lambda: _outlined(self.thumbnail(match.image_id, SIDE), match.box))
 
-    def _query_card(self, asked: QueryPart) -> Card:
-        part = asked.part
+    def _query_card(self, query: QueryPart) -> Card:
+        part = query.part
         heading = "query" if part.weight == 1 else f"{part.weight:+g} ×"
-        card = Card(heading=heading, detail=asked.caption, tooltip=asked.title)
+        card = Card(heading=heading, detail=query.caption, tooltip=query.title)
         if part.data is not None:
             data, region = part.data, region_of(part) or (0, 0, 1, 1)
             return with_picture(card, lambda: thumbnail(data, SIDE, region=region))
@@ -136,7 +136,7 @@ class Neighbours(Sequence[Match]):
         return replace(card, words=part.text, detail="words") if part.text else replace(card, words="a vector")
 
 
-def map_in_threads(make: Callable[..., T], *items: Sequence[Any]) -> list[T]:
+def map_concurrently(make: Callable[..., T], *items: Sequence[Any]) -> list[T]:
     """Like `map`, for what reads pictures: their hosts may be slow."""
     with ThreadPoolExecutor(8) as pool:
         return list(pool.map(make, *items))

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from api.errors import Problem
 from api.explore.colours import group_colours
 from api.explore.grid import data_uri
-from api.explore.neighbours import Thumbnail, map_in_threads
+from api.explore.neighbours import Thumbnail, map_concurrently
 
 _CELL = 48  # pixels of a square that holds a picture or points, never both
 _WIDTH, _HEIGHT, _PICTURE = 20 * _CELL, 14 * _CELL, _CELL - 4
@@ -58,7 +58,7 @@ class PictureMap:
         centres = self._centres(places)
         colours = dict(zip(centres, group_colours(np.array([*centres.values()]).reshape(-1, 2)), strict=True))
         shown = self._beside(places)
-        pictures = zip(shown.items(), map_in_threads(self._picture, list(shown)), strict=True)
+        pictures = zip(shown.items(), map_concurrently(self._picture, list(shown)), strict=True)
         drawn = [
             self._image(number, places[number], corner, data, colours)
             for (number, corner), data in pictures

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from api.explore.grid import Card, grid_html
-from api.explore.neighbours import SIDE, Thumbnail, map_in_threads, with_picture
+from api.explore.neighbours import SIDE, Thumbnail, map_concurrently, with_picture
 
 
 class PictureRow:
@@ -29,7 +29,7 @@ class PictureRow:
         return "\n".join([self.caption, *lines] if self.caption else lines)
 
     def _repr_html_(self) -> str:
-        return grid_html([], map_in_threads(self._card, self.ids, self.details), caption=self.caption)
+        return grid_html([], map_concurrently(self._card, self.ids, self.details), caption=self.caption)
 
     def _card(self, image_id: str, detail: str) -> Card:
         card = Card(heading=image_id.rpartition("/")[2], detail=detail, tooltip=f"{image_id}\n{detail}".rstrip())

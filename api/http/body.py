@@ -100,13 +100,13 @@ def valid(document: object, model: type[M], *more: str) -> M:
 
 def search_of(document: object, *, limits: RequestLimits, model: type[SearchRequest] = SearchRequest) -> Query:
     """The query of a search. Raises Problem."""
-    asked = valid(document, model)
-    if asked.queries is None:
-        return _query((_part(asked, "{}", limits),), asked, limits)
-    if asked.crop is not None:
-        raise invalid("crop", "a crop beside each picture of `queries`", asked.crop)
-    parts = (_part(example, f"queries.{number}.{{}}", limits) for number, example in enumerate(asked.queries))
-    return _query(tuple(parts), asked, limits)
+    search = valid(document, model)
+    if search.queries is None:
+        return _query((_part(search, "{}", limits),), search, limits)
+    if search.crop is not None:
+        raise invalid("crop", "a crop beside each picture of `queries`", search.crop)
+    parts = (_part(example, f"queries.{number}.{{}}", limits) for number, example in enumerate(search.queries))
+    return _query(tuple(parts), search, limits)
 
 
 def names_of(document: object) -> list[str]:
@@ -151,8 +151,8 @@ def _document(body: bytes, limits: RequestLimits) -> Any:
 
 def _search_of_url(request: Request, limits: RequestLimits) -> Query:
     """The query in a URL's parameters. Raises Problem."""
-    asked = valid(dict(request.query_params), SearchParameters)
-    return _query((_part(asked.source, "{}", limits),), asked, limits)
+    parameters = valid(dict(request.query_params), SearchParameters)
+    return _query((_part(parameters.source, "{}", limits),), parameters, limits)
 
 
 async def _read_picture(request: Request, limits: RequestLimits) -> Query:
@@ -219,20 +219,20 @@ def _part_of_item(name: str, value: str, at: str, limits: RequestLimits) -> Part
         raise invalid_fields([field_error(detail, at) for detail in error.errors()]) from error
 
 
-def _query(parts: tuple[Part, ...], asked: Options, limits: RequestLimits) -> Query:
-    if not 1 <= asked.k <= limits.max_k:
-        raise invalid("k", f"a whole number from 1 to {limits.max_k}", asked.k)
-    if asked.k + asked.offset > MAX_K:
-        raise invalid("offset", f"at most {MAX_K - asked.k}, for k + offset may be {MAX_K}", asked.offset)
-    if asked.diversity and asked.k + asked.offset > MAX_DIVERSE:
+def _query(parts: tuple[Part, ...], options: Options, limits: RequestLimits) -> Query:
+    if not 1 <= options.k <= limits.max_k:
+        raise invalid("k", f"a whole number from 1 to {limits.max_k}", options.k)
+    if options.k + options.offset > MAX_K:
+        raise invalid("offset", f"at most {MAX_K - options.k}, for k + offset may be {MAX_K}", options.offset)
+    if options.diversity and options.k + options.offset > MAX_DIVERSE:
         expected = f"k + offset of {MAX_DIVERSE:,} at most with it"
-        raise invalid("diversity", expected, {"k": asked.k, "offset": asked.offset})
+        raise invalid("diversity", expected, {"k": options.k, "offset": options.offset})
     return Query(
         parts=parts,
-        k=asked.k,
-        options=cast(SearchOptions, asked.model_dump(include=set(SearchOptions.__annotations__))),
-        min_percentile=asked.min_percentile,
-        allow_partial=asked.allow_partial,
+        k=options.k,
+        options=cast(SearchOptions, options.model_dump(include=set(SearchOptions.__annotations__))),
+        min_percentile=options.min_percentile,
+        allow_partial=options.allow_partial,
     )
 
 

@@ -139,7 +139,7 @@ class Collections:
         if name not in self._sources:
             raise Problem("collection-not-found", f"no collection {abbreviate(name)}: see /collections")
         if name not in self._opening:
-            self._require_hope(name)
+            self._require_retry_due(name)
             self._opening[name] = opening = asyncio.create_task(self._opened(name))
             opening.add_done_callback(asyncio.Future.exception)  # nobody may wait for it any more
         return await asyncio.shield(self._opening[name])
@@ -165,7 +165,7 @@ class Collections:
             failure = str(live.damage)
         return CollectionState(name=name, manifest=live.manifest, failure=failure or None)
 
-    def _require_hope(self, name: str) -> None:
+    def _require_retry_due(self, name: str) -> None:
         failed_at, reason = self._failures.get(name, (-_AGAIN_S, ""))
         if monotonic() - failed_at < _AGAIN_S:
             raise _unavailable(name, reason)

@@ -78,9 +78,9 @@ def version_routes(answering: Answering) -> APIRouter:
         openapi_extra={"requestBody": PROMOTE_BODY},
     )
     async def promote_version(request: Request) -> SwitchedOut:
-        asked = await bodies.json(request, lambda document: valid(document, PromoteRequest))
+        promotion = await bodies.json(request, lambda document: valid(document, PromoteRequest))
         live, collection, redacted = await followed(request)
-        return await to_thread.run_sync(_promote, live, collection, asked.version, redacted)
+        return await to_thread.run_sync(_promote, live, collection, promotion.version, redacted)
 
     @router.post(
         "/rollback",
