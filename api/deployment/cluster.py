@@ -92,8 +92,7 @@ def require_room(settings: ServeSettings, *, joined: bool) -> None:
     there = nodes()
     if joined and memory and 1 < settings.searchers.most > places(settings, there, max(memory)):
         logger.warning(
-            "not every searcher of a shard can have a node of its own: one that is lost may take all of them along. "
-            "Deploy again once more nodes are there"
+            "some searchers of one shard share a node: losing that node loses them all; redeploy when more nodes are up"
         )
     missing = shortage(settings, there, memory)
     if missing is None:

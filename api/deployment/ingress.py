@@ -74,6 +74,6 @@ class IngressReplica:
             replicas = serve.get_deployment_handle(DEPLOYMENT, APP_NAME).broadcast("metrics")
             answers = await replicas.results_async(timeout_s=_METRICS_TIMEOUT_S, return_exceptions=True)
         except Exception:
-            logger.warning("the metrics of the other replicas cannot be had", exc_info=True)
+            logger.warning("cannot collect the other replicas' metrics", exc_info=True)
             answers = [await self.metrics()]
         return merged(dict(answer for answer in answers if not isinstance(answer, BaseException)))

@@ -161,7 +161,7 @@ def shown_model_id(model_id: str, locations: bool) -> str:
 
 
 def check_filter(expression: object, columns: Collection[str], locations: bool) -> None:
-    """Raises Problem for a filter of other columns than callers may know. What else is wrong, `index.filters` says."""
+    """Raises Problem for a filter of other columns than callers may know. `index.filters` checks the rest."""
     for name in () if locations else _columns_in(expression):
         if name not in columns or name in LOCATION_COLUMNS:
             raise invalid("filter", "columns that `GET /index` names", name)

@@ -72,7 +72,7 @@ class Pictures:
 
     def _original(self, row: Mapping[str, Any]) -> Picture:
         data = self._embedded(row)
-        # A few bytes may look like a picture's: whether it is one, its decoder says.
+        # A few bytes may look like a picture's: its decoder checks whether it is one.
         if row["content_hash"] is None:
             self.decoders.thumbnail(data, 1, is_awaited=is_awaited)
         # A browser is told only these types: whatever else a file may be, it is never shown as a page.

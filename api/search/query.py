@@ -21,7 +21,7 @@ UNLIKE: Final = 0.3
 of another shape, 94% of first matches have the right shape; 95% without the latter, and 67% if it weighs 1.
 """
 DISTINCT: Final = 0.98
-"""The cosine from which on images count as duplicates if a caller names none."""
+"""Minimum cosine of duplicates by default."""
 
 FITTING: Final = 99.995
 """The lowest percentile of a match that fits its words, if a caller names none. In the demo collection 99% of 200
