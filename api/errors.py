@@ -6,7 +6,6 @@ ApiError
 │   ├── ListenError         an address that may not be listened on (no keys, no `allow_remote`), or is taken
 │   ├── KeysError           the file of API keys is missing, broken or empty, or has no such key
 │   └── DeployError         Ray Serve gave up on the application
-│       └── RayStartError   Ray did not start on this machine; the same command may succeed later
 ├── Problem                 one request cannot be answered; becomes an RFC 9457 problem document
 └── ClientError             LikenessClient has no answer to give
     ├── RequestRefused      the server answered with a problem document
@@ -36,9 +35,6 @@ class KeysError(StartError): ...
 
 
 class DeployError(StartError): ...
-
-
-class RayStartError(DeployError): ...
 
 
 class Problem(ApiError):  # noqa: N818 (RFC 9457's own word)

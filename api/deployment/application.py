@@ -1,6 +1,7 @@
 """Runs the app on Ray Serve: its deployments, their resources, and the number of their replicas."""
 
 import hashlib
+import logging
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -12,7 +13,7 @@ from ray import serve
 
 from api.build_service import first_model, model_loader, served_collections
 from api.deployment.capacity import places, shard_memory, sharded_version
-from api.deployment.cluster import connect, failure, nodes, require_address, require_room
+from api.deployment.cluster import failure, nodes, require_address, require_room
 from api.deployment.embedder import EmbedderReplica
 from api.deployment.ingress import APP_NAME, DEPLOYMENT, IngressReplica
 from api.deployment.searcher import SearcherReplica
@@ -94,10 +95,12 @@ def run(
     *,
     blocking: bool = True,
     models: Models = model_loader,
+    connect: Callable[[], bool] = ray.is_initialized,
     on_listening: Callable[[str], None] | None = None,
 ) -> str:
-    """Deploy on the Ray cluster of RAY_ADDRESS, or on a new one on this machine; returns the server's URL.
+    """Deploy on the Ray cluster that this process is connected to; returns the server's URL.
 
+    `connect` connects to one, once the settings are checked, and returns whether the cluster was there before.
     With `blocking`, serves until interrupted and takes the application down again; `on_listening` gets the URL
     once queries can be answered. A Serve that already runs on the cluster has to listen there already.
     Raises ListenError, KeysError, CollectionError, DeployError.
@@ -107,8 +110,8 @@ def run(
         raise ListenError("expected a port from 1 to 65535 for Ray Serve, got 0, which stands for any: name a free one")
     settings = _absolute(settings)
     settings.access()  # raises errors of the keys at once too
-    joined = connect(settings)
-    require_room(settings, joined=joined)
+    logging.getLogger("ray.serve").setLevel(logging.ERROR)
+    require_room(settings, joined=connect())
     try:
         # The app's own time limit comes first.
         timeout_s = settings.request_timeout_s + 5

@@ -1,11 +1,6 @@
-"""The Ray cluster of the application: which one to join, whether it has room, and why a deployment failed."""
+"""The Ray cluster of the application: whether it has room, and why a deployment failed."""
 
 import logging
-import os
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
 
 import ray
@@ -14,60 +9,12 @@ from ray.serve.context import _get_global_client
 
 from api.deployment.capacity import empty_shards, places, shard_memory, sharded_version, shortage
 from api.deployment.ingress import APP_NAME
-from api.deployment.proxy import environment
-from api.errors import DeployError, ListenError, RayStartError
-from api.local import listening
+from api.errors import DeployError, ListenError
 from api.settings import ServeSettings
 
 _FAILED: Final = ("DEPLOY_FAILED", "UNHEALTHY")
-_HERE: Final = "local"
 
 logger = logging.getLogger(__name__)
-
-
-def connect(settings: ServeSettings) -> bool:
-    """Join the cluster of RAY_ADDRESS, or start one on this machine. Returns whether the cluster existed before.
-
-    Restores the handler of SIGTERM: Ray's own one exits with 15. Raises ListenError, DeployError.
-    """
-    if ray.is_initialized():
-        return True
-    # Without an address Ray joins the cluster that /tmp/ray names, for example another user's on this machine.
-    address = os.environ.get("RAY_ADDRESS") or _HERE
-    if address == _HERE:
-        # Serve's proxies share a port with other listeners (SO_REUSEPORT), for example another Likeness.
-        with listening(settings.host, settings.port):
-            pass
-    logging.getLogger("ray.serve").setLevel(logging.ERROR)
-    for name, value in environment(settings).items():
-        os.environ.setdefault(name, value)
-    try:
-        with _sigterm_kept():
-            ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-    except Exception as error:  # Ray raises nothing narrower when its processes are late
-        ray.shutdown()
-        if address == _HERE:
-            raise RayStartError(
-                f"Ray did not start on this machine ({error}). It may be too busy: run the same command again, or "
-                "serve without Ray with --local"
-            ) from error
-        raise DeployError(
-            f"Ray could not be had at {address!r} ({error}): check RAY_ADDRESS, or serve without Ray with --local"
-        ) from error
-    return address != _HERE
-
-
-@contextmanager
-def _sigterm_kept() -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handler = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    finally:
-        if callable(handler):  # without one, Ray's own at least ends what it started
-            signal.signal(signal.SIGTERM, handler)
 
 
 def require_address(host: str, port: int) -> None:
@@ -98,7 +45,6 @@ def require_room(settings: ServeSettings, *, joined: bool) -> None:
     if missing is None:
         return
     if not joined:
-        ray.shutdown()
         raise DeployError(missing)
     logger.warning("%s. Waiting for the cluster to grow", missing)
 

@@ -14,7 +14,6 @@ import typer
 from rich.markup import escape
 
 from api.errors import ApiError
-from api.errors import RayStartError as ServeRayStartError
 from embedder.errors import EmbedderError
 from embedder.openmp import WAITING
 from index.errors import DISK_FULL, CollectionError, LeaseError, RecallTooLowError
@@ -54,7 +53,7 @@ def main() -> None:
         _fail(error, 1)
     except TooManyMissingError as error:
         _fail(error, 3)
-    except (LeaseError, RayStartError, ServeRayStartError) as error:
+    except (LeaseError, RayStartError) as error:
         _fail(error, os.EX_TEMPFAIL)
     # OSError: a place that may not be read or written, or a bucket or cluster that is not there.
     except (JobError, CollectionError, EmbedderError, ApiError, OSError) as error:

@@ -3,7 +3,7 @@
 import os
 import resource
 from collections.abc import Iterable
-from contextlib import nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -149,11 +149,25 @@ def serve(
 
 def _serve_on_ray(settings: "ServeSettings", address: str | None) -> None:
     from api.deployment.application import run
+    from api.deployment.proxy import environment
+    from api.local import listening
     from jobs.cluster.session import ray_cluster
 
-    # `ray_cluster` sends the code of this process to the workers.
-    with ray_cluster(address, verbose=False) if address not in (None, "", "local") else nullcontext():
-        run(settings, on_listening=_announce)
+    joined = address not in (None, "", "local")
+
+    def connect() -> bool:
+        if not joined:
+            # Serve's proxies share a port with other listeners (SO_REUSEPORT), for example another Likeness.
+            with listening(settings.host, settings.port):
+                pass
+            for name, value in environment(settings).items():
+                os.environ.setdefault(name, value)
+        # Ray counts the CPUs: those of a container may be fewer than the machine's.
+        cluster.enter_context(ray_cluster(address if joined else None, verbose=False, num_cpus=None))
+        return joined
+
+    with ExitStack() as cluster:
+        run(settings, connect=connect, on_listening=_announce)
 
 
 def _allow_many_connections() -> None:

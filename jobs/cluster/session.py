@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,8 +26,11 @@ _CPUS_NEEDED = 2  # one for an actor and one for decoding: with less the pipelin
 
 
 @contextmanager
-def ray_cluster(address: str | None, *, verbose: bool) -> Iterator[None]:
-    """Connect to the cluster at `address`, or to one that is started for the while; `verbose` shows workers' output."""
+def ray_cluster(address: str | None, *, verbose: bool, **start: Any) -> Iterator[None]:
+    """Connect to the cluster at `address`, or to one that is started for the while; `verbose` shows workers' output.
+
+    `start` are options of `ray.init` for one that is started.
+    """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if not verbose:
         logging.getLogger("ray").setLevel(logging.ERROR)
@@ -37,7 +40,7 @@ def ray_cluster(address: str | None, *, verbose: bool) -> Iterator[None]:
         if address is not None:
             join(address, **shown)
         else:
-            _start_here(**shown)
+            _start_here({**shown, **start})
         try:
             yield
         finally:
@@ -46,20 +49,19 @@ def ray_cluster(address: str | None, *, verbose: bool) -> Iterator[None]:
             ray.shutdown()
 
 
-def _start_here(**options: Any) -> None:
+def _start_here(options: Mapping[str, Any]) -> None:
     os.environ.setdefault("RAY_raylet_start_wait_time_s", str(_START_S))
     try:
         init(
             address="local",  # never the remains of a cluster whose driver was killed
-            num_cpus=max(_CPUS_NEEDED, os.cpu_count() or 1),
             include_dashboard=False,
-            **options,
+            **{"num_cpus": max(_CPUS_NEEDED, os.cpu_count() or 1), **options},
         )
     except Exception as error:  # Ray raises nothing narrower when its processes are late
         ray.shutdown()
         raise RayStartError(
             f"Ray did not start on this machine ({error}). It may be too busy: run the same command again, without Ray "
-            "by --on local, or on a cluster by --address"
+            "(--on local, for a server --local), or on a cluster by --address"
         ) from error
 
 

@@ -4,11 +4,11 @@ import asyncio
 import os
 import resource
 import shutil
-import signal
 import socket
 import urllib.parse
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +22,6 @@ from ray import serve
 
 from api.build_service import build_service
 from api.deployment.application import application, run, serve_app
-from api.deployment.cluster import connect
 from api.deployment.ingress import APP_NAME, IngressReplica
 from api.deployment.proxy import environment
 from api.errors import DeployError, KeysError, ListenError, OtherModelError, Problem
@@ -122,9 +121,9 @@ def test_the_local_server_says_where_it_listens(collection: str) -> None:
         run_local(ServeSettings(collection=collection, port=0), compose=composed, on_listening=listening)
 
 
-@pytest.mark.parametrize("start", [run, run_local])
+@pytest.mark.parametrize("local", [False, True])
 def test_a_port_that_is_taken_is_said_before_anything_is_loaded(
-    collection: str, monkeypatch: pytest.MonkeyPatch, start: Callable[..., Any]
+    collection: str, monkeypatch: pytest.MonkeyPatch, local: bool
 ) -> None:
     """Ray Serve shares its port with anyone who lets it."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
@@ -134,7 +133,7 @@ def test_a_port_that_is_taken_is_said_before_anything_is_loaded(
         other.listen()
         port = other.getsockname()[1]
         with pytest.raises(ListenError, match=rf"cannot listen on 127.0.0.1:{port}: .*choose another port"):
-            start(ServeSettings(collection=collection, port=port))
+            serve_command([collection], port=port, local=local)
 
 
 # With a real model
@@ -229,19 +228,17 @@ def test_the_model_has_every_core_of_a_lone_replica_unless_told_otherwise(
     assert seen == [expected]
 
 
-def test_what_is_missing_is_said_before_a_cluster_is_started(
-    collection: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ray, "init", None)
+def test_what_is_missing_is_said_before_a_cluster_is_started(collection: str, tmp_path: Path) -> None:
+    start = partial(run, connect=Mock(side_effect=AssertionError))
     with pytest.raises(ListenError, match="expected a port from 1 to 65535"):
-        run(ServeSettings(collection=collection, port=0))
+        start(ServeSettings(collection=collection, port=0))
     with pytest.raises(NotACollectionError, match="none does not exist"):
-        run(ServeSettings(collection=str(tmp_path / "none")))
+        start(ServeSettings(collection=str(tmp_path / "none")))
     Collection.create_or_open(str(tmp_path / "empty"))
     with pytest.raises(EmptyCollectionError, match="embed images first with `likeness embed`"):
-        run(ServeSettings(collection=str(tmp_path / "empty")))
+        start(ServeSettings(collection=str(tmp_path / "empty")))
     with pytest.raises(KeysError, match="no key file"):
-        run(ServeSettings(collection=collection, keys_file=str(tmp_path / "none.json")))
+        start(ServeSettings(collection=collection, keys_file=str(tmp_path / "none.json")))
 
 
 def without_a_cluster(monkeypatch: pytest.MonkeyPatch, **environment: str) -> dict[str, str]:
@@ -257,25 +254,9 @@ def test_more_replicas_than_the_machine_has_room_for_are_refused(
     collection: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Serve would wait for room for ever, and say nothing."""
-    environ = without_a_cluster(monkeypatch)
+    without_a_cluster(monkeypatch)
     with pytest.raises(DeployError, match="expected 3 CPUs, 1 for each of 3 replicas, got 2: ask for fewer"):
         run(ServeSettings(collection=collection, port=free_port(), replicas=3))
-    assert environ["RAY_worker_niceness"] == "0"  # replicas yield to nobody: people wait for them
-
-
-@pytest.mark.parametrize(
-    ("environment", "address", "joined"),
-    [({}, "local", False), ({"RAY_ADDRESS": ""}, "local", False), ({"RAY_ADDRESS": "head:6379"}, "head:6379", True)],
-)
-def test_ray_joins_the_cluster_that_is_named_and_no_other(
-    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], address: str, joined: bool
-) -> None:
-    """By default it joins whatever runs on this machine, a job of somebody else say."""
-    without_a_cluster(monkeypatch, **environment)
-    given: list[Any] = []
-    monkeypatch.setattr(ray, "init", lambda **options: given.append(options["address"]))
-    assert connect(ServeSettings(collection="c", port=free_port())) is joined
-    assert given == [address]
 
 
 @pytest.mark.parametrize(
@@ -303,33 +284,30 @@ def test_a_replica_refuses_to_hide_addresses_that_count(monkeypatch: pytest.Monk
         asyncio.run(IngressReplica.__init__(Mock(), settings, Mock(), None, []))
 
 
-def test_a_ray_that_does_not_start_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_a_cluster(monkeypatch)
-    late = Mock(side_effect=Exception("The current node timed out during startup."))
-    monkeypatch.setattr(ray, "init", late)
-    with pytest.raises(DeployError, match=r"timed out during startup.*run the same command again.*--local"):
-        connect(ServeSettings(collection="c", port=free_port()))
-
-
 @pytest.mark.parametrize(
-    ("option", "environment", "joined"),
+    ("option", "environment", "address"),
     [
-        ("head:6379", {"RAY_ADDRESS": "other:6379"}, ["head:6379"]),
-        (None, {"RAY_ADDRESS": "other:6379"}, ["other:6379"]),
-        (None, {"RAY_ADDRESS": "local"}, []),
-        (None, {"RAY_ADDRESS": ""}, []),
-        (None, {}, []),
+        ("head:6379", {"RAY_ADDRESS": "other:6379"}, "head:6379"),
+        (None, {"RAY_ADDRESS": "other:6379"}, "other:6379"),
+        (None, {"RAY_ADDRESS": "local"}, None),
+        (None, {"RAY_ADDRESS": ""}, None),
+        (None, {}, None),
     ],
 )
-def test_the_command_brings_its_code_to_whichever_cluster_it_joins(
-    collection: str, monkeypatch: pytest.MonkeyPatch, option: str | None, environment: dict[str, str], joined: list[str]
+def test_the_command_joins_the_cluster_that_is_named_and_no_other(
+    collection: str, monkeypatch: pytest.MonkeyPatch, option: str | None, environment: dict[str, str], address: str
 ) -> None:
-    without_a_cluster(monkeypatch, **environment)
-    join = Mock(return_value=nullcontext())
-    monkeypatch.setattr("jobs.cluster.session.ray_cluster", join)
-    monkeypatch.setattr("api.deployment.application.run", lambda settings, *, on_listening: None)
-    serve_command([collection], address=option)
-    assert [call.args[0] for call in join.call_args_list] == joined
+    """By default Ray joins whatever runs on this machine, a job of somebody else say."""
+    environ = without_a_cluster(monkeypatch, **environment)
+    cluster, joined = Mock(return_value=nullcontext()), []
+    monkeypatch.setattr("jobs.cluster.session.ray_cluster", cluster)
+    monkeypatch.setattr(
+        "api.deployment.application.run", lambda settings, *, connect, on_listening: joined.append(connect())
+    )
+    serve_command([collection], port=free_port(), address=option)
+    assert (cluster.call_args.args[0], joined) == (address, [address is not None])
+    # Replicas here yield to nobody: people wait for them.
+    assert environ.get("RAY_worker_niceness") == (None if address else "0")
 
 
 def test_a_server_may_open_more_files_than_many_systems_allow_unless_asked(
@@ -355,17 +333,6 @@ def test_replicas_get_the_collections_address_with_its_credentials(bucket: Bucke
     assert "secret" not in collection.location
 
 
-def test_connecting_to_ray_leaves_sigterm_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_a_cluster(monkeypatch)
-    monkeypatch.setattr(ray, "init", lambda **options: signal.signal(signal.SIGTERM, signal.SIG_IGN))
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        connect(ServeSettings(collection="c", port=free_port()))
-        assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def told_by_serve(monkeypatch: pytest.MonkeyPatch, **deployments: tuple[str, str]) -> None:
     """Serve does not bring the application up; a status and a message of each deployment."""
 
@@ -381,11 +348,11 @@ def told_by_serve(monkeypatch: pytest.MonkeyPatch, **deployments: tuple[str, str
 def test_the_deployment_that_failed_says_why(
     collection: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    without_a_cluster(monkeypatch, RAY_ADDRESS="auto")
+    without_a_cluster(monkeypatch)
     waiting = ("UPDATING", "Deployment 'Likeness' has 1 replicas that have taken more than 30s to initialize.")
     told_by_serve(monkeypatch, Likeness=waiting, Embedder=("DEPLOY_FAILED", "Traceback\nModelError: no such model\n"))
     with pytest.raises(DeployError, match="could not start the application: ModelError: no such model"):
-        run(ServeSettings(collection=collection, port=free_port(), replicas=3))
+        run(ServeSettings(collection=collection, port=free_port(), replicas=3), connect=lambda: True)
     # A cluster of several machines may grow.
     assert "expected 3 CPUs, 1 for each of 3 replicas, got 2" in caplog.text
     assert "Waiting for the cluster to grow" in caplog.text
