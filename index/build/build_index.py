@@ -10,7 +10,6 @@ from index.arrays import Vectors
 from index.build.ground_truth import GroundTruth
 from index.build.rolled_back import require_no_repeat, versions_repeated
 from index.build.segment import SegmentJob
-from index.build.update import covers_first, updated
 from index.build.version import RunJobs, Texts, VersionBuild
 from index.collection import Collection
 from index.collection.annotations import list_annotations
@@ -18,6 +17,8 @@ from index.collection.layout import MANIFEST, QUERIES, run_path, version_path
 from index.collection.records import IndexSettings, RunManifest, SegmentRecord, VersionManifest
 from index.errors import (
     DamagedRunError,
+    DamagedVersionError,
+    FactoryError,
     OvertakenError,
     RecallTooLowError,
     RolledBackError,
@@ -70,7 +71,7 @@ def build_index(
     settings = settings or (live.settings if live else IndexSettings())
     if live and not accept_lost_runs:
         _require_every_run(collection, live, runs)
-    base = live if live and covers_first(live, runs) else None
+    base = live if live and _can_update(live, runs) else None
     update = base is not None and not rebuild and settings == base.settings
     changed = base is not None and (len(base.runs) < len(runs) or base.annotations != columns)
     if base and update and base.version == before and not changed and is_whole(collection, base):
@@ -82,7 +83,7 @@ def build_index(
     manifest = None if rebuild else _made_already(collection, runs, columns, settings, before)
     begin = partial(VersionBuild, collection, runs, added, settings, run_jobs)
     if base and update and manifest is None and changed:
-        manifest = updated(begin(), base)
+        manifest = _try_update(begin(), base)
     manifest = manifest or begin().from_scratch(partial(_known_texts, collection, live, runs[-1:], settings, texts))
     if manifest.below_target:
         raise RecallTooLowError(_too_low(collection, manifest))
@@ -152,6 +153,27 @@ def _made_already(
     except UNFIT_VERSION as error:
         logger.warning("%s", error)
         return None
+
+
+def _can_update(version: VersionManifest, runs: Sequence[RunManifest]) -> bool:
+    """Whether a version covers the first of these runs, and the other runs are of its model."""
+    count = len(version.runs)
+    agree = all(run.model.agrees_with(version.model) for run in runs[count:])
+    return agree and version.runs == [run.run_id for run in runs[:count]]
+
+
+def _try_update(build: VersionBuild, base: VersionManifest) -> VersionManifest | None:
+    """The updated version; None when only a new build from all rows can be good enough."""
+    try:
+        manifest = build.update(base) if len(base.runs) < len(build.runs) else build.annotate(base)
+    except (DamagedVersionError, FactoryError) as error:
+        logger.warning("%s: building from all rows", error)
+        return None
+    if manifest.below_target:
+        logger.warning("the update reaches %s: building from all rows", manifest.missed_message)
+        build.discard()
+        return None
+    return manifest
 
 
 def _promote(collection: Collection, manifest: VersionManifest, before: str | None) -> None:
