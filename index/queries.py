@@ -1,6 +1,6 @@
 """Queries to an index: their kinds, how many neighbours, which of them count, and vectors mixed from examples.
 
-On the kind depends how far a search has to look, and what its scores mean.
+How far a search has to look, and what its scores mean, depends on the kind.
 """
 
 from __future__ import annotations

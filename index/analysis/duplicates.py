@@ -46,8 +46,8 @@ def near_duplicates(
             progress(seen, searcher.ntotal)
     members = groups.members()
     every = np.concatenate([np.zeros(0, np.int64), *members])
-    told = iter(zip(segments.ids(every), rounded(groups.nearest[every]).tolist(), strict=True))
-    found = [zip(*sorted(itertools.islice(told, len(positions))), strict=True) for positions in members]
+    ids_and_scores = iter(zip(segments.ids(every), rounded(groups.nearest[every]).tolist(), strict=True))
+    found = [zip(*sorted(itertools.islice(ids_and_scores, len(positions))), strict=True) for positions in members]
     alike = [DuplicateGroup(ids=ids, scores=scores) for ids, scores in found]
     return sorted(alike, key=lambda group: (-len(group.ids), group.ids))
 

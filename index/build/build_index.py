@@ -91,8 +91,9 @@ def build_index(
         mark_rolled_back(collection, manifest.version)
         repeats = "may repeat" if None in rolled_back.values() else "repeats"
         raise RolledBackError(
-            f"index version {manifest.version} is built and not live, for it {repeats} {', '.join(rolled_back)}, which "
-            f"was rolled back: {before} stays, and `likeness promote {collection.location} {manifest.version}` takes it"
+            f"index version {manifest.version} was built but is not live, because it {repeats} "
+            f"{', '.join(rolled_back)}, which was rolled back: {before} stays live; run "
+            f"`likeness promote {collection.location} {manifest.version}` to make the new one live"
         )
     if promote:
         _promote(collection, manifest, before)

@@ -20,7 +20,7 @@ from index.segments.segmented_index import SegmentedIndex
 QUERY_COUNT = 1_000
 _WEIGHTS: dict[QueryKind, tuple[float, ...]] = {"mix": (1.0, 1.0), "contrast": (1.0, -0.7, 0.7)}
 _PARENTS: dict[QueryKind, int] = {"image": 1, "mix": 2, "contrast": 3, "text": 0}
-_MOST_PARENTS = 3
+_MAX_PARENTS = 3
 DEPTHS = (1, 10, 100)
 """The k at which recall is measured."""
 _TEN = 10  # while the nearest of a query are the same, what is found of them is not measured again
@@ -61,7 +61,7 @@ class GroundTruth:
             chosen = rng.integers(0, total, (min(count // 2, total), len(weights)))
             parts.append(_mixed(segments, kind, chosen, weights))
         if texts is not None and len(texts):
-            parts.append(("text", np.full((len(texts), _MOST_PARENTS), None, object), texts))
+            parts.append(("text", np.full((len(texts), _MAX_PARENTS), None, object), texts))
         kinds = np.concatenate([np.full(len(vectors), kind, object) for kind, _, vectors in parts])
         return cls(
             kinds=kinds,
@@ -180,7 +180,7 @@ class GroundTruth:
         table = pa.table(
             {
                 "kind": pa.array(self.kinds, pa.string()),
-                "parents": _lists(pa.array(self.parents.ravel(), pa.string()), _MOST_PARENTS),
+                "parents": _lists(pa.array(self.parents.ravel(), pa.string()), _MAX_PARENTS),
                 "vector": _lists(pa.array(self.vectors.ravel()), self.vectors.shape[1]),
                 # An image is a neighbour of many queries: without a dictionary its ids were most of the file.
                 "neighbours": _lists(self._dictionary(), depth),
@@ -232,7 +232,7 @@ def _mixed(
     norms = np.linalg.norm(sums, axis=1, keepdims=True)
     cancelled = norms[:, 0] < 1e-4  # opposite vectors leave nothing to look for
     sums[cancelled], norms[cancelled] = parts[cancelled, 0], 1
-    parents = np.full((len(numbers), _MOST_PARENTS), None, object)
+    parents = np.full((len(numbers), _MAX_PARENTS), None, object)
     parents[:, : len(weights)] = segments.ids(positions)[at]
     return kind, parents, sums / norms
 

@@ -44,11 +44,11 @@ def measure(segments: SegmentedIndex, held_out: GroundTruth) -> tuple[Measured, 
         began = time.perf_counter()
         segments.search_parts(query[np.newaxis], 10)
         singles.append((time.perf_counter() - began) * 1e3)
-    asked = {1: images, 10: images, 100: few}
+    queries_by_k = {1: images, 10: images, 100: few}
     measured = Measured(
         queries=len(images),
         # Rounding undoes that of sums alone.
-        recall={str(k): round(float(asked[k].found[:, column].mean()), 7) for column, k in enumerate(DEPTHS)},
+        recall={str(k): round(float(queries_by_k[k].found[:, column].mean()), 7) for column, k in enumerate(DEPTHS)},
         latency_ms={f"p{p}": round(float(np.percentile(singles, p)), 3) for p in (50, 99)},
         queries_per_second=round(len(batch) / seconds, 1),
     )

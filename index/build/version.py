@@ -254,6 +254,6 @@ def _empty(collection: Collection, runs: Sequence[RunManifest]) -> EmptyCollecti
         advice = "see `likeness rejects`" if rows else "embed images first with `likeness embed`"
         return EmptyCollectionError(f"embedded 0 of {rows} rows in {collection.location}: {advice}")
     return EmptyCollectionError(
-        f"every image of {collection.location} has been deleted: no index can be made of none, so a live index version "
-        "still finds them; embed images with `likeness embed`, or remove the collection"
+        f"every image of {collection.location} has been deleted, and an index cannot be empty, so a live index "
+        "version still finds them; embed images with `likeness embed`, or remove the collection"
     )

@@ -76,7 +76,7 @@ class Lease:
 
     def check(self) -> None:
         """Renew the lease, expired or not, as is required before each commit. LeaseLostError if another job has it."""
-        asked = datetime.now(UTC)
+        requested_at = datetime.now(UTC)
 
         def renew(content: bytes) -> bytes:
             held = _read(content)
@@ -90,7 +90,7 @@ class Lease:
             return held.model_copy(update={"expires_at": datetime.now(UTC) + self.ttl}).to_bytes()
 
         self.storage.update(LEASE, renew)
-        self._renewed = asked
+        self._renewed = requested_at
 
     def check_lately(self) -> None:
         """`check` for every block: asks the storage only if the regular renewal is overdue, as after a freeze."""

@@ -118,6 +118,6 @@ def read_schema(storage: Storage, file: RowFile) -> pa.Schema:
 
 
 def read_ids(storage: Storage, file: RowFile) -> tuple[pa.ChunkedArray[Any], pa.Schema]:
-    """The ids of all rows, and the schema, which costs no request more."""
+    """The ids of all rows, and the schema, at no further request."""
     with open_rows(storage, file, fetch(storage, file) if _has_deletes(file) else None) as parquet:
         return parquet.read(columns=["image_id"]).column("image_id").cast(TEXT), parquet.schema_arrow

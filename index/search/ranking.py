@@ -43,8 +43,9 @@ def rank(
     rows have been seen, or it is MAX_K deep.
     """
     found: list[list[Hit]] = [[] for _ in queries]
+    candidates = _pool_size(wanted.depth) if wanted.diversity else wanted.depth
     # One more shows whether several have the same score as the last; and some will be folded.
-    depth = (_candidates(wanted) + 1) * (1 if wanted.distinct is None else 2) + len(wanted.exclude)
+    depth = (candidates + 1) * (1 if wanted.distinct is None else 2) + len(wanted.exclude)
     deepest = min(segments.live_count, max(depth, _TIES if wanted.distinct is None else MAX_K))
     pending = np.arange(len(queries))
     while len(pending) and deepest:
@@ -52,7 +53,7 @@ def rank(
         open_ends = []
         scores, positions, parts, ids = segments.search_with_ids(queries[pending], depth, where, width=width)
         for query, hits in zip(pending, hits_of(scores, positions, parts, ids), strict=True):
-            chosen = _choose(segments, hits, wanted, complete=len(hits) < depth or depth == deepest)
+            chosen = _choose(segments, hits, wanted, candidates, complete=len(hits) < depth or depth == deepest)
             if chosen is None:
                 open_ends.append(query)
             else:
@@ -76,17 +77,14 @@ def hits_of(scores: npt.NDArray[np.float32], positions: Positions, parts: Parts,
     return [sorted(ranked, key=lambda hit: (-hit.score, hit.image_id)) for ranked in found]
 
 
-def _candidates(wanted: QueryLimits) -> int:
-    """How many of the best the wanted ones are chosen from."""
-    return _diverse_candidates(wanted.depth) if wanted.diversity else wanted.depth
+def _pool_size(position: int) -> int:
+    """How many of the best hits the one at `position`, from 1, of a diverse result is chosen from."""
+    return 100 + 4 * position
 
 
-def _diverse_candidates(rank: int) -> int:
-    """How many of the nearest a diverse result's match of this rank, from 1, is chosen from."""
-    return 100 + 4 * rank
-
-
-def _choose(segments: Searchable, hits: list[Hit], wanted: QueryLimits, *, complete: bool) -> list[Hit] | None:
+def _choose(
+    segments: Searchable, hits: list[Hit], wanted: QueryLimits, candidates: int, *, complete: bool
+) -> list[Hit] | None:
     """The wanted ones of the best hits; None if more hits are needed to decide, and these are not `complete`."""
     if not complete:
         # Others with the same score as the last may come before it.
@@ -96,13 +94,13 @@ def _choose(segments: Searchable, hits: list[Hit], wanted: QueryLimits, *, compl
     good = [hit for hit in hits if hit.score >= wanted.min_score]
     good = [hit for hit in good if hit.image_id not in wanted.exclude]
     if wanted.distinct is None:
-        enough = len(good) >= _candidates(wanted)
+        enough = len(good) >= candidates
     else:
-        good, enough = _folded(segments, good, wanted.distinct, _candidates(wanted))
+        good, enough = _folded(segments, good, wanted.distinct, candidates)
     if not (enough or complete):
         return None
     if wanted.diversity:
-        good = _diverse(segments, good[: _candidates(wanted)], wanted.diversity, wanted.depth)
+        good = _diverse(segments, good[:candidates], wanted.diversity, wanted.depth)
     return good[wanted.offset : wanted.depth]
 
 
@@ -140,8 +138,8 @@ def _diverse(segments: Searchable, hits: list[Hit], diversity: float, count: int
     relevance = (1 - diversity) * np.array([hit.score for hit in hits])
     alike = np.full(len(hits), -1.0)  # the highest cosine with a chosen one
     chosen: list[int] = []
-    for place in range(1, min(count, len(hits)) + 1):
-        pool = _diverse_candidates(place)
+    for position in range(1, min(count, len(hits)) + 1):
+        pool = _pool_size(position)
         best = int((relevance - diversity * alike)[:pool].argmax())  # the first of equals
         chosen.append(best)
         relevance[best] = -np.inf

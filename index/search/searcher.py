@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Collection as Ids
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ from index.errors import EmptyCollectionError, QueryError
 from index.filters.facets import Counts, facet_columns
 from index.filters.filter import Filter, filterable
 from index.match import Match as Match
-from index.queries import QueryKind, QueryLimits, SearchOptions, checked_cosine, kind_of, mix, unit_vectors
+from index.queries import QueryKind, QueryLimits, checked_cosine, unit_vectors
 from index.search.ranking import Hit, hits_of, rank, rounded
 from index.segments.searchable import Searchable
 from index.segments.segmented_index import SegmentedIndex
@@ -136,22 +136,6 @@ class Searcher:
                 self._counts[key] = found
         return found
 
-    def more_like(
-        self, examples: Sequence[tuple[str | npt.ArrayLike, float]], k: int = 10, **options: Unpack[SearchOptions]
-    ) -> list[Match]:
-        """The k nearest to a mix of examples: ids, which are themselves left out, or vectors `(dim,)`, and weights.
-
-        A negative weight means unlike it. `options` are those of `search`. QueryError when an id is not in the index,
-        or when the examples cancel out.
-        """
-        ids = [example for example, _ in examples if isinstance(example, str)]
-        by_id = iter(self._vectors(ids))
-        given = [next(by_id) if isinstance(example, str) else self._unit(example) for example, _ in examples]
-        weights = [weight for _, weight in examples]
-        options["exclude"] = {*options.get("exclude", ()), *ids}
-        options["kind"] = example_kind(examples)
-        return self.search(mix(given, weights)[np.newaxis], k, **options)[0]
-
     def within(
         self, vector: npt.ArrayLike, min_score: float, *, filter: Mapping[str, Any] | None = None, limit: int = 100_000
     ) -> list[Match]:
@@ -185,7 +169,10 @@ class Searcher:
 
     def vector(self, image_id: str) -> npt.NDArray[np.float32]:
         """An image's vector, `(dim,)` float32, unit norm. QueryError if the image is not in the index."""
-        vector: npt.NDArray[np.float32] = self._vectors([image_id])[0]
+        positions = self._segments.positions(text_array([image_id]))
+        if positions[0] < 0:
+            raise QueryError(f"index version {self.version} holds no image {image_id!r}: expected one of its ids")
+        vector: npt.NDArray[np.float32] = self._segments.vectors(positions)[0]
         return vector
 
     def percentile(self, score: float, kind: QueryKind | None = "image") -> float | None:
@@ -203,13 +190,6 @@ class Searcher:
         unit: npt.NDArray[np.float32] = unit_vectors(np.asarray(vector)[np.newaxis], self.dim)[0]
         return unit
 
-    def _vectors(self, ids: Sequence[str]) -> npt.NDArray[np.float32]:
-        positions = self._segments.positions(text_array(ids))
-        for image_id, position in zip(ids, positions, strict=True):
-            if position < 0:
-                raise QueryError(f"index version {self.version} holds no image {image_id!r}: expected one of its ids")
-        return self._segments.vectors(positions)
-
     def _matches(self, hits: Sequence[Hit], fields: Sequence[str] | None = None) -> list[Match]:
         columns = self._metadata if fields is None else dict.fromkeys(fields)
         positions = np.array([hit.position for hit in hits], np.int64)
@@ -225,11 +205,6 @@ class Searcher:
             )
             for hit, row in zip(hits, rows, strict=True)
         ]
-
-
-def example_kind(examples: Sequence[tuple[str | npt.ArrayLike, float]]) -> QueryKind | None:
-    """The kind of query that `Searcher.more_like` makes of ids and vectors with weights."""
-    return kind_of([("image" if isinstance(example, str) else "vector", weight) for example, weight in examples])
 
 
 OpenVersion = Callable[[Collection, str | None], Searcher]

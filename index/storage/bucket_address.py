@@ -21,7 +21,8 @@ class Bucket:
 
     `user` and `secret` are from the address: an access key, or Azure's account and its shared access signature.
     `endpoint` is a URL; empty for the cloud's own. A store that sends nothing for `request_s` seconds has lost the
-    request. The pauses between `attempts` double from 50 ms, to 13 s in all: who asks to slow down means seconds.
+    request. The pauses between `attempts` double from 50 ms, to 13 s in all: a store that asks clients to slow down
+    means seconds.
     """
 
     scheme: str

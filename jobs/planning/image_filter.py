@@ -92,7 +92,7 @@ class ImageFilter:
         texts = pa.array([f"--keep leaves it out: {json.dumps(condition)}" for condition in conditions], TEXT)
         return texts.take(pa.array(failed, mask=failed < 0)), judged
 
-    def believes(self, run: RunStart) -> bool:
+    def can_reuse(self, run: RunStart) -> bool:
         """Whether the rows of a run say all that this filter needs, of listed images that now have other metadata as
         well.
         """

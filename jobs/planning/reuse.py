@@ -122,11 +122,11 @@ def _pool(plan: Plan, snapshot: Snapshot) -> LiveRows:
     """Every row that the model's runs have written, finished or not, oldest first; the plan's own files apart. Of runs
     with other filters only what tells whether an image is left out now.
     """
-    collection, believes = snapshot.collection, plan.images.believes
-    committed = [run for run in snapshot.committed if run.model.agrees_with(plan.model) and believes(run)]
+    collection, can_reuse = snapshot.collection, plan.images.can_reuse
+    committed = [run for run in snapshot.committed if run.model.agrees_with(plan.model) and can_reuse(run)]
     files = [file for run in committed for file in run.files]
     for start in snapshot.unfinished:
-        if start.model.agrees_with(plan.model) and believes(start):
+        if start.model.agrees_with(plan.model) and can_reuse(start):
             files += written_files(collection, start)
     taken = {file.path for file in plan.files}
     others = sorted((file for file in files if file.path not in taken), key=lambda file: file.path)

@@ -93,8 +93,7 @@ def test_times_are_counted_by_month_or_by_year(tmp_path: Path, kind: pa.DataType
     assert [(period, count) for period, count, _ in years] == [("2024", 48), ("2023", 50), ("2022", 1)]
     assert facets.periods(Counter({"9999-12": 1})) == [("9999-12", 1, {"$gte": "9999-12-01"})]  # there is no year 10000
     for period, count, condition in [*facets.periods(months), *years[:2]]:
-        found = searcher.more_like([("000", 1)], k=100, filter={"taken": condition})
-        assert len(found) == count - (condition["$gte"] <= "2023-01-31" < condition["$lt"]), period  # but for itself
+        assert len(searcher.search(unit_vectors(1), 100, filter={"taken": condition})[0]) == count, period
 
 
 def test_a_time_has_a_facet_if_images_share_its_years(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def test_shards_answer_as_the_whole_does(collection: Collection, count: int, whe
 
 
 @pytest.mark.parametrize("count", SHARDS)
-def test_rows_vectors_and_mixes_are_those_of_the_whole(collection: Collection, count: int) -> None:
+def test_rows_and_vectors_are_those_of_the_whole(collection: Collection, count: int) -> None:
     whole, sharded = Searcher.open(collection), InProcess(collection, count).searcher()
     known = [match.image_id for match in whole.search(unit_vectors(1), COUNT)[0]]
     assert len(known) == whole.ntotal
@@ -112,8 +112,6 @@ def test_rows_vectors_and_mixes_are_those_of_the_whole(collection: Collection, c
     assert sharded.row("nobody") is None
     with pytest.raises(QueryError, match="holds no image 'nobody'"):
         sharded.vector("nobody")
-    mixed = [(known[1], 1), (known[2], 0.5), (known[200], -1)]
-    assert whole.more_like(mixed, k=30, distinct=0.9) == sharded.more_like(mixed, k=30, distinct=0.9)
 
 
 def test_what_scores_the_same_lies_in_several_shards(collection: Collection) -> None:

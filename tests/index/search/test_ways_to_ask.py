@@ -212,37 +212,23 @@ def test_copies_without_number_do_not_hide_what_comes_after(tmp_path: Path) -> N
     assert folded[0].duplicates == tuple(copies[1:])
     some = searcher.search(asked, 5)[0]
     assert {match.score for match in some} == {folded[0].score}
-    assert [match.image_id for match in searcher.more_like([(copies[7], 1)], k=2_999)] == copies[:7] + copies[8:]
+    others = searcher.search(vectors[:1], 2_999, exclude={copies[7]})[0]
+    assert [match.image_id for match in others] == copies[:7] + copies[8:]
 
 
 def test_by_id(searcher: Searcher) -> None:
     for image_id in ("020", "170", "259"):  # of the first run, replaced, of the second run
         assert searcher.vector(image_id).tolist() == ROWS.vectors[image_id].tolist()
-        matches = searcher.more_like([(image_id, 1)], k=20)
-        assert found(matches) == ROWS.search(ROWS.vectors[image_id], 20, exclude=[image_id])
     for image_id in ("000", "no such"):  # deleted, never there
         with pytest.raises(QueryError, match=f"index version 000002 holds no image '{image_id}'"):
             searcher.vector(image_id)
-        with pytest.raises(QueryError, match=f"holds no image '{image_id}'"):
-            searcher.more_like([("020", 1), (image_id, 1)])
 
 
-def test_several_examples_with_weights(searcher: Searcher) -> None:
-    a, b, c = (ROWS.vectors[image_id] for image_id in ("030", "180", "250"))
-    given = exact_vectors(1, 9)[0]
-    matches = searcher.more_like(
-        [("030", 1), ("180", 2), (given * 7, 0.5), ("250", -0.25)],
-        k=15,
-        offset=2,
-        filter={"label": "dog"},
-        exclude=["150"],
-    )
-    query = a + 2 * b + 0.5 * given - 0.25 * c
-    expected = ROWS.search(query, 15, offset=2, label="dog", exclude=["030", "180", "250", "150"])
-    assert {match.image_id for match in matches} == {image_id for image_id, _, _ in expected}
-    assert [match.score for match in matches] == pytest.approx([score for _, score, _ in expected], abs=2e-6)
-    twice = searcher.more_like([("030", 1), ("030", 1), ("180", 1)], k=5)
-    assert twice == searcher.more_like([("030", 2), ("180", 1)], k=5)
+def test_a_mix_weighs_directions() -> None:
+    a, b, c, d = exact_vectors(4, 9)
+    total = a + 2 * b + 0.5 * c - 0.25 * d
+    assert mix([a, b, c * 7, d], [1, 2, 0.5, -0.25]) == pytest.approx(total / np.linalg.norm(total), abs=1e-6)
+    assert mix([a, a, b], [1, 1, 1]) == pytest.approx(mix([a, b], [2, 1]), abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -254,6 +240,7 @@ def test_several_examples_with_weights(searcher: Searcher) -> None:
         ([], [], r"got 0 weights for vectors of shape \(0,\)"),
         ([[1, 0]], [1, 2], r"got 2 weights for vectors of shape \(1, 2\)"),
         ([[1, 0]], [float("nan")], "expected numbers"),
+        ([[1, 0]], [float("inf")], "the weights are .inf.: expected numbers"),
         ([[1, 0], [0, 0]], [1, 1], "vector 1 is zero"),
     ],
 )
@@ -287,10 +274,6 @@ def test_what_cannot_be_mixed(vectors: list[list[float]], weights: list[float], 
         (lambda s, q: s.search(q, 5, diversity=1.5), "diversity is 1.5: expected a number from 0 to 1"),
         (lambda s, q: s.within(q[0], 2), "min_score is 2: expected a cosine"),
         (lambda s, q: s.within(q, 0.5), r"got vectors of shape \(1, 1, 16\)"),
-        (lambda s, q: s.more_like([]), "got 0 weights"),
-        (lambda s, q: s.more_like([("030", 1), ("030", -1)]), "cancel each other out"),
-        (lambda s, q: s.more_like([([1.0, 2.0], 1)]), r"got vectors of shape \(1, 2\)"),
-        (lambda s, q: s.more_like([("030", float("inf"))]), "the weights are .inf.: expected numbers"),
     ],
 )
 def test_what_makes_no_sense_is_refused(searcher: Searcher, ask: Callable[..., object], message: str) -> None:

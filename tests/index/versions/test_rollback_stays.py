@@ -33,7 +33,7 @@ def rolled_back(collection: Collection) -> list[str]:
 
 
 def test_mend_02_with_nothing_new_nothing_is_built(collection: Collection) -> None:
-    said = "index 000002 has these images and was rolled back: 000001 stays live; `likeness promote .* 000002`"
+    said = "index 000002 has these images and was rolled back: 000001 stays live; run `likeness promote .* 000002`"
     with pytest.raises(RolledBackError, match=said):
         build_index(collection)
     assert (collection.versions(), collection.current()) == (["000001", "000002"], "000001")
@@ -73,7 +73,7 @@ def test_mend_02_an_older_version_that_was_promoted_is_gone_back_to_too(collecti
 
 def test_mend_02_a_rolled_back_version_that_cannot_be_read_may_be_the_same(collection: Collection) -> None:
     (Path(collection.location) / "index/000002/manifest.json").write_text("{}")
-    with pytest.raises(RolledBackError, match="index version 000003 is built and not live, for it may repeat 000002"):
+    with pytest.raises(RolledBackError, match="000003 was built but is not live, because it may repeat 000002"):
         build_index(collection)
     assert collection.current() == "000001"
     # What is new since the rollback is no repetition.
@@ -137,7 +137,7 @@ def test_a_model_that_is_embedded_with_again_after_another_goes_live(collection:
 
 def test_mend_02_the_commands_say_what_was_done(collection: Collection) -> None:
     run = CliRunner()
-    for command, said in (("index", "000002 has these images"), ("compact", "000003 is built and not live")):
+    for command, said in (("index", "000002 has these images"), ("compact", "000003 was built but is not live")):
         result = run.invoke(app, [command, collection.location])
         assert (result.exit_code, said in result.output) == (0, True), result.output
         assert "likeness promote" in result.output

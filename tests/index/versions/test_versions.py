@@ -99,7 +99,7 @@ def test_what_was_rolled_back_is_not_gone_back_to(collection: Collection) -> Non
     rolled_back = rollback(collection)
     assert (rolled_back.manifest.version, rolled_back.before) == ("000003", "000006")
     assert list(rolled_back.skipped) == ["000005", "000004"]
-    assert "000005 was rolled back: `likeness promote` takes it again" in rolled_back.skipped["000005"]
+    assert "000005 was rolled back: run `likeness promote` to make it live" in rolled_back.skipped["000005"]
     promote(collection, "000004")
     promote(collection, "000006")
     assert [version.name for version in list_versions(collection) if version.rolled_back] == ["000005"]

@@ -19,6 +19,7 @@ from embedder.models.clip import ClipEmbedder
 from index.build.measure import Measured
 from index.collection import Collection, writing
 from index.collection.rows import row_schema
+from index.queries import mix
 from index.search import Searcher
 from jobs.cli import app
 from jobs.cli.embed import next_commands
@@ -169,7 +170,8 @@ def test_examples_have_weights(run: Run, collection: Path) -> None:
 
     searcher = Searcher.open(Collection.open(str(collection)))
     for given, weight in (("blue.png", -0.3), ("blue.png:0.5", -0.5), ("blue.png:2", -2)):
-        (match,) = searcher.more_like([("red.png", 2), ("blue.png", weight)])
+        query = mix([searcher.vector("red.png"), searcher.vector("blue.png")], [2, weight])
+        ((match,),) = searcher.search([query], 10, exclude={"red.png", "blue.png"})
         assert score(given) == match.score
 
 

@@ -67,7 +67,6 @@ def test_what_is_exported_and_imported_has_the_same_rows_and_answers(
     one, other = Searcher.open(exported), Searcher.open(again)
     queries = unit_vectors(20, seed=3)
     assert one.search(queries, 10) == other.search(queries, 10)
-    assert one.more_like([("late", 1.0)], 10) == other.more_like([("late", 1.0)], 10)
 
 
 def test_other_tools_read_the_exported_files(exported: Collection, tmp_path: Path) -> None:

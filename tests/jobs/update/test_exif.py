@@ -40,7 +40,7 @@ def test_coordinates_are_stored_only_if_asked_for_and_that_is_remembered(nights:
     report = nights.night(DEMO, exif=True)
     assert (report.embedded, exif(nights)) == (2, {"noon.jpg": NOON, "plain.jpg": [None] * 4})
     searcher = Searcher.open(nights.collection)
-    found = searcher.more_like([("plain.jpg", 1)], filter={"exif_latitude": {"$gt": 50}})
+    (found,) = searcher.search([searcher.vector("plain.jpg")], 10, filter={"exif_latitude": {"$gt": 50}})
     assert [match.metadata["exif_camera"] for match in found] == ["Nokia 7"]
     # Nobody says so again: what is there stays, what is moved keeps its values, and what is new has them too.
     (nights.pictures / "noon.jpg").rename(nights.pictures / "moved.jpg")

@@ -128,7 +128,7 @@ def test_an_empty_listing_is_not_believed(nights: Nights, missing: str) -> None:
 
 
 def test_the_last_images_of_a_collection_are_not_deleted(nights: Nights, tmp_path: Path) -> None:
-    """An index cannot be made of none, so they would still be found."""
+    """An index cannot be empty, so they would still be found."""
     for path in (nights.pictures / "a").iterdir():
         path.unlink()
     runs = nights.collection.runs()
