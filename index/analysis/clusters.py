@@ -19,7 +19,7 @@ _SHARE = 0.3
 def cluster(vectors: Floats, count: int) -> Clusters:
     """The cluster of each vector, `(n,)`, from 0, by spherical k-means. The same vectors have the same clusters."""
     if not 1 <= count <= len(vectors):
-        raise QueryError(f"got {count} clusters for {len(vectors)} vectors: expected from 1 to so many")
+        raise QueryError(f"got {count} clusters for {len(vectors)} vectors: expected 1 to {len(vectors)}")
     kmeans = faiss.Kmeans(vectors.shape[1], count, spherical=True, seed=0, nredo=3, min_points_per_centroid=1)
     kmeans.train(np.ascontiguousarray(vectors))
     _, nearest = kmeans.index.search(np.ascontiguousarray(vectors), 1)

@@ -97,4 +97,4 @@ def read_plan(collection: Collection, offset: int, limit: int) -> tuple[PlanSumm
         return None
     except (ValidationError, ValueError) as error:
         path = f"{collection.location}/{DUPLICATES}"
-        raise CollectionError(f"{path} is damaged: write it anew with `likeness duplicates`") from error
+        raise CollectionError(f"{path} is damaged: run `likeness duplicates` to write it again") from error

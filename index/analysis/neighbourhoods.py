@@ -87,7 +87,7 @@ def label_votes(found: Neighbourhoods, labels: Sequence[str | None]) -> pa.Table
 def principal_plane(vectors: Floats) -> tuple[Floats, float]:
     """Coordinates on the first two principal components, `(n, 2)`, and their share of the variance."""
     if len(vectors) < 3:
-        raise QueryError(f"got {len(vectors)} vectors: expected three at least")
+        raise QueryError(f"got {len(vectors)} vectors: expected three or more")
     centred = vectors - vectors.mean(axis=0)
     variances, axes = np.linalg.eigh(centred.T @ centred)
     plane = axes[:, :-3:-1]

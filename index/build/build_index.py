@@ -125,9 +125,9 @@ def _require_every_run(collection: Collection, live: VersionManifest, runs: Sequ
     sources = {start.run_id: f" (of {start.source})" for start in collection.snapshot().unfinished}
     named = " and ".join(f"{run_path(run_id, MANIFEST)}{sources.get(run_id, '')}" for run_id in lost)
     raise DamagedRunError(
-        f"{named} is missing, and index version {live.version}, which stays live, was built from it: a build without "
-        "would lose its images. Restore the file from a backup; or embed the source again with `likeness embed`, then "
-        f"run `likeness index {collection.location} --accept-lost-runs`, which goes on without the file",
+        f"{named} is missing, and index version {live.version}, which stays live, was built from it: building without "
+        "it would lose its images. Restore the file from a backup; or embed the source again with `likeness embed`, "
+        f"then run `likeness index {collection.location} --accept-lost-runs` to go on without the file",
         run_path(lost[0], MANIFEST),
     )
 
@@ -139,7 +139,9 @@ def _made_already(
     settings: IndexSettings,
     live: str | None,
 ) -> VersionManifest | None:
-    """The newest version, whole, of just this content and these settings: below its target, or its job was stopped."""
+    """The newest version, if whole and of just this content and these settings: its recall was too low, or it was cut
+    short before it went live.
+    """
     newest = max(collection.versions(), default="")
     if newest <= (live or ""):
         return None
@@ -178,14 +180,14 @@ def _try_update(build: VersionBuild, base: VersionManifest) -> VersionManifest |
 
 
 def _promote(collection: Collection, manifest: VersionManifest, before: str | None) -> None:
-    """Make a version live, unless another than `before` is: whoever chose that does not know of this one."""
+    """Make a version live, unless one other than `before` is: whoever chose that did not know of this one."""
     try:
         collection.promote(manifest.version, before)
     except OvertakenError as error:
         mark_rolled_back(collection, manifest.version)
         raise OvertakenError(
-            f"index version {live_version(collection).name} was made live while {manifest.version} was built, so that "
-            f"stays: `likeness promote {collection.location} {manifest.version}` takes this one"
+            f"index version {live_version(collection).name} was made live while {manifest.version} was built, so it "
+            f"stays live: run `likeness promote {collection.location} {manifest.version}` to replace it"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Versions that were rolled back: a build does not make them again, nor puts what repeats them live."""
+"""Versions that were rolled back: a build does not make them again, nor make what repeats them live."""
 
 from collections.abc import Mapping, Sequence
 
@@ -53,5 +53,5 @@ def require_no_repeat(
         if made and (not same_rows or (made.settings == settings and is_whole(collection, made))):
             raise RolledBackError(
                 f"index {name} has {'these images' if same_rows else f'the model {made.model}'} and was rolled back: "
-                f"{live} stays live; run `likeness promote {collection.location} {name}` to make that live"
+                f"{live} stays live; run `likeness promote {collection.location} {name}` to make {name} live"
             )

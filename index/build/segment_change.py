@@ -34,7 +34,7 @@ class SegmentChange:
     max_exact_rows: int
 
     @property
-    def most_memory(self) -> int:
+    def max_memory(self) -> int:
         """Upper bound of the memory of all segments in bytes: as if the new ones were searched exactly."""
         exact = sum(len(source) for source in self.sources) * self.floats * 4
         return sum(record.memory for record in self.kept) + exact
@@ -76,7 +76,7 @@ def change_of(
 
     sizes = [Size(ntotal=segment.ntotal, live=segment.live_count) for segment in segments]
     change = merging(*to_merge(sizes, len(changed), settings.segment_rows), max_exact_rows(settings, dim))
-    if settings.max_memory is None or change.most_memory <= settings.max_memory:
+    if settings.max_memory is None or change.max_memory <= settings.max_memory:
         return change
     small = [number for number, record in enumerate(records) if record.factory == FLAT]
     along = len(changed) + sum(segments[number].live_count for number in small) <= settings.segment_rows

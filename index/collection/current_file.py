@@ -50,7 +50,7 @@ def replace_current(storage: Storage, version: str, before: str | None) -> None:
             now = Current.from_bytes(content).version
         if now not in (before, version):  # it names this one where the answer to an earlier try was lost
             raise OvertakenError(
-                f"index version {now} was made live meanwhile, so that stays and {version} is not live: look at "
+                f"index version {now} was made live meanwhile, so it stays and {version} is not live: look at "
                 f"`likeness versions {storage.location}`, and run this again if you still want it"
             )
         return Current(version=version).to_bytes()

@@ -168,7 +168,7 @@ def _ordered(column: Column, operator: str, operand: object) -> Test:
 
 def _prefixed(column: Column, operator: str, operand: object) -> Test:
     if not is_text(compared_as(column.element)):
-        raise column.error(f"{operator} works on text alone", f"a column of text for {operator}", column.title)
+        raise column.error(f"{operator} works only on text", f"a column of text for {operator}", column.title)
     prefix = column.value(operator, operand)
     return column.where(lambda array: pc.starts_with(array, pattern=prefix))
 

@@ -89,8 +89,8 @@ class ShardedIndex:
             found[slots] = answers[number]
         return found
 
-    def _require_all(self, answers: Mapping[int, Any], asked: Mapping[int, Any] | None = None) -> None:
-        lost = [number for number in (self._numbers if asked is None else asked) if number not in answers]
+    def _require_all(self, answers: Mapping[int, Any], calls: Mapping[int, Any] | None = None) -> None:
+        lost = [number for number in (self._numbers if calls is None else calls) if number not in answers]
         if lost:
             rest = {number: part for number, part in self._held.items() if number not in lost}
             missing = sum(self._held[number].live for number in lost)

@@ -35,7 +35,7 @@ def new_index(factory: str, dim: int) -> faiss.Index:
         if not isinstance(ranked_by, faiss.IndexFlatCodes):  # faiss would abort the process here too
             raise FactoryError(f"{factory!r}: expected Flat, SQ or PQ in Refine(…), got {type(ranked_by).__name__}")
     if index.metric_type != faiss.METRIC_INNER_PRODUCT:
-        raise FactoryError(f"{factory!r} for {dim} dimensions: faiss has it for Euclidean distances alone")
+        raise FactoryError(f"{factory!r} for {dim} dimensions: faiss supports it only for Euclidean distances")
     return index
 
 

@@ -51,7 +51,7 @@ class Bucket:
             return cls._azure(address, name, unquote(user), parts.query), prefix
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         if options.keys() - set(_OPTIONS[scheme]):
-            raise CollectionError(f"{shown}: expected none but {', '.join(_OPTIONS[scheme])} after the question mark")
+            raise CollectionError(f"{shown}: expected only {', '.join(_OPTIONS[scheme])} after the question mark")
         endpoint = options.get("endpoint_override", "")
         if endpoint and "://" not in endpoint:
             endpoint = f"{options.get('scheme', 'https')}://{endpoint}"

@@ -54,7 +54,7 @@ def update_object(bucket: Bucket, key: str, change: Callable[[bytes], bytes]) ->
     except (BaseError, FileNotFoundError) as error:
         raise CollectionError(
             f"{bucket.name}/{key} cannot be written on a condition ({first_line(error)}): expected "
-            "credentials that may read and write it, and a store that knows If-Match and If-None-Match"
+            "credentials that may read and write it, and a store that supports If-Match and If-None-Match"
         ) from error
 
 

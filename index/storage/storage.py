@@ -253,7 +253,7 @@ class Storage:
                 raise
             raise CollectionError(
                 f"{self.location} cannot be read ({_reason(error)}): check the address, the network, and the "
-                "credentials that the environment of this machine has"
+                "credentials in this machine's environment"
             ) from error
 
 

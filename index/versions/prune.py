@@ -68,16 +68,16 @@ def prune(collection: Collection, keep: int = 3, *, dry_run: bool = False) -> Pr
         raise CollectionError(f"keep is {keep}: expected 1 or more, since the live version always stays")
     if dry_run:
         return _plan(collection, keep)[0]
-    with writing(collection, "prune") as held:
-        live = held.current()
-        pruned, gone = _plan(held, keep)
+    with writing(collection, "prune") as leased:
+        live = leased.current()
+        pruned, gone = _plan(leased, keep)
         for path in gone:
-            held.check_lease()
-            if held.current() != live:
+            leased.check_lease()
+            if leased.current() != live:
                 raise CollectionError(
-                    f"another version than {live} was made live meanwhile, so pruning has stopped: run it again"
+                    f"a version other than {live} was made live meanwhile, so pruning has stopped: run it again"
                 )
-            _delete(held, path)
+            _delete(leased, path)
     return pruned
 
 

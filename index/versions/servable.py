@@ -97,7 +97,8 @@ def require_servable(collection: Collection, version: str, *, verify: bool = Tru
     """The manifest of a version that is whole, meets its target and was not rolled back; else an `UNFIT_VERSION`."""
     manifest = collection.read_version(version)
     if rolled_back_at(collection, version):
-        raise RolledBackError(f"index version {version} was rolled back: run `likeness promote` to make it live")
+        command = f"likeness promote {collection.location} {version}"
+        raise RolledBackError(f"index version {version} was rolled back: run `{command}` to make it live")
     if manifest.below_target:
         raise RecallTooLowError(f"index version {version} reaches {manifest.missed_message}")
     check_version(collection, manifest, verify=verify)

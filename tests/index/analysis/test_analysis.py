@@ -113,5 +113,5 @@ def test_clusters_are_named_by_labels_or_by_words() -> None:
     labels = ["sea"] * 12 + ["boat"] * 8 + ["hill"] * 20 + [None] * 20
     assert cluster_names(true, labels) == ["sea or boat"] * 20 + ["hill"] * 20 + [None] * 20
     assert set(cluster_names(true, ["sea"] * 60)) == {"sea 1", "sea 2", "sea 3"}
-    with pytest.raises(QueryError, match="got 61 clusters for 60 vectors: expected from 1 to so many"):
+    with pytest.raises(QueryError, match="got 61 clusters for 60 vectors: expected 1 to 60"):
         cluster(vectors, 61)

@@ -174,7 +174,7 @@ def test_neighbours_are_found_among_what_is_not_near_the_query(tmp_path: Path, f
         ("NSG16", "with a selection of its rows: search params not supported for this index; name another"),
         ("IVF16,RQ4x4", "with a selection of its rows: id selector not supported for this index; name another"),
         ("IDMap,Flat", "add does not make sense with IndexIDMap"),
-        ("HNSW16,PQ4", "'HNSW16,PQ4' for 16 dimensions: faiss has it for Euclidean distances alone"),
+        ("HNSW16,PQ4", "'HNSW16,PQ4' for 16 dimensions: faiss supports it only for Euclidean distances"),
         ("IMI2x4,Flat", "MultiIndex not implemented for inner prod search"),
         ("nonsense", "'nonsense' for 16 dimensions: could not parse index string nonsense"),
         ("IVF99999999999,Flat", "'IVF99999999999,Flat' for 16 dimensions: C"),

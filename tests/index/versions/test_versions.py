@@ -99,7 +99,7 @@ def test_what_was_rolled_back_is_not_gone_back_to(collection: Collection) -> Non
     rolled_back = rollback(collection)
     assert (rolled_back.manifest.version, rolled_back.before) == ("000003", "000006")
     assert list(rolled_back.skipped) == ["000005", "000004"]
-    assert "000005 was rolled back: run `likeness promote` to make it live" in rolled_back.skipped["000005"]
+    assert f"run `likeness promote {collection.location} 000005` to make it live" in rolled_back.skipped["000005"]
     promote(collection, "000004")
     promote(collection, "000006")
     assert [version.name for version in list_versions(collection) if version.rolled_back] == ["000005"]
@@ -126,7 +126,7 @@ def test_what_is_built_during_a_rollback_stays(collection: Collection, monkeypat
         return require_servable(*arguments, **options)
 
     monkeypatch.setattr("index.versions.promotion.require_servable", meanwhile)
-    with pytest.raises(OvertakenError, match="version 000006 was made live meanwhile, so that stays and 000004 is not"):
+    with pytest.raises(OvertakenError, match="version 000006 was made live meanwhile, so it stays and 000004 is not"):
         rollback(collection)
     assert collection.current() == "000006"
     # It was 000005 that somebody wanted to leave.
@@ -270,7 +270,7 @@ def test_going_back_stops_the_pruning(collection: Collection, no_grace: None, mo
         remove(storage, path)
 
     monkeypatch.setattr(Storage, "delete", roll_back_first)
-    with pytest.raises(CollectionError, match="another version than 000005 was made live meanwhile"):
+    with pytest.raises(CollectionError, match="a version other than 000005 was made live meanwhile"):
         prune(collection, keep=1)
     assert collection.current() == "000004"
     assert Searcher.open(collection).version == "000004"

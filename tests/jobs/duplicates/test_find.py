@@ -101,7 +101,7 @@ def test_a_plan_is_read_a_page_at_a_time(collection: Collection, reader: Signatu
     path = Path(collection.location) / "duplicates.jsonl"
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(
-        CollectionError, match=r"duplicates\.jsonl is damaged: write it anew with `likeness duplicates`"
+        CollectionError, match=r"duplicates\.jsonl is damaged: run `likeness duplicates` to write it again"
     ):
         read_plan(collection, 0, 100)
     path.unlink()
