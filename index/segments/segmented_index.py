@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from index.arrays import Ids, Parts, Positions, Scores, Vectors, read_parts, merged, shifted
+from index.arrays import Ids, Parts, Positions, Scores, Vectors, merged, read_parts, shifted
 from index.collection.rows import EMBEDDING, TILES, unify
 from index.filters.columns import Column, Mask
 from index.filters.facets import Counts, count_values, every_nth

@@ -16,7 +16,7 @@ from index.collection import Collection
 from index.collection.records import IndexSettings, SegmentRecord
 from index.errors import DamagedVersionError, QueryError
 from index.search import Searcher
-from index.search.shard import Shard, slices, version_schema
+from index.search.shard import Shard, split_into_shards, version_schema
 from index.search.sharded_index import Call, ShardedIndex, ShardsLostError
 from tests.support.collections.hand_made import add_run, add_version, rows, unit_vectors
 from tests.support.collections.sharded import ids_of
@@ -37,7 +37,7 @@ class InProcess:
 
     def __init__(self, collection: Collection, count: int) -> None:
         self.manifest = collection.read_version(collection.current() or "")
-        self.held = dict(enumerate(slices(self.manifest.segments, count)))
+        self.held = dict(enumerate(split_into_shards(self.manifest.segments, count)))
         self.shards = {
             number: Shard.open(collection, self.manifest, part) for number, part in self.held.items() if part.segments
         }
@@ -180,7 +180,7 @@ def test_a_sharded_searcher_says_that_its_segments_are_elsewhere(collection: Col
 @settings(deadline=None)
 @given(sizes=st.lists(st.integers(1, 1_000), max_size=30), count=st.integers(1, 12))
 def test_shards_are_runs_of_segments_as_even_as_these_allow(sizes: list[int], count: int) -> None:
-    held = slices(segments_of(sizes), count)
+    held = split_into_shards(segments_of(sizes), count)
     assert len(held) == count
     assert [segment.ntotal for part in held for segment in part.segments] == sizes
     totals = [sum(segment.ntotal for segment in part.segments) for part in held]
@@ -202,7 +202,7 @@ def test_a_shard_reads_and_verifies_its_own_segments_alone(tmp_path: Path) -> No
     collection = Collection.create_or_open(str(tmp_path))
     add_run(collection, rows([f"{n:03d}" for n in range(100)], unit_vectors(100)))
     manifest = build_index(collection, IndexSettings(segment_rows=50))
-    one, other = slices(manifest.segments, 2)
+    one, other = split_into_shards(manifest.segments, 2)
     for part, after in pairwise([one, other, one]):
         path = tmp_path / "index/segments" / part.segments[0].name / "vectors.faiss"
         whole = path.read_bytes()
