@@ -91,11 +91,11 @@ def test_updated_is_what_is_computed_from_scratch(
         if added:
             new_segment = segment_of(folder / str(step), unit_vectors(added, seed=seed + step + 1), start)
             segments = SegmentedIndex([*segments.parts, new_segment])
-        before = replace(held_out, found=np.ones_like(held_out.found))
+        before = replace(held_out, recalls=np.ones_like(held_out.recalls))
         held_out = before.updated(touched, segments)
         scratch = held_out.exact(segments)
         same = np.isclose(held_out.scores[:, :10], before.scores[:, :10], atol=1e-6).all(axis=1)
-        assert not (np.isfinite(held_out.found).any(axis=1) & ~same).any()
+        assert not (np.isfinite(held_out.recalls).any(axis=1) & ~same).any()
         assert np.allclose(
             np.nan_to_num(held_out.scores[:, :100], neginf=-9),
             np.nan_to_num(scratch.scores[:, :100], neginf=-9),
