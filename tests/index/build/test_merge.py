@@ -3,7 +3,7 @@
 import pytest
 
 from index.build.merge_policy import MERGE_FACTOR as MANY
-from index.build.merge_policy import Size, to_merge
+from index.build.merge_policy import Size, choose_merge
 
 LIMIT = 1_000_000
 
@@ -36,11 +36,11 @@ def sizes(*live: int, dead: int = 0) -> list[Size]:
     ],
 )
 def test_which_segments_are_merged(segments: list[Size], limit: int, expected: list[int]) -> None:
-    assert to_merge(segments, 0, limit) == (expected, False)
+    assert choose_merge(segments, 0, limit) == (expected, False)
     if segments and len(segments) - 1 in expected:  # the same whether the last is there or on its way
         *there, last = segments
         if last.live == last.ntotal:
-            assert to_merge(there, last.live, limit) == (expected[:-1], True)
+            assert choose_merge(there, last.live, limit) == (expected[:-1], True)
 
 
 @pytest.mark.parametrize(("rows", "limit"), [(100_000, LIMIT), (2_000_000, LIMIT), (10_000, 2_000)])
@@ -57,7 +57,7 @@ def test_a_thousand_updates_of_a_hundredth(rows: int, limit: int) -> None:
             dying.append(int(deaths) - before)
         segments = [Size(ntotal=size.ntotal, live=size.live - dead) for size, dead in zip(segments, dying, strict=True)]
         segments = [size for size in segments if size.live]
-        merged, along = to_merge(segments, step, limit)
+        merged, along = choose_merge(segments, step, limit)
         new = sum(segments[number].live for number in merged) + (step if along else 0)
         assert new <= limit
         written += new + (0 if along else step)
