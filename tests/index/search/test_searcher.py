@@ -320,16 +320,8 @@ def test_filters_over_all_segments(searcher: Searcher, where: Mapping[str, Any],
 
 def test_the_percentile_of_a_score_among_random_pairs(searcher: Searcher) -> None:
     scores = ScoreDistribution(levels=[0.0, 0.5, 0.99, 1.0], random={"image": [-0.2, 0.1, 0.5, 0.9]}, nearest=[])
-    judged = Searcher(searcher.manifest.model_copy(update={"scores": scores}), searcher.segments)
-    assert [judged.percentile(score) for score in (-1, -0.2, 0.1, 0.3, 0.7, 0.9, 1)] == [
-        0,
-        0,
-        50,
-        74.5,
-        99.5,
-        100,
-        100,
-    ]
+    judge = Searcher(searcher.manifest.model_copy(update={"scores": scores}), searcher.segments)
+    assert [judge.percentile(score) for score in (-1, -0.2, 0.1, 0.3, 0.7, 0.9, 1)] == [0, 0, 50, 74.5, 99.5, 100, 100]
     none = ScoreDistribution(levels=[0.0, 1.0], random={}, nearest=[])
     assert Searcher(searcher.manifest.model_copy(update={"scores": none}), searcher.segments).percentile(0.5) is None
     others = {image_id: ROWS.scores(vector) for image_id, vector in ROWS.vectors.items()}
