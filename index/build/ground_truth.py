@@ -161,7 +161,7 @@ class GroundTruth:
     ) -> GroundTruth:
         """The same queries with the recalls@k of every `step`-th query of a kind, measured where they are not known.
 
-        A known recall may be too low, but not too high: a change to other rows hides none of a query's nearest ten.
+        A known recall may be too low: a change that leaves a query's nearest ten as they are hides none of them.
         """
         columns = [RECALL_KS.index(k) for k in ks]
         rows = np.flatnonzero(self.kinds == kind)[::step]
@@ -170,8 +170,7 @@ class GroundTruth:
             return self
         queries, recalls = self._rows(rows).of(kind), self.recalls.copy()
         own = queries.parent_positions(segments)
-        found = segments.search(queries.vectors, max(ks) + own.shape[1], width=width)
-        scores, _ = drop_own(*found, own)
+        scores, _ = drop_own(*segments.search(queries.vectors, max(ks) + own.shape[1], width=width), own)
         for column, k in zip(columns, ks, strict=True):
             recalls[rows, column] = recall(scores, queries.scores, k)
         return replace(self, recalls=recalls)
@@ -225,21 +224,21 @@ def _mixed(
     segments: SegmentedIndex, kind: QueryKind, numbers: npt.NDArray[np.int64], weights: tuple[float, ...]
 ) -> tuple[QueryKind, Ids, Vectors]:
     """Queries of a kind, each the weighted sum of some live rows; `numbers` `(n, len(weights))` count live rows."""
-    rows, at = np.unique(numbers, return_inverse=True)
-    positions, at = segments.live_positions(rows), at.reshape(numbers.shape)
-    parts = segments.vectors(positions)[at]
+    rows, slots = np.unique(numbers, return_inverse=True)
+    positions, slots = segments.live_positions(rows), slots.reshape(numbers.shape)
+    parts = segments.vectors(positions)[slots]
     sums = np.einsum("npd,p->nd", parts, np.array(weights, np.float32))
     norms = np.linalg.norm(sums, axis=1, keepdims=True)
     cancelled = norms[:, 0] < 1e-4  # opposite vectors leave nothing to look for
     sums[cancelled], norms[cancelled] = parts[cancelled, 0], 1
     parents = np.full((len(numbers), _MAX_PARENTS), None, object)
-    parents[:, : len(weights)] = segments.ids(positions)[at]
+    parents[:, : len(weights)] = segments.ids(positions)[slots]
     return kind, parents, sums / norms
 
 
 def drop_own(scores: Scores, positions: Positions, own: Positions) -> tuple[Scores, Positions]:
-    """Drop each query's `own` positions, `(n,)` or `(n, p)`. The results have one column less, or p: a query without
-    some of its own among its results loses its last ones instead.
+    """Drop each query's `own` positions, `(n,)` or `(n, p)`. Results have one column less, or p: a query loses its last
+    ones instead of those that are not among them.
     """
     own = own.reshape(len(positions), -1)
     drop = (positions[:, :, np.newaxis] == own[:, np.newaxis, :]).any(axis=2) & (positions >= 0)

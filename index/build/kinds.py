@@ -44,15 +44,13 @@ def measure_kinds(
             width = before[kind].width
             measured = held_out.measured(segments, kind, (_K,), width=width)
         if kind not in before or _recalls(measured, kind).mean() < settings.target_of(kind):
-            measured, width = _tuned(segments, held_out, kind, settings.target_of(kind))
+            measured, width = _tune(segments, held_out, kind, settings.target_of(kind))
         recalls, held_out = _recalls(measured, kind), measured
         records[kind] = KindRecord(queries=len(recalls), recall=round(float(recalls.mean()), 7), width=round(width, 4))
     return records, held_out
 
 
-def _tuned(
-    segments: SegmentedIndex, held_out: GroundTruth, kind: QueryKind, target: float
-) -> tuple[GroundTruth, float]:
+def _tune(segments: SegmentedIndex, held_out: GroundTruth, kind: QueryKind, target: float) -> tuple[GroundTruth, float]:
     """The queries, measured with the narrowest width that surely reaches the target, or the widest; and that width."""
     unknown = held_out.unmeasured(held_out.kinds == kind)
     measured = cache(lambda width: unknown.measured(segments, kind, (_K,), width=width))

@@ -28,9 +28,8 @@ class Measurements:
 
 
 def measure(segments: SegmentedIndex, held_out: GroundTruth) -> tuple[Measurements, GroundTruth]:
-    """Recall of the held-out images, measured where it is not known, and how fast some of them are answered, in a batch
-    and one by one; and the queries with their recalls. Recall is of whole pictures; times include tiles, if there are
-    any.
+    """Recall of the held-out images, measured where it is not known, and the times of some of them, in a batch and one
+    by one; and the measured queries. Recall is that of whole pictures, while times include tiles, if there are any.
     """
     step = max(1, len(held_out.of("image")) // _DEEP_QUERIES)
     held_out = held_out.measured(segments, "image", (1, 10)).measured(segments, "image", (100,), step=step)
@@ -45,13 +44,11 @@ def measure(segments: SegmentedIndex, held_out: GroundTruth) -> tuple[Measuremen
         began = time.perf_counter()
         segments.search_parts(query[np.newaxis], 10)
         singles.append((time.perf_counter() - began) * 1e3)
-    queries_by_k = {1: images, 10: images, 100: few}
+    by_k = {1: images, 10: images, 100: few}
     measured = Measurements(
         queries=len(images),
         # Coarse enough to hide rounding errors of the sums.
-        recall={
-            str(k): round(float(queries_by_k[k].recalls[:, column].mean()), 7) for column, k in enumerate(RECALL_KS)
-        },
+        recall={str(k): round(float(by_k[k].recalls[:, column].mean()), 7) for column, k in enumerate(RECALL_KS)},
         latency_ms={f"p{p}": round(float(np.percentile(singles, p)), 3) for p in (50, 99)},
         queries_per_second=round(len(batch) / seconds, 1),
     )

@@ -73,9 +73,9 @@ class SegmentJob:
         """Maximum memory of `run` in bytes: blocks, a training sample, and an index with room for twice its rows."""
         rows = self.rows * max(1, self._tiles)  # tiles have an index of their own
         factory = self.settings.factory or ann_factory(rows, self.dim, refine=True, spread=self.dim)
-        index = 0 if factory == FLAT else 2 * rows * ann.row_bytes(ann.new_index(factory, self.dim))
+        index_bytes = 0 if factory == FLAT else 2 * rows * ann.row_bytes(ann.new_index(factory, self.dim))
         blocks = 3 * _BATCH_ROWS * 4 * self.dim * self._tiles
-        return _FIXED_MEMORY + blocks + 3 * self._training_rows(rows) * 4 * self.dim + index
+        return _FIXED_MEMORY + blocks + 3 * self._training_rows(rows) * 4 * self.dim + index_bytes
 
     def run(self) -> SegmentRecord | None:
         """Build the segment and store it. None if no row has an embedding. Raises the errors of `build_index`."""
