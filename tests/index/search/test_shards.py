@@ -51,29 +51,30 @@ def collection(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     return collection
 
 
-def assert_same_answers(one: Searcher, other: Searcher, **search: Any) -> None:
-    queries = np.concatenate([unit_vectors(3, seed=11), one.vector("0003")[np.newaxis]])
-    assert one.search(queries, **search) == other.search(queries, **search), search
-    for query in queries:
-        assert one.search(query[np.newaxis], **search) == other.search(query[np.newaxis], **search), search
+OPTIONS: tuple[dict[str, Any], ...] = (
+    *({"k": k} for k in (1, 10, 75, COUNT)),
+    {"k": 20, "offset": 15},
+    {"k": 20, "kind": "contrast"},
+    {"k": 20, "min_score": 0.3},
+    {"k": 20, "distinct": 0.6},
+    {"k": 20, "exclude": {"0001", "0005", "0400"}},
+    {"k": 20, "distinct": 0.6, "diversity": 0.4, "offset": 15},
+)
 
 
-@pytest.mark.parametrize("count", SHARDS)
 @pytest.mark.parametrize("where", FILTERS, ids=str)
-def test_shards_answer_as_the_whole_does(collection: Collection, count: int, where: dict[str, Any] | None) -> None:
-    whole, sharded = Searcher.open(collection), InProcessShards(collection, count).searcher()
+def test_shards_answer_as_the_whole_does(collection: Collection, where: dict[str, Any] | None) -> None:
+    whole, shards = Searcher.open(collection), [InProcessShards(collection, count).searcher() for count in SHARDS]
     assert len(whole.manifest.segments) >= 5
-    assert (sharded.filterable, sharded.searched) == (whole.filterable, whole.ntotal)
-    more: list[dict[str, Any]] = [
-        {"offset": 15},
-        {"kind": "contrast"},
-        {"min_score": 0.3},
-        {"distinct": 0.6},
-        {"exclude": {"0001", "0005", "0400"}},
-        {"distinct": 0.6, "diversity": 0.4, "offset": 15},
-    ]
-    for options in [*({"k": k} for k in (1, 10, 75, COUNT)), *({"k": 20, **each} for each in more)]:
-        assert_same_answers(whole, sharded, filter=where, **options)
+    queries = np.concatenate([unit_vectors(3, seed=11), whole.vector("0003")[np.newaxis]])
+    for options in OPTIONS:
+        together = whole.search(queries, filter=where, **options)
+        apart = [whole.search(query[np.newaxis], filter=where, **options) for query in queries]
+        for count, sharded in zip(SHARDS, shards, strict=True):
+            assert (sharded.filterable, sharded.searched) == (whole.filterable, whole.ntotal)
+            assert sharded.search(queries, filter=where, **options) == together, (count, options)
+            for query, matches in zip(queries, apart, strict=True):
+                assert sharded.search(query[np.newaxis], filter=where, **options) == matches, (count, options)
 
 
 @pytest.mark.parametrize("count", SHARDS)
