@@ -95,5 +95,5 @@ class Searchers:
                     # A dead replica's successor opens the live version.
                     if isinstance(outcome, BaseException) and not isinstance(outcome, RayActorError):
                         raise outcome
-        call = ShardCaller(self._handles, manifest.edition, self._timeout_s)
-        return Searcher(manifest, ShardedIndex(shards, schema, manifest.dim, call))
+        caller = ShardCaller(self._handles, manifest.edition, self._timeout_s)
+        return Searcher(manifest, ShardedIndex(shards, schema, manifest.dim, caller))
