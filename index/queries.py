@@ -6,7 +6,7 @@ How far a search has to look, and what its scores mean, depends on the kind.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypedDict, TypeGuard, get_args
 
@@ -54,7 +54,7 @@ class SearchOptions(TypedDict, total=False):
     filter: Mapping[str, Any] | None
     distinct: float | None
     diversity: float | None
-    exclude: Collection[str]
+    exclude: Iterable[str]
     fields: Sequence[str] | None
     kind: QueryKind | None
 
@@ -78,7 +78,7 @@ class QueryLimits:
         min_score: float | None,
         distinct: float | None,
         diversity: float | None,
-        exclude: Collection[str],
+        exclude: Iterable[str],
     ) -> QueryLimits:
         """QueryError names the first option that is invalid."""
         if not _is_whole(k) or not 1 <= k <= MAX_K:

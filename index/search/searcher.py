@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from collections.abc import Collection as Ids
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from index.collection.rows import metadata_columns, text_array
 from index.errors import EmptyCollectionError, QueryError
 from index.filters.facets import Counts, facet_columns
 from index.filters.filter import Filter, filterable
-from index.match import Match as Match
+from index.match import Match
 from index.queries import QueryKind, QueryLimits, checked_cosine, unit_vectors
 from index.search.ranking import Hit, hits_of, rank, rounded
 from index.segments.searchable import Searchable
@@ -90,7 +89,7 @@ class Searcher:
         filter: Mapping[str, Any] | None = None,
         distinct: float | None = None,
         diversity: float | None = None,
-        exclude: Ids[str] = (),
+        exclude: Iterable[str] = (),
         fields: Sequence[str] | None = None,
         kind: QueryKind | None = None,
     ) -> list[list[Match]]:
@@ -209,4 +208,4 @@ class Searcher:
 
 
 OpenVersion = Callable[[Collection, str | None], Searcher]
-"""A function like `Searcher.open`."""
+"""`Searcher.open`, or a function like it."""

@@ -16,8 +16,9 @@ from index.collection import Collection
 from index.collection.records import ModelRecord, ScoreDistribution
 from index.errors import QueryError
 from index.filters.filter import Filter
+from index.match import Match
 from index.queries import MAX_K, mix
-from index.search.searcher import Match, Searcher
+from index.search import Searcher
 from index.segments.filter_cache import FilterCache
 from index.segments.searchable import Eligible
 from tests.support.collections.hand_made import add_version, rows, searcher_of, unit_vectors
@@ -127,7 +128,7 @@ def searcher(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
     offset=st.integers(0, 10),
     label=st.sampled_from([None, *LABELS]),
     distinct=st.none() | st.sampled_from([0.5, 0.875]),
-    diversity=st.sampled_from([0.25, 0.5, 1.0]),  # their products with the cosines are exact in float32
+    diversity=st.sampled_from([0.25, 0.5, 1.0]),  # their products with the cosines are exact
 )
 def test_diverse_results_are_those_of_brute_force(searcher: Searcher, seed: int, k: int, **options: Any) -> None:
     assert_as_brute_force(searcher, seed, k, options)
