@@ -77,12 +77,6 @@ class GroundTruth:
     def __len__(self) -> int:
         return len(self.kinds)
 
-    @property
-    def neighbours(self) -> Ids:
-        """Ids of the nearest, `(n, depth)`, None where there are fewer."""
-        neighbours: Ids = np.array([*self.ids, None], object)[self.nearest]
-        return neighbours
-
     def of(self, kind: QueryKind) -> GroundTruth:
         """The queries of one kind, with as many columns of parents as the kind has."""
         chosen = self._rows(np.flatnonzero(self.kinds == kind))
