@@ -1,4 +1,4 @@
-"""The arrays that are handed around, and how those of several parts become one."""
+"""Array types, and functions that combine arrays of several parts: of segments, of shards, or of files."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -9,9 +9,9 @@ import numpy.typing as npt
 Vectors = npt.NDArray[np.float32]
 Scores = npt.NDArray[np.float32]
 Positions = npt.NDArray[np.int64]
-"""Of rows; -1 where there is none."""
+"""Positions of rows; -1 where there is no row."""
 Parts = npt.NDArray[np.int64]
-"""What of a picture was found: 0 for the whole of it, n for its n-th tile."""
+"""The parts of pictures that matched: 0 for the whole picture, n for its n-th tile."""
 Ids = npt.NDArray[np.object_]
 Slots = npt.NDArray[np.intp]
 """Indices into another array."""
@@ -26,8 +26,8 @@ def merged(parts: Sequence[tuple[npt.NDArray[Any], ...]], k: int) -> tuple[Any, 
     return tuple(np.take_along_axis(array, best, axis=1) for array in arrays)
 
 
-def best_of_each(k: int, scores: Scores, positions: Positions, *others: npt.NDArray[Any]) -> tuple[Any, ...]:
-    """The k best columns of `(n, m)` arrays, each position once by its best score, the first of equals."""
+def merged_by_position(k: int, scores: Scores, positions: Positions, *others: npt.NDArray[Any]) -> tuple[Any, ...]:
+    """The k best columns of `(n, m)` arrays. A position that is repeated keeps its best score, the first of equals."""
     scores, positions, *rest = merged([(scores, positions, *others)], scores.shape[1])
     by_position = np.argsort(positions, axis=1, kind="stable")
     again = np.diff(np.take_along_axis(positions, by_position, axis=1), axis=1) == 0
@@ -37,20 +37,22 @@ def best_of_each(k: int, scores: Scores, positions: Positions, *others: npt.NDAr
 
 
 def shifted(positions: Positions, start: int) -> Positions:
-    """Positions in a part as positions in all, where the part begins at `start`."""
+    """Positions in a part that begins at `start`, as positions in the whole."""
     return np.where(positions < 0, -1, positions + start)
 
 
 def by_part(positions: Positions, starts: npt.NDArray[np.int64]) -> Iterator[tuple[int, Slots, Positions]]:
-    """The number of each part (first positions: `starts`) that holds some, their indices in `positions`, and in it."""
+    """Groups positions by part; part n begins at `starts[n]`. Yields the number of each part that has some of them,
+    their indices in `positions`, and the positions within the part.
+    """
     numbers = np.searchsorted(starts, positions, side="right") - 1
     for number in np.unique(numbers).tolist():
         slots = np.flatnonzero(numbers == number)
         yield number, slots, positions[slots] - starts[number]
 
 
-def gathered(found: A, positions: Positions, starts: npt.NDArray[np.int64], read: Callable[[int, Positions], Any]) -> A:
-    """`found`, filled with what `read` returns for each part and the positions in it; see `by_part`."""
+def read_parts(out: A, positions: Positions, starts: npt.NDArray[np.int64], read: Callable[[int, Positions], Any]) -> A:
+    """`out`, filled with what `read` returns for each part and the positions within it; see `by_part`."""
     for number, slots, local in by_part(positions, starts):
-        found[slots] = read(number, local)
-    return found
+        out[slots] = read(number, local)
+    return out

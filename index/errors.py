@@ -1,21 +1,21 @@
-"""What can go wrong with a collection or an index.
+"""Errors of collections and indexes.
 
 CollectionError
-├── NotACollectionError      the location is missing, is a file, or holds files that are not a collection's
-├── EmptyCollectionError     nothing is embedded yet, or no index version is there to search
-├── ModelMismatchError       vectors of two models would meet in one index
-├── DamagedRunError          a file of a run is missing, unreadable or not what its manifest says: `file`
-├── DamagedVersionError      a file of an index version is missing, truncated or altered: `file`
-├── RecallTooLowError        a version's recall is below its target: it is complete, and not live
-├── RolledBackError          a version was rolled back: it is complete, and does not go live unless it is promoted
-├── OvertakenError           somebody made another version live meanwhile: that stays
+├── NotACollectionError      the location is missing, is a file, or holds other files than a collection's
+├── EmptyCollectionError     nothing is embedded yet, or there is no index version to search
+├── ModelMismatchError       one index would hold vectors of two models
+├── DamagedRunError          a file of a run is missing, unreadable or differs from its manifest; see `file`
+├── DamagedVersionError      a file of an index version is missing, truncated or altered; see `file`
+├── RecallTooLowError        a version is complete but not live, because its recall is below its target
+├── RolledBackError          a version is complete but was rolled back, and goes live only if it is promoted
+├── OvertakenError           another version was made live meanwhile, and stays live
 ├── LeaseError               another job writes to the collection: try again later
-│   ├── LeaseHeldError       it was there first: nothing was done
-│   └── LeaseLostError       it took over, since this one was silent for too long: nothing more is committed
-├── UnreachableError         a bucket did not answer, or refused: what is in it is as it was (an OSError too)
-├── FactoryError             a faiss factory string that cannot be built here, or budgets that nothing fits
+│   ├── LeaseHeldError       the other job was first; nothing was done
+│   └── LeaseLostError       the other job took over because this one was silent for too long; nothing more is committed
+├── UnreachableError         a bucket did not answer, or refused; its content is unchanged (also an OSError)
+├── FactoryError             a faiss factory string that cannot be built, or a memory limit that no index meets
 ├── ShardsLostError          (`index.search.sharded_index`) searchers that hold a part of the index do not answer
-└── QueryError               a query that cannot be answered: its shape, its values or its k
+└── QueryError               a query with an invalid shape, value or k
     └── FilterError          a filter with an unknown column or operator, or a value of the wrong type
 """
 
@@ -72,7 +72,7 @@ class LeaseLostError(LeaseError): ...
 
 
 class UnreachableError(CollectionError, OSError):
-    """A bucket did not answer, or refused: what is in it is as it was. Whoever reads files expects an OSError."""
+    """A bucket did not answer, or refused; its content is unchanged. Code that reads files expects an OSError."""
 
 
 class FactoryError(CollectionError): ...
@@ -82,7 +82,7 @@ class QueryError(CollectionError): ...
 
 
 class FilterError(QueryError):
-    """A filter with an unknown column or operator, or a value of the wrong type: what was `expected`, what it `got`."""
+    """A filter has an unknown column or operator, or a value of the wrong type: what it `got`, what was `expected`."""
 
     # Defaults keep the exception picklable, as above.
     def __init__(self, message: str, expected: str = "", got: str = "") -> None:

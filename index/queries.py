@@ -1,4 +1,4 @@
-"""Queries to an index: their kinds, how many neighbours, which of them count, and vectors mixed from examples.
+"""Queries to an index: their kinds, their limits, and vectors that are mixed from examples.
 
 How far a search has to look, and what its scores mean, depends on the kind.
 """
@@ -6,7 +6,7 @@ How far a search has to look, and what its scores mean, depends on the kind.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypedDict, TypeGuard, get_args
 
@@ -17,12 +17,12 @@ from index.arrays import Vectors
 from index.errors import QueryError
 
 QueryKind = Literal["image", "mix", "contrast", "text"]
-"""An image; a mix of several; one in which some have a negative weight; words."""
+"""One image; a mix of several; a mix in which some have a negative weight; text."""
 
 KINDS: Final[tuple[QueryKind, ...]] = get_args(QueryKind)
 
 Source = Literal["image", "text", "vector"]
-"""What a part of a query was made from. A vector that somebody sends may be of anything."""
+"""What a part of a query was made from. A vector that a caller sends may be of anything."""
 
 MAX_K = 10_000
 """Maximum of `k + offset`."""
@@ -34,8 +34,8 @@ _CANCELLED = 1e-4  # relative to the weights; a shorter sum is mostly rounding o
 
 
 def kind_of(parts: Sequence[tuple[Source, float]]) -> QueryKind | None:
-    """The kind of a query of these parts, each with its weight. None for those that nothing was measured with: sent
-    vectors, words beside images, unlike words, or unlike everything.
+    """The kind of a query of these parts, each with its weight. None for queries of which no kind is measured: those
+    with a caller's vector, with text and images, with text of negative weight, or without a positive weight.
     """
     weights = [weight for _, weight in parts]
     sources = {source for source, _ in parts}
@@ -54,7 +54,7 @@ class SearchOptions(TypedDict, total=False):
     filter: Mapping[str, Any] | None
     distinct: float | None
     diversity: float | None
-    exclude: Collection[str]
+    exclude: Iterable[str]
     fields: Sequence[str] | None
     kind: QueryKind | None
 
@@ -78,7 +78,7 @@ class QueryLimits:
         min_score: float | None,
         distinct: float | None,
         diversity: float | None,
-        exclude: Collection[str],
+        exclude: Iterable[str],
     ) -> QueryLimits:
         """QueryError names the first option that is invalid."""
         if not _is_whole(k) or not 1 <= k <= MAX_K:
@@ -106,7 +106,7 @@ class QueryLimits:
 
 
 def checked_cosine(name: str, value: object) -> float:
-    """`value` as a float. QueryError when it is not a number from -1 to 1."""
+    """`value` as a float. QueryError if it is not a number from -1 to 1."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not -1 <= value <= 1:
         raise QueryError(f"{name} is {value!r}: expected a cosine, from -1 to 1")
     return float(value)
@@ -114,7 +114,7 @@ def checked_cosine(name: str, value: object) -> float:
 
 def unit_vectors(vectors: npt.ArrayLike, dim: int) -> Vectors:
     """A normalised copy, `(n, dim)` float32. QueryError for another shape or a vector without a direction."""
-    queries = np.array(vectors, dtype=np.float32, order="C")  # a copy: the caller's may be read-only
+    queries = np.array(vectors, dtype=np.float32, order="C")  # a copy: the caller's array may be read-only
     if queries.ndim != 2 or queries.shape[1] != dim:
         raise QueryError(f"got vectors of shape {queries.shape}: the index takes (n, {dim})")
     norms = np.linalg.norm(queries, axis=1, keepdims=True)
@@ -126,19 +126,19 @@ def unit_vectors(vectors: npt.ArrayLike, dim: int) -> Vectors:
 
 
 def mix(vectors: npt.ArrayLike, weights: Sequence[float]) -> Vectors:
-    """The direction of the weighted sum of `(n, dim)` vectors, each taken at unit length; `(dim,)` float32, unit norm.
+    """The direction of the weighted sum of `(n, dim)` vectors, normalised first; `(dim,)` float32, unit norm.
 
-    The result is unlike vectors of negative weight. QueryError when there is nothing to mix, or when they cancel out.
+    A negative weight moves it away from a vector. QueryError when there is nothing to mix, or the vectors cancel out.
     """
-    given = np.asarray(vectors, np.float64)
-    if given.ndim != 2 or len(given) != len(weights) or not len(weights):
+    examples = np.asarray(vectors, np.float64)
+    if examples.ndim != 2 or len(examples) != len(weights) or not len(weights):
         raise QueryError(
-            f"got {len(weights)} weights for vectors of shape {given.shape}: expected one for each of (n, dim)"
+            f"got {len(weights)} weights for vectors of shape {examples.shape}: expected one for each of (n, dim)"
         )
     factors = np.asarray(weights, np.float64)
     if not np.isfinite(factors).all():
         raise QueryError(f"the weights are {list(weights)}: expected numbers")
-    total = factors @ unit_vectors(given, given.shape[1]).astype(np.float64)
+    total = factors @ unit_vectors(examples, examples.shape[1]).astype(np.float64)
     norm = np.linalg.norm(total)
     if norm <= _CANCELLED * np.abs(factors).sum():
         raise QueryError("the examples cancel each other out: leave one out, or change a weight")

@@ -1,4 +1,4 @@
-"""Tiles: overlapping parts of a picture, whose vectors stand beside that of the whole picture."""
+"""Tiles: overlapping parts of a picture, with vectors of their own beside that of the whole picture."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import product
 Box = tuple[float, float, float, float]
 """A part of the upright picture: left, top, width and height as shares of it, 0 … 1."""
 
-_WIDER = 1.1  # than its cell of the grid. With more an object fills less of its tile, and fewer are found; see the docs
+_SCALE = 1.1  # of its cell in the grid; in a larger tile objects are smaller, and fewer are found: see the docs
 
 
 def checked_tiles(tiles: str) -> str:
@@ -19,7 +19,7 @@ def checked_tiles(tiles: str) -> str:
 
 
 def tile_boxes(tiles: str | None) -> tuple[Box, ...]:
-    """The boxes of a grid, row by row; none for None."""
+    """The boxes of a grid, row by row; empty for None."""
     if tiles is None:
         return ()
     columns, rows = (_spans(int(count)) for count in tiles.split("x"))
@@ -27,6 +27,6 @@ def tile_boxes(tiles: str | None) -> tuple[Box, ...]:
 
 
 def _spans(count: int) -> list[tuple[float, float]]:
-    """Start and length of so many parts of 1, as far apart as they can be."""
-    length = min(1.0, _WIDER / count)
+    """Start and length of `count` equal spans that are spread evenly over 0 … 1."""
+    length = min(1.0, _SCALE / count)
     return [(round(number * (1 - length) / max(1, count - 1), 4), round(length, 4)) for number in range(count)]

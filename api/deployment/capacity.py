@@ -7,7 +7,7 @@ from api.build_service import served_collections
 from api.errors import DeployError
 from api.settings import ServeSettings
 from index.collection.records import VersionManifest
-from index.search.shard import slices
+from index.search.shard import split_into_shards
 from index.versions.servable import live_manifest
 
 _SEARCHER_BYTES: Final = 300 * 2**20  # Python, faiss and Arrow
@@ -19,7 +19,7 @@ def shard_memory(settings: ServeSettings, live: VersionManifest | None) -> list[
         return []
     if live is None:
         return [_SEARCHER_BYTES] * settings.shards
-    return [_SEARCHER_BYTES + part.memory for part in slices(live.segments, settings.shards)]
+    return [_SEARCHER_BYTES + part.memory for part in split_into_shards(live.segments, settings.shards)]
 
 
 def empty_shards(settings: ServeSettings, live: VersionManifest) -> str | None:

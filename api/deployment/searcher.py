@@ -19,7 +19,7 @@ from api.settings import ServeSettings
 from index.collection import Collection
 from index.errors import CollectionError
 from index.search.searcher import Searcher, searched_version
-from index.search.shard import Shard, slices, version_schema
+from index.search.shard import Shard, split_into_shards, version_schema
 from index.search.sharded_index import ShardedIndex
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class SearcherReplica:
                 f"expected index version {edition}, got {manifest.edition}: another collection is at "
                 f"{self._collection.location} now; start the server anew"
             )
-        return Shard.open(self._collection, manifest, slices(manifest.segments, self._count)[self._number])
+        return Shard.open(self._collection, manifest, split_into_shards(manifest.segments, self._count)[self._number])
 
 
 class Searchers:
@@ -81,8 +81,8 @@ class Searchers:
         """
         manifest = searched_version(collection, version)
         schema = version_schema(collection, manifest)
-        held = dict(enumerate(slices(manifest.segments, len(self._handles))))
-        handles = [self._handles[number] for number, part in held.items() if part.segments]
+        shards = dict(enumerate(split_into_shards(manifest.segments, len(self._handles))))
+        handles = [self._handles[number] for number, shard in shards.items() if shard.segments]
         deadline = monotonic() + _OPEN_TIMEOUT_S
         with replica_errors("shard-unavailable", "searchers do"):
             # The first answer waits for a replica, where none is up yet.
@@ -95,5 +95,5 @@ class Searchers:
                     # A dead replica's successor opens the live version.
                     if isinstance(outcome, BaseException) and not isinstance(outcome, RayActorError):
                         raise outcome
-        ask = ShardCaller(self._handles, manifest.edition, self._timeout_s)
-        return Searcher(manifest, ShardedIndex(held, schema, manifest.dim, ask))
+        caller = ShardCaller(self._handles, manifest.edition, self._timeout_s)
+        return Searcher(manifest, ShardedIndex(shards, schema, manifest.dim, caller))

@@ -12,8 +12,7 @@ from index.errors import QueryError
 Floats = npt.NDArray[np.float32]
 Clusters = npt.NDArray[np.int64]
 
-_SHARE = 0.3
-"""Of a cluster's images that a label needs to be in its name."""
+_MIN_SHARE = 0.3  # of a cluster's images that a label needs to be in its name
 
 
 def cluster(vectors: Floats, count: int) -> Clusters:
@@ -27,28 +26,28 @@ def cluster(vectors: Floats, count: int) -> Clusters:
 
 
 def nearest_words(vectors: Floats, words: Mapping[str, Floats]) -> list[str]:
-    """The word for each vector by the vectors of words, without training (zero-shot).
+    """The nearest word of each vector, without training (zero-shot); `words` are vectors by their words.
 
-    Both are taken as differences from their mean: pictures lie apart from words, and some words near all pictures.
+    Compares differences from the means, as all pictures lie apart from words, and some words are near all pictures.
     """
-    named = np.stack(list(words.values()))
-    scores = (vectors - vectors.mean(axis=0)) @ (named - named.mean(axis=0)).T
+    texts = np.stack(list(words.values()))
+    scores = (vectors - vectors.mean(axis=0)) @ (texts - texts.mean(axis=0)).T
     names = list(words)
     return [names[best] for best in scores.argmax(axis=1)]
 
 
 def cluster_names(clusters: Clusters, labels: Sequence[str | None]) -> list[str | None]:
-    """The name of each image's cluster: its commonest labels, or None. Clusters with the same labels are numbered."""
+    """The name of each image's cluster: its most common labels, or None. Clusters with the same labels are numbered."""
     names: dict[int, str | None] = {}
-    for each in np.unique(clusters).tolist():
-        inside = np.flatnonzero(clusters == each).tolist()
+    for number in np.unique(clusters).tolist():
+        inside = np.flatnonzero(clusters == number).tolist()
         counts = Counter(label for label in (labels[row] for row in inside) if label is not None)
-        common = [label for label, number in counts.most_common(2) if number >= _SHARE * len(inside)]
-        names[each] = " or ".join(common or [label for label, _ in counts.most_common(1)]) or None
+        common = [label for label, count in counts.most_common(2) if count >= _MIN_SHARE * len(inside)]
+        names[number] = " or ".join(common or [label for label, _ in counts.most_common(1)]) or None
     repeated = Counter(names.values())
     seen = Counter[str | None]()
-    for each, name in names.items():
+    for number, name in names.items():
         seen[name] += 1
         if name is not None and repeated[name] > 1:
-            names[each] = f"{name} {seen[name]}"
-    return [names[each] for each in clusters.tolist()]
+            names[number] = f"{name} {seen[name]}"
+    return [names[number] for number in clusters.tolist()]

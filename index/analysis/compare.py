@@ -1,4 +1,4 @@
-"""Compares two index versions: which images differ, and whether images have the same neighbours."""
+"""Compares two index versions: their images, and the neighbours of images."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from index.search import Searcher
 
 @dataclass(frozen=True, kw_only=True)
 class Changes:
-    """Ids, sorted, of images that only the later version has, only the earlier has, and both with other bytes."""
+    """Sorted ids of images that only the later version has, that only the earlier has, and whose bytes differ."""
 
     added: tuple[str, ...]
     removed: tuple[str, ...]
@@ -19,7 +19,7 @@ class Changes:
 
 
 def changes(before: Searcher, after: Searcher) -> Changes:
-    """The changes between two versions of a collection, by content hash; rows without one count as unedited."""
+    """The changes between two versions of a collection, by content hash; images without one count as unedited."""
     old, new = _hashes(before), _hashes(after)
     return Changes(
         added=tuple(sorted(new.keys() - old.keys())),
@@ -29,7 +29,7 @@ def changes(before: Searcher, after: Searcher) -> Changes:
 
 
 def shared_neighbours(one: Searcher, other: Searcher, image_ids: Sequence[str], k: int = 10) -> npt.NDArray[np.float64]:
-    """For each image, the share of its k nearest that both versions, maybe of two models, have in common, `(n,)`."""
+    """For each image, the share of its k nearest that two versions have in common, `(n,)`. Their models may differ."""
     shares = []
     for image_id in image_ids:
         mine, theirs = (

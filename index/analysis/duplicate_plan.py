@@ -1,6 +1,6 @@
-"""The plan of a collection's duplicates: which of each group to keep. The command writes it, the server shows it.
+"""The plan of a collection's duplicates: which image of each group to keep. A command writes it, the server shows it.
 
-A file of lines, each a JSON document: what was looked for, then the groups. So one page of many groups is read alone.
+It is a file of JSON lines: a summary, then the groups, so that a page of groups can be read alone.
 """
 
 from collections import Counter
@@ -8,19 +8,19 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Final, Literal, Self, get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from index.collection import Collection
 from index.collection.layout import DUPLICATES
 from index.errors import CollectionError
 
 Kind = Literal["identical_bytes", "identical_pixels", "re_encoded", "cropped", "similar"]
-"""How a picture agrees with the one that is kept, the strongest first. `re_encoded` ones may be resized too."""
+"""How a picture resembles the one to keep, the strongest kind first. `re_encoded` ones may be resized too."""
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
 
 class PlannedImage(BaseModel):
-    """An image and what was judged. `exif` is None if its file was not read, `uri` where locations are not told."""
+    """An image and what the choice depends on. `exif` is None if its file was not read, `uri` if it is hidden."""
 
     image_id: str
     uri: str | None
@@ -34,7 +34,7 @@ class PlannedImage(BaseModel):
 
 
 class Duplicate(PlannedImage):
-    """A picture that the kept one makes redundant; a similar one only shows the like.
+    """A copy of the picture to keep; one of kind `similar` only shows the same things.
 
     `difference` of the pixels is 0 … 1. `score` is the cosine of a similar picture with the nearest of its group.
     """
@@ -51,12 +51,12 @@ class PlannedGroup(BaseModel):
 
     def without_locations(self) -> Self:
         hidden = {"uri": None}
-        duplicates = tuple(each.model_copy(update=hidden) for each in self.duplicates)
+        duplicates = tuple(duplicate.model_copy(update=hidden) for duplicate in self.duplicates)
         return self.model_copy(update={"keep": self.keep.model_copy(update=hidden), "duplicates": duplicates})
 
 
 class PlanSummary(BaseModel):
-    """What was looked for in which index version, and how much was found. `unread` has reasons with their counts."""
+    """What was looked for in which index version, and what was found. `unread` counts unread files by reason."""
 
     version: str
     created_at: datetime
@@ -73,7 +73,7 @@ class DuplicatePlan(PlanSummary):
 
 
 def count_kinds(groups: Iterable[PlannedGroup]) -> dict[Kind, int]:
-    """How many duplicates there are of each kind that occurs."""
+    """The number of duplicates of each kind that occurs."""
     counts = Counter(duplicate.kind for group in groups for duplicate in group.duplicates)
     return {kind: counts[kind] for kind in KINDS if counts[kind]}
 
@@ -87,7 +87,7 @@ def write_plan(collection: Collection, plan: DuplicatePlan) -> None:
 def read_plan(collection: Collection, offset: int, limit: int) -> tuple[PlanSummary, list[PlannedGroup]] | None:
     """The plan with `limit` of its groups after the first `offset`, or None if there is none.
 
-    CollectionError when its file is damaged.
+    CollectionError if its file is damaged.
     """
     try:
         first, *groups = collection.storage.read(DUPLICATES).splitlines()
@@ -95,6 +95,6 @@ def read_plan(collection: Collection, offset: int, limit: int) -> tuple[PlanSumm
         return PlanSummary.model_validate_json(first), page
     except FileNotFoundError:
         return None
-    except (ValidationError, ValueError) as error:
+    except ValueError as error:
         path = f"{collection.location}/{DUPLICATES}"
         raise CollectionError(f"{path} is damaged: run `likeness duplicates` to write it again") from error

@@ -15,12 +15,12 @@ from index.segments.segmented_index import SegmentedIndex
 
 _ROWS = 1_024  # looked up at a time
 _DEPTHS = (16, 128, 1_024)  # neighbours to look at; the next depth if all of them are alike
-_SAME = 1e-6  # largest difference between values of two vectors that are equal but for rounding
+_EQUAL = 1e-6  # maximum difference between values of vectors that are equal but for rounding
 
 
 @dataclass(frozen=True, kw_only=True)
 class DuplicateGroup:
-    """Images linked by pairs that are alike. `scores` are the cosine of each with its nearest in the group."""
+    """Images linked by pairs that are alike. `scores` are the cosines of each with its nearest in the group."""
 
     ids: tuple[str, ...]
     scores: tuple[float, ...]
@@ -31,25 +31,25 @@ def near_duplicates(
 ) -> list[DuplicateGroup]:
     """Groups of images that are linked by pairs with a cosine of `min_score` or more, largest first.
 
-    Each image is looked up in the index, so an approximate index may miss a pair, though it gets two chances. If many
-    images are alike, all are found by exact search. `progress` gets the numbers of images looked up so far, and of all.
+    Each image is looked up in the index, so an approximate index may miss a pair, though only if it misses it twice. If
+    many images are alike, all are found by exact search. `progress` gets the number of images looked up, and of all.
     """
-    bar = checked_cosine("min_score", min_score)
+    min_score = checked_cosine("min_score", min_score)
     segments = searcher.segments
     groups = _Groups(segments.ntotal)
     seen = 0
     for positions, vectors in segments.live_blocks(_ROWS):
         seen += len(positions)
-        for one, other, scores in _pairs(segments, positions, vectors, bar, groups.settled):
+        for one, other, scores in _pairs(segments, positions, vectors, min_score, groups.complete):
             groups.link(one, other, scores)
         if progress:
             progress(seen, searcher.ntotal)
     members = groups.members()
-    every = np.concatenate([np.zeros(0, np.int64), *members])
-    ids_and_scores = iter(zip(segments.ids(every), rounded(groups.nearest[every]).tolist(), strict=True))
-    found = [zip(*sorted(itertools.islice(ids_and_scores, len(positions))), strict=True) for positions in members]
-    alike = [DuplicateGroup(ids=ids, scores=scores) for ids, scores in found]
-    return sorted(alike, key=lambda group: (-len(group.ids), group.ids))
+    linked = np.concatenate([np.zeros(0, np.int64), *members])
+    ids_and_scores = iter(zip(segments.ids(linked), rounded(groups.nearest[linked]).tolist(), strict=True))
+    columns = [zip(*sorted(itertools.islice(ids_and_scores, len(positions))), strict=True) for positions in members]
+    duplicates = [DuplicateGroup(ids=ids, scores=scores) for ids, scores in columns]
+    return sorted(duplicates, key=lambda group: (-len(group.ids), group.ids))
 
 
 def nearest_pairs(
@@ -59,17 +59,17 @@ def nearest_pairs(
     eligible = segments.eligible_at(positions)
     for start in range(0, len(positions), _ROWS):
         block = positions[start : start + _ROWS]
-        scores, found = segments.search(segments.vectors(block), min(k + 1, len(positions)), eligible)
-        rows, columns = np.nonzero((rounded(scores) >= min_score) & (found >= 0) & (found != block[:, np.newaxis]))
-        yield from zip(block[rows].tolist(), found[rows, columns].tolist(), strict=True)
+        scores, near = segments.search(segments.vectors(block), min(k + 1, len(positions)), eligible)
+        rows, columns = np.nonzero((rounded(scores) >= min_score) & (near >= 0) & (near != block[:, np.newaxis]))
+        yield from zip(block[rows].tolist(), near[rows, columns].tolist(), strict=True)
 
 
 class _Groups:
-    """Positions joined by pairs (a union-find with path halving); `settled` ones need no lookup."""
+    """Positions joined by pairs (a union-find with path halving). `complete` ones need no further lookup."""
 
     def __init__(self, count: int) -> None:
         self.nearest = np.full(count, -np.inf, np.float32)
-        self.settled = np.zeros(count, bool)
+        self.complete = np.zeros(count, bool)
         self._parents = np.arange(count)
 
     def link(self, one: Positions, other: Positions, scores: Scores) -> None:
@@ -99,31 +99,32 @@ class _Groups:
 
 
 def _pairs(
-    segments: SegmentedIndex, positions: Positions, vectors: Vectors, bar: float, settled: npt.NDArray[np.bool_]
+    segments: SegmentedIndex, positions: Positions, vectors: Vectors, min_score: float, complete: npt.NDArray[np.bool_]
 ) -> Iterator[tuple[Positions, Positions, Scores]]:
     """The pairs of these rows with any other row. A row is looked up again, deeper, while all its results are alike."""
     for depth in _DEPTHS:
-        open_ends = ~settled[positions]
-        positions, vectors = positions[open_ends], vectors[open_ends]
+        incomplete = ~complete[positions]
+        positions, vectors = positions[incomplete], vectors[incomplete]
         if not len(positions):
             return
-        scores, found = segments.search(vectors, depth)
-        alike = (rounded(scores) >= bar) & (found >= 0) & (found != positions[:, np.newaxis])
+        scores, near = segments.search(vectors, depth)
+        alike = (rounded(scores) >= min_score) & (near >= 0) & (near != positions[:, np.newaxis])
         rows, columns = np.nonzero(alike)
-        yield positions[rows], found[rows, columns], scores[rows, columns]
-        more = (found[:, -1] >= 0) & (rounded(scores[:, -1]) >= bar)
+        yield positions[rows], near[rows, columns], scores[rows, columns]
+        more = (near[:, -1] >= 0) & (rounded(scores[:, -1]) >= min_score)
         positions, vectors = positions[more], vectors[more]
     for position, vector in zip(positions.tolist(), vectors, strict=True):
-        if settled[position]:
+        if complete[position]:
             continue
-        for scores, found in segments.within(vector, bar - 1e-6):
-            alike = (rounded(scores) >= bar) & (found != position)
-            found, scores = found[alike], scores[alike]
-            yield np.full(len(found), position), found, scores
+        for scores, near in segments.within(vector, min_score - 1e-6):
+            alike = (rounded(scores) >= min_score) & (near != position)
+            near, scores = near[alike], scores[alike]
+            yield np.full(len(near), position), near, scores
             # The same vector has the same neighbours.
-            settled[_same(segments, vector, found)] = True
+            complete[_same(segments, vector, near)] = True
 
 
 def _same(segments: SegmentedIndex, vector: Vectors, positions: Positions) -> Positions:
+    """Those of the positions whose vectors equal this one."""
     parts = np.split(positions, range(_ROWS, len(positions), _ROWS))
-    return np.concatenate([part[np.abs(segments.vectors(part) - vector).max(axis=1) <= _SAME] for part in parts])
+    return np.concatenate([part[np.abs(segments.vectors(part) - vector).max(axis=1) <= _EQUAL] for part in parts])

@@ -1,6 +1,6 @@
 """How well a model's neighbours agree with labels: precision and mean average precision, by an exact scan of a sample.
 
-The scan compares with every vector, so the figures are the model's alone; the index's own recall stands beside them.
+The scan compares with every vector, so the figures depend on the model alone; the index's recall is given separately.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from index.search.ranking import rounded
 
 DEPTHS: Final = (1, 5, 10)
 _BLOCK = 16_384  # vectors read at once
-_SCORES = 1 << 26  # in memory at once: 256 MB
+_MAX_SCORES = 1 << 26  # in memory at once: 256 MB
 _Z = 1.959964  # of a 95% interval
 
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A mean over queries, with Wilson's 95% interval for so many: for values between 0 and 1 it is wide enough."""
+    """A mean over queries, with Wilson's 95% interval, which is wide enough for any values between 0 and 1."""
 
     value: float
     low: float
@@ -43,7 +43,7 @@ class Estimate:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassFigures:
-    """Of the queries with a label: `precision` at each of DEPTHS, by its text, and mean average precision."""
+    """Figures of the queries with a label. `precision` has a key for each of DEPTHS, such as "10"."""
 
     label: str
     images: int
@@ -54,7 +54,7 @@ class ClassFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class Confusion:
-    """The share of the ten nearest to images of one label that have another."""
+    """Two labels, and the share of the ten nearest to images of the first that have the other."""
 
     label: str
     neighbour: str
@@ -63,7 +63,7 @@ class Confusion:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """`recall` is the index's own recall@10, which the figures do not depend on. `labelled` images have a label."""
+    """`recall` is the index's recall@10, which does not affect the figures. `labelled` counts images with a label."""
 
     version: str
     model: str
@@ -77,9 +77,7 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LabelledImages:
-    """The images of a version that have a value in a column, by id: their positions, and the numbers of their labels in
-    `names`.
-    """
+    """The images of a version that have a value in a column, ordered by id; `codes` index their labels in `names`."""
 
     searcher: Searcher
     ids: Ids
@@ -89,26 +87,26 @@ class LabelledImages:
 
     @classmethod
     def of(cls, searcher: Searcher, column: str) -> LabelledImages:
-        """QueryError when there is no such column, or when no two images have the same label."""
+        """QueryError if there is no such column, or if no two images have the same label."""
         positions = searcher.segments.live_positions()
         labels = labels_of(searcher, positions, column)
-        there = np.flatnonzero(labels != None)  # noqa: E711 (of each element)
-        ids = searcher.segments.ids(positions[there])
+        labelled = np.flatnonzero(labels != None)  # noqa: E711 (of each element)
+        ids = searcher.segments.ids(positions[labelled])
         order = np.argsort(ids, kind="stable")  # equal scores are ranked by id, as in a search
-        names, codes = np.unique(labels[there][order].astype(str), return_inverse=True)
+        names, codes = np.unique(labels[labelled][order].astype(str), return_inverse=True)
         if len(names) == len(codes):
             raise QueryError(f"no two images have the same value in column {column!r}: expected labels that are shared")
         return cls(
-            searcher=searcher, ids=ids[order], positions=positions[there][order], codes=codes, names=names.tolist()
+            searcher=searcher, ids=ids[order], positions=positions[labelled][order], codes=codes, names=names.tolist()
         )
 
     def queries(self) -> Ids:
-        """Ids of the images that are not the only one with their label."""
+        """Ids of the images that share their label with others."""
         return self.ids[np.bincount(self.codes)[self.codes] > 1]
 
 
 def labels_of(searcher: Searcher, positions: Positions, column: str) -> npt.NDArray[np.object_]:
-    """The column as texts, None where a value is null, blank or NaN. QueryError names the columns that there are."""
+    """The column as texts, None where a value is null, blank or NaN. QueryError if there is no such column."""
     if column not in searcher.filterable:
         known = ", ".join(searcher.filterable) or "none"
         raise QueryError(f"index version {searcher.version} has no column {column!r}: expected one of {known}")
@@ -120,13 +118,13 @@ def labels_of(searcher: Searcher, positions: Positions, column: str) -> npt.NDAr
 
 
 def _label(value: object) -> str | None:
-    """Blank cells of a CSV and NaN are no labels."""
+    """None for null, NaN and blank cells of a CSV."""
     missing = value is None or (isinstance(value, float) and isnan(value)) or not str(value).strip()
     return None if missing else str(value)
 
 
 def sample_queries(sides: Sequence[LabelledImages], count: int) -> Ids:
-    """Up to `count` ids at random, sorted, of those that are queries on every side. QueryError when there are none."""
+    """Up to `count` random ids, sorted, of those that are queries on every side. QueryError if there are none."""
     shared = sides[0].queries()
     for side in sides[1:]:
         shared = shared[np.isin(shared.astype(str), side.queries().astype(str))]
@@ -137,19 +135,19 @@ def sample_queries(sides: Sequence[LabelledImages], count: int) -> Ids:
 
 
 def evaluate(images: LabelledImages, queries: Ids) -> Evaluation:
-    """Rank all other labelled images for each query, exactly. All of `queries` are ids of `images.queries()`."""
+    """Rank all other labelled images for each query, exactly. `queries` are some of `images.queries()`."""
     numbers = np.searchsorted(images.ids, queries)
     codes = images.codes[numbers]
     precision = np.empty((len(queries), len(DEPTHS)))
     average = np.empty(len(queries))
     pairs = []  # of each query with its ten nearest, as one number
-    for some, ranked in _ranked(images, numbers):
-        hits = ranked == codes[some, np.newaxis]
+    for block, ranked in _ranked(images, numbers):
+        hits = ranked == codes[block, np.newaxis]
         for column, depth in enumerate(DEPTHS):
-            precision[some, column] = hits[:, :depth].mean(axis=1)
+            precision[block, column] = hits[:, :depth].mean(axis=1)
         ranks = np.arange(1, hits.shape[1] + 1)
-        average[some] = (hits * hits.cumsum(axis=1) / ranks).sum(axis=1) / hits.sum(axis=1)
-        pairs.append(codes[some, np.newaxis] * len(images.names) + ranked[:, : DEPTHS[-1]])
+        average[block] = (hits * hits.cumsum(axis=1) / ranks).sum(axis=1) / hits.sum(axis=1)
+        pairs.append(codes[block, np.newaxis] * len(images.names) + ranked[:, : DEPTHS[-1]])
 
     def figures(label: str, rows: npt.NDArray[np.intp], count: int) -> ClassFigures:
         return ClassFigures(
@@ -178,26 +176,26 @@ def evaluate(images: LabelledImages, queries: Ids) -> Evaluation:
 
 
 def _ranked(images: LabelledImages, numbers: npt.NDArray[np.intp]) -> Iterator[tuple[slice, npt.NDArray[np.int64]]]:
-    """Some of the queries, and the labels of all other images for each of them, nearest first."""
+    """Blocks of queries, each with the labels of all other images for each query, nearest first."""
     segments, count = images.searcher.segments, len(images.ids)
-    step = max(1, min(256, _SCORES // count))
+    step = max(1, min(256, _MAX_SCORES // count))
     for start in range(0, len(numbers), step):
-        some = slice(start, start + step)
-        own = numbers[some]
+        block = slice(start, start + step)
+        own = numbers[block]
         vectors = segments.vectors(images.positions[own])
         scores = np.empty((len(own), count), np.float32)
         for low in range(0, count, _BLOCK):
-            block = images.positions[low : low + _BLOCK]
-            scores[:, low : low + _BLOCK] = rounded(vectors @ segments.vectors(block).T)
+            others = images.positions[low : low + _BLOCK]
+            scores[:, low : low + _BLOCK] = rounded(vectors @ segments.vectors(others).T)
         scores[np.arange(len(own)), own] = -np.inf
         order = np.argsort(-scores, axis=1, kind="stable")[:, :-1]
-        yield some, images.codes[order]
+        yield block, images.codes[order]
 
 
 def _confusions(pairs: npt.NDArray[np.int64], names: Sequence[str]) -> list[Confusion]:
-    """The most frequent first. Only pairs that occur are counted: all possible ones do not fit into memory."""
-    found, counts = np.unique(pairs, return_counts=True)
-    labels, neighbours = np.divmod(found, len(names))
+    """The most frequent first. Counts only pairs that occur, since a table of all pairs may not fit into memory."""
+    distinct, counts = np.unique(pairs, return_counts=True)
+    labels, neighbours = np.divmod(distinct, len(names))
     shares = counts / np.bincount(labels, counts)[labels]
     return [
         Confusion(label=names[labels[n]], neighbour=names[neighbours[n]], share=float(shares[n]))

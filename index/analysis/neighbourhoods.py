@@ -1,4 +1,4 @@
-"""Analyses a whole collection by its neighbourhoods: outliers, and images whose neighbours have other labels."""
+"""Analyses a whole collection by its neighbourhoods: finds outliers, and images whose neighbours have other labels."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,44 +28,46 @@ class Neighbourhoods:
     scores: Floats
 
     def crowding(self) -> npt.NDArray[np.float64]:
-        """The mean cosine of each image with its neighbours, `(n,)`: outliers have the lowest."""
-        there = self.neighbours >= 0
-        totals = np.where(there, self.scores, 0).sum(axis=1, dtype=np.float64)
-        means: npt.NDArray[np.float64] = totals / np.maximum(there.sum(axis=1), 1)
+        """The mean cosine of each image with its neighbours, `(n,)`; outliers have the lowest."""
+        valid = self.neighbours >= 0
+        totals = np.where(valid, self.scores, 0).sum(axis=1, dtype=np.float64)
+        means: npt.NDArray[np.float64] = totals / np.maximum(valid.sum(axis=1), 1)
         return means
 
 
 def neighbourhoods(searcher: Searcher, k: int = 10) -> Neighbourhoods:
-    """Look up every image. Holds all vectors in memory, so the collection has to fit there."""
+    """Look up every image. All vectors are held in memory."""
     if k < 1:
         raise QueryError(f"k is {k!r}: expected a whole number from 1")
     segments = searcher.segments
-    places = segments.live_positions()
-    vectors = segments.vectors(places)
+    positions = segments.live_positions()
+    vectors = segments.vectors(positions)
     order = np.full(segments.ntotal + 1, -1, np.int64)  # the last one is for "no neighbour", which is -1
-    order[places] = np.arange(len(places))
-    scores, neighbours = np.empty((len(places), k), np.float32), np.empty((len(places), k), np.int64)
-    for start in range(0, len(places), _ROWS):
+    order[positions] = np.arange(len(positions))
+    scores, neighbours = np.empty((len(positions), k), np.float32), np.empty((len(positions), k), np.int64)
+    for start in range(0, len(positions), _ROWS):
         rows = slice(start, start + _ROWS)
-        scores[rows], others = drop_own(*segments.search(vectors[rows], k + 1), places[rows])
+        scores[rows], others = drop_own(*segments.search(vectors[rows], k + 1), positions[rows])
         neighbours[rows] = order[others]
-    return Neighbourhoods(ids=segments.ids(places), vectors=vectors, neighbours=neighbours, scores=scores)
+    return Neighbourhoods(ids=segments.ids(positions), vectors=vectors, neighbours=neighbours, scores=scores)
 
 
-def label_votes(found: Neighbourhoods, labels: Sequence[str | None]) -> pa.Table:
+def label_votes(images: Neighbourhoods, labels: Sequence[str | None]) -> pa.Table:
     """Whether neighbours share an image's label: one row for each image, lowest agreement first.
 
-    `labels` go with `found.ids`; None counts as no vote. Columns: image_id, label, agreement (the share of its
+    `labels` are those of `images.ids`; None is no vote. Columns: image_id, label, agreement (the share of its
     neighbours' votes for its own label), suggestion (the label with most votes) and support (its share). A wrong label
     is likely where agreement is low and support high (Brodley and Friedl, 1999). Images without votes are left out.
     """
-    if len(labels) != len(found.ids):
-        raise QueryError(f"got {len(labels)} labels for {len(found.ids)} images: expected one for each, in their order")
+    if len(labels) != len(images.ids):
+        raise QueryError(
+            f"got {len(labels)} labels for {len(images.ids)} images: expected one for each, in their order"
+        )
     names = sorted({label for label in labels if label is not None}) or [""]
     code = {name: number for number, name in enumerate(names)}
     codes = np.array([*(-1 if label is None else code[label] for label in labels), -1])  # the last: no neighbour
-    votes = np.zeros((len(found.ids), len(names) + 1), np.int64)  # the last column: neighbours without a label
-    np.add.at(votes, (np.arange(len(found.ids))[:, np.newaxis], codes[found.neighbours]), 1)
+    votes = np.zeros((len(images.ids), len(names) + 1), np.int64)  # the last column: neighbours without a label
+    np.add.at(votes, (np.arange(len(images.ids))[:, np.newaxis], codes[images.neighbours]), 1)
     votes = votes[:, :-1]
     total = votes.sum(axis=1)
     judged = np.flatnonzero((total > 0) & (codes[:-1] >= 0))
@@ -75,7 +77,7 @@ def label_votes(found: Neighbourhoods, labels: Sequence[str | None]) -> pa.Table
     order = np.lexsort((-support, agreement))
     return pa.table(
         {
-            "image_id": pa.array(found.ids[judged][order], pa.string()),
+            "image_id": pa.array(images.ids[judged][order], pa.string()),
             "label": pa.array([names[n] for n in codes[judged][order]], pa.string()),
             "agreement": agreement[order],
             "suggestion": pa.array([names[n] for n in best[order]], pa.string()),

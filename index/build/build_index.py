@@ -1,4 +1,4 @@
-"""Builds index versions, from all live rows or by updating the live version, and publishes those that are good."""
+"""Builds index versions, from all live rows or by updating the live version, and makes good ones live."""
 
 import hashlib
 import logging
@@ -8,7 +8,7 @@ from functools import partial
 
 from index.arrays import Vectors
 from index.build.ground_truth import GroundTruth
-from index.build.rolled_back import require_no_repeat, versions_repeated
+from index.build.rolled_back import repeated_versions, require_no_repeat
 from index.build.segment import SegmentJob
 from index.build.version import RunJobs, Texts, VersionBuild
 from index.collection import Collection
@@ -53,38 +53,38 @@ def build_index(
 ) -> VersionManifest:
     """Index the live embedded rows with their annotations as a new version, measure it, and make it the live one.
 
-    The live version is updated by the changes since, and shares all segments if only annotations have changed; if
-    nothing has, and it is whole, it is returned. Everything is built anew with `rebuild`, with other settings, for
-    another model, and when an update's recall is below the target. `settings` None: those of the live version. `runs`
-    are all committed ones. `texts` makes vectors of texts to measure recall with, if the live version has none of this
+    The live version is updated by the changes since, sharing all segments if only annotations have changed; if nothing
+    has, and it is whole, it is returned. Everything is built anew with `rebuild`, with other settings, for another
+    model, and if an update's recall is below the target. `settings` are by default those of the live version, `runs`
+    all committed ones. `texts` makes vectors of texts to measure recall with, if the live version has none of this
     model and of these settings. A damaged CURRENT is repaired first.
 
-    EmptyCollectionError when nothing is embedded, ModelMismatchError when the vectors are of two models,
-    CollectionError for a vector that is not of unit norm, FactoryError for an index that cannot be built,
-    DamagedRunError when the manifest of a run of the live version is lost (unless `accept_lost_runs`). The new version
-    is complete, and not live, at a RecallTooLowError, an OvertakenError and a RolledBackError.
+    EmptyCollectionError if nothing is embedded, ModelMismatchError if the vectors are of two models, CollectionError
+    for a vector that is not of unit norm, FactoryError for an index that cannot be built, DamagedRunError if the
+    manifest of a run of the live version is lost (unless `accept_lost_runs`). After a RecallTooLowError, an
+    OvertakenError or a RolledBackError the new version is complete but not live.
     """
     before, live = _repair_current(collection)
     runs = collection.runs() if runs is None else runs
-    added = list_annotations(collection)
-    columns = {annotation.name: annotation.run_ids for annotation in added}
+    annotations = list_annotations(collection)
+    columns = {annotation.name: annotation.run_ids for annotation in annotations}
     settings = settings or (live.settings if live else IndexSettings())
     if live and not accept_lost_runs:
-        _require_every_run(collection, live, runs)
+        _require_all_runs(collection, live, runs)
     base = live if live and _can_update(live, runs) else None
     update = base is not None and not rebuild and settings == base.settings
     changed = base is not None and (len(base.runs) < len(runs) or base.annotations != columns)
     if base and update and base.version == before and not changed and is_whole(collection, base):
         logger.info("index version %s covers all runs already: nothing to build", base.version)
         return base
-    rolled_back = versions_repeated(collection, live, runs, columns)
+    rolled_back = repeated_versions(collection, live, runs, columns)
     if rolled_back and not rebuild:
         require_no_repeat(collection, rolled_back, runs, settings, before)
-    manifest = None if rebuild else _made_already(collection, runs, columns, settings, before)
-    begin = partial(VersionBuild, collection, runs, added, settings, run_jobs)
+    manifest = None if rebuild else _unpublished_version(collection, runs, columns, settings, before)
+    new_build = partial(VersionBuild, collection, runs, annotations, settings, run_jobs)
     if base and update and manifest is None and changed:
-        manifest = _try_update(begin(), base)
-    manifest = manifest or begin().from_scratch(partial(_known_texts, collection, live, runs[-1:], settings, texts))
+        manifest = _try_update(new_build(), base)
+    manifest = manifest or new_build().from_scratch(partial(_known_texts, collection, live, runs[-1:], settings, texts))
     if manifest.below_target:
         raise RecallTooLowError(_too_low(collection, manifest))
     if promote and rolled_back:
@@ -101,7 +101,7 @@ def build_index(
 
 
 def _repair_current(collection: Collection) -> tuple[str | None, VersionManifest | None]:
-    """The live version, and the manifest to go on with. Without CURRENT what is served meanwhile is made live."""
+    """The live version's name, and its manifest or the newest good one, which goes live if CURRENT is lost."""
     live = live_version(collection)
     if live.manifest:
         return live.name, live.manifest
@@ -115,13 +115,13 @@ def _repair_current(collection: Collection) -> tuple[str | None, VersionManifest
     return live.name, good
 
 
-def _require_every_run(collection: Collection, live: VersionManifest, runs: Sequence[RunManifest]) -> None:
-    """DamagedRunError when the live version was built from a run whose manifest is lost: its images would vanish."""
-    there = {run.run_id for run in runs}
-    lost = [run_id for run_id in live.runs if run_id not in there]
+def _require_all_runs(collection: Collection, live: VersionManifest, runs: Sequence[RunManifest]) -> None:
+    """DamagedRunError if the live version was built from a run whose manifest is lost: its images would vanish."""
+    listed = {run.run_id for run in runs}
+    lost = [run_id for run_id in live.runs if run_id not in listed]
     if not lost:
         return
-    collection.check_lease()  # whoever has taken it over may have committed these runs
+    collection.check_lease()  # a job that has taken it over may have committed these runs
     sources = {start.run_id: f" (of {start.source})" for start in collection.snapshot().unfinished}
     named = " and ".join(f"{run_path(run_id, MANIFEST)}{sources.get(run_id, '')}" for run_id in lost)
     raise DamagedRunError(
@@ -132,23 +132,23 @@ def _require_every_run(collection: Collection, live: VersionManifest, runs: Sequ
     )
 
 
-def _made_already(
+def _unpublished_version(
     collection: Collection,
     runs: Sequence[RunManifest],
     columns: Mapping[str, list[str]],
     settings: IndexSettings,
     live: str | None,
 ) -> VersionManifest | None:
-    """The newest version, if whole and of just this content and these settings: its recall was too low, or it was cut
-    short before it went live.
+    """The newest version, if it is whole, newer than the live one, and of this content and these settings: its recall
+    was too low, or its build was stopped before it went live.
     """
     newest = max(collection.versions(), default="")
     if newest <= (live or ""):
         return None
     try:
         manifest = collection.read_version(newest)
-        made_of = manifest.runs, manifest.annotations, manifest.settings
-        if made_of != ([run.run_id for run in runs], columns, settings):
+        content = manifest.runs, manifest.annotations, manifest.settings
+        if content != ([run.run_id for run in runs], columns, settings):
             return None
         return require_servable(collection, newest)
     except RecallTooLowError:
@@ -160,13 +160,13 @@ def _made_already(
 
 def _can_update(version: VersionManifest, runs: Sequence[RunManifest]) -> bool:
     """Whether a version covers the first of these runs, and the other runs are of its model."""
-    count = len(version.runs)
-    agree = all(run.model.agrees_with(version.model) for run in runs[count:])
-    return agree and version.runs == [run.run_id for run in runs[:count]]
+    covered, newer = runs[: len(version.runs)], runs[len(version.runs) :]
+    agree = all(run.model.agrees_with(version.model) for run in newer)
+    return agree and version.runs == [run.run_id for run in covered]
 
 
 def _try_update(build: VersionBuild, base: VersionManifest) -> VersionManifest | None:
-    """The updated version; None when only a new build from all rows can be good enough."""
+    """The updated version; None if all rows have to be built anew."""
     try:
         manifest = build.update(base) if len(base.runs) < len(build.runs) else build.annotate(base)
     except (DamagedVersionError, FactoryError) as error:
@@ -180,7 +180,7 @@ def _try_update(build: VersionBuild, base: VersionManifest) -> VersionManifest |
 
 
 def _promote(collection: Collection, manifest: VersionManifest, before: str | None) -> None:
-    """Make a version live, unless one other than `before` is: whoever chose that did not know of this one."""
+    """Make a version live, unless another than `before` was made live during the build."""
     try:
         collection.promote(manifest.version, before)
     except OvertakenError as error:
@@ -198,7 +198,7 @@ def _known_texts(
     settings: IndexSettings,
     texts: Texts,
 ) -> Vectors | None:
-    """Vectors of texts: those of the live version if they are of the same model and of the same list."""
+    """Vectors of texts: those of the live version if they are of the same model and the same list, else new ones."""
     if live and live.settings.queries == settings.queries and all(run.model.agrees_with(live.model) for run in newest):
         with suppress(FileNotFoundError):
             content = collection.storage.read(version_path(live.version, QUERIES))

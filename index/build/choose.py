@@ -12,21 +12,21 @@ from index.segments.exact import SCAN_BYTES_PER_SECOND, max_exact_rows
 _FLOAT, _ID = 4, 8  # bytes
 _LISTS = 1_000
 _SCANNED_TOGETHER = 32  # codes; the length of a list is a multiple of this
-_USUAL_SPREAD = 64  # in dimensions, until a sample tells
+_USUAL_SPREAD = 64  # dimensions, assumed until a sample is measured
 _PCA_STEP, _MAX_PCA = 16, 160
-_PCA_SHARE = 0.9  # of the variance is quantized; the rest counts when candidates are re-ranked
+_PCA_SHARE = 0.9  # of the variance is quantized; re-ranking uses the rest too
 
 
 def choose(ntotal: int, dim: int, settings: IndexSettings) -> list[Option]:
-    """The kinds of index for `ntotal` vectors, best first, exactly one of them chosen.
+    """The kinds of index for `ntotal` vectors, best first; exactly one is chosen.
 
     Exact search is chosen while it is fast enough and fits. Beyond that, vectors are found by 4-bit product quantizers
     in inverted lists ("fast scan", André et al., VLDB 2015), re-ranked by 8-bit scalar quantizers if memory allows, and
-    scored by the exact vectors. The factory named is that of a full segment whose vectors spread over few dimensions.
+    scored by the exact vectors. The names are factories of a full segment whose vectors spread over few dimensions.
     FactoryError when nothing fits `max_memory`, and for a factory string that faiss does not know.
     """
     if settings.factory:
-        return [_asked_for(settings.factory, ntotal, dim, settings.max_memory)]
+        return [_requested(settings.factory, ntotal, dim, settings.max_memory)]
     segments = max(1, -(-ntotal // settings.segment_rows))
     rows = -(-ntotal // segments)
     names = [FLAT, ann_factory(rows, dim, refine=True), ann_factory(rows, dim, refine=False)]
@@ -51,20 +51,20 @@ def choose(ntotal: int, dim: int, settings: IndexSettings) -> list[Option]:
     ]
 
 
-def _asked_for(factory: str, ntotal: int, dim: int, limit: int | None) -> Option:
-    memory = ntotal * row_bytes(new_index(factory, dim))  # also finds a mistake in the string before all rows are read
+def _requested(factory: str, ntotal: int, dim: int, limit: int | None) -> Option:
+    memory = ntotal * row_bytes(new_index(factory, dim))  # also rejects a wrong string before all rows are read
     if limit is not None and memory > limit:
         raise FactoryError(
             f"{factory!r} takes {memory:,} bytes for {ntotal:,} vectors of {dim} dimensions, over --max-memory "
             f"{limit:,}: raise it, or name a smaller index with --factory"
         )
-    return Option(name=factory, memory=memory, chosen=True, why="asked for with --factory")
+    return Option(name=factory, memory=memory, chosen=True, why="requested with --factory")
 
 
 def factory_of(
     options: Sequence[Option], sample: Vectors, rows: int, settings: IndexSettings, *, max_exact_rows: int
 ) -> str:
-    """The factory of a segment of `rows`, with a `sample` of them, `(n, dim)`, in a version with these options."""
+    """The factory of a segment of `rows` rows in a version with these options. `sample` `(n, dim)` are some of them."""
     chosen = next(option.name for option in options if option.chosen)
     if chosen == FLAT or rows <= max_exact_rows:
         return FLAT
@@ -74,14 +74,14 @@ def factory_of(
 
 
 def ann_factory(rows: int, dim: int, *, refine: bool, spread: int = _USUAL_SPREAD) -> str:
-    """Inverted lists of 4-bit product quantizers over the principal dimensions, a code for each, of what is left once
-    the list's centroid is taken away ("fsr"): the sixteen values of a code then lie closer.
+    """Inverted lists of 4-bit product quantizers, with a code for each principal dimension. They quantize residuals
+    from the list's centroid ("fsr"), whose smaller range makes the sixteen values of a code finer.
 
     The dimensions are rotated at random ("PCAR"): fast scan rounds the distances in all of them to 8 bits on one scale,
-    on which the narrow ones drown where one is much wider, as the common part of CLIP's vectors is.
+    where narrow dimensions are lost beside a much wider one, such as the common part of CLIP's vectors.
 
     There are twice as many lists as the square root of the rows, so that a query is compared with about as many
-    centroids as codes; but a thousand until the root itself is more, since every row is compared with every centroid.
+    centroids as codes; but at most a thousand, or the root if that is more, as every row is compared with every one.
     """
     reduced = _quantized(dim, spread)
     pca = f"PCAR{reduced}," if reduced < dim else ""
@@ -98,7 +98,7 @@ def _nlist(rows: int) -> int:
 
 
 def _ann_memory(rows: int, dim: int, *, refine: bool) -> int:
-    """Upper estimate of its bytes of memory, however the vectors spread."""
+    """Upper estimate of the index's memory in bytes, however the vectors spread."""
     reduced = _quantized(dim, dim)
     code_size = -(-reduced // 2)
     fixed = (_nlist(rows) * reduced + reduced * dim + 16 * reduced) * _FLOAT

@@ -1,4 +1,4 @@
-"""The columns of annotations beside the rows of a segment, position by position."""
+"""Annotation values of a segment's rows, by position."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ _KEY = ("image_id", "content_hash")
 
 
 def read_values(annotations: Sequence[Annotation]) -> list[pa.Table]:
-    """The columns of each annotation, beside the images and contents that they are of."""
-    rows = [annotation.rows for annotation in annotations]
-    return [each.read([*_KEY, *each.metadata]).combine_chunks() for each in rows if each.metadata]
+    """The columns of each annotation, with the image id and content hash of each row."""
+    sources = [annotation.rows for annotation in annotations]
+    return [rows.read([*_KEY, *rows.metadata]).combine_chunks() for rows in sources if rows.metadata]
 
 
 def write_columns(path: Path, storage: Storage, segment: str, values: Sequence[pa.Table]) -> None:
-    """Write the values that a segment's rows have, in the batches of its rows."""
+    """Write the values of a segment's rows, in the same batches as the rows."""
     with storage.open_input(segment_path(segment, ROWS)) as file:
         reader = pa.ipc.open_file(file)
         keys = [reader.get_batch(number).select(_KEY) for number in range(reader.num_record_batches)]
     rows = pa.Table.from_batches(keys)
     columns = values_of(rows, values)
-    schema = pa.schema([(name, pa.string() if each.type == TEXT else each.type) for name, each in columns.items()])
+    types = {name: column.type for name, column in columns.items()}
+    schema = pa.schema([(name, pa.string() if kind == TEXT else kind) for name, kind in types.items()])
     with pa.ipc.new_file(str(path), schema) as writer:
         start = 0
         for batch in keys:
@@ -40,10 +41,10 @@ def write_columns(path: Path, storage: Storage, segment: str, values: Sequence[p
 
 
 def values_of(rows: pa.Table, values: Sequence[pa.Table]) -> dict[str, pa.ChunkedArray[Any]]:
-    """The columns of annotations for each of the rows; null for other content, and for none."""
+    """The columns of annotations for these rows; null if an annotation lacks the image, or is of other content."""
     columns: dict[str, pa.ChunkedArray[Any]] = {}
     for table in values:
-        at, same = same_content(rows, table)
-        found = table.drop_columns(list(_KEY)).take(pc.if_else(same, at, pa.scalar(None, pa.int32())))
-        columns |= dict(zip(found.column_names, found.columns, strict=True))
+        indices, same = same_content(rows, table)
+        matching = table.drop_columns(list(_KEY)).take(pc.if_else(same, indices, pa.scalar(None, pa.int32())))
+        columns |= dict(zip(matching.column_names, matching.columns, strict=True))
     return columns

@@ -21,22 +21,22 @@ QUERY_COUNT = 1_000
 _WEIGHTS: dict[QueryKind, tuple[float, ...]] = {"mix": (1.0, 1.0), "contrast": (1.0, -0.7, 0.7)}
 _PARENTS: dict[QueryKind, int] = {"image": 1, "mix": 2, "contrast": 3, "text": 0}
 _MAX_PARENTS = 3
-DEPTHS = (1, 10, 100)
-"""The k at which recall is measured."""
-_TEN = 10  # while the nearest of a query are the same, what is found of them is not measured again
-_DEPTH = 130  # neighbours are kept, so that deleting some does not require another pass over all rows
+RECALL_KS = (1, 10, 100)
+"""The k for which recall is measured."""
+_STABLE = 10  # while so many nearest neighbours of a query stay the same, its recall is not measured again
+_NEIGHBOURS = 130  # of each query are stored, so that deleting some does not require another pass over all rows
 _BLOCK_ROWS = 4_096
 _EQUAL = 1e-6  # rounding difference of a sum in another order
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroundTruth:
-    """Queries made when there were `sampled_from` rows, and the rows nearest to each but those that it was made of.
+    """Queries made when there were `sampled_from` rows, and the rows nearest to each, except its parents.
 
-    `kinds` `(n,)` of `QueryKind`; `parents` `(n, 3)`: ids of the images that a query is or is mixed from, None where
-    there are fewer; `vectors` `(n, dim)`; `nearest` and `scores` `(n, depth)`, best first: which of `ids`, and -1 and
-    -inf where there are fewer. `found` `(n, 3)`: of the nearest 1, 10 and 100 the share that the index finds; NaN where
-    that has not been measured since the nearest ten changed.
+    `kinds` `(n,)` are of `QueryKind`. `parents` `(n, 3)` are ids of the images that a query is or is mixed from, None
+    where there are fewer. `vectors` is `(n, dim)`. `nearest` `(n, depth)` are indices into `ids`, best first, and
+    `scores` `(n, depth)` their cosines; -1 and -inf where there are fewer. `recalls` `(n, 3)` are the shares of the
+    nearest 1, 10 and 100 that the index finds; NaN if not measured since the nearest ten changed.
     """
 
     kinds: npt.NDArray[np.object_]
@@ -45,13 +45,13 @@ class GroundTruth:
     ids: Ids
     nearest: npt.NDArray[np.int32]
     scores: Scores
-    found: npt.NDArray[np.float64]
+    recalls: npt.NDArray[np.float64]
     sampled_from: int
 
     @classmethod
     def sample(cls, segments: SegmentedIndex, count: int = QUERY_COUNT, texts: Vectors | None = None) -> GroundTruth:
-        """Take `count` evenly spaced live rows, half as many mixes and contrasts of rows at random, and the vectors of
-        texts, `(n, dim)`; and find their neighbours in one pass over all rows.
+        """Queries of `count` evenly spaced live rows, half as many mixes and contrasts of random rows, and the vectors
+        of texts, `(n, dim)`; their neighbours are found in one pass over all rows.
         """
         total = segments.live_count
         numbers = np.linspace(0, total, min(count, total), endpoint=False).astype(np.int64)
@@ -70,26 +70,19 @@ class GroundTruth:
             ids=np.empty(0, object),
             nearest=np.empty((0, 0), np.int32),
             scores=np.empty((0, 0), np.float32),
-            found=np.full((len(kinds), len(DEPTHS)), np.nan),
+            recalls=np.full((len(kinds), len(RECALL_KS)), np.nan),
             sampled_from=total,
         ).exact(segments)
 
     def __len__(self) -> int:
         return len(self.kinds)
 
-    @property
-    def neighbours(self) -> Ids:
-        """The ids of the nearest, `(n, depth)`, None where there are fewer."""
-        every: Ids = np.array([*self.ids, None], object)[self.nearest]
-        return every
-
     def of(self, kind: QueryKind) -> GroundTruth:
-        """The queries of one kind, with no more columns of parents than they have."""
+        """The queries of one kind, with as many columns of parents as the kind has."""
         chosen = self._rows(np.flatnonzero(self.kinds == kind))
         return replace(chosen, parents=chosen.parents[:, : _PARENTS[kind]])
 
-    def every(self, step: int) -> GroundTruth:
-        """Every `step`-th query."""
+    def every_nth(self, step: int) -> GroundTruth:
         return self._rows(slice(None, None, step))
 
     def last(self, count: int) -> GroundTruth:
@@ -97,14 +90,14 @@ class GroundTruth:
         return self._rows(slice(-count, None))
 
     def _rows(self, rows: slice | npt.NDArray[np.intp]) -> GroundTruth:
-        names = ("kinds", "parents", "vectors", "nearest", "scores", "found")
+        names = ("kinds", "parents", "vectors", "nearest", "scores", "recalls")
         return replace(self, **{name: getattr(self, name)[rows] for name in names})
 
     def parent_positions(self, segments: SegmentedIndex) -> Positions:
-        """Where the parents are, of the shape of `parents`; -1 where they are no longer, or there are fewer."""
+        """Positions of the parents, in the shape of `parents`; -1 where one was deleted, or there are fewer."""
         positions = np.full(self.parents.shape, -1, np.int64)
-        there = self.parents != None  # noqa: E711
-        positions[there] = segments.positions(pa.array(self.parents[there], pa.string()))
+        present = self.parents != None  # noqa: E711
+        positions[present] = segments.positions(pa.array(self.parents[present], pa.string()))
         return positions
 
     def fits(self, rows: int) -> bool:
@@ -113,12 +106,12 @@ class GroundTruth:
 
     def exact(self, segments: SegmentedIndex) -> GroundTruth:
         """The same queries, with neighbours computed block by block from all live rows."""
-        # More than are kept: the parents may be among them.
         own = self.parent_positions(segments)
-        scores, positions = exact_neighbours(self.vectors, segments.live_blocks(), _DEPTH + own.shape[1])
+        # More than are stored, as the parents may be among them.
+        scores, positions = exact_neighbours(self.vectors, segments.live_blocks(), _NEIGHBOURS + own.shape[1])
         scores, positions = drop_own(scores, positions, own)
-        there, nearest = positions >= 0, np.full(positions.shape, -1, np.int32)
-        rows, nearest[there] = np.unique(positions[there], return_inverse=True)
+        valid, nearest = positions >= 0, np.full(positions.shape, -1, np.int32)
+        rows, nearest[valid] = np.unique(positions[valid], return_inverse=True)
         return replace(self, ids=segments.ids(rows), nearest=nearest, scores=scores).unmeasured()
 
     def updated(self, touched: pa.Array[Any], segments: SegmentedIndex) -> GroundTruth:
@@ -126,54 +119,55 @@ class GroundTruth:
         own = self.parent_positions(segments)
         gone = pc.is_in(pa.array(self.ids, touched.type), value_set=touched).to_numpy(zero_copy_only=False)
         scores, nearest = np.where(np.append(gone, True)[self.nearest], -np.inf, self.scores), self.nearest
-        # Rows beyond the end of a list were never compared: a new row that scores below it need not be the next one.
+        # Rows beyond the end of a list are unknown, so a new row that scores below it may not be the next one.
         ends = np.where(np.isfinite(self.scores), self.scores, np.inf).min(axis=1, keepdims=True)
         positions = segments.positions(touched)
         positions = np.sort(positions[positions >= 0])
         if not len(positions):
-            scores, nearest = merged([(scores, nearest)], _DEPTH)  # closes the gaps
+            scores, nearest = merged([(scores, nearest)], _NEIGHBOURS)  # closes the gaps
         for first in range(0, len(positions), _BLOCK_ROWS):
             block = positions[first : first + _BLOCK_ROWS]
             more, rows = _nearer(self.vectors @ segments.vectors(block).T, ends, block, own)
             rows = np.where(rows < 0, -1, rows + len(self.ids) + first).astype(np.int32)
-            scores, nearest = merged([(scores, nearest), (more, rows)], _DEPTH)
+            scores, nearest = merged([(scores, nearest), (more, rows)], _NEIGHBOURS)
         # An image may be more than one parent of a mix.
         parents = np.sort(own, axis=1)
         distinct = (parents >= 0) & (np.diff(parents, axis=1, prepend=-1) != 0)
         others = segments.live_count - distinct.sum(axis=1)
-        there = np.isfinite(scores)
-        if (there.sum(axis=1) < np.minimum(DEPTHS[-1], others)).any():
+        valid = np.isfinite(scores)
+        if (valid.sum(axis=1) < np.minimum(RECALL_KS[-1], others)).any():
             return self.exact(segments)
-        nearest = np.where(there, nearest, -1)
-        changed = (nearest[:, :_TEN] != self.nearest[:, :_TEN]).any(axis=1)
+        nearest = np.where(valid, nearest, -1)
+        changed = (nearest[:, :_STABLE] != self.nearest[:, :_STABLE]).any(axis=1)
         ids = np.concatenate([self.ids, segments.ids(positions)])
-        used = np.bincount(nearest[there], minlength=len(ids)) > 0
+        used = np.bincount(nearest[valid], minlength=len(ids)) > 0
         nearest = np.append(np.cumsum(used) - 1, -1)[nearest].astype(np.int32)
         return replace(self, ids=ids[used], nearest=nearest, scores=scores).unmeasured(changed)
 
     def unmeasured(self, rows: slice | npt.NDArray[np.bool_] = slice(None)) -> GroundTruth:
-        """The same, with nothing known of what the index finds for these queries."""
-        found = self.found.copy()
-        found[rows] = np.nan
-        return replace(self, found=found)
+        """The same queries, without the recalls of these rows."""
+        recalls = self.recalls.copy()
+        recalls[rows] = np.nan
+        return replace(self, recalls=recalls)
 
     def measured(
-        self, segments: SegmentedIndex, kind: QueryKind, depths: Sequence[int], *, width: float = 1.0, step: int = 1
+        self, segments: SegmentedIndex, kind: QueryKind, ks: Sequence[int], *, width: float = 1.0, step: int = 1
     ) -> GroundTruth:
-        """The same with what the index finds for every `step`-th query of a kind, where that is not known yet.
+        """The same queries with the recalls@k of every `step`-th query of a kind, measured where they are not known.
 
-        It may be too little: a change that leaves the nearest ten of a query as they are hides none of them.
+        A known recall may be too low: a change that leaves a query's nearest ten as they are hides none of them.
         """
-        columns = [DEPTHS.index(k) for k in depths]
+        columns = [RECALL_KS.index(k) for k in ks]
         rows = np.flatnonzero(self.kinds == kind)[::step]
-        rows = rows[np.isnan(self.found[rows][:, columns]).any(axis=1)]
+        rows = rows[np.isnan(self.recalls[rows][:, columns]).any(axis=1)]
         if not len(rows):
             return self
-        queries, found = self._rows(rows).of(kind), self.found.copy()
-        scores = found_scores(segments, queries, max(depths), width)
-        for column, k in zip(columns, depths, strict=True):
-            found[rows, column] = recall(scores, queries.scores, k)
-        return replace(self, found=found)
+        queries, recalls = self._rows(rows).of(kind), self.recalls.copy()
+        own = queries.parent_positions(segments)
+        scores, _ = drop_own(*segments.search(queries.vectors, max(ks) + own.shape[1], width=width), own)
+        for column, k in zip(columns, ks, strict=True):
+            recalls[rows, column] = recall(scores, queries.scores, k)
+        return replace(self, recalls=recalls)
 
     def write(self, path: Path) -> None:
         depth = self.scores.shape[1]
@@ -182,10 +176,10 @@ class GroundTruth:
                 "kind": pa.array(self.kinds, pa.string()),
                 "parents": _lists(pa.array(self.parents.ravel(), pa.string()), _MAX_PARENTS),
                 "vector": _lists(pa.array(self.vectors.ravel()), self.vectors.shape[1]),
-                # An image is a neighbour of many queries: without a dictionary its ids were most of the file.
+                # An image is a neighbour of many queries; without a dictionary, ids would be most of the file.
                 "neighbours": _lists(self._dictionary(), depth),
                 "scores": _lists(pa.array(self.scores.ravel()), depth),
-                "found": _lists(pa.array(self.found.ravel()), len(DEPTHS)),
+                "found": _lists(pa.array(self.recalls.ravel()), len(RECALL_KS)),
             },
             metadata={"sampled_from": str(self.sampled_from)},
         )
@@ -215,31 +209,30 @@ class GroundTruth:
             ids=np.array([*neighbours.dictionary.to_pylist(), None], object)[:-1],
             nearest=nearest.astype(np.int32).reshape(table.num_rows, -1),
             scores=matrix("scores").copy(),
-            # Nothing is known where another release wrote the file.
-            found=matrix("found").copy() if "found" in table.column_names else np.full((len(table), 3), np.nan),
-            sampled_from=int((table.schema.metadata or {}).get(b"sampled_from", 0)),
+            recalls=matrix("found").copy(),
+            sampled_from=int(table.schema.metadata[b"sampled_from"]),
         )
 
 
 def _mixed(
     segments: SegmentedIndex, kind: QueryKind, numbers: npt.NDArray[np.int64], weights: tuple[float, ...]
 ) -> tuple[QueryKind, Ids, Vectors]:
-    """Queries of a kind, each the weighted sum of some live rows, `(n, len(weights))` by their number among them."""
-    rows, at = np.unique(numbers, return_inverse=True)
-    positions, at = segments.live_positions(rows), at.reshape(numbers.shape)
-    parts = segments.vectors(positions)[at]
+    """Queries of a kind, each the weighted sum of some live rows; `numbers` `(n, len(weights))` count live rows."""
+    rows, slots = np.unique(numbers, return_inverse=True)
+    positions, slots = segments.live_positions(rows), slots.reshape(numbers.shape)
+    parts = segments.vectors(positions)[slots]
     sums = np.einsum("npd,p->nd", parts, np.array(weights, np.float32))
     norms = np.linalg.norm(sums, axis=1, keepdims=True)
     cancelled = norms[:, 0] < 1e-4  # opposite vectors leave nothing to look for
     sums[cancelled], norms[cancelled] = parts[cancelled, 0], 1
     parents = np.full((len(numbers), _MAX_PARENTS), None, object)
-    parents[:, : len(weights)] = segments.ids(positions)[at]
+    parents[:, : len(weights)] = segments.ids(positions)[slots]
     return kind, parents, sums / norms
 
 
 def drop_own(scores: Scores, positions: Positions, own: Positions) -> tuple[Scores, Positions]:
-    """Drop the `own` positions of each query, `(n,)` or `(n, p)`, and as many of the last columns as it has fewer:
-    one column less, or p.
+    """Drop each query's `own` positions, `(n,)` or `(n, p)`. Results have one column less, or p: a query loses its last
+    ones instead of those that are not among them.
     """
     own = own.reshape(len(positions), -1)
     drop = (positions[:, :, np.newaxis] == own[:, np.newaxis, :]).any(axis=2) & (positions >= 0)
@@ -247,31 +240,24 @@ def drop_own(scores: Scores, positions: Positions, own: Positions) -> tuple[Scor
     return np.take_along_axis(scores, kept, axis=1), np.take_along_axis(positions, kept, axis=1)
 
 
-def found_scores(segments: SegmentedIndex, queries: GroundTruth, k: int, width: float = 1.0) -> Scores:
-    """What the index finds for some queries, `(n, k)`, without what they were made of."""
-    own = queries.parent_positions(segments)
-    scores, positions = segments.search(queries.vectors, k + own.shape[1], width=width)
-    return drop_own(scores, positions, own)[0]
-
-
-def recall(found: Scores, exact: Scores, k: int) -> npt.NDArray[np.float64]:
-    """For each query, the share of its k nearest that were found, `(n,)`; others at the same distance count too, as in
-    ann-benchmarks. Scores are `(n, k or more)`, best first, -inf where there are fewer.
+def recall(scores: Scores, exact: Scores, k: int) -> npt.NDArray[np.float64]:
+    """For each query, the share of its k nearest that a search found, `(n,)`; others at the same distance count too, as
+    in ann-benchmarks. Both kinds of scores are `(n, k or more)`, best first, -inf where there are fewer.
     """
     k = min(k, exact.shape[1])
     if k == 0:
         return np.ones(len(exact))
-    there = np.isfinite(exact[:, :k]).sum(axis=1)
-    bar = np.take_along_axis(exact, np.maximum(there - 1, 0)[:, np.newaxis], axis=1) - _EQUAL
-    hits = (np.isfinite(found[:, :k]) & (found[:, :k] >= bar)).sum(axis=1)
-    return np.where(there > 0, np.minimum(hits, there) / np.maximum(there, 1), 1.0)
+    counts = np.isfinite(exact[:, :k]).sum(axis=1)
+    kth = np.take_along_axis(exact, np.maximum(counts - 1, 0)[:, np.newaxis], axis=1) - _EQUAL
+    hits = (np.isfinite(scores[:, :k]) & (scores[:, :k] >= kth)).sum(axis=1)
+    return np.where(counts > 0, np.minimum(hits, counts) / np.maximum(counts, 1), 1.0)
 
 
-def _nearer(scores: Scores, bars: Scores, positions: Positions, own: Positions) -> tuple[Scores, Positions]:
-    """Of `(n, m)` scores of m rows those not below the bar of their query, `(n, 1)`, and which rows they are; -inf and
-    -1 where there are fewer. Rows at the `own` positions, `(n, p)`, are left out.
+def _nearer(scores: Scores, min_scores: Scores, positions: Positions, own: Positions) -> tuple[Scores, Positions]:
+    """Those of the `(n, m)` scores of m rows that reach their query's minimum, `(n, 1)`, and the indices of their rows;
+    -inf and -1 where there are fewer. Rows at the `own` positions, `(n, p)`, are left out.
     """
-    good = scores >= bars
+    good = scores >= min_scores
     at = np.searchsorted(positions, own).clip(max=len(positions) - 1)
     query, parent = np.nonzero(positions[at] == own)
     good[query, at[query, parent]] = False

@@ -1,4 +1,4 @@
-"""Measures how well each kind of query is answered, and how much wider than for an image its searches have to be."""
+"""Measures the recall of each kind of query, and how much wider its searches must be than those for an image."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from index.build.ground_truth import DEPTHS, GroundTruth
-from index.build.measure import Measured
+from index.build.ground_truth import RECALL_KS, GroundTruth
+from index.build.measure import Measurements
 from index.collection.records import IndexSettings, KindRecord
 from index.queries import KINDS, QueryKind
 from index.segments.segmented_index import SegmentedIndex
@@ -25,16 +25,15 @@ def measure_kinds(
     segments: SegmentedIndex,
     held_out: GroundTruth,
     settings: IndexSettings,
-    images: Measured,
+    images: Measurements,
     before: Mapping[QueryKind, KindRecord],
 ) -> tuple[dict[QueryKind, KindRecord], GroundTruth]:
-    """Recall@10 of each kind that there are queries of, and the narrowest search that reaches its target; and the
-    queries with what was measured.
+    """Recall@10 and the narrowest search that reaches the target, for each kind with queries; and the measured queries.
 
-    The index is tuned for `images`, which are measured already. A width that was found `before` stays while it is
-    enough. A kind that no width is enough for has the widest, and the version is below its target.
+    The index is tuned for images, whose measurements are `images`. A width of the version `before` stays while it is
+    enough. If no width is enough, the kind has the widest one, and the version is below its target.
     """
-    found: dict[QueryKind, KindRecord] = {
+    records: dict[QueryKind, KindRecord] = {
         "image": KindRecord(queries=images.queries, recall=images.recall["10"], width=1.0)
     }
     for kind in KINDS:
@@ -45,25 +44,23 @@ def measure_kinds(
             width = before[kind].width
             measured = held_out.measured(segments, kind, (_K,), width=width)
         if kind not in before or _recalls(measured, kind).mean() < settings.target_of(kind):
-            measured, width = _tuned(segments, held_out, kind, settings.target_of(kind))
+            measured, width = _tune(segments, held_out, kind, settings.target_of(kind))
         recalls, held_out = _recalls(measured, kind), measured
-        found[kind] = KindRecord(queries=len(recalls), recall=round(float(recalls.mean()), 7), width=round(width, 4))
-    return found, held_out
+        records[kind] = KindRecord(queries=len(recalls), recall=round(float(recalls.mean()), 7), width=round(width, 4))
+    return records, held_out
 
 
-def _tuned(
-    segments: SegmentedIndex, held_out: GroundTruth, kind: QueryKind, target: float
-) -> tuple[GroundTruth, float]:
-    """The narrowest of the widths that reaches the target with certainty, else the widest; and first what it finds."""
+def _tune(segments: SegmentedIndex, held_out: GroundTruth, kind: QueryKind, target: float) -> tuple[GroundTruth, float]:
+    """The queries, measured with the narrowest width that surely reaches the target, or the widest; and that width."""
     unknown = held_out.unmeasured(held_out.kinds == kind)
     measured = cache(lambda width: unknown.measured(segments, kind, (_K,), width=width))
-    at = bisect.bisect_left(_WIDTHS, target, key=lambda width: _lower_bound(_recalls(measured(width), kind)))
-    width = _WIDTHS[min(at, len(_WIDTHS) - 1)]
+    index = bisect.bisect_left(_WIDTHS, target, key=lambda width: _lower_bound(_recalls(measured(width), kind)))
+    width = _WIDTHS[min(index, len(_WIDTHS) - 1)]
     return measured(width), width
 
 
 def _recalls(measured: GroundTruth, kind: QueryKind) -> npt.NDArray[np.float64]:
-    return measured.of(kind).found[:, DEPTHS.index(_K)]
+    return measured.of(kind).recalls[:, RECALL_KS.index(_K)]
 
 
 def _lower_bound(recalls: npt.NDArray[np.float64]) -> float:

@@ -1,4 +1,4 @@
-"""Versions that were rolled back: a build does not make them again, nor make what repeats them live."""
+"""Versions that were rolled back: a build does not make one again, and a version that repeats one does not go live."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,16 +8,17 @@ from index.errors import DamagedVersionError, RolledBackError
 from index.versions.servable import is_whole, rolled_back_at
 
 
-def versions_repeated(
+def repeated_versions(
     collection: Collection,
     live: VersionManifest | None,
     runs: Sequence[RunManifest],
     annotations: Mapping[str, list[str]],
 ) -> dict[str, VersionManifest | None]:
-    """The versions that were rolled back, and that a build of these runs would repeat: of the same rows
-    and annotations, or another model.
+    """The rolled-back versions that a build of these runs would repeat: those with the same rows and annotations, or
+    with the same model if the live version has another.
 
-    None where a manifest cannot be read: it may be the same, unless new rows of the live model were committed since.
+    A manifest is None if it cannot be read: its version may be the same, unless new rows of the live model were
+    committed since.
     """
     if not live or not runs:
         return {}
@@ -25,15 +26,15 @@ def versions_repeated(
     other_model = not live.model.agrees_with(model)
     repeated: dict[str, VersionManifest | None] = {}
     for name in reversed(collection.versions()):
-        # Annotating the live version does not make it newer than one that was rolled back.
+        # An annotated copy of the live version is not newer than a version that was rolled back before.
         if name <= (live.annotates or live.version) or not (when := rolled_back_at(collection, name)):
             continue
         try:
-            made = collection.read_version(name)
-            # Another annotation of rows that stayed live repeats nothing.
-            same = made.runs == ids and (made.annotations == annotations or live.runs != ids)
-            if same or (other_model and made.model.agrees_with(model)):
-                repeated[name] = made
+            version = collection.read_version(name)
+            # Other annotations of rows that stayed live repeat nothing.
+            same = version.runs == ids and (version.annotations == annotations or live.runs != ids)
+            if same or (other_model and version.model.agrees_with(model)):
+                repeated[name] = version
         except DamagedVersionError:
             if other_model or runs[-1].finished_at <= when:
                 repeated[name] = None
@@ -47,11 +48,11 @@ def require_no_repeat(
     settings: IndexSettings,
     live: str | None,
 ) -> None:
-    """RolledBackError when one of the versions that were `rolled_back` is just what a build would make again."""
-    for name, made in rolled_back.items():
-        same_rows = made and made.runs == [run.run_id for run in runs]
-        if made and (not same_rows or (made.settings == settings and is_whole(collection, made))):
+    """RolledBackError if a build would make one of the `rolled_back` versions again."""
+    for name, version in rolled_back.items():
+        same_rows = version and version.runs == [run.run_id for run in runs]
+        if version and (not same_rows or (version.settings == settings and is_whole(collection, version))):
             raise RolledBackError(
-                f"index {name} has {'these images' if same_rows else f'the model {made.model}'} and was rolled back: "
-                f"{live} stays live; run `likeness promote {collection.location} {name}` to make {name} live"
+                f"index {name} has {'these images' if same_rows else f'the model {version.model}'} and was rolled "
+                f"back: {live} stays live; run `likeness promote {collection.location} {name}` to make {name} live"
             )

@@ -1,4 +1,4 @@
-"""Writes one segment: rows streamed to disk, then the approximate index trained, filled and tuned from there."""
+"""Writes one segment: streams rows to disk, then trains, fills and tunes the approximate index from there."""
 
 import errno
 import logging
@@ -32,13 +32,13 @@ logger = logging.getLogger(__name__)
 
 _NORM_TOLERANCE = 1e-3
 _SELF_QUERIES = 100
-_BATCH_ROWS = 16_384  # searches handle each batch by itself
+_BATCH_ROWS = 16_384  # searches process one batch at a time
 _MIN_SELF_SCORE = 0.9999
 _FIXED_MEMORY = 600 << 20  # the interpreter, libraries, and blocks in transit
 
 
 class RowSource(Protocol):
-    """A stream of rows with embeddings. `len` is an upper bound of their number."""
+    """A stream of rows with embeddings. `len` is an upper bound of its rows."""
 
     def __len__(self) -> int: ...
 
@@ -50,7 +50,7 @@ class RowSource(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class SegmentJob:
-    """All that a worker needs to build one segment; can be pickled if its source can."""
+    """Everything that a worker needs to build one segment. Picklable if its source is."""
 
     storage: Storage
     name: str
@@ -58,7 +58,7 @@ class SegmentJob:
     options: Sequence[Option]
     settings: IndexSettings
     max_exact_rows: int
-    """Up to so many rows are searched exactly, whatever index was chosen or requested."""
+    """A segment of at most so many rows is searched exactly, whatever index was chosen or requested."""
 
     @property
     def rows(self) -> int:
@@ -70,15 +70,15 @@ class SegmentJob:
 
     @property
     def memory(self) -> int:
-        """Bytes of memory that `run` may take: blocks, a training sample, and an index with room for twice its rows."""
+        """Maximum memory of `run` in bytes: blocks, a training sample, and an index with room for twice its rows."""
         rows = self.rows * max(1, self._tiles)  # tiles have an index of their own
         factory = self.settings.factory or ann_factory(rows, self.dim, refine=True, spread=self.dim)
-        held = 0 if factory == FLAT else 2 * rows * ann.row_bytes(ann.new_index(factory, self.dim))
+        index_bytes = 0 if factory == FLAT else 2 * rows * ann.row_bytes(ann.new_index(factory, self.dim))
         blocks = 3 * _BATCH_ROWS * 4 * self.dim * self._tiles
-        return _FIXED_MEMORY + blocks + 3 * self._training_rows(rows) * 4 * self.dim + held
+        return _FIXED_MEMORY + blocks + 3 * self._training_rows(rows) * 4 * self.dim + index_bytes
 
     def run(self) -> SegmentRecord | None:
-        """Build the segment and put it in place. None when no row has an embedding. Raises as `build_index`."""
+        """Build the segment and store it. None if no row has an embedding. Raises the errors of `build_index`."""
         home = segment_path(self.name)
         with self.storage.scratch(home) as scratch:
             sample: list[pa.RecordBatch] = []
@@ -94,7 +94,7 @@ class SegmentJob:
             indexes: dict[str, VectorIndex] = {VECTORS: segment}
             if segment.tiles is not None:
                 indexes[TILE_VECTORS] = segment.tiles
-            factories = {vectors: self._tuned(index, factories[vectors]) for vectors, index in indexes.items()}
+            factories = {vectors: self._tune(index, factories[vectors]) for vectors, index in indexes.items()}
             searched = [vectors if factory == FLAT else ANN_OF[vectors] for vectors, factory in factories.items()]
             names = dict.fromkeys([ROWS, *factories, *searched])
             files = {name: file_record(scratch / name) for name in names}
@@ -114,26 +114,27 @@ class SegmentJob:
 
     @property
     def _tiles(self) -> int:
-        """How many tiles each picture has."""
+        """Number of tiles of each picture."""
         schema = self.source.schema
         return schema.field(TILES).type.list_size // self.dim if TILES in schema.names else 0
 
     def _add_ann(self, folder: Path, ntotal: int, vectors: str) -> str:
-        """Write the approximate index of a file of vectors beside it, if it should have one; returns its factory."""
+        """Write the approximate index of a file of vectors beside it, if it gets one. Returns the factory."""
         training = VectorFile(folder / vectors, ntotal, self.dim).sample(self._training_rows(ntotal))
         factory = factory_of(self.options, training, ntotal, self.settings, max_exact_rows=self.max_exact_rows)
         if factory != FLAT:
             write_ann(folder, factory, ntotal, training, vectors)
         return factory
 
-    def _tuned(self, index: VectorIndex, factory: str) -> str:
-        """The factory to go on with, once the index is tuned."""
+    def _tune(self, index: VectorIndex, factory: str) -> str:
+        """Tune the index, and return the factory to use."""
         target = self.settings.target_recall
         return self._exact_instead(factory) if factory != FLAT and tune(index, target) < target else factory
 
     def _exact_instead(self, factory: str) -> str:
-        """The factory to use when the index misses its recall: an exact scan, unless it was requested, or is to save
-        memory; then the version's recall decides."""
+        """The factory to use if the index misses its recall: an exact scan. An index that was requested, or is needed
+        to save memory, stays; then the version's recall decides.
+        """
         if self.settings.factory or self.settings.max_memory:
             return factory
         message = "segment %s: %s does not reach recall@10 %s here, so its vectors are scanned exactly, which is slower"
@@ -146,7 +147,7 @@ class SegmentJob:
 
 
 def write_rows(folder: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> int:
-    """Stream embedded rows into a folder and return their number. CollectionError names one whose norm is not 1."""
+    """Stream embedded rows into a folder and return their number. CollectionError names one without unit norm."""
     dim = schema.field(EMBEDDING).type.list_size
     stored = pa.schema([field for field in schema if field.name not in (EMBEDDING, TILES)])
     total = 0
@@ -160,7 +161,7 @@ def write_rows(folder: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schem
         for batch in joined(batches, _BATCH_ROWS):
             for column, target in targets.items():
                 vectors = _unit_vectors(batch, dim, column)
-                target.write(vectors.data)  # `tofile` does not say why it failed
+                target.write(vectors.data)  # an error of `tofile` has no reason
                 written[column] += len(vectors)
             rows.write_batch(batch.select(stored.names))
             total += len(batch)
@@ -171,20 +172,20 @@ def write_rows(folder: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schem
 
 
 def write_ann(folder: Path, factory: str, ntotal: int, sample: npt.NDArray[np.float32], vectors: str = VECTORS) -> None:
-    """Train an index on a sample of the folder's vectors, `(n, dim)`, add all in blocks, and write it beside them."""
+    """Train an index on a sample of the folder's vectors, `(n, dim)`, add all of them, and write it beside them."""
     target = folder / ANN_OF[vectors]
     index = ann.new_index(factory, sample.shape[1])
     ann.train(index, sample)
     ann.fill(index, VectorFile(folder / vectors, ntotal, sample.shape[1]).blocks())
     try:
         faiss.write_index(index, str(target))
-    except RuntimeError as error:  # faiss raises nothing else; the system's error is somewhere in its text
+    except RuntimeError as error:  # faiss raises nothing else, with the system's error in its text
         code = next((code for code in DISK_FULL if os.strerror(code) in str(error)), errno.EIO)
         raise OSError(code, os.strerror(code), str(target)) from error
 
 
 def check_rows_found(segment: Segment, sample: pa.Table) -> None:
-    """DamagedVersionError unless each of some rows of the source is at its position, under its id."""
+    """DamagedVersionError unless each sampled row of the source is at its position, with its id."""
     positions, ids = sample.column("position").to_numpy(), sample.column("image_id").to_numpy()
     vectors = vectors_of(sample.column(EMBEDDING))
     scores = np.einsum("nd,nd->n", vectors, segment.vectors(positions)) / np.linalg.norm(vectors, axis=1)
@@ -202,8 +203,8 @@ def _sampled(batches: Iterable[pa.RecordBatch], step: int, sample: list[pa.Recor
     start = 0
     for batch in batches:
         chosen = np.arange(-start % step, len(batch), step)
-        aside = batch.select(["image_id", EMBEDDING]).take(pa.array(chosen, pa.int64()))
-        sample.append(aside.append_column("position", pa.array(chosen + start)))
+        rows = batch.select(["image_id", EMBEDDING]).take(pa.array(chosen, pa.int64()))
+        sample.append(rows.append_column("position", pa.array(chosen + start)))
         start += len(batch)
         yield batch
 
@@ -211,7 +212,7 @@ def _sampled(batches: Iterable[pa.RecordBatch], step: int, sample: list[pa.Recor
 def _unit_vectors(batch: pa.RecordBatch, dim: int, column: str) -> npt.NDArray[np.float32]:
     vectors = vectors_of(batch.column(column)).reshape(-1, dim)
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    wrong = np.flatnonzero(~(np.abs(norms[:, 0] - 1) <= _NORM_TOLERANCE))  # NaN compares false: found too
+    wrong = np.flatnonzero(~(np.abs(norms[:, 0] - 1) <= _NORM_TOLERANCE))  # true for NaN too
     if len(wrong):
         first = int(wrong[0])
         image_id = batch.column("image_id")[first * len(batch) // len(vectors)].as_py()

@@ -1,4 +1,4 @@
-"""Finds the fastest search parameters of a segment that reach a recall, by measuring."""
+"""Finds the fastest search parameters of a segment that reach a target recall, by measuring."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ Parameters = dict[str, float]
 
 _QUERIES = 1_000
 _K = 10
-_DEEP_K, _DEEP_STEP = 100, 4  # a quarter of the queries shows how much wider a search for a larger k has to be
+_DEEP_K, _DEEP_STEP = 100, 4  # a quarter of the queries measures how much wider a search for a larger k must be
 _FINALISTS, _LAPS = 4, 3  # the 4 fastest are timed again, 3 times
-_SLOWER = 1.1  # times the fastest: more than the noise of a machine
-_MARGIN = 3  # standard errors above the target: a version is measured with other queries than these
+_SLOWER = 1.1  # times the fastest: more than measuring noise
+_MARGIN = 3  # standard errors above the target, since the version is measured with other queries
 
 
 def tune(segment: VectorIndex, target_recall: float) -> float:
-    """Set the segment's approximate search to the fastest parameters with that recall@10, and return what they reach.
+    """Set the segment's approximate search to the fastest parameters with that recall@10, and return their recall.
 
-    The deepest re-ranking allows the narrowest search. From there, width is raised while that makes the search faster,
-    each with the shallowest re-ranking that meets the target. When nothing meets it, the widest and deepest search is
-    taken. Then `breadth`, the power by which the search widens with k, is raised until recall@100 meets the target too.
+    The deepest re-ranking allows the narrowest search. From there, the search is widened while that makes it faster,
+    each time with the shallowest re-ranking that meets the target. If nothing meets it, the widest and deepest search
+    is used. Then `breadth`, the power by which the search widens with k, is raised until recall@100 meets it too.
     """
     trial = _Trial(segment)
-    stairs, widths = _depths(segment), _widths(segment)
+    depth_lists, widths = _depths(segment), _widths(segment)
     good: list[tuple[float, Parameters]] = []
-    for depths in stairs:  # the next only if no search with these is good enough
-        good = sorted(_staircase(trial, depths, widths, target_recall), key=lambda each: each[0])
+    for depths in depth_lists:  # the next only if no search with these is good enough
+        good = sorted(_good_searches(trial, depths, widths, target_recall), key=lambda timed: timed[0])
         if good:
             break
     finalists = [parameters for _, parameters in good[:_FINALISTS]]
-    best = min(finalists, key=trial.seconds, default={**stairs[-1][-1], **widths[-1]})
+    best = min(finalists, key=trial.seconds, default={**depth_lists[-1][-1], **widths[-1]})
     reached = trial.run(best, margin=0)[0]
     for breadth in (0.5, 0.6, 0.7, 0.8, 0.9, 1.0):
         if trial.run({"breadth": breadth}, k=_DEEP_K, step=_DEEP_STEP)[0] >= target_recall:
@@ -47,7 +47,7 @@ def tune(segment: VectorIndex, target_recall: float) -> float:
     return reached
 
 
-def _staircase(
+def _good_searches(
     trial: _Trial, depths: Sequence[Parameters], widths: Sequence[Parameters], target_recall: float
 ) -> Iterator[tuple[float, Parameters]]:
     """Seconds and parameters of the narrowest search that reaches the target, and of wider ones that re-rank less,
@@ -56,10 +56,10 @@ def _staircase(
     deepest, fastest = depths[-1], math.inf
     narrowest = bisect.bisect_left(widths, target_recall, key=lambda width: trial.run({**deepest, **width})[0])
     for width in widths[narrowest:]:
-        at, seconds = _shallowest(trial, depths, width, target_recall)
-        if at < len(depths):
-            yield seconds, {**depths[at], **width}
-            fastest, depths = min(fastest, seconds), depths[:at]
+        number, seconds = _shallowest(trial, depths, width, target_recall)
+        if number < len(depths):
+            yield seconds, {**depths[number], **width}
+            fastest, depths = min(fastest, seconds), depths[:number]
         if not depths or seconds > _SLOWER * fastest:
             return
 
@@ -67,12 +67,12 @@ def _staircase(
 def _shallowest(
     trial: _Trial, depths: Sequence[Parameters], width: Parameters, target_recall: float
 ) -> tuple[int, float]:
-    """Which of the depths is the first to reach the target with this width, and its seconds; if none does, their number
-    and the seconds of the last.
+    """The index of the first depth that reaches the target with this width, and its seconds; if none does, the number
+    of depths and the seconds of the last.
     """
-    run = cache(lambda at: trial.run({**depths[at], **width}))
-    at = bisect.bisect_left(range(len(depths)), target_recall, key=lambda at: run(at)[0])
-    return at, run(min(at, len(depths) - 1))[1]
+    run = cache(lambda number: trial.run({**depths[number], **width}))
+    number = bisect.bisect_left(range(len(depths)), target_recall, key=lambda number: run(number)[0])
+    return number, run(min(number, len(depths) - 1))[1]
 
 
 class _Trial:
@@ -97,15 +97,15 @@ class _Trial:
         return float(recalls.mean() - margin * recalls.std() / np.sqrt(len(recalls))), seconds
 
     def seconds(self, parameters: Parameters) -> float:
-        """The fewest of several runs."""
+        """Seconds of the fastest of several runs."""
         return min(self.run(parameters)[1] for _ in range(_LAPS))
 
 
 def _depths(segment: VectorIndex) -> list[list[Parameters]]:
-    """How many candidates are re-ranked, as multiples of k, the fewest first. The second list, if there is one, ranks
-    more of them exactly, and goes deeper.
+    """How many candidates are re-ranked, as multiples of k, the fewest first. A second list, for quantized re-ranking,
+    goes deeper and ranks more candidates exactly.
     """
-    if "k_factor" in segment.parameters:  # by compressed vectors, and then by exact ones
+    if "k_factor" in segment.parameters:  # re-ranked by compressed vectors, and then by exact ones
         return [
             [{"k_factor": factor, "rescore": exact} for factor in _steps(2, deepest, per_octave=2)]
             for exact, deepest in ((1.5, 32), (4.0, 128))

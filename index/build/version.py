@@ -1,4 +1,4 @@
-"""Makes one index version: its segments, tombstones and held-out queries, and the measurements with them."""
+"""Makes one index version: its segments, tombstones, held-out queries and measurements."""
 
 import tempfile
 import time
@@ -19,7 +19,7 @@ from index.build.ground_truth import GroundTruth
 from index.build.kinds import measure_kinds
 from index.build.measure import measure, score_distribution
 from index.build.segment import RowSource, SegmentJob
-from index.build.segment_change import change_of, touched_ids
+from index.build.segment_change import plan_change, touched_ids
 from index.collection import Collection
 from index.collection.annotations import Annotation
 from index.collection.current_file import begin_current
@@ -53,7 +53,7 @@ from index.versions.servable import check_version
 
 RunJobs = Callable[[Sequence[SegmentJob]], list[SegmentRecord | None]]
 Texts = Callable[[], Vectors | None]
-"""Makes vectors of texts that people may search with, `(n, dim)`, unit norm. None: the model has no text side."""
+"""Makes vectors of texts like those of users' searches, `(n, dim)`, unit norm. None: the model takes no text."""
 
 
 class VersionBuild:
@@ -71,12 +71,12 @@ class VersionBuild:
         self.annotations = annotations
         self.settings = settings
         self.run_jobs = run_jobs
-        self.version = _reserved(collection)
+        self.version = _reserve_version(collection)
         self.started = time.monotonic()
 
     def from_scratch(self, texts: Texts) -> VersionManifest:
         """Build from all live rows, in segments of at most `segment_rows`, and measure with `texts` as well."""
-        with self._discarded_on_failure(), tempfile.TemporaryDirectory() as cache:
+        with self._discard_on_failure(), tempfile.TemporaryDirectory() as cache:
             live = LiveRows.of_runs(self.storage, self.runs)
             if not len(live):
                 raise _empty(self.collection, self.runs)
@@ -92,18 +92,18 @@ class VersionBuild:
     def update(self, base: VersionManifest) -> VersionManifest:
         """Build from the base's segments, with more tombstones, and new ones. DamagedVersionError if it is damaged."""
         new = [run for run in self.runs if run.run_id not in base.runs]
-        base = base.without_columns()  # they are not merged, and the segments that stay get others
-        with self._discarded_on_failure(), tempfile.TemporaryDirectory() as cache:
+        base = base.without_columns()  # every version writes its own
+        with self._discard_on_failure(), tempfile.TemporaryDirectory() as cache:
             changed = LiveRows.of_runs(self.storage, new)
             # Every byte is checked: Arrow and faiss may crash on altered ones, and a server would not open the update.
             old = open_segments(self.collection, base, Path(cache))
             touched = touched_ids(self.storage, new, changed)
-            change = change_of(changed, touched, base.segments, old.parts, self.settings)
-            # Chosen again: a collection that has outgrown exact scans must not be scanned for ever.
+            change = plan_change(changed, touched, base.segments, old.parts, self.settings)
+            # Chosen again, in case the collection has outgrown exact scans.
             vectors = change.live * (1 + len(base.model.boxes))
             options = choose(vectors, base.dim, self.settings) if vectors else []
             built = self._build_segments(change.sources, options, change.max_exact_rows)
-            records = [*change.kept, *built]
+            records = [*change.retained, *built]
             files = {}
             if any(map(len, change.tombstones.values())):
                 files[TOMBSTONES] = self._put(TOMBSTONES, partial(write_tombstones, tombstones=change.tombstones))
@@ -115,24 +115,24 @@ class VersionBuild:
                 return self._finish(draft, segments, None, held_out.of("text").vectors)
             held_out = held_out.updated(touched, segments)
             if any(record.factory != FLAT for record in built):
-                held_out = held_out.unmeasured()  # what one approximate index found another may miss
+                held_out = held_out.unmeasured()  # a new approximate index may miss what another one found
             return self._finish(draft, segments, held_out)
 
     def annotate(self, base: VersionManifest) -> VersionManifest:
-        """The base with the annotations as they are now. It shares all segments, and no vector is read.
+        """The base with the current annotations. It shares all segments, and no vector is read.
 
-        DamagedVersionError when a file of the base has another size than its manifest says.
+        DamagedVersionError if a file of the base has another size than its manifest says.
         """
-        with self._discarded_on_failure():
+        with self._discard_on_failure():
             check_version(self.collection, base, verify=False)
             for name in base.files:
-                # Whoever opens the new version compares them with their digests.
+                # Opening the new version checks their digests.
                 content = self.storage.read(version_path(base.version, name))
                 self.storage.write_atomic(version_path(self.version, name), content)
             annotates = base.annotates or base.version
             facts = {"version": self.version, "base": base.version, "annotates": annotates}
-            made = base.without_columns().model_copy(update={**facts, "created_at": datetime.now(UTC)})
-            return self._publish(made)
+            draft = base.without_columns().model_copy(update={**facts, "created_at": datetime.now(UTC)})
+            return self._publish(draft)
 
     def _build_segments(
         self, sources: Sequence[RowSource], options: Sequence[Option], max_exact_rows: int
@@ -181,8 +181,8 @@ class VersionBuild:
         held_out: GroundTruth | None,
         texts: Vectors | None = None,
     ) -> VersionManifest:
-        """Measure, and write the remaining files, the manifest last. `held_out` None: other queries are drawn, and the
-        texts join them.
+        """Measure, and write the remaining files, the manifest last. Without `held_out`, new queries are sampled, and
+        the texts are added to them.
         """
         scores, kinds = draft.scores, draft.kinds
         if held_out is None:
@@ -212,7 +212,7 @@ class VersionBuild:
         return segment.model_copy(update={"columns": self._put(name, write)})
 
     def _put(self, name: str, write: Callable[[Path], None]) -> FileRecord:
-        """Put one of the version's own files, which `write` writes to the path it gets."""
+        """Store one of the version's own files, which `write` writes to a local path."""
         home = version_path(self.version)
         with self.storage.scratch(home) as scratch:
             write(scratch / name)
@@ -227,8 +227,8 @@ class VersionBuild:
                 self.storage.delete(entry.path)
 
     @contextmanager
-    def _discarded_on_failure(self) -> Iterator[None]:
-        """Free the space of a version that failed. Without the lease nothing is removed."""
+    def _discard_on_failure(self) -> Iterator[None]:
+        """Free the space of a version that failed. If the lease is lost, nothing is removed."""
         try:
             yield
         except LeaseError:
@@ -238,8 +238,8 @@ class VersionBuild:
             raise
 
 
-def _reserved(collection: Collection) -> str:
-    """A number that no version ever had. Its folder is created, so that no other build takes it."""
+def _reserve_version(collection: Collection) -> str:
+    """A number that no version ever had. Its folder is created, so that no other build uses it."""
     folders = [*collection.storage.list(INDEX), *collection.storage.list(SEGMENTS)]
     numbers = [int(made_by) for entry in folders if (made_by := entry.name.partition("-")[0]).isdecimal()]
     version = f"{max(numbers, default=0) + 1:06d}"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from collections.abc import Collection as Ids
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +18,21 @@ from index.collection.rows import metadata_columns, text_array
 from index.errors import EmptyCollectionError, QueryError
 from index.filters.facets import Counts, facet_columns
 from index.filters.filter import Filter, filterable
-from index.match import Match as Match
+from index.match import Match
 from index.queries import QueryKind, QueryLimits, checked_cosine, unit_vectors
 from index.search.ranking import Hit, hits_of, rank, rounded
 from index.segments.searchable import Searchable
 from index.segments.segmented_index import SegmentedIndex
 from index.versions.opening import open_segments
 
-_MAX_COUNTS = 64  # of facets: at most a thousand values for each column
+_MAX_COUNTS = 64  # cached facets, each with at most a thousand values for a column
 
 
 def no_index(collection: Collection) -> EmptyCollectionError:
-    """What is raised where there is no version to search: what has to be done first."""
+    """The error for a collection without an index version; says which command to run."""
     embedded = any(run.files for run in collection.runs())
-    first = "build one with `likeness index`" if embedded else "embed images first with `likeness embed`"
-    return EmptyCollectionError(f"{collection.location} has no index to search: {first}")
+    advice = "build one with `likeness index`" if embedded else "embed images first with `likeness embed`"
+    return EmptyCollectionError(f"{collection.location} has no index to search: {advice}")
 
 
 def searched_version(collection: Collection, version: str | None) -> VersionManifest:
@@ -65,12 +64,12 @@ class Searcher:
         """Verify and map a version, by default the live one. DamagedVersionError names the damaged file."""
         manifest = searched_version(collection, version)
         with tempfile.TemporaryDirectory(prefix="likeness-") as cache:
-            # A mapped file stays readable after its name is gone, and its space is freed with the process.
+            # A mapped file stays readable after it is unlinked, and its space is freed when the process ends.
             return cls(manifest, open_segments(collection, manifest, Path(cache)))
 
     @property
     def segments(self) -> SegmentedIndex:
-        """The segments, for access to all rows. QueryError if they are in other processes."""
+        """The segments, for access to all rows. QueryError if other processes hold them."""
         if not isinstance(self._segments, SegmentedIndex):
             raise QueryError("other processes hold the segments: expected a searcher that was opened in this one")
         return self._segments
@@ -90,7 +89,7 @@ class Searcher:
         filter: Mapping[str, Any] | None = None,
         distinct: float | None = None,
         diversity: float | None = None,
-        exclude: Ids[str] = (),
+        exclude: Iterable[str] = (),
         fields: Sequence[str] | None = None,
         kind: QueryKind | None = None,
     ) -> list[list[Match]]:
@@ -98,66 +97,67 @@ class Searcher:
 
         `vectors` is `(n, dim)`, of any length but zero: a copy is normalised. Results pass `filter` (see
         `index.filters.filter`), score `min_score` or more, and are not in `exclude`. Of images whose cosine with each
-        other is `distinct` or more (for example 0.98) only the best is kept. `diversity`, 0 … 1, prefers images unlike
-        those before them, in whose order matches then come (see `index.search.ranking`). `fields` are the columns of a
+        other is `distinct` or more (for example 0.98) only the best is returned. `diversity`, 0 … 1, prefers images
+        unlike those before them, which changes the order (see `index.search.ranking`). `fields` are the columns of a
         match's metadata, by default the source's. `kind` says what the vectors are of: a search for images costs less
-        than one for anything, which None stands for. QueryError for another shape, a vector without a direction, a
-        k + offset outside 1 … MAX_K, or a cosine outside -1 … 1; FilterError for a filter.
+        than the default, which suits any kind. QueryError for another shape, a vector without a direction, a k + offset
+        outside 1 … MAX_K, or a cosine outside -1 … 1; FilterError for an invalid filter.
         """
-        wanted = QueryLimits.checked(k, offset, min_score, distinct, diversity, exclude)
+        limits = QueryLimits.checked(k, offset, min_score, distinct, diversity, exclude)
         queries = unit_vectors(vectors, self.dim)
-        ranked = rank(self._segments, queries, wanted, self._filter(filter), width=self.manifest.width_of(kind))
+        ranked = rank(self._segments, queries, limits, self._filter(filter), width=self.manifest.width_of(kind))
         matches = iter(self._matches([hit for hits in ranked for hit in hits], fields))
         return [[next(matches) for _ in hits] for hits in ranked]
 
     def facets(self, filter: Mapping[str, Any] | None = None) -> Counts:
         """The columns whose values images share, and how many of the images that pass `filter` have each value.
 
-        A column's own condition in the filter does not count for it, so that its other values can be chosen. At most a
-        million rows are looked at, and what was found is kept. FilterError for a filter.
+        A column is counted without its own condition in the filter, so that its other values can be chosen. At most a
+        million rows are counted, and the counts are cached. FilterError for an invalid filter.
         """
-        wanted = filter or {}
+        conditions = filter or {}
         everything = self._count(facet_columns(self._filterable), {})
         shared = everything.shared(self._filterable)
-        own = [name for name in shared if name in wanted]
-        others = [name for name in shared if name not in wanted]
-        parts = [self._count([name], {key: wanted[key] for key in wanted if key != name}) for name in own]
-        found = {name: count for part in (self._count(others, wanted), *parts) for name, count in part.values.items()}
-        return Counts(rows=everything.rows, values={name: found[name] for name in shared if name in found})
+        others = [name for name in shared if name not in conditions]
+        parts = [self._count(others, conditions)]
+        for name in conditions.keys() & shared:
+            parts.append(self._count([name], {key: conditions[key] for key in conditions if key != name}))
+        counts = {name: count for part in parts for name, count in part.values.items()}
+        return Counts(rows=everything.rows, values={name: counts[name] for name in shared if name in counts})
 
-    def _count(self, columns: Sequence[str], where: Mapping[str, Any]) -> Counts:
-        wanted = self._filter(where or None)
-        key = f"{columns} {wanted.key if wanted else ''}"
+    def _count(self, columns: Sequence[str], conditions: Mapping[str, Any]) -> Counts:
+        where = self._filter(conditions or None)
+        key = f"{columns} {where.key if where else ''}"
         with self._lock:
-            found = self._counts.get(key)
-        if found is None:  # outside the lock: two threads with the same filter compute the same result
-            found = self._segments.count_values(columns, wanted)
+            counts = self._counts.get(key)
+        if counts is None:  # outside the lock: two threads with the same filter compute the same result
+            counts = self._segments.count_values(columns, where)
             with self._lock:
-                self._counts[key] = found
-        return found
+                self._counts[key] = counts
+        return counts
 
     def within(
         self, vector: npt.ArrayLike, min_score: float, *, filter: Mapping[str, Any] | None = None, limit: int = 100_000
     ) -> list[Match]:
-        """Every image that scores `min_score` or more, exactly, by score and then by image_id. `vector` is `(dim,)`; it
-        is compared with whole pictures alone.
+        """Every image that scores `min_score` or more, by an exact search, ordered by score and then by image_id.
 
-        QueryError when there are more than `limit` (it gives their number), or when other processes hold the segments.
+        `vector` is `(dim,)`; it is compared with whole pictures, not with tiles. QueryError if there are more than
+        `limit` (it gives their number), or if other processes hold the segments.
         """
-        bar, segments = checked_cosine("min_score", min_score), self.segments
+        min_score, segments = checked_cosine("min_score", min_score), self.segments
         eligible = segments.eligible(self._filter(filter))
-        found, count = [], 0
-        # Scores that round up to the bar have to be found too.
-        for scores, positions in segments.within(self._unit(vector), bar - 1e-6, eligible):
-            good = rounded(scores) >= bar
+        blocks, count = [], 0
+        # Includes scores that are rounded up to the minimum.
+        for scores, positions in segments.within(self._unit(vector), min_score - 1e-6, eligible):
+            good = rounded(scores) >= min_score
             count += int(good.sum())
             if count <= limit:
-                found.append((scores[good], positions[good]))
+                blocks.append((scores[good], positions[good]))
         if count > limit:
             raise QueryError(
-                f"{count:,} images score {bar} or more: expected {limit:,} at most; raise min_score or limit"
+                f"{count:,} images score {min_score} or more: expected {limit:,} at most; raise min_score or limit"
             )
-        scores, positions = (np.concatenate(column) for column in zip(*found, strict=True))
+        scores, positions = (np.concatenate(column) for column in zip(*blocks, strict=True))
         ids = self._segments.ids(positions)
         scores, positions, ids = scores[np.newaxis], positions[np.newaxis], ids[np.newaxis]
         return self._matches(hits_of(scores, positions, np.zeros_like(positions), ids)[0])
@@ -176,8 +176,8 @@ class Searcher:
         return vector
 
     def percentile(self, score: float, kind: QueryKind | None = "image") -> float | None:
-        """The percentage of images that score below `score` with random queries of a kind. None where no such query was
-        measured, as for those of no kind.
+        """The percentage of images that score below `score` with random queries of a kind. None if no query of the kind
+        was measured, or for no kind.
         """
         scores = self.manifest.scores
         random = scores.random.get(kind) if kind else None
@@ -208,4 +208,4 @@ class Searcher:
 
 
 OpenVersion = Callable[[Collection, str | None], Searcher]
-"""A function like `Searcher.open`."""
+"""`Searcher.open`, or a function like it."""

@@ -1,4 +1,4 @@
-"""A shard: the segments of a version that one searcher holds. Calls and answers are plain arrays."""
+"""A shard: the segments of a version that one searcher holds. Its methods take and return plain arrays."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from index.versions.opening import open_segments
 
 @dataclass(frozen=True)
 class ShardSegments:
-    """The segments of one shard, in the manifest's order, and the position of their first row."""
+    """The segments of one shard, in the manifest's order, and the position of their first row in the version."""
 
     segments: tuple[SegmentRecord, ...]
     start: int
@@ -42,7 +42,7 @@ class ShardSegments:
         return sum(segment.memory for segment in self.segments)
 
 
-def slices(segments: Sequence[SegmentRecord], count: int) -> list[ShardSegments]:
+def split_into_shards(segments: Sequence[SegmentRecord], count: int) -> list[ShardSegments]:
     """The segments as `count` shards, as even by rows as whole segments in their order allow; the last may be empty."""
     starts = np.cumsum([0, *(segment.ntotal for segment in segments)])
     shards = min(count, len(segments))
@@ -55,7 +55,7 @@ def slices(segments: Sequence[SegmentRecord], count: int) -> list[ShardSegments]
 
 
 def version_schema(collection: Collection, manifest: VersionManifest) -> pa.Schema:
-    """The columns of all segments of a version, as in `SegmentedIndex.schema`; only the schema of each file is read."""
+    """The columns of all segments of a version, as in `SegmentedIndex.schema`. Only the files' schemas are read."""
 
     def read(path: str) -> pa.Schema:
         try:
@@ -74,7 +74,7 @@ def version_schema(collection: Collection, manifest: VersionManifest) -> pa.Sche
 
 
 class Shard:
-    """Some segments of a version, through which positions count. Filters are texts: `Filter.key`. Thread-safe."""
+    """Some segments of a version; positions count through them. Filters are given as `Filter.key`. Thread-safe."""
 
     def __init__(self, segments: SegmentedIndex) -> None:
         self._segments = segments
@@ -82,12 +82,12 @@ class Shard:
         self._filterable = filterable(segments.schema)
 
     @classmethod
-    def open(cls, collection: Collection, manifest: VersionManifest, held: ShardSegments) -> Shard:
-        """Verify and map the shard's files alone. DamagedVersionError names a damaged one."""
-        own = manifest.model_copy(update={"segments": list(held.segments)})
+    def open(cls, collection: Collection, manifest: VersionManifest, shard: ShardSegments) -> Shard:
+        """Verify and map only the shard's files. DamagedVersionError names a damaged one."""
+        part = manifest.model_copy(update={"segments": list(shard.segments)})
         schema = version_schema(collection, manifest)
         with tempfile.TemporaryDirectory(prefix="likeness-") as cache:
-            return cls(SegmentedIndex(open_segments(collection, own, Path(cache)).parts, schema))
+            return cls(SegmentedIndex(open_segments(collection, part, Path(cache)).parts, schema))
 
     def count_values(self, columns: Sequence[str], where: str | None) -> Counts:
         return self._segments.count_values(columns, self._filter(where))

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from index.arrays import Ids, Positions, gathered
+from index.arrays import Ids, Positions, read_parts
 
 
 class MappedRows:
@@ -53,7 +53,7 @@ class MappedRows:
             values: list[Any] = part(self.batches[number]).take(_arrow(local)).to_pylist()
             return values
 
-        return gathered(np.empty(len(positions), object), positions, self.starts, read)
+        return read_parts(np.empty(len(positions), object), positions, self.starts, read)
 
     def positions(self, ids: pa.Array[Any], live: npt.NDArray[np.bool_]) -> Positions:
         """Where the `live` rows of these ids are; -1 for an id that has none here."""

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from index.arrays import Ids, Parts, Positions, Scores, Vectors, best_of_each
+from index.arrays import Ids, Parts, Positions, Scores, Vectors, merged_by_position
 from index.collection.layout import ANN_OF, ROWS, TILE_VECTORS, VECTORS, segment_path
 from index.collection.rows import EMBEDDING, TILES, embedding_column, embedding_type
 from index.errors import DamagedVersionError
@@ -87,7 +87,7 @@ class Segment(VectorIndex):
         more, tiles = self.tiles.search(queries, k * self.tiles_per_row, allowed, width=width)
         parts = np.concatenate([np.zeros_like(positions), tiles % self.tiles_per_row + 1], axis=1)
         positions = np.concatenate([positions, tiles // self.tiles_per_row], axis=1)  # -1, for none, stays -1
-        scores, positions, parts = best_of_each(k, np.concatenate([scores, more], axis=1), positions, parts)
+        scores, positions, parts = merged_by_position(k, np.concatenate([scores, more], axis=1), positions, parts)
         return scores, positions, parts
 
     def embedded(self) -> Iterator[pa.RecordBatch]:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from index.arrays import Ids, Parts, Positions, Scores, Vectors, gathered, merged, shifted
+from index.arrays import Ids, Parts, Positions, Scores, Vectors, merged, read_parts, shifted
 from index.collection.rows import EMBEDDING, TILES, unify
 from index.filters.columns import Column, Mask
 from index.filters.facets import Counts, count_values, every_nth
@@ -138,11 +138,11 @@ class SegmentedIndex:
 
     def vectors(self, positions: Positions) -> Vectors:
         found = np.empty((len(positions), self.parts[0].dim), np.float32)
-        return gathered(found, positions, self._starts, lambda number, local: self.parts[number].vectors(local))
+        return read_parts(found, positions, self._starts, lambda number, local: self.parts[number].vectors(local))
 
     def ids(self, positions: Positions) -> Ids:
         found = np.empty(len(positions), object)
-        return gathered(found, positions, self._starts, lambda number, local: self.parts[number].ids(local))
+        return read_parts(found, positions, self._starts, lambda number, local: self.parts[number].ids(local))
 
     def rows(self, positions: Positions, columns: Sequence[str]) -> list[dict[str, Any]]:
         """The rows at these positions; a value is None where its segment lacks the column."""
@@ -157,7 +157,7 @@ class SegmentedIndex:
                     row[name] = value
             return [{name: row.get(name) for name in columns} for row in rows]
 
-        return gathered(np.empty(len(positions), object), positions, self._starts, read).tolist()
+        return read_parts(np.empty(len(positions), object), positions, self._starts, read).tolist()
 
 
 def union_schema(schemas: Sequence[pa.Schema]) -> pa.Schema:

@@ -8,7 +8,7 @@ from pathlib import Path
 import faiss
 import numpy as np
 
-from index.arrays import Positions, Scores, Vectors, best_of_each
+from index.arrays import Positions, Scores, Vectors, merged_by_position
 from index.segments import ann
 from index.segments.exact import exact_neighbours
 from index.segments.searchable import Eligible
@@ -161,7 +161,7 @@ class VectorIndex:
             breadth *= _WIDER
             before, known = scores[unsettled], positions[unsettled]
             better, found = self._approximate(queries[unsettled], k, eligible, breadth, deeper)
-            better, found = best_of_each(
+            better, found = merged_by_position(
                 k, np.concatenate([before, better], axis=1), np.concatenate([known, found], axis=1)
             )
             gained = np.count_nonzero(before < better[:, -1:], axis=1)

@@ -21,7 +21,7 @@ from benchmarks.common.servers import eventually, replicas_of
 from embedder.fake import FakeEmbedder
 from index.collection import Collection
 from index.search import Searcher
-from index.search.shard import Shard, slices
+from index.search.shard import Shard, split_into_shards
 from tests.support.collections.hand_made import unit_vectors
 from tests.support.collections.sharded import DIM, ids_of, make_sharded
 from tests.support.servers.fake_models import fakes
@@ -97,7 +97,7 @@ class Load:
 def ids_in(collection: Collection, number: int, shards: int = 4) -> set[str]:
     """The ids of the live rows of a shard."""
     manifest = collection.read_version("000002")
-    return ids_of(Shard.open(collection, manifest, slices(manifest.segments, shards)[number]))
+    return ids_of(Shard.open(collection, manifest, split_into_shards(manifest.segments, shards)[number]))
 
 
 def answers_of_one_process(collection: Collection) -> list[list[Match]]:

@@ -1,4 +1,4 @@
-"""Neighbourhoods: against brute force, and what they say of labels, outliers and the plane."""
+"""Neighbourhoods against brute force; votes on labels, outliers, the principal plane, and clusters."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from tests.support.collections.hand_made import DIM, add_run, rows, searcher_of,
     ids=["two", "mend_01"],
 )
 def test_neighbourhoods_are_those_of_brute_force(tmp_path: Path, nights: list[tuple[int, int]]) -> None:
-    """Through segments and tombstones: some of each night replace those of the one before, and some are deleted."""
+    """With several segments and tombstones: each night replaces some of the previous images, and deletes some."""
     collection = Collection.create_or_open(str(tmp_path / "c"))
     vectors: dict[str, npt.NDArray[np.float32]] = {}
     step = nights[0][1] // 90
@@ -44,8 +44,8 @@ def test_neighbourhoods_are_those_of_brute_force(tmp_path: Path, nights: list[tu
         cosines = mine[start : start + 2_000] @ mine.T
         cosines[np.arange(len(cosines)), np.arange(start, start + len(cosines))] = -2
         np.testing.assert_allclose(found.scores[start : start + 2_000], -np.sort(-cosines)[:, :5], atol=1e-6)
-    each = np.einsum("nd,nkd->nk", mine, mine[found.neighbours])
-    np.testing.assert_allclose(each, found.scores, atol=1e-6)
+    cosines = np.einsum("nd,nkd->nk", mine, mine[found.neighbours])
+    np.testing.assert_allclose(cosines, found.scores, atol=1e-6)
 
 
 def test_fewer_images_than_neighbours(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_fewer_images_than_neighbours(tmp_path: Path) -> None:
         neighbourhoods(searcher, k=0)
 
 
-def test_votes_are_counted_and_the_least_agreed_with_come_first() -> None:
+def test_votes_are_counted_and_the_lowest_agreement_comes_first() -> None:
     found = Neighbourhoods(
         ids=np.array(["a", "b", "c", "d", "e"], object),
         vectors=np.zeros((5, 2), np.float32),
@@ -81,13 +81,13 @@ def test_votes_are_counted_and_the_least_agreed_with_come_first() -> None:
         label_votes(found, ["cat"])
 
 
-def test_the_plane_holds_the_two_widest_directions() -> None:
+def test_the_principal_plane_has_the_two_widest_directions() -> None:
     flat = (np.random.default_rng(0).standard_normal((200, 2)) * [3, 1]).astype(np.float32)
     turned = np.linalg.qr(np.random.default_rng(1).standard_normal((6, 6)))[0][:2].astype(np.float32)
     points, share = principal_plane((flat @ turned + 5).astype(np.float32))
     assert share == pytest.approx(1, abs=1e-5)
     spread = flat - flat.mean(axis=0)
-    np.testing.assert_allclose(  # distances survive, and so does which axis is wider
+    np.testing.assert_allclose(  # distances stay the same
         np.linalg.norm(points[:50, None] - points[None, :50], axis=2),
         np.linalg.norm(spread[:50, None] - spread[None, :50], axis=2),
         atol=1e-3,
@@ -98,7 +98,7 @@ def test_the_plane_holds_the_two_widest_directions() -> None:
 
 
 def test_clusters_are_named_by_labels_or_by_words() -> None:
-    """Three bundles of vectors, and words near each that all lie apart from the pictures."""
+    """Three groups of vectors, and a word near each; all words lie apart from the pictures."""
     rng = np.random.default_rng(0)
     true = np.repeat([0, 1, 2], 20)
     axes = np.eye(8, dtype=np.float32)
@@ -109,7 +109,7 @@ def test_clusters_are_named_by_labels_or_by_words() -> None:
     named = nearest_words(vectors, words)
     assert named == ["sea"] * 20 + ["hill"] * 20 + ["town"] * 20
     assert cluster_names(clusters, named) == named
-    # Two labels that share a cluster, two clusters of one label, and one without any.
+    # Clusters with two labels, with one, and without any.
     labels = ["sea"] * 12 + ["boat"] * 8 + ["hill"] * 20 + [None] * 20
     assert cluster_names(true, labels) == ["sea or boat"] * 20 + ["hill"] * 20 + [None] * 20
     assert set(cluster_names(true, ["sea"] * 60)) == {"sea 1", "sea 2", "sea 3"}

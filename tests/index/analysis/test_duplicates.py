@@ -1,4 +1,4 @@
-"""Near-duplicates over a whole collection, against brute force over all pairs."""
+"""Near-duplicates in a whole collection, against brute force over all pairs."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,7 +24,7 @@ def indexed(folder: Path, vectors: Mapping[str, npt.NDArray[Any]], segment_rows:
 
 
 def clumps(seed: int, count: int = 400) -> dict[str, npt.NDArray[np.float32]]:
-    """Images around fewer centres, some of them the very same."""
+    """Images around fewer centres, some of them identical."""
     random = np.random.default_rng(seed)
     centres = unit_vectors(count // 4, seed)
     vectors = centres[random.integers(0, len(centres), count)]
@@ -72,20 +72,20 @@ def test_groups_are_those_of_brute_force(
     assert_same(near_duplicates(indexed(tmp_path, vectors, segment_rows), min_score), expected)
 
 
-def test_what_was_replaced_or_deleted_is_in_no_group(tmp_path: Path) -> None:
+def test_replaced_and_deleted_images_are_in_no_group(tmp_path: Path) -> None:
     vectors = clumps(seed=7)
     indexed(tmp_path, vectors)
     gone = [f"{number:04d}" for number in range(0, 400, 9)]
-    anew = dict(zip([f"{number:04d}" for number in range(5, 400, 9)], unit_vectors(44, seed=8), strict=True))
+    replaced = dict(zip([f"{number:04d}" for number in range(5, 400, 9)], unit_vectors(44, seed=8), strict=True))
     collection = Collection.open(str(tmp_path))
-    add_version(collection, rows(list(anew), np.array(list(anew.values()))), deletes=gone)
+    add_version(collection, rows(list(replaced), np.array(list(replaced.values()))), deletes=gone)
     searcher = Searcher.open(collection)
     assert searcher.segments.ntotal > searcher.ntotal == 355
-    left = {image_id: vector for image_id, vector in {**vectors, **anew}.items() if image_id not in gone}
+    left = {image_id: vector for image_id, vector in {**vectors, **replaced}.items() if image_id not in gone}
     assert_same(near_duplicates(searcher, 0.95), brute_force(left, 0.95))
 
 
-def test_images_in_between_join_what_is_not_alike(tmp_path: Path) -> None:
+def test_images_in_between_link_images_that_are_not_alike(tmp_path: Path) -> None:
     degrees = {"a": 0, "b": 10, "c": 20, "d": 90, "e": 95, "f": 180}
     vectors = {
         name: np.eye(8)[0] * np.cos(np.radians(n)) + np.eye(8)[1] * np.sin(np.radians(n)) for name, n in degrees.items()
@@ -102,15 +102,15 @@ def test_thousands_of_copies_are_one_group(tmp_path: Path) -> None:
     vectors = {f"{number:04d}": vector for number, vector in enumerate(unit_vectors(1_000))}
     vectors |= {f"blank {number:04d}": blank for number in range(3_000)} | {"nearly blank": nearly}
     searcher = indexed(tmp_path, vectors, segment_rows=1_500)
-    told: list[tuple[int, int]] = []
-    group = near_duplicates(searcher, progress=lambda *counts: told.append(counts))[0]
+    progress: list[tuple[int, int]] = []
+    group = near_duplicates(searcher, progress=lambda *counts: progress.append(counts))[0]
     assert group.ids == (*sorted(f"blank {number:04d}" for number in range(3_000)), "nearly blank")
     assert group.scores == (*[1.0] * 3_000, 0.99)
-    assert told[-1] == (4_001, 4_001)
-    assert [seen for seen, _ in told] == sorted(seen for seen, _ in told)
+    assert progress[-1] == (4_001, 4_001)
+    assert [seen for seen, _ in progress] == sorted(seen for seen, _ in progress)
 
 
-def test_no_two_alike(tmp_path: Path) -> None:
+def test_orthogonal_images_have_no_duplicates(tmp_path: Path) -> None:
     searcher = indexed(tmp_path, dict(zip("abcdefgh", np.eye(8, dtype=np.float32), strict=True)))
     assert near_duplicates(searcher) == []
     with pytest.raises(QueryError, match="min_score is 98: expected a cosine"):

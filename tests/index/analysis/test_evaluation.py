@@ -1,4 +1,4 @@
-"""Precision and mean average precision by labels: the figures of a plain script, and wrong labels that are found."""
+"""Precision and mean average precision by labels, against a plain script; and wrong labels that are found."""
 
 import math
 from dataclasses import replace
@@ -22,7 +22,7 @@ LABELS = [None if n % 17 == 0 else "only one" if n == 1 else "abc"[n % 3] for n 
 
 
 def labelled(folder: Path, seed: int, settings: IndexSettings | None = None) -> Searcher:
-    """Vectors that lean towards those of their label, in two segments, one of the rows deleted."""
+    """Vectors near those of their label, in two segments; one of the rows is deleted."""
     centres = dict(zip((None, "only one", *"abc"), unit_vectors(5, seed=9), strict=True))
     vectors = unit_vectors(COUNT, seed=seed) + 0.4 * np.stack([centres[label] for label in LABELS])
     vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
@@ -47,10 +47,10 @@ def by_hand(searcher: Searcher) -> dict[str, tuple[int, float, float, float, flo
         figures = (ranking[0], sum(ranking[:5]) / 5, sum(ranking[:10]) / 10, sum(precisions) / len(precisions))
         found.setdefault(label, []).append(figures)
         found.setdefault("(all)", []).append(figures)
-    return {label: (len(each), *np.mean(each, axis=0).tolist()) for label, each in found.items()}
+    return {label: (len(rows), *np.mean(rows, axis=0).tolist()) for label, rows in found.items()}
 
 
-def test_the_figures_are_those_of_a_plain_script_whatever_the_index(tmp_path: Path) -> None:
+def test_the_figures_are_those_of_a_plain_script_with_any_index(tmp_path: Path) -> None:
     approximate = IndexSettings(factory="IVF4,SQ8", target_recall=0.1)
     for name, settings in (("exact", None), ("approximate", approximate)):
         searcher = labelled(tmp_path / name, 1, settings)
@@ -70,7 +70,7 @@ def test_the_figures_are_those_of_a_plain_script_whatever_the_index(tmp_path: Pa
         assert wrong == pytest.approx(1 - found.classes[0].precision["10"].value)
 
 
-def test_the_interval_is_wilsons() -> None:
+def test_the_interval_is_that_of_wilson() -> None:
     # Newcombe 1998, Statistics in Medicine 17, table I: 81 of 263 and 0 of 20.
     for hits, of, low, high in ((81, 263, 0.2553, 0.3662), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)):
         estimate = Estimate.of(np.array([1.0] * hits + [0.0] * (of - hits)))
@@ -95,7 +95,7 @@ def test_columns_without_labels_are_refused(tmp_path: Path) -> None:
         LabelledImages.of(searcher, "image_id")
 
 
-def test_blank_cells_and_nan_are_no_labels(tmp_path: Path) -> None:
+def test_blank_cells_and_nan_are_not_labels(tmp_path: Path) -> None:
     collection = Collection.create_or_open(str(tmp_path))
     metadata = {"kind": pa.array(["a", "", " ", None]), "number": pa.array([1.5, math.nan, None, 0.0])}
     add_version(collection, rows(list("abcd"), unit_vectors(4, seed=1), metadata=metadata))
@@ -106,7 +106,7 @@ def test_blank_cells_and_nan_are_no_labels(tmp_path: Path) -> None:
     assert found == {"kind": ["a", None, None, None], "number": ["1.5", None, None, "0.0"]}
 
 
-def test_as_many_labels_as_images_cost_no_table_of_all_pairs(tmp_path: Path) -> None:
+def test_as_many_labels_as_images_need_no_table_of_all_pairs(tmp_path: Path) -> None:
     images = LabelledImages.of(labelled(tmp_path, 1), "kind")
     many = replace(images, codes=images.codes * 100_000, names=[str(number) for number in range(300_001)])
     queries = images.queries()

@@ -1,4 +1,4 @@
-"""The kind of index that is chosen, and how well its memory is foretold."""
+"""The kind of index that is chosen, and the estimate of its memory."""
 
 from pathlib import Path
 from typing import Any
@@ -43,11 +43,11 @@ def chosen(ntotal: int, dim: int, settings: IndexSettings) -> str:
         (M, 512, {"factory": "Flat"}, "Flat"),
     ],
 )
-def test_the_first_that_fits_is_chosen(ntotal: int, dim: int, settings: dict[str, Any], expected: str) -> None:
+def test_the_first_kind_that_fits_is_chosen(ntotal: int, dim: int, settings: dict[str, Any], expected: str) -> None:
     assert chosen(ntotal, dim, IndexSettings(**settings)) == expected
 
 
-def test_the_table_says_why() -> None:
+def test_each_option_has_a_reason() -> None:
     options = choose(M, 512, IndexSettings(max_memory=200 * MB))
     assert [option.chosen for option in options] == [False, False, True]
     assert [option.why for option in options] == [
@@ -60,14 +60,14 @@ def test_the_table_says_why() -> None:
         choose(M, 512, IndexSettings(max_memory=MB))
 
 
-def test_what_is_named_and_weighed_is_the_index_of_a_segment() -> None:
+def test_options_describe_the_index_of_a_segment() -> None:
     options = choose(4 * M, 512, IndexSettings())
     one = choose(M, 512, IndexSettings())
     assert [option.name for option in options] == [option.name for option in one]
     assert [option.memory for option in options] == [4 * option.memory for option in one]
 
 
-def test_the_memory_of_an_index_that_is_asked_for_is_limited_too() -> None:
+def test_the_memory_of_a_requested_index_is_limited_too() -> None:
     settings = IndexSettings(factory="IVF100,PQ16x4fs,Refine(SQ8)")
     (option,) = choose(M, 64, settings)
     assert option.memory == M * (8 + 8 + 64)
@@ -78,7 +78,7 @@ def test_the_memory_of_an_index_that_is_asked_for_is_limited_too() -> None:
 @pytest.mark.parametrize(
     "factory", ["Flat", "SQ8", "HNSW16", "HNSW32,SQ8", "IVF16,Flat", "PCAR8,IVF16,PQ8x4fs,Refine(SQ8)"]
 )
-def test_bytes_of_a_row_are_those_that_faiss_writes(tmp_path: Path, factory: str) -> None:
+def test_the_bytes_of_a_row_are_those_that_faiss_writes(tmp_path: Path, factory: str) -> None:
     fill(tmp_path, (vectors := unit_vectors(20_000, dim=16)))
     write_ann(tmp_path, factory, len(vectors), vectors)
     assert row_bytes(new_index(factory, 16)) * 20_000 == pytest.approx((tmp_path / ANN).stat().st_size, rel=0.1)
@@ -109,13 +109,13 @@ def test_small_segments_of_a_large_version_are_searched_exactly() -> None:
         (200, 161, "PCAR160,"),
     ],
 )
-def test_every_dimension_that_is_quantized_has_a_code(spread: int, dim: int, expected: str) -> None:
+def test_each_quantized_dimension_has_a_code(spread: int, dim: int, expected: str) -> None:
     codes = expected[4:-1] or dim
     assert ann_factory(10_000, dim, refine=False, spread=spread) == f"{expected}IVF200,PQ{codes}x4fsr"
 
 
 @pytest.mark.parametrize("dim", [1, 2, 3, 7, 8, 63, 64, 65, 768])
-def test_what_is_chosen_for_a_dim_can_be_built(tmp_path: Path, dim: int) -> None:
+def test_the_kinds_chosen_for_a_dim_can_be_built(tmp_path: Path, dim: int) -> None:
     settings = IndexSettings(latency_ms=1e-6)
     sample = unit_vectors(600, dim=dim)
     fill(tmp_path, sample)
@@ -127,7 +127,7 @@ def test_what_is_chosen_for_a_dim_can_be_built(tmp_path: Path, dim: int) -> None
 
 
 @pytest.mark.parametrize(("ntotal", "dim"), [(30_000, 64), (30_000, 24), (20_000, 192)])
-def test_memory_is_foretold_within_a_tenth(tmp_path: Path, ntotal: int, dim: int) -> None:
+def test_memory_is_estimated_within_a_tenth(tmp_path: Path, ntotal: int, dim: int) -> None:
     vectors = unit_vectors(ntotal, dim=dim)
     fill(tmp_path, vectors)
     options = choose(ntotal, dim, IndexSettings(latency_ms=0.01))

@@ -1,4 +1,4 @@
-"""Held-out queries and their exact neighbours; the recall that is measured with them."""
+"""Held-out queries, their exact neighbours, and the recall that is measured with them."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from index.arrays import Ids
 from index.build.build_index import build_index
 from index.build.ground_truth import GroundTruth, drop_own, recall
 from index.build.measure import measure
@@ -38,7 +39,7 @@ def test_neighbours_are_those_of_brute_force_without_the_image_itself(tmp_path: 
     live = [number for number in range(500) if number not in (5, 6)]
     made = iter(texts)
     for kind, parents, vector, neighbours, scores in zip(
-        held_out.kinds, held_out.parents, held_out.vectors, held_out.neighbours, held_out.scores, strict=True
+        held_out.kinds, held_out.parents, held_out.vectors, neighbours_of(held_out), held_out.scores, strict=True
     ):
         own = [int(name) for name in parents if name is not None]
         expected = np.array(WEIGHTS[kind]) @ vectors[own] if own else next(made)
@@ -52,7 +53,7 @@ def test_neighbours_are_those_of_brute_force_without_the_image_itself(tmp_path: 
     read = GroundTruth.read(tmp_path / "queries.arrow")
     assert np.array_equal(read.kinds, held_out.kinds)
     assert np.array_equal(read.parents, held_out.parents)
-    assert np.array_equal(read.neighbours, held_out.neighbours)
+    assert np.array_equal(neighbours_of(read), neighbours_of(held_out))
     assert np.array_equal(read.scores, held_out.scores)
     assert np.array_equal(read.vectors, held_out.vectors)
     assert read.sampled_from == held_out.sampled_from == 498
@@ -62,16 +63,16 @@ def test_neighbours_are_those_of_brute_force_without_the_image_itself(tmp_path: 
 def test_few_rows_have_few_neighbours(tmp_path: Path, count: int) -> None:
     held_out = GroundTruth.sample(SegmentedIndex([segment_of(tmp_path, unit_vectors(count), 0)])).of("image")
     assert np.isfinite(held_out.scores).sum(axis=1).tolist() == [count - 1] * count
-    assert (held_out.neighbours[:, count - 1 :] == None).all()  # noqa: E711
+    assert (neighbours_of(held_out)[:, count - 1 :] == None).all()  # noqa: E711
 
 
-# How many are added, or replaced where the number is taken; from which number; and the share of the others deleted.
+# How many rows are added, or replaced where an id exists; the first id; and the share of the others that is deleted.
 changes = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 300), st.floats(0, 0.7)), min_size=1, max_size=6)
 
 
 @settings(max_examples=30, deadline=None)
 @given(first=st.integers(3, 300), changes=changes, seed=st.integers(0, 1_000))
-def test_updated_is_what_is_computed_from_scratch(
+def test_an_update_gives_what_is_computed_from_scratch(
     tmp_path_factory: pytest.TempPathFactory, first: int, changes: list[tuple[int, int, float]], seed: int
 ) -> None:
     random = np.random.default_rng(seed)
@@ -91,17 +92,17 @@ def test_updated_is_what_is_computed_from_scratch(
         if added:
             new_segment = segment_of(folder / str(step), unit_vectors(added, seed=seed + step + 1), start)
             segments = SegmentedIndex([*segments.parts, new_segment])
-        before = replace(held_out, found=np.ones_like(held_out.found))
+        before = replace(held_out, recalls=np.ones_like(held_out.recalls))
         held_out = before.updated(touched, segments)
         scratch = held_out.exact(segments)
         same = np.isclose(held_out.scores[:, :10], before.scores[:, :10], atol=1e-6).all(axis=1)
-        assert not (np.isfinite(held_out.found).any(axis=1) & ~same).any()
+        assert not (np.isfinite(held_out.recalls).any(axis=1) & ~same).any()
         assert np.allclose(
             np.nan_to_num(held_out.scores[:, :100], neginf=-9),
             np.nan_to_num(scratch.scores[:, :100], neginf=-9),
             atol=1e-5,
         )
-        differ = held_out.neighbours[:, :100] != scratch.neighbours[:, :100]
+        differ = neighbours_of(held_out)[:, :100] != neighbours_of(scratch)[:, :100]
         gaps = np.abs(np.diff(np.nan_to_num(scratch.scores[:, :101], neginf=-9), axis=1))
         assert not (differ & (gaps > 1e-5) & (np.roll(gaps, 1, axis=1) > 1e-5)).any()  # ties apart
 
@@ -112,15 +113,15 @@ def test_updated_is_what_is_computed_from_scratch(
         ([4, 7, 1], [7], [4, 1]),
         ([4, 7, 1], [9], [4, 7]),
         ([4, 7, 1, 3], [3, 4], [7, 1]),
-        ([4, 7, 1, 3], [7, 7], [4, 1]),  # one image was mixed with itself
+        ([4, 7, 1, 3], [7, 7], [4, 1]),  # an image mixed with itself
         ([4, -1, -1], [4, -1], [-1]),
         ([4, 7], [], [4, 7]),
     ],
 )
-def test_what_a_query_was_made_of_is_left_out(positions: list[int], own: list[int], expected: list[int]) -> None:
+def test_the_parents_of_a_query_are_left_out(positions: list[int], own: list[int], expected: list[int]) -> None:
     scores = -np.arange(len(positions), dtype=np.float32)[np.newaxis]
-    _, kept = drop_own(scores, np.array([positions]), np.array([own], np.int64))
-    assert kept.tolist() == [expected]
+    _, others = drop_own(scores, np.array([positions]), np.array([own], np.int64))
+    assert others.tolist() == [expected]
 
 
 @pytest.mark.parametrize(
@@ -129,19 +130,19 @@ def test_what_a_query_was_made_of_is_left_out(positions: list[int], own: list[in
         ([0.9, 0.8], [0.9, 0.8], 2, 1.0),
         ([0.9, 0.7], [0.9, 0.8], 2, 0.5),
         ([0.8, 0.7], [0.9, 0.8], 1, 0.0),
-        ([0.8, 0.8], [0.9, 0.8], 2, 1.0),  # as near as what is wanted: counted as ann-benchmarks does
-        ([0.9, -np.inf], [0.9, -np.inf], 2, 1.0),  # there is no other
+        ([0.8, 0.8], [0.9, 0.8], 2, 1.0),  # as near as the exact ones, so it counts, as in ann-benchmarks
+        ([0.9, -np.inf], [0.9, -np.inf], 2, 1.0),  # there are no others
         ([-np.inf], [-np.inf], 1, 1.0),
         ([-np.inf, -np.inf], [0.9, 0.1], 2, 0.0),
         ([0.9, 0.8 - 1e-7], [0.9, 0.8], 2, 1.0),
         ([0.9], [0.9], 10, 1.0),
     ],
 )
-def test_recall_is_the_share_that_was_found(found: list[float], exact: list[float], k: int, expected: float) -> None:
+def test_recall_is_the_share_that_is_found(found: list[float], exact: list[float], k: int, expected: float) -> None:
     assert recall(np.array([found], np.float32), np.array([exact], np.float32), k).tolist() == [expected]
 
 
-def test_the_recall_of_a_version_is_what_brute_force_says(tmp_path: Path) -> None:
+def test_the_recall_of_a_version_is_that_of_brute_force(tmp_path: Path) -> None:
     vectors = unit_vectors(3_000, dim=8)
     collection = Collection.create_or_open(str(tmp_path / "collection"))
     add_run(collection, rows([str(number) for number in range(3_000)], vectors))
@@ -154,20 +155,20 @@ def test_the_recall_of_a_version_is_what_brute_force_says(tmp_path: Path) -> Non
     exact[np.arange(len(own)), own] = -np.inf
     best = -np.sort(-exact, axis=1)
     for k in (1, 10, 100):
-        asked = own[::10] if k == 100 else own
-        # k + 1 for the image itself; recall@1 comes of the search for ten.
-        _, found = segments.search(vectors[asked], (100 if k == 100 else 10) + 1)
+        queries = own[::10] if k == 100 else own
+        # k + 1 for the image itself; recall@1 is measured with the search for ten.
+        _, found = segments.search(vectors[queries], (100 if k == 100 else 10) + 1)
         shares = []
         for query, positions in enumerate(found):
-            others = [position for position in positions if position != asked[query]][:k]
-            row = own.index(asked[query])
+            others = [position for position in positions if position != queries[query]][:k]
+            row = own.index(queries[query])
             shares.append(np.mean(exact[row, others] >= best[row, k - 1] - 1e-6))
         assert manifest.recall[str(k)] == pytest.approx(np.mean(shares), abs=1e-4)
     assert 0.5 <= manifest.recall["10"] < 1
 
 
 def test_recall_after_updates_is_that_of_all_queries_measured_again(tmp_path: Path) -> None:
-    """Although an update measures those alone whose nearest have changed."""
+    """Although an update measures only queries whose nearest neighbours have changed."""
     vectors = unit_vectors(4_000, dim=8)
     collection = Collection.create_or_open(str(tmp_path / "collection"))
     add_run(collection, rows([str(number) for number in range(3_000)], vectors[:3_000]))
@@ -179,11 +180,17 @@ def test_recall_after_updates_is_that_of_all_queries_measured_again(tmp_path: Pa
         manifest = build_index(collection)
         assert manifest.base == f"{step + 1:06d}"
     held_out = GroundTruth.read(tmp_path / f"collection/index/{manifest.version}/queries.arrow")
-    anew, _ = measure(open_segments(collection, manifest, tmp_path), held_out.unmeasured())
-    assert (manifest.queries, anew.queries) == (1_000, 1_000)
+    again, _ = measure(open_segments(collection, manifest, tmp_path), held_out.unmeasured())
+    assert (manifest.queries, again.queries) == (1_000, 1_000)
     for k, below in (("1", 0.01), ("10", 0.01), ("100", 0.02)):
-        # Tombstones make searches look wider, so that what was measured before them is rather too low.
-        assert anew.recall[k] - below <= manifest.recall[k] <= anew.recall[k] + 0.002
+        # Tombstones widen searches, so recalls measured before them are rather too low.
+        assert again.recall[k] - below <= manifest.recall[k] <= again.recall[k] + 0.002
+
+
+def neighbours_of(held_out: GroundTruth) -> Ids:
+    """Ids of the nearest, `(n, depth)`, None where there are fewer."""
+    neighbours: Ids = np.array([*held_out.ids, None], object)[held_out.nearest]
+    return neighbours
 
 
 def segment_of(folder: Path, vectors: npt.NDArray[np.float32], start: int) -> Segment:

@@ -1,4 +1,4 @@
-"""Index versions: what is built, what is refused, and what a crash or a damaged file leaves behind."""
+"""Building index versions: what they contain, what is refused, and what crashes and damaged files leave behind."""
 
 import shutil
 import subprocess
@@ -45,7 +45,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_version_says_what_it_holds(collection: Collection) -> None:
+def test_a_manifest_describes_its_version(collection: Collection) -> None:
     manifest = build_index(collection)
     assert collection.current() == "000001"
     assert collection.versions() == ["000001"]
@@ -67,7 +67,7 @@ def test_a_version_says_what_it_holds(collection: Collection) -> None:
     assert names(index_file(collection, "segments/000001-00")) == ["rows.arrow", "vectors.faiss"]
 
 
-def test_a_manifest_of_another_version_is_refused(collection: Collection) -> None:
+def test_the_manifest_of_another_version_is_refused(collection: Collection) -> None:
     build_index(collection)
     root = Path(collection.location)
     shutil.copytree(root / "index/000001", root / "index/000002")
@@ -90,7 +90,7 @@ def test_a_collection_without_embeddings_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("factor", "message"), [(1.01, "norm 1.01"), (0, "norm 0"), (np.nan, "norm nan"), (np.inf, "norm inf")]
 )
-def test_a_vector_that_is_not_of_unit_norm_is_named(collection: Collection, factor: float, message: str) -> None:
+def test_the_error_names_a_vector_without_unit_norm(collection: Collection, factor: float, message: str) -> None:
     build_index(collection)
     vectors = unit_vectors(3)
     vectors[1, 0] = factor if not np.isfinite(factor) else vectors[1, 0]
@@ -103,7 +103,7 @@ def test_a_vector_that_is_not_of_unit_norm_is_named(collection: Collection, fact
     assert names(index_file(collection, "segments")) == ["000001-00"]
 
 
-def test_rounded_norms_are_evened_out(tmp_path: Path) -> None:
+def test_vectors_of_nearly_unit_norm_are_normalised(tmp_path: Path) -> None:
     collection = Collection.create_or_open(str(tmp_path))
     vectors = unit_vectors(2)
     add_run(collection, rows(["a", "b"], vectors * np.array([[0.9995], [1.0005]], np.float32)))
@@ -112,7 +112,7 @@ def test_rounded_norms_are_evened_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("field", [{"ntotal": 249}, {"live": 249}])
-def test_a_base_that_is_not_what_its_manifest_says_is_built_anew(collection: Collection, field: dict[str, int]) -> None:
+def test_a_base_that_differs_from_its_manifest_is_built_anew(collection: Collection, field: dict[str, int]) -> None:
     manifest = build_index(collection)
     segment = manifest.segments[0].model_copy(update=field)
     wrong = manifest.model_copy(update={"segments": [segment]})
@@ -124,7 +124,7 @@ def test_a_base_that_is_not_what_its_manifest_says_is_built_anew(collection: Col
     assert Searcher.open(collection).ntotal == 251
 
 
-# Imports once and forks for each point, before any library has started a thread.
+# Imports once, and forks for each point before any library has started a thread.
 _KILLED = """
 import os, sys
 from pathlib import Path
@@ -170,26 +170,26 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("point", _POINTS)
-def test_a_build_killed_at_any_point(killed: Path, point: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_may_be_killed_at_any_point(killed: Path, point: str, monkeypatch: pytest.MonkeyPatch) -> None:
     live = "000002" if point == "CURRENT after" else "000001"
     collection = Collection.create_or_open(str(killed / point))
     searcher = Searcher.open(collection)
     assert searcher.version == live
     assert (searcher.ntotal, searcher.row("007") is None) == (250, live == "000002")
-    # A version that is complete keeps its number, and goes live as it is.
+    # A complete version keeps its number, and goes live unchanged.
     complete = "000002" in collection.versions()
     final = build_index(collection)
     assert final.version == ("000002" if complete else "000003")
     assert (final.base, final.ntotal) == ("000001", 250)
     matches = Searcher.open(collection).search(unit_vectors(1, seed=5), 1)[0]
     assert [(match.image_id, match.score) for match in matches] == [("new", 1.0)]
-    # What the killed build left stays for a day, since it may be a build that is under way.
+    # The files of the killed build stay for a day, since the build might still be running.
     prune(collection)
     monkeypatch.setattr("index.versions.prune.ABANDONED", timedelta(0))
     prune(collection)
-    kept = {segment.name for version in collection.versions() for segment in collection.read_version(version).segments}
+    used = {segment.name for version in collection.versions() for segment in collection.read_version(version).segments}
     assert names(index_file(collection)) == [*collection.versions(), "segments"]
-    assert names(index_file(collection, "segments")) == sorted(kept)
+    assert names(index_file(collection, "segments")) == sorted(used)
     assert not list(index_file(collection).rglob(".*"))
 
 
@@ -204,12 +204,12 @@ def test_a_build_leaves_another_builds_files(collection: Collection, monkeypatch
     assert [Searcher.open(collection, version).ntotal for version in ("000001", "000002")] == [250, 250]
 
 
-def test_a_build_that_lost_its_lease_begins_nothing_and_removes_nothing(collection: Collection) -> None:
+def test_a_build_that_lost_its_lease_writes_and_removes_nothing(collection: Collection) -> None:
     with writing(collection, "index") as slept:
 
         def sleep(jobs: Sequence[SegmentJob]) -> list[SegmentRecord | None]:
             records = run_here(jobs)
-            collection.storage.delete(LEASE)  # as when another took it, and gave it back
+            collection.storage.delete(LEASE)  # as if another job had taken the lease, and released it
             return records
 
         with pytest.raises(LeaseLostError):
@@ -222,7 +222,7 @@ def test_a_build_that_lost_its_lease_begins_nothing_and_removes_nothing(collecti
     assert names(index_file(collection, "segments")) == ["000001-00"]
 
 
-def test_runs_of_whoever_took_the_lease_over_are_not_called_lost(collection: Collection) -> None:
+def test_runs_of_a_job_that_took_over_the_lease_are_not_called_lost(collection: Collection) -> None:
     with writing(collection, "reembed") as slept:
         runs = slept.runs()
         collection.storage.delete(LEASE)
@@ -231,7 +231,7 @@ def test_runs_of_whoever_took_the_lease_over_are_not_called_lost(collection: Col
             build_index(slept, runs=runs)
 
 
-def test_what_is_complete_and_not_live_is_not_built_twice(collection: Collection) -> None:
+def test_a_complete_version_that_is_not_live_is_not_built_twice(collection: Collection) -> None:
     build_index(collection)
     add_run(collection, rows(["new"]))
     made = build_index(collection, promote=False)
@@ -243,7 +243,7 @@ def test_what_is_complete_and_not_live_is_not_built_twice(collection: Collection
 
 
 @pytest.mark.parametrize("change", ["damaged", "other settings", "more rows"])
-def test_what_is_not_the_same_or_not_good_is_built_anew(collection: Collection, change: str) -> None:
+def test_a_damaged_or_different_version_is_built_anew(collection: Collection, change: str) -> None:
     build_index(collection)
     add_run(collection, rows(["new"]))
     build_index(collection, promote=False)
@@ -259,12 +259,12 @@ def test_what_is_not_the_same_or_not_good_is_built_anew(collection: Collection, 
 def test_a_version_below_its_target_is_built_once(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
     build_index(collection)
     add_run(collection, rows(["new"]))
-    told = r"index version 000002 reaches recall@10 0\.98996, expected 0\.99 or more"  # and is not rounded up to it
+    message = r"index version 000002 reaches recall@10 0\.98996, expected 0\.99 or more"  # not rounded up
     with monkeypatch.context() as patch:
-        patch.setattr("index.build.ground_truth.recall", lambda found, exact, k: np.array([0.98996]))
-        with pytest.raises(RecallTooLowError, match=told):
+        patch.setattr("index.build.ground_truth.recall", lambda scores, exact, k: np.array([0.98996]))
+        with pytest.raises(RecallTooLowError, match=message):
             build_index(collection, rebuild=True)
-    with pytest.raises(RecallTooLowError, match=told):
+    with pytest.raises(RecallTooLowError, match=message):
         build_index(collection)
     assert collection.versions() == ["000001", "000002"]
     add_run(collection, rows(["newer"]))
@@ -272,7 +272,7 @@ def test_a_version_below_its_target_is_built_once(collection: Collection, monkey
 
 
 @pytest.mark.parametrize("wrong", ["ids", "vectors"])
-def test_a_failed_self_check(collection: Collection, monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
+def test_a_failed_self_check_is_an_error(collection: Collection, monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
     build_index(collection)
     add_run(collection, rows(["new", "newer"]))
     real = getattr(Segment, wrong)

@@ -1,4 +1,4 @@
-"""Updates of a version: what they write, what they share with it, and when all is built anew."""
+"""Updates of a version: what they write, what they share with it, and when everything is built anew."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -50,7 +50,7 @@ def test_an_update_adds_a_segment_and_tombstones(collection: Collection) -> None
     assert second.segments[0].files == first.segments[0].files
     assert tombstones(collection, second) == {"000001-00": [1, 2, 3]}
     add_run(collection, rows(["0002", "0001"], unit_vectors(2, seed=6)), deletes=["new"])
-    third = build_index(collection)  # nothing of the second version's segment is left
+    third = build_index(collection)  # no row of the second version's segment is left
     assert names(third) == [("000001-00", 600, 597), ("000003-00", 2, 2)]
     assert tombstones(collection, third) == {"000001-00": [1, 2, 3]}
     assert third.runs == [run.run_id for run in collection.runs()]
@@ -60,7 +60,7 @@ def test_an_update_adds_a_segment_and_tombstones(collection: Collection) -> None
     assert Searcher.open(collection).row("new") is None
 
 
-def test_a_collection_whose_last_image_leaves_has_no_new_version(collection: Collection) -> None:
+def test_a_collection_without_images_has_no_new_version(collection: Collection) -> None:
     build_index(collection)
     add_run(collection, rows([], unit_vectors(0)), deletes=IDS)
     with pytest.raises(EmptyCollectionError, match=r"every image of .* has been deleted, .* still finds them; embed"):
@@ -76,7 +76,7 @@ def test_a_collection_whose_last_image_leaves_has_no_new_version(collection: Col
 
 
 @pytest.mark.parametrize("first", [600, 50])
-def test_no_segment_is_larger_than_it_may_be(collection: Collection, first: int) -> None:
+def test_segments_have_at_most_segment_rows(collection: Collection, first: int) -> None:
     settings = IndexSettings(segment_rows=250)
     if first < 600:
         add_run(collection, rows([], unit_vectors(0)), deletes=IDS[first:])
@@ -89,7 +89,7 @@ def test_no_segment_is_larger_than_it_may_be(collection: Collection, first: int)
     assert all(segment.ntotal <= 250 for segment in manifest.segments)
 
 
-def test_what_is_written_anew_takes_new_rows_along_where_they_fit(collection: Collection) -> None:
+def test_new_rows_join_a_rewritten_segment_if_they_fit(collection: Collection) -> None:
     build_index(collection, IndexSettings(segment_rows=600))
     add_run(collection, rows([f"new-{number}" for number in range(300)], unit_vectors(300, seed=5)), deletes=IDS[:250])
     manifest = build_index(collection)
@@ -98,7 +98,7 @@ def test_what_is_written_anew_takes_new_rows_along_where_they_fit(collection: Co
     assert [segment.live for segment in build_index(collection).segments] == [350, 151]
 
 
-def test_all_is_built_anew_when_it_has_to_be(collection: Collection) -> None:
+def test_everything_is_built_anew_when_necessary(collection: Collection) -> None:
     build_index(collection)
     assert build_index(collection, rebuild=True).base is None
     assert build_index(collection).version == "000002"
@@ -112,7 +112,7 @@ def test_all_is_built_anew_when_it_has_to_be(collection: Collection) -> None:
     assert (manifest.base, manifest.model, manifest.settings.segment_rows) == (None, other, 300)
 
 
-def test_few_new_rows_are_searched_exactly_whatever_index_is_asked_for(collection: Collection) -> None:
+def test_few_new_rows_are_searched_exactly_whatever_index_is_requested(collection: Collection) -> None:
     assert [segment.factory for segment in build_index(collection, APPROXIMATE).segments] == ["IVF16,Flat"]
     for step in range(8):
         add_run(collection, rows([f"new-{step}"], unit_vectors(1, seed=step + 5)), deletes=[f"new-{step - 3}"])
@@ -156,7 +156,7 @@ def test_memory_is_limited_in_updates_too(collection: Collection) -> None:
     assert collection.current() == "000002"
 
 
-def test_small_segments_for_which_memory_is_short_become_one_that_is_approximate(collection: Collection) -> None:
+def test_small_segments_become_one_approximate_segment_if_memory_is_short(collection: Collection) -> None:
     vectors = unit_vectors(20_000, seed=5)
     add_run(collection, rows([f"{number}" for number in range(16_000)], vectors[:16_000]), deletes=IDS)
     settings = IndexSettings(latency_ms=0.01, max_memory=430_000, target_recall=0.8)
@@ -167,14 +167,14 @@ def test_small_segments_for_which_memory_is_short_become_one_that_is_approximate
         new = range(16_000 + 500 * step, 16_500 + 500 * step)
         add_run(collection, rows([f"{number}" for number in new], vectors[new.start : new.stop]))
         manifest = build_index(collection)
-        assert manifest.base == f"{step + 1:06d}"  # not built anew
+        assert manifest.base == f"{step + 1:06d}"  # an update
         assert manifest.memory <= 430_000
         assert manifest.segments[0] == first.segments[0]
         counts.append([(segment.ntotal, segment.factory == "Flat") for segment in manifest.segments[1:]])
     assert counts[3:] == [[(2_000, True)], [(2_000, True), (500, True)], [(3_000, False)]]
 
 
-def test_recall_below_its_target_goes_live_only_by_hand(collection: Collection) -> None:
+def test_a_version_below_its_target_goes_live_only_by_promotion(collection: Collection) -> None:
     build_index(collection)
     vectors = unit_vectors(4_000, seed=5)
     add_run(collection, rows([f"{number:04d}" for number in range(4_000)], vectors))
@@ -204,9 +204,9 @@ def test_an_update_below_the_target_leads_to_a_build_from_all_rows(
     real = GroundTruth.updated
 
     def wrong(held_out: GroundTruth, *arguments: object) -> GroundTruth:
-        """As if the index found nothing that is as near as what it should find."""
-        good = real(held_out, *arguments)  # type: ignore[arg-type]
-        return replace(good, scores=good.scores + 1).unmeasured()
+        """As if the index found only images that are too far."""
+        exact = real(held_out, *arguments)  # type: ignore[arg-type]
+        return replace(exact, scores=exact.scores + 1).unmeasured()
 
     monkeypatch.setattr(GroundTruth, "updated", wrong)
     manifest = build_index(collection)
@@ -226,7 +226,7 @@ def test_a_version_that_outgrew_its_queries_is_measured_with_others(collection: 
     assert manifest.scores.random["image"][-1] == pytest.approx(np.max(exact - 2 * np.eye(100)), abs=1e-3)
     add_run(collection, rows(IDS[100:150], unit_vectors(150)[100:]))
     assert build_index(collection).queries == 100
-    # 100 rows were sampled: when they are half as many, 51 of the queries are of rows that are gone.
+    # Below half of the 100 sampled rows, new queries are sampled.
     add_run(collection, rows([], unit_vectors(0)), deletes=IDS[:101])
     assert build_index(collection).queries == 49
 

@@ -1,4 +1,4 @@
-"""Recall for each kind of query: measured, reached by wider searches, and kept by updates."""
+"""Recall of each kind of query: it is measured, reached by wider searches, and stays after updates."""
 
 from pathlib import Path
 
@@ -18,8 +18,6 @@ from tests.support.collections.hand_made import add_run, rows, unit_vectors
 
 ROWS, DIM = 4_000, 32
 SETTINGS = IndexSettings(latency_ms=1e-6, factory="IVF64,PQ32x4fs,Refine(SQ8)", target_recall=0.95)
-
-
 MODEL = ModelRecord(id="kinds", revision=None, fingerprint="0" * 64, dim=DIM)
 
 
@@ -30,7 +28,7 @@ def clustered(count: int, seed: int) -> Vectors:
 
 
 def queries(kind: QueryKind, seed: int) -> Vectors:
-    """None of them was seen by the build, nor was any part of them."""
+    """Queries that the build has not seen, made of vectors that it has not seen either."""
     one, two, three = (clustered(400, seed + number) for number in range(3))
     offset = unit_vectors(1, seed=77, dim=DIM)
     made = {"image": one, "mix": one + two, "contrast": one - 0.7 * two + 0.7 * three, "text": 0.5 * one + offset}
@@ -50,9 +48,9 @@ def test_every_kind_reaches_its_target_with_fresh_queries(
     built: tuple[Collection, VersionManifest, Vectors], kind: QueryKind
 ) -> None:
     collection, manifest, vectors = built
-    asked = queries(kind, 200)
-    exact, _ = exact_neighbours(asked, [(np.arange(ROWS), vectors)], 10)
-    found = Searcher.open(collection).search(asked, 10, kind=kind)
+    sample = queries(kind, 200)
+    exact, _ = exact_neighbours(sample, [(np.arange(ROWS), vectors)], 10)
+    found = Searcher.open(collection).search(sample, 10, kind=kind)
     recall = np.mean(
         [[match.score >= bar - 2e-6 for match in each] for each, bar in zip(found, exact[:, 9], strict=True)]
     )
@@ -61,7 +59,7 @@ def test_every_kind_reaches_its_target_with_fresh_queries(
     assert recall == pytest.approx(manifest.kinds[kind].recall, abs=0.02)
 
 
-def test_a_search_is_as_wide_as_its_kind_needs_and_an_unknown_one_as_any(
+def test_a_search_is_as_wide_as_its_kind_needs_or_as_the_widest_kind(
     built: tuple[Collection, VersionManifest, Vectors],
 ) -> None:
     record = built[1].kinds["mix"]
@@ -74,53 +72,51 @@ def test_a_search_is_as_wide_as_its_kind_needs_and_an_unknown_one_as_any(
 
 @pytest.mark.parametrize("k", [1, 10, 60])
 def test_a_wider_search_never_finds_less(tmp_path: Path, k: int) -> None:
-    """Asserted of each query, with lists of whole vectors: there the one thing that can be missed is a list."""
+    """For each query, with lists of full vectors: there, a search can only miss a list."""
     collection = Collection.create_or_open(str(tmp_path))
     add_run(collection, rows([f"{number:04d}" for number in range(2_000)], clustered(2_000, 2)), model=MODEL)
     build_index(collection, SETTINGS.model_copy(update={"factory": "IVF16,Flat", "target_recall": 0.5}))
-    segments, asked = Searcher.open(collection).segments, queries("text", 300)[:50]
-    before = np.full((len(asked), k), -np.inf)
+    segments, sample = Searcher.open(collection).segments, queries("text", 300)[:50]
+    before = np.full((len(sample), k), -np.inf)
     for width in (1, 1.5, 2, 4, 16, 64):
-        scores, _ = segments.search(asked, k, width=width)
+        scores, _ = segments.search(sample, k, width=width)
         assert (scores >= before - 1e-6).all()
         before = scores
 
 
 @pytest.mark.parametrize("spread", [16, DIM])
 @pytest.mark.parametrize("refine", [True, False])
-def test_wider_searches_of_the_kinds_chosen_by_default_lose_no_score_on_average(
-    tmp_path: Path, refine: bool, spread: int
-) -> None:
-    """Of a hundred texts, the mean cosine of the ten best falls by at most 0.001 with each wider search, and the widest
-    comes within 0.001 of exact search.
+def test_wider_searches_of_default_indexes_lose_no_score_on_average(tmp_path: Path, refine: bool, spread: int) -> None:
+    """With each wider search, the mean cosine of a hundred texts' ten best falls by at most 0.001, and the widest comes
+    within 0.001 of exact search.
 
-    A single query may lose: candidates are ranked by compressed vectors, by which a worse one may displace a better.
+    A single query may lose: candidates are ranked by compressed vectors, so a worse one may displace a better one.
     """
     count, factory = 2_000, ann_factory(2_000, DIM, refine=refine, spread=spread)
     collection = Collection.create_or_open(str(tmp_path))
     add_run(collection, rows([f"{number:04d}" for number in range(count)], clustered(count, 2)), model=MODEL)
     build_index(collection, SETTINGS.model_copy(update={"factory": factory, "target_recall": 0.9}))
-    segments, asked = Searcher.open(collection).segments, queries("text", 300)[:100]
-    for segment in segments.parts:  # what the build finds to be fastest differs from run to run
+    segments, sample = Searcher.open(collection).segments, queries("text", 300)[:100]
+    for segment in segments.parts:  # the fastest parameters differ from run to run
         segment.tune({"nprobe": 4, "k_factor": 8, "rescore": 4 if refine else 16, "breadth": 0.5})
-    means = [segments.search(asked, 10, width=width)[0].mean() for width in (1, 1.5, 2, 4, 8, 16, 64)]
+    means = [segments.search(sample, 10, width=width)[0].mean() for width in (1, 1.5, 2, 4, 8, 16, 64)]
     assert (np.diff(means) >= -1e-3).all()
-    exact, _ = exact_neighbours(asked, [(np.arange(count), clustered(count, 2))], 10)
+    exact, _ = exact_neighbours(sample, [(np.arange(count), clustered(count, 2))], 10)
     assert means[-1] == pytest.approx(exact.mean(), abs=1e-3)
 
 
 def test_an_answer_does_not_depend_on_the_other_queries_of_its_batch(
     built: tuple[Collection, VersionManifest, Vectors],
 ) -> None:
-    searcher, asked = Searcher.open(built[0]), queries("contrast", 300)[:60]
-    together = searcher.search(asked, 10, kind="contrast")
-    again = searcher.search(asked[::-1], 10, kind="contrast")[::-1]
-    apart = [searcher.search(query[np.newaxis], 10, kind="contrast")[0] for query in asked]
+    searcher, sample = Searcher.open(built[0]), queries("contrast", 300)[:60]
+    together = searcher.search(sample, 10, kind="contrast")
+    again = searcher.search(sample[::-1], 10, kind="contrast")[::-1]
+    apart = [searcher.search(query[np.newaxis], 10, kind="contrast")[0] for query in sample]
     ids = [[[match.image_id for match in each] for each in found] for found in (together, again, apart)]
     assert ids[0] == ids[1] == ids[2]
 
 
-def test_scores_of_words_are_compared_with_those_of_words(
+def test_the_percentile_of_a_text_is_among_scores_of_texts(
     built: tuple[Collection, VersionManifest, Vectors],
 ) -> None:
     searcher = Searcher.open(built[0])
@@ -131,8 +127,8 @@ def test_scores_of_words_are_compared_with_those_of_words(
     assert searcher.percentile(0.5, None) is None
 
 
-def test_texts_stay_with_the_collection(tmp_path: Path) -> None:
-    """An update and a rebuild take those of the version before; others are asked for if they are to be others."""
+def test_the_texts_of_a_collection_are_reused(tmp_path: Path) -> None:
+    """Updates and rebuilds use those of the version before; new ones are made only for another list of texts."""
     collection = Collection.create_or_open(str(tmp_path))
     add_run(collection, rows([f"{number:04d}" for number in range(600)], clustered(600, 2)), model=MODEL)
     assert build_index(collection).kinds.keys() == {"image", "mix", "contrast"}  # a model without texts
@@ -140,7 +136,7 @@ def test_texts_stay_with_the_collection(tmp_path: Path) -> None:
     assert manifest.kinds["text"].queries == 60
     add_run(collection, rows(["new"], clustered(1, 5)), model=MODEL)
     assert build_index(collection, texts=lambda: pytest.fail("an update makes no texts")).base == manifest.version
-    known = build_index(collection, rebuild=True, texts=lambda: pytest.fail("they are known"))
+    known = build_index(collection, rebuild=True, texts=lambda: pytest.fail("a rebuild makes no texts"))
     assert known.kinds["text"].queries == 60
     others = build_index(collection, IndexSettings(queries="other"), texts=lambda: queries("text", 100)[:70])
     assert others.kinds["text"].queries == 70

@@ -1,4 +1,4 @@
-"""Parameters of the approximate search are the cheapest that reach the recall."""
+"""Tuning finds the cheapest parameters of the approximate search that reach the target recall."""
 
 from pathlib import Path
 
@@ -25,21 +25,21 @@ def segment_of(folder: Path, factory: str, vectors: npt.NDArray[np.float32]) -> 
 
 
 def recall_at_10(segment: Segment, vectors: npt.NDArray[np.float32]) -> float:
-    """Of the rows as queries, themselves left out, against brute force."""
+    """Recall of the rows as queries, without themselves, against brute force."""
     exact = vectors @ vectors.T
     np.fill_diagonal(exact, -np.inf)
     _, found = segment.search(vectors, 11)
     best = np.argsort(-exact, axis=1)[:, :10]
-    hits = [len(set(mine) & set(its)) for mine, its in zip(found, best, strict=True)]
+    hits = [len(set(positions) & set(exact)) for positions, exact in zip(found, best, strict=True)]
     return float(np.mean(hits)) / 10
 
 
 @pytest.mark.parametrize("factory", ["IVF32,Flat", "HNSW16", "IVF32,PQ8x4fs", "IVF32,PQ8x4fs,Refine(SQ8)", "SQ8"])
-def test_the_recall_that_is_asked_for_is_reached(tmp_path: Path, factory: str) -> None:
+def test_the_target_recall_is_reached(tmp_path: Path, factory: str) -> None:
     vectors = unit_vectors(ROWS, dim=DIM)
     segment = segment_of(tmp_path, factory, vectors)
     for target in (0.7, 0.95):
-        # Its own measure is of every other row.
+        # Tuning measures every other row.
         assert tune(segment, target) == pytest.approx(recall_at_10(segment, vectors), abs=0.02)
         assert recall_at_10(segment, vectors) >= target
     parameters = segment.parameters
@@ -48,13 +48,13 @@ def test_the_recall_that_is_asked_for_is_reached(tmp_path: Path, factory: str) -
     assert segment.parameters == parameters
 
 
-def test_every_list_is_probed_where_that_is_what_it_takes(tmp_path: Path) -> None:
+def test_all_lists_are_probed_if_the_target_needs_it(tmp_path: Path) -> None:
     segment = segment_of(tmp_path, "IVF13,Flat", unit_vectors(ROWS, dim=DIM))
     tune(segment, 1.0)
     assert segment.parameters["nprobe"] == 13
 
 
-def test_the_best_is_taken_where_none_is_good_enough(tmp_path: Path) -> None:
+def test_the_best_parameters_are_used_if_none_reach_the_target(tmp_path: Path) -> None:
     vectors = unit_vectors(ROWS, dim=DIM)
     segment = segment_of(tmp_path, "PCA1,IVF8,SQ4", vectors)
     best = tune(segment, 0.999)

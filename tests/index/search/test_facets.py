@@ -1,4 +1,4 @@
-"""Facets are what counting the live rows by hand gives, whole and in shards."""
+"""Facets are the counts of the live rows, in a whole index and in shards."""
 
 from collections import Counter
 from datetime import datetime
@@ -14,8 +14,8 @@ from index.collection.records import IndexSettings
 from index.errors import FilterError
 from index.filters import facets
 from index.search import Searcher
-from tests.index.search.test_shards import InProcess
 from tests.support.collections.hand_made import add_run, add_version, rows, unit_vectors
+from tests.support.collections.sharded import InProcessShards
 
 COUNT = 3_000
 TAGS: tuple[list[str] | None, ...] = (["red", "round"], ["red"], [], None)
@@ -27,18 +27,18 @@ def row(number: int, label: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> tuple[Collection, list[dict[str, Any]]]:
-    """A collection of several segments, where a later run replaced rows and deleted others, and its live rows."""
+    """A collection of several segments, where a later run replaced rows and deleted others; and its live rows."""
     collection = Collection.create_or_open(str(tmp_path_factory.mktemp("collection")))
     ids = [f"{number:04d}" for number in range(COUNT)]
     known = {image_id: row(number, "cat" if number % 3 else "dog") for number, image_id in enumerate(ids)}
     more = {"caption": pa.array([f"number {number}" for number in range(COUNT)]), "score": pa.array([0.5] * COUNT)}
     add_run(collection, rows(ids, unit_vectors(COUNT), metadata=columns(list(known.values())) | more))
     build_index(collection, IndexSettings(segment_rows=700, factory="Flat"))
-    again = {image_id: row(number, "cow") for number, image_id in enumerate(ids[::50])}
+    replaced = {image_id: row(number, "cow") for number, image_id in enumerate(ids[::50])}
     gone = ids[1::13]
-    later = rows(list(again), unit_vectors(len(again), seed=3), metadata=columns(list(again.values())))
+    later = rows(list(replaced), unit_vectors(len(replaced), seed=3), metadata=columns(list(replaced.values())))
     add_version(collection, later, deletes=gone, settings=IndexSettings(segment_rows=700, factory="Flat"))
-    known = {image_id: values for image_id, values in known.items() if image_id not in gone} | again
+    known = {image_id: values for image_id, values in known.items() if image_id not in gone} | replaced
     return collection, list(known.values())
 
 
@@ -48,30 +48,29 @@ def columns(values: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def by_hand(images: list[dict[str, Any]], name: str) -> Counter[Any]:
-    found = [each[name] for each in images]
-    values = [value for each in found for value in (each if isinstance(each, list) else [each])]
-    return Counter(value for value in values if value is not None)
+    lists = [image[name] if isinstance(image[name], list) else [image[name]] for image in images]
+    return Counter(value for values in lists for value in values if value is not None)
 
 
 @pytest.mark.parametrize("shards", [0, 3])
-def test_facets_are_counted_by_the_rest_of_the_filter(
+def test_a_facet_ignores_the_condition_on_its_own_column(
     live: tuple[Collection, list[dict[str, Any]]], shards: int
 ) -> None:
     collection, values = live
-    searcher = InProcess(collection, shards).searcher() if shards else Searcher.open(collection)
+    searcher = InProcessShards(collection, shards).searcher() if shards else Searcher.open(collection)
     assert len(searcher.manifest.segments) >= 5
-    every = searcher.facets()
-    # No caption, which no two images share, and no number with a fraction.
-    assert list(every.values) == ["label", "tags", "year", "new"]
-    assert every.rows == len(values)
+    unfiltered = searcher.facets()
+    # Without the captions, which no two images share, and the numbers with fractions.
+    assert list(unfiltered.values) == ["label", "tags", "year", "new"]
+    assert unfiltered.rows == len(values)
     narrowed = searcher.facets({"label": "cat", "year": {"$gte": 2003}})
     cats, recent = [each["label"] == "cat" for each in values], [each["year"] >= 2003 for each in values]
     masks = {"label": recent, "year": cats, "tags": list(map(all, zip(cats, recent, strict=True)))}
     for name in ("label", "tags", "year"):
-        assert every.values[name] == by_hand(values, name)
+        assert unfiltered.values[name] == by_hand(values, name)
         passing = [each for each, good in zip(values, masks[name], strict=True) if good]
         assert narrowed.values[name] == by_hand(passing, name), name
-    assert list(searcher.facets({"label": "nobody's"}).values) == list(every.values)
+    assert list(searcher.facets({"label": "nobody's"}).values) == list(unfiltered.values)
     with pytest.raises(FilterError, match="unknown column"):
         searcher.facets({"nowhere": 1})
 
@@ -96,7 +95,7 @@ def test_times_are_counted_by_month_or_by_year(tmp_path: Path, kind: pa.DataType
         assert len(searcher.search(unit_vectors(1), 100, filter={"taken": condition})[0]) == count, period
 
 
-def test_a_time_has_a_facet_if_images_share_its_years(tmp_path: Path) -> None:
+def test_a_time_column_is_a_facet_if_images_share_years(tmp_path: Path) -> None:
     collection = Collection.create_or_open(str(tmp_path))
     days = [datetime(2020 + month // 12, month % 12 + 1, 1) for month in range(30)]
     ids = [f"{number:03}" for number in range(30)]
@@ -105,7 +104,7 @@ def test_a_time_has_a_facet_if_images_share_its_years(tmp_path: Path) -> None:
     assert list(Searcher.open(collection).facets().values) == ["taken"]
 
 
-def test_of_very_many_rows_a_sample_is_counted(
+def test_a_sample_is_counted_if_there_are_very_many_rows(
     live: tuple[Collection, list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(facets, "MAX_ROWS", COUNT // 3)
@@ -114,7 +113,7 @@ def test_of_very_many_rows_a_sample_is_counted(
     assert sum(sample.values["label"].values()) == sample.rows
 
 
-def test_a_column_of_too_many_values_is_none(
+def test_a_column_with_too_many_values_is_not_a_facet(
     live: tuple[Collection, list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(facets, "MAX_DISTINCT", 4)

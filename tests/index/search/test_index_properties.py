@@ -1,4 +1,4 @@
-"""Any sequence of runs, updates, merges and rebuilds answers as brute force does on the rows that are live."""
+"""After any sequence of runs, updates, merges and rebuilds, searches find what brute force finds in the live rows."""
 
 import tempfile
 from collections.abc import Iterator
@@ -18,14 +18,14 @@ from index.errors import EmptyCollectionError
 from index.search import Searcher
 from tests.support.collections.hand_made import add_run, rows, unit_vectors
 
-POOL = unit_vectors(40)  # few, so that several images have the same vector
+POOL = unit_vectors(40)  # so few that several images have the same vector
 QUERIES = np.concatenate([POOL[:4], unit_vectors(4, seed=3)])
 Vectors = npt.NDArray[np.float32]
 
 
 @dataclass
 class Model:
-    """What is live, kept as plainly as can be."""
+    """The live rows, in a dict."""
 
     collection: Collection
     live: dict[str, Vectors] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Model:
 
 
 def check_answers(searcher: Searcher, live: dict[str, Vectors], queries: Vectors) -> None:
-    """Exactly the nearest, in order, for ks below and above the number of rows."""
+    """A search finds exactly the nearest, in order, for k below and above the number of rows."""
     assert searcher.ntotal == len(live)
     exact = queries @ np.array(list(live.values())).T
     columns = {image_id: column for column, image_id in enumerate(live)}
@@ -53,7 +53,7 @@ def check_answers(searcher: Searcher, live: dict[str, Vectors], queries: Vectors
             scores = [match.score for match in matches]
             ids = [match.image_id for match in matches]
             assert len(set(ids)) == len(ids) == min(k, len(live))
-            # Ids are those of brute force but for ties, which come by their id.
+            # Brute force may order ties differently; searches order them by id.
             assert np.allclose(scores, best, atol=1e-5)
             assert np.allclose(scores, exact[query, [columns[image_id] for image_id in ids]], atol=1e-5)
             assert [(-match.score, match.image_id) for match in matches] == sorted(
@@ -80,7 +80,7 @@ def test_exact_search_after_any_sequence(steps: list[Any], segment_rows: int) ->
         before: tuple[Searcher, dict[str, Vectors]] | None = None
         pending = False
         for step in steps:
-            if step == "two runs":  # the next run comes before the index is updated
+            if step == "two runs":  # the next run is committed before the index is updated
                 pending = True
                 continue
             if step != "compact":
@@ -99,7 +99,7 @@ def test_exact_search_after_any_sequence(steps: list[Any], segment_rows: int) ->
             assert manifest.base is None or step != "compact"
             searcher = Searcher.open(Collection.open(folder))
             model.check(searcher)
-            if before:  # a server that still has the version before it
+            if before:  # as in a server that still has the previous version
                 check_answers(*before, QUERIES)
             before = searcher, dict(model.live)
 
@@ -117,15 +117,15 @@ def check_manifest(manifest: VersionManifest, live: dict[str, Vectors], segment_
     "factory", [None, *(pytest.param(name, marks=pytest.mark.long) for name in ("IVF16,Flat", "HNSW16"))]
 )
 def test_approximate_search_after_a_sequence(factory: str | None, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """What is found is scored exactly, k are found, nothing that was deleted; recall is as it was asked for."""
+    """A search returns k images with exact scores, none of them deleted, and reaches the target recall."""
     dim, target = 8, 0.95
     random = np.random.default_rng(1)
     model = Model(Collection.create_or_open(str(tmp_path_factory.mktemp("approximate"))))
-    fresh = vectors_without_end()
+    fresh = endless_vectors()
     # At 8 dimensions at most 256 rows are scanned exactly.
-    wanted = IndexSettings(latency_ms=1e-6, factory=factory, target_recall=target)
+    index_settings = IndexSettings(latency_ms=1e-6, factory=factory, target_recall=target)
     model.run({f"{n}": next(fresh) for n in range(2_000)}, set(), set())
-    manifest = build_index(model.collection, wanted)
+    manifest = build_index(model.collection, index_settings)
     assert manifest.segments[0].factory == (factory or f"IVF88,PQ{dim}x4fsr,Refine(SQ8)")
     gone: set[str] = set()
     for step, (new, replaced, rejected, deleted) in enumerate(
@@ -134,12 +134,12 @@ def test_approximate_search_after_a_sequence(factory: str | None, tmp_path_facto
         chosen = random.permutation(list(model.live)).tolist()
         change = {image_id: next(fresh) for image_id in chosen[:replaced]}
         change |= {f"new-{step}-{n}": next(fresh) for n in range(new)}
-        bad, left = chosen[replaced : replaced + rejected], chosen[replaced + rejected : replaced + rejected + deleted]
-        model.run(change, set(bad), set(left))
-        gone |= {*bad, *left}
+        others = chosen[replaced : replaced + rejected + deleted]
+        model.run(change, set(others[:rejected]), set(others[rejected:]))
+        gone |= {*others}
         manifest = build_index(model.collection)
         assert manifest.kind != "Flat"
-        assert manifest.settings == wanted
+        assert manifest.settings == index_settings
         assert manifest.recall["10"] >= target
         check_approximate(Searcher.open(model.collection), model.live, gone, target)
 
@@ -167,6 +167,6 @@ def check_approximate(searcher: Searcher, live: dict[str, Vectors], gone: set[st
     assert [len(matches) for matches in everything] == [len(live)] * 2
 
 
-def vectors_without_end() -> Iterator[Vectors]:
+def endless_vectors() -> Iterator[Vectors]:
     for seed in range(100, 200):
         yield from unit_vectors(1_000, seed=seed)

@@ -1,6 +1,5 @@
-"""A version in shards answers as it does whole, to the bit; without some of them as if the others were all."""
+"""A version in shards gives the same answers as a whole one, bit for bit; if some are lost, those of the others."""
 
-from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,10 @@ from index.collection import Collection
 from index.collection.records import IndexSettings, SegmentRecord
 from index.errors import DamagedVersionError, QueryError
 from index.search import Searcher
-from index.search.shard import Shard, slices, version_schema
-from index.search.sharded_index import Call, ShardedIndex, ShardsLostError
+from index.search.shard import Shard, split_into_shards
+from index.search.sharded_index import ShardsLostError
 from tests.support.collections.hand_made import add_run, add_version, rows, unit_vectors
-from tests.support.collections.sharded import ids_of
+from tests.support.collections.sharded import InProcessShards, ids_of
 
 COUNT = 700
 SHARDS = (1, 2, 3, 4, 5)
@@ -32,35 +31,9 @@ FILTERS: tuple[dict[str, Any] | None, ...] = (
 )
 
 
-class InProcess:
-    """The shards of a version in this process. Those `lost` do not answer."""
-
-    def __init__(self, collection: Collection, count: int) -> None:
-        self.manifest = collection.read_version(collection.current() or "")
-        self.held = dict(enumerate(slices(self.manifest.segments, count)))
-        self.shards = {
-            number: Shard.open(collection, self.manifest, part) for number, part in self.held.items() if part.segments
-        }
-        self.schema = version_schema(collection, self.manifest)
-        self.lost: set[int] = set()
-        self.lost_from: dict[str, set[int]] = {}
-
-    def __call__(self, calls: Mapping[int, Call]) -> dict[int, Any]:
-        (method,) = {method for method, _ in calls.values()}
-        self.lost |= self.lost_from.get(method, set())
-        return {
-            number: getattr(self.shards[number], method)(*arguments)
-            for number, (method, arguments) in calls.items()
-            if number not in self.lost
-        }
-
-    def searcher(self) -> Searcher:
-        return Searcher(self.manifest, ShardedIndex(self.held, self.schema, self.manifest.dim, self))
-
-
 @pytest.fixture(scope="module", params=["flat", "approximate"])
 def collection(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Collection:
-    """Segments of uneven sizes with tombstones in all; 60 images that score the same, spread over all of them."""
+    """Segments of uneven sizes, all with tombstones; 60 images with the same vector, spread over all segments."""
     collection = Collection.create_or_open(str(tmp_path_factory.mktemp("collection")))
     factory = "IVF8,PQ8x4fs,Refine(SQ8)" if request.param == "approximate" else "Flat"
     limits = IndexSettings(segment_rows=180, factory=factory)
@@ -71,39 +44,42 @@ def collection(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     metadata = {"label": pa.array(labels), "number": pa.array(range(COUNT), pa.int32())}
     add_version(collection, rows(ids, vectors, metadata=metadata), settings=limits)
     again = np.arange(0, COUNT, 9)
-    # A double: the earlier rows' numbers are told as doubles too.
+    # Doubles, so the numbers of earlier rows are returned as doubles too.
     late = {"label": pa.array(["cat"] * len(again)), "number": pa.array(again * 1.5), "late": pa.array(again)}
     table = rows([ids[row] for row in again], unit_vectors(len(again), seed=3), metadata=late)
     add_version(collection, table, deletes=ids[1:COUNT:13], settings=limits)
     return collection
 
 
-def same(one: Searcher, other: Searcher, **search: Any) -> None:
-    queries = np.concatenate([unit_vectors(3, seed=11), one.vector("0003")[np.newaxis]])
-    assert one.search(queries, **search) == other.search(queries, **search), search
-    for query in queries:
-        assert one.search(query[np.newaxis], **search) == other.search(query[np.newaxis], **search), search
+OPTIONS: tuple[dict[str, Any], ...] = (
+    *({"k": k} for k in (1, 10, 75, COUNT)),
+    {"k": 20, "offset": 15},
+    {"k": 20, "kind": "contrast"},
+    {"k": 20, "min_score": 0.3},
+    {"k": 20, "distinct": 0.6},
+    {"k": 20, "exclude": {"0001", "0005", "0400"}},
+    {"k": 20, "distinct": 0.6, "diversity": 0.4, "offset": 15},
+)
 
 
-@pytest.mark.parametrize("count", SHARDS)
 @pytest.mark.parametrize("where", FILTERS, ids=str)
-def test_shards_answer_as_the_whole_does(collection: Collection, count: int, where: dict[str, Any] | None) -> None:
-    whole, sharded = Searcher.open(collection), InProcess(collection, count).searcher()
+def test_shards_answer_as_the_whole_does(collection: Collection, where: dict[str, Any] | None) -> None:
+    whole, shards = Searcher.open(collection), [InProcessShards(collection, count).searcher() for count in SHARDS]
     assert len(whole.manifest.segments) >= 5
-    assert (sharded.filterable, sharded.searched) == (whole.filterable, whole.ntotal)
-    for k in (1, 10, 75, COUNT):
-        same(whole, sharded, k=k, filter=where)
-    same(whole, sharded, k=20, filter=where, offset=15)
-    same(whole, sharded, k=20, filter=where, kind="contrast")
-    same(whole, sharded, k=20, filter=where, min_score=0.3)
-    same(whole, sharded, k=20, filter=where, distinct=0.6)
-    same(whole, sharded, k=20, filter=where, exclude={"0001", "0005", "0400"})
-    same(whole, sharded, k=20, filter=where, distinct=0.6, diversity=0.4, offset=15)
+    queries = np.concatenate([unit_vectors(3, seed=11), whole.vector("0003")[np.newaxis]])
+    for options in OPTIONS:
+        together = whole.search(queries, filter=where, **options)
+        apart = [whole.search(query[np.newaxis], filter=where, **options) for query in queries]
+        for count, sharded in zip(SHARDS, shards, strict=True):
+            assert (sharded.filterable, sharded.searched) == (whole.filterable, whole.ntotal)
+            assert sharded.search(queries, filter=where, **options) == together, (count, options)
+            for query, matches in zip(queries, apart, strict=True):
+                assert sharded.search(query[np.newaxis], filter=where, **options) == matches, (count, options)
 
 
 @pytest.mark.parametrize("count", SHARDS)
 def test_rows_and_vectors_are_those_of_the_whole(collection: Collection, count: int) -> None:
-    whole, sharded = Searcher.open(collection), InProcess(collection, count).searcher()
+    whole, sharded = Searcher.open(collection), InProcessShards(collection, count).searcher()
     known = [match.image_id for match in whole.search(unit_vectors(1), COUNT)[0]]
     assert len(known) == whole.ntotal
     for image_id in known[::25]:
@@ -114,13 +90,13 @@ def test_rows_and_vectors_are_those_of_the_whole(collection: Collection, count: 
         sharded.vector("nobody")
 
 
-def test_what_scores_the_same_lies_in_several_shards(collection: Collection) -> None:
-    """Or the tests of ties above would show nothing."""
-    asked = InProcess(collection, 4)
-    ties = [match.image_id for match in asked.searcher().search(unit_vectors(COUNT)[5:6], 100, min_score=1)[0]]
+def test_ties_are_spread_over_all_shards(collection: Collection) -> None:
+    """Otherwise the tests above would not cover ties."""
+    shards = InProcessShards(collection, 4)
+    ties = [match.image_id for match in shards.searcher().search(unit_vectors(COUNT)[5:6], 100, min_score=1)[0]]
     assert len(ties) > 40
     assert ties == sorted(ties)
-    owners = {number for number, shard in asked.shards.items() if (shard.positions(ties) >= 0).any()}
+    owners = {number for number, shard in shards.shards.items() if (shard.positions(ties) >= 0).any()}
     assert owners == {0, 1, 2, 3}
 
 
@@ -129,16 +105,16 @@ def test_what_scores_the_same_lies_in_several_shards(collection: Collection) -> 
 
 @pytest.mark.parametrize("lost", [{0}, {2}, {1, 3}])
 @pytest.mark.parametrize("method", ["search", "rows"])
-def test_the_rest_answers_as_if_it_were_all(collection: Collection, lost: set[int], method: str) -> None:
-    """Whenever in the course of a search they are lost."""
-    whole, asked = Searcher.open(collection), InProcess(collection, 4)
-    asked.lost_from = {method: lost}
-    searcher, query = asked.searcher(), unit_vectors(1, seed=5)
+def test_other_shards_answer_as_if_they_were_all(collection: Collection, lost: set[int], method: str) -> None:
+    """In whichever round of a search some are lost."""
+    whole, shards = Searcher.open(collection), InProcessShards(collection, 4)
+    shards.lost_from = {method: lost}
+    searcher, query = shards.searcher(), unit_vectors(1, seed=5)
     with pytest.raises(ShardsLostError, match=r"shards? [\d, ]+ do(es)? not answer: [\d,]+ of [\d,]+ images") as caught:
         searcher.search(query, COUNT)
-    rest = Searcher(asked.manifest, caught.value.rest)
-    assert rest.searched == whole.ntotal - sum(asked.held[number].live for number in lost)
-    gone = set().union(*(ids_of(asked.shards[number]) for number in lost))
+    rest = Searcher(shards.manifest, caught.value.rest)
+    assert rest.searched == whole.ntotal - sum(shards.parts[number].live for number in lost)
+    gone = set().union(*(ids_of(shards.shards[number]) for number in lost))
     every = [(match.image_id, match.score) for match in whole.search(query, COUNT)[0]]
     expected = [each for each in every if each[0] not in gone]
     for k in (10, COUNT):
@@ -146,45 +122,45 @@ def test_the_rest_answers_as_if_it_were_all(collection: Collection, lost: set[in
         assert found == expected[:k]
 
 
-def test_an_image_is_found_by_its_id_unless_its_own_shard_is_lost(collection: Collection) -> None:
-    whole, asked = Searcher.open(collection), InProcess(collection, 4)
-    asked.lost = {1}
-    searcher = asked.searcher()
-    here, away = min(ids_of(asked.shards[0])), min(ids_of(asked.shards[1]))
+def test_an_image_is_found_by_id_unless_its_own_shard_is_lost(collection: Collection) -> None:
+    whole, shards = Searcher.open(collection), InProcessShards(collection, 4)
+    shards.lost = {1}
+    searcher = shards.searcher()
+    here, away = min(ids_of(shards.shards[0])), min(ids_of(shards.shards[1]))
     assert searcher.row(here) == whole.row(here)
     for ask in (searcher.row, searcher.vector):
-        for image_id in (away, "nobody"):  # nobody can tell whether the lost shard has it
+        for image_id in (away, "nobody"):  # only the lost shard could tell whether it has it
             with pytest.raises(ShardsLostError, match="shard 1 does not answer"):
                 ask(image_id)
 
 
-def test_with_no_shard_left_nothing_is_searched(collection: Collection) -> None:
-    asked = InProcess(collection, 2)
-    asked.lost = {0, 1}
+def test_a_search_without_any_shard_fails(collection: Collection) -> None:
+    shards = InProcessShards(collection, 2)
+    shards.lost = {0, 1}
     with pytest.raises(ShardsLostError) as caught:
-        asked.searcher().search(unit_vectors(1), 10)
+        shards.searcher().search(unit_vectors(1), 10)
     assert len(caught.value.rest) == 0
 
 
-def test_a_sharded_searcher_says_that_its_segments_are_elsewhere(collection: Collection) -> None:
-    searcher = InProcess(collection, 2).searcher()
+def test_a_sharded_searcher_gives_no_access_to_segments(collection: Collection) -> None:
+    searcher = InProcessShards(collection, 2).searcher()
     with pytest.raises(QueryError, match="other processes hold the segments"):
         _ = searcher.segments
     with pytest.raises(QueryError, match="other processes hold the segments"):
         searcher.within(unit_vectors(1)[0], 0.9)
 
 
-# Which shard holds what
+# Which segments a shard holds
 
 
 @settings(deadline=None)
 @given(sizes=st.lists(st.integers(1, 1_000), max_size=30), count=st.integers(1, 12))
-def test_shards_are_runs_of_segments_as_even_as_these_allow(sizes: list[int], count: int) -> None:
-    held = slices(segments_of(sizes), count)
-    assert len(held) == count
-    assert [segment.ntotal for part in held for segment in part.segments] == sizes
-    totals = [sum(segment.ntotal for segment in part.segments) for part in held]
-    assert [part.start for part in held] == np.cumsum([0, *totals])[:-1].tolist()
+def test_segments_are_split_evenly_and_in_order(sizes: list[int], count: int) -> None:
+    shards = split_into_shards(segments_of(sizes), count)
+    assert len(shards) == count
+    assert [segment.ntotal for part in shards for segment in part.segments] == sizes
+    totals = [sum(segment.ntotal for segment in part.segments) for part in shards]
+    assert [part.start for part in shards] == np.cumsum([0, *totals])[:-1].tolist()
     filled = [total > 0 for total in totals]
     assert filled == [True] * min(count, len(sizes)) + [False] * (count - min(count, len(sizes)))
     if sizes:
@@ -198,11 +174,11 @@ def segments_of(sizes: list[int]) -> list[SegmentRecord]:
     ]
 
 
-def test_a_shard_reads_and_verifies_its_own_segments_alone(tmp_path: Path) -> None:
+def test_a_shard_reads_and_verifies_only_its_own_segments(tmp_path: Path) -> None:
     collection = Collection.create_or_open(str(tmp_path))
     add_run(collection, rows([f"{n:03d}" for n in range(100)], unit_vectors(100)))
     manifest = build_index(collection, IndexSettings(segment_rows=50))
-    one, other = slices(manifest.segments, 2)
+    one, other = split_into_shards(manifest.segments, 2)
     for part, after in pairwise([one, other, one]):
         path = tmp_path / "index/segments" / part.segments[0].name / "vectors.faiss"
         whole = path.read_bytes()

@@ -16,7 +16,7 @@ import ray
 from PIL import Image
 
 from embedder.models.clip import ClipEmbedder
-from index.build.measure import Measured
+from index.build.measure import Measurements
 from index.collection import Collection, writing
 from index.collection.rows import row_schema
 from index.queries import mix
@@ -328,7 +328,7 @@ def test_a_version_goes_live_back_and_away(run: Run, growing: Path, monkeypatch:
 
 
 def test_a_recall_below_the_target_fails_the_job(run: Run, growing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    poor = Measured(
+    poor = Measurements(
         queries=3, recall={"1": 0.5, "10": 0.5, "100": 0.5}, latency_ms={"p50": 1, "p99": 1}, queries_per_second=1
     )
     monkeypatch.setattr("index.build.version.measure", lambda _, held_out: (poor, held_out))

@@ -1,12 +1,16 @@
-"""A collection of five segments, for servers of an index in shards."""
+"""A collection of five segments, for servers of an index in shards; and shards in this process."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from embedder.fake import FakeEmbedder
 from index.build.build_index import build_index
 from index.collection import Collection
 from index.collection.records import IndexSettings
-from index.search.shard import Shard
+from index.search import Searcher
+from index.search.shard import Shard, split_into_shards, version_schema
+from index.search.sharded_index import Call, ShardedIndex
 from jobs.embedding.model_source import model_record
 from tests.support.collections.hand_made import add_run, add_version, rows, unit_vectors
 
@@ -27,6 +31,34 @@ def make_sharded(folder: Path, limits: IndexSettings = LIMITS, *, seed: int = 0)
     add_run(collection, rows(ids[:40], newer, metadata={"label": label[:40]}), model=model, deletes=["100", "500"])
     build_index(collection, limits)
     return collection
+
+
+class InProcessShards:
+    """The shards of a collection's live version, called in this process. Those in `lost` do not answer; those in
+    `lost_from` stop to answer with the first call of a method.
+    """
+
+    def __init__(self, collection: Collection, count: int) -> None:
+        self.manifest = collection.read_version(collection.current() or "")
+        self.parts = dict(enumerate(split_into_shards(self.manifest.segments, count)))
+        self.shards = {
+            number: Shard.open(collection, self.manifest, part) for number, part in self.parts.items() if part.segments
+        }
+        self.schema = version_schema(collection, self.manifest)
+        self.lost: set[int] = set()
+        self.lost_from: dict[str, set[int]] = {}
+
+    def __call__(self, calls: Mapping[int, Call]) -> dict[int, Any]:
+        (method,) = {method for method, _ in calls.values()}
+        self.lost |= self.lost_from.get(method, set())
+        return {
+            number: getattr(self.shards[number], method)(*arguments)
+            for number, (method, arguments) in calls.items()
+            if number not in self.lost
+        }
+
+    def searcher(self) -> Searcher:
+        return Searcher(self.manifest, ShardedIndex(self.parts, self.schema, self.manifest.dim, self))
 
 
 def ids_of(shard: Shard) -> set[str]:

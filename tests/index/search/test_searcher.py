@@ -1,4 +1,4 @@
-"""Searching in every way, against brute force over the same rows; order, limits and refusals."""
+"""Searches with any options, against brute force over the same rows; order, limits and invalid options."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -16,8 +16,9 @@ from index.collection import Collection
 from index.collection.records import ModelRecord, ScoreDistribution
 from index.errors import QueryError
 from index.filters.filter import Filter
+from index.match import Match
 from index.queries import MAX_K, mix
-from index.search.searcher import Match, Searcher
+from index.search import Searcher
 from index.segments.filter_cache import FilterCache
 from index.segments.searchable import Eligible
 from tests.support.collections.hand_made import add_version, rows, searcher_of, unit_vectors
@@ -27,17 +28,17 @@ LABELS = ("cat", "dog", "owl")
 
 
 def exact_vectors(count: int, seed: int) -> npt.NDArray[np.float32]:
-    """`(count, 16)` unit vectors whose cosines float32 holds exactly, so that ties are ties whoever computes them."""
+    """`(count, 16)` unit vectors whose cosines float32 holds exactly, so that brute force has the same ties."""
     random = np.random.default_rng(seed)
     signs = random.choice([-1, 1], (count, WIDTH))
     sparse = np.argsort(random.random((count, WIDTH)), axis=1) < 4
-    one_sign = np.where(random.random((count, WIDTH)) < 0.05, -1, 1)  # many that are nearly alike
+    one_sign = np.where(random.random((count, WIDTH)) < 0.05, -1, 1)  # many near-duplicates
     kinds = random.integers(0, 3, (count, 1))
     return np.choose(kinds, [signs / 4, np.where(sparse, signs / 2, 0), one_sign / 4]).astype(np.float32)
 
 
 class Rows:
-    """What the collection of these tests holds, searched the plain way."""
+    """The rows of these tests' collection, searched by brute force."""
 
     def __init__(self) -> None:
         self.vectors: dict[str, npt.NDArray[np.float32]] = {}
@@ -58,32 +59,32 @@ class Rows:
         diversity: float = 0.0,
         exclude: Sequence[str] = (),
     ) -> list[tuple[str, float, tuple[str, ...]]]:
-        """Ids and scores, and which ids are folded into each."""
+        """Ids and scores, and the ids that are folded into each."""
         if diversity:
             nearest = self.search(query, 100 + 4 * (offset + k), 0, min_score, label, distinct, exclude=exclude)
             return self._diverse(nearest, diversity, offset + k)[offset:]
-        kept: list[tuple[str, float, list[str]]] = []
+        unique: list[tuple[str, float, list[str]]] = []
         for image_id, score in sorted(self.scores(query).items(), key=lambda item: (-item[1], item[0])):
             if image_id in exclude or (min_score is not None and score < min_score):
                 continue
             if label is not None and self.labels[image_id] != label:
                 continue
-            alike = [folded for other, _, folded in kept if self._alike(image_id, other, distinct)]
+            alike = [folded for other, _, folded in unique if self._alike(image_id, other, distinct)]
             if alike:
                 alike[0].append(image_id)
-            elif len(kept) == offset + k:
+            elif len(unique) == offset + k:
                 break
             else:
-                kept.append((image_id, score, []))
-        return [(image_id, score, tuple(folded)) for image_id, score, folded in kept[offset:]]
+                unique.append((image_id, score, []))
+        return [(image_id, score, tuple(folded)) for image_id, score, folded in unique[offset:]]
 
     def _diverse(
         self, nearest: list[tuple[str, float, tuple[str, ...]]], diversity: float, count: int
     ) -> list[tuple[str, float, tuple[str, ...]]]:
         """Maximal marginal relevance, match by match."""
         chosen: list[tuple[str, float, tuple[str, ...]]] = []
-        for place in range(1, min(count, len(nearest)) + 1):
-            rest = [each for each in nearest[: 100 + 4 * place] if each not in chosen]
+        for rank in range(1, min(count, len(nearest)) + 1):
+            rest = [each for each in nearest[: 100 + 4 * rank] if each not in chosen]
             alike = [
                 max([float((self.vectors[each[0]] * self.vectors[other[0]]).sum()) for other in chosen], default=-1.0)
                 for each in rest
@@ -101,7 +102,7 @@ ROWS = Rows()
 
 @pytest.fixture(scope="module")
 def searcher(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
-    """200 images, then 100 of which 40 replace others, and 20 are gone; the second run has other columns."""
+    """200 images, then 100 of which 40 replace others, while 20 are deleted; the second run has other columns."""
     collection = Collection.create_or_open(str(tmp_path_factory.mktemp("collection")))
     model = ModelRecord(id="hand-made", revision="1", fingerprint="a" * 64, dim=WIDTH)
     first, second = [f"{number:03d}" for number in range(200)], [f"{number:03d}" for number in range(160, 260)]
@@ -112,8 +113,8 @@ def searcher(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
     stars: dict[str, Any] = {"stars": [0.5] * len(second), "year": [f"about {number}" for number in range(len(second))]}
     table = rows(second, vectors[1], metadata={"label": labels[1], **stars})
     add_version(collection, table, deletes=first[:20], model=model)
-    for ids, found, label in zip((first, second), vectors, labels, strict=True):
-        ROWS.vectors |= dict(zip(ids, found, strict=True))
+    for ids, run_vectors, label in zip((first, second), vectors, labels, strict=True):
+        ROWS.vectors |= dict(zip(ids, run_vectors, strict=True))
         ROWS.labels |= dict(zip(ids, label, strict=True))
     for image_id in first[:20]:
         del ROWS.vectors[image_id], ROWS.labels[image_id]
@@ -127,7 +128,7 @@ def searcher(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
     offset=st.integers(0, 10),
     label=st.sampled_from([None, *LABELS]),
     distinct=st.none() | st.sampled_from([0.5, 0.875]),
-    diversity=st.sampled_from([0.25, 0.5, 1.0]),  # whose products with these vectors' cosines are exact
+    diversity=st.sampled_from([0.25, 0.5, 1.0]),  # their products with the cosines are exact
 )
 def test_diverse_results_are_those_of_brute_force(searcher: Searcher, seed: int, k: int, **options: Any) -> None:
     assert_as_brute_force(searcher, seed, k, options)
@@ -136,8 +137,8 @@ def test_diverse_results_are_those_of_brute_force(searcher: Searcher, seed: int,
 def assert_as_brute_force(searcher: Searcher, seed: int, k: int, options: dict[str, Any]) -> None:
     queries = exact_vectors(2, seed)
     where = None if options["label"] is None else {"label": options["label"]}
-    asked = {name: value for name, value in options.items() if name != "label"}
-    answers = searcher.search(queries, k, filter=where, **asked)
+    others = {name: value for name, value in options.items() if name != "label"}
+    answers = searcher.search(queries, k, filter=where, **others)
     assert [found(matches) for matches in answers] == [ROWS.search(query, k, **options) for query in queries]
 
 
@@ -154,7 +155,7 @@ def found(matches: Sequence[Match]) -> list[tuple[str, float, tuple[str, ...]]]:
     return [(match.image_id, match.score, match.duplicates) for match in matches]
 
 
-def test_the_collection_is_of_several_segments_with_tombstones(searcher: Searcher) -> None:
+def test_the_collection_has_several_segments_with_tombstones(searcher: Searcher) -> None:
     assert [segment.live for segment in searcher.manifest.segments] == [140, 100]
     assert (searcher.ntotal, searcher.segments.ntotal, len(ROWS.vectors)) == (240, 300, 240)
 
@@ -194,7 +195,7 @@ def test_a_range_search_that_finds_too_many_says_how_many(searcher: Searcher) ->
     assert searcher.within(query, -1, filter={"label": "fox"}) == []
 
 
-def test_an_image_is_within_a_cosine_of_one_of_itself(tmp_path: Path) -> None:
+def test_an_image_has_a_score_of_one_with_itself(tmp_path: Path) -> None:
     ids, vectors = [f"{number:02d}" for number in range(50)], unit_vectors(50)
     searcher = searcher_of(tmp_path, ids, vectors)
     for image_id, vector in zip(ids, vectors, strict=True):  # in float32 some of them score a little less than 1
@@ -202,21 +203,21 @@ def test_an_image_is_within_a_cosine_of_one_of_itself(tmp_path: Path) -> None:
         assert found(searcher.search([vector], 3, min_score=1)[0]) == [(image_id, 1.0, ())]
 
 
-def test_copies_without_number_do_not_hide_what_comes_after(tmp_path: Path) -> None:
+def test_thousands_of_copies_do_not_hide_other_images(tmp_path: Path) -> None:
     copies = [f"copy {number:04d}" for number in range(3_000)]
     vectors = np.concatenate([np.repeat(np.eye(1, 8), 3_000, axis=0), np.eye(8)[1:4]])
     searcher = searcher_of(tmp_path, [*copies, "a", "b", "c"], vectors)
-    asked = np.array([[1, 0.3, 0.2, 0.1, 0, 0, 0, 0]])
-    folded = searcher.search(asked, 3, distinct=0.9)[0]
+    query = np.array([[1, 0.3, 0.2, 0.1, 0, 0, 0, 0]])
+    folded = searcher.search(query, 3, distinct=0.9)[0]
     assert [match.image_id for match in folded] == ["copy 0000", "a", "b"]
     assert folded[0].duplicates == tuple(copies[1:])
-    some = searcher.search(asked, 5)[0]
+    some = searcher.search(query, 5)[0]
     assert {match.score for match in some} == {folded[0].score}
     others = searcher.search(vectors[:1], 2_999, exclude={copies[7]})[0]
     assert [match.image_id for match in others] == copies[:7] + copies[8:]
 
 
-def test_by_id(searcher: Searcher) -> None:
+def test_vectors_by_id(searcher: Searcher) -> None:
     for image_id in ("020", "170", "259"):  # of the first run, replaced, of the second run
         assert searcher.vector(image_id).tolist() == ROWS.vectors[image_id].tolist()
     for image_id in ("000", "no such"):  # deleted, never there
@@ -224,7 +225,7 @@ def test_by_id(searcher: Searcher) -> None:
             searcher.vector(image_id)
 
 
-def test_a_mix_weighs_directions() -> None:
+def test_a_mix_is_the_direction_of_the_weighted_sum() -> None:
     a, b, c, d = exact_vectors(4, 9)
     total = a + 2 * b + 0.5 * c - 0.25 * d
     assert mix([a, b, c * 7, d], [1, 2, 0.5, -0.25]) == pytest.approx(total / np.linalg.norm(total), abs=1e-6)
@@ -244,7 +245,7 @@ def test_a_mix_weighs_directions() -> None:
         ([[1, 0], [0, 0]], [1, 1], "vector 1 is zero"),
     ],
 )
-def test_what_cannot_be_mixed(vectors: list[list[float]], weights: list[float], message: str) -> None:
+def test_invalid_mixes_are_refused(vectors: list[list[float]], weights: list[float], message: str) -> None:
     with pytest.raises(QueryError, match=message):
         mix(vectors, weights)
 
@@ -276,12 +277,12 @@ def test_what_cannot_be_mixed(vectors: list[list[float]], weights: list[float], 
         (lambda s, q: s.within(q, 0.5), r"got vectors of shape \(1, 1, 16\)"),
     ],
 )
-def test_what_makes_no_sense_is_refused(searcher: Searcher, ask: Callable[..., object], message: str) -> None:
+def test_invalid_options_are_refused(searcher: Searcher, ask: Callable[..., object], message: str) -> None:
     with pytest.raises(QueryError, match=message):
         ask(searcher, exact_vectors(1, 0))
 
 
-def test_the_callers_array_is_left_alone(searcher: Searcher) -> None:
+def test_the_callers_array_is_not_changed(searcher: Searcher) -> None:
     query = np.full((1, 2 * WIDTH), 7, np.float32)[:, ::2]
     query.flags.writeable = False
     matches = searcher.search(query, 5)
@@ -295,7 +296,7 @@ def test_columns_of_all_segments(searcher: Searcher) -> None:
     old, new = searcher.row("021"), searcher.row("161")
     assert old is not None
     assert new is not None
-    # As a merge would write it: the years of one segment are numbers, those of the other text.
+    # As a merge would write them: years are numbers in one segment, and text in the other.
     assert (old["label"], old["year"], old["stars"]) == ("cat", "21", None)
     assert (new["label"], new["year"], new["stars"]) == ("dog", "about 1", 0.5)
     assert list(old) == list(new)
@@ -318,7 +319,7 @@ def test_filters_over_all_segments(searcher: Searcher, where: Mapping[str, Any],
     assert sorted(match.image_id for match in searcher.search(exact_vectors(1, 0), 240, filter=where)[0]) == expected
 
 
-def test_a_score_against_those_of_random_pairs(searcher: Searcher) -> None:
+def test_the_percentile_of_a_score_among_random_pairs(searcher: Searcher) -> None:
     scores = ScoreDistribution(levels=[0.0, 0.5, 0.99, 1.0], random={"image": [-0.2, 0.1, 0.5, 0.9]}, nearest=[])
     judge = Searcher(searcher.manifest.model_copy(update={"scores": scores}), searcher.segments)
     assert [judge.percentile(score) for score in (-1, -0.2, 0.1, 0.3, 0.7, 0.9, 1)] == [0, 0, 50, 74.5, 99.5, 100, 100]
@@ -331,7 +332,7 @@ def test_a_score_against_those_of_random_pairs(searcher: Searcher) -> None:
         assert searcher.percentile(score) == pytest.approx(share, abs=12)
 
 
-def test_filters_are_kept_until_others_were_used_since(searcher: Searcher) -> None:
+def test_the_least_recently_used_filters_are_dropped(searcher: Searcher) -> None:
     def passing(cache: FilterCache, label: str) -> list[Eligible]:
         return cache.eligible(Filter.parse({"label": label}, searcher.segments.schema), searcher.segments.find)
 
@@ -344,7 +345,7 @@ def test_filters_are_kept_until_others_were_used_since(searcher: Searcher) -> No
     assert passing(FilterCache(max_bytes=0), "cat")[0].count == cat[0].count
 
 
-def test_threads_filter_and_fold_at_once(searcher: Searcher) -> None:
+def test_threads_filter_and_fold_concurrently(searcher: Searcher) -> None:
     start = threading.Barrier(8)
 
     def ask(number: int) -> list[tuple[str, float, tuple[str, ...]]]:
