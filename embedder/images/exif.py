@@ -10,7 +10,7 @@ from typing import Any, Final
 from PIL import Image
 from PIL.ExifTags import GPS, IFD, Base
 
-EXIF: Final = ("exif_taken", "exif_camera", "exif_latitude", "exif_longitude")
+EXIF_COLUMNS: Final = ("exif_taken", "exif_camera", "exif_latitude", "exif_longitude")
 """Columns of what `read_exif` returns."""
 
 _MAX_BYTES: Final = 2**20  # a JPEG's has 64 KiB at most

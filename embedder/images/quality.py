@@ -15,7 +15,7 @@ import numpy.typing as npt
 from embedder.images.decode import CropSpec
 
 MEASURES: Final = ("sharpness", "brightness", "contrast", "entropy", "colourfulness", "near_uniform")
-MEASURED: Final = CropSpec(side=224, shortest_edge=None)
+MEASURED_CROP: Final = CropSpec(side=224, shortest_edge=None)
 """Whole pictures, squashed; smaller ones are enlarged, which lowers their sharpness."""
 
 _LUMA = np.array([0.299, 0.587, 0.114], np.float32)
@@ -23,7 +23,7 @@ _NEAR_UNIFORM = 0.02  # of black to white: noise and compression of a plain pict
 
 
 def measure(image: npt.NDArray[np.uint8]) -> dict[str, float | bool]:
-    """`MEASURES` of the crop `MEASURED`, `(side, side, 3)` RGB."""
+    """`MEASURES` of the crop `MEASURED_CROP`, `(side, side, 3)` RGB."""
     rgb = image.astype(np.float32)
     luma = rgb @ _LUMA
     inner = luma[1:-1, 1:-1]

@@ -13,7 +13,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor, LogitsProce
 
 from embedder.errors import ModelError
 from embedder.models.checkpoint import Checkpoint
-from embedder.models.loading import load_for_task, quiet_transformers
+from embedder.models.torch_loading import load_for_task, quiet_transformers
 
 _FORWARD = 16  # crops
 

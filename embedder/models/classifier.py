@@ -13,7 +13,7 @@ from transformers import AutoModelForImageClassification, PreTrainedModel
 from embedder.errors import ModelError
 from embedder.images import CropSpec
 from embedder.models.checkpoint import Checkpoint
-from embedder.models.loading import load_for_task
+from embedder.models.torch_loading import load_for_task
 
 _FORWARD = 32  # crops
 

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from embedder.errors import ModelError
 from embedder.images import CropSpec
 from embedder.models.checkpoint import Checkpoint
-from embedder.models.loading import (
+from embedder.models.torch_loading import (
     Tokens,
     keep_freed_memory,
     load_tokenizer,

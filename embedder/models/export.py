@@ -17,8 +17,8 @@ from transformers import PreTrainedModel
 from embedder.errors import ModelError
 from embedder.models.checkpoint import Checkpoint, Preprocessing
 from embedder.models.clip import image_features
-from embedder.models.loading import is_siglip, load_tokenizer, load_weights, tokenizing
 from embedder.models.quantize import compare, prefers_int8, to_int8
+from embedder.models.torch_loading import is_siglip, load_tokenizer, load_weights, tokenizing
 
 _PICTURES = 16
 _TEXTS = (

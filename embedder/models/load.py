@@ -25,7 +25,7 @@ def find_model(model: str, revision: str | None = None, *, embedder: str | None 
     the user names it.
     """
     if embedder is not None:
-        found = OwnModel(PythonClass.here(embedder))
+        found = OwnModel(PythonClass.in_working_directory(embedder))
         _ = found.identity  # now, and not when it is first needed, so that a mistake is known at once
         return found
     if is_class_name(model):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from embedder.errors import ModelError
-from embedder.models import load as loading
+from embedder.models import load
 from embedder.models.checkpoint import Checkpoint
 from embedder.models.clip import ClipEmbedder
 from embedder.models.converted import CACHE_DIR, ConvertedEmbedder, converted
@@ -144,5 +144,5 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, object], mess
 
 
 def test_a_machine_with_an_accelerator_asks_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "_ACCELERATORS", (__file__,))
+    monkeypatch.setattr(load, "_ACCELERATORS", (__file__,))
     assert isinstance(load_embedder(str(DEMO_MODEL)), ClipEmbedder)

@@ -16,7 +16,7 @@ from embedder.errors import ModelError
 from embedder.images import CropSpec
 from embedder.models.checkpoint import Checkpoint
 from embedder.models.clip import ClipEmbedder
-from embedder.models.loading import pick_device, pick_dtype
+from embedder.models.torch_loading import pick_device, pick_dtype
 from embedder.protocol import Embedder
 from tests.support.pictures.tiny_checkpoints import noise
 from tests.support.processes import python
