@@ -153,7 +153,7 @@ def test_a_bare_size_without_a_crop_is_the_side_of_the_square(copied: Path) -> N
 UNFIT: dict[str, tuple[Change, str]] = {
     "no config": (without("config.json"), r"it has no config\.json: give the folder"),
     "no weights": (without("model.safetensors"), r"no weights: expected model\.safetensors or pytorch_model\.bin"),
-    "a shard short": (lose_shard, r"lacks \['first\.safetensors'\] that model\.safetensors\.index\.json names"),
+    "a shard short": (lose_shard, r"lacks \['first\.safetensors'\] named in model\.safetensors\.index\.json"),
     "broken config": (holding("config.json", "{"), r"config\.json cannot be read"),
     "config of a list": (holding("config.json", "[]"), "expected a JSON object, got list"),
     "another family": (config(model_type="bert"), "expected a model of type clip, .* got bert"),

@@ -12,7 +12,7 @@ from embedder.errors import ModelError
 from embedder.models import load
 from embedder.models.checkpoint import Checkpoint
 from embedder.models.clip import ClipEmbedder
-from embedder.models.converted import CACHE_DIR, ConvertedEmbedder, converted
+from embedder.models.converted import CACHE_DIR, ConvertedEmbedder, conversion_folder
 from embedder.models.load import load_embedder
 from embedder.protocol import Embedder
 from jobs.values import DEMO_MODEL
@@ -25,7 +25,7 @@ TEXTS = ["a red star", "Two BLUE moons beside a green, dotted square " * 20, "",
 @pytest.fixture
 def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of its conversion to int8, which will be found and can be damaged."""
-    made = converted(Checkpoint.find(str(DEMO_MODEL)), "int8")
+    made = conversion_folder(Checkpoint.find(str(DEMO_MODEL)), "int8")
     assert made is not None
     monkeypatch.setenv(CACHE_DIR, str(tmp_path))
     return Path(shutil.copytree(made, tmp_path / "models" / made.name))
@@ -91,9 +91,9 @@ def test_a_damaged_conversion_is_named(demo: Path) -> None:
 
 def test_a_conversion_is_of_one_tokenizer(demo: Path, tmp_path: Path) -> None:
     other = Path(shutil.copytree(DEMO_MODEL, tmp_path / "other"))
-    assert converted(Checkpoint.find(str(other)), "int8", make=False) == demo
+    assert conversion_folder(Checkpoint.find(str(other)), "int8", convert=False) == demo
     (other / "tokenizer.json").write_text((other / "tokenizer.json").read_text() + "\n")
-    assert converted(Checkpoint.find(str(other)), "int8", make=False) is None
+    assert conversion_folder(Checkpoint.find(str(other)), "int8", convert=False) is None
 
 
 def test_what_cannot_be_converted_is_computed_by_torch(
@@ -115,12 +115,12 @@ def test_without_a_home_models_are_stored_in_a_folder_of_this_user(
     (tmp_path / f"likeness-{os.getuid()}").mkdir()
     models = demo.parent.rename(tmp_path / f"likeness-{os.getuid()}" / "models")
     monkeypatch.setenv("XDG_CACHE_HOME", str(models / demo.name / "about.json"))  # no folder
-    assert converted(Checkpoint.find(str(DEMO_MODEL)), "int8", make=False) == models / demo.name
+    assert conversion_folder(Checkpoint.find(str(DEMO_MODEL)), "int8", convert=False) == models / demo.name
     other = os.getuid() + 1
     (tmp_path / f"likeness-{other}").mkdir()
     monkeypatch.setattr("os.getuid", lambda: other)
     with pytest.raises(ModelError, match=rf"likeness-{other}, .* is another user's: set {CACHE_DIR}"):
-        converted(Checkpoint.find(str(DEMO_MODEL)), "int8", make=False)
+        conversion_folder(Checkpoint.find(str(DEMO_MODEL)), "int8", convert=False)
 
 
 def test_a_small_job_does_not_wait_for_a_conversion(
@@ -133,7 +133,7 @@ def test_a_small_job_does_not_wait_for_a_conversion(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"precision": "int8", "device": "cuda"}, "int8 is for CPUs, and device is cuda"),
+        ({"precision": "int8", "device": "cuda"}, "int8 is only for CPUs, but the device is cuda"),
         ({"device": "cpu", "batch_size": 0}, "at least 1, got 0 and None"),
         ({"device": "cpu", "threads": 0}, "at least 1, got 64 and 0"),
     ],

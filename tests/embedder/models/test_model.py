@@ -114,7 +114,9 @@ def test_without_a_tokenizer_pictures_still_work_and_texts_say_why_they_do_not(c
         file.unlink()
     embedder = ClipEmbedder.load(str(copied), device="cpu")
     assert embedder.embed_images(noise(1, 64)).shape == (1, 64)
-    with pytest.raises(ModelError, match=r"texts cannot, for there is no tokenizer: expected one of tokenizer.json"):
+    with pytest.raises(
+        ModelError, match=r"texts cannot, because there is no tokenizer: expected one of tokenizer.json"
+    ):
         embedder.embed_texts(["red"])
 
 
@@ -132,7 +134,7 @@ def test_out_of_memory_halves_the_batch_down_to_one_picture(load: Load, monkeypa
     np.testing.assert_allclose(embedder.embed_images(pixels), expected, atol=1e-5)
     assert embedder.batch_size == 5
     largest = 0
-    with pytest.raises(ModelError, match=r"no memory left for a single input .* take a smaller model"):
+    with pytest.raises(ModelError, match=r"no memory left for a single input .* use a smaller model"):
         embedder.embed_images(pixels)
 
 
@@ -165,10 +167,10 @@ def test_half_precision_gives_nearly_the_same_float32_vectors_and_the_same_finge
     ("options", "message"),
     [
         ({"device": "gpu"}, "expected a device such as cuda"),
-        ({"device": "cuda"}, r"device 'cuda' was asked for, but torch .* sees no CUDA device"),
+        ({"device": "cuda"}, r"device 'cuda' was requested, but torch .* sees no CUDA device"),
         ({"batch_size": 0}, "batch size of at least 1, got 0"),
         ({"threads": 0}, "at least 1 thread, got 0"),
-        ({"revision": "main"}, "only a hub id has revisions: leave 'main' out"),
+        ({"revision": "main"}, "only hub ids have revisions: leave 'main' out"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(

@@ -88,17 +88,17 @@ REFUSED = {
     "palette:Missing": "cannot be imported (AttributeError: there is no Missing in ",
     "index:Histogram": f"there is no Histogram in {ROOT / 'index/__init__.py'})",  # not the index.py that is here
     "missing:Histogram": "Set PYTHONPATH to the module's folder, or run the command there",
-    "palette:Dimless": "has dim = None: expected a class with `dim`, an int of the class itself",
+    "palette:Dimless": "has dim = None: expected a class with `dim`, an int attribute of the class",
     "palette:Blind": "has no embed_images: expected a class with",
     "palette:Sideless": "palette:Sideless: ",
     "palette:Unmade": "cannot be constructed (TypeError",
     "palette:Short": "embed_images returned an array of float32, (32, 63): expected an array of float32, (32, 64)",
     "palette:Whole": "embed_images returned an array of int64, (32, 64): expected an array of float32",
-    "palette:Ragged": "embed_images returned a list that is no array",
+    "palette:Ragged": "embed_images returned a list that is not an array",
     "palette.Histogram": "--embedder String should match pattern",
     "os:system": "has no embed_images",
 }
-NOT_NAMED = "palette:Histogram is a class of Python, and its code runs only if you name it"
+NOT_NAMED = "palette:Histogram is a Python class, and its code runs only if you name it"
 NO_TEXTS = "palette:Histogram knows pictures only (the class has no embed_texts): search by a picture, by the id"
 OPTIONS: SearchOptions = {}
 
