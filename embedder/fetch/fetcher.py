@@ -9,12 +9,11 @@ from collections.abc import Callable
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from embedder.errors import FetchError
 from embedder.fetch.addresses import Resolver, resolve_host
 from embedder.fetch.files import Buckets, Files, require_bytes
 from embedder.fetch.parquet_cells import Cells
 from embedder.fetch.policy import BUCKET_SCHEMES, FetchPolicy
-from embedder.fetch.uris import Cell, FrameAt, printable_uri, scheme_of, split_fragment
+from embedder.fetch.uris import Cell, FrameAt, fetch_error, scheme_of, split_fragment
 
 if TYPE_CHECKING:
     from embedder.fetch.http import HttpClient
@@ -60,13 +59,11 @@ class Fetcher:
         if scheme not in self._schemes:
             expected = " or ".join(f"{allowed}://" for allowed in sorted(self._schemes))
             got = f"{scheme}://" if "://" in uri else "no scheme"
-            raise FetchError("forbidden_scheme", f"{printable_uri(uri)}: expected a URL with {expected}, got {got}")
+            raise fetch_error(uri, "forbidden_scheme", f"expected a URL with {expected}, got {got}")
         file, part = split_fragment(uri)
         if scheme in ("http", "https"):
             if part is not None:
-                raise FetchError(
-                    "bad_uri", f"{printable_uri(uri)}: parts can only be read from local files and buckets"
-                )
+                raise fetch_error(uri, "bad_uri", "parts can only be read from local files and buckets")
             return self._http.get(uri)
         if isinstance(part, Cell | FrameAt):
             data = self._cells.read(file, part) if isinstance(part, Cell) else self._frames.read(file, part)

@@ -12,7 +12,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from embedder.errors import FetchError
-from embedder.fetch.uris import ByteRange, local_path, printable_uri, scheme_of
+from embedder.fetch.uris import ByteRange, fetch_error, local_path, scheme_of
 
 _OBJECT = re.compile(r"[a-z0-9]+://(?P<bucket>(?:(?P<user>[^/@]*)@)?[^/@]+)/(?P<key>.+)", re.IGNORECASE | re.DOTALL)
 
@@ -47,9 +47,7 @@ class Files:
 
         def check_size(size: int) -> None:
             if end is not None and end > size:
-                raise FetchError(
-                    "out_of_range", f"{printable_uri(uri)}: the file ends at {size:,} bytes; has it been rewritten?"
-                )
+                raise fetch_error(uri, "out_of_range", f"the file ends at {size:,} bytes; has it been rewritten?")
             require_bytes(uri, (size if end is None else end) - first, max_bytes)
 
         if scheme_of(uri) != "file" and self._buckets and end != first:  # a request cannot ask for 0 bytes
@@ -62,7 +60,7 @@ class Files:
             file.seek(first)
             data = bytes(file.read(length))
         if len(data) != length:
-            raise FetchError("read_failed", f"{printable_uri(uri)}: shrank while it was read", retryable=True)
+            raise fetch_error(uri, "read_failed", "the file shrank while it was read", retryable=True)
         return data
 
     @contextmanager
@@ -77,7 +75,7 @@ class Files:
 def require_bytes(uri: str, size: int, limit: int) -> None:
     """Raises FetchError if a picture has more bytes than allowed."""
     if size > limit:
-        raise FetchError("too_many_bytes", f"{printable_uri(uri)}: {size:,} bytes, at most {limit:,} are allowed")
+        raise fetch_error(uri, "too_many_bytes", f"{size:,} bytes, at most {limit:,} are allowed")
 
 
 def _open_local(uri: str) -> pa.NativeFile:
@@ -86,7 +84,7 @@ def _open_local(uri: str) -> pa.NativeFile:
         raise FetchError("bad_uri", "expected the path of a file, got an empty one")
     # Checked before opening: opening a FIFO waits for a writer, and opening a device may have any effect.
     if not stat.S_ISREG(Path(path).stat().st_mode):
-        raise FetchError("not_a_file", f"{printable_uri(uri)}: expected a file, found a folder, a device or the like")
+        raise fetch_error(uri, "not_a_file", "expected a file, found a folder, a device or the like")
     return pa.OSFile(os.fsencode(path), "r")  # type: ignore[arg-type]  # bytes, because names need not be Unicode
 
 
@@ -94,13 +92,11 @@ def _bucket_and_key(uri: str) -> tuple[str, str]:
     """The bucket's address, and the key."""
     parts, scheme = _OBJECT.fullmatch(uri), scheme_of(uri)
     if parts is None:
-        raise FetchError("bad_uri", f"{printable_uri(uri)}: expected {scheme}://bucket/key")
+        raise fetch_error(uri, "bad_uri", f"expected {scheme}://bucket/key")
     if scheme != "az" and parts["user"] not in (None, "", "anonymous"):
-        raise FetchError(
-            "forbidden_userinfo", f"{printable_uri(uri)}: keys in URIs are not used; set them in the environment"
-        )
+        raise fetch_error(uri, "forbidden_userinfo", "keys in URIs are not used; set them in the environment")
     if parts["key"].endswith("/"):
-        raise FetchError("not_a_file", f"{printable_uri(uri)}: expected a file, found a folder")
+        raise fetch_error(uri, "not_a_file", "expected a file, found a folder")
     return f"{scheme}://{parts['bucket']}", parts["key"]
 
 
@@ -109,20 +105,16 @@ def _as_fetch_errors(uri: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:  # pyarrow's errors derive from these
-        raise _fetch_error(uri, error) from error
+        raise _to_fetch_error(uri, error) from error
 
 
-def _fetch_error(uri: str, error: OSError | ValueError) -> FetchError:
+def _to_fetch_error(uri: str, error: OSError | ValueError) -> FetchError:
     if isinstance(error, FileNotFoundError | NotADirectoryError):
-        return FetchError("not_found", f"{printable_uri(uri)}: there is no such file; has it been moved or deleted?")
+        return fetch_error(uri, "not_found", "there is no such file; has it been moved or deleted?")
     if isinstance(error, PermissionError):
-        return FetchError(
-            "permission_denied", f"{printable_uri(uri)}: access refused; check permissions and credentials"
-        )
+        return fetch_error(uri, "permission_denied", "access refused; check permissions and credentials")
     if isinstance(error, ValueError) or error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
-        return FetchError("bad_uri", f"{printable_uri(uri)}: {error}")
+        return fetch_error(uri, "bad_uri", str(error))
     if isinstance(error, TimeoutError):
-        return FetchError(
-            "timeout", f"{printable_uri(uri)}: the store did not answer in time ({error})", retryable=True
-        )
-    return FetchError("read_failed", f"{printable_uri(uri)}: {error}", retryable=True)
+        return fetch_error(uri, "timeout", f"the store did not answer in time ({error})", retryable=True)
+    return fetch_error(uri, "read_failed", str(error), retryable=True)

@@ -17,7 +17,7 @@ from embedder.errors import FetchError
 from embedder.fetch.addresses import ForbiddenAddressError, Resolver, open_socket, resolve_host
 from embedder.fetch.connections import PinnedPools, WireLimitError
 from embedder.fetch.policy import PORTS, FetchPolicy
-from embedder.fetch.uris import printable_uri
+from embedder.fetch.uris import fetch_error, printable_uri
 
 # "identity": an uncompressed body cannot be a bomb, and pictures hardly compress anyway.
 _HEADERS = {"Accept": "image/*, */*;q=0.5", "Accept-Encoding": "identity", "User-Agent": "likeness"}
@@ -69,18 +69,14 @@ class HttpClient:
 
     def _follow(self, url: str, deadline: float) -> bytes:
         # Each hop is checked like the first URL, and gets the same headers.
-        current = url
+        current, name = url, printable_uri(url)
         for _ in range(self._policy.max_redirects + 1):
-            name = (
-                printable_uri(url)
-                if current == url
-                else f"{printable_uri(url)} (redirected to {printable_uri(current)})"
-            )
             response = self._request(current, name, deadline)
             try:
                 location = response.headers.get("Location")
                 if response.status in _REDIRECTS and location:
                     current = _join_url(current, location)
+                    name = f"{printable_uri(url)} (redirected to {printable_uri(current)})"
                     continue
                 self._check(name, response)
                 return self._body(name, response)
@@ -89,11 +85,8 @@ class HttpClient:
             finally:
                 # Returns the connection to its pool if the body was read to the end, else closes it.
                 response.close()
-        raise FetchError(
-            "too_many_redirects",
-            f"{printable_uri(url)}: more than {self._policy.max_redirects} redirects, the last to "
-            f"{printable_uri(current)}; use the picture's own address",
-        )
+        redirects = f"more than {self._policy.max_redirects} redirects, the last to {printable_uri(current)}"
+        raise fetch_error(url, "too_many_redirects", f"{redirects}; use the picture's own address")
 
     def _request(self, url: str, name: str, deadline: float) -> BaseHTTPResponse:
         target, host, port = self._target(url, name)

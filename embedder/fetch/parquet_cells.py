@@ -7,9 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from embedder.errors import FetchError
 from embedder.fetch.files import Files
-from embedder.fetch.uris import Cell, printable_uri
+from embedder.fetch.uris import Cell, fetch_error
 
 _MAX_GROUP_BYTES = 2 << 30
 _MAX_CACHED = 2
@@ -59,23 +58,21 @@ def _load(file: pa.NativeFile, key: tuple[str, int], cell: Cell) -> _ColumnChunk
         table = pq.ParquetFile(file)
         if cell.column not in table.schema_arrow.names:
             names = ", ".join(table.schema_arrow.names)
-            raise FetchError("no_such_column", f"{printable_uri(uri)}: has no column {cell.column!r}, but {names}")
+            raise fetch_error(uri, "no_such_column", f"has no column {cell.column!r}; its columns are {names}")
         first = 0
         for group in range(table.metadata.num_row_groups):
             rows = range(first, first + table.metadata.row_group(group).num_rows)
             if cell.row in rows:
                 size = _column_bytes(table.metadata.row_group(group), cell.column)
                 if size > _MAX_GROUP_BYTES:
-                    message = f"a row group of {size:,} bytes, the limit is {_MAX_GROUP_BYTES:,}"
-                    raise FetchError(
-                        "too_many_bytes", f"{printable_uri(uri)}: {message}; write the file with smaller row groups"
-                    )
+                    message = f"a row group has {size:,} bytes, the limit is {_MAX_GROUP_BYTES:,}; write smaller ones"
+                    raise fetch_error(uri, "too_many_bytes", message)
                 values = table.read_row_group(group, columns=[cell.column], use_threads=False).column(0)
                 return _ColumnChunk(key, cell.column, rows, values)
             first = rows.stop
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise FetchError("not_parquet", f"{printable_uri(uri)}: cannot be read as Parquet ({error})") from error
-    raise FetchError("no_such_row", f"{printable_uri(uri)}: has no row {cell.row}; it has {first:,} rows, from 0")
+        raise fetch_error(uri, "not_parquet", f"cannot be read as Parquet ({error})") from error
+    raise fetch_error(uri, "no_such_row", f"has no row {cell.row}; it has {first:,} rows, counted from 0")
 
 
 def _column_bytes(group: Any, column: str) -> int:
@@ -89,6 +86,4 @@ def _bytes(uri: str, cell: Cell, value: object) -> bytes:
     if isinstance(value, bytes):
         return value
     got = "nothing" if value is None else type(value).__name__
-    raise FetchError(
-        "not_bytes", f"{printable_uri(uri)}: expected bytes in row {cell.row} of {cell.column!r}, got {got}"
-    )
+    raise fetch_error(uri, "not_bytes", f"expected bytes in row {cell.row} of {cell.column!r}, got {got}")

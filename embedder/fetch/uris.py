@@ -56,7 +56,7 @@ def split_fragment(uri: str) -> tuple[str, ByteRange | Cell | FrameAt | None]:
         return match["file"], FrameAt(float(match["time"]))
     part = ByteRange(int(match["first"]), int(match["last"]))
     if part.last < part.first - 1:
-        raise FetchError("bad_uri", f"{printable_uri(uri)}: a byte range must not end before it starts")
+        raise fetch_error(uri, "bad_uri", "a byte range must not end before it starts")
     return match["file"], part
 
 
@@ -67,8 +67,13 @@ def local_path(uri: str) -> str:
         return uri
     host, slash, rest = uri[match.end() :].partition("/")
     if host not in ("", "localhost") or not slash:
-        raise FetchError("bad_uri", f"{printable_uri(uri)}: expected file:///path or a plain path")
+        raise fetch_error(uri, "bad_uri", "expected file:///path or a plain path")
     return unquote("/" + rest, errors="surrogateescape")
+
+
+def fetch_error(uri: str, reason: str, message: str, *, retryable: bool = False) -> FetchError:
+    """An error whose message begins with the URI."""
+    return FetchError(reason, f"{printable_uri(uri)}: {message}", retryable=retryable)
 
 
 def printable_uri(uri: str) -> str:

@@ -10,9 +10,8 @@ import weakref
 from functools import partial
 from typing import Any, Final
 
-from embedder.errors import FetchError
 from embedder.fetch.files import Files
-from embedder.fetch.uris import FrameAt, printable_uri
+from embedder.fetch.uris import FrameAt, fetch_error
 from embedder.images.decoder_pool import Lane, kill_all
 from embedder.images.decoder_process import DecodeProcess
 
@@ -50,7 +49,7 @@ class VideoFrames:
                     file.seek(at)
                     return bytes(file.read(count))
                 except OSError as error:  # would look like the end of the process
-                    raise FetchError("read_failed", f"{printable_uri(uri)}: {error}", retryable=True) from error
+                    raise fetch_error(uri, "read_failed", str(error), retryable=True) from error
 
             task = {**task, "size": int(file.size()), "cpu_s": 0}
             return self._lane.ask(task, b"", lambda: True, float("inf"), read)
