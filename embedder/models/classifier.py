@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from transformers import AutoModelForImageClassification, PreTrainedModel
 
 from embedder.errors import ModelError
-from embedder.images import CropSpec
 from embedder.models.checkpoint import Checkpoint
 from embedder.models.torch_loading import load_for_task
 
@@ -30,10 +29,6 @@ class ImageClassifier:
         """From a local folder or hub id; raises ModelNotFoundError or ModelError."""
         checkpoint = Checkpoint.find(model, task="image classification")
         return cls(checkpoint, load_for_task(checkpoint, AutoModelForImageClassification, device))
-
-    @property
-    def crop(self) -> CropSpec:
-        return self.checkpoint.preprocessing.crop
 
     @torch.inference_mode()
     def classify(self, pixels: NDArray[np.uint8], k: int) -> tuple[list[list[str]], NDArray[np.float32]]:

@@ -36,7 +36,7 @@ class ClipEmbedder:
     def __init__(self, checkpoint: Checkpoint, model: PreTrainedModel, batch_size: int) -> None:
         self.model = model
         self.identity = checkpoint.identity
-        self.crop: CropSpec = checkpoint.preprocessing.crop
+        self.crop: CropSpec = checkpoint.crop
         self.batch_size = batch_size
         self._tokenize = _text_side(checkpoint, model)
         self._device = next(model.parameters()).device
@@ -164,7 +164,7 @@ def image_features(model: PreTrainedModel, inputs: torch.Tensor) -> torch.Tensor
 @torch.inference_mode()
 def _require_fit(checkpoint: Checkpoint, model: PreTrainedModel) -> None:
     """Raises ModelError if the model does not take its image processor's crops, or its vectors have another length."""
-    side, dim = checkpoint.preprocessing.crop.side, checkpoint.identity.dim
+    side, dim = checkpoint.crop.side, checkpoint.identity.dim
     blank = next(model.parameters()).new_zeros(1, 3, side, side)
     try:
         got = image_features(model, blank).shape[1]

@@ -44,7 +44,7 @@ class ConvertedEmbedder:
 
     def __init__(self, checkpoint: Checkpoint, folder: Path, batch_size: int, threads: int | None) -> None:
         self.identity = checkpoint.identity
-        self.crop: CropSpec = checkpoint.preprocessing.crop
+        self.crop: CropSpec = checkpoint.crop
         self.batch_size = batch_size
         info = read_info(folder)
         self.precision: str = info["precision"]

@@ -74,7 +74,7 @@ def export(checkpoint: Checkpoint, folder: Path, precision: str) -> None:
     """
     model = load_weights(checkpoint).to(dtype=torch.float32)  # type: ignore[call-arg]
     towers: dict[str, tuple[nn.Module, NDArray[Any]]] = {
-        "image": (_ImageTower(model, checkpoint.preprocessing), _sample_pictures(checkpoint.preprocessing.crop.side))
+        "image": (_ImageTower(model, checkpoint.preprocessing), _sample_pictures(checkpoint.crop.side))
     }
     text: dict[str, Any] = {"lower_case": is_siglip(checkpoint)}
     try:

@@ -106,7 +106,9 @@ def test_size_is_checked_before_reading(tmp_path: Path) -> None:
         ("ftp://host/a.jpg", "forbidden_scheme"),
     ],
 )
-def test_what_is_no_file_has_a_reason(uri: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_uri_that_is_not_a_file_has_a_reason(
+    uri: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").write_bytes(b"abcd")
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
@@ -217,7 +219,7 @@ def test_a_picture_in_a_bucket_costs_one_request(part: str, store: Bucket, monke
     assert asked == [f"GET /{store.name}/a.jpg"]
 
 
-def test_buckets_are_read_only_where_a_reader_is_given() -> None:
+def test_buckets_need_a_reader() -> None:
     with pytest.raises(FetchError, match=r"expected a URL with file:// or http:// or https://, got s3://"):
         Fetcher().fetch("s3://bucket/a.jpg")
 
@@ -233,7 +235,7 @@ def test_buckets_are_read_only_where_a_reader_is_given() -> None:
         *((f"s3://BUCKET/big.jpg#bytes={part}", "out_of_range") for part in ("1020-1024", "2000-2001", "2000-1999")),
     ],
 )
-def test_objects_that_cannot_be_used(uri: str, reason: str, store: Bucket) -> None:
+def test_unusable_objects_have_a_reason(uri: str, reason: str, store: Bucket) -> None:
     uri = uri.replace("BUCKET", store.name)
     store.put("big.jpg", PICTURE)
     store.put("deep/er.jpg", PICTURE)
@@ -242,7 +244,7 @@ def test_objects_that_cannot_be_used(uri: str, reason: str, store: Bucket) -> No
     assert uri.partition("#")[0] in error.message
 
 
-def test_a_bucket_that_asks_all_to_slow_down_is_asked_again(store: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_throttled_requests_to_a_bucket_are_retried(store: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     """Amazon's standard strategy gives up at the fourth answer."""
 
     class Throttled(FaultyProxy):

@@ -72,7 +72,7 @@ def test_redirects_are_followed_up_to_the_limit_and_carry_nothing_along(server: 
     assert (error.reason, error.retryable) == ("too_many_redirects", False)
 
 
-def test_no_environment_counts(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_proxies_and_netrc_are_ignored(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / ".netrc").write_text("machine 127.0.0.1 login user password secret\n")
     monkeypatch.setenv("NETRC", str(tmp_path / ".netrc"))
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -105,7 +105,7 @@ def test_a_fetcher_pickles_and_so_do_its_errors(server: ScriptedServer) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "x-gzip", "GZIP"])
-def test_what_is_compressed_unasked_is_undone(server: ScriptedServer, encoding: str) -> None:
+def test_unrequested_compression_is_undone(server: ScriptedServer, encoding: str) -> None:
     server.routes["/z"] = answer(gzip.compress(PICTURE), Content_Encoding=encoding)
     assert trusting().fetch(server.url + "/z") == PICTURE
 
@@ -117,7 +117,7 @@ def test_chunked_bodies_are_read_whole(server: ScriptedServer) -> None:
 
 
 @pytest.mark.parametrize("kind", ["image/jpeg", "Image/PNG; x=y", "application/octet-stream"])
-def test_content_types_count_where_only_pictures_are_taken(server: ScriptedServer, kind: str) -> None:
+def test_untrusted_urls_must_have_a_pictures_content_type(server: ScriptedServer, kind: str) -> None:
     strict = Fetcher(FetchPolicy.for_untrusted_urls({"127.0.0.1"}))
     server.routes |= {"/k": answer(Content_Type=kind), "/page": answer(Content_Type="text/html; charset=utf-8")}
     assert strict.fetch(server.url + "/k") == PICTURE
@@ -168,7 +168,7 @@ def test_certificates_are_checked_against_names(tmp_path: Path, monkeypatch: pyt
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: image/png\r\n"
 
 
-def test_a_length_too_short_cuts_the_body_and_spoils_no_later_fetch(server: ScriptedServer) -> None:
+def test_a_length_that_is_too_short_truncates_the_body_and_affects_no_later_fetch(server: ScriptedServer) -> None:
     server.routes["/short"] = raw(HEAD, b"Content-Length: 3\r\n\r\n", b"abcHTTP/1.1 200 OK\r\n\r\nforged")
     fetcher = trusting()
     assert fetcher.fetch(server.url + "/short") == b"abc"
@@ -202,7 +202,7 @@ def failing_twice(status: int, **headers: Any) -> Route:
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
-def test_what_may_pass_is_tried_again(server: ScriptedServer, status: int) -> None:
+def test_temporary_failures_are_retried(server: ScriptedServer, status: int) -> None:
     server.routes["/flaky"] = failing_twice(status)
     assert trusting(retries=2).fetch(server.url + "/flaky") == PICTURE
     assert len(server.asked) == 3
@@ -212,7 +212,7 @@ def test_what_may_pass_is_tried_again(server: ScriptedServer, status: int) -> No
 
 
 @pytest.mark.parametrize("status", [204, 304, 400, 401, 403, 404, 410])
-def test_what_stays_so_is_not_tried_again(server: ScriptedServer, status: int) -> None:
+def test_permanent_failures_are_not_retried(server: ScriptedServer, status: int) -> None:
     server.routes["/gone"] = answer(b"", status=status)
     error = failure(trusting(), server.url + "/gone")
     assert (error.reason, error.retryable) == (f"http_{status}", False)
@@ -220,7 +220,7 @@ def test_what_stays_so_is_not_tried_again(server: ScriptedServer, status: int) -
     assert len(server.asked) == 1
 
 
-def test_dropped_and_refused_connections_are_tried_again(server: ScriptedServer) -> None:
+def test_dropped_and_refused_connections_are_retried(server: ScriptedServer) -> None:
     drops = [True, True]
     dropped = raw(b"")
     server.routes["/drop"] = lambda player: (dropped if drops and drops.pop() else answer())(player)
@@ -231,7 +231,7 @@ def test_dropped_and_refused_connections_are_tried_again(server: ScriptedServer)
     assert (error.reason, error.retryable) == ("connection_failed", True)
 
 
-def test_backoff_doubles_and_retry_after_is_kept(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_backoff_doubles_and_retry_after_is_respected(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     monkeypatch.setattr("embedder.fetch.http.HttpClient", partial(HttpClient, sleep=waits.append))
 

@@ -129,7 +129,7 @@ URLS = {
 
 
 @pytest.mark.parametrize(("url", "reason"), [(each, reason) for reason in URLS for each in URLS[reason]])
-def test_urls_that_are_more_than_they_seem(connected: list[tuple[str, int]], url: str, reason: str) -> None:
+def test_deceptive_urls(connected: list[tuple[str, int]], url: str, reason: str) -> None:
     error = failure(FETCHER, url)
     assert (error.reason, error.retryable) == (reason, False)
     assert "secret" not in error.message
@@ -151,7 +151,7 @@ REDIRECTS = {
 
 
 @pytest.mark.parametrize(("location", "reason"), [(each, reason) for reason in REDIRECTS for each in REDIRECTS[reason]])
-def test_redirects_of_every_hop_are_checked(server: ScriptedServer, location: str, reason: str) -> None:
+def test_every_redirect_is_checked(server: ScriptedServer, location: str, reason: str) -> None:
     server.routes |= {"/1": redirect("/2", 301), "/2": redirect("//other.example/3", 307), "/3": redirect(location)}
     error = failure(FETCHER, "http://public.example/1")
     assert (error.reason, error.retryable) == (reason, False)
@@ -163,7 +163,9 @@ ODD = ["\\\\127.0.0.1\\a", "http:\\\\127.0.0.1/a", "/\\127.0.0.1/a", "http:///pi
 
 
 @pytest.mark.parametrize("location", ODD)
-def test_what_only_browsers_take_for_another_host_stays_on_this_one(server: ScriptedServer, location: str) -> None:
+def test_redirects_that_only_browsers_take_for_another_host_stay_on_this_one(
+    server: ScriptedServer, location: str
+) -> None:
     server.routes["/away"] = redirect(location)
     with suppress(FetchError):
         FETCHER.fetch("http://public.example/away")
@@ -171,7 +173,7 @@ def test_what_only_browsers_take_for_another_host_stays_on_this_one(server: Scri
 
 
 @pytest.mark.parametrize("answer_", [b"503 Busy\r\n", b"302 Found\r\nLocation: /picture\r\n"])
-def test_a_name_that_changes_is_checked_anew_for_every_connection(
+def test_a_name_is_checked_again_for_every_connection(
     server: ScriptedServer, connected: list[tuple[str, int]], answer_: bytes
 ) -> None:
     answers = iter([[PUBLIC], ["127.0.0.1"]])
@@ -182,7 +184,7 @@ def test_a_name_that_changes_is_checked_anew_for_every_connection(
     assert [asked.headers["host"] for asked in server.asked] == ["rebinding.example"]
 
 
-def test_nothing_is_told_to_the_next_host(server: ScriptedServer) -> None:
+def test_the_next_host_gets_no_other_headers(server: ScriptedServer) -> None:
     server.routes["/1"] = answer(
         b"",
         status=302,
@@ -202,7 +204,7 @@ def test_nothing_is_told_to_the_next_host(server: ScriptedServer) -> None:
 
 
 @pytest.mark.parametrize("status", [300, 304, 305, 306, 401, 407, 511])
-def test_other_ways_of_being_sent_elsewhere_are_not_followed(server: ScriptedServer, status: int) -> None:
+def test_other_statuses_with_a_location_are_not_followed(server: ScriptedServer, status: int) -> None:
     server.routes["/away"] = answer(
         b"", status=status, Location="http://public.example/picture", WWW_Authenticate="Basic realm=x"
     )

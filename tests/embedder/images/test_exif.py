@@ -54,7 +54,7 @@ def test_time_camera_and_place_are_read(form: str) -> None:
         (None, None, BERLIN | {GPS.GPSLatitude: (0.0, 0.0, 0.0), GPS.GPSLongitude: (0.0, 0.0, 0.0)}),
     ],
 )
-def test_what_makes_no_sense_is_left_out(taken: str | None, make: str | None, place: dict[int, Any]) -> None:
+def test_nonsensical_values_are_left_out(taken: str | None, make: str | None, place: dict[int, Any]) -> None:
     assert exif_of(with_exif("JPEG", taken, make, None, place)) == {}
 
 
@@ -74,7 +74,7 @@ def hostile() -> dict[str, bytes]:
     }
 
 
-def test_hostile_exif_costs_no_picture() -> None:
+def test_hostile_exif_makes_no_picture_unusable() -> None:
     pool, crop = DecodePool(1), CropSpec(side=32, shortest_edge=32)
     try:
         for name, exif in hostile().items():

@@ -70,7 +70,7 @@ def test_colours_size_and_name(data: bytes, name: str, size: tuple[int, int], to
     assert off_corners(decoded.pixels) <= tolerance
 
 
-def test_transparency_lies_over_white() -> None:
+def test_transparent_pictures_are_put_on_white() -> None:
     image = quarters().convert("RGBA")
     image.putalpha(0)
     for name in ("HEIF", "JXL"):
@@ -78,7 +78,7 @@ def test_transparency_lies_over_white() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Using JPEG reconstruction")
-def test_a_jpeg_in_jpeg_xl_is_turned_as_it_says(tmp_path: Path) -> None:
+def test_a_jpeg_in_jpeg_xl_is_turned_by_its_exif(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[ExifTags.Base.Orientation] = 6
     stored(6).save(tmp_path / "a.jpg", exif=exif)
@@ -160,7 +160,7 @@ MISSING = [("HEIC", "pillow_heif"), ("JXL", "pillow_jxl"), ("RAW", "rawpy")]
 
 
 @pytest.mark.parametrize(("name", "package"), MISSING)
-def test_a_missing_package_is_named_and_the_file_is_tried_again(
+def test_a_missing_package_is_named_and_the_file_can_be_retried(
     name: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
@@ -169,7 +169,7 @@ def test_a_missing_package_is_named_and_the_file_is_tried_again(
     assert (caught.value.reason, caught.value.retryable) == ("unsupported_format", True)
 
 
-def test_a_decoders_process_starts_without_them_and_numpy() -> None:
+def test_a_decoder_process_starts_without_optional_packages_and_numpy() -> None:
     """They are imported when a file asks for them; numpy would take half of the start, for which small jobs wait."""
     code = "import sys, embedder.images.decoder_worker; print([n for n in sys.argv[1:] if n in sys.modules])"
     assert python("-c", code, "numpy", *(package for _, package in MISSING)).stdout == "[]\n"
@@ -185,7 +185,7 @@ def test_a_decoders_process_starts_without_them_and_numpy() -> None:
         (encode(quarters(), "tiff"), "TIFF"),
     ],
 )
-def test_raw_is_told_from_tiff(head: bytes, name: str) -> None:
+def test_raw_is_distinguished_from_tiff(head: bytes, name: str) -> None:
     assert picture_format(head) == name
 
 

@@ -99,15 +99,15 @@ def encoded(kind: Encode, each: Callable[[Image.Image], Image.Image] = lambda im
 
 
 @pytest.mark.parametrize("kind", EXACT)
-def test_mend_12_other_formats_are_embedded_as_by_the_stock_processor(embedder: ClipEmbedder, kind: str) -> None:
+def test_embeddings_agree_with_the_stock_processor(embedder: ClipEmbedder, kind: str) -> None:
     assert lowest_cosine(embedder, encoded(EXACT[kind])) >= 0.9999
 
 
 @pytest.mark.parametrize("kind", JPEG)
-def test_mend_12_reduced_scale_keeps_the_embedding_of_a_jpeg(embedder: ClipEmbedder, kind: str) -> None:
+def test_reduced_scale_keeps_the_embedding_of_a_jpeg(embedder: ClipEmbedder, kind: str) -> None:
     assert lowest_cosine(embedder, encoded(JPEG[kind])) >= 0.999
     assert lowest_cosine(embedder, encoded(JPEG[kind]), draft=False) >= 0.9999
 
 
-def test_mend_12_large_photographs(embedder: ClipEmbedder) -> None:
+def test_large_photographs(embedder: ClipEmbedder) -> None:
     assert lowest_cosine(embedder, encoded(JPEG["jpeg"], large)) >= 0.999

@@ -70,7 +70,7 @@ def test_small_tiles_are_as_sharp_as_the_same_parts_alone() -> None:
 
 
 @pytest.mark.parametrize("region", [(0, 0, 1e-9, 1e-9), (0.999, 0.999, 0.001, 0.001), (0, 0.5, 1, 1e-9)])
-def test_a_region_has_one_pixel_at_least(region: Region) -> None:
+def test_a_region_has_at_least_one_pixel(region: Region) -> None:
     data = encode(Image.new("RGB", (300, 200), BLUE), "png")
     pixels = decode_image(data, replace(CENTRE, region=region)).pixels
     assert np.abs(pixels.astype(int) - BLUE).max() == 0
@@ -104,7 +104,7 @@ def test_without_draft_the_crop_is_the_stock_processors(orientation: int) -> Non
     assert np.array_equal(pixels, stock_crop(image, crop))
 
 
-def test_without_wheels_of_the_resizer_pillow_resizes() -> None:
+def test_pillow_resizes_if_the_resizer_is_not_installed() -> None:
     code = """
 import sys
 sys.modules["cykooz_resizer"] = None
@@ -130,7 +130,7 @@ def test_extreme_shapes(size: tuple[int, int]) -> None:
         assert np.abs(pixels.astype(int) - BLUE).max() <= 4
 
 
-def test_the_crop_is_the_middle_and_squashing_takes_all() -> None:
+def test_a_crop_is_the_centre_and_squashing_keeps_everything() -> None:
     image = Image.new("RGB", (300, 100), RED)
     image.paste(BLUE, (100, 0, 200, 100))
     data = encode(image, "png")

@@ -43,7 +43,7 @@ UNSUPPORTED = {b"%!PS-Adobe-3.0 EPSF-3.0\n": "EPS", b"\xff\x4f\xff\x51": "JPEG 2
 
 
 @pytest.mark.parametrize(("data", "name"), (NOT_IMAGES | UNSUPPORTED).items(), ids=(NOT_IMAGES | UNSUPPORTED).values())
-def test_what_is_no_image_or_of_no_supported_format_is_named(data: bytes, name: str) -> None:
+def test_other_files_and_unsupported_formats_are_named(data: bytes, name: str) -> None:
     with pytest.raises(ImageError, match=name) as caught:
         decode_image(data, CENTRE)
     assert caught.value.reason == ("unsupported_format" if data in UNSUPPORTED else "not_an_image")
@@ -78,7 +78,7 @@ def test_too_many_pixels_are_refused_by_the_header(size: tuple[int, int]) -> Non
     assert caught.value.reason == "too_many_pixels"
 
 
-def test_limits_are_the_callers() -> None:
+def test_limits_of_the_caller_apply() -> None:
     data = encode(quarters(100, 100), "png")
     assert reason_of(b"") == "empty"
     assert reason_of(data, ImageLimits(max_pixels=9_999)) == "too_many_pixels"
@@ -93,7 +93,7 @@ def test_large_pictures_below_the_limit() -> None:
     assert decode_image(data, CENTRE).width == 10_000
 
 
-def test_out_of_memory_may_be_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_is_retryable(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise MemoryError
 

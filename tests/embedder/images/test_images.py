@@ -145,7 +145,7 @@ def test_deep_grey_is_scaled_not_clipped(
 
 
 @pytest.mark.parametrize("name", ["png", "webp", "tiff"])
-def test_alpha_lies_over_white_and_hidden_colours_do_not_bleed(name: str) -> None:
+def test_alpha_is_put_on_white_and_hidden_colours_do_not_bleed(name: str) -> None:
     options = {"lossless": True, "exact": True} if name == "webp" else {}
     pixels = decode_image(encode(ALPHA, name, **options), WHOLE).pixels
     assert off_corners(pixels, (WHITE, (0, 0, 200), (127, 127, 227), WHITE)) <= 1
@@ -153,7 +153,7 @@ def test_alpha_lies_over_white_and_hidden_colours_do_not_bleed(name: str) -> Non
 
 
 @pytest.mark.parametrize("orientation", [1, 6])
-def test_thumbnails_are_upright_small_and_bare(orientation: int) -> None:
+def test_thumbnails_are_upright_and_small_without_metadata(orientation: int) -> None:
     stored = rotated(quarters(900, 600), orientation, "jpeg", comment=b"secret")
     with Image.open(io.BytesIO(thumbnail(stored, 150))) as small:
         assert (small.format, small.size) == ("JPEG", (150, 100))

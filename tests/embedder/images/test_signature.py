@@ -58,7 +58,7 @@ def test_the_same_pixels_have_the_same_digest(pool: DecodePool, data: bytes, los
         pytest.param(encode(NOISE.convert("L").convert("I;16"), "PNG"), id="16 bits"),
     ],
 )
-def test_other_pixels_have_another(pool: DecodePool, data: bytes) -> None:
+def test_different_pixels_have_different_digests(pool: DecodePool, data: bytes) -> None:
     assert signed(pool, data).digest != signed(pool, encode(NOISE, "PNG")).digest
 
 
@@ -68,12 +68,12 @@ def test_lossy_formats_are_told(pool: DecodePool) -> None:
 
 
 @pytest.mark.parametrize("form", ["GIF", "WEBP", "PNG"])
-def test_an_animation_is_like_no_other_picture(pool: DecodePool, form: str) -> None:
+def test_an_animation_has_no_digest(pool: DecodePool, form: str) -> None:
     frames = encode(NOISE, form, save_all=True, append_images=[NOISE.rotate(90), NOISE.rotate(180)])
     assert signed(pool, frames).digest is None
     assert signed(pool, encode(NOISE.quantize(), "GIF")).digest is not None
 
 
-def test_what_is_no_picture_is_refused(pool: DecodePool) -> None:
+def test_other_files_are_refused(pool: DecodePool) -> None:
     with pytest.raises(ImageError, match="plain text"):
         signed(pool, b"no picture")

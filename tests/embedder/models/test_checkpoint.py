@@ -94,7 +94,7 @@ def test_a_copied_and_a_saved_again_checkpoint_are_the_same(original: Path, copi
         ("dinov2_with_registers", Dinov2WithRegistersConfig),
     ],
 )
-def test_what_a_configuration_leaves_out_is_as_in_transformers(model_type: str, config: type[PreTrainedConfig]) -> None:
+def test_defaults_of_a_configuration_are_those_of_transformers(model_type: str, config: type[PreTrainedConfig]) -> None:
     ours = vision_config(model_type, {})
     theirs = config().to_dict()
     assert ours == {name: theirs[name] for name in ours}
@@ -131,7 +131,7 @@ def test_the_settings_of_the_first_clip_checkpoints_are_read_as_the_same_crop(or
     assert fingerprint(copied) == fingerprint(original)
 
 
-def test_pytorch_weights_are_read_where_there_are_no_safetensors(original: Path, copied: Path) -> None:
+def test_pytorch_weights_are_read_if_there_are_no_safetensors(original: Path, copied: Path) -> None:
     torch.save(load_file(copied / "model.safetensors"), copied / "pytorch_model.bin")
     (copied / "model.safetensors").unlink()
     embedder = load(copied)

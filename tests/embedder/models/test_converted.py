@@ -32,7 +32,7 @@ def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("family", ["clip", "siglip", "dinov2"])
-def test_vectors_are_those_of_torch(checkpoints: dict[str, Path], family: str) -> None:
+def test_vectors_agree_with_torch(checkpoints: dict[str, Path], family: str) -> None:
     folder = str(checkpoints[family])
     ours: Embedder = load_embedder(folder, device="cpu", batch_size=3)
     exact = load_embedder(folder, device="cpu", precision="fp32")
@@ -89,14 +89,14 @@ def test_a_damaged_conversion_is_named(demo: Path) -> None:
         embedder.embed_images(noise(1, embedder.crop.side))
 
 
-def test_a_conversion_is_of_one_tokenizer(demo: Path, tmp_path: Path) -> None:
+def test_a_conversion_belongs_to_a_tokenizer(demo: Path, tmp_path: Path) -> None:
     other = Path(shutil.copytree(DEMO_MODEL, tmp_path / "other"))
     assert conversion_folder(Checkpoint.find(str(other)), "int8", convert=False) == demo
     (other / "tokenizer.json").write_text((other / "tokenizer.json").read_text() + "\n")
     assert conversion_folder(Checkpoint.find(str(other)), "int8", convert=False) is None
 
 
-def test_what_cannot_be_converted_is_computed_by_torch(
+def test_torch_is_used_if_a_model_cannot_be_converted(
     copied: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     monkeypatch.setenv(CACHE_DIR, str(tmp_path / "a file"))
@@ -138,11 +138,11 @@ def test_a_small_job_does_not_wait_for_a_conversion(
         ({"device": "cpu", "threads": 0}, "at least 1, got 64 and 0"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(options: dict[str, object], message: str) -> None:
+def test_invalid_options_are_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(ModelError, match=message):
         load_embedder(str(DEMO_MODEL), **options)  # type: ignore[arg-type]
 
 
-def test_a_machine_with_an_accelerator_asks_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_is_used_on_a_machine_with_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load, "_ACCELERATORS", (__file__,))
     assert isinstance(load_embedder(str(DEMO_MODEL)), ClipEmbedder)

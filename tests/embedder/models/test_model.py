@@ -103,13 +103,13 @@ def test_siglip_texts_are_lowered_and_padded_on_the_right(load: Load, checkpoint
         ("dinov2", lambda dino: dino.embed_texts(["red"]), r"\(dinov2\) knows pictures only: search by a picture"),
     ],
 )
-def test_what_cannot_be_embedded(load: Load, family: str, embed: Callable[[Embedder], object], message: str) -> None:
+def test_invalid_input_is_refused(load: Load, family: str, embed: Callable[[Embedder], object], message: str) -> None:
     embedder = load(family)
     with pytest.raises(ModelError, match=message):
         embed(embedder)
 
 
-def test_without_a_tokenizer_pictures_still_work_and_texts_say_why_they_do_not(copied: Path) -> None:
+def test_without_a_tokenizer_pictures_work_and_texts_raise_the_reason(copied: Path) -> None:
     for file in copied.glob("tokenizer*"):
         file.unlink()
     embedder = ClipEmbedder.load(str(copied), device="cpu")
@@ -173,7 +173,7 @@ def test_half_precision_gives_nearly_the_same_float32_vectors_and_the_same_finge
         ({"revision": "main"}, "only hub ids have revisions: leave 'main' out"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(
+def test_invalid_options_are_refused(
     checkpoints: dict[str, Path], options: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -200,7 +200,7 @@ def test_loading_is_silent_and_leaves_the_logging_of_transformers_as_it_was(
     assert transformers_logging.is_progress_bar_enabled() == bars
 
 
-def test_threads_are_set_when_given(load: Load) -> None:
+def test_threads_are_set(load: Load) -> None:
     before = torch.get_num_threads()
     try:
         load("clip", threads=before + 1)
@@ -216,7 +216,7 @@ def test_the_fake_and_the_actor_do_not_import_torch() -> None:
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
 @pytest.mark.slow
-def test_loading_leaves_no_team_of_threads_that_keeps_those_of_later_passes_from_waiting_awake(
+def test_loading_leaves_no_openmp_threads_behind(
     checkpoints: dict[str, Path],
 ) -> None:
     code = (
