@@ -1,4 +1,4 @@
-"""Files, parts of files and object stores, fetched."""
+"""Fetching files, parts of files and objects in buckets."""
 
 import os
 import pickle
@@ -124,7 +124,7 @@ def test_a_file_without_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     path = tmp_path / "private.jpg"
     path.write_bytes(PICTURE)
     path.chmod(0)
-    if os.access(path, os.R_OK):  # for root permissions do not count
+    if os.access(path, os.R_OK):  # permissions do not apply to root
 
         def refuse(*_: object) -> None:
             raise PermissionError(13, "Permission denied", str(path))
@@ -206,17 +206,17 @@ def test_objects_are_read_whole_and_in_part(key: str, store: Bucket) -> None:
 
 @pytest.mark.parametrize("part", ["", "#bytes=10-12"])
 def test_a_picture_in_a_bucket_costs_one_request(part: str, store: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+    requests: list[str] = []
 
     class Counting(FaultyProxy):
         def draw(self, request: str) -> None:
-            asked.append(request)
+            requests.append(request)
 
     store.put("a.jpg", PICTURE)
     with Counting(store.server, share=0.0, seed=0).listening() as host:
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://{host}")
         Fetcher(buckets=PictureReader()).fetch(f"s3://{store.name}/a.jpg{part}")
-    assert asked == [f"GET /{store.name}/a.jpg"]
+    assert requests == [f"GET /{store.name}/a.jpg"]
 
 
 def test_buckets_need_a_reader() -> None:
@@ -245,7 +245,7 @@ def test_unusable_objects_have_a_reason(uri: str, reason: str, store: Bucket) ->
 
 
 def test_throttled_requests_to_a_bucket_are_retried(store: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Amazon's standard strategy gives up at the fourth answer."""
+    """More often than by Amazon's standard strategy, which gives up at the fourth answer."""
 
     class Throttled(FaultyProxy):
         def draw(self, request: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Answers that mean harm: each ends soon and with a reason."""
+"""Malicious answers: each fetch ends soon, with a reason."""
 
 import gzip
 import socket
@@ -180,7 +180,7 @@ def test_a_nonsensical_retry_after_is_ignored(server: ScriptedServer, retry_afte
     assert (error.reason, error.retryable) == ("http_503", True)
 
 
-# Each nearly right: answers are put together from them.
+# Nearly valid lines, of which answers are made.
 LINES = [
     *(b"HTTP/1.1 200 OK", b"HTTP/1.0 200", b"HTTP/1.1 302 Go", b"HTTP/1.1 100 Go on\r\n", b"", b": ", b" folded"),
     *(b"Transfer-Encoding: chunked", b"Content-Length: 5", b"Content-Length: -5", b"Location: /a", b"Retry-After: 0"),

@@ -1,7 +1,7 @@
-"""URLs that mean harm.
+"""Malicious URLs.
 
-Every connection ends at one real server on loopback, wherever it was to lead: what slips through is seen there. Numbers
-are read as the system reads them; names come from a fake resolver.
+Every connection ends at one real server on loopback, whatever its address, so that server sees every request that
+passes the checks. The system parses numeric addresses; a fake resolver knows the names.
 """
 
 import socket
@@ -55,7 +55,7 @@ def test_hosts_that_are_public(server: ScriptedServer, host: str) -> None:
     assert [asked.path for asked in server.asked] == ["/picture"]
 
 
-# Where a URL must not lead
+# Forbidden hosts
 
 HOSTS = {
     "decimal": ["2130706433", "2852039166", "3232235777", "167772161", "1681915905"],
@@ -172,12 +172,12 @@ def test_redirects_that_only_browsers_take_for_another_host_stay_on_this_one(
     assert {asked.headers["host"] for asked in server.asked} == {"public.example"}
 
 
-@pytest.mark.parametrize("answer_", [b"503 Busy\r\n", b"302 Found\r\nLocation: /picture\r\n"])
+@pytest.mark.parametrize("head", [b"503 Busy\r\n", b"302 Found\r\nLocation: /picture\r\n"])
 def test_a_name_is_checked_again_for_every_connection(
-    server: ScriptedServer, connected: list[tuple[str, int]], answer_: bytes
+    server: ScriptedServer, connected: list[tuple[str, int]], head: bytes
 ) -> None:
     answers = iter([[PUBLIC], ["127.0.0.1"]])
-    server.routes["/1"] = raw(b"HTTP/1.1 ", answer_, b"Content-Length: 0\r\nConnection: close\r\n\r\n")
+    server.routes["/1"] = raw(b"HTTP/1.1 ", head, b"Content-Length: 0\r\nConnection: close\r\n\r\n")
     fetcher = Fetcher(replace(POLICY, retries=3, backoff_s=0.01), resolve=lambda host, port: next(answers))
     assert failure(fetcher, "http://rebinding.example/1").reason == "forbidden_address"
     assert connected == [(PUBLIC, 80)]

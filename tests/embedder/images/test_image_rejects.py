@@ -1,4 +1,4 @@
-"""`embedder.images.decode`: whatever is wrong with the bytes ends as an `ImageError` with the right reason."""
+"""`embedder.images.decode`: all damaged or unsuitable bytes raise an `ImageError` with the right reason."""
 
 import zlib
 from collections.abc import Callable
@@ -88,7 +88,7 @@ def test_limits_of_the_caller_apply() -> None:
 
 
 def test_large_pictures_below_the_limit() -> None:
-    # Pillow warns from 89 million pixels; bytes after its end keep it from looking like a bomb.
+    # Pillow warns above 89 million pixels. The appended bytes keep the file from looking like a bomb.
     data = encode(Image.new("1", (10_000, 9_000)), "png") + bytes(5_000)
     assert decode_image(data, CENTRE).width == 10_000
 
@@ -134,7 +134,7 @@ def test_damaged_bytes_raise_nothing_but_image_errors(name: str, capfd: pytest.C
     assert len(reasons) >= 15
     printed = capfd.readouterr()
     assert printed.out == ""
-    if not name.startswith("tiff"):  # libtiff prints what it stumbles over, and Pillow cannot stop it
+    if not name.startswith("tiff"):  # libtiff prints errors, and Pillow cannot prevent it
         assert printed.err == ""
 
 

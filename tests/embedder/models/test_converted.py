@@ -1,4 +1,4 @@
-"""Checkpoints converted for ONNX Runtime: the same vectors without torch, faster where the processor allows it."""
+"""Checkpoints converted for ONNX Runtime: the same vectors, without torch."""
 
 import json
 import os
@@ -24,11 +24,11 @@ TEXTS = ["a red star", "Two BLUE moons beside a green, dotted square " * 20, "",
 
 @pytest.fixture
 def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of its conversion to int8, which will be found and can be damaged."""
-    made = conversion_folder(Checkpoint.find(str(DEMO_MODEL)), "int8")
-    assert made is not None
+    """A copy of the demo model's conversion to int8, in a cache of its own, which tests may damage."""
+    folder = conversion_folder(Checkpoint.find(str(DEMO_MODEL)), "int8")
+    assert folder is not None
     monkeypatch.setenv(CACHE_DIR, str(tmp_path))
-    return Path(shutil.copytree(made, tmp_path / "models" / made.name))
+    return Path(shutil.copytree(folder, tmp_path / "models" / folder.name))
 
 
 @pytest.mark.parametrize("family", ["clip", "siglip", "dinov2"])

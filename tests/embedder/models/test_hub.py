@@ -1,4 +1,4 @@
-"""Checkpoints by hub id, from a small hub of our own: downloaded, cached, missing, slow."""
+"""Checkpoints by hub id, from a small fake hub: downloaded, cached, missing, slow."""
 
 import json
 import re
@@ -94,9 +94,9 @@ def test_the_error_for_an_unreachable_hub_has_a_command_to_run_elsewhere(monkeyp
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(ModelNotFoundError, match=r"9 could not be reached") as caught:
         fetch_checkpoint("me/tiny", "v1")
-
-    told = re.findall(r"`hf download (.*?)` where .* copy that folder here, and give `--model (.*)`", str(caught.value))
-    assert told == [("me/tiny --revision v1 --local-dir checkpoint", "./checkpoint")]
+    advice = r"`hf download (.*?)` where .* copy that folder here, and give `--model (.*)`"
+    [arguments] = re.findall(advice, str(caught.value))
+    assert arguments == ("me/tiny --revision v1 --local-dir checkpoint", "./checkpoint")
 
 
 def test_the_error_for_a_forbidden_download_names_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Loading of every supported family from checkpoints made here, and what the vectors promise."""
+"""Loading every supported family from tiny checkpoints, and properties of the vectors."""
 
 import platform
 from collections.abc import Callable
@@ -39,11 +39,11 @@ def load(checkpoints: dict[str, Path]) -> Load:
     ],
 )
 def test_every_family(load: Load, checkpoints: dict[str, Path], family: str, dim: int, crop: CropSpec) -> None:
-    """It gives unit vectors that do not depend on their batch, of the length that its folder says without torch."""
+    """Each has unit vectors that do not depend on their batch, of the length in its checkpoint."""
     embedder: Embedder = load(family, batch_size=3)
     assert Checkpoint.find(str(checkpoints[family])).identity == embedder.identity
     pixels = noise(7, crop.side)
-    pixels.setflags(write=False)  # as they come out of Arrow
+    pixels.setflags(write=False)  # like arrays from Arrow
     vectors = embedder.embed_images(pixels)
     assert embedder.crop == crop
     assert embedder.identity.dim == dim
