@@ -72,14 +72,13 @@ class PythonClass:
         """The crop that its attributes `side` (default 224) and `shortest_edge` (None) ask for. Raises ModelError."""
         user_class = self.find()
         try:
-            return CropSpec(
-                side=getattr(user_class, "side", 224), shortest_edge=getattr(user_class, "shortest_edge", None)
-            )
+            side, shortest_edge = getattr(user_class, "side", 224), getattr(user_class, "shortest_edge", None)
+            return CropSpec(side=side, shortest_edge=shortest_edge)
         except (TypeError, ValueError) as error:
             raise ModelError(f"{self.name}: {error}") from error
 
     def fingerprint(self, settings: object) -> str:
-        """SHA-256 of its name, `settings` and `version`, or of its module's source instead if it has no `version`.
+        """SHA-256 of its name, `settings` and `version`; without a `version`, of its module's source in its place.
 
         Raises ModelError if it has neither.
         """

@@ -72,7 +72,5 @@ class Fetcher:
         return self._files.read(file, part, self.policy.max_bytes)
 
     def frame_times(self, uri: str) -> list[float]:
-        """The times at which a video (a file or an object in a bucket) shows something new, in seconds. Raises as
-        `fetch`.
-        """
+        """The times in seconds at which a video, in a file or a bucket, shows something new. Raises like `fetch`."""
         return self._frames.times(uri)

@@ -272,9 +272,7 @@ def _crop_stored(
     box: Box,
     resample: Image.Resampling,
 ) -> Image.Image:
-    """The upright `box` of a picture, resized to `size`. The box is as `displayed`; `image` is as stored, decoded at
-    1 / `scale`.
-    """
+    """The `box` of a picture as displayed, at `size`. `image` is the picture as stored, decoded at 1 / `scale`."""
     width, height = displayed
     if orientation in (2, 3, 6, 7):
         box = (width - box[2], box[1], width - box[0], box[3])

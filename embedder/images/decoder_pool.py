@@ -27,10 +27,10 @@ from embedder.images.limits import DEFAULT_LIMITS, ImageLimits
 from embedder.images.signature import Signature
 
 # The highest estimates from its header that a normal picture has, such as a JPEG of 20 megapixels.
-_USUAL_MEMORY: Final = 64 * 2**20
-_USUAL_SECONDS: Final = 0.2
+_NORMAL_MEMORY: Final = 64 * 2**20
+_NORMAL_SECONDS: Final = 0.2
 # Estimates may be too low. In CPU time, so that a busy machine makes no picture heavy.
-_USUAL_CPU_S: Final = 1.0
+_NORMAL_CPU_S: Final = 1.0
 _HEAVY_REASONS: Final = frozenset({"too_much_memory", "too_slow", "out_of_memory"})
 # Address space for the file, and for whatever the estimate leaves out.
 _SLACK: Final = 256 * 2**20
@@ -57,9 +57,9 @@ class DecodePool:
         self._timeout_s = timeout_s
         self._max_wait_s = max_wait_s
         self._started: set[DecodeProcess] = set()
-        usual = partial(DecodeProcess, _USUAL_MEMORY + _SLACK, 0)
+        normal = partial(DecodeProcess, _NORMAL_MEMORY + _SLACK, 0)
         heavy = partial(DecodeProcess, DEFAULT_LIMITS.max_memory + _SLACK, _HEAVY_NICENESS)
-        self._usual = Lane(workers or os.cpu_count() or 1, sys.maxsize, usual, self._started)
+        self._normal = Lane(workers or os.cpu_count() or 1, sys.maxsize, normal, self._started)
         self._heavy = Lane(1, max_waiting, heavy, self._started)
         weakref.finalize(self, kill_all, self._started)
 
@@ -69,7 +69,7 @@ class DecodePool:
 
     def start(self) -> None:
         """Start the processes for normal pictures, so that the first picture need not wait. Returns at once."""
-        self._usual.start()
+        self._normal.start()
 
     def close(self) -> None:
         """Kill the processes and abandon their pictures. A pool that is used again starts new ones."""
@@ -106,11 +106,11 @@ class DecodePool:
     def _answer(self, task: Task, data: bytes, limits: ImageLimits, is_awaited: IsAwaited) -> Answer:
         limits.check_bytes(data)
         wait_until = monotonic() + self._max_wait_s
-        memory, seconds = min(limits.max_memory, _USUAL_MEMORY), min(limits.max_seconds, _USUAL_SECONDS)
-        usual = replace(limits, max_memory=memory, max_seconds=seconds)
-        task = {**task, "limits": asdict(usual), "cpu_s": _USUAL_CPU_S, "wall_s": self._timeout_s}
+        memory, seconds = min(limits.max_memory, _NORMAL_MEMORY), min(limits.max_seconds, _NORMAL_SECONDS)
+        normal = replace(limits, max_memory=memory, max_seconds=seconds)
+        task = {**task, "limits": asdict(normal), "cpu_s": _NORMAL_CPU_S, "wall_s": self._timeout_s}
         try:
-            return self._usual.ask(task, data, is_awaited, wait_until)
+            return self._normal.ask(task, data, is_awaited, wait_until)
         except ImageError as error:
             if error.reason not in _HEAVY_REASONS:
                 raise

@@ -54,9 +54,7 @@ def answer_tasks(answer: AnswerTask, descriptor: int, memory: int, niceness: int
 
 
 def _limit_time(cpu_s: float, wall_s: float) -> None:
-    """Limits the time from now on; 0 means no limit. After it, SIGPROF or SIGALRM kills the process, even in C code,
-    because neither has a handler.
-    """
+    """Kills the process with SIGPROF or SIGALRM after these times, even in C code: they have no handler; 0: never."""
     signal.setitimer(signal.ITIMER_PROF, cpu_s)
     signal.setitimer(signal.ITIMER_REAL, wall_s)
 

@@ -92,9 +92,7 @@ def prefers_int8(agreement: float, speedup: float) -> bool:
 
 
 def _quantize_rows(name: str) -> Iterator[NodeProto]:
-    """To uint8 with an offset of 128, because processors multiply unsigned by signed; `{name}_bound` is each row's
-    largest absolute value.
-    """
+    """To uint8, offset by 128: processors multiply unsigned by signed. `{name}_bound` is a row's largest magnitude."""
     yield helper.make_node("Abs", [name], [f"{name}_abs"])
     yield helper.make_node("ReduceMax", [f"{name}_abs", "int8_columns"], [f"{name}_max"], keepdims=1)
     yield helper.make_node("Max", [f"{name}_max", "int8_min_scale"], [f"{name}_bound"])

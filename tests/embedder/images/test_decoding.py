@@ -89,7 +89,7 @@ def test_decoding_is_stopped_at_the_deadline_and_other_pictures_are_not_affected
 
 
 def test_a_picture_heavier_than_its_header_says_is_decoded(pool: DecodePool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoder_pool, "_USUAL_CPU_S", 0.001)
+    monkeypatch.setattr(decoder_pool, "_NORMAL_CPU_S", 0.001)
     assert pool.decode(encode(Image.fromarray(smooth(1_200, 1_200)), "png"), CENTRE).width == 1_200
     monkeypatch.undo()
     assert pool.decode(SMALL, CENTRE).format == "png"
