@@ -160,8 +160,9 @@ def _convert(checkpoint: Checkpoint, precision: str, folder: Path) -> None:
         partial.replace(folder)
     except subprocess.SubprocessError as error:
         shutil.rmtree(partial, ignore_errors=True)
-        lines = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
-        raise ModelError(f"{checkpoint.model_id} could not be converted for ONNX Runtime: {lines[-1]}") from error
+        output = error.stderr if isinstance(error, subprocess.CalledProcessError) else None
+        problem = (output or str(error)).strip().splitlines()[-1]
+        raise ModelError(f"{checkpoint.model_id} could not be converted for ONNX Runtime: {problem}") from error
 
 
 def _cache() -> Path:

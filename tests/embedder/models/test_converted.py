@@ -107,6 +107,20 @@ def test_torch_is_used_if_a_model_cannot_be_converted(
         load_embedder(str(copied), precision="int8")
 
 
+@pytest.mark.parametrize(
+    ("end", "message"), [("exit 3", "Runtime: noise$"), ("sleep 9", "timed out after 0.5 seconds$")]
+)
+def test_a_failed_conversion_says_why(
+    end: str, message: str, copied: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "python").write_text(f"#!/bin/sh\necho noise >&2\n{end}\n")
+    (tmp_path / "python").chmod(0o700)
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    monkeypatch.setattr("embedder.models.converted._TIMEOUT_S", 0.5)
+    with pytest.raises(ModelError, match=message):
+        load_embedder(str(copied), precision="int8")
+
+
 def test_without_a_home_models_are_stored_in_a_folder_of_this_user(
     demo: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
