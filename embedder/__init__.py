@@ -1,1 +1,1 @@
-"""From bytes, pixels or text to unit vectors."""
+"""Turns bytes, pixels or text into unit vectors."""

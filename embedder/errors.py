@@ -1,14 +1,14 @@
 """Errors of the package.
 
 EmbedderError
-├── Rejected                one picture cannot be used; the others go on
+├── Rejected                one picture cannot be used; the others are not affected
 │   ├── ImageError          stage "decode"
 │   ├── FetchError          stage "fetch"
 │   └── EmbedError          stage "embed"
-└── ModelError              the model cannot be loaded, or not used in this way
+└── ModelError              the model cannot be loaded, or cannot be used in this way
     ├── ModelNotFoundError  no such folder, no such hub id, or no network to get it
     └── UnsupportedInputError
-                            it embeds no texts, or no pictures
+                            it cannot embed texts, or pictures
 """
 
 import re
@@ -16,13 +16,13 @@ from typing import Any, ClassVar
 
 
 class EmbedderError(Exception):
-    """Base of everything that this package raises on purpose."""
+    """Base of all errors that this package raises on purpose."""
 
 
-class Rejected(EmbedderError):  # noqa: N818 (the word that the rows, the CLI and the reports use)
-    """`reason` is a stable snake_case slug, to count and filter by; `retryable`: the same picture may work later.
+class Rejected(EmbedderError):  # noqa: N818 (the rows, the CLI and the reports use this word)
+    """`reason` is a stable snake_case slug to count and filter by. `retryable` if the picture may work later.
 
-    `stage` belongs to the class: raise a subclass.
+    Raise a subclass: each sets its own `stage`.
     """
 
     stage: ClassVar[str]
@@ -34,7 +34,7 @@ class Rejected(EmbedderError):  # noqa: N818 (the word that the rows, the CLI an
         self.retryable = retryable
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Exceptions are rebuilt from `args` alone, which hold the message only.
+        # By default exceptions are unpickled from `args`, which only hold the message.
         return type(self), (self.reason, self.message), {"retryable": self.retryable}
 
 
@@ -47,22 +47,22 @@ class FetchError(Rejected):
 
 
 class EmbedError(Rejected):
-    """A class of the user's own has no vector for the picture."""
+    """The user's own class has no vector for the picture."""
 
     stage = "embed"
 
 
-def folded(reason: str) -> str:
-    """`http_404` as `http_4xx`, to be counted: hosts answer with any number, and each would be a series for good."""
+def reason_label(reason: str) -> str:
+    """A reason as a metric's label: `http_404` becomes `http_4xx`, since each status would stay a series forever."""
     return re.sub(r"^http_(\d)\d\d$", r"http_\1xx", reason)
 
 
 class ModelError(EmbedderError):
-    """A model cannot be loaded, or cannot do what was asked of it."""
+    """A model cannot be loaded, or does not support the request."""
 
 
 class ModelNotFoundError(ModelError):
-    """There is no model by that name, or no way to reach it."""
+    """There is no model of that name, or it cannot be reached."""
 
 
 class UnsupportedInputError(ModelError):

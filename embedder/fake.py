@@ -1,4 +1,4 @@
-"""An embedder with no model behind it, for tests."""
+"""An embedder without a model, for tests."""
 
 import hashlib
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ _CELLS = 4
 
 
 class FakeEmbedder:
-    """A fixed random projection of a picture's 4×4 mean colours: near for pictures that look alike.
+    """A fixed random projection of a picture's 4×4 mean colours, so similar pictures have similar vectors.
 
-    A text's vector is drawn from its hash. `side` must be a multiple of 4.
+    A text's vector is random, seeded with its hash. `side` must be a multiple of 4.
     """
 
     def __init__(self, *, side: int = 32, dim: int = 16) -> None:
@@ -34,8 +34,8 @@ class FakeEmbedder:
         require_crops(pixels, self.crop)
         count, step = len(pixels), self.crop.side // _CELLS
         cells = pixels.reshape(count, _CELLS, step, _CELLS, step, 3).mean(axis=(2, 4)).reshape(count, _CELLS**2 * 3)
-        # The constant one keeps a mid-grey picture from having the zero vector. einsum and not @: BLAS may add in
-        # another order for another batch size, and a fake's vectors should not vary with that.
+        # The constant 1 keeps a mid-grey picture from having the zero vector. einsum instead of @, because the order in
+        # which BLAS adds may depend on the batch size, and a fake's vectors should not.
         features = np.concatenate([cells / 127.5 - 1, np.ones((count, 1))], axis=1).astype(np.float32)
         return _unit(np.einsum("nf,fd->nd", features, self._projection))
 

@@ -1,4 +1,4 @@
-"""The project's interface of a model, and the checks of what it is given; without torch."""
+"""The interface of a model, and the checks of its input; imports no torch."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -12,7 +12,7 @@ from embedder.images import CropSpec
 
 
 class Embedder(Protocol):
-    """A loaded model. Pictures must have been cut to `crop` before they are embedded."""
+    """A loaded model. It embeds pictures that have been cropped to `crop`."""
 
     @property
     def identity(self) -> ModelIdentity: ...
@@ -22,23 +22,23 @@ class Embedder(Protocol):
 
     def embed_images(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         """`(n, side, side, 3)` uint8 RGB to `(n, dim)` float32, unit norm; n may be 0. Raises ModelError, or EmbedError
-        where one of the pictures has no vector.
+        if one of the pictures has no vector.
         """
         ...
 
     def embed_texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """`(n, dim)` float32, unit norm. Raises UnsupportedInputError if the model has no text side."""
+        """`(n, dim)` float32, unit norm. Raises UnsupportedInputError if the model cannot embed texts."""
         ...
 
 
 def require_crops(pixels: NDArray[np.uint8], crop: CropSpec) -> None:
-    """ModelError for what is not `(n, side, side, 3)` uint8."""
+    """Raises ModelError unless the pixels are `(n, side, side, 3)` uint8."""
     side = crop.side
     if pixels.dtype != np.uint8 or pixels.shape[1:] != (side, side, 3):
         raise ModelError(f"expected uint8 (n, {side}, {side}, 3), got {pixels.dtype} {pixels.shape}")
 
 
 def require_texts(texts: Sequence[str]) -> None:
-    """ModelError for a single text, whose letters would be embedded."""
+    """Raises ModelError for a single string, whose letters would be embedded."""
     if isinstance(texts, str):
         raise ModelError(f"expected a sequence of texts, got one text: pass [{texts!r}]")

@@ -1,4 +1,4 @@
-"""A class of the user's own, named `module:Class`: how it is found, constructed and told apart from another one."""
+"""A user's own class, named `module:Class`: how it is imported, constructed and identified."""
 
 import hashlib
 import importlib
@@ -17,51 +17,51 @@ CLASS_NAME: Final = r"^[\w.]+:\w+$"
 
 
 def is_class_name(name: str) -> bool:
-    """Whether it is written `module:Class`, as no hub id and no absolute path is."""
+    """Whether the name has the form `module:Class`, which no hub id or absolute path has."""
     return re.match(CLASS_NAME, name) is not None
 
 
-def look_in(folder: str) -> None:
-    """Let modules of a folder be imported too, after all others."""
+def append_to_path(folder: str) -> None:
+    """Makes a folder's modules importable, after all others."""
     if folder not in sys.path:
         sys.path.append(folder)
 
 
 @dataclass(frozen=True)
 class PythonClass:
-    """`name` is looked for on Python's path, then in `folder`. Other processes find it anew: it pickles by name."""
+    """`name` is searched on Python's path, then in `folder`. It pickles as a name, which other processes import."""
 
     name: str
     folder: str
 
     @classmethod
-    def here(cls, name: str) -> Self:
-        """Importable from the working directory too."""
+    def in_working_directory(cls, name: str) -> Self:
+        """Searched in the working directory last."""
         return cls(name, str(Path.cwd()))
 
     def find(self) -> Any:
-        """The class. Runs its module's code, if it is not imported yet. Raises ModelError."""
-        look_in(self.folder)
+        """Imports the class, which runs its module's code the first time. Raises ModelError."""
+        append_to_path(self.folder)
         module, _, attribute = self.name.partition(":")
         try:
             if not is_class_name(self.name):
-                raise ValueError("there is no module, colon and name")
+                raise ValueError("malformed name")
             imported = importlib.import_module(module)
-            if not hasattr(imported, attribute):  # perhaps another module of that name, which comes first
+            if not hasattr(imported, attribute):  # perhaps another module of that name comes first
                 raise AttributeError(f"there is no {attribute} in {getattr(imported, '__file__', None) or module}")
             return getattr(imported, attribute)
-        except (Exception, SystemExit) as error:  # the module's own code runs
+        except (Exception, SystemExit) as error:  # the module's own code may raise anything
             raise ModelError(
                 f"{self.name} cannot be imported ({type(error).__name__}: {error}): expected module:Class, with the "
-                f"module on Python's path or in {self.folder}. Set PYTHONPATH to the folder that has it, or run the "
+                f"module on Python's path or in {self.folder}. Set PYTHONPATH to the module's folder, or run the "
                 "command there"
             ) from error
 
     def construct(self) -> Any:
         """An instance, made without arguments. Raises ModelError."""
-        found = self.find()
+        user_class = self.find()
         try:
-            return found()
+            return user_class()
         except (Exception, SystemExit) as error:
             raise ModelError(
                 f"{self.name} cannot be constructed ({type(error).__name__}: {error}): expected a class that takes no "
@@ -69,30 +69,31 @@ class PythonClass:
             ) from error
 
     def crop(self) -> CropSpec:
-        """By its `side` (224), and `shortest_edge` (None: pictures are squashed whole). Raises ModelError."""
-        found = self.find()
+        """The crop that its attributes `side` (default 224) and `shortest_edge` (None) ask for. Raises ModelError."""
+        user_class = self.find()
         try:
-            return CropSpec(side=getattr(found, "side", 224), shortest_edge=getattr(found, "shortest_edge", None))
+            side, shortest_edge = getattr(user_class, "side", 224), getattr(user_class, "shortest_edge", None)
+            return CropSpec(side=side, shortest_edge=shortest_edge)
         except (TypeError, ValueError) as error:
             raise ModelError(f"{self.name}: {error}") from error
 
     def fingerprint(self, settings: object) -> str:
-        """SHA-256 of its name, of `settings`, and of its `version`; if it has none, of its module's source.
+        """SHA-256 of its name, `settings` and `version`; without a `version`, of its module's source in its place.
 
-        Raises ModelError when there is neither.
+        Raises ModelError if it has neither.
         """
-        found = self.find()
-        version = getattr(found, "version", None)
-        contents = _source(sys.modules[found.__module__]) if version is None else str(version).encode()
+        user_class = self.find()
+        version = getattr(user_class, "version", None)
+        contents = _source(sys.modules[user_class.__module__]) if version is None else str(version).encode()
         if contents is None:
             raise ModelError(
-                f"{self.name} has no source file: give the class a version, which changes with what it returns"
+                f"{self.name} has no source file: give the class a `version`, and change it whenever its results change"
             )
         return hashlib.sha256(b"\0".join([self.name.encode(), repr(settings).encode(), contents])).hexdigest()
 
 
 @cache
 def _source(module: ModuleType) -> bytes | None:
-    """Read once: what runs is the module as it was imported, not what its file has become since."""
+    """Read once, because the imported module runs even if its file changes later."""
     file = getattr(module, "__file__", None)
     return Path(file).read_bytes() if file else None

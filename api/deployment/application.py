@@ -20,9 +20,9 @@ from api.deployment.searcher import SearcherReplica
 from api.errors import DeployError, ListenError
 from api.search.engine import LoadModel
 from api.settings import Replicas, ServeSettings, url_of
-from embedder.openmp import WAITING
+from embedder.openmp import OPENMP_ENVIRONMENT
 from embedder.protocol import Embedder
-from embedder.python_class import look_in
+from embedder.python_class import append_to_path
 from index.collection.records import ModelRecord
 from index.search.searcher import no_index
 from index.storage.bucket_address import without_secrets
@@ -135,7 +135,7 @@ def run(
 def _load_here(
     settings: ServeSettings, models: Models, first: ModelRecord | None, folder: str, record: ModelRecord
 ) -> Embedder:
-    look_in(folder)  # a replica's working directory may be another
+    append_to_path(folder)  # a replica's working directory may be another
     # Ray gives OpenMP as many threads as it reserves CPUs, by default one, so a single replica would leave cores idle.
     threads = settings.threads or settings.cores(settings.embedders or settings.replicas)
     return models(settings.model_copy(update={"threads": threads}), first)(record)
@@ -185,7 +185,7 @@ def searcher(settings: ServeSettings, number: int, memory: int) -> serve.Applica
 def _resources(settings: ServeSettings, *, model: bool) -> dict[str, Any]:
     """What Ray reserves for a replica, and its environment; `model`: whether it holds the model."""
     # Replicas in a cluster that was already running do not have the environment that the command line sets.
-    environment: dict[str, Any] = {"env_vars": WAITING}
+    environment: dict[str, Any] = {"env_vars": OPENMP_ENVIRONMENT}
     ours = ray.get_runtime_context().runtime_env if ray.is_initialized() else {}
     if "py_modules" in ours:  # the code that the driver brought: Serve leaves it out for replicas with a runtime_env
         environment["py_modules"] = list(ours["py_modules"])

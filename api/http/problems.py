@@ -61,7 +61,7 @@ SEARCH_PROBLEMS: Final = (
 
 _EXAMPLES: Final[dict[str, dict[str, Any]]] = {
     "forbidden-address": {
-        "detail": "http://intranet/cat.jpg: the host is not on the public internet, nor one of the allowed hosts",
+        "detail": "http://intranet/cat.jpg: the host is neither on the public internet nor an allowed host",
         "field": "url",
         "reason": "forbidden_address",
         "stage": "fetch",

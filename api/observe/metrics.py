@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from api.errors import PROBLEMS
 from api.observe.log import RequestRecord
-from embedder.errors import folded
+from embedder.errors import reason_label
 
 _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _QUERIES: Final = (1, 2, 4, 8, 16, 32, 64)
@@ -68,7 +68,7 @@ class Metrics:
             self._stages.labels(stage).observe(seconds)
         for stage, outcome in noted.outcomes:
             if stage == "fetch":
-                self._fetches.labels(folded(outcome)).inc()
+                self._fetches.labels(reason_label(outcome)).inc()
             elif outcome != "ok":
                 self._rejected.labels(outcome).inc()
 

@@ -20,7 +20,7 @@ from benchmarks.scale.images import decoding, forward, row_bytes
 from benchmarks.scale.index import indexes, scan
 from benchmarks.scale.listing import listing
 from benchmarks.scale.requests import requests
-from embedder.openmp import WAITING
+from embedder.openmp import OPENMP_ENVIRONMENT
 from jobs.values import DEMO_MODEL
 
 
@@ -55,7 +55,7 @@ def measure(plan: Plan, folder: Path) -> Iterator[Cost]:
 
 
 def main(report: Report, folder: Path, options: Any) -> None:
-    for name, value in {**WAITING, "RAY_USAGE_STATS_ENABLED": "0"}.items():
+    for name, value in {**OPENMP_ENVIRONMENT, "RAY_USAGE_STATS_ENABLED": "0"}.items():
         os.environ.setdefault(name, value)
     found = []
     for cost in measure(QUICK if options.quick else Plan(), folder):

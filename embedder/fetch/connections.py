@@ -1,7 +1,7 @@
-"""Pooled http(s) connections that connect through a given function and stop reading in time.
+"""Pooled http(s) connections that connect through a given function and stop reading at a deadline.
 
-Connecting is the one step that has to differ, and urllib3 has a method for it; host, certificate and Host header stay
-as they are. requests-hardened, which pins addresses too, lets fec0::/10, ::127.0.0.1 and Azure's 168.63.129.16 pass.
+Only the method of urllib3 that connects is replaced, so host, certificate and Host header are not affected.
+requests-hardened, which pins addresses too, allows fec0::/10, ::127.0.0.1 and Azure's 168.63.129.16.
 """
 
 import http.client
@@ -23,7 +23,7 @@ Connect = Callable[[str, int, float], socket.socket]
 
 
 class WireLimitError(Exception):
-    """A server sent more bytes than are allowed, headers and framing included."""
+    """A server sent more bytes than allowed, including headers and framing."""
 
 
 class PinnedPools(urllib3.PoolManager):
@@ -47,7 +47,7 @@ class PinnedPools(urllib3.PoolManager):
 
     @cached_property
     def _tls(self) -> ssl.SSLContext:
-        # Made when it is needed: reading the system's certificates takes longer than a fetch.
+        # Made when first needed: reading the system's certificates takes longer than a fetch.
         return ssl.create_default_context()
 
 
@@ -74,8 +74,8 @@ class _SecureConnection(_Connection, HTTPSConnection):
 
 
 class _BoundedResponse(http.client.HTTPResponse):
-    # The socket's time-out on creation is the rest of the whole transfer's. A plain socket would restart it for each
-    # read, and a server that drips a byte a second would never exceed it.
+    # At this point the socket's timeout is the time left for the whole transfer. A plain socket would restart it for
+    # each read, and a server that sends a byte a second would never exceed it.
     def __init__(self, sock: socket.socket, *args: Any, wire_limit: int, **options: Any) -> None:
         super().__init__(sock, *args, **options)
         deadline = time.monotonic() + (sock.gettimeout() or 0.0)
@@ -83,13 +83,13 @@ class _BoundedResponse(http.client.HTTPResponse):
 
     def begin(self) -> None:
         super().begin()
-        # urllib3 refuses this as well, but leaves the socket open.
+        # urllib3 refuses this too, but leaves the socket open.
         lengths = ",".join(self.headers.get_all("Content-Length", [])).split(",")
         if len({length.strip() for length in lengths}) > 1:
             raise http.client.HTTPException(f"contradictory lengths {lengths}")
 
     def _safe_read(self, amt: int) -> bytes:
-        # A chunk's size is read by urllib3 as int() reads it, sign included.
+        # urllib3 parses a chunk's size with int(), which accepts a sign.
         if amt < 0:
             raise http.client.HTTPException(f"a chunk of {amt} bytes")
         return super()._safe_read(amt)  # type: ignore[misc,no-any-return]

@@ -1,20 +1,19 @@
 """A picture's URI → its bytes.
 
-A URI is a local path (or file://), s3:// gs:// az://, or http(s)://. A fragment names a part of a file, local
-or in an object store: "…/shard.tar#bytes=1536-20479" (both included), "…/part.parquet#row=17&column=image", or
-"…/clip.mp4#t=12.5", a frame as a JPEG.
+A URI is a local path (or file://), s3:// gs:// az://, or http(s)://. A fragment names a part of a file that is local or
+in a bucket: "…/shard.tar#bytes=1536-20479" (inclusive), "…/part.parquet#row=17&column=image", or "…/clip.mp4#t=12.5"
+(a frame, as a JPEG).
 """
 
 from collections.abc import Callable
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from embedder.errors import FetchError
 from embedder.fetch.addresses import Resolver, resolve_host
 from embedder.fetch.files import Buckets, Files, require_bytes
 from embedder.fetch.parquet_cells import Cells
 from embedder.fetch.policy import BUCKET_SCHEMES, FetchPolicy
-from embedder.fetch.uris import Cell, FrameAt, scheme_of, shown, split_fragment
+from embedder.fetch.uris import Cell, FrameAt, fetch_error, scheme_of, split_fragment
 
 if TYPE_CHECKING:
     from embedder.fetch.http import HttpClient
@@ -24,7 +23,7 @@ __all__ = ["FetchPolicy", "Fetcher"]
 
 
 class Fetcher:
-    """Fetches pictures within a policy; without `buckets` none from buckets. Thread-safe.
+    """Fetches pictures within a policy, from buckets only if `buckets` is set. Thread-safe.
 
     It pickles as its arguments, without open connections.
     """
@@ -41,7 +40,7 @@ class Fetcher:
 
     @cached_property
     def _frames(self) -> "VideoFrames":
-        from embedder.fetch.video_process import VideoFrames  # with NumPy and Pillow, which few need for it
+        from embedder.fetch.video_process import VideoFrames  # imports NumPy and Pillow, which few fetches need
 
         return VideoFrames(self._files)
 
@@ -50,24 +49,21 @@ class Fetcher:
 
     @cached_property
     def _http(self) -> "HttpClient":
-        from embedder.fetch.http import HttpClient  # late: urllib3 takes a tenth of a second, and most need no URL
+        from embedder.fetch.http import HttpClient  # urllib3 takes a tenth of a second, and most jobs have no URLs
 
         return HttpClient(self.policy, resolve=self._resolve)
 
     def fetch(self, uri: str) -> bytes:
-        """The bytes, `policy.max_bytes` at most. FetchError with a reason and whether to try again later.
-
-        ImageError for a video that cannot be decoded.
-        """
+        """The bytes, at most `policy.max_bytes`. Raises FetchError, or ImageError for a broken video."""
         scheme = scheme_of(uri)
         if scheme not in self._schemes:
-            expected = " or ".join(f"{known}://" for known in sorted(self._schemes))
+            expected = " or ".join(f"{allowed}://" for allowed in sorted(self._schemes))
             got = f"{scheme}://" if "://" in uri else "no scheme"
-            raise FetchError("forbidden_scheme", f"{shown(uri)}: expected a URL with {expected}, got {got}")
+            raise fetch_error(uri, "forbidden_scheme", f"expected a URL with {expected}, got {got}")
         file, part = split_fragment(uri)
         if scheme in ("http", "https"):
             if part is not None:
-                raise FetchError("bad_uri", f"{shown(uri)}: parts are read from local files and object stores only")
+                raise fetch_error(uri, "bad_uri", "parts can only be read from local files and buckets")
             return self._http.get(uri)
         if isinstance(part, Cell | FrameAt):
             data = self._cells.read(file, part) if isinstance(part, Cell) else self._frames.read(file, part)
@@ -76,5 +72,5 @@ class Fetcher:
         return self._files.read(file, part, self.policy.max_bytes)
 
     def frame_times(self, uri: str) -> list[float]:
-        """When a video, a file or an object in a bucket, shows something new, in seconds. Raises as `fetch`."""
+        """The times in seconds at which a video, in a file or a bucket, shows something new. Raises like `fetch`."""
         return self._frames.times(uri)

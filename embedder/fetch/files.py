@@ -1,4 +1,4 @@
-"""Files of this machine and objects of buckets, read; whatever goes wrong is a FetchError."""
+"""Reads local files and objects in buckets; all errors become FetchError."""
 
 import errno
 import os
@@ -12,7 +12,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from embedder.errors import FetchError
-from embedder.fetch.uris import ByteRange, local_path, scheme_of, shown
+from embedder.fetch.uris import ByteRange, fetch_error, local_path, scheme_of
 
 _OBJECT = re.compile(r"[a-z0-9]+://(?P<bucket>(?:(?P<user>[^/@]*)@)?[^/@]+)/(?P<key>.+)", re.IGNORECASE | re.DOTALL)
 
@@ -20,18 +20,18 @@ _OBJECT = re.compile(r"[a-z0-9]+://(?P<bucket>(?:(?P<user>[^/@]*)@)?[^/@]+)/(?P<
 class Buckets(Protocol):
     """Reads objects. `bucket` is an address such as "s3://name", "gs://anonymous@name" or "az://account@container".
 
-    FileNotFoundError, PermissionError, TimeoutError or another OSError; ValueError for an address that names no bucket.
+    Raises FileNotFoundError, PermissionError, TimeoutError or another OSError, and ValueError for a malformed address.
     """
 
     def read(self, bucket: str, key: str, span: tuple[int, int] | None, check_size: Callable[[int], None]) -> bytes:
-        """An object, or its bytes from the first to before the second of `span`.
+        """An object, or its bytes in `span` (start and end, the end excluded).
 
-        `check_size` gets the size of the whole object before its bytes are read; what it raises is passed on.
+        `check_size` gets the size of the whole object before its bytes are read; its exceptions are passed on.
         """
         ...
 
     def open(self, bucket: str, key: str) -> pa.NativeFile:
-        """An object, to be read in any order."""
+        """An object, open for random access."""
         ...
 
 
@@ -47,76 +47,74 @@ class Files:
 
         def check_size(size: int) -> None:
             if end is not None and end > size:
-                raise FetchError(
-                    "out_of_range", f"{shown(uri)}: the file ends at {size:,} bytes; has it been rewritten?"
-                )
+                raise fetch_error(uri, "out_of_range", f"the file ends at {size:,} bytes; has it been rewritten?")
             require_bytes(uri, (size if end is None else end) - first, max_bytes)
 
-        if scheme_of(uri) != "file" and self._buckets and end != first:  # no request asks for no bytes
-            with _translated(uri):
-                return self._buckets.read(*_place(uri), None if end is None else (first, end), check_size)
+        if scheme_of(uri) != "file" and self._buckets and end != first:  # a request cannot ask for 0 bytes
+            with _as_fetch_errors(uri):
+                return self._buckets.read(*_bucket_and_key(uri), None if end is None else (first, end), check_size)
         with self.open(uri) as file:
             size = int(file.size())
             check_size(size)
-            wanted = (size if end is None else end) - first
+            length = (size if end is None else end) - first
             file.seek(first)
-            data = bytes(file.read(wanted))
-        if len(data) != wanted:
-            raise FetchError("read_failed", f"{shown(uri)}: shrank while it was read", retryable=True)
+            data = bytes(file.read(length))
+        if len(data) != length:
+            raise fetch_error(uri, "read_failed", "the file shrank while it was read", retryable=True)
         return data
 
     @contextmanager
     def open(self, uri: str) -> Iterator[pa.NativeFile]:
         """The file, open for random access; read errors inside the block become FetchError too."""
-        with _translated(uri):
+        with _as_fetch_errors(uri):
             buckets = None if scheme_of(uri) == "file" else self._buckets
-            with buckets.open(*_place(uri)) if buckets else _open_local(uri) as file:
+            with buckets.open(*_bucket_and_key(uri)) if buckets else _open_local(uri) as file:
                 yield file
 
 
 def require_bytes(uri: str, size: int, limit: int) -> None:
-    """FetchError when a picture has more bytes than allowed."""
+    """Raises FetchError if a picture has more bytes than allowed."""
     if size > limit:
-        raise FetchError("too_many_bytes", f"{shown(uri)}: {size:,} bytes, at most {limit:,} are allowed")
+        raise fetch_error(uri, "too_many_bytes", f"{size:,} bytes, at most {limit:,} are allowed")
 
 
 def _open_local(uri: str) -> pa.NativeFile:
     path = local_path(uri)
     if not path:
         raise FetchError("bad_uri", "expected the path of a file, got an empty one")
-    # Checked before opening: opening a FIFO waits for a writer, and opening a device can do anything.
+    # Checked before opening: opening a FIFO waits for a writer, and opening a device may have any effect.
     if not stat.S_ISREG(Path(path).stat().st_mode):
-        raise FetchError("not_a_file", f"{shown(uri)}: expected a file, found a folder, a device or the like")
-    return pa.OSFile(os.fsencode(path), "r")  # type: ignore[arg-type]  # bytes: any name
+        raise fetch_error(uri, "not_a_file", "expected a file, found a folder, a device or the like")
+    return pa.OSFile(os.fsencode(path), "r")  # type: ignore[arg-type]  # bytes, because names need not be Unicode
 
 
-def _place(uri: str) -> tuple[str, str]:
+def _bucket_and_key(uri: str) -> tuple[str, str]:
     """The bucket's address, and the key."""
-    found, scheme = _OBJECT.fullmatch(uri), scheme_of(uri)
-    if found is None:
-        raise FetchError("bad_uri", f"{shown(uri)}: expected {scheme}://bucket/key")
-    if scheme != "az" and found["user"] not in (None, "", "anonymous"):
-        raise FetchError("forbidden_userinfo", f"{shown(uri)}: keys in URIs are not used; set them in the environment")
-    if found["key"].endswith("/"):
-        raise FetchError("not_a_file", f"{shown(uri)}: expected a file, found a folder")
-    return f"{scheme}://{found['bucket']}", found["key"]
+    parts, scheme = _OBJECT.fullmatch(uri), scheme_of(uri)
+    if parts is None:
+        raise fetch_error(uri, "bad_uri", f"expected {scheme}://bucket/key")
+    if scheme != "az" and parts["user"] not in (None, "", "anonymous"):
+        raise fetch_error(uri, "forbidden_userinfo", "keys in URIs are not used; set them in the environment")
+    if parts["key"].endswith("/"):
+        raise fetch_error(uri, "not_a_file", "expected a file, found a folder")
+    return f"{scheme}://{parts['bucket']}", parts["key"]
 
 
 @contextmanager
-def _translated(uri: str) -> Iterator[None]:
+def _as_fetch_errors(uri: str) -> Iterator[None]:
     try:
         yield
-    except (OSError, ValueError) as error:  # pyarrow's own errors are among them
-        raise _fetch_error(uri, error) from error
+    except (OSError, ValueError) as error:  # pyarrow's errors derive from these
+        raise _to_fetch_error(uri, error) from error
 
 
-def _fetch_error(uri: str, error: OSError | ValueError) -> FetchError:
+def _to_fetch_error(uri: str, error: OSError | ValueError) -> FetchError:
     if isinstance(error, FileNotFoundError | NotADirectoryError):
-        return FetchError("not_found", f"{shown(uri)}: there is no such file; has it been moved or deleted?")
+        return fetch_error(uri, "not_found", "there is no such file; has it been moved or deleted?")
     if isinstance(error, PermissionError):
-        return FetchError("permission_denied", f"{shown(uri)}: access refused; check permissions and credentials")
+        return fetch_error(uri, "permission_denied", "access refused; check permissions and credentials")
     if isinstance(error, ValueError) or error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
-        return FetchError("bad_uri", f"{shown(uri)}: {error}")
+        return fetch_error(uri, "bad_uri", str(error))
     if isinstance(error, TimeoutError):
-        return FetchError("timeout", f"{shown(uri)}: the store did not answer in time ({error})", retryable=True)
-    return FetchError("read_failed", f"{shown(uri)}: {error}", retryable=True)
+        return fetch_error(uri, "timeout", f"the store did not answer in time ({error})", retryable=True)
+    return fetch_error(uri, "read_failed", str(error), retryable=True)

@@ -1,4 +1,4 @@
-"""http(s) URLs → bytes, within a policy that also holds against hostile servers."""
+"""http(s) URLs → bytes, within a policy that also protects against hostile servers."""
 
 import email.utils
 import random
@@ -17,26 +17,26 @@ from embedder.errors import FetchError
 from embedder.fetch.addresses import ForbiddenAddressError, Resolver, open_socket, resolve_host
 from embedder.fetch.connections import PinnedPools, WireLimitError
 from embedder.fetch.policy import PORTS, FetchPolicy
-from embedder.fetch.uris import shown
+from embedder.fetch.uris import fetch_error, printable_uri
 
-# "identity": an uncompressed body cannot explode, and pictures do not shrink anyway.
+# "identity": an uncompressed body cannot be a bomb, and pictures hardly compress anyway.
 _HEADERS = {"Accept": "image/*, */*;q=0.5", "Accept-Encoding": "identity", "User-Agent": "likeness"}
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
-_BUSY = frozenset({408, 425, 429})
+_BUSY = frozenset({408, 425, 429})  # besides 500 and above
 # Many object stores serve pictures with these types; the decoder decides.
 _UNTYPED = frozenset({"", "application/octet-stream", "binary/octet-stream"})
-_CHUNK = 1 << 16
-_FRAMING = 1 << 20
+_CHUNK_BYTES = 1 << 16
+_MAX_FRAMING_BYTES = 1 << 20
 
 
 class _BusyError(FetchError):
-    """A temporary refusal, with the seconds that the server asks to wait."""
+    """A temporary refusal, with the seconds for which the server asks to wait."""
 
     retry_after_s = 0.0
 
 
 class HttpClient:
-    """Fetches URLs. Thread-safe; keeps connections open for the next fetch from the same host."""
+    """Fetches URLs. Thread-safe; reuses connections to the same host."""
 
     def __init__(
         self, policy: FetchPolicy, *, resolve: Resolver = resolve_host, sleep: Callable[[float], None] = time.sleep
@@ -44,10 +44,10 @@ class HttpClient:
         self._policy = policy
         self._resolve = resolve
         self._sleep = sleep
-        self._pools = PinnedPools(self._connect, wire_limit=policy.max_bytes + _FRAMING)
+        self._pools = PinnedPools(self._connect, wire_limit=policy.max_bytes + _MAX_FRAMING_BYTES)
 
     def get(self, url: str) -> bytes:
-        """The body. FetchError says what was wrong, after the retries that the policy allows."""
+        """The body. Raises FetchError after the retries that the policy allows."""
         deadline = time.monotonic() + self._policy.timeout_s
         attempt = 0
         while True:
@@ -64,32 +64,29 @@ class HttpClient:
             self._sleep(wait)
 
     def _connect(self, host: str, port: int, timeout: float) -> socket.socket:
-        any_address = self._policy.allows_host(host, port)
-        return open_socket(host, port, timeout=timeout, resolve=self._resolve, any_address=any_address)
+        allow_private = self._policy.allows_host(host, port)
+        return open_socket(host, port, timeout=timeout, resolve=self._resolve, allow_private=allow_private)
 
     def _follow(self, url: str, deadline: float) -> bytes:
-        # Each hop is checked like a first URL, and gets no header that the first did not get.
-        current = url
+        # Each hop is checked like the first URL, and gets the same headers.
+        current, name = url, printable_uri(url)
         for _ in range(self._policy.max_redirects + 1):
-            name = shown(url) if current == url else f"{shown(url)} (redirected to {shown(current)})"
             response = self._request(current, name, deadline)
             try:
                 location = response.headers.get("Location")
                 if response.status in _REDIRECTS and location:
-                    current = _joined(current, location)
+                    current = _join_url(current, location)
+                    name = f"{printable_uri(url)} (redirected to {printable_uri(current)})"
                     continue
                 self._check(name, response)
                 return self._body(name, response)
             except (urllib3.exceptions.HTTPError, WireLimitError) as error:
                 raise self._failure(name, error) from error
             finally:
-                # The connection returns to its pool if the body was read to its end, and is closed otherwise.
+                # Returns the connection to its pool if the body was read to the end, else closes it.
                 response.close()
-        raise FetchError(
-            "too_many_redirects",
-            f"{shown(url)}: more than {self._policy.max_redirects} redirects, the last to {shown(current)}; "
-            "use the address of the picture itself",
-        )
+        redirects = f"more than {self._policy.max_redirects} redirects, the last to {printable_uri(current)}"
+        raise fetch_error(url, "too_many_redirects", f"{redirects}; use the picture's own address")
 
     def _request(self, url: str, name: str, deadline: float) -> BaseHTTPResponse:
         target, host, port = self._target(url, name)
@@ -111,7 +108,7 @@ class HttpClient:
             raise self._failure(name, error) from error
 
     def _target(self, url: str, name: str) -> tuple[Url, str, int]:
-        # The only place that parses a URL, so that the checked host is the one that is connected to.
+        # Only this method parses a URL, so the connection goes to the checked host.
         try:
             target = parse_url(url)
         except (urllib3.exceptions.LocationValueError, ValueError) as error:
@@ -119,7 +116,7 @@ class HttpClient:
         if target.scheme not in PORTS or target.scheme not in self._policy.schemes:
             raise FetchError("forbidden_scheme", f"{name}: only http and https are followed")
         if not target.host:
-            raise FetchError("bad_uri", f"{name}: a host was expected after {target.scheme}://")
+            raise FetchError("bad_uri", f"{name}: expected a host after {target.scheme}://")
         if target.auth is not None:
             raise FetchError(
                 "forbidden_userinfo", f"{name}: user names and passwords in URLs are not used; leave them out"
@@ -135,81 +132,81 @@ class HttpClient:
         status = response.status
         if status in _BUSY or status >= 500:
             error = _BusyError(f"http_{status}", f"{name}: the server answered {status}", retryable=True)
-            error.retry_after_s = _seconds(response.headers.get("Retry-After", ""))
+            error.retry_after_s = _retry_after_s(response.headers.get("Retry-After", ""))
             raise error
         if status != 200:
             raise FetchError(f"http_{status}", f"{name}: the server answered {status}, expected 200")
         kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         if self._policy.public_only and not kind.startswith("image/") and kind not in _UNTYPED:
             raise FetchError(
-                "not_an_image", f"{name}: expected a picture, the server sent {kind}; link to the picture itself"
+                "not_an_image", f"{name}: expected a picture, but the server sent {kind}; link to the picture itself"
             )
 
     def _body(self, name: str, response: BaseHTTPResponse) -> bytes:
         limit = self._policy.max_bytes
         if (response.length_remaining or 0) > limit:
-            raise self._too_many(name)
+            raise self._too_large(name)
         body = bytearray()
-        for chunk in response.stream(_CHUNK, decode_content=False):
+        for chunk in response.stream(_CHUNK_BYTES, decode_content=False):
             body += chunk
             if len(body) > limit:
-                raise self._too_many(name)
+                raise self._too_large(name)
         encoding = response.headers.get("Content-Encoding", "").strip().lower()
         return bytes(body) if encoding in ("", "identity") else self._inflate(name, bytes(body), encoding)
 
     def _inflate(self, name: str, body: bytes, encoding: str) -> bytes:
-        # Some servers compress although the request says not to.
+        # Some servers compress even if the request forbids it.
         inflater = zlib.decompressobj(wbits=47)  # 32 + 15: a gzip or a zlib header
         try:
             if encoding not in ("gzip", "x-gzip", "deflate"):
                 raise zlib.error("unknown encoding")
             data = inflater.decompress(body, self._policy.max_bytes + 1)
             if len(data) > self._policy.max_bytes:
-                raise self._too_many(name)
+                raise self._too_large(name)
             if not inflater.eof:
                 raise zlib.error("ends early")
         except zlib.error as error:
             raise FetchError(
                 "bad_content_encoding",
-                f"{name}: expected the bytes as they are, got Content-Encoding {encoding!r} "
-                f"that cannot be undone ({error})",
+                f"{name}: expected an uncompressed body, got Content-Encoding {encoding!r}, which cannot be decoded "
+                f"({error})",
             ) from error
         return data
 
-    def _too_many(self, name: str) -> FetchError:
+    def _too_large(self, name: str) -> FetchError:
         return FetchError("too_many_bytes", f"{name}: larger than the {self._policy.max_bytes:,} bytes allowed")
 
     def _failure(self, name: str, error: Exception) -> FetchError:
         match error:
             case ForbiddenAddressError():
-                # The message leaves out the address: strangers should not learn how names resolve inside.
-                message = f"{name}: the host is not on the public internet, nor one of the allowed hosts"
+                # Without the address, because strangers should not learn how names resolve internally.
+                message = f"{name}: the host is neither on the public internet nor an allowed host"
                 return FetchError("forbidden_address", message)
             case WireLimitError():
-                return self._too_many(name)
+                return self._too_large(name)
             case urllib3.exceptions.NameResolutionError():
-                again = getattr(error.__cause__, "errno", None) == socket.EAI_AGAIN
-                return FetchError("unknown_host", f"{name}: the host's name has no address", retryable=again)
-            case urllib3.exceptions.NewConnectionError():  # a subclass of a time-out error, but not a time-out
+                temporary = getattr(error.__cause__, "errno", None) == socket.EAI_AGAIN
+                return FetchError("unknown_host", f"{name}: the host's name has no address", retryable=temporary)
+            case urllib3.exceptions.NewConnectionError():  # derives from a timeout error, but is not a timeout
                 return FetchError("connection_failed", f"{name}: {error.__cause__}", retryable=True)
             case urllib3.exceptions.TimeoutError() | TimeoutError():
                 limits = f"{self._policy.connect_timeout_s:g} s to connect, {self._policy.timeout_s:g} s in all"
                 return FetchError("timeout", f"{name}: took too long ({limits})", retryable=True)
             case urllib3.exceptions.SSLError():
-                lasting = any(isinstance(cause, ssl.SSLCertVerificationError) for cause in error.args)
-                return FetchError("tls_failed", f"{name}: no secure connection: {error}", retryable=not lasting)
+                permanent = any(isinstance(cause, ssl.SSLCertVerificationError) for cause in error.args)
+                return FetchError("tls_failed", f"{name}: no secure connection: {error}", retryable=not permanent)
         return FetchError("connection_failed", f"{name}: {error}", retryable=True)
 
 
-def _joined(base: str, location: str) -> str:
+def _join_url(base: str, location: str) -> str:
     try:
         return urljoin(base, location)
     except ValueError:
-        return location  # refused as the next hop, by name
+        return location  # the next hop refuses it
 
 
-def _seconds(retry_after: str) -> float:
-    """Retry-After as seconds or as a date; 0 when it is neither."""
+def _retry_after_s(retry_after: str) -> float:
+    """Seconds to wait, from a number or a date; 0 if it is neither."""
     if retry_after.strip().isdecimal():
         return float(retry_after)
     try:

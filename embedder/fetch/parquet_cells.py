@@ -1,4 +1,4 @@
-"""Pictures in cells of Parquet files."""
+"""Reads pictures in cells of Parquet files."""
 
 from dataclasses import dataclass
 from threading import Lock
@@ -7,17 +7,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from embedder.errors import FetchError
 from embedder.fetch.files import Files
-from embedder.fetch.uris import Cell, shown
+from embedder.fetch.uris import Cell, fetch_error
 
 _MAX_GROUP_BYTES = 2 << 30
-_KEPT = 2
+_MAX_CACHED = 2
 
 
 @dataclass(frozen=True)
-class _Loaded:
-    """One column of one row group, and the rows of the file that it holds."""
+class _ColumnChunk:
+    """A column of a row group, and which rows of the file it holds."""
 
     file: tuple[str, int]
     column: str
@@ -26,57 +25,54 @@ class _Loaded:
 
 
 class Cells:
-    """Reads cells. Thread-safe; keeps the last row groups, since rows are usually read in order."""
+    """Reads cells. Thread-safe; caches the last row groups, since rows are usually read in order."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
-        self._loaded: tuple[_Loaded, ...] = ()
+        self._cached: tuple[_ColumnChunk, ...] = ()
         self._lock = Lock()
 
     def read(self, uri: str, cell: Cell) -> bytes:
         """The bytes in a cell: binary, or a struct with a field `bytes` as in Hugging Face's datasets."""
         with self._files.open(uri) as file:
-            # The key has the file's size, so that a rewritten file is not answered from memory.
+            # The key has the file's size, so a rewritten file is not read from the cache.
             key = (uri, int(file.size()))
-            found = self._find(key, cell)
-            if found is None:
-                # Threads that want the same row group wait for one of them to read it.
+            chunk = self._find(key, cell)
+            if chunk is None:
+                # Threads that need the same row group wait until one of them has read it.
                 with self._lock:
-                    found = self._find(key, cell)
-                    if found is None:
-                        found = _load(file, key, cell)
-                        self._loaded = (found, *self._loaded[: _KEPT - 1])
-        return _bytes(uri, cell, found.values[cell.row - found.rows.start].as_py())
+                    chunk = self._find(key, cell)
+                    if chunk is None:
+                        chunk = _load(file, key, cell)
+                        self._cached = (chunk, *self._cached[: _MAX_CACHED - 1])
+        return _bytes(uri, cell, chunk.values[cell.row - chunk.rows.start].as_py())
 
-    def _find(self, key: tuple[str, int], cell: Cell) -> _Loaded | None:
-        wanted = (key, cell.column)
-        kept = (loaded for loaded in self._loaded if (loaded.file, loaded.column) == wanted)
-        return next((loaded for loaded in kept if cell.row in loaded.rows), None)
+    def _find(self, key: tuple[str, int], cell: Cell) -> _ColumnChunk | None:
+        chunks = (chunk for chunk in self._cached if (chunk.file, chunk.column) == (key, cell.column))
+        return next((chunk for chunk in chunks if cell.row in chunk.rows), None)
 
 
-def _load(file: pa.NativeFile, key: tuple[str, int], cell: Cell) -> _Loaded:
+def _load(file: pa.NativeFile, key: tuple[str, int], cell: Cell) -> _ColumnChunk:
     uri = key[0]
     try:
         table = pq.ParquetFile(file)
         if cell.column not in table.schema_arrow.names:
             names = ", ".join(table.schema_arrow.names)
-            raise FetchError("no_such_column", f"{shown(uri)}: has no column {cell.column!r}, but {names}")
+            raise fetch_error(uri, "no_such_column", f"has no column {cell.column!r}; its columns are {names}")
         first = 0
         for group in range(table.metadata.num_row_groups):
             rows = range(first, first + table.metadata.row_group(group).num_rows)
             if cell.row in rows:
                 size = _column_bytes(table.metadata.row_group(group), cell.column)
                 if size > _MAX_GROUP_BYTES:
-                    message = f"a row group of {size:,} bytes, at most {_MAX_GROUP_BYTES:,} are read"
-                    raise FetchError(
-                        "too_many_bytes", f"{shown(uri)}: {message}; write the file with smaller row groups"
-                    )
+                    message = f"a row group has {size:,} bytes, the limit is {_MAX_GROUP_BYTES:,}; write smaller ones"
+                    raise fetch_error(uri, "too_many_bytes", message)
                 values = table.read_row_group(group, columns=[cell.column], use_threads=False).column(0)
-                return _Loaded(key, cell.column, rows, values)
+                return _ColumnChunk(key, cell.column, rows, values)
             first = rows.stop
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise FetchError("not_parquet", f"{shown(uri)}: cannot be read as Parquet ({error})") from error
-    raise FetchError("no_such_row", f"{shown(uri)}: has no row {cell.row}; it has {first:,}, counted from 0")
+        raise fetch_error(uri, "not_parquet", f"cannot be read as Parquet ({error})") from error
+    raise fetch_error(uri, "no_such_row", f"has no row {cell.row}; it has {first:,} rows, counted from 0")
 
 
 def _column_bytes(group: Any, column: str) -> int:
@@ -89,5 +85,5 @@ def _bytes(uri: str, cell: Cell, value: object) -> bytes:
         value = value.get("bytes")
     if isinstance(value, bytes):
         return value
-    found = "nothing" if value is None else type(value).__name__
-    raise FetchError("not_bytes", f"{shown(uri)}: expected bytes in row {cell.row} of {cell.column!r}, found {found}")
+    got = "nothing" if value is None else type(value).__name__
+    raise fetch_error(uri, "not_bytes", f"expected bytes in row {cell.row} of {cell.column!r}, got {got}")

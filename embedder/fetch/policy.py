@@ -1,4 +1,4 @@
-"""Limits of fetching: allowed addresses, sizes and times."""
+"""The limits of fetching: allowed addresses, sizes and times."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ PORTS = {"http": 80, "https": 443}
 class FetchPolicy:
     """The limits of a `Fetcher`. The defaults suit a job that reads its own sources.
 
-    Times, retries and hosts are for http(s). `timeout_s` is the deadline of one fetch from the look-up of its name to
-    the last byte, including redirects, retries and the waits between them. `public_only` allows pictures of public
-    addresses on `PORTS`, and of `allowed_hosts`, "host" (any port) or "host:port".
+    Times, retries and hosts apply to http(s). `timeout_s` limits a whole fetch, from the look-up of the name to the
+    last byte, including redirects, retries and the waits between them. `public_only` allows only pictures from public
+    addresses on `PORTS` and from `allowed_hosts`: "host" (any port) or "host:port".
     """
 
     max_bytes: int = 64 * 2**20
@@ -28,7 +28,7 @@ class FetchPolicy:
 
     def __post_init__(self) -> None:
         if not all(limit > 0 for limit in (self.max_bytes, self.timeout_s, self.connect_timeout_s)):
-            raise ValueError(f"expected limits of bytes and seconds above 0, got {self}")
+            raise ValueError(f"expected byte and time limits above 0, got {self}")
 
     @classmethod
     def for_untrusted_urls(cls, allowed_hosts: Iterable[str] = ()) -> "FetchPolicy":
@@ -46,8 +46,8 @@ class FetchPolicy:
         )
 
     def allows_host(self, host: str, port: int) -> bool:
-        """Whether neither the address nor the port of a host is checked."""
+        """Whether a host is allowed without a check of its address and port."""
         host = host.lower().strip("[]").rstrip(".")
-        named = {host, f"[{host}]"} if ":" in host else {host}
-        allowed = any(name in self.allowed_hosts or f"{name}:{port}" in self.allowed_hosts for name in named)
+        names = {host, f"[{host}]"} if ":" in host else {host}
+        allowed = any(name in self.allowed_hosts or f"{name}:{port}" in self.allowed_hosts for name in names)
         return allowed or not self.public_only

@@ -1,4 +1,4 @@
-"""URIs of pictures: the scheme, the part of a file that a fragment names, and how to show them."""
+"""URIs of pictures: their scheme, the part of a file that a fragment names, and their form in messages."""
 
 import re
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ _FRAGMENT = re.compile(
     re.DOTALL,
 )
 _USERINFO = re.compile(r"(?<=://)[^/?#\\]*@")
-_SHOWN = 300
+_MAX_PRINTED = 300
 
 
 @dataclass(frozen=True)
 class ByteRange:
-    """From `first` to `last`, both included; `last` is `first` − 1 when there are none."""
+    """From `first` to `last`, inclusive; `last` is `first` − 1 for an empty range."""
 
     first: int
     last: int
@@ -26,7 +26,7 @@ class ByteRange:
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of a table, rows counted from 0."""
+    """A cell of a table, with rows counted from 0."""
 
     row: int
     column: str
@@ -34,44 +34,49 @@ class Cell:
 
 @dataclass(frozen=True)
 class FrameAt:
-    """The first frame of a video from this time on, in seconds, as in W3C's media fragments."""
+    """The first frame of a video at or after this time, in seconds, as in W3C's media fragments."""
 
     time: float
 
 
 def scheme_of(uri: str) -> str:
     """The scheme of a URI, in lower case; "file" for a plain path."""
-    found = _SCHEME.match(uri)
-    return found[1].lower() if found else "file"
+    match = _SCHEME.match(uri)
+    return match[1].lower() if match else "file"
 
 
 def split_fragment(uri: str) -> tuple[str, ByteRange | Cell | FrameAt | None]:
     """The file's URI, and the part of the file that the fragment names. Any other "#" belongs to the file's name."""
-    found = _FRAGMENT.fullmatch(uri)
-    if found is None:
+    match = _FRAGMENT.fullmatch(uri)
+    if match is None:
         return uri, None
-    if found["row"] is not None:
-        return found["file"], Cell(int(found["row"]), found["column"])
-    if found["time"] is not None:
-        return found["file"], FrameAt(float(found["time"]))
-    part = ByteRange(int(found["first"]), int(found["last"]))
+    if match["row"] is not None:
+        return match["file"], Cell(int(match["row"]), match["column"])
+    if match["time"] is not None:
+        return match["file"], FrameAt(float(match["time"]))
+    part = ByteRange(int(match["first"]), int(match["last"]))
     if part.last < part.first - 1:
-        raise FetchError("bad_uri", f"{shown(uri)}: a range of bytes must not end before it begins")
-    return found["file"], part
+        raise fetch_error(uri, "bad_uri", "a byte range must not end before it starts")
+    return match["file"], part
 
 
 def local_path(uri: str) -> str:
-    """The path of a plain path or of a file:// URI, in which %20 and the like are undone."""
-    found = _SCHEME.match(uri)
-    if found is None:
+    """The path in a plain path or a file:// URI, whose percent-encoding is decoded."""
+    match = _SCHEME.match(uri)
+    if match is None:
         return uri
-    host, slash, rest = uri[found.end() :].partition("/")
+    host, slash, rest = uri[match.end() :].partition("/")
     if host not in ("", "localhost") or not slash:
-        raise FetchError("bad_uri", f"{shown(uri)}: expected file:///path or a plain path")
+        raise fetch_error(uri, "bad_uri", "expected file:///path or a plain path")
     return unquote("/" + rest, errors="surrogateescape")
 
 
-def shown(uri: str) -> str:
-    """A URI for messages: on one line, not too long, without user name and password."""
+def fetch_error(uri: str, reason: str, message: str, *, retryable: bool = False) -> FetchError:
+    """An error whose message begins with the URI."""
+    return FetchError(reason, f"{printable_uri(uri)}: {message}", retryable=retryable)
+
+
+def printable_uri(uri: str) -> str:
+    """A URI for messages: on one line, shortened, without user name and password."""
     text = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in _USERINFO.sub("", uri))
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    return text if len(text) <= _MAX_PRINTED else f"{text[:_MAX_PRINTED]}…"

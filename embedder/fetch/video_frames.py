@@ -1,4 +1,4 @@
-"""Which frames of a video are taken: a process that `video_process` starts, and hands parts of the file as it asks."""
+"""Selects and decodes frames of videos, in a process that `video_process` starts and sends parts of the file to."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     import av
     from av.container import InputContainer
 
-# Others are playlists and the like, which name files.
+# The other formats include playlists, which name files.
 _FORMATS: Final = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpeg,mpegts"
 _OPTIONS: Final = {"format_whitelist": _FORMATS, "protocol_whitelist": ""}
 _LIMITS: Final = ImageLimits(max_pixels=40_000_000)
-_EVERY_S: Final = 1.0
-"""Between two frames that are compared."""
-_KEYFRAMES_S: Final = 2.0
-"""Keyframes alone are decoded, which takes a small part of the time, where there is one so often."""
-_SMALL: Final = 32
-_DIFFERENT: Final = 8.0
-"""Mean absolute difference of two frames at 32 × 32, in grey levels of 255: noise and compression stay below 3."""
-_ROUNDED_S: Final = 0.001
+_SAMPLE_S: Final = 1.0
+"""Seconds between compared frames."""
+_MAX_KEYFRAME_GAP_S: Final = 2.0
+"""If keyframes are at most so many seconds apart, only they are decoded, which takes a fraction of the time."""
+_COMPARED_SIDE: Final = 32
+_MIN_DIFFERENCE: Final = 8.0
+"""Mean absolute difference of two frames at 32 × 32, in grey levels of 255; noise and compression stay below 3."""
+_ROUNDING_S: Final = 0.001
 
 
 def run(descriptor: int, memory: int, niceness: int) -> None:
@@ -45,19 +45,19 @@ def _answer(task: dict[str, Any], _: bytes, caller: Connection) -> tuple[dict[st
     except ImportError:
         message = "a video; install likeness[video] to read its frames"
         return vars(ImageError("unsupported_format", message, retryable=True)), b""
-    av.logging.set_level(None)  # the answer says what is wrong
-    source = _Remote(caller, task["size"])
+    av.logging.set_level(None)  # errors are part of the answer
+    source = _RemoteFile(caller, task["size"])
     try:
         return ({}, _frame(source, task["time"])) if "time" in task else ({"times": find_times(source)}, b"")
     except ImageError as error:
         return vars(error), b""
     except (av.FFmpegError, ValueError, OverflowError) as error:
-        what = getattr(error, "strerror", None) or error
-        return vars(ImageError("corrupt", f"the video cannot be read ({what}); restore it from its source")), b""
+        cause = getattr(error, "strerror", None) or error
+        return vars(ImageError("corrupt", f"the video cannot be read ({cause}); restore it from its source")), b""
 
 
-class _Remote(io.RawIOBase):
-    """The video's file, which the caller reads."""
+class _RemoteFile(io.RawIOBase):
+    """The video's file, which the caller reads for this process."""
 
     def __init__(self, caller: Connection, size: int) -> None:
         self._caller, self._size, self._at = caller, size, 0
@@ -86,46 +86,46 @@ class _Remote(io.RawIOBase):
 
 
 @contextmanager
-def _opened(source: _Remote) -> Iterator[InputContainer]:
+def _open_video(source: _RemoteFile) -> Iterator[InputContainer]:
     import av
 
     source.seek(0)
     with av.open(source, "r", options=_OPTIONS, buffer_size=2**18, metadata_errors="replace") as container:
         if not container.streams.video:
-            raise ImageError("no_frames", "the file has no video: expected one that shows pictures")
+            raise ImageError("no_frames", "the file has no video stream: expected one with pictures")
         context = container.streams.video[0].codec_context
-        context.thread_count = 1  # each has memory of its own
+        context.thread_count = 1  # each thread allocates its own memory
         _LIMITS.check_pixels(context.width, context.height, 0, 1)
         yield container
 
 
-def find_times(source: _Remote) -> list[float]:
-    """Seconds of the frames that differ from the last of them, of one frame a second."""
-    kept: list[float] = []
+def find_times(source: _RemoteFile) -> list[float]:
+    """Times in seconds of the frames that differ from the last selected one, comparing one frame a second."""
+    times: list[float] = []
     for skip in ("NONKEY", "NONREF"):
-        with _opened(source) as container:
+        with _open_video(source) as container:
             container.streams.video[0].codec_context.skip_frame = skip
-            kept, gap = _compare(container)
-        if gap <= _KEYFRAMES_S:
+            times, gap = _select(container)
+        if gap <= _MAX_KEYFRAME_GAP_S:
             break
-    if not kept:
+    if not times:
         raise ImageError("corrupt", "no frame of the video can be decoded; restore it from its source")
-    return kept
+    return times
 
 
-def _compare(container: InputContainer) -> tuple[list[float], float]:
-    """Times of the frames to keep, and the most seconds between two that were decoded."""
-    kept, shown, gap, before, sampled = [], None, 0.0, 0.0, -_EVERY_S
+def _select(container: InputContainer) -> tuple[list[float], float]:
+    """Times of the selected frames, and the longest gap between decoded frames in seconds."""
+    selected, last, gap, previous, sampled = [], None, 0.0, 0.0, -_SAMPLE_S
     for time, frame in _frames(container):
-        gap, before = max(gap, time - before), time
-        if time < sampled + _EVERY_S - _ROUNDED_S:
+        gap, previous = max(gap, time - previous), time
+        if time < sampled + _SAMPLE_S - _ROUNDING_S:
             continue
         sampled = time
-        small = frame.reformat(_SMALL, _SMALL, "rgb24", interpolation="AREA").to_image()
-        if shown is None or _difference(small, shown) > _DIFFERENT:
-            kept.append(round(time, 3))
-            shown = small
-    return kept, max(gap, (container.duration or 0) / 1e6 - before)
+        small = frame.reformat(_COMPARED_SIDE, _COMPARED_SIDE, "rgb24", interpolation="AREA").to_image()
+        if last is None or _difference(small, last) > _MIN_DIFFERENCE:
+            selected.append(round(time, 3))
+            last = small
+    return selected, max(gap, (container.duration or 0) / 1e6 - previous)
 
 
 def _difference(one: Image.Image, other: Image.Image) -> float:
@@ -133,7 +133,7 @@ def _difference(one: Image.Image, other: Image.Image) -> float:
 
 
 def _frames(container: InputContainer) -> Iterator[tuple[float, av.VideoFrame]]:
-    """Frames with their seconds; a damaged packet costs only what hangs on it."""
+    """Frames with their times in seconds; a damaged packet only costs the frames that depend on it."""
     import av
 
     for packet in container.demux(container.streams.video[0]):
@@ -143,14 +143,14 @@ def _frames(container: InputContainer) -> Iterator[tuple[float, av.VideoFrame]]:
                     yield frame.time, frame
 
 
-def _frame(source: _Remote, wanted: float) -> bytes:
-    """The first frame from this time on, as a JPEG."""
-    with _opened(source) as container:
-        container.seek(int((wanted + _ROUNDED_S) * 1e6))
+def _frame(source: _RemoteFile, start: float) -> bytes:
+    """The first frame at or after `start` seconds, as a JPEG."""
+    with _open_video(source) as container:
+        container.seek(int((start + _ROUNDING_S) * 1e6))
         for time, frame in _frames(container):
-            if time >= wanted - _ROUNDED_S:
+            if time >= start - _ROUNDING_S:
                 image, target = frame.to_image(), io.BytesIO()
-                turned = image.rotate(frame.rotation, expand=True) if frame.rotation else image
-                turned.save(target, "JPEG", quality=95)
+                upright = image.rotate(frame.rotation, expand=True) if frame.rotation else image
+                upright.save(target, "JPEG", quality=95)
                 return target.getvalue()
-    raise ImageError("no_such_frame", f"the video has no frame from {wanted:g} s on")
+    raise ImageError("no_such_frame", f"the video has no frame at or after {start:g} s")

@@ -1,7 +1,7 @@
-"""Frames of videos, decoded in processes that are limited like those of pictures.
+"""Decodes frames of videos in processes that are limited like those for pictures.
 
-`embedder.fetch.video_frames` is their side. It opens no file: it asks for the parts of the video that it needs, which
-come from a folder or a bucket alike.
+The processes run `embedder.fetch.video_frames`. They open no file, but request the parts of the video that they need,
+so a video may be in a folder or a bucket.
 """
 
 import os
@@ -10,21 +10,20 @@ import weakref
 from functools import partial
 from typing import Any, Final
 
-from embedder.errors import FetchError
 from embedder.fetch.files import Files
-from embedder.fetch.uris import FrameAt, shown
+from embedder.fetch.uris import FrameAt, fetch_error
 from embedder.images.decoder_pool import Lane, kill_all
 from embedder.images.decoder_process import DecodeProcess
 
 _MEMORY: Final = 2**30
-"""A decoder keeps up to twenty pictures, each of 12 MB with 4K."""
+"""A decoder buffers up to twenty pictures, each of 12 MB in 4K."""
 _FRAME_S: Final = 60.0
 _VIDEO_S: Final = 1800.0
 _NICENESS: Final = 10
 
 
 class VideoFrames:
-    """Reads frames of videos; processes start when first needed, one for each core at most. Thread-safe."""
+    """Reads frames of videos. Processes start when first needed, at most one for each core. Thread-safe."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -38,7 +37,7 @@ class VideoFrames:
         return self._ask(uri, {"time": part.time, "wall_s": _FRAME_S})[1]
 
     def times(self, uri: str) -> list[float]:
-        """Seconds of the frames that differ from the one before, see `video_frames.find_times`; raises as `read`."""
+        """Times of the frames that show something new, see `video_frames.find_times`; raises as `read`."""
         times: list[float] = self._ask(uri, {"wall_s": _VIDEO_S})[0]["times"]
         return times
 
@@ -49,8 +48,8 @@ class VideoFrames:
                 try:
                     file.seek(at)
                     return bytes(file.read(count))
-                except OSError as error:  # which would look like the end of the process
-                    raise FetchError("read_failed", f"{shown(uri)}: {error}", retryable=True) from error
+                except OSError as error:  # would look like the end of the process
+                    raise fetch_error(uri, "read_failed", str(error), retryable=True) from error
 
             task = {**task, "size": int(file.size()), "cpu_s": 0}
             return self._lane.ask(task, b"", lambda: True, float("inf"), read)

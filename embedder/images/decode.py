@@ -1,7 +1,7 @@
-"""From the bytes of a picture to the uint8 crop that a model takes, or to a thumbnail. Thread-safe.
+"""Decodes the bytes of a picture into the uint8 crop that a model takes, or into a thumbnail. Thread-safe.
 
-Conversion to RGB, resizing and cropping agree with the image processors of transformers on upright 8-bit
-pictures (`CLIPImageProcessorPil`, `SiglipImageProcessorPil`).
+For upright 8-bit pictures, conversion to RGB, resizing and cropping agree with the image processors of transformers
+(`CLIPImageProcessorPil`, `SiglipImageProcessorPil`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-# Imported to be registered, as Image.open has it done for the other formats.
+# Imported to register the formats that preinit() leaves out.
 import PIL.AvifImagePlugin
 import PIL.PngImagePlugin
 import PIL.TiffImagePlugin
@@ -32,20 +32,21 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-# By default one text or profile (XMP, a prompt) of over 1 MiB costs the picture; now all of its texts may have 64 MiB.
+# By default a picture with a text or profile (XMP, a prompt) of over 1 MiB is refused; now 64 MiB in all are allowed.
 PIL.PngImagePlugin.MAX_TEXT_CHUNK = PIL.PngImagePlugin.MAX_TEXT_MEMORY
-Image.preinit()  # otherwise by the first Image.open, in an arbitrary thread
+Image.preinit()  # otherwise the first Image.open calls it, in an arbitrary thread
 
 Fit = Callable[[int, int], tuple[Size, Box]]
 Region = tuple[float, float, float, float]
-"""A part of the upright picture: left, top, width and height as shares of it, 0 … 1."""
+"""A part of the upright picture: left, top, width and height as fractions of it, 0 … 1."""
 
-# A JPEG decoded at reduced scale stays at least so many times larger than the target. Measured at side 224 on pictures
-# with the spectrum of photographs: the mean difference from exact resizing is 0.4 grey levels, 1.5 to 2 at margin 1.
+# A JPEG decoded at reduced scale is still at least this many times as large as the target. Measured at side 224 on
+# pictures with the spectrum of photographs: the mean difference from exact resizing is 0.4 grey levels, and 1.5 to 2
+# with margin 1.
 _DRAFT_MARGIN = 2.0
 _REGION_MARGIN = 1.0  # a box drawn by hand is less exact than that, and should cost no more than the whole picture
-_EXACT_PIXELS = 2**25  # of the whole picture, also when it is resized: three copies of it take 400 MB
-_UPRIGHT = {
+_MAX_EXACT_PIXELS = 2**25  # of the whole picture, before and after resizing: three copies of it take 400 MB
+_TO_UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -60,9 +61,9 @@ _UPRIGHT = {
 class CropSpec:
     """How a picture becomes `side × side` pixels.
 
-    With `shortest_edge` the shorter edge is resized to it and the central square cut out (CLIP, DINOv2); with
-    None the whole picture is squashed into the square (SigLIP). With `region` all this is done with that part alone.
-    Of each of `tiles` there are further pixels, behind those of the whole picture.
+    With `shortest_edge`, the shorter edge is resized to it and the central square is cropped (CLIP, DINOv2); with None
+    the whole picture is squashed into the square (SigLIP). With `region` only that part of the picture is used. Each of
+    `tiles` adds the pixels of that part, after those of the whole picture.
     """
 
     side: int
@@ -80,11 +81,11 @@ class CropSpec:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the pixels of a picture: `(side, side, 3)`, or with tiles `(1 + tiles, side, side, 3)`."""
+        """The shape of a picture's pixels: `(side, side, 3)`, or with tiles `(1 + tiles, side, side, 3)`."""
         return (*((1 + len(self.tiles),) if self.tiles else ()), self.side, self.side, 3)
 
     def fit(self, width: int, height: int) -> tuple[Size, Box]:
-        """The size to resize to and the part of a `width × height` picture to take for it.
+        """The target size, and the box of a `width × height` picture that is resized to it.
 
         Rounds like `get_resize_output_image_size` and `center_crop` of transformers.
         """
@@ -105,7 +106,7 @@ class CropSpec:
 
 
 def region_box(region: Region, width: int, height: int) -> tuple[int, int, int, int]:
-    """The whole pixels of a region, at least one in each direction: left, top, right and bottom."""
+    """A region in whole pixels, at least one in each direction: left, top, right and bottom."""
     left, top = min(round(region[0] * width), width - 1), min(round(region[1] * height), height - 1)
     right, bottom = round((region[0] + region[2]) * width), round((region[1] + region[3]) * height)
     return left, top, min(max(right, left + 1), width), min(max(bottom, top + 1), height)
@@ -113,8 +114,8 @@ def region_box(region: Region, width: int, height: int) -> tuple[int, int, int, 
 
 @dataclass(frozen=True, kw_only=True)
 class DecodedImage:
-    """The crop, RGB of `CropSpec.shape`, and the file's picture: size as displayed, format such as "jpeg", and
-    `exif` as `read_exif` returns it, if that was asked for.
+    """The crop, RGB of `CropSpec.shape`; and the whole picture's size as displayed, its format, such as "jpeg", and
+    the result of `read_exif`, if requested.
     """
 
     pixels: npt.NDArray[np.uint8]
@@ -127,13 +128,13 @@ class DecodedImage:
 def decode_image(
     data: bytes, crop: CropSpec, *, limits: ImageLimits = DEFAULT_LIMITS, draft: bool = True
 ) -> DecodedImage:
-    """Decode the first frame, turn it upright, put transparency over white and crop it; raises `ImageError`.
+    """Decode the first frame, turn it upright, put it on white if transparent, and crop it; raises `ImageError`.
 
-    With `draft`, JPEGs far larger than the crop are decoded at reduced scale: several times faster, nearly the same
-    pixels; those of other pictures are the reference's but for rounding (1 grey level, hardly ever 2). Without, all are
-    the reference's to the bit, up to 33 megapixels.
+    With `draft`, JPEGs far larger than the crop are decoded at reduced scale, which is several times faster and gives
+    nearly the same pixels; other pictures differ from the reference by rounding (1 grey level, rarely 2). Without
+    `draft`, all pixels equal the reference's, up to 33 megapixels.
     """
-    import numpy as np  # not for `decode_rgb`
+    import numpy as np  # `decode_rgb` must not need it
 
     pixels, facts = decode_rgb(data, crop, limits=limits, draft=draft)
     return DecodedImage(pixels=np.frombuffer(pixels, np.uint8).reshape(crop.shape).copy(), **facts)
@@ -144,24 +145,24 @@ def decode_rgb(
 ) -> tuple[bytes, dict[str, Any]]:
     """The crop's pixels, and the other fields of a `DecodedImage`; raises `ImageError`. The file is decoded once.
 
-    Without NumPy: importing it would take half of the time in which a decoder's process starts.
+    Works without NumPy, whose import would take half of a decoder process's start time.
     """
-    with opened(data, limits) as (image, read):
+    with open_image(data, limits) as (image, source):
         margin = _DRAFT_MARGIN if crop.region is None else _REGION_MARGIN
         fits = [replace(crop, region=region).fit for region in (crop.region, *crop.tiles)]
-        crops, size = render(image, read, limits, fits, crop.resample, margin=margin if draft else None)
+        crops, size = render(image, source, limits, fits, crop.resample, margin=margin if draft else None)
         name = picture_format(data)
-        shown = ((name if name in EXTRA_FORMATS else image.format) or "").lower()
-        facts = {"width": size[0], "height": size[1], "format": shown}
+        label = ((name if name in EXTRA_FORMATS else image.format) or "").lower()
+        facts = {"width": size[0], "height": size[1], "format": label}
         return b"".join(rgb.tobytes() for rgb in crops), facts | ({"exif": read_exif(image)} if exif else {})
 
 
 def thumbnail(
     data: bytes, max_side: int, *, limits: ImageLimits = DEFAULT_LIMITS, region: Region = (0, 0, 1, 1)
 ) -> bytes:
-    """A JPEG of the upright picture or a part, neither side over `max_side`, without metadata; raises `ImageError`."""
+    """A JPEG of the upright picture or a region, with sides up to `max_side` and no metadata; raises `ImageError`."""
     if max_side < 1:
-        raise ValueError(f"a thumbnail has at least 1 pixel, got max_side {max_side}")
+        raise ValueError(f"expected a max_side of at least 1 pixel, got max_side {max_side}")
 
     def fit(width: int, height: int) -> tuple[Size, Box]:
         box = region_box(region, width, height)
@@ -169,29 +170,29 @@ def thumbnail(
         scale = min(1.0, max_side / max(width, height))
         return (max(1, round(width * scale)), max(1, round(height * scale))), box
 
-    with opened(data, limits) as (image, read):
-        [rgb], _ = render(image, read, limits, [fit], Image.Resampling.BICUBIC, margin=_DRAFT_MARGIN)
+    with open_image(data, limits) as (image, source):
+        [rgb], _ = render(image, source, limits, [fit], Image.Resampling.BICUBIC, margin=_DRAFT_MARGIN)
         target = io.BytesIO()
-        # The encoder copies comments from the image it is given; one made from the pixels has none.
+        # From the pixels, because the encoder copies an image's comments.
         Image.frombytes("RGB", rgb.size, rgb.tobytes()).save(target, "JPEG", quality=85)
         return target.getvalue()
 
 
 @contextmanager
-def opened(data: bytes, limits: ImageLimits) -> Iterator[tuple[Image.Image, bytes]]:
-    """The opened picture, its header within the limits, and the bytes that it is read from.
+def open_image(data: bytes, limits: ImageLimits) -> Iterator[tuple[Image.Image, bytes]]:
+    """The opened picture, if its header is within the limits, and the bytes that it is read from.
 
     Errors inside the block become `ImageError`.
     """
     limits.check_bytes(data)
     try:
-        image, read = _open(data, limits)
+        image, source = _open(data, limits)
         with image:
             limits.check_pixels(*image.size, unpacked_bytes(image), len(data))
-            yield image, read
+            yield image, source
     except ImageError:
         raise
-    except Exception as error:  # damaged files make Pillow raise nearly anything
+    except Exception as error:  # for damaged files Pillow raises nearly anything
         raise _rejection(data, error) from error
 
 
@@ -205,7 +206,7 @@ def _open(data: bytes, limits: ImageLimits) -> tuple[Image.Image, bytes]:
 
 
 def _rejection(data: bytes, error: Exception) -> ImageError:
-    """The reason why Pillow failed with `error`, found in the bytes if its own message is vague."""
+    """Why Pillow failed with `error`, judged by the bytes if its own message is vague."""
     name = picture_format(data)
     if isinstance(error, Image.DecompressionBombError):
         size_and_limit = str(error).partition(",")[0]
@@ -215,16 +216,16 @@ def _rejection(data: bytes, error: Exception) -> ImageError:
     if name is None:
         return ImageError("not_an_image", f"expected a picture, but this looks like {describe(data)}")
     if name not in SUPPORTED + EXTRA_FORMATS:
-        message = f"{name} pictures are not read; convert it to one of {', '.join(SUPPORTED)}"
+        message = f"{name} pictures are not supported; convert it to one of {', '.join(SUPPORTED)}"
         return ImageError("unsupported_format", message)
-    # Pillow's message for a file that no plugin recognises names the buffer and its address.
-    said = " ".join(str(error).split()) or repr(error)
-    what = "unreadable header" if isinstance(error, UnidentifiedImageError) else said
+    cause = " ".join(str(error).split()) or repr(error)
+    if isinstance(error, UnidentifiedImageError):  # its message names the buffer and its address
+        cause = "unreadable header"
     early = ends_early(data, name)
-    if early or (early is None and (isinstance(error, EOFError) or "truncated" in what.lower())):
+    if early or (early is None and (isinstance(error, EOFError) or "truncated" in cause.lower())):
         after = f"after {len(data):,} bytes"
-        return ImageError("truncated", f"the {name} file breaks off {after} ({what}); copy or fetch it again")
-    return ImageError("corrupt", f"the {name} file is damaged ({what}); restore it from its source")
+        return ImageError("truncated", f"the {name} file breaks off {after} ({cause}); copy or fetch it again")
+    return ImageError("corrupt", f"the {name} file is damaged ({cause}); restore it from its source")
 
 
 def render(
@@ -236,33 +237,33 @@ def render(
     *,
     margin: float | None,
 ) -> tuple[list[Image.Image], Size]:
-    """RGB pictures with the sizes and boxes of `fits`, and the size of the whole as displayed.
+    """An RGB crop for each of `fits`, and the size of the whole picture as displayed.
 
-    A crop is taken in the stored orientation and turned upright afterwards, when it is small. Without a `margin` for
-    `_draft` it is made as image processors make it: the upright picture is resized as a whole, and then cropped.
+    The crop is taken in the stored orientation and only then turned upright, when it is small. Without a `margin` for
+    `_draft`, it is made as in image processors: the whole upright picture is resized, then cropped.
     """
     width, height = image.size
     scale = _draft(image, fits, margin) if margin else 1
     limits.check_cost(cost_of(image, data, width * height))
     image.load()
-    orientation = _orientation(image)  # known for certain only now: PNG may keep it behind the pixels
+    orientation = _orientation(image)  # only now, because a PNG may have it after the pixels
     if orientation >= 5:
         width, height = height, width
 
-    def cut(fit: Fit) -> Image.Image:
+    def crop(fit: Fit) -> Image.Image:
         size, box = fit(width, height)
         x, y = size[0] / (box[2] - box[0]), size[1] / (box[3] - box[1])
         whole = round(width * x), round(height * y)
-        if margin or max(width * height, whole[0] * whole[1]) > _EXACT_PIXELS:
-            return _cut(image, (width, height), orientation, scale, size, box, resample)
-        rgb = _turned(as_rgb(image), orientation).resize(whole, resample)
+        if margin or max(width * height, whole[0] * whole[1]) > _MAX_EXACT_PIXELS:
+            return _crop_stored(image, (width, height), orientation, scale, size, box, resample)
+        rgb = _turn_upright(as_rgb(image), orientation).resize(whole, resample)
         left, top = round(box[0] * x), round(box[1] * y)
         return rgb.crop((left, top, left + size[0], top + size[1]))
 
-    return [cut(fit) for fit in fits], (width, height)
+    return [crop(fit) for fit in fits], (width, height)
 
 
-def _cut(
+def _crop_stored(
     image: Image.Image,
     displayed: Size,
     orientation: int,
@@ -271,7 +272,7 @@ def _cut(
     box: Box,
     resample: Image.Resampling,
 ) -> Image.Image:
-    """The `box` of a picture as displayed, which was decoded at 1 / `scale` of that, at `size`."""
+    """The `box` of a picture as displayed, at `size`. `image` is the picture as stored, decoded at 1 / `scale`."""
     width, height = displayed
     if orientation in (2, 3, 6, 7):
         box = (width - box[2], box[1], width - box[0], box[3])
@@ -280,18 +281,18 @@ def _cut(
     if orientation >= 5:
         size, box = (size[1], size[0]), (box[1], box[0], box[3], box[2])
     box = (box[0] / scale, box[1] / scale, box[2] / scale, box[3] / scale)
-    return _turned(resized_rgb(image, size, resample, box=box), orientation)
+    return _turn_upright(resized_rgb(image, size, resample, box=box), orientation)
 
 
 def _draft(image: Image.Image, fits: Sequence[Fit], margin: float) -> float:
-    """Have a JPEG decoded at the smallest scale that leaves this margin to the first of `fits`, and `_REGION_MARGIN` to
-    the others; returns the divisor: 1, 2, 4 or 8.
+    """Selects the smallest scale to decode a JPEG at that leaves `margin` for the first of `fits` and `_REGION_MARGIN`
+    for the others. Returns the divisor: 1, 2, 4 or 8.
     """
     width, height = image.size
     room = math.inf
     for number, fit in enumerate(fits):
-        upright_or_turned = fit(width, height), fit(height, width)  # a region may be larger in one of the two
-        shrinks = [(box[at + 2] - box[at]) / size[at] for size, box in upright_or_turned for at in (0, 1)]
+        both_orientations = fit(width, height), fit(height, width)  # a region may be larger in one of them
+        shrinks = [(box[axis + 2] - box[axis]) / size[axis] for size, box in both_orientations for axis in (0, 1)]
         room = min(room, min(shrinks) / (_REGION_MARGIN if number else margin))
     scale = next((s for s in (8, 4, 2) if s <= room), 1)
     drafted = image.draft(None, (width // scale, height // scale)) if scale > 1 else None
@@ -300,16 +301,16 @@ def _draft(image: Image.Image, fits: Sequence[Fit], margin: float) -> float:
 
 def upright(image: Image.Image) -> Image.Image:
     """A loaded picture as displayed."""
-    return _turned(image, _orientation(image))
+    return _turn_upright(image, _orientation(image))
 
 
-def _turned(image: Image.Image, orientation: int) -> Image.Image:
-    return image.transpose(_UPRIGHT[orientation]) if orientation > 1 else image
+def _turn_upright(image: Image.Image, orientation: int) -> Image.Image:
+    return image.transpose(_TO_UPRIGHT[orientation]) if orientation > 1 else image
 
 
 def _orientation(image: Image.Image) -> int:
     try:
         value = image.getexif().get(ExifTags.Base.Orientation, 1)
-    except Exception:  # broken metadata must not cost the picture
+    except Exception:  # broken metadata must not make a picture unusable
         return 1
     return value if isinstance(value, int) and 1 <= value <= 8 else 1

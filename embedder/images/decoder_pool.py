@@ -1,10 +1,10 @@
-"""Decodes pictures in processes that are killed at a deadline and limited in memory. One that dies costs one picture.
+"""Decodes pictures in processes with a deadline and a memory limit. If one dies, only its picture is lost.
 
-A picture goes to the only process for heavy ones if its header says that it takes much, or if it takes much anyway.
+A picture goes to the process for heavy ones if its header asks for much time or memory, or if it needs much anyway.
 
-The pools of kept libraries (pebble, deadpool, loky) start their processes by multiprocessing, which runs the caller's
-main module again in each, so that a notebook or script without a `__main__` guard fails; and they take two to three
-times as long for a task. This one has no threads, which could outlive their owner.
+The pools of maintained libraries (pebble, deadpool, loky) start their processes with multiprocessing, which runs the
+caller's main module again in each, so a notebook or script without a `__main__` guard fails; and they take two to three
+times as long for a task. This pool has no threads, which could outlive their owner.
 """
 
 import os
@@ -22,28 +22,28 @@ import numpy as np
 
 from embedder.errors import ImageError
 from embedder.images.decode import CropSpec, DecodedImage
-from embedder.images.decoder_process import Answer, DecodeProcess, IsAwaited, ReadPart, Task, abandoned
+from embedder.images.decoder_process import Answer, DecodeProcess, IsAwaited, ReadPart, Task, abandoned_error
 from embedder.images.limits import DEFAULT_LIMITS, ImageLimits
 from embedder.images.signature import Signature
 
-# What the header of a usual picture says at most. A JPEG of 20 megapixels is one.
-_USUAL_MEMORY: Final = 64 * 2**20
-_USUAL_SECONDS: Final = 0.2
-# An estimate may be too low. In CPU time: a busy machine makes no picture heavy.
-_USUAL_CPU_S: Final = 1.0
+# The highest estimates from its header that a normal picture has, such as a JPEG of 20 megapixels.
+_NORMAL_MEMORY: Final = 64 * 2**20
+_NORMAL_SECONDS: Final = 0.2
+# Estimates may be too low. In CPU time, so that a busy machine makes no picture heavy.
+_NORMAL_CPU_S: Final = 1.0
 _HEAVY_REASONS: Final = frozenset({"too_much_memory", "too_slow", "out_of_memory"})
-# Address space for the file itself, and for what an estimate leaves out.
+# Address space for the file, and for whatever the estimate leaves out.
 _SLACK: Final = 256 * 2**20
 _HEAVY_NICENESS: Final = 10
 _POLL_S: Final = 0.1
 
 
 class DecodePool:
-    """`workers` processes for usual pictures (None: one for each core) and one for heavy ones. Thread-safe; blocks.
+    """`workers` processes for normal pictures (None: one for each core) and one for heavy ones. Thread-safe; blocks.
 
-    They are started when first needed. A picture may take `timeout_s`, and waits at most `max_wait_s` for a process,
-    behind at most `max_waiting` other heavy ones; by default without limit. The processes end with `close`, with the
-    pool, and with the process that has it, however that ends.
+    They start when first needed. Decoding may take `timeout_s`. A picture waits for a process for at most `max_wait_s`,
+    and a heavy one behind at most `max_waiting` others; by default there is no limit. The processes end with `close`,
+    with the pool, or with the process that owns it, even if that is killed.
     """
 
     def __init__(
@@ -57,9 +57,9 @@ class DecodePool:
         self._timeout_s = timeout_s
         self._max_wait_s = max_wait_s
         self._started: set[DecodeProcess] = set()
-        usual = partial(DecodeProcess, _USUAL_MEMORY + _SLACK, 0)
+        normal = partial(DecodeProcess, _NORMAL_MEMORY + _SLACK, 0)
         heavy = partial(DecodeProcess, DEFAULT_LIMITS.max_memory + _SLACK, _HEAVY_NICENESS)
-        self._usual = Lane(workers or os.cpu_count() or 1, sys.maxsize, usual, self._started)
+        self._normal = Lane(workers or os.cpu_count() or 1, sys.maxsize, normal, self._started)
         self._heavy = Lane(1, max_waiting, heavy, self._started)
         weakref.finalize(self, kill_all, self._started)
 
@@ -68,11 +68,11 @@ class DecodePool:
         return [process.pid for process in list(self._started) if process.is_alive]
 
     def start(self) -> None:
-        """Start the processes for usual pictures, so that the first picture need not wait for one. Returns at once."""
-        self._usual.start()
+        """Start the processes for normal pictures, so that the first picture need not wait. Returns at once."""
+        self._normal.start()
 
     def close(self) -> None:
-        """Kill the processes: what they decode is given up. A pool that is used again starts others."""
+        """Kill the processes and abandon their pictures. A pool that is used again starts new ones."""
         kill_all(self._started)
 
     def decode(
@@ -85,9 +85,9 @@ class DecodePool:
         exif: bool = False,
         is_awaited: IsAwaited = lambda: True,
     ) -> DecodedImage:
-        """`embedder.images.decode.decode_image`, given up once `is_awaited` does not hold. Raises `ImageError`.
+        """`embedder.images.decode.decode_image`, abandoned when `is_awaited` returns False. Raises `ImageError`.
 
-        Further reasons: decode_timeout, decode_died, decode_abandoned; decoders_busy if no process is free in time.
+        Additional reasons: decode_timeout, decode_died, decode_abandoned; decoders_busy if no process is free in time.
         """
         facts, pixels = self._answer({"crop": asdict(crop), "draft": draft, "exif": exif}, data, limits, is_awaited)
         return DecodedImage(pixels=np.frombuffer(pixels, np.uint8).reshape(crop.shape), **facts)
@@ -106,11 +106,11 @@ class DecodePool:
     def _answer(self, task: Task, data: bytes, limits: ImageLimits, is_awaited: IsAwaited) -> Answer:
         limits.check_bytes(data)
         wait_until = monotonic() + self._max_wait_s
-        memory, seconds = min(limits.max_memory, _USUAL_MEMORY), min(limits.max_seconds, _USUAL_SECONDS)
-        usual = replace(limits, max_memory=memory, max_seconds=seconds)
-        task = {**task, "limits": asdict(usual), "cpu_s": _USUAL_CPU_S, "wall_s": self._timeout_s}
+        memory, seconds = min(limits.max_memory, _NORMAL_MEMORY), min(limits.max_seconds, _NORMAL_SECONDS)
+        normal = replace(limits, max_memory=memory, max_seconds=seconds)
+        task = {**task, "limits": asdict(normal), "cpu_s": _NORMAL_CPU_S, "wall_s": self._timeout_s}
         try:
-            return self._usual.ask(task, data, is_awaited, wait_until)
+            return self._normal.ask(task, data, is_awaited, wait_until)
         except ImageError as error:
             if error.reason not in _HEAVY_REASONS:
                 raise
@@ -118,7 +118,7 @@ class DecodePool:
 
 
 class Lane:
-    """Up to `count` processes, and at most `max_waiting` callers who wait for one. Thread-safe."""
+    """Up to `count` processes, and at most `max_waiting` callers that wait for one. Thread-safe."""
 
     def __init__(
         self, count: int, max_waiting: int, make: Callable[[], DecodeProcess], started: set[DecodeProcess]
@@ -127,8 +127,8 @@ class Lane:
         self._make = make
         self._started = started
         self._idle: list[DecodeProcess] = []
-        self._free = threading.Semaphore(count)
-        self._room = threading.Semaphore(count + max_waiting)
+        self._free_processes = threading.Semaphore(count)
+        self._free_places = threading.Semaphore(count + max_waiting)
 
     def start(self) -> None:
         while len(self._idle) < self._count:
@@ -137,23 +137,23 @@ class Lane:
     def ask(
         self, task: Task, data: bytes, is_awaited: IsAwaited, wait_until: float, read: ReadPart | None = None
     ) -> Answer:
-        """What a process answers; raises ImageError."""
-        with ExitStack() as turn:
-            if not self._room.acquire(blocking=False):
-                raise _busy()
-            turn.callback(self._room.release)
-            while not self._free.acquire(timeout=_POLL_S):
+        """A process's answer; raises ImageError."""
+        with ExitStack() as stack:
+            if not self._free_places.acquire(blocking=False):
+                raise _busy_error()
+            stack.callback(self._free_places.release)
+            while not self._free_processes.acquire(timeout=_POLL_S):
                 if not is_awaited():
-                    raise abandoned()
+                    raise abandoned_error()
                 if monotonic() > wait_until:
-                    raise _busy()
-            turn.callback(self._free.release)
+                    raise _busy_error()
+            stack.callback(self._free_processes.release)
             process = self._take()
-            turn.callback(self._idle.append, process)
+            stack.callback(self._idle.append, process)
             return process.ask(task, data, is_awaited, read)
 
     def _take(self) -> DecodeProcess:
-        """An idle process that is alive, else a new one. That one was killed is not the next picture's fault."""
+        """An idle process that is alive, else a new one."""
         with suppress(IndexError):
             while True:
                 process = self._idle.pop()
@@ -168,8 +168,8 @@ class Lane:
         return process
 
 
-def _busy() -> ImageError:
-    return ImageError("decoders_busy", "too many pictures are being decoded: come back soon", retryable=True)
+def _busy_error() -> ImageError:
+    return ImageError("decoders_busy", "too many pictures are being decoded: try again soon", retryable=True)
 
 
 def kill_all(started: set[DecodeProcess]) -> None:

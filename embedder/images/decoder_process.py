@@ -1,4 +1,4 @@
-"""The caller's side of a process that decodes pictures; `embedder.images.decoder_worker` is the other side."""
+"""The caller's side of a process that decodes pictures, which runs `embedder.images.decoder_worker`."""
 
 import json
 import os
@@ -18,75 +18,75 @@ Answer = tuple[dict[str, Any], bytes]
 Task = dict[str, Any]
 IsAwaited = Callable[[], bool]
 ReadPart = Callable[[int, int], bytes]
-"""The bytes of a file from a position on, at most so many."""
+"""Position and count → up to so many bytes of a file."""
 
-_START: Final = (
+_BOOTSTRAP: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from importlib import import_module; import_module(sys.argv[2]).run(*map(int, sys.argv[3:]))"
 )
 _ENVIRONMENT: Final = {
-    # The memory of a large picture goes back as soon as it is freed; by default glibc would begin to keep it.
+    # Returns the memory of large pictures to the system; by default glibc would begin to keep it.
     "MALLOC_MMAP_THRESHOLD_": str(4 * 2**20),
     "MALLOC_TRIM_THRESHOLD_": str(16 * 2**20),
     "MALLOC_ARENA_MAX": "1",
-    # NumPy's threads, each with address space of its own: nothing here uses them.
+    # Each of NumPy's threads would take address space, and nothing here uses them.
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",  # LibRaw's
 }
 _GRACE_S: Final = 1.0
-"""For the process to die of its own timer before it is killed."""
+"""How long to wait for the process's own timer before it is killed."""
 _POLL_MS: Final = 100
-"""How often to check whether the answer is still wanted."""
+"""How often to check whether the answer is still awaited."""
 
 
 class DecodeProcess:
-    """A process that may take `memory` bytes besides what its libraries take. For one thread at a time.
+    """A process that may use `memory` bytes in addition to its libraries. For one thread at a time.
 
-    It starts in a tenth of a second, beside its caller. It has a process group of its own: Ctrl-C is not for it.
+    It starts in a tenth of a second, while its caller goes on. It has its own process group, so Ctrl-C does not end it.
     """
 
     def __init__(self, memory: int, niceness: int, worker: str = "embedder.images.decoder_worker") -> None:
         self._is_killed = False
-        self._connection, theirs = Pipe()
-        with theirs:
-            numbers = (theirs.fileno(), memory, niceness)
-            # Not by multiprocessing, which would run the caller's main module again in the child.
+        self._connection, child = Pipe()
+        with child:
+            arguments = (child.fileno(), memory, niceness)
+            # Not with multiprocessing, which would run the caller's main module again in the child.
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _START, json.dumps(sys.path), worker, *map(str, numbers)],
+                [sys.executable, "-c", _BOOTSTRAP, json.dumps(sys.path), worker, *map(str, arguments)],
                 stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
+                pass_fds=(child.fileno(),),
                 process_group=0,
                 env={**os.environ, **_ENVIRONMENT},
             )
-        self._answered = select.poll()
-        self._answered.register(self._connection.fileno(), select.POLLIN)
+        self._poll = select.poll()
+        self._poll.register(self._connection.fileno(), select.POLLIN)
 
     def ask(self, task: Task, data: bytes, is_awaited: IsAwaited, read: ReadPart | None = None) -> Answer:
-        """The answer to a task; raises ImageError. The process is dead unless it has answered.
+        """The answer to a task; raises ImageError. If the process has not answered, it is killed.
 
-        One that asks for parts of a file gets them by `read`, and passes on what that raises, but no OSError.
+        If it asks for parts of a file, `read` provides them. Its exceptions are passed on; it must not raise OSError.
         """
-        give_up = monotonic() + task["wall_s"] + _GRACE_S
+        deadline = monotonic() + task["wall_s"] + _GRACE_S
         try:
             self._connection.send_bytes(json.dumps(task).encode())
             self._connection.send_bytes(data)
             while True:
-                while not self._answered.poll(_POLL_MS):
+                while not self._poll.poll(_POLL_MS):
                     if not is_awaited():
-                        raise abandoned()
-                    if monotonic() > give_up:
-                        raise _death(-signal.SIGALRM, task["wall_s"])
+                        raise abandoned_error()
+                    if monotonic() > deadline:
+                        raise _exit_error(-signal.SIGALRM, task["wall_s"])
                 facts, payload = json.loads(self._connection.recv_bytes()), self._connection.recv_bytes()
                 if read is None or "read" not in facts:
                     break
                 self._connection.send_bytes(read(*facts["read"]))
         except (EOFError, OSError):
             if self._is_killed:
-                raise abandoned() from None
+                raise abandoned_error() from None
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_GRACE_S)
             self.kill()
-            raise _death(self._process.returncode, task["wall_s"]) from None
+            raise _exit_error(self._process.returncode, task["wall_s"]) from None
         except BaseException:
             self.kill()
             raise
@@ -103,18 +103,18 @@ class DecodeProcess:
         return self._process.poll() is None
 
     def kill(self) -> None:
-        """End the process, whatever it does, and wait for it. From any thread: for one that asks, it is abandoned."""
+        """Kill the process and wait for its end. From any thread: a concurrent `ask` raises `abandoned_error`."""
         self._is_killed = True
         self._process.kill()
         self._process.wait()
 
 
-def abandoned() -> ImageError:
+def abandoned_error() -> ImageError:
     return ImageError("decode_abandoned", "decoding was stopped: nobody waits for it", retryable=True)
 
 
-def _death(status: int, timeout_s: float) -> ImageError:
-    """Why a process ended with this status (of `Popen.returncode`) instead of answering."""
+def _exit_error(status: int, timeout_s: float) -> ImageError:
+    """Why a process ended with this status (`Popen.returncode`) instead of answering."""
     match -status:
         case signal.SIGALRM:
             message = f"decoding took longer than {timeout_s:g} s and was stopped; save it again, smaller"
@@ -122,6 +122,6 @@ def _death(status: int, timeout_s: float) -> ImageError:
         case signal.SIGPROF:
             return ImageError("too_slow", "decoding takes more time than the picture's header says; save it again")
         case signal.SIGKILL:
-            message = "the system killed the decoder, as it does when memory runs out; free some"
+            message = "the system killed the decoder, probably because memory ran out; free some"
             return ImageError("out_of_memory", message, retryable=True)
     return ImageError("decode_died", f"the decoder crashed on this picture (exit status {status}); save it again")

@@ -1,7 +1,7 @@
-"""A process that decodes pictures, so that a picture can cost no more than this process.
+"""A process that decodes pictures, so that a malicious picture harms nothing but this process.
 
 `embedder.images.decoder_process` starts it. It reads a task and a picture's file from its socket, and answers with
-facts and bytes. Nothing is unpickled, so a picture that takes over its decoder has gained no more than this process.
+facts and bytes. The caller unpickles nothing, so a picture that takes over its decoder gets no further.
 """
 
 import json
@@ -27,18 +27,18 @@ AnswerTask = Callable[[dict[str, Any], bytes, Connection], tuple[dict[str, Any],
 
 def run(descriptor: int, memory: int, niceness: int) -> None:
     """Decode pictures, see `answer_tasks`."""
-    AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # otherwise one for each core, each with memory of its own
+    AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # otherwise one for each core, each of which allocates its own memory
     answer_tasks(_answer, descriptor, memory, niceness)
 
 
 def answer_tasks(answer: AnswerTask, descriptor: int, memory: int, niceness: int) -> None:
-    """Answer until the socket is closed. `memory` is what the process may take besides what it has now, in bytes."""
-    if sys.platform == "linux":  # macOS knows the limit, and does not enforce it
+    """Answer until the socket is closed. The process may allocate `memory` bytes in addition to its current ones."""
+    if sys.platform == "linux":  # macOS does not enforce the limit
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + memory, used + memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.nice(niceness)
-    warnings.simplefilter("ignore")  # the answer says what is wrong
+    warnings.simplefilter("ignore")  # errors are part of the answer
     with Connection(descriptor) as caller:
         try:
             while True:
@@ -54,7 +54,7 @@ def answer_tasks(answer: AnswerTask, descriptor: int, memory: int, niceness: int
 
 
 def _limit_time(cpu_s: float, wall_s: float) -> None:
-    """From now on; then the process dies of SIGPROF or SIGALRM, in C code too: neither has a handler. 0: no limit."""
+    """Kills the process with SIGPROF or SIGALRM after these times, even in C code: they have no handler; 0: never."""
     signal.setitimer(signal.ITIMER_PROF, cpu_s)
     signal.setitimer(signal.ITIMER_REAL, wall_s)
 

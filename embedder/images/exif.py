@@ -1,4 +1,4 @@
-"""When, with what and where a picture was taken, as its EXIF says. Nothing in it costs the picture."""
+"""Reads from EXIF when, where and with which camera a picture was taken. Damaged EXIF costs no picture."""
 
 from __future__ import annotations
 
@@ -10,42 +10,42 @@ from typing import Any, Final
 from PIL import Image
 from PIL.ExifTags import GPS, IFD, Base
 
-EXIF: Final = ("exif_taken", "exif_camera", "exif_latitude", "exif_longitude")
-"""Columns of what `read_exif` returns."""
+EXIF_COLUMNS: Final = ("exif_taken", "exif_camera", "exif_latitude", "exif_longitude")
+"""The columns that `read_exif` returns."""
 
-_MAX_BYTES: Final = 2**20  # a JPEG's has 64 KiB at most
-_MAX_LETTERS: Final = 100
-_FIRST_YEAR: Final = 1826  # of the oldest photograph that is left
-_PAST_ALL_YEARS: Final = 2100
+_MAX_BYTES: Final = 2**20  # in a JPEG it has at most 64 KiB
+_MAX_CHARACTERS: Final = 100
+_FIRST_YEAR: Final = 1826  # of the oldest surviving photograph
+_END_YEAR: Final = 2100
 
 
 def read_exif(image: Image.Image) -> dict[str, Any]:
-    """The values of an opened picture by `EXIF`, without those that are missing or make no sense.
+    """The values of `EXIF_COLUMNS` for an opened picture, without missing and nonsensical ones. Never raises.
 
-    The time is in microseconds since 1970 by the camera's clock, as EXIF seldom names its time zone. Degrees are those
-    of WGS 84. Raises nothing.
+    The time is in microseconds since 1970 by the camera's clock, because EXIF rarely has a time zone. Degrees are in
+    WGS 84.
     """
-    found: dict[str, Any] = {}
-    with suppress(Exception):  # damaged metadata makes Pillow raise nearly anything
+    values: dict[str, Any] = {}
+    with suppress(Exception):  # for damaged metadata Pillow raises nearly anything
         if len(image.info.get("exif") or b"") > _MAX_BYTES:
             return {}
         exif = image.getexif()
-        found["exif_camera"] = _camera(exif.get(Base.Make), exif.get(Base.Model))
+        values["exif_camera"] = _camera(exif.get(Base.Make), exif.get(Base.Model))
         with suppress(Exception):
             details = exif.get_ifd(IFD.Exif)
-            found["exif_taken"] = _time(details.get(Base.DateTimeOriginal) or details.get(Base.DateTimeDigitized))
+            values["exif_taken"] = _time(details.get(Base.DateTimeOriginal) or details.get(Base.DateTimeDigitized))
         with suppress(Exception):
             place = exif.get_ifd(IFD.GPSInfo)
             latitude = _degrees(place.get(GPS.GPSLatitude), place.get(GPS.GPSLatitudeRef), "NS", 90)
             longitude = _degrees(place.get(GPS.GPSLongitude), place.get(GPS.GPSLongitudeRef), "EW", 180)
             # Devices without a fix write zeros.
             if latitude is not None and longitude is not None and (latitude or longitude):
-                found |= {"exif_latitude": latitude, "exif_longitude": longitude}
-    return {name: value for name, value in found.items() if value is not None}
+                values |= {"exif_latitude": latitude, "exif_longitude": longitude}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _camera(make: object, model: object) -> str | None:
-    """Most models begin with their make already."""
+    """Make and model; most models already begin with the make."""
     names = [_text(make), _text(model)]
     if names[0].split(" ")[0].lower() == names[1].split(" ")[0].lower():
         names = names[1:]
@@ -53,19 +53,19 @@ def _camera(make: object, model: object) -> str | None:
 
 
 def _text(value: object) -> str:
-    letters = "".join(each if each.isprintable() else " " for each in value) if isinstance(value, str) else ""
-    return " ".join(letters.split())[:_MAX_LETTERS]
+    text = "".join(c if c.isprintable() else " " for c in value) if isinstance(value, str) else ""
+    return " ".join(text.split())[:_MAX_CHARACTERS]
 
 
 def _time(value: object) -> int | None:
     taken = datetime.strptime(_text(value), "%Y:%m:%d %H:%M:%S").replace(tzinfo=UTC)
-    if not _FIRST_YEAR <= taken.year < _PAST_ALL_YEARS:
+    if not _FIRST_YEAR <= taken.year < _END_YEAR:
         return None
     return (taken - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
-def _degrees(parts: Any, reference: object, signs: str, most: int) -> float | None:
-    """Of degrees, minutes and seconds; the second of the signs is negative."""
-    sign = signs.find(_text(reference)[:1].upper() or "?")
+def _degrees(parts: Any, reference: object, directions: str, limit: int) -> float | None:
+    """From degrees, minutes and seconds; the second of the directions is negative."""
+    sign = directions.find(_text(reference)[:1].upper() or "?")
     value = sum(float(part) / 60**power for power, part in enumerate(parts))
-    return round(-value if sign else value, 7) if sign >= 0 and math.isfinite(value) and 0 <= value <= most else None
+    return round(-value if sign else value, 7) if sign >= 0 and math.isfinite(value) and 0 <= value <= limit else None

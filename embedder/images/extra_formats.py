@@ -1,4 +1,4 @@
-"""HEIC, JPEG XL and camera RAW, read by packages that need not be installed, each imported when a file asks for it."""
+"""Reads HEIC, JPEG XL and camera RAW with optional packages, each imported when a file needs it."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from embedder.images.limits import ImageLimits, early_cost
 if TYPE_CHECKING:
     import rawpy
 
-_MIN_PREVIEW: Final = 512
-"""Of the shorter side of a RAW file's preview: a smaller one would cost models detail."""
+_MIN_PREVIEW_SIDE: Final = 512
+"""Minimum shorter side of a RAW file's preview, in pixels; a smaller one would lose detail that models use."""
 
-Opened = tuple[Image.Image, bytes]
+OpenedImage = tuple[Image.Image, bytes]
 
 
-def open_extra(data: bytes, name: str, limits: ImageLimits) -> Opened:
-    """A picture of one of `EXTRA_FORMATS`, opened, and the bytes that it is read from: a RAW file's are others.
+def open_extra(data: bytes, name: str, limits: ImageLimits) -> OpenedImage:
+    """An opened picture of one of `EXTRA_FORMATS`, and the bytes that it is read from, which may be a RAW's preview.
 
-    Raises `ImageError` if the package is missing or a limit is exceeded, else what the package raises.
+    Raises `ImageError` if the package is missing or a limit is exceeded, otherwise the package's errors.
     """
     try:
         return _OPENERS[name](data, limits)
@@ -34,17 +34,17 @@ def open_extra(data: bytes, name: str, limits: ImageLimits) -> Opened:
         raise ImageError("unsupported_format", message, retryable=True) from error
 
 
-def _open_heic(data: bytes, limits: ImageLimits) -> Opened:
-    """Upright by itself: libheif turns the picture, and the plugin drops what EXIF says of that."""
+def _open_heic(data: bytes, limits: ImageLimits) -> OpenedImage:
+    """Needs no turning: libheif turns the picture upright, and the plugin removes EXIF's orientation."""
     from pillow_heif import options
     from pillow_heif.as_plugin import HeifImageFile
 
-    options.DECODE_THREADS = 1  # each has memory of its own
+    options.DECODE_THREADS = 1  # each thread allocates its own memory
     return HeifImageFile(io.BytesIO(data)), data
 
 
-def _open_jxl(data: bytes, limits: ImageLimits) -> Opened:
-    """The plugin decodes as it opens."""
+def _open_jxl(data: bytes, limits: ImageLimits) -> OpenedImage:
+    """Checks limits first, because the plugin decodes the picture when it opens it."""
     from pillow_jxl import JpegXLImagePlugin
 
     if (size := jxl_size(data)) is None:
@@ -53,39 +53,39 @@ def _open_jxl(data: bytes, limits: ImageLimits) -> Opened:
     limits.check_cost(early_cost("JXL", *size))
     JpegXLImagePlugin.DECODE_THREADS = 0
     image = JpegXLImagePlugin.JXLImageFile(io.BytesIO(data))
-    if not image.jpeg:  # upright already, unless it was a JPEG, which comes back as it was
+    if not image.jpeg:  # already upright; a reconstructed JPEG is not
         image.info.pop("exif", None)
     return image, data
 
 
-def _open_raw(data: bytes, limits: ImageLimits) -> Opened:
+def _open_raw(data: bytes, limits: ImageLimits) -> OpenedImage:
     """The embedded preview if it is large enough, else the sensor's pixels, demosaiced and upright."""
     import rawpy
 
     with rawpy.imread(io.BytesIO(data)) as raw:
-        shown = _preview(raw)
-        if shown is None:
+        preview = _preview(raw)
+        if preview is None:
             width, height = raw.sizes.raw_width, raw.sizes.raw_height
             limits.check_pixels(width, height, 2, len(data))
             limits.check_cost(early_cost("RAW", width, height))
             fast = rawpy.DemosaicAlgorithm.LINEAR
             return Image.fromarray(raw.postprocess(demosaic_algorithm=fast, use_camera_wb=True)), data
-    return Image.open(io.BytesIO(shown), formats=("JPEG",)), shown
+    return Image.open(io.BytesIO(preview), formats=("JPEG",)), preview
 
 
 def _preview(raw: rawpy.RawPy) -> bytes | None:
-    """The largest preview. LibRaw sees to it that it has EXIF, which says how it is turned."""
+    """The largest preview, if it is large enough. LibRaw adds EXIF with its orientation."""
     import rawpy
 
     with suppress(rawpy.LibRawError):
         preview = raw.extract_thumb()
         if preview.format == rawpy.ThumbFormat.JPEG and isinstance(preview.data, bytes):
             with Image.open(io.BytesIO(preview.data), formats=("JPEG",)) as image:
-                return preview.data if min(image.size) >= _MIN_PREVIEW else None
+                return preview.data if min(image.size) >= _MIN_PREVIEW_SIDE else None
     return None
 
 
-_OPENERS: Final[dict[str, Callable[[bytes, ImageLimits], Opened]]] = {
+_OPENERS: Final[dict[str, Callable[[bytes, ImageLimits], OpenedImage]]] = {
     "HEIC": _open_heic,
     "JXL": _open_jxl,
     "RAW": _open_raw,

@@ -1,22 +1,22 @@
-"""Recognises bytes by their first ones: a picture format, another kind of file, or nothing known.
+"""Recognises files by their first bytes: a picture format, or another kind of file.
 
-Used to explain why a file was rejected; Pillow decides by itself what it opens.
+Used to explain why a file was rejected; Pillow itself decides what it opens.
 """
 
 import re
 from typing import Literal
 
 SUPPORTED = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
-"""The formats that are opened, by Pillow's names. EPS and PDF would run other programs; others are rare on the web."""
+"""The supported formats, by Pillow's names. EPS and PDF would run other programs; others are rare on the web."""
 EXTRA_FORMATS = ("HEIC", "JXL", "RAW")
-"""Those that optional packages open, see `embedder.images.extra_formats`."""
+"""The formats that optional packages open, see `embedder.images.extra_formats`."""
 
 _RAW_EXTENSIONS = ("dng", "cr2", "cr3", "nef", "nrw", "arw", "orf", "rw2", "raf", "pef", "srw")
 IMAGE_EXTENSIONS = (
     *("jpg", "jpeg", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff", "avif", "mpo"),
     *("heic", "heif", "hif", "jxl", *_RAW_EXTENSIONS),
 )
-"""A job takes these as pictures unless `--extensions` names others."""
+"""The extensions that a job takes for pictures, unless `--extensions` names others."""
 
 _PICTURES = {
     "JPEG": rb"\xff\xd8\xff",
@@ -35,14 +35,14 @@ _PICTURES = {
     "QOI": rb"qoif",
     "DDS": rb"DDS ",
 }
-# Of TIFF: a kind of value, tags, and a value.
+# TIFF: a value's type, tags, and a tag's value.
 _SHORT, _SUBFILE_TYPE, _PHOTOMETRIC, _MAKE, _SUB_DIRECTORIES, _DNG_VERSION = 3, 254, 262, 271, 330, 50706
 _COLOUR_FILTERS = 32803
 _BRANDS = {"avif": "AVIF", "avis": "AVIF", "heic": "HEIC", "heix": "HEIC", "hevc": "HEIC", "mif1": "HEIC"}
 _BRANDS |= {"msf1": "HEIC", "crx ": "RAW"}
 _JXL_RATIOS = ((0, 1), (1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
 _JXL_HEADER = 2**20
-"""Bytes in which the boxes before the picture end; EXIF may be among them."""
+"""The boxes before the picture, which may include EXIF, end within these bytes."""
 _OTHER_FILES = {
     rb"%PDF": "a PDF document",
     rb"PK\x03\x04": "a zip archive (or an office document)",
@@ -71,18 +71,18 @@ _TEXTS = {
 
 
 def picture_format(data: bytes) -> str | None:
-    """The picture format whose signature the bytes carry ("JPEG", "HEIC" …), or None."""
+    """The picture format whose signature the bytes have ("JPEG", "HEIC" …), or None."""
     if data[4:8] == b"ftyp":
         size = min(int.from_bytes(data[:4], "big"), 256)
         brands = [data[at : at + 4].decode("latin-1") for at in (8, *range(16, size, 4))]
         known = [_BRANDS[brand] for brand in brands if brand in _BRANDS]
         return "AVIF" if "AVIF" in known else next(iter(known), None)
-    found = next((name for name, magic in _PICTURES.items() if re.match(magic, data, re.DOTALL)), None)
-    return "RAW" if found == "TIFF" and _is_raw_tiff(data) else found
+    name = next((name for name, magic in _PICTURES.items() if re.match(magic, data, re.DOTALL)), None)
+    return "RAW" if name == "TIFF" and _is_raw_tiff(data) else name
 
 
 def _is_raw_tiff(data: bytes) -> bool:
-    """Whether the first directory of a TIFF is a camera's: of a DNG, of a sensor's pixels, or of a small preview."""
+    """Whether the first directory of a TIFF is a camera's: for a DNG, a sensor's pixels, or a small preview."""
     order: Literal["little", "big"] = "little" if data[:1] == b"I" else "big"
     at = int.from_bytes(data[4:8], order)
     tags = {}
@@ -110,8 +110,8 @@ def webp_size(data: bytes) -> tuple[int, int] | None:
 
 def jxl_size(data: bytes) -> tuple[int, int] | None:
     """Width and height in the header of a JPEG XL, ISO/IEC 18181-1 (SizeHeader); None for other bytes."""
-    found = re.search(rb"jxlc\xff\x0a|jxlp.{4}\xff\x0a", data[:_JXL_HEADER], re.DOTALL)
-    start = 2 if data[:2] == b"\xff\x0a" else found.end() if found else None
+    codestream = re.search(rb"jxlc\xff\x0a|jxlp.{4}\xff\x0a", data[:_JXL_HEADER], re.DOTALL)
+    start = 2 if data[:2] == b"\xff\x0a" else codestream.end() if codestream else None
     if start is None or len(data) < start + 10:
         return None
     bits, at = int.from_bytes(data[start : start + 10], "little"), 0
@@ -132,7 +132,7 @@ def jxl_size(data: bytes) -> tuple[int, int] | None:
 
 
 def describe(data: bytes) -> str:
-    """The kind of bytes that are no picture, to end the sentence "this looks like …"."""
+    """The kind of a file that is not a picture, to complete the sentence "this looks like …"."""
     if not data.strip(b"\0"):
         return f"{len(data):,} zero bytes, as a broken disk or an unfinished download leaves them"
     known = next((name for magic, name in _OTHER_FILES.items() if re.match(magic, data, re.DOTALL)), None)
@@ -147,13 +147,13 @@ def _describe_text(head: bytes) -> str | None:
 
 
 def ends_early(data: bytes, name: str) -> bool | None:
-    """Whether a file of a supported format breaks off, judged by its own structure; None if that does not show it.
+    """Whether a file of a supported format is truncated, judged by its structure; None if that does not tell.
 
-    The end marker, or the length in the header, is more reliable than a decoder's message: a flipped bit in a length
-    field makes a decoder run out of bytes too.
+    The end marker, or the length in the header, is more reliable than a decoder's message: after a flipped bit in a
+    length field a decoder runs out of bytes too.
     """
     match name:
-        case "JPEG":  # 0xFFD9 ends the picture and cannot occur within its scans
+        case "JPEG":  # 0xFFD9 marks the end and cannot occur within scans
             scan = data.rfind(b"\xff\xda")
             return scan < 0 or data.rfind(b"\xff\xd9") < scan
         case "PNG":
@@ -176,13 +176,13 @@ def ends_early(data: bytes, name: str) -> bool | None:
 
 
 def _boxes_end_early(data: bytes) -> bool:
-    """Whether the chain of ISO base media boxes leads past the end. Each box begins with its size."""
+    """Whether the chain of ISO base media boxes goes past the end. Each box begins with its size."""
     at = 0
     while at < len(data):
         size = int.from_bytes(data[at : at + 4], "big")
         if size == 1:
             size = int.from_bytes(data[at + 8 : at + 16], "big")
-        if size < 8:  # 0: this box goes on to the end of the file
+        if size < 8:  # 0: this box extends to the end of the file
             return False
         at += size
     return at > len(data)

@@ -1,6 +1,6 @@
-"""What decoding a picture will take, read from its header before anything is decoded, and the limits of that.
+"""Estimates the cost of decoding a picture from its header, and limits it before anything is decoded.
 
-The figures were measured with Pillow 13 on costly pictures of 48 megapixels. Decoders may take less, and hardly more.
+The figures were measured with Pillow 13 on costly pictures of 48 megapixels. Decoders may take less, but hardly more.
 """
 
 import re
@@ -11,30 +11,30 @@ from PIL import Image
 
 from embedder.errors import ImageError
 
-# Photographs unpack to a hundred times their bytes, drawings to a few hundred, one colour to a thousand and more.
+# Photographs unpack to a hundred times their bytes, drawings to a few hundred, a single colour to over a thousand.
 _MAX_UNPACKED: Final = 800
-# A page of A4 at 600 dpi has 35 million, and may be nearly empty.
-_LARGE: Final = 40_000_000
+# An A4 page at 600 dpi has 35 million, and may be nearly empty.
+_LARGE_PIXELS: Final = 40_000_000
 _PIXEL_BYTES: Final = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2}
-"""Bytes of a pixel in Pillow's memory; 4 in all other modes."""
+"""Bytes per pixel in Pillow's memory; 4 in all other modes."""
 
-# Of each pixel, beside those in Pillow's memory: the decoder's own copies.
+# Bytes per pixel of the decoder's own copies, besides Pillow's memory.
 _DECODER_BYTES: Final = {"AVIF": 8.0, "HEIF": 10.0, "TIFF": 4.0, "BMP": 2.0}
-# Of each pixel in all, with seconds, in decoders that take their memory as soon as a picture is opened.
-_EARLY: Final = {"WEBP": (16.5, 45e-9), "JXL": (20.0, 60e-9), "RAW": (20.0, 150e-9)}
+# Total bytes and seconds per pixel, for decoders that allocate memory when a picture is opened.
+_EARLY_COSTS: Final = {"WEBP": (16.5, 45e-9), "JXL": (20.0, 60e-9), "RAW": (20.0, 150e-9)}
 _COEFFICIENT_BYTES: Final = 2
-_SECONDS_A_PIXEL: Final = 30e-9
-_SECONDS_A_PIXEL_OF_JPEG: Final = 4e-9
-_SECONDS_A_PIXEL_AND_SCAN: Final = 1.6e-9
-_SECONDS_A_BYTE_OF_JPEG: Final = 12e-9
+_SECONDS_PER_PIXEL: Final = 30e-9
+_SECONDS_PER_JPEG_PIXEL: Final = 4e-9
+_SECONDS_PER_JPEG_PIXEL_AND_SCAN: Final = 1.6e-9
+_SECONDS_PER_JPEG_BYTE: Final = 12e-9
 
-# A marker of JPEG that is no stuffed byte, no restart and no filling.
+# A JPEG marker that is not a stuffed byte, a restart or a fill byte.
 _MARKER: Final = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """Bytes of memory at the peak, seconds of one core, and the scans of a JPEG (else 1). Estimates, but the scans."""
+    """Estimated peak memory in bytes and seconds on one core; and the exact number of scans of a JPEG (else 1)."""
 
     memory: int
     seconds: float
@@ -42,42 +42,43 @@ class Cost:
 
 
 def cost_of(image: Image.Image, data: bytes, pixels: int) -> Cost:
-    """The cost of loading an opened picture whose file has so many pixels; the image has fewer after `draft`.
+    """The cost of loading an opened picture whose file has `pixels`; after `draft` the image has fewer.
 
-    Some decoders take theirs before: see `early_cost`.
+    For decoders that allocate earlier, see `early_cost`.
     """
-    held = image.width * image.height * _PIXEL_BYTES.get(image.mode, 4)
+    bitmap = image.width * image.height * _PIXEL_BYTES.get(image.mode, 4)
     if image.format in ("JPEG", "MPO"):
         scans = count_scans(data)
-        kept = pixels * len(image.getbands()) * _COEFFICIENT_BYTES if scans > 1 else 0
-        seconds = pixels * (_SECONDS_A_PIXEL_OF_JPEG + scans * _SECONDS_A_PIXEL_AND_SCAN)
-        return Cost(memory=held + kept, seconds=seconds + len(data) * _SECONDS_A_BYTE_OF_JPEG, scans=scans)
+        coefficients = pixels * len(image.getbands()) * _COEFFICIENT_BYTES if scans > 1 else 0
+        seconds = pixels * (_SECONDS_PER_JPEG_PIXEL + scans * _SECONDS_PER_JPEG_PIXEL_AND_SCAN)
+        seconds += len(data) * _SECONDS_PER_JPEG_BYTE
+        return Cost(memory=bitmap + coefficients, seconds=seconds, scans=scans)
     copies = int(pixels * _DECODER_BYTES.get(image.format or "", 0.5))
-    return Cost(memory=held + copies, seconds=pixels * _SECONDS_A_PIXEL)
+    return Cost(memory=bitmap + copies, seconds=pixels * _SECONDS_PER_PIXEL)
 
 
 def unpacked_bytes(image: Image.Image) -> float:
-    """Bytes of a pixel before the file's compression; of deep colours, as many as Pillow reads."""
+    """Bytes per pixel before the file's compression; for deep colours, as many as Pillow reads."""
     if image.mode == "1":
         return 1 / 8
     return 4 if image.mode in ("I", "F") else len(image.getbands()) * _PIXEL_BYTES.get(image.mode, 1)
 
 
 def early_cost(name: str, width: int, height: int) -> Cost:
-    """The cost of a picture of `_EARLY`, to be checked before it is opened."""
-    memory, seconds = _EARLY[name]
+    """The cost of a picture in a format of `_EARLY_COSTS`, to check before it is opened."""
+    memory, seconds = _EARLY_COSTS[name]
     return Cost(memory=int(width * height * memory), seconds=width * height * seconds)
 
 
 def count_scans(data: bytes) -> int:
-    """How many scans the first picture of a JPEG file has. Each visits the whole picture, however few its bytes."""
+    """The number of scans in a JPEG file's first picture. Each visits the whole picture, even if it has few bytes."""
     at = scans = 0
-    while (found := _MARKER.search(data, at)) is not None:
-        marker, at = data[found.start() + 1], found.end()
+    while (match := _MARKER.search(data, at)) is not None:
+        marker, at = data[match.start() + 1], match.end()
         if marker == 0xD9:  # the end
             break
         scans += marker == 0xDA
-        if marker not in (0x01, 0xD8):  # all others have a length; what follows a scan's header is searched
+        if marker not in (0x01, 0xD8):  # all others have a length; a scan's data is searched
             at += int.from_bytes(data[at : at + 2], "big")
     return scans
 
@@ -86,8 +87,8 @@ def count_scans(data: bytes) -> int:
 class ImageLimits:
     """Limits that are checked before decoding. Pillow itself always refuses more than 179 million pixels.
 
-    `max_scans` are those of a JPEG: usual encoders make about ten. `max_memory` and `max_seconds` are held against what
-    decoding will take by the header.
+    `max_scans` applies to JPEGs; the usual encoders make about ten. `max_memory` and `max_seconds` limit the estimates
+    from the header.
     """
 
     max_bytes: int = 64 * 2**20
@@ -97,7 +98,7 @@ class ImageLimits:
     max_seconds: float = float("inf")
 
     def check_bytes(self, data: bytes) -> None:
-        """Raises ImageError for an empty file, and for one that is too large."""
+        """Raises ImageError for an empty or too large file."""
         if not data:
             raise ImageError("empty", "the file is empty (0 bytes); copy or fetch it again")
         if len(data) > self.max_bytes:
@@ -107,7 +108,7 @@ class ImageLimits:
             )
 
     def check_pixels(self, width: int, height: int, unpacked: float, size: int) -> None:
-        """Raises ImageError for too many pixels, in all or for a file of `size` bytes. `unpacked`: bytes of one."""
+        """Raises ImageError for too many pixels, of `unpacked` bytes each, in total or for a file of `size` bytes."""
         pixels = width * height
         if pixels > self.max_pixels:
             raise ImageError(
@@ -115,20 +116,20 @@ class ImageLimits:
                 f"the picture has {width} × {height} = {pixels:,} pixels, "
                 f"the limit is {self.max_pixels:,}; shrink it, or raise the limit",
             )
-        if pixels > _LARGE and pixels * unpacked > _MAX_UNPACKED * size:
+        if pixels > _LARGE_PIXELS and pixels * unpacked > _MAX_UNPACKED * size:
             raise ImageError(
                 "decompression_bomb",
-                f"{size:,} bytes that unpack to {pixels:,} pixels hold next to nothing: a picture of more than "
-                f"{_LARGE:,} may unpack to {_MAX_UNPACKED} times its bytes; shrink it",
+                f"{size:,} bytes are too few for {pixels:,} pixels: a picture of more than "
+                f"{_LARGE_PIXELS:,} pixels may unpack to {_MAX_UNPACKED} times its bytes; shrink it",
             )
 
     def check_cost(self, cost: Cost) -> None:
-        """Raises ImageError for a picture that takes too much to decode."""
+        """Raises ImageError for a picture that is too costly to decode."""
         if cost.scans > self.max_scans:
             raise ImageError(
                 "too_many_scans",
-                f"the JPEG has {cost.scans:,} scans, the limit is {self.max_scans}: each costs as much as a picture; "
-                "save it again",
+                f"the JPEG has {cost.scans:,} scans, the limit is {self.max_scans}, because each costs as much as a "
+                "picture; save it again",
             )
         if cost.memory > self.max_memory:
             raise ImageError(

@@ -1,7 +1,8 @@
-"""Resizes pictures of every pixel mode of files, and converts the result to RGB.
+"""Resizes pictures of every pixel mode that files have, and converts them to RGB.
 
-Resizing happens in a mode in which mixing neighbours is right, so that only the small result needs the costly part of
-the conversion. A large picture is converted in strips: a whole one would double or triple its memory.
+A picture is resized in a mode in which neighbouring values can be averaged, so that only the small result needs the
+costly part of the conversion. A large picture is converted in strips: as a whole it would take two or three times the
+memory.
 """
 
 from collections.abc import Callable
@@ -17,8 +18,8 @@ Convert = Callable[[Image.Image], Image.Image]
 
 
 def resized_rgb(image: Image.Image, size: Size, resample: Image.Resampling, *, box: Box) -> Image.Image:
-    """The part `box` of a loaded picture at `size`, as RGB."""
-    convert, to_rgb = _linear(image)
+    """The `box` of a loaded picture, resized to `size`, as RGB."""
+    convert, to_rgb = _conversions(image)
     if convert is None:
         return to_rgb(resized(image, size, resample, box))
     if image.width * image.height <= _STRIP_PIXELS:
@@ -27,15 +28,15 @@ def resized_rgb(image: Image.Image, size: Size, resample: Image.Resampling, *, b
 
 
 def as_rgb(image: Image.Image) -> Image.Image:
-    """All of a loaded picture as RGB, with copies of it in memory."""
-    convert, to_rgb = _linear(image)
+    """A whole loaded picture as RGB; makes copies of it in memory."""
+    convert, to_rgb = _conversions(image)
     return to_rgb(convert(image) if convert else image)
 
 
 def _resized_in_strips(
     image: Image.Image, convert: Convert, size: Size, resample: Image.Resampling, box: Box
 ) -> Image.Image:
-    """The same pixels as `convert(image)` resized, which too resizes first the rows, then the columns."""
+    """The same pixels as from resizing `convert(image)`, which also resizes the rows first, then the columns."""
     first, last = rows_for(image.height, size, box)
     step = max(1, _STRIP_PIXELS // image.width)
     strips = []
@@ -48,8 +49,8 @@ def _resized_in_strips(
     return resized(narrow, size, resample, (0, box[1] - first, size[0], box[3] - first))
 
 
-def _linear(image: Image.Image) -> tuple[Convert | None, Convert]:
-    """How the picture gets into a mode that resizes linearly (None: it is in one), and the resized one into RGB."""
+def _conversions(image: Image.Image) -> tuple[Convert | None, Convert]:
+    """Conversions to a mode whose values can be averaged (None if it has one), and from there to RGB."""
     if image.mode.startswith("I;16"):
         return lambda part: part.convert("I"), lambda small: _to_grey(small, 0, 65535)
     if image.mode in ("I", "F"):
@@ -65,8 +66,8 @@ def _linear(image: Image.Image) -> tuple[Convert | None, Convert]:
 
 
 def _over_white(image: Image.Image) -> Image.Image:
-    # Before resizing, as the image processors of transformers have it. Resized with its alpha, a picture loses the
-    # rings that bicubic resizing draws along edges: they are cut off in colour and alpha, each by itself.
+    # Before resizing, like the image processors of transformers. If a picture is resized with its alpha, colour and
+    # alpha are clipped separately, and the rings along edges that bicubic resizing draws are lost.
     rgba = image if image.mode == "RGBA" else image.convert("RGBA")
     white = Image.new("RGB", image.size, "white")
     white.paste(rgba, mask=rgba)
@@ -74,9 +75,9 @@ def _over_white(image: Image.Image) -> Image.Image:
 
 
 def _grey_range(image: Image.Image) -> tuple[float, float]:
-    """The values of black and white in 32-bit grey: the narrowest usual range that fits.
+    """The values of black and white in 32-bit grey: the narrowest usual range that fits, because files do not name it.
 
-    Files do not have this range. With values below 0 or above all usual ranges, the picture's own range is used.
+    If values are below 0 or above all usual ranges, the picture's own range is used.
     """
     low, high = (float(value) for value in image.getextrema())  # type: ignore[arg-type]
     if not (isfinite(low) and isfinite(high)):
@@ -88,7 +89,7 @@ def _grey_range(image: Image.Image) -> tuple[float, float]:
 
 
 def _to_grey(image: Image.Image, black: float, white: float) -> Image.Image:
-    import numpy as np  # needed for few pictures, and slow to import
+    import numpy as np  # slow to import, and few pictures need it
 
     values = np.nan_to_num(np.asarray(image, dtype=np.float64), nan=black, posinf=white, neginf=black)
     grey = np.clip((values - black) * (255 / max(white - black, 1e-12)), 0, 255)

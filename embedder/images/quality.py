@@ -1,8 +1,8 @@
-"""Measures of a picture's pixels. They are taken at one size, so that they do not depend on the picture's own.
+"""Quality measures of a picture. They are taken at a fixed size, so they do not depend on the picture's own.
 
-`sharpness`: variance of the Laplacian of the luma, at most some thousands (Pech-Pacheco et al., 2000). `brightness` and
-`contrast`: mean and standard deviation of the luma, 0 … 1. `entropy` of its histogram, 0 … 8 bits. `colourfulness`: 0
-for grey, above 100 for gaudy (Hasler and Süsstrunk, 2003). `near_uniform`: no channel varies.
+`sharpness`: variance of the Laplacian of the luma, up to a few thousand (Pech-Pacheco et al., 2000). `brightness` and
+`contrast`: mean and standard deviation of the luma, 0 … 1. `entropy`: of the luma's histogram, 0 … 8 bits.
+`colourfulness`: 0 for grey, above 100 for gaudy (Hasler and Süsstrunk, 2003). `near_uniform`: no channel varies.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import numpy.typing as npt
 from embedder.images.decode import CropSpec
 
 MEASURES: Final = ("sharpness", "brightness", "contrast", "entropy", "colourfulness", "near_uniform")
-MEASURED: Final = CropSpec(side=224, shortest_edge=None)
-"""Whole pictures, squashed; smaller ones are enlarged, which lowers their sharpness."""
+MEASURED_CROP: Final = CropSpec(side=224, shortest_edge=None)
+"""The whole picture, squashed. Smaller pictures are enlarged, which lowers their sharpness."""
 
 _LUMA = np.array([0.299, 0.587, 0.114], np.float32)
-_NEAR_UNIFORM = 0.02  # of black to white: noise and compression of a plain picture stay below
+_NEAR_UNIFORM = 0.02  # 1 is black to white; noise and compression of a plain picture stay below this
 
 
 def measure(image: npt.NDArray[np.uint8]) -> dict[str, float | bool]:
-    """`MEASURES` of the crop `MEASURED`, `(side, side, 3)` RGB."""
+    """The values of `MEASURES` for a crop by `MEASURED_CROP`, `(side, side, 3)` RGB."""
     rgb = image.astype(np.float32)
     luma = rgb @ _LUMA
     inner = luma[1:-1, 1:-1]

@@ -1,4 +1,4 @@
-"""What tells whether two files hold the same picture: a digest of its pixels, and the picture in small."""
+"""Signatures that show whether two files have the same picture: a digest of its pixels, and a small copy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from PIL import Image
 from PIL.ExifTags import IFD, Base
 
-from embedder.images.decode import CropSpec, opened, render, upright
+from embedder.images.decode import CropSpec, open_image, render, upright
 from embedder.images.formats import picture_format
 from embedder.images.limits import ImageLimits
 
@@ -21,15 +21,15 @@ _STRIP: Final = 2**20  # pixels that are converted at a time
 _EIGHT_BITS: Final = frozenset({"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX"})
 _LOSSLESS: Final = frozenset({"PNG", "GIF", "BMP", "RAW"})
 _CAMERA_TAGS: Final = {Base.Make, Base.Model, Base.DateTime, IFD.Exif, IFD.GPSInfo}
-"""An orientation, or the sizes that a TIFF keeps there, would be no loss."""
+"""Without the orientation and a TIFF's sizes, which are no loss."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Signature:
-    """`pixels` are the whole picture squashed into `(side, side, 3)` RGB. Equal digests: the same pixels as displayed.
+    """`pixels` are the whole picture squashed into `(side, side, 3)` RGB. Equal digests mean equal pixels as displayed.
 
-    `digest` is None for an animation, of which more than the first frame counts. `exif`: whether the file says what
-    took the picture, when or where.
+    `digest` is None for an animation, because it would only cover the first frame. `exif`: whether the file says when,
+    where or with which camera the picture was taken.
     """
 
     digest: str | None
@@ -39,10 +39,10 @@ class Signature:
 
 
 def signature(data: bytes, side: int, *, limits: ImageLimits) -> tuple[dict[str, Any], bytes]:
-    """The facts and the pixels of a `Signature`; raises `ImageError`. Without NumPy, as `decode_rgb`."""
-    with opened(data, limits) as (image, read):
+    """The facts and the pixels of a `Signature`; raises `ImageError`. Works without NumPy, like `decode_rgb`."""
+    with open_image(data, limits) as (image, source):
         whole = CropSpec(side=side, shortest_edge=None)
-        [rgb], _ = render(image, read, limits, [whole.fit], Image.Resampling.BICUBIC, margin=None)
+        [rgb], _ = render(image, source, limits, [whole.fit], Image.Resampling.BICUBIC, margin=None)
         facts = {
             "digest": None if _is_animation(image) else _digest(upright(image)),
             "lossless": _is_lossless(image, data),
@@ -52,7 +52,7 @@ def signature(data: bytes, side: int, *, limits: ImageLimits) -> tuple[dict[str,
 
 
 def _digest(image: Image.Image) -> str:
-    """Of size and pixels; formats and palettes that show the same agree."""
+    """A digest of size and pixels, which does not depend on format or palette."""
     mode = "RGBA" if image.mode in _EIGHT_BITS else image.mode
     digest = hashlib.blake2b(f"{mode} {image.width}x{image.height} ".encode(), digest_size=16)
     rows = max(1, _STRIP // image.width)
@@ -63,7 +63,7 @@ def _digest(image: Image.Image) -> str:
 
 
 def _is_animation(image: Image.Image) -> bool:
-    # An MPO, as telephones write it, has views of the same moment.
+    # An MPO, as phones write it, has several views of the same moment.
     return image.format != "MPO" and bool(getattr(image, "is_animated", False))
 
 
@@ -80,5 +80,5 @@ def _is_lossless(image: Image.Image, data: bytes) -> bool:
 def _has_exif(image: Image.Image) -> bool:
     try:
         return not _CAMERA_TAGS.isdisjoint(image.getexif())
-    except Exception:  # broken metadata must not cost the picture
+    except Exception:  # broken metadata must not make a picture unusable
         return False

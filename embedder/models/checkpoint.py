@@ -1,4 +1,4 @@
-"""A checkpoint folder in the Hugging Face layout: its place, its configuration and its fingerprint."""
+"""A checkpoint folder in the Hugging Face layout: its location, configuration and fingerprint."""
 
 import hashlib
 import json
@@ -19,9 +19,9 @@ from embedder.models.vision_config import embedding_dim, vision_config
 SUPPORTED = ("clip", "siglip", "dinov2", "dinov2_with_registers")
 
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
-# Settings that change a picture's vector and do not show in the weights' names and shapes. This lists the relevant
+# Settings that change a picture's vector without changing the weights' names and shapes. This lists the relevant
 # keys, not the irrelevant ones, because configurations get new keys with every release of transformers.
-_ARITHMETIC = ("model_type", "hidden_act", "layer_norm_eps", "num_attention_heads", "image_size", "patch_size")
+_ARITHMETIC_KEYS = ("model_type", "hidden_act", "layer_norm_eps", "num_attention_heads", "image_size", "patch_size")
 
 _IRRELEVANT_KEYS = ("_name_or_path", "transformers_version", "dtype", "torch_dtype")
 
@@ -30,14 +30,14 @@ _ARCHITECTURES: Mapping[Task, tuple[str, ...]] = {
     "image classification": ("ForImageClassification",),
     "captions": ("ForConditionalGeneration", "ForCausalLM", "ForVisionText2Text"),
 }
-"""How the names of the classes end that do a task. A language model that sees nothing has no image processor."""
-_SIDE = 448
-"""Of the square for a captioner that takes pictures of any shape, such as Qwen-VL."""
+"""Endings of the names of classes for a task. Pure language models are refused later: they have no image processor."""
+_ANY_SHAPE_SIDE = 448
+"""Side of the crop for a captioner that takes pictures of any shape, such as Qwen-VL."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Preprocessing:
-    """How a crop becomes the model's input: `(uint8 · rescale − mean) / std` for each channel."""
+    """How to turn a crop into the model's input: `(uint8 · rescale − mean) / std` for each channel."""
 
     crop: CropSpec
     rescale: float
@@ -49,8 +49,8 @@ class Preprocessing:
 class Checkpoint:
     """A folder with `config.json`, weights and the image processor's settings.
 
-    `model_id` is the hub id, or the folder's absolute path: either can be given again to load the same model,
-    from any working directory. `revision` is the commit of a hub id.
+    `model_id` is the hub id or the folder's absolute path, so it loads the same model from any working directory.
+    `revision` is the commit of a hub id.
     """
 
     folder: Path
@@ -63,9 +63,9 @@ class Checkpoint:
 
     @classmethod
     def find(cls, model: str, revision: str | None = None, *, task: Task | None = None) -> "Checkpoint":
-        """Look at a local folder, else ask the hub; raises ModelNotFoundError or ModelError.
+        """Reads a local folder, or else downloads from the hub; raises ModelNotFoundError or ModelError.
 
-        Without a `task` it is one of the types that embed; with one, of any type that does it.
+        Without a `task`, only the `SUPPORTED` types are accepted; with one, any type for that task.
         """
         folder, model_id, commit = _locate(model, revision)
         config_file = folder / "config.json"
@@ -104,42 +104,41 @@ class Checkpoint:
 
     @cached_property
     def classifier_fingerprint(self) -> str:
-        """Of a model for image classification: its whole configuration counts too, for it has the classes' names."""
+        """For image classification: also covers the whole configuration, which has the names of the classes."""
         config = {key: value for key, value in self.config.items() if key not in _IRRELEVANT_KEYS}
-        about = json.dumps([self._fingerprint(), config], sort_keys=True)
-        return hashlib.sha256(about.encode()).hexdigest()
+        return hashlib.sha256(json.dumps([self._fingerprint(), config], sort_keys=True).encode()).hexdigest()
 
     @cached_property
     def captioner_fingerprint(self) -> str:
-        """Of a model for captions: its tokenizer, chat template and settings of generation count as well."""
+        """For captions: also covers the tokenizer, chat template and generation settings."""
         from embedder.models.hub import SMALL_FILES
 
         digest = hashlib.sha256(self.classifier_fingerprint.encode())
         small = {path for pattern in SMALL_FILES for path in self.folder.glob(pattern)}
         for path in sorted(small):
-            # The one is in the other fingerprint, and an index only says how the weights are split.
+            # classifier_fingerprint covers config.json, and an index only says how the weights are split.
             if path.name != "config.json" and not path.name.endswith(".index.json"):
                 digest.update(path.name.encode() + hashlib.sha256(path.read_bytes()).digest())
         return digest.hexdigest()
 
     def _fingerprint(self) -> str:
-        """SHA-256 of everything that decides a picture's vector, so without the tokenizer: weights, arithmetic and
-        preprocessing. The same for every copy of a checkpoint, no matter how its safetensors are split.
+        """SHA-256 of everything that affects a picture's vector: weights, arithmetic and preprocessing, but not the
+        tokenizer. The same for every copy of a checkpoint, no matter how its safetensors are split.
         """
         digest = hashlib.sha256()
         vision = vision_config(self.model_type, self.config)
-        arithmetic = {key: vision.get(key) for key in _ARITHMETIC}
+        arithmetic = {key: vision.get(key) for key in _ARITHMETIC_KEYS}
         settings = self.preprocessing
         crop = [settings.crop.side, settings.crop.shortest_edge, int(settings.crop.resample)]
-        applied = [f"{number:.9g}" for number in (settings.rescale, *settings.mean, *settings.std)]
-        digest.update(json.dumps([self.model_type, arithmetic, crop, applied], sort_keys=True).encode())
+        numbers = [f"{number:.9g}" for number in (settings.rescale, *settings.mean, *settings.std)]
+        digest.update(json.dumps([self.model_type, arithmetic, crop, numbers], sort_keys=True).encode())
         for label, path, start, stop in sorted(part for file in self.weights for part in _parts(file)):
             digest.update(label.encode())
             if start == stop:
                 continue
             with (
-                path.open("rb") as opened,
-                mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as whole,
+                path.open("rb") as file,
+                mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as whole,
                 memoryview(whole) as view,
                 view[start:stop] as part,
             ):
@@ -148,9 +147,9 @@ class Checkpoint:
 
 
 def _parts(path: Path) -> Iterator[tuple[str, Path, int, int]]:
-    """Label, path, start and end of each part of a file of weights: tensors of safetensors, else the whole.
+    """Label, path, start and end of each part of a weights file: each tensor of safetensors, else the whole file.
 
-    A safetensors file has 8 bytes of length, a JSON header of that length, and the data.
+    A safetensors file consists of 8 bytes with the header's length, the JSON header, and the data.
     """
     if path.suffix != ".safetensors":
         yield path.name, path, 0, path.stat().st_size
@@ -168,14 +167,14 @@ def _locate(model: str, revision: str | None) -> tuple[Path, str, str | None]:
     folder = Path(model).expanduser()
     if folder.is_dir():
         if revision is not None:
-            raise ModelError(f"'{model}' is a folder, and only a hub id has revisions: leave '{revision}' out")
+            raise ModelError(f"'{model}' is a folder, but only hub ids have revisions: leave '{revision}' out")
         return folder.resolve(), str(folder.resolve()), None
     if model.startswith(("/", ".", "~")) or model.count("/") > 1 or model.endswith("/") or folder.exists():
         raise ModelNotFoundError(
             f"there is no folder {folder.absolute()}: give the folder of a Hugging Face checkpoint (the one "
             "with config.json), or a hub id such as openai/clip-vit-base-patch32"
         )
-    from embedder.models.hub import fetch_checkpoint  # its client loads for a quarter of a second
+    from embedder.models.hub import fetch_checkpoint  # the hub's client takes a quarter of a second to import
 
     folder = fetch_checkpoint(model, revision)
     return folder, model, folder.name
@@ -188,7 +187,7 @@ def _unsupported(model_id: str, model_type: object) -> str:
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    """The files of weights: safetensors if there are any, and shards as their index names them."""
+    """The weights files: safetensors if there are any; shards are listed in their index."""
     for name in _WEIGHTS:
         if (folder / name).is_file():
             return [folder / name]
@@ -197,7 +196,7 @@ def _weight_files(folder: Path) -> list[Path]:
             shards = [folder / shard for shard in sorted(set(_read_json(index).get("weight_map", {}).values()))]
             missing = [shard.name for shard in shards if not shard.is_file()]
             if missing or not shards:
-                raise ModelNotFoundError(f"{folder} lacks {missing or 'the files'} that {index.name} names")
+                raise ModelNotFoundError(f"{folder} lacks {missing or 'the files'} named in {index.name}")
             return shards
     raise ModelNotFoundError(
         f"{folder} has a config.json but no weights: expected {' or '.join(_WEIGHTS)}; download the whole checkpoint"
@@ -205,11 +204,11 @@ def _weight_files(folder: Path) -> list[Path]:
 
 
 def _read_preprocessing(folder: Path, *, any_shape: bool = False) -> Preprocessing:
-    """The image processor's settings, read from its file: its class may need torchvision. Where pictures of `any_shape`
-    are taken, whole ones are squashed into squares.
+    """The image processor's settings, read from its file because its class may need torchvision. If the model takes
+    pictures of `any_shape`, they are squashed into squares.
     """
     new, old = folder / "processor_config.json", folder / "preprocessor_config.json"
-    # transformers 5 keeps them in the new file, and lets them win.
+    # transformers 5 writes the new file, and prefers it.
     settings = _read_json(new).get("image_processor") if new.is_file() else None
     if settings is None and old.is_file():
         settings = _read_json(old)
@@ -237,13 +236,15 @@ def _crop_or_square(settings: dict[str, Any]) -> CropSpec:
     try:
         return _crop(settings)
     except (KeyError, TypeError, ValueError):
-        return CropSpec(side=_SIDE, shortest_edge=None)
+        return CropSpec(side=_ANY_SHAPE_SIDE, shortest_edge=None)
 
 
 def _crop(settings: dict[str, Any]) -> CropSpec:
-    """The crop. In older files a bare number is the shortest edge; without a crop, as ViT's, the square's side."""
+    """The crop. A bare number as size is the shortest edge in older files, or the square's side if nothing is cropped
+    (ViT).
+    """
     if not settings.get("do_resize", True):
-        raise ValueError("pictures that are not resized do not fit in one batch")
+        raise ValueError("pictures that are not resized do not fit into one batch")
     resample = Image.Resampling(settings.get("resample", Image.Resampling.BICUBIC))
     size = settings["size"]
     edge = size if isinstance(size, int) else size.get("shortest_edge")
@@ -251,7 +252,7 @@ def _crop(settings: dict[str, Any]) -> CropSpec:
         if settings.get("do_center_crop") and _side(settings["crop_size"]) != _side(size):
             raise ValueError("a crop after squashing is not supported")
         return CropSpec(side=_side(size), shortest_edge=None, resample=resample)
-    if settings.get("crop_pct"):  # ConvNeXt's: from 384 pixels on it squashes
+    if settings.get("crop_pct"):  # ConvNeXt, which squashes at 384 pixels and above
         return CropSpec(
             side=edge, shortest_edge=int(edge / settings["crop_pct"]) if edge < 384 else None, resample=resample
         )

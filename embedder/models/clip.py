@@ -1,4 +1,4 @@
-"""CLIP-family models: crops of pictures, or texts, to unit vectors."""
+"""CLIP-family models: from crops of pictures, or texts, to unit vectors."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -13,14 +13,14 @@ from transformers import PreTrainedModel
 from embedder.errors import ModelError
 from embedder.images import CropSpec
 from embedder.models.checkpoint import Checkpoint
-from embedder.models.loading import (
+from embedder.models.torch_loading import (
     Tokens,
     keep_freed_memory,
     load_tokenizer,
     load_weights,
+    make_tokenize,
     pick_device,
     pick_dtype,
-    tokenizing,
 )
 from embedder.protocol import require_crops, require_texts
 
@@ -30,13 +30,13 @@ logger = logging.getLogger(__name__)
 class ClipEmbedder:
     """A CLIP, SigLIP, fixed-resolution SigLIP 2 or (pictures only) DINOv2 model on one device.
 
-    `load` makes one. Several threads may embed at once. `model` is the transformers model, in eval mode.
+    Made by `load`. Several threads may embed at once. `model` is the transformers model, in eval mode.
     """
 
     def __init__(self, checkpoint: Checkpoint, model: PreTrainedModel, batch_size: int) -> None:
         self.model = model
         self.identity = checkpoint.identity
-        self.crop: CropSpec = checkpoint.preprocessing.crop
+        self.crop: CropSpec = checkpoint.crop
         self.batch_size = batch_size
         self._tokenize = _text_side(checkpoint, model)
         self._device = next(model.parameters()).device
@@ -57,35 +57,36 @@ class ClipEmbedder:
         batch_size: int = 64,
         threads: int | None = None,
     ) -> "ClipEmbedder":
-        """Load a checkpoint by local folder or hub id, or one that is found; raises ModelNotFoundError or ModelError.
+        """Load a checkpoint, or one from a local folder or hub id; raises ModelNotFoundError or ModelError.
 
-        `device` is cuda, mps or cpu (by default the first there is), `precision` auto, fp32 or bf16. `batch_size`
-        bounds a forward pass and is halved when a CUDA device runs out of memory. `threads` sets torch's CPU threads,
+        `device` is cuda, mps or cpu (by default the first available), `precision` auto, fp32 or bf16. `batch_size`
+        limits a forward pass and is halved when a CUDA device runs out of memory. `threads` sets torch's CPU threads
         for the whole process.
         """
-        where = pick_device(device)
+        torch_device = pick_device(device)
         if batch_size < 1:
             raise ModelError(f"expected a batch size of at least 1, got {batch_size}")
         if threads is not None:
             if threads < 1:
                 raise ModelError(f"expected at least 1 thread, got {threads}")
             torch.set_num_threads(threads)
-        if where.type == "cpu":
+        if torch_device.type == "cpu":
             keep_freed_memory()
-        # In a thread that ends: libgomp keeps a team of threads for each thread that has computed. With more threads
-        # than cores they sleep between any two loops, 500 times in a pass of ViT-B/32, which then takes a sixth longer.
+        # In a thread that ends, because libgomp keeps a team of threads for each thread that has computed. If there are
+        # more threads than cores, they sleep after each loop, 500 times in a pass of ViT-B/32: a sixth more time.
         with ThreadPoolExecutor(1, "likeness-load") as thread:
             checkpoint = Checkpoint.find(model, revision) if isinstance(model, str) else model
-            return thread.submit(cls._load, checkpoint, where, pick_dtype(where, precision), batch_size).result()
+            dtype = pick_dtype(torch_device, precision)
+            return thread.submit(cls._load, checkpoint, torch_device, dtype, batch_size).result()
 
     @classmethod
-    def _load(cls, checkpoint: Checkpoint, where: torch.device, dtype: torch.dtype, batch_size: int) -> "ClipEmbedder":
+    def _load(cls, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, batch_size: int) -> "ClipEmbedder":
         network = load_weights(checkpoint)
         try:
-            network.to(device=where, dtype=dtype)  # type: ignore[call-arg]
+            network.to(device=device, dtype=dtype)  # type: ignore[call-arg]
         except torch.OutOfMemoryError as error:
             raise ModelError(
-                f"{checkpoint.model_id} does not fit in the memory of {where}: free some, or use a CPU"
+                f"{checkpoint.model_id} does not fit in the memory of {device}: free some, or use a CPU"
             ) from error
         _require_fit(checkpoint, network)
         return cls(checkpoint, network, batch_size)
@@ -95,7 +96,7 @@ class ClipEmbedder:
         require_crops(pixels, self.crop)
 
         def forward(start: int, stop: int) -> torch.Tensor:
-            # Copied, because torch warns of read-only arrays, such as those from Arrow.
+            # Copied, because torch warns about read-only arrays, such as those from Arrow.
             crops = torch.from_numpy(pixels[start:stop].copy()).to(self._device)
             crops = crops.permute(0, 3, 1, 2) * self._scale - self._shift
             return image_features(self.model, crops.to(self._dtype))
@@ -103,7 +104,7 @@ class ClipEmbedder:
         return self._embed(len(pixels), forward)
 
     def embed_texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """`(n, dim)` float32, unit norm; texts are cut at the model's limit of tokens.
+        """`(n, dim)` float32, unit norm; texts are truncated to the model's maximum length.
 
         Raises UnsupportedInputError if the model or its checkpoint has no text side.
         """
@@ -121,9 +122,9 @@ class ClipEmbedder:
         vectors = np.empty((count, self.identity.dim), np.float32)
         start = 0
         while start < count:
-            # Of about one size: a few inputs that were left over would be rounded otherwise than a batch.
-            left = count - start
-            stop = start + ceil(left / ceil(left / self.batch_size))
+            # Batches of about the same size, because a small rest would be rounded differently.
+            remaining = count - start
+            stop = start + ceil(remaining / ceil(remaining / self.batch_size))
             try:
                 features = forward(start, stop).float()
             except torch.OutOfMemoryError as error:
@@ -131,7 +132,7 @@ class ClipEmbedder:
                 continue
             vectors[start:stop] = torch.nn.functional.normalize(features, dim=-1).cpu().numpy()
             start = stop
-        # A zero vector has stayed zero, and anything not a number has spread over its row.
+        # A zero vector is still zero, and a value that is not a number has spread over its row.
         bad = np.flatnonzero(~(np.abs(np.linalg.norm(vectors, axis=1) - 1) < 1e-3))
         if len(bad):
             raise ModelError(
@@ -141,15 +142,15 @@ class ClipEmbedder:
             )
         return vectors
 
-    def _halve(self, tried: int, error: torch.OutOfMemoryError) -> None:
-        """Settle on half of the batch that did not fit; raises ModelError if that was a single input."""
-        if tried == 1:
+    def _halve(self, failed: int, error: torch.OutOfMemoryError) -> None:
+        """Sets the batch size to half of the one that did not fit; raises ModelError if that was a single input."""
+        if failed == 1:
             raise ModelError(
-                f"{self._device} has no memory left for a single input of {self.identity.model_id}: end "
-                "other programs that use it, give each actor more of a GPU, or take a smaller model or a CPU"
+                f"{self._device} has no memory left for a single input of {self.identity.model_id}: stop "
+                "other programs that use it, give each actor more of a GPU, or use a smaller model or a CPU"
             ) from error
-        self.batch_size = min(self.batch_size, tried // 2)
-        logger.warning("out of memory with a batch of %d, continuing with %d", tried, self.batch_size)
+        self.batch_size = min(self.batch_size, failed // 2)
+        logger.warning("out of memory with a batch of %d, continuing with %d", failed, self.batch_size)
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -162,24 +163,24 @@ def image_features(model: PreTrainedModel, inputs: torch.Tensor) -> torch.Tensor
 
 @torch.inference_mode()
 def _require_fit(checkpoint: Checkpoint, model: PreTrainedModel) -> None:
-    """ModelError when the model does not take the crops of its image processor, or gives vectors of another length."""
-    side, dim = checkpoint.preprocessing.crop.side, checkpoint.identity.dim
+    """Raises ModelError if the model does not take its image processor's crops, or its vectors have another length."""
+    side, dim = checkpoint.crop.side, checkpoint.identity.dim
     blank = next(model.parameters()).new_zeros(1, 3, side, side)
     try:
-        found = image_features(model, blank).shape[1]
-        if found != dim:
-            raise ValueError(f"vectors of {found} dimensions, config.json says {dim}")
+        got = image_features(model, blank).shape[1]
+        if got != dim:
+            raise ValueError(f"vectors of {got} dimensions, config.json says {dim}")
     except (RuntimeError, ValueError) as error:
         raise ModelError(
             f"{checkpoint.model_id} does not take the crops of {side} × {side} pixels that its image "
-            f"processor's settings ask for ({error}): they belong to another model"
+            f"processor makes ({error}): the settings belong to another model"
         ) from error
 
 
 def _text_side(checkpoint: Checkpoint, model: PreTrainedModel) -> Callable[[Sequence[str]], Tokens]:
-    """The tokenizer, or a function that says why there is none: pictures can be embedded without it."""
+    """The tokenizer, or a function that raises the reason why there is none: pictures can be embedded without it."""
     try:
-        return tokenizing(checkpoint, load_tokenizer(checkpoint, model))
+        return make_tokenize(checkpoint, load_tokenizer(checkpoint, model))
     except ModelError as error:
         problem = error
 

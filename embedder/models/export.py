@@ -1,4 +1,4 @@
-"""Makes a checkpoint's conversion for ONNX Runtime: `python -m embedder.models.export CHECKPOINT FOLDER auto|int8`."""
+"""Converts a checkpoint for ONNX Runtime: `python -m embedder.models.export CHECKPOINT FOLDER auto|int8`."""
 
 import json
 import shutil
@@ -17,11 +17,11 @@ from transformers import PreTrainedModel
 from embedder.errors import ModelError
 from embedder.models.checkpoint import Checkpoint, Preprocessing
 from embedder.models.clip import image_features
-from embedder.models.loading import is_siglip, load_tokenizer, load_weights, tokenizing
 from embedder.models.quantize import compare, prefers_int8, to_int8
+from embedder.models.torch_loading import is_siglip, load_tokenizer, load_weights, make_tokenize
 
-_PICTURES = 16
-_TEXTS = (
+_SAMPLE_PICTURES = 16
+_SAMPLE_TEXTS = (
     "a photo of a cat",
     "two dogs running on a beach",
     "a red car parked in front of an old house",
@@ -41,8 +41,8 @@ _TEXTS = (
 )
 
 
-class _Pictures(nn.Module):
-    """From `(n, side, side, 3)` uint8 to features, normalisation of the pixels included."""
+class _ImageTower(nn.Module):
+    """`(n, side, side, 3)` uint8 to features; includes the normalisation of pixels."""
 
     def __init__(self, model: PreTrainedModel, settings: Preprocessing) -> None:
         super().__init__()
@@ -55,9 +55,9 @@ class _Pictures(nn.Module):
         return image_features(self.model, pixels.permute(0, 3, 1, 2).float() * self.scale - self.shift)
 
 
-class _Texts(nn.Module):
-    """From `(n, tokens)` int64 to features. Without a mask: what is padded on the right of the token that the answer is
-    read from changes nothing in CLIP, where each token sees those before it, and SigLIP was trained without one.
+class _TextTower(nn.Module):
+    """`(n, tokens)` int64 to features. Needs no mask: in CLIP each token only sees those before it, so padding to the
+    right of the end-of-text token has no effect, and SigLIP was trained without a mask.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -68,36 +68,37 @@ class _Texts(nn.Module):
         return self.model.get_text_features(input_ids=input_ids).pooler_output  # type: ignore[no-any-return, operator]
 
 
-def export(checkpoint: Checkpoint, folder: Path, wanted: str) -> None:
-    """Write `image.onnx`, for models with a text side `text.onnx` and `tokenizer.json`, and `about.json`, which says
-    in which precision, and how it compares. Raises ModelError.
+def export(checkpoint: Checkpoint, folder: Path, precision: str) -> None:
+    """Write `image.onnx`; `text.onnx` and `tokenizer.json` for models that embed texts; and `about.json` with the
+    chosen precision, its agreement with float32 and its speedup. Raises ModelError.
     """
     model = load_weights(checkpoint).to(dtype=torch.float32)  # type: ignore[call-arg]
     towers: dict[str, tuple[nn.Module, NDArray[Any]]] = {
-        "image": (_Pictures(model, checkpoint.preprocessing), _pictures(checkpoint.preprocessing.crop.side))
+        "image": (_ImageTower(model, checkpoint.preprocessing), _sample_pictures(checkpoint.crop.side))
     }
     text: dict[str, Any] = {"lower_case": is_siglip(checkpoint)}
     try:
-        towers["text"] = (_Texts(model), _save_tokenizer(checkpoint, model, folder / "tokenizer.json"))
+        towers["text"] = (_TextTower(model), _save_tokenizer(checkpoint, model, folder / "tokenizer.json"))
     except ModelError as error:
         text = {"refusal": str(error)}
-    floats = {name: _graph(tower, rows) for name, (tower, rows) in towers.items()}
-    for name, graph in floats.items():
+    for name, (tower, rows) in towers.items():
+        graph = _graph(tower, rows)
         _save(to_int8(graph), folder / "int8" / f"{name}.onnx")
         _save(graph, folder / "fp32" / f"{name}.onnx")
     compared = {name: compare(folder, name, rows) for name, (_, rows) in towers.items()}
     agreement, speedup = min(cosine for cosine, _ in compared.values()), compared["image"][1]
-    kept, left = ("int8", "fp32") if wanted == "int8" or prefers_int8(agreement, speedup) else ("fp32", "int8")
-    shutil.rmtree(folder / left)
-    for file in (folder / kept).iterdir():
+    use_int8 = precision == "int8" or prefers_int8(agreement, speedup)
+    chosen, rejected = ("int8", "fp32") if use_int8 else ("fp32", "int8")
+    shutil.rmtree(folder / rejected)
+    for file in (folder / chosen).iterdir():
         file.rename(folder / file.name)
-    (folder / kept).rmdir()
-    about = {"precision": kept, "agreement": agreement, "gain": speedup, "text": text}
-    (folder / "about.json").write_text(json.dumps(about), encoding="utf-8")
+    (folder / chosen).rmdir()
+    info = {"precision": chosen, "agreement": agreement, "gain": speedup, "text": text}
+    (folder / "about.json").write_text(json.dumps(info), encoding="utf-8")
 
 
 def _graph(tower: nn.Module, rows: NDArray[Any]) -> onnx.ModelProto:
-    """The tower for any number of rows, and for texts of any length that the model takes."""
+    """The tower as a graph for any number of rows, and texts of any length that the model takes."""
     example = torch.from_numpy(rows[:2])
     lengths = {0: torch.export.Dim.DYNAMIC} | ({1: torch.export.Dim.AUTO} if example.ndim == 2 else {})
     program = torch.onnx.export(tower.eval(), (example,), dynamo=True, verbose=False, dynamic_shapes=(lengths,))
@@ -106,27 +107,27 @@ def _graph(tower: nn.Module, rows: NDArray[Any]) -> onnx.ModelProto:
 
 
 def _save(graph: onnx.ModelProto, path: Path) -> None:
-    """The weights go to a file beside it, for one holds at most 2 GiB, and out of `graph`."""
+    """Moves the weights out of `graph` into a separate file, because an ONNX file holds at most 2 GiB."""
     path.parent.mkdir(exist_ok=True)
     onnx.save(graph, path, save_as_external_data=True, location=f"{path.stem}.weights")
 
 
-def _pictures(side: int) -> NDArray[np.uint8]:
-    """Colour noise from coarse to fine, the same at each call."""
-    numbers = np.random.default_rng(16)
-    grids = [numbers.integers(0, 256, (cells, cells, 3), dtype=np.uint8) for cells in np.arange(_PICTURES) * 2 + 2]
+def _sample_pictures(side: int) -> NDArray[np.uint8]:
+    """Colour noise from coarse to fine, with a fixed seed."""
+    rng = np.random.default_rng(16)
+    grids = [rng.integers(0, 256, (cells, cells, 3), dtype=np.uint8) for cells in np.arange(_SAMPLE_PICTURES) * 2 + 2]
     return np.stack([np.asarray(Image.fromarray(grid).resize((side, side))) for grid in grids])
 
 
 def _save_tokenizer(checkpoint: Checkpoint, model: PreTrainedModel, path: Path) -> NDArray[np.int64]:
-    """Writes it with its padding and its longest text, and returns the tokens of `_TEXTS`. Raises ModelError."""
+    """Saves the tokenizer and returns the tokens of `_SAMPLE_TEXTS`. Raises ModelError."""
     tokenizer = load_tokenizer(checkpoint, model)
-    expected = tokenizing(checkpoint, tokenizer)(_TEXTS)["input_ids"].numpy()
+    tokens = make_tokenize(checkpoint, tokenizer)(_SAMPLE_TEXTS)["input_ids"].numpy()
     if (backend := getattr(tokenizer, "backend_tokenizer", None)) is None:
         raise ValueError(f"the tokenizer {type(tokenizer).__name__} needs transformers")
-    # As the call above has left it: padding and truncation are part of the file.
+    # Padding and truncation, which the call above has set, are part of the file.
     backend.save(str(path))
-    return expected
+    return tokens
 
 
 if __name__ == "__main__":

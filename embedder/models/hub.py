@@ -1,4 +1,4 @@
-"""Checkpoints of the Hugging Face hub: downloaded, or taken from the cache when the hub is out of reach."""
+"""Checkpoints from the Hugging Face hub: downloaded, or from the cache if the hub cannot be reached."""
 
 import logging
 from pathlib import Path
@@ -15,7 +15,7 @@ from huggingface_hub.errors import (
 from embedder.errors import ModelNotFoundError
 
 _LOOKUP_TIMEOUT_S = 5.0
-SMALL_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]  # configuration and tokenizer, `spiece.model` among them
+SMALL_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]  # configuration and tokenizer, including `spiece.model`
 
 logger = logging.getLogger(__name__)
 
@@ -24,28 +24,28 @@ def fetch_checkpoint(model_id: str, revision: str | None) -> Path:
     """The cache folder of a checkpoint, named after its commit; raises ModelNotFoundError."""
     try:
         return _download(model_id, revision)
-    except Exception as error:  # the hub's client lets errors of several libraries through
+    except Exception as error:  # the hub's client passes on errors of several libraries
         unreachable = error
     try:
         cached = snapshot_download(model_id, revision=revision, local_files_only=True, allow_patterns=SMALL_FILES)
     except Exception:
         raise ModelNotFoundError(_explain(model_id, revision, unreachable)) from unreachable
-    logger.info("%s: the hub was not reached, using the copy in %s", model_id, cached)
+    logger.info("%s: the hub could not be reached, using the copy in %s", model_id, cached)
     return Path(cached)
 
 
 def _download(model_id: str, revision: str | None) -> Path:
-    # Requested first, with a short time-out: snapshot_download has no setting for how long it waits here.
+    # Requested separately, because snapshot_download has no timeout for this.
     info = HfApi().model_info(model_id, revision=revision, timeout=_LOOKUP_TIMEOUT_S)
     names = [sibling.rfilename for sibling in info.siblings or ()]
-    # Many repositories hold the same weights in several formats: one is enough.
+    # Many repositories have the same weights in several formats; one is enough.
     safe = any(name.startswith("model") and ".safetensors" in name for name in names)
     weights = "model*.safetensors*" if safe else "pytorch_model*.bin*"
     return Path(snapshot_download(model_id, revision=revision, allow_patterns=[weights, *SMALL_FILES]))
 
 
 def _explain(model_id: str, revision: str | None, error: Exception) -> str:
-    """The message: which checkpoint was wanted, why it was not found, and what to do."""
+    """The message: which checkpoint was requested, why it was not found, and what to do."""
     if isinstance(error, HFValidationError):
         return f"model '{model_id}' is neither a folder on this machine nor a hub id such as owner/name"
     if isinstance(error, GatedRepoError):
@@ -55,7 +55,7 @@ def _explain(model_id: str, revision: str | None, error: Exception) -> str:
         )
     if isinstance(error, RepositoryNotFoundError):
         return (
-            f"there is no model '{model_id}' at {constants.ENDPOINT}, or it is private, and no folder has "
+            f"there is no model '{model_id}' at {constants.ENDPOINT}, or it is private, and there is no folder of "
             "that name: check the spelling, give a local folder, or log in with `hf auth login`"
         )
     if isinstance(error, RevisionNotFoundError):
@@ -64,9 +64,9 @@ def _explain(model_id: str, revision: str | None, error: Exception) -> str:
     reason = f"{constants.ENDPOINT} could not be reached ({first_line})"
     if isinstance(error, OfflineModeIsEnabled):
         reason = "HF_HUB_OFFLINE forbids a download"
-    wanted = f"{model_id} --revision {revision}" if revision else model_id
+    arguments = f"{model_id} --revision {revision}" if revision else model_id
     return (
         f"model '{model_id}' is neither a folder nor in the cache {constants.HF_HUB_CACHE}, and {reason}. "
-        f"Run `hf download {wanted} --local-dir checkpoint` where there is a network, copy that folder here, and give "
-        "`--model ./checkpoint`"
+        f"Run `hf download {arguments} --local-dir checkpoint` where there is a network, copy that folder here, and "
+        "give `--model ./checkpoint`"
     )

@@ -1,4 +1,4 @@
-"""Embedders of the user's own: any class with `dim` and `embed_images`."""
+"""The user's own embedders: any class with `dim` and `embed_images`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,25 +14,26 @@ from embedder.identity import ModelIdentity
 from embedder.images import CropSpec
 from embedder.python_class import PythonClass
 
-_SMALLEST = 1e-12  # a norm below which float32 holds no direction
+_MIN_NORM = 1e-12  # float32 vectors with a smaller norm have no direction
 
 
 @dataclass(frozen=True)
 class OwnModel:
-    """A class that embeds, found and not constructed yet, as a `Checkpoint` is a folder. See docs/embedders.md."""
+    """A class that embeds, not constructed yet; the counterpart of `Checkpoint`. See docs/embedders.md."""
 
     source: PythonClass
     weights: ClassVar[tuple[Path, ...]] = ()
 
     @property
     def identity(self) -> ModelIdentity:
-        """Raises ModelError for a class that cannot be imported, or does not embed."""
-        found = self.source.find()
-        dim = getattr(found, "dim", None)
-        if type(dim) is not int or dim < 1 or not callable(getattr(found, "embed_images", None)):
-            lacks = f"has dim = {dim!r}" if callable(getattr(found, "embed_images", None)) else "has no embed_images"
+        """Raises ModelError if the class cannot be imported, or does not embed."""
+        user_class = self.source.find()
+        dim = getattr(user_class, "dim", None)
+        embeds = callable(getattr(user_class, "embed_images", None))
+        if type(dim) is not int or dim < 1 or not embeds:
+            problem = f"has dim = {dim!r}" if embeds else "has no embed_images"
             raise ModelError(
-                f"{self.source.name} {lacks}: expected a class with `dim`, an int of the class itself that is the "
+                f"{self.source.name} {problem}: expected a class with `dim`, an int attribute of the class with the "
                 "length of its vectors, and the method `embed_images`, from (n, side, side, 3) uint8 to (n, dim) "
                 "float32"
             )
@@ -44,24 +45,24 @@ class OwnModel:
         return self.source.crop()
 
     def __call__(self, batch_size: int = 64) -> "OwnEmbedder":
-        """Construct it, in the process that calls this. Raises ModelError."""
+        """Construct it in this process. Raises ModelError."""
         return OwnEmbedder(self, batch_size)
 
 
 class OwnEmbedder:
-    """An instance of the class as an Embedder: what it returns is checked and normalised."""
+    """Wraps an instance of the class as an Embedder: checks and normalises its vectors."""
 
     def __init__(self, model: OwnModel, batch_size: int) -> None:
         self.identity = model.identity
         self.crop = model.crop
-        self._made = model.source.construct()
+        self._instance = model.source.construct()
         self._batch_size = batch_size
 
     def embed_images(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         """`(n, side, side, 3)` uint8 RGB to `(n, dim)` float32, unit norm.
 
-        EmbedError when the class raises, or returns a vector without a direction: for all, as one of them may be at
-        fault. ModelError for what is no array of such vectors.
+        Raises EmbedError for the whole batch if the class raises or a vector has no direction: any of the pictures may
+        be at fault. Raises ModelError if the class returns anything but an array of vectors.
         """
         vectors = np.empty((len(pixels), self.identity.dim), np.float32)
         for rows in np.array_split(np.arange(len(pixels)), max(1, ceil(len(pixels) / self._batch_size))):
@@ -69,46 +70,48 @@ class OwnEmbedder:
                 continue
             batch = pixels[rows]  # a copy: the pixels may be read-only
             try:
-                found = self._made.embed_images(batch)
+                output = self._instance.embed_images(batch)
             except (Exception, SystemExit) as error:
                 raise EmbedError(
                     "embedder_failed", f"{self.identity.model_id} failed ({type(error).__name__}: {error})"[:500]
                 ) from error
-            vectors[rows], bad = self._unit("embed_images", found, len(batch))
+            vectors[rows], bad = self._normalise("embed_images", output, len(batch))
             if bad is not None:
                 raise EmbedError("no_direction", f"{self.identity.model_id} returned {bad[1]}")
         return vectors
 
     def embed_texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """`(n, dim)` float32, unit norm. UnsupportedInputError when the class has no `embed_texts`, or no vector for a
-        text; ModelError when it fails.
+        """`(n, dim)` float32, unit norm. Raises UnsupportedInputError if the class has no `embed_texts`, or no vector
+        for a text; ModelError if it fails.
         """
-        embed = getattr(self._made, "embed_texts", None)
+        embed = getattr(self._instance, "embed_texts", None)
         if embed is None:
             raise UnsupportedInputError(
                 f"{self.identity.model_id} knows pictures only (the class has no embed_texts): search by a picture, by "
                 "the id of an image or by a vector"
             )
         try:
-            found = embed(list(texts))
+            output = embed(list(texts))
         except (Exception, SystemExit) as error:
             raise ModelError(
                 f"{self.identity.model_id}.embed_texts failed ({type(error).__name__}: {error})"
             ) from error
-        vectors, bad = self._unit("embed_texts", found, len(texts))
+        vectors, bad = self._normalise("embed_texts", output, len(texts))
         if bad is not None:
-            row, what = bad
-            raise UnsupportedInputError(f"{self.identity.model_id} returned {what} for {texts[row]!r}: try other words")
+            row, problem = bad
+            raise UnsupportedInputError(
+                f"{self.identity.model_id} returned {problem} for {texts[row]!r}: try other words"
+            )
         return vectors
 
-    def _unit(self, method: str, found: Any, count: int) -> tuple[NDArray[np.float32], tuple[int, str] | None]:
-        """The vectors with unit norm, and the first that cannot have it: its number, and what it is."""
+    def _normalise(self, method: str, output: Any, count: int) -> tuple[NDArray[np.float32], tuple[int, str] | None]:
+        """The vectors with unit norm, and the row and problem of the first one without a direction."""
         expected = f"expected an array of float32, ({count}, {self.identity.dim}): a vector for each of {count}"
         try:
-            vectors = np.asarray(found)
+            vectors = np.asarray(output)
         except (TypeError, ValueError, RuntimeError) as error:
             raise ModelError(
-                f"{self.identity.model_id}.{method} returned a {type(found).__name__} that is no array ({error}): "
+                f"{self.identity.model_id}.{method} returned a {type(output).__name__} that is not an array ({error}): "
                 f"{expected}"
             ) from error
         if vectors.dtype.kind != "f" or vectors.shape != (count, self.identity.dim):
@@ -116,8 +119,8 @@ class OwnEmbedder:
                 f"{self.identity.model_id}.{method} returned an array of {vectors.dtype}, {vectors.shape}: {expected}"
             )
         norms = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
-        bad = np.flatnonzero(~(np.isfinite(norms) & (norms > _SMALLEST)))
+        bad = np.flatnonzero(~(np.isfinite(norms) & (norms > _MIN_NORM)))
         if len(bad):
-            what = "a vector of zeros" if np.isfinite(norms[bad[0]]) else "a vector with values that are not finite"
-            return np.zeros(vectors.shape, np.float32), (int(bad[0]), what)
+            problem = "a vector of zeros" if np.isfinite(norms[bad[0]]) else "a vector with values that are not finite"
+            return np.zeros(vectors.shape, np.float32), (int(bad[0]), problem)
         return (vectors / norms).astype(np.float32), None

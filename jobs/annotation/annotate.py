@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from rich.console import Console
 
-from embedder.images.exif import EXIF
+from embedder.images.exif import EXIF_COLUMNS
 from index.collection import Collection
 from index.collection.annotations import Annotation, annotation_log, drop_annotation, list_annotations, same_content
 from index.collection.collection import Snapshot
@@ -141,7 +141,7 @@ def require_free(name: str, metadata: Sequence[str], others: Sequence[Annotation
     def within(one: str, other: str) -> bool:
         return one == other or one.startswith(f"{other}_")
 
-    taken = [column for column in dict.fromkeys([*metadata, *FIXED, TILES, *EXIF]) if within(column, name)]
+    taken = [column for column in dict.fromkeys([*metadata, *FIXED, TILES, *EXIF_COLUMNS]) if within(column, name)]
     taken += [
         each.name for each in others if each.name != name and (within(each.name, name) or within(name, each.name))
     ]

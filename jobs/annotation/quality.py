@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from embedder.images.quality import MEASURED, measure
+from embedder.images.quality import MEASURED_CROP, measure
 from jobs.annotation.predictor import Batch, Columns, Needs
 
 
@@ -12,7 +12,7 @@ class Quality:
     """A column for each of `embedder.images.quality.MEASURES`."""
 
     needs: ClassVar[Needs] = "image"
-    side: ClassVar[int] = MEASURED.side
+    side: ClassVar[int] = MEASURED_CROP.side
     version: ClassVar[str] = "1"
 
     def __call__(self, batch: Batch) -> Columns:

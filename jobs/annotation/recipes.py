@@ -44,7 +44,7 @@ def class_recipe(name: str) -> Recipe:
     `shortest_edge` that the middle is cut out and not the whole squashed. Its fingerprint is that of its `version`; if
     it has none, of its module's source.
     """
-    source = PythonClass.here(name)
+    source = PythonClass.in_working_directory(name)
     needs: Any = getattr(source.find(), "needs", None)
     if needs not in NEEDS:
         raise UsageError(f"{name} has needs = {needs!r}: expected one of {', '.join(NEEDS)}")

@@ -15,7 +15,7 @@ from rich.markup import escape
 
 from api.errors import ApiError
 from embedder.errors import EmbedderError
-from embedder.openmp import WAITING
+from embedder.openmp import OPENMP_ENVIRONMENT
 from index.errors import DISK_FULL, CollectionError, LeaseError, RecallTooLowError
 from jobs.cli.annotate import annotate, columns
 from jobs.cli.demo import demo
@@ -36,7 +36,7 @@ def main() -> None:
     """Run the command line. A mistake is one line on stderr and exit code 2; a failed job exits with 1, one that found
     too much gone from its source with 3, and one that may succeed later with 75, as in sysexits.
     """
-    for name, value in WAITING.items():
+    for name, value in OPENMP_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     # Lines are wrapped by a terminal alone, and every letter can be printed in every locale.
     console.soft_wrap = not console.is_terminal

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import ray
 import ray.data
 
-from embedder.errors import folded
+from embedder.errors import reason_label
 from index.collection.rows import FILTERED
 from jobs.cluster.pool import DECODE_MEMORY, Pool
 from jobs.cluster.session import lacking
@@ -77,7 +77,7 @@ def decode_images(table: pa.Table, *, settings: DecodeSettings) -> pa.Table:
     metrics.stage("decode", stages.count(None) + stages.count("filter"), pc.sum(decoded["decode_seconds"]).as_py())
     for reason in decoded["error_reason"].drop_null().to_pylist():
         if reason != FILTERED:
-            metrics.rejects.inc(1, {"reason": folded(str(reason))})
+            metrics.rejects.inc(1, {"reason": reason_label(str(reason))})
     return decoded
 
 

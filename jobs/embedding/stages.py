@@ -22,7 +22,7 @@ from embedder.images import CropSpec
 from embedder.images.decode import DecodedImage
 from embedder.images.decoder_pool import DecodePool
 from embedder.images.decoder_process import IsAwaited
-from embedder.images.quality import MEASURED, measure
+from embedder.images.quality import MEASURED_CROP, measure
 from index.collection import Collection
 from index.collection.rows import FILTERED
 from index.storage.bucket_address import without_secrets
@@ -150,7 +150,7 @@ def _outcome(
         else:
             image = decode(data, crop)
             if measured:
-                outcome |= measure(decode(data, MEASURED).pixels)
+                outcome |= measure(decode(data, MEASURED_CROP).pixels)
             outcome |= {"pixels": image.pixels.tobytes(), "width": image.width, "height": image.height}
             outcome |= {"format": image.format, **image.exif}
     except Rejected as error:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from embedder.images.exif import EXIF
+from embedder.images.exif import EXIF_COLUMNS
 from index.collection.collection import Collection, Snapshot
 from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord, RowFile
@@ -194,7 +194,7 @@ def _compare_metadata(live: LiveRows, listing: pa.Table) -> tuple[pa.Table, Colu
 
     Only a part of the rows' metadata is held, as captions may have any length.
     """
-    names = [name for name in live.metadata if name not in EXIF]
+    names = [name for name in live.metadata if name not in EXIF_COLUMNS]
     listed = listing.select(metadata_columns(listing.schema))
     schema = together(listed.schema, pa.schema([live.schema_of(names).field(name) for name in names]))
     # In one array each, to take from.
@@ -259,7 +259,7 @@ def _relisted(listing: pa.Table, theirs: LiveRows, kept: pa.Table, *, own: bool)
     """The listing of a source whose rows are another model's: its own and what is kept, or what its rows say."""
     if own and not kept.num_rows:
         return listing
-    rows = theirs.read([*LISTING.names, *REFUSAL.names, *KNOWN.names, *(set(theirs.metadata) - {*EXIF})])
+    rows = theirs.read([*LISTING.names, *REFUSAL.names, *KNOWN.names, *(set(theirs.metadata) - {*EXIF_COLUMNS})])
     refused = pc.or_(pc.equal(rows["error_stage"], pa.scalar(REFUSED_STAGE)), is_filtered(rows))
     # Of other rejects another model may think otherwise.
     reasons = {each.name: pc.if_else(refused, rows[each.name], pa.scalar(None, each.type)) for each in REFUSAL}

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from embedder.images.exif import EXIF
+from embedder.images.exif import EXIF_COLUMNS
 from embedder.images.quality import MEASURES
 from index.collection.records import RunStart
 from index.collection.rows import FILTERED, TEXT, in_files, metadata_columns
@@ -32,7 +32,7 @@ _FACTS: Final = ("size", *KNOWN.names)
 """What the listing may not know, and the file says."""
 MEASURE_TYPES: Final = {name: pa.bool_() if name == "near_uniform" else pa.float64() for name in MEASURES}
 EXIF_TYPES: Final[dict[str, pa.DataType]] = dict(
-    zip(EXIF, (pa.timestamp("us"), pa.string(), pa.float64(), pa.float64()), strict=True)
+    zip(EXIF_COLUMNS, (pa.timestamp("us"), pa.string(), pa.float64(), pa.float64()), strict=True)
 )  # the time is by the camera's clock, in no time zone
 
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from embedder.images.exif import EXIF
+from embedder.images.exif import EXIF_COLUMNS
 from index.collection.collection import Collection, Snapshot
 from index.collection.live_rows import LiveRows
 from index.collection.rows import (
@@ -111,7 +111,7 @@ def _known_rows(known: ReusableRows) -> Iterator[pa.Table]:
     order = np.argsort(known.rows, kind="stable")  # rows of one file together
     for start in range(0, len(order), _BLOCK):
         here = order[start : start + _BLOCK]
-        exif = [name for name in EXIF if plan.images.exif and name in known.pool.metadata]
+        exif = [name for name in EXIF_COLUMNS if plan.images.exif and name in known.pool.metadata]
         yield _rows(without_refusal(plan.todo).take(known.todo[here]), known.pool, known.rows[here], exif)
     for start in range(0, len(known.refused), _BLOCK):
         refused = plan.todo.take(known.refused[start : start + _BLOCK])

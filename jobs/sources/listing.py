@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from embedder.images.exif import EXIF
+from embedder.images.exif import EXIF_COLUMNS
 from index.collection.rows import FIXED, REJECT, TEXT, TILES, conform, in_memory, promoted
 
 Column: TypeAlias = "pa.Array[Any] | pa.ChunkedArray[Any]"
@@ -30,7 +30,7 @@ REFUSED_STAGE = "list"
 UNREADABLE = "unreadable"
 """Why a tar, a list or a folder is refused: the images in it are not known."""
 # A row's own columns, and those that the pipeline carries from stage to stage.
-TAKEN = frozenset({*FIXED, TILES, *EXIF, "pixels", "fetch_seconds", "decode_seconds"})
+TAKEN = frozenset({*FIXED, TILES, *EXIF_COLUMNS, "pixels", "fetch_seconds", "decode_seconds"})
 
 
 def listing_table(columns: Mapping[str, Column | Sequence[Any]], metadata: Mapping[str, Column]) -> pa.Table:

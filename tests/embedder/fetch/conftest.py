@@ -1,4 +1,4 @@
-"""A web server on loopback, which any host may be made to stand for."""
+"""A web server on loopback that can stand in for any host."""
 
 import socket
 from collections.abc import Iterator
@@ -19,13 +19,13 @@ def server() -> Iterator[ScriptedServer]:
 
 @pytest.fixture
 def connected(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """The addresses that the fetcher went to once it had checked them. It got to the server wherever it went."""
+    """The addresses that the fetcher connects to after its checks. Every connection ends at the server."""
     addresses: list[tuple[str, int]] = []
-    really = socket.create_connection
+    create_connection = socket.create_connection
 
     def connect(address: tuple[str, int], timeout: float) -> socket.socket:
         addresses.append(address)
-        return really(("127.0.0.1", server.server_port), timeout)
+        return create_connection(("127.0.0.1", server.server_port), timeout)
 
     monkeypatch.setattr("embedder.fetch.addresses.socket.create_connection", connect)
     return addresses

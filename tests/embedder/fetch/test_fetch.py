@@ -1,4 +1,4 @@
-"""Files, parts of files and object stores, fetched."""
+"""Fetching files, parts of files and objects in buckets."""
 
 import os
 import pickle
@@ -106,7 +106,9 @@ def test_size_is_checked_before_reading(tmp_path: Path) -> None:
         ("ftp://host/a.jpg", "forbidden_scheme"),
     ],
 )
-def test_what_is_no_file_has_a_reason(uri: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_uri_that_is_not_a_file_has_a_reason(
+    uri: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").write_bytes(b"abcd")
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
@@ -122,7 +124,7 @@ def test_a_file_without_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     path = tmp_path / "private.jpg"
     path.write_bytes(PICTURE)
     path.chmod(0)
-    if os.access(path, os.R_OK):  # for root permissions do not count
+    if os.access(path, os.R_OK):  # permissions do not apply to root
 
         def refuse(*_: object) -> None:
             raise PermissionError(13, "Permission denied", str(path))
@@ -204,20 +206,20 @@ def test_objects_are_read_whole_and_in_part(key: str, store: Bucket) -> None:
 
 @pytest.mark.parametrize("part", ["", "#bytes=10-12"])
 def test_a_picture_in_a_bucket_costs_one_request(part: str, store: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+    requests: list[str] = []
 
     class Counting(FaultyProxy):
         def draw(self, request: str) -> None:
-            asked.append(request)
+            requests.append(request)
 
     store.put("a.jpg", PICTURE)
     with Counting(store.server, share=0.0, seed=0).listening() as host:
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://{host}")
         Fetcher(buckets=PictureReader()).fetch(f"s3://{store.name}/a.jpg{part}")
-    assert asked == [f"GET /{store.name}/a.jpg"]
+    assert requests == [f"GET /{store.name}/a.jpg"]
 
 
-def test_buckets_are_read_only_where_a_reader_is_given() -> None:
+def test_buckets_need_a_reader() -> None:
     with pytest.raises(FetchError, match=r"expected a URL with file:// or http:// or https://, got s3://"):
         Fetcher().fetch("s3://bucket/a.jpg")
 
@@ -233,7 +235,7 @@ def test_buckets_are_read_only_where_a_reader_is_given() -> None:
         *((f"s3://BUCKET/big.jpg#bytes={part}", "out_of_range") for part in ("1020-1024", "2000-2001", "2000-1999")),
     ],
 )
-def test_objects_that_cannot_be_used(uri: str, reason: str, store: Bucket) -> None:
+def test_unusable_objects_have_a_reason(uri: str, reason: str, store: Bucket) -> None:
     uri = uri.replace("BUCKET", store.name)
     store.put("big.jpg", PICTURE)
     store.put("deep/er.jpg", PICTURE)
@@ -242,8 +244,8 @@ def test_objects_that_cannot_be_used(uri: str, reason: str, store: Bucket) -> No
     assert uri.partition("#")[0] in error.message
 
 
-def test_a_bucket_that_asks_all_to_slow_down_is_asked_again(store: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Amazon's standard strategy gives up at the fourth answer."""
+def test_throttled_requests_to_a_bucket_are_retried(store: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More often than by Amazon's standard strategy, which gives up at the fourth answer."""
 
     class Throttled(FaultyProxy):
         def draw(self, request: str) -> str | None:

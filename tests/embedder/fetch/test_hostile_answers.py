@@ -1,4 +1,4 @@
-"""Answers that mean harm: each ends soon and with a reason."""
+"""Malicious answers: each fetch ends soon, with a reason."""
 
 import gzip
 import socket
@@ -174,13 +174,13 @@ def test_slow_redirects_share_one_deadline(server: ScriptedServer) -> None:
     "retry_after",
     ["9" * 400, "-5", "\xb2", "soon", "Mon, 01 Jan 0001 00:00:00 -0000", "Fri, 31 Dec 9999 23:59:59 -2359", "1e400"],
 )
-def test_a_retry_after_that_makes_no_sense_does_no_harm(server: ScriptedServer, retry_after: str) -> None:
+def test_a_nonsensical_retry_after_is_ignored(server: ScriptedServer, retry_after: str) -> None:
     server.routes["/busy"] = answer(b"", status=503, Retry_After=retry_after)
     error = failed("/busy", retries=1, backoff_s=0.01, timeout_s=1)
     assert (error.reason, error.retryable) == ("http_503", True)
 
 
-# Each nearly right: answers are put together from them.
+# Nearly valid lines, of which answers are made.
 LINES = [
     *(b"HTTP/1.1 200 OK", b"HTTP/1.0 200", b"HTTP/1.1 302 Go", b"HTTP/1.1 100 Go on\r\n", b"", b": ", b" folded"),
     *(b"Transfer-Encoding: chunked", b"Content-Length: 5", b"Content-Length: -5", b"Location: /a", b"Retry-After: 0"),
@@ -191,7 +191,7 @@ PIECES = st.sampled_from([*(line + b"\r\n" for line in LINES), gzip.compress(b"x
 
 @settings(max_examples=300, deadline=None)
 @given(sent=st.lists(PIECES, max_size=12).map(b"".join))
-def test_whatever_bytes_come_are_a_body_or_a_reason(sent: bytes) -> None:
+def test_arbitrary_bytes_give_a_body_or_a_fetch_error(sent: bytes) -> None:
     ends: list[socket.socket] = []
 
     def connect(address: object, timeout: float) -> socket.socket:

@@ -1,7 +1,7 @@
-"""URLs that mean harm.
+"""Malicious URLs.
 
-Every connection ends at one real server on loopback, wherever it was to lead: what slips through is seen there. Numbers
-are read as the system reads them; names come from a fake resolver.
+Every connection ends at one real server on loopback, whatever its address, so that server sees every request that
+passes the checks. The system parses numeric addresses; a fake resolver knows the names.
 """
 
 import socket
@@ -55,7 +55,7 @@ def test_hosts_that_are_public(server: ScriptedServer, host: str) -> None:
     assert [asked.path for asked in server.asked] == ["/picture"]
 
 
-# Where a URL must not lead
+# Forbidden hosts
 
 HOSTS = {
     "decimal": ["2130706433", "2852039166", "3232235777", "167772161", "1681915905"],
@@ -129,7 +129,7 @@ URLS = {
 
 
 @pytest.mark.parametrize(("url", "reason"), [(each, reason) for reason in URLS for each in URLS[reason]])
-def test_urls_that_are_more_than_they_seem(connected: list[tuple[str, int]], url: str, reason: str) -> None:
+def test_deceptive_urls(connected: list[tuple[str, int]], url: str, reason: str) -> None:
     error = failure(FETCHER, url)
     assert (error.reason, error.retryable) == (reason, False)
     assert "secret" not in error.message
@@ -151,7 +151,7 @@ REDIRECTS = {
 
 
 @pytest.mark.parametrize(("location", "reason"), [(each, reason) for reason in REDIRECTS for each in REDIRECTS[reason]])
-def test_redirects_of_every_hop_are_checked(server: ScriptedServer, location: str, reason: str) -> None:
+def test_every_redirect_is_checked(server: ScriptedServer, location: str, reason: str) -> None:
     server.routes |= {"/1": redirect("/2", 301), "/2": redirect("//other.example/3", 307), "/3": redirect(location)}
     error = failure(FETCHER, "http://public.example/1")
     assert (error.reason, error.retryable) == (reason, False)
@@ -163,26 +163,28 @@ ODD = ["\\\\127.0.0.1\\a", "http:\\\\127.0.0.1/a", "/\\127.0.0.1/a", "http:///pi
 
 
 @pytest.mark.parametrize("location", ODD)
-def test_what_only_browsers_take_for_another_host_stays_on_this_one(server: ScriptedServer, location: str) -> None:
+def test_redirects_that_only_browsers_take_for_another_host_stay_on_this_one(
+    server: ScriptedServer, location: str
+) -> None:
     server.routes["/away"] = redirect(location)
     with suppress(FetchError):
         FETCHER.fetch("http://public.example/away")
     assert {asked.headers["host"] for asked in server.asked} == {"public.example"}
 
 
-@pytest.mark.parametrize("answer_", [b"503 Busy\r\n", b"302 Found\r\nLocation: /picture\r\n"])
-def test_a_name_that_changes_is_checked_anew_for_every_connection(
-    server: ScriptedServer, connected: list[tuple[str, int]], answer_: bytes
+@pytest.mark.parametrize("head", [b"503 Busy\r\n", b"302 Found\r\nLocation: /picture\r\n"])
+def test_a_name_is_checked_again_for_every_connection(
+    server: ScriptedServer, connected: list[tuple[str, int]], head: bytes
 ) -> None:
     answers = iter([[PUBLIC], ["127.0.0.1"]])
-    server.routes["/1"] = raw(b"HTTP/1.1 ", answer_, b"Content-Length: 0\r\nConnection: close\r\n\r\n")
+    server.routes["/1"] = raw(b"HTTP/1.1 ", head, b"Content-Length: 0\r\nConnection: close\r\n\r\n")
     fetcher = Fetcher(replace(POLICY, retries=3, backoff_s=0.01), resolve=lambda host, port: next(answers))
     assert failure(fetcher, "http://rebinding.example/1").reason == "forbidden_address"
     assert connected == [(PUBLIC, 80)]
     assert [asked.headers["host"] for asked in server.asked] == ["rebinding.example"]
 
 
-def test_nothing_is_told_to_the_next_host(server: ScriptedServer) -> None:
+def test_the_next_host_gets_no_other_headers(server: ScriptedServer) -> None:
     server.routes["/1"] = answer(
         b"",
         status=302,
@@ -202,7 +204,7 @@ def test_nothing_is_told_to_the_next_host(server: ScriptedServer) -> None:
 
 
 @pytest.mark.parametrize("status", [300, 304, 305, 306, 401, 407, 511])
-def test_other_ways_of_being_sent_elsewhere_are_not_followed(server: ScriptedServer, status: int) -> None:
+def test_other_statuses_with_a_location_are_not_followed(server: ScriptedServer, status: int) -> None:
     server.routes["/away"] = answer(
         b"", status=status, Location="http://public.example/picture", WWW_Authenticate="Basic realm=x"
     )

@@ -1,7 +1,8 @@
-"""What is read of EXIF, and that nothing in it costs a picture or much time."""
+"""Values that are read from EXIF, and EXIF that must not make a picture unusable or slow."""
 
 import io
 import struct
+from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any
 
@@ -30,8 +31,8 @@ def exif_of(data: bytes) -> dict[str, Any]:
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
 def test_time_camera_and_place_are_read(form: str) -> None:
-    found = exif_of(with_exif(form, "2024:05:31 12:00:05", "Canon", "Canon EOS R5", BERLIN))
-    assert found == {
+    north_east = exif_of(with_exif(form, "2024:05:31 12:00:05", "Canon", "Canon EOS R5", BERLIN))
+    assert north_east == {
         "exif_taken": NOON,
         "exif_camera": "Canon EOS R5",
         "exif_latitude": pytest.approx(52.52),
@@ -54,12 +55,12 @@ def test_time_camera_and_place_are_read(form: str) -> None:
         (None, None, BERLIN | {GPS.GPSLatitude: (0.0, 0.0, 0.0), GPS.GPSLongitude: (0.0, 0.0, 0.0)}),
     ],
 )
-def test_what_makes_no_sense_is_left_out(taken: str | None, make: str | None, place: dict[int, Any]) -> None:
+def test_nonsensical_values_are_left_out(taken: str | None, make: str | None, place: dict[int, Any]) -> None:
     assert exif_of(with_exif("JPEG", taken, make, None, place)) == {}
 
 
 def hostile() -> dict[str, bytes]:
-    """EXIF that is damaged, points to itself, or would be read many times over."""
+    """EXIF that is damaged, points to itself, or would be read many times."""
     good = Image.Exif()
     good[Base.Make] = "Canon"
     whole = good.tobytes()
@@ -68,15 +69,16 @@ def hostile() -> dict[str, bytes]:
     return {
         "cut": whole[:-3],
         "noise": b"Exif\0\0" + np.random.default_rng(0).bytes(5_000),
+        "far directory": b"Exif\0\0II*\0\xff\xff\xff\x7f" + b"\x99" * 40,
         "itself": head + struct.pack("<H", 1) + struct.pack("<HHII", IFD.Exif, 4, 1, 8) + b"\0" * 4,
         "overlapping": head + struct.pack("<H", len(entries)) + b"".join(entries) + b"\0" * 4,
         "far": head + struct.pack("<H", 1) + struct.pack("<HHII", IFD.GPSInfo, 4, 1, 2**32 - 1) + b"\0" * 4,
     }
 
 
-def test_hostile_exif_costs_no_picture() -> None:
-    pool, crop = DecodePool(1), CropSpec(side=32, shortest_edge=32)
-    try:
+def test_hostile_exif_makes_no_picture_unusable() -> None:
+    crop = CropSpec(side=32, shortest_edge=32)
+    with closing(DecodePool(1)) as pool:
         for name, exif in hostile().items():
             decoded = pool.decode(encode(Image.new("RGB", (40, 40), "red"), "jpeg", exif=exif), crop, exif=True)
             assert (decoded.width, decoded.format) == (40, "jpeg"), name
@@ -85,5 +87,3 @@ def test_hostile_exif_costs_no_picture() -> None:
         large[Base.Make] = "x" * 2**21
         file = encode(Image.new("RGB", (40, 40), "red"), "webp", exif=large.tobytes())
         assert pool.decode(file, crop, exif=True).exif == {}  # over a mebibyte
-    finally:
-        pool.close()

@@ -1,4 +1,4 @@
-"""HEIC, JPEG XL and camera RAW: colours, upright, hostile files, and what is said where their packages are missing."""
+"""HEIC, JPEG XL and camera RAW: colours, orientation, hostile files, and errors for missing packages."""
 
 import sys
 import zlib
@@ -48,7 +48,7 @@ def stored(orientation: int, size: tuple[int, int] = (96, 64)) -> Image.Image:
         ),
         pytest.param(encode(quarters(), "JXL"), "jxl", (96, 64), 4, id="JXL"),
         pytest.param(encode(quarters(97, 61), "JXL", use_container=True), "jxl", (97, 61), 4, id="JXL in boxes"),
-        # A decoder turns by the codestream's own header: EXIF does not count.
+        # A decoder turns the picture by the codestream's header, not by EXIF.
         pytest.param(with_exif(quarters(), 6, "JXL"), "jxl", (96, 64), 4, id="JXL with EXIF"),
         pytest.param(dng(quarters()), "raw", (96, 64), 30, id="RAW, demosaiced"),
         pytest.param(dng(stored(6), orientation=6), "raw", (96, 64), 30, id="RAW, demosaiced and turned"),
@@ -70,7 +70,7 @@ def test_colours_size_and_name(data: bytes, name: str, size: tuple[int, int], to
     assert off_corners(decoded.pixels) <= tolerance
 
 
-def test_transparency_lies_over_white() -> None:
+def test_transparent_pictures_are_put_on_white() -> None:
     image = quarters().convert("RGBA")
     image.putalpha(0)
     for name in ("HEIF", "JXL"):
@@ -78,7 +78,7 @@ def test_transparency_lies_over_white() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Using JPEG reconstruction")
-def test_a_jpeg_in_jpeg_xl_is_turned_as_it_says(tmp_path: Path) -> None:
+def test_a_jpeg_in_jpeg_xl_is_turned_by_its_exif(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[ExifTags.Base.Orientation] = 6
     stored(6).save(tmp_path / "a.jpg", exif=exif)
@@ -130,12 +130,12 @@ def test_limits_hold_before_anything_is_decoded(name: str) -> None:
     else:
         wide = data.replace(b"\x00\x01\x03\0\x01\0\0\0\x60\0", b"\x00\x01\x03\0\x01\0\0\0\xff\xff")
         tall = wide.replace(b"\x01\x01\x03\0\x01\0\0\0\x40\0", b"\x01\x01\x03\0\x01\0\0\0\xff\xff")
-        assert reason(tall) in {"corrupt", "too_many_pixels"}  # LibRaw compares it with the bytes that there are
+        assert reason(tall) in {"corrupt", "too_many_pixels"}  # LibRaw compares it with the size of the file
 
 
 @pytest.mark.parametrize("name", EXTRA_FORMATS)
 def test_damaged_bytes_raise_nothing_but_image_errors(name: str) -> None:
-    """As for the other formats, in a process of their own: cuts, flips, and random bytes behind the signature."""
+    """Like for the other formats, but in a separate process: cuts, flips, and random bytes after the signature."""
     picture = Image.fromarray(smooth(120, 80))
     whole = {
         "HEIC": lambda: encode(picture, "HEIF"),
@@ -160,7 +160,7 @@ MISSING = [("HEIC", "pillow_heif"), ("JXL", "pillow_jxl"), ("RAW", "rawpy")]
 
 
 @pytest.mark.parametrize(("name", "package"), MISSING)
-def test_a_missing_package_is_named_and_the_file_is_tried_again(
+def test_a_missing_package_is_named_and_the_file_can_be_retried(
     name: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
@@ -169,8 +169,8 @@ def test_a_missing_package_is_named_and_the_file_is_tried_again(
     assert (caught.value.reason, caught.value.retryable) == ("unsupported_format", True)
 
 
-def test_a_decoders_process_starts_without_them_and_numpy() -> None:
-    """They are imported when a file asks for them; numpy would take half of the start, for which small jobs wait."""
+def test_a_decoder_process_starts_without_optional_packages_and_numpy() -> None:
+    """Numpy would take half of the start time, for which small jobs wait."""
     code = "import sys, embedder.images.decoder_worker; print([n for n in sys.argv[1:] if n in sys.modules])"
     assert python("-c", code, "numpy", *(package for _, package in MISSING)).stdout == "[]\n"
 
@@ -185,7 +185,7 @@ def test_a_decoders_process_starts_without_them_and_numpy() -> None:
         (encode(quarters(), "tiff"), "TIFF"),
     ],
 )
-def test_raw_is_told_from_tiff(head: bytes, name: str) -> None:
+def test_raw_is_distinguished_from_tiff(head: bytes, name: str) -> None:
     assert picture_format(head) == name
 
 

@@ -1,7 +1,7 @@
-"""Photographs of other people, in every format: their embeddings agree with those by the stock image processor.
+"""Real photographs in every format: their embeddings agree with those of crops by the stock image processor.
 
-The photographs lie in the wheels of scikit-image and scikit-learn. The model is the demo's: at 64 pixels a change of a
-few grey levels counts for more than at 224.
+The photographs are part of the wheels of scikit-image and scikit-learn. The model is the demo's: at 64 pixels a change
+of a few grey levels has more effect than at 224.
 """
 
 import io
@@ -30,12 +30,12 @@ _OF_SKLEARN = ("china.jpg", "flower.jpg")
 
 
 def with_holes(kind: str) -> Encode:
-    """In 64 colours, of which one is transparent."""
+    """Encodes 64 colours, one of them transparent."""
     return lambda image: encode(image.quantize(64), kind, transparency=5)
 
 
 def speckled(image: Image.Image) -> bytes:
-    """Each pixel is visible or is not."""
+    """A PNG in which each pixel is either visible or transparent."""
     visible = np.random.default_rng(0).random((image.height, image.width)) > 0.5
     layered = image.copy()
     layered.putalpha(Image.fromarray((255 * visible).astype(np.uint8)))
@@ -66,12 +66,12 @@ JPEG: dict[str, Encode] = {
 @cache
 def photographs() -> dict[str, Image.Image]:
     folders = {files("skimage") / "data": _OF_SKIMAGE, files("sklearn") / "datasets" / "images": _OF_SKLEARN}
-    found: dict[str, Image.Image] = {}
+    images: dict[str, Image.Image] = {}
     for folder, names in folders.items():
         for name in names:
             with Image.open(io.BytesIO((folder / name).read_bytes())) as image:
-                found[name] = image.convert("RGB")
-    return found
+                images[name] = image.convert("RGB")
+    return images
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def embedder() -> ClipEmbedder:
 
 
 def lowest_cosine(embedder: ClipEmbedder, pictures: Iterator[bytes], *, draft: bool = True) -> float:
-    """The lowest cosine of embeddings with those of the same pictures by the stock processor."""
+    """The lowest cosine between embeddings of our crops and of the stock processor's."""
     crop, ours, theirs = embedder.crop, [], []
     for data in pictures:
         ours.append(decode_image(data, crop, draft=draft).pixels)
@@ -99,15 +99,15 @@ def encoded(kind: Encode, each: Callable[[Image.Image], Image.Image] = lambda im
 
 
 @pytest.mark.parametrize("kind", EXACT)
-def test_mend_12_other_formats_are_embedded_as_by_the_stock_processor(embedder: ClipEmbedder, kind: str) -> None:
+def test_embeddings_agree_with_the_stock_processor(embedder: ClipEmbedder, kind: str) -> None:
     assert lowest_cosine(embedder, encoded(EXACT[kind])) >= 0.9999
 
 
 @pytest.mark.parametrize("kind", JPEG)
-def test_mend_12_reduced_scale_keeps_the_embedding_of_a_jpeg(embedder: ClipEmbedder, kind: str) -> None:
+def test_reduced_scale_keeps_the_embedding_of_a_jpeg(embedder: ClipEmbedder, kind: str) -> None:
     assert lowest_cosine(embedder, encoded(JPEG[kind])) >= 0.999
     assert lowest_cosine(embedder, encoded(JPEG[kind]), draft=False) >= 0.9999
 
 
-def test_mend_12_large_photographs(embedder: ClipEmbedder) -> None:
+def test_large_photographs(embedder: ClipEmbedder) -> None:
     assert lowest_cosine(embedder, encoded(JPEG["jpeg"], large)) >= 0.999

@@ -1,4 +1,4 @@
-"""`embedder.images.decode`: whatever is wrong with the bytes ends as an `ImageError` with the right reason."""
+"""`embedder.images.decode`: all damaged or unsuitable bytes raise an `ImageError` with the right reason."""
 
 import zlib
 from collections.abc import Callable
@@ -43,7 +43,7 @@ UNSUPPORTED = {b"%!PS-Adobe-3.0 EPSF-3.0\n": "EPS", b"\xff\x4f\xff\x51": "JPEG 2
 
 
 @pytest.mark.parametrize(("data", "name"), (NOT_IMAGES | UNSUPPORTED).items(), ids=(NOT_IMAGES | UNSUPPORTED).values())
-def test_what_is_no_image_or_of_no_supported_format_is_named(data: bytes, name: str) -> None:
+def test_other_files_and_unsupported_formats_are_named(data: bytes, name: str) -> None:
     with pytest.raises(ImageError, match=name) as caught:
         decode_image(data, CENTRE)
     assert caught.value.reason == ("unsupported_format" if data in UNSUPPORTED else "not_an_image")
@@ -78,7 +78,7 @@ def test_too_many_pixels_are_refused_by_the_header(size: tuple[int, int]) -> Non
     assert caught.value.reason == "too_many_pixels"
 
 
-def test_limits_are_the_callers() -> None:
+def test_limits_of_the_caller_apply() -> None:
     data = encode(quarters(100, 100), "png")
     assert reason_of(b"") == "empty"
     assert reason_of(data, ImageLimits(max_pixels=9_999)) == "too_many_pixels"
@@ -88,12 +88,12 @@ def test_limits_are_the_callers() -> None:
 
 
 def test_large_pictures_below_the_limit() -> None:
-    # Pillow warns from 89 million pixels; bytes after its end keep it from looking like a bomb.
+    # Pillow warns above 89 million pixels. The appended bytes keep the file from looking like a bomb.
     data = encode(Image.new("1", (10_000, 9_000)), "png") + bytes(5_000)
     assert decode_image(data, CENTRE).width == 10_000
 
 
-def test_out_of_memory_may_be_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_is_retryable(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise MemoryError
 
@@ -134,7 +134,7 @@ def test_damaged_bytes_raise_nothing_but_image_errors(name: str, capfd: pytest.C
     assert len(reasons) >= 15
     printed = capfd.readouterr()
     assert printed.out == ""
-    if not name.startswith("tiff"):  # libtiff prints what it stumbles over, and Pillow cannot stop it
+    if not name.startswith("tiff"):  # libtiff prints errors, and Pillow cannot prevent it
         assert printed.err == ""
 
 

@@ -72,12 +72,12 @@ def test_four_colours(data: bytes, wanted: tuple[tuple[int, ...], ...], toleranc
 
 
 def board(mode: str) -> Image.Image:
-    """Of black and white pixels, or of the first two colours of a palette."""
+    """A chessboard of black and white pixels, or of the first two colours of a palette."""
     return Image.fromarray((np.indices((256, 256)).sum(0) % 2).astype(np.uint8) * (1 if mode == "P" else 255), mode)
 
 
 def grey_tiff(order: str) -> bytes:
-    """16 bits, in a byte order."""
+    """A TIFF in 16-bit grey, in the byte order of `struct`."""
     pixels = np.full((64, 64), 30840, dtype=f"{order}u2").tobytes()  # 30840 = 120 × 257
     entries = [(256, 4, 64), (257, 4, 64), (258, 3, 16), (259, 3, 1), (262, 3, 1), (273, 4, 122)]
     entries += [(277, 3, 1), (278, 4, 64), (279, 4, len(pixels))]
@@ -88,9 +88,9 @@ def grey_tiff(order: str) -> bytes:
 
 
 def ycck() -> bytes:
-    """As Photoshop writes it: Y, Cb, Cr carry C, M, Y as if they were R, G, B, and K is inverted.
+    """A YCCK JPEG like Photoshop's: Y, Cb and Cr encode C, M and Y as if they were R, G and B, and K is inverted.
 
-    Pillow writes CMYK (inverting all) under an Adobe marker, whose last byte then says YCCK.
+    Pillow writes inverted CMYK with an Adobe marker, whose last byte is then changed to say YCCK.
     """
     cyan_magenta_yellow = Image.new("RGB", (64, 64), (255 - 200, 255 - 60, 255 - 30))
     bands = [band.point(lambda v: 255 - v) for band in cyan_magenta_yellow.convert("YCbCr").split()]
@@ -145,7 +145,7 @@ def test_deep_grey_is_scaled_not_clipped(
 
 
 @pytest.mark.parametrize("name", ["png", "webp", "tiff"])
-def test_alpha_lies_over_white_and_hidden_colours_do_not_bleed(name: str) -> None:
+def test_alpha_is_put_on_white_and_hidden_colours_do_not_bleed(name: str) -> None:
     options = {"lossless": True, "exact": True} if name == "webp" else {}
     pixels = decode_image(encode(ALPHA, name, **options), WHOLE).pixels
     assert off_corners(pixels, (WHITE, (0, 0, 200), (127, 127, 227), WHITE)) <= 1
@@ -153,7 +153,7 @@ def test_alpha_lies_over_white_and_hidden_colours_do_not_bleed(name: str) -> Non
 
 
 @pytest.mark.parametrize("orientation", [1, 6])
-def test_thumbnails_are_upright_small_and_bare(orientation: int) -> None:
+def test_thumbnails_are_upright_and_small_without_metadata(orientation: int) -> None:
     stored = rotated(quarters(900, 600), orientation, "jpeg", comment=b"secret")
     with Image.open(io.BytesIO(thumbnail(stored, 150))) as small:
         assert (small.format, small.size) == ("JPEG", (150, 100))

@@ -1,4 +1,4 @@
-"""PNG files with long texts and profiles are read."""
+"""PNG files with long texts and profiles."""
 
 import zlib
 
@@ -15,7 +15,7 @@ PLAIN = encode(quarters(), "png")
 
 
 def with_chunks(*chunks: bytes, data: bytes = PLAIN, last: bool = False) -> bytes:
-    """Directly after the header, or before the end."""
+    """Inserts chunks directly after the header, or before the end."""
     at = len(data) - 12 if last else 33
     return data[:at] + b"".join(chunks) + data[at:]
 
@@ -32,9 +32,9 @@ def with_chunks(*chunks: bytes, data: bytes = PLAIN, last: bool = False) -> byte
     ],
     ids=["zTXt", "iTXt", "tEXt", "iCCP", "XMP"],
 )
-def test_mend_12_a_png_with_much_text_is_read(extra: bytes, last: bool) -> None:
-    found = decode_image(with_chunks(extra, last=last), WHOLE)
-    np.testing.assert_array_equal(found.pixels, decode_image(PLAIN, WHOLE).pixels)
+def test_a_png_with_long_texts_is_read(extra: bytes, last: bool) -> None:
+    decoded = decode_image(with_chunks(extra, last=last), WHOLE)
+    np.testing.assert_array_equal(decoded.pixels, decode_image(PLAIN, WHOLE).pixels)
 
 
 @pytest.mark.parametrize(
@@ -44,14 +44,14 @@ def test_mend_12_a_png_with_much_text_is_read(extra: bytes, last: bool) -> None:
         chunk(b"iTXt", b"XML:com.adobe.xmp\0\1\0\0\0" + zlib.compress(TURN_6)),
     ],
 )
-def test_texts_that_turn_the_picture_do_so(extra: bytes) -> None:
-    lying = quarters().transpose(STORED[6])
-    found = decode_image(with_chunks(chunk(b"zTXt", b"Comment\0\0" + LONG), extra, data=encode(lying, "png")), WHOLE)
-    assert (found.width, found.height) == (96, 64)
-    assert off_corners(found.pixels) <= 2
+def test_an_orientation_in_xmp_turns_the_picture(extra: bytes) -> None:
+    data = encode(quarters().transpose(STORED[6]), "png")
+    decoded = decode_image(with_chunks(chunk(b"zTXt", b"Comment\0\0" + LONG), extra, data=data), WHOLE)
+    assert (decoded.width, decoded.height) == (96, 64)
+    assert off_corners(decoded.pixels) <= 2
 
 
-def test_what_is_cut_off_stays_so() -> None:
+def test_truncated_files_are_still_refused() -> None:
     whole = with_chunks(chunk(b"zTXt", b"Comment\0\0" + LONG))
     for length in (33, 40, 60, 2_000, len(whole) - 100):
         with pytest.raises(ImageError):

@@ -1,7 +1,8 @@
-"""Signatures: equal digests for the same pixels in any file, and what the file is like; by the decoder's processes."""
+"""Signatures: equal digests for the same pixels in any format, and facts about the file."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from embedder.images.decoder_pool import DecodePool
 from embedder.images.signature import Signature
 from tests.support.pictures.sample_images import encode
 
+Sign = Callable[[bytes], Signature]
 NOISE = Image.fromarray(np.random.default_rng(1).integers(0, 256, (30, 40, 3), np.uint8))
 
 
@@ -24,13 +26,9 @@ def turned_by_exif() -> bytes:
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[DecodePool]:
+def sign() -> Iterator[Sign]:
     with closing(DecodePool(1)) as pool:
-        yield pool
-
-
-def signed(pool: DecodePool, data: bytes) -> Signature:
-    return pool.signature(data, 64)
+        yield partial(pool.signature, side=64)
 
 
 @pytest.mark.parametrize(
@@ -43,37 +41,34 @@ def signed(pool: DecodePool, data: bytes) -> Signature:
         pytest.param(turned_by_exif(), True, True, id="turned by exif"),
     ],
 )
-def test_the_same_pixels_have_the_same_digest(pool: DecodePool, data: bytes, lossless: bool, exif: bool) -> None:
-    found, plain = signed(pool, data), signed(pool, encode(NOISE, "BMP"))
-    assert (found.digest, found.lossless, found.exif) == (plain.digest, lossless, exif)
-    assert np.array_equal(found.pixels, plain.pixels)
+def test_the_same_pixels_have_the_same_digest(sign: Sign, data: bytes, lossless: bool, exif: bool) -> None:
+    signature, plain = sign(data), sign(encode(NOISE, "BMP"))
+    assert (signature.digest, signature.lossless, signature.exif) == (plain.digest, lossless, exif)
+    assert np.array_equal(signature.pixels, plain.pixels)
 
 
 @pytest.mark.parametrize(
-    "data",
+    ("data", "lossless"),
     [
-        pytest.param(encode(NOISE, "JPEG"), id="jpeg"),
-        pytest.param(encode(NOISE.resize((30, 40)), "PNG"), id="size"),
-        pytest.param(encode(Image.merge("RGBA", (*NOISE.split(), NOISE.getchannel(0))), "PNG"), id="alpha"),
-        pytest.param(encode(NOISE.convert("L").convert("I;16"), "PNG"), id="16 bits"),
+        pytest.param(encode(NOISE, "JPEG"), False, id="jpeg"),
+        pytest.param(encode(NOISE, "WEBP"), False, id="webp"),
+        pytest.param(encode(NOISE.resize((30, 40)), "PNG"), True, id="size"),
+        pytest.param(encode(Image.merge("RGBA", (*NOISE.split(), NOISE.getchannel(0))), "PNG"), True, id="alpha"),
+        pytest.param(encode(NOISE.convert("L").convert("I;16"), "PNG"), True, id="16 bits"),
     ],
 )
-def test_other_pixels_have_another(pool: DecodePool, data: bytes) -> None:
-    assert signed(pool, data).digest != signed(pool, encode(NOISE, "PNG")).digest
-
-
-def test_lossy_formats_are_told(pool: DecodePool) -> None:
-    assert not signed(pool, encode(NOISE, "JPEG")).lossless
-    assert not signed(pool, encode(NOISE, "WEBP")).lossless
+def test_different_pixels_have_different_digests(sign: Sign, data: bytes, lossless: bool) -> None:
+    assert sign(data).digest != sign(encode(NOISE, "PNG")).digest
+    assert sign(data).lossless == lossless
 
 
 @pytest.mark.parametrize("form", ["GIF", "WEBP", "PNG"])
-def test_an_animation_is_like_no_other_picture(pool: DecodePool, form: str) -> None:
+def test_an_animation_has_no_digest(sign: Sign, form: str) -> None:
     frames = encode(NOISE, form, save_all=True, append_images=[NOISE.rotate(90), NOISE.rotate(180)])
-    assert signed(pool, frames).digest is None
-    assert signed(pool, encode(NOISE.quantize(), "GIF")).digest is not None
+    assert sign(frames).digest is None
+    assert sign(encode(NOISE.quantize(), "GIF")).digest is not None
 
 
-def test_what_is_no_picture_is_refused(pool: DecodePool) -> None:
+def test_other_files_are_refused(sign: Sign) -> None:
     with pytest.raises(ImageError, match="plain text"):
-        signed(pool, b"no picture")
+        sign(b"no picture")

@@ -1,6 +1,6 @@
 """The embeddings of sixty files agree with the reference: the stock image processor and model, in float32.
 
-The reference gets each picture upright. What is compared here is draft-mode decoding, conversion to RGB, cropping lying
+The reference gets each picture upright. This tests decoding in draft mode, conversion to RGB, cropping rotated
 pictures, resizing, normalising and the model.
 """
 
@@ -41,17 +41,17 @@ def siglip() -> Reference:
 
 
 def dinov2() -> Reference:
-    """DINOv2's preprocessing, where the crop is smaller than the resized picture, and a narrow model."""
+    """DINOv2's preprocessing, whose crop is smaller than the resized picture, and a narrow model."""
     model = Dinov2Model(Dinov2Config(**TINY, image_size=518, patch_size=14))
     return model, BitImageProcessorPil(size={"shortest_edge": 256})
 
 
 def saved(family: Callable[[], Reference], folder: Path) -> Reference:
-    """A reference with random weights that tell pictures apart, in eval mode; a checkpoint of it is in the folder."""
+    """A reference in eval mode, with random weights that distinguish pictures. Saves a checkpoint of it."""
     torch.manual_seed(20261121)
     model, processor = family()
     model.train(False)
-    tell_pictures_apart(model)
+    distinguish_pictures(model)
     model.save_pretrained(folder)
     processor.save_pretrained(folder)
     return model, processor
@@ -67,11 +67,11 @@ def embed(model: PreTrainedModel, processor: Any, images: list[Image.Image]) -> 
 
 
 @torch.no_grad()
-def tell_pictures_apart(model: PreTrainedModel) -> None:
+def distinguish_pictures(model: PreTrainedModel) -> None:
     """Rescale random weights so that the vectors depend on the pictures.
 
-    As they are drawn, attention hardly adds anything to the class token, which is the same for every picture:
-    all vectors would agree, whatever was done to the pixels.
+    Otherwise attention would add hardly anything to the class token, which is the same for every picture, and all
+    vectors would agree, whatever is done to the pixels.
     """
     for name, weights in model.named_parameters():
         if name.endswith(("class_embedding", "cls_token")):
@@ -102,7 +102,7 @@ def test_every_embedding_agrees(pictures: dict[str, bytes], family: Callable[[],
     assert disagreeing(draft=False, bar=0.9999) == {}
     assert disagreeing(draft=True, bar=0.999) == {}
     between = (expected @ expected.T)[np.triu_indices(60, 1)]
-    assert between.mean() < 0.5, "the model does not tell pictures apart, so that its agreement shows nothing"
+    assert between.mean() < 0.5, "the model does not distinguish pictures, so its agreement shows nothing"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -1,4 +1,4 @@
-"""What a checkpoint's folder must hold, how its settings are read, and what its fingerprint stands for."""
+"""What a checkpoint's folder must contain, how its settings are read, and what its fingerprint depends on."""
 
 import json
 from collections.abc import Callable
@@ -21,6 +21,7 @@ from transformers import (
 
 from embedder.errors import ModelError, ModelNotFoundError
 from embedder.images import CropSpec
+from embedder.models.checkpoint import Checkpoint
 from embedder.models.clip import ClipEmbedder
 from embedder.models.vision_config import vision_config
 from tests.support.pictures.tiny_checkpoints import noise
@@ -38,11 +39,11 @@ def load(folder: Path) -> ClipEmbedder:
 
 
 def fingerprint(folder: Path) -> str:
-    return load(folder).identity.fingerprint
+    return Checkpoint.find(str(folder)).identity.fingerprint
 
 
-def holding(name: str, text: str | None = None, **changes: Any) -> Change:
-    """Puts a text into a file, or changes its JSON."""
+def rewritten(name: str, text: str | None = None, **changes: Any) -> Change:
+    """Replaces a file's text, or changes its JSON."""
 
     def change(folder: Path) -> None:
         path = folder / name
@@ -51,8 +52,8 @@ def holding(name: str, text: str | None = None, **changes: Any) -> Change:
     return change
 
 
-config = partial(holding, "config.json")
-settings = partial(holding, "preprocessor_config.json")
+config = partial(rewritten, "config.json")
+settings = partial(rewritten, "preprocessor_config.json")
 
 
 def without(name: str) -> Callable[[Path], None]:
@@ -82,7 +83,7 @@ def test_a_copied_and_a_saved_again_checkpoint_are_the_same(original: Path, copi
         (tmp_path / name / "processor_config.json").write_text(json.dumps({"image_processor": settings}))
     assert len(list((tmp_path / "many").glob("*.safetensors"))) > 1
     for folder in (copied, tmp_path / "one", tmp_path / "many"):
-        assert fingerprint(folder) == expected
+        assert load(folder).identity.fingerprint == expected
 
 
 @pytest.mark.parametrize(
@@ -94,7 +95,7 @@ def test_a_copied_and_a_saved_again_checkpoint_are_the_same(original: Path, copi
         ("dinov2_with_registers", Dinov2WithRegistersConfig),
     ],
 )
-def test_what_a_configuration_leaves_out_is_as_in_transformers(model_type: str, config: type[PreTrainedConfig]) -> None:
+def test_defaults_of_a_configuration_are_those_of_transformers(model_type: str, config: type[PreTrainedConfig]) -> None:
     ours = vision_config(model_type, {})
     theirs = config().to_dict()
     assert ours == {name: theirs[name] for name in ours}
@@ -131,7 +132,7 @@ def test_the_settings_of_the_first_clip_checkpoints_are_read_as_the_same_crop(or
     assert fingerprint(copied) == fingerprint(original)
 
 
-def test_pytorch_weights_are_read_where_there_are_no_safetensors(original: Path, copied: Path) -> None:
+def test_pytorch_weights_are_read_if_there_are_no_safetensors(original: Path, copied: Path) -> None:
     torch.save(load_file(copied / "model.safetensors"), copied / "pytorch_model.bin")
     (copied / "model.safetensors").unlink()
     embedder = load(copied)
@@ -153,9 +154,9 @@ def test_a_bare_size_without_a_crop_is_the_side_of_the_square(copied: Path) -> N
 UNFIT: dict[str, tuple[Change, str]] = {
     "no config": (without("config.json"), r"it has no config\.json: give the folder"),
     "no weights": (without("model.safetensors"), r"no weights: expected model\.safetensors or pytorch_model\.bin"),
-    "a shard short": (lose_shard, r"lacks \['first\.safetensors'\] that model\.safetensors\.index\.json names"),
-    "broken config": (holding("config.json", "{"), r"config\.json cannot be read"),
-    "config of a list": (holding("config.json", "[]"), "expected a JSON object, got list"),
+    "a shard short": (lose_shard, r"lacks \['first\.safetensors'\] named in model\.safetensors\.index\.json"),
+    "broken config": (rewritten("config.json", "{"), r"config\.json cannot be read"),
+    "config of a list": (rewritten("config.json", "[]"), "expected a JSON object, got list"),
     "another family": (config(model_type="bert"), "expected a model of type clip, .* got bert"),
     "naflex": (config(model_type="siglip2"), "NaFlex .* use a checkpoint of fixed resolution"),
     "truncated weights": (truncate_weights, r"model\.safetensors cannot be loaded"),

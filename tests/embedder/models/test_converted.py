@@ -1,4 +1,4 @@
-"""Checkpoints converted for ONNX Runtime: the same vectors without torch, faster where the processor allows it."""
+"""Checkpoints converted for ONNX Runtime: the same vectors, without torch."""
 
 import json
 import os
@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from embedder.errors import ModelError
-from embedder.models import load as loading
+from embedder.models import load
 from embedder.models.checkpoint import Checkpoint
 from embedder.models.clip import ClipEmbedder
-from embedder.models.converted import CACHE_DIR, ConvertedEmbedder, converted
+from embedder.models.converted import CACHE_DIR, ConvertedEmbedder, conversion_folder
 from embedder.models.load import load_embedder
 from embedder.protocol import Embedder
 from jobs.values import DEMO_MODEL
@@ -24,15 +24,15 @@ TEXTS = ["a red star", "Two BLUE moons beside a green, dotted square " * 20, "",
 
 @pytest.fixture
 def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of its conversion to int8, which will be found and can be damaged."""
-    made = converted(Checkpoint.find(str(DEMO_MODEL)), "int8")
-    assert made is not None
+    """A copy of the demo model's conversion to int8, in a cache of its own, which tests may damage."""
+    folder = conversion_folder(Checkpoint.find(str(DEMO_MODEL)), "int8")
+    assert folder is not None
     monkeypatch.setenv(CACHE_DIR, str(tmp_path))
-    return Path(shutil.copytree(made, tmp_path / "models" / made.name))
+    return Path(shutil.copytree(folder, tmp_path / "models" / folder.name))
 
 
 @pytest.mark.parametrize("family", ["clip", "siglip", "dinov2"])
-def test_vectors_are_those_of_torch(checkpoints: dict[str, Path], family: str) -> None:
+def test_vectors_agree_with_torch(checkpoints: dict[str, Path], family: str) -> None:
     folder = str(checkpoints[family])
     ours: Embedder = load_embedder(folder, device="cpu", batch_size=3)
     exact = load_embedder(folder, device="cpu", precision="fp32")
@@ -89,14 +89,14 @@ def test_a_damaged_conversion_is_named(demo: Path) -> None:
         embedder.embed_images(noise(1, embedder.crop.side))
 
 
-def test_a_conversion_is_of_one_tokenizer(demo: Path, tmp_path: Path) -> None:
+def test_a_conversion_belongs_to_a_tokenizer(demo: Path, tmp_path: Path) -> None:
     other = Path(shutil.copytree(DEMO_MODEL, tmp_path / "other"))
-    assert converted(Checkpoint.find(str(other)), "int8", make=False) == demo
+    assert conversion_folder(Checkpoint.find(str(other)), "int8", convert=False) == demo
     (other / "tokenizer.json").write_text((other / "tokenizer.json").read_text() + "\n")
-    assert converted(Checkpoint.find(str(other)), "int8", make=False) is None
+    assert conversion_folder(Checkpoint.find(str(other)), "int8", convert=False) is None
 
 
-def test_what_cannot_be_converted_is_computed_by_torch(
+def test_torch_is_used_if_a_model_cannot_be_converted(
     copied: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     monkeypatch.setenv(CACHE_DIR, str(tmp_path / "a file"))
@@ -104,6 +104,20 @@ def test_what_cannot_be_converted_is_computed_by_torch(
     assert isinstance(load_embedder(str(copied), device="cpu"), ClipEmbedder)
     assert "continuing with torch" in caplog.text
     with pytest.raises(ModelError, match=rf"converted models cannot be stored .*: set {CACHE_DIR} to a folder"):
+        load_embedder(str(copied), precision="int8")
+
+
+@pytest.mark.parametrize(
+    ("end", "message"), [("exit 3", "Runtime: noise$"), ("sleep 9", "timed out after 0.5 seconds$")]
+)
+def test_a_failed_conversion_says_why(
+    end: str, message: str, copied: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "python").write_text(f"#!/bin/sh\necho noise >&2\n{end}\n")
+    (tmp_path / "python").chmod(0o700)
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    monkeypatch.setattr("embedder.models.converted._TIMEOUT_S", 0.5)
+    with pytest.raises(ModelError, match=message):
         load_embedder(str(copied), precision="int8")
 
 
@@ -115,12 +129,12 @@ def test_without_a_home_models_are_stored_in_a_folder_of_this_user(
     (tmp_path / f"likeness-{os.getuid()}").mkdir()
     models = demo.parent.rename(tmp_path / f"likeness-{os.getuid()}" / "models")
     monkeypatch.setenv("XDG_CACHE_HOME", str(models / demo.name / "about.json"))  # no folder
-    assert converted(Checkpoint.find(str(DEMO_MODEL)), "int8", make=False) == models / demo.name
+    assert conversion_folder(Checkpoint.find(str(DEMO_MODEL)), "int8", convert=False) == models / demo.name
     other = os.getuid() + 1
     (tmp_path / f"likeness-{other}").mkdir()
     monkeypatch.setattr("os.getuid", lambda: other)
     with pytest.raises(ModelError, match=rf"likeness-{other}, .* is another user's: set {CACHE_DIR}"):
-        converted(Checkpoint.find(str(DEMO_MODEL)), "int8", make=False)
+        conversion_folder(Checkpoint.find(str(DEMO_MODEL)), "int8", convert=False)
 
 
 def test_a_small_job_does_not_wait_for_a_conversion(
@@ -133,16 +147,16 @@ def test_a_small_job_does_not_wait_for_a_conversion(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"precision": "int8", "device": "cuda"}, "int8 is for CPUs, and device is cuda"),
+        ({"precision": "int8", "device": "cuda"}, "int8 is only for CPUs, but the device is cuda"),
         ({"device": "cpu", "batch_size": 0}, "at least 1, got 0 and None"),
         ({"device": "cpu", "threads": 0}, "at least 1, got 64 and 0"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(options: dict[str, object], message: str) -> None:
+def test_invalid_options_are_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(ModelError, match=message):
         load_embedder(str(DEMO_MODEL), **options)  # type: ignore[arg-type]
 
 
-def test_a_machine_with_an_accelerator_asks_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "_ACCELERATORS", (__file__,))
+def test_torch_is_used_on_a_machine_with_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "_ACCELERATORS", (__file__,))
     assert isinstance(load_embedder(str(DEMO_MODEL)), ClipEmbedder)

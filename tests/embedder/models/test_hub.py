@@ -1,4 +1,4 @@
-"""Checkpoints by hub id, from a small hub of our own: downloaded, cached, missing, slow."""
+"""Checkpoints by hub id, from a small fake hub: downloaded, cached, missing, slow."""
 
 import json
 import re
@@ -70,7 +70,7 @@ def test_one_format_of_weights_is_downloaded_to_a_folder_named_after_the_commit(
 
 
 @pytest.mark.parametrize("revision", [None, "main", COMMIT])
-def test_the_cache_answers_when_the_hub_does_not(monkeypatch: pytest.MonkeyPatch, revision: str | None) -> None:
+def test_the_cache_is_used_if_the_hub_cannot_be_reached(monkeypatch: pytest.MonkeyPatch, revision: str | None) -> None:
     folder = fetch_checkpoint("me/tiny", "main")
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
     assert fetch_checkpoint("me/tiny", revision) == folder
@@ -85,27 +85,27 @@ def test_the_cache_answers_when_the_hub_does_not(monkeypatch: pytest.MonkeyPatch
         ("no model", None, r"'no model' is neither a folder on this machine nor a hub id"),
     ],
 )
-def test_a_model_that_is_not_there_says_what_to_do(model: str, revision: str | None, message: str) -> None:
+def test_the_error_for_a_missing_model_says_what_to_do(model: str, revision: str | None, message: str) -> None:
     with pytest.raises(ModelNotFoundError, match=message):
         fetch_checkpoint(model, revision)
 
 
-def test_a_hub_out_of_reach_is_told_with_the_command_to_run_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_an_unreachable_hub_has_a_command_to_run_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(ModelNotFoundError, match=r"9 could not be reached") as caught:
         fetch_checkpoint("me/tiny", "v1")
+    advice = r"`hf download (.*?)` where .* copy that folder here, and give `--model (.*)`"
+    [arguments] = re.findall(advice, str(caught.value))
+    assert arguments == ("me/tiny --revision v1 --local-dir checkpoint", "./checkpoint")
 
-    told = re.findall(r"`hf download (.*?)` where .* copy that folder here, and give `--model (.*)`", str(caught.value))
-    assert told == [("me/tiny --revision v1 --local-dir checkpoint", "./checkpoint")]
 
-
-def test_a_forbidden_download_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_a_forbidden_download_names_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(ModelNotFoundError, match=r"HF_HUB_OFFLINE forbids a download. Run `hf download me/tiny --"):
         fetch_checkpoint("me/tiny", None)
 
 
-def test_a_hub_that_does_not_answer_is_given_up_on_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_that_does_not_answer_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedder.models.hub, "_LOOKUP_TIMEOUT_S", 0.3)
     with pytest.raises(ModelNotFoundError, match=r"could not be reached"):
         fetch_checkpoint("me/slow", None)

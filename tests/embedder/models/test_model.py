@@ -1,4 +1,4 @@
-"""Loading of every supported family from checkpoints made here, and what the vectors promise."""
+"""Loading every supported family from tiny checkpoints, and properties of the vectors."""
 
 import platform
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from embedder.errors import ModelError
 from embedder.images import CropSpec
 from embedder.models.checkpoint import Checkpoint
 from embedder.models.clip import ClipEmbedder
-from embedder.models.loading import pick_device, pick_dtype
+from embedder.models.torch_loading import pick_device, pick_dtype
 from embedder.protocol import Embedder
 from tests.support.pictures.tiny_checkpoints import noise
 from tests.support.processes import python
@@ -39,11 +39,11 @@ def load(checkpoints: dict[str, Path]) -> Load:
     ],
 )
 def test_every_family(load: Load, checkpoints: dict[str, Path], family: str, dim: int, crop: CropSpec) -> None:
-    """It gives unit vectors that do not depend on their batch, of the length that its folder says without torch."""
+    """Each has unit vectors that do not depend on their batch, of the length in its checkpoint."""
     embedder: Embedder = load(family, batch_size=3)
     assert Checkpoint.find(str(checkpoints[family])).identity == embedder.identity
     pixels = noise(7, crop.side)
-    pixels.setflags(write=False)  # as they come out of Arrow
+    pixels.setflags(write=False)  # like arrays from Arrow
     vectors = embedder.embed_images(pixels)
     assert embedder.crop == crop
     assert embedder.identity.dim == dim
@@ -103,18 +103,20 @@ def test_siglip_texts_are_lowered_and_padded_on_the_right(load: Load, checkpoint
         ("dinov2", lambda dino: dino.embed_texts(["red"]), r"\(dinov2\) knows pictures only: search by a picture"),
     ],
 )
-def test_what_cannot_be_embedded(load: Load, family: str, embed: Callable[[Embedder], object], message: str) -> None:
+def test_invalid_input_is_refused(load: Load, family: str, embed: Callable[[Embedder], object], message: str) -> None:
     embedder = load(family)
     with pytest.raises(ModelError, match=message):
         embed(embedder)
 
 
-def test_without_a_tokenizer_pictures_still_work_and_texts_say_why_they_do_not(copied: Path) -> None:
+def test_without_a_tokenizer_pictures_work_and_texts_raise_the_reason(copied: Path) -> None:
     for file in copied.glob("tokenizer*"):
         file.unlink()
     embedder = ClipEmbedder.load(str(copied), device="cpu")
     assert embedder.embed_images(noise(1, 64)).shape == (1, 64)
-    with pytest.raises(ModelError, match=r"texts cannot, for there is no tokenizer: expected one of tokenizer.json"):
+    with pytest.raises(
+        ModelError, match=r"texts cannot, because there is no tokenizer: expected one of tokenizer.json"
+    ):
         embedder.embed_texts(["red"])
 
 
@@ -132,7 +134,7 @@ def test_out_of_memory_halves_the_batch_down_to_one_picture(load: Load, monkeypa
     np.testing.assert_allclose(embedder.embed_images(pixels), expected, atol=1e-5)
     assert embedder.batch_size == 5
     largest = 0
-    with pytest.raises(ModelError, match=r"no memory left for a single input .* take a smaller model"):
+    with pytest.raises(ModelError, match=r"no memory left for a single input .* use a smaller model"):
         embedder.embed_images(pixels)
 
 
@@ -165,13 +167,13 @@ def test_half_precision_gives_nearly_the_same_float32_vectors_and_the_same_finge
     ("options", "message"),
     [
         ({"device": "gpu"}, "expected a device such as cuda"),
-        ({"device": "cuda"}, r"device 'cuda' was asked for, but torch .* sees no CUDA device"),
+        ({"device": "cuda"}, r"device 'cuda' was requested, but torch .* sees no CUDA device"),
         ({"batch_size": 0}, "batch size of at least 1, got 0"),
         ({"threads": 0}, "at least 1 thread, got 0"),
-        ({"revision": "main"}, "only a hub id has revisions: leave 'main' out"),
+        ({"revision": "main"}, "only hub ids have revisions: leave 'main' out"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(
+def test_invalid_options_are_refused(
     checkpoints: dict[str, Path], options: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -198,7 +200,7 @@ def test_loading_is_silent_and_leaves_the_logging_of_transformers_as_it_was(
     assert transformers_logging.is_progress_bar_enabled() == bars
 
 
-def test_threads_are_set_when_given(load: Load) -> None:
+def test_threads_are_set(load: Load) -> None:
     before = torch.get_num_threads()
     try:
         load("clip", threads=before + 1)
@@ -214,7 +216,7 @@ def test_the_fake_and_the_actor_do_not_import_torch() -> None:
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
 @pytest.mark.slow
-def test_loading_leaves_no_team_of_threads_that_keeps_those_of_later_passes_from_waiting_awake(
+def test_loading_leaves_no_openmp_threads_behind(
     checkpoints: dict[str, Path],
 ) -> None:
     code = (

@@ -1,4 +1,4 @@
-"""A graph in 8-bit integers: products of the largest numbers, which some processors cut off at 16 bits."""
+"""A graph in 8-bit integers: products of the largest numbers, which saturate at 16 bits on some processors."""
 
 import numpy as np
 import onnxruntime
@@ -17,5 +17,5 @@ def test_the_largest_numbers_are_multiplied_exactly() -> None:
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
     session = onnxruntime.InferenceSession(to_int8(model).SerializeToString(), providers=["CPUExecutionProvider"])
-    (found,) = session.run(None, {"x": np.full((3, 256), 2, np.float32)})
-    np.testing.assert_allclose(found, 256.0, rtol=1e-6)
+    (product,) = session.run(None, {"x": np.full((3, 256), 2, np.float32)})
+    np.testing.assert_allclose(product, 256.0, rtol=1e-6)

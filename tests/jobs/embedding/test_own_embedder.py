@@ -87,18 +87,18 @@ class Unmade(Histogram):
 REFUSED = {
     "palette:Missing": "cannot be imported (AttributeError: there is no Missing in ",
     "index:Histogram": f"there is no Histogram in {ROOT / 'index/__init__.py'})",  # not the index.py that is here
-    "missing:Histogram": "Set PYTHONPATH to the folder that has it, or run the command there",
-    "palette:Dimless": "has dim = None: expected a class with `dim`, an int of the class itself",
+    "missing:Histogram": "Set PYTHONPATH to the module's folder, or run the command there",
+    "palette:Dimless": "has dim = None: expected a class with `dim`, an int attribute of the class",
     "palette:Blind": "has no embed_images: expected a class with",
     "palette:Sideless": "palette:Sideless: ",
     "palette:Unmade": "cannot be constructed (TypeError",
     "palette:Short": "embed_images returned an array of float32, (32, 63): expected an array of float32, (32, 64)",
     "palette:Whole": "embed_images returned an array of int64, (32, 64): expected an array of float32",
-    "palette:Ragged": "embed_images returned a list that is no array",
+    "palette:Ragged": "embed_images returned a list that is not an array",
     "palette.Histogram": "--embedder String should match pattern",
     "os:system": "has no embed_images",
 }
-NOT_NAMED = "palette:Histogram is a class of Python, and its code runs only if you name it"
+NOT_NAMED = "palette:Histogram is a Python class, and its code runs only if you name it"
 NO_TEXTS = "palette:Histogram knows pictures only (the class has no embed_texts): search by a picture, by the id"
 OPTIONS: SearchOptions = {}
 
@@ -277,7 +277,7 @@ def test_vectors_of_a_class_are_imported(run: Run, embed: Callable[..., Result],
 @pytest.mark.ray
 def test_a_histogram_on_ray(folder: Path, cluster: int) -> None:
     """Actors and replicas find the class by its name."""
-    own = OwnModel(PythonClass.here(HISTOGRAM))
+    own = OwnModel(PythonClass.in_working_directory(HISTOGRAM))
     embed_on_ray(folder / "pictures", folder / "c", load=ModelSource(model=HISTOGRAM, own=own), like=own())
     build_index(Collection.open("c"))
     settings = ServeSettings(collection="c", embedder=HISTOGRAM, port=cluster, embedders=1, num_cpus=0.5)

@@ -1,4 +1,4 @@
-"""Loads a checkpoint's model onto a device, and its tokenizer."""
+"""Loads a checkpoint's model and tokenizer with torch and transformers."""
 
 import ctypes
 import logging
@@ -25,8 +25,8 @@ def load_weights(checkpoint: Checkpoint, kind: Any = AutoModel, attention: str |
     """The model on the CPU, in eval mode and in the dtype of its weights; raises ModelError."""
     try:
         with quiet_transformers():
-            # SDPA, though eager attention trains small models faster on CPUs: forward passes alone were 5 to
-            # 18% faster with it on every size measured (width 128 at 64 pixels, ViT-B/32, ViT-B/16).
+            # Eager attention trains small models faster on CPUs, but with SDPA forward passes were 5 to 18% faster
+            # for every size measured (width 128 at 64 pixels, ViT-B/32, ViT-B/16).
             model, report = kind.from_pretrained(
                 checkpoint.folder,
                 local_files_only=True,
@@ -40,33 +40,33 @@ def load_weights(checkpoint: Checkpoint, kind: Any = AutoModel, attention: str |
             f"{checkpoint.model_id}: the weights in {_names(checkpoint.weights)} cannot be loaded "
             f"({type(error).__name__}: {error}): download or save the checkpoint again"
         ) from error
-    # transformers fills what a file lacks with random numbers, and only warns.
-    absent = sorted(report["missing_keys"]) + sorted(str(key) for key in report["mismatched_keys"])
-    if absent:
+    # transformers fills missing weights with random numbers, and only warns.
+    missing = sorted(report["missing_keys"]) + sorted(str(key) for key in report["mismatched_keys"])
+    if missing:
         raise ModelError(
-            f"{checkpoint.model_id}: {_names(checkpoint.weights)} has no fitting weights for {absent[:3]}"
-            f"{' and more' if len(absent) > 3 else ''}: they are not of the model that config.json describes"
+            f"{checkpoint.model_id}: {_names(checkpoint.weights)} has no fitting weights for {missing[:3]}"
+            f"{' and more' if len(missing) > 3 else ''}: it does not belong to the model in config.json"
         )
     return model.eval()  # type: ignore[no-any-return]
 
 
 def load_for_task(checkpoint: Checkpoint, kind: Any, device: str | None) -> PreTrainedModel:
-    """A model of one of transformers' classes for a task, on a device and in the dtype for it; raises ModelError."""
-    model = load_weights(checkpoint, kind, attention=None)  # "sdpa" is not for all of them
-    where = pick_device(device)
-    model.to(device=where, dtype=pick_dtype(where))  # type: ignore[call-arg]
+    """A model of one of transformers' classes for tasks, on a device and in its dtype; raises ModelError."""
+    model = load_weights(checkpoint, kind, attention=None)  # not all classes support "sdpa"
+    torch_device = pick_device(device)
+    model.to(device=torch_device, dtype=pick_dtype(torch_device))  # type: ignore[call-arg]
     return model
 
 
 def keep_freed_memory() -> None:
-    """Makes glibc keep up to 1 GiB of freed memory of a forward pass for the next one; no effect on other C libraries.
+    """Makes glibc reuse up to 1 GiB of freed memory for the next forward pass; no effect on other C libraries.
 
-    By default it may return every large block to the system, which zeroes the pages again for the next pass: 6,000 page
-    faults a picture of ViT-B/32 in batches of 32, a tenth of its time. See mallopt(3).
+    By default it may return every large block to the system, which zeroes the pages again for the next pass. With
+    ViT-B/32 in batches of 32 this causes 6,000 page faults a picture, a tenth of its time. See mallopt(3).
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, TypeError):  # not glibc; not even a Unix
+    except (AttributeError, TypeError):  # not glibc, or not Unix
         return
     mallopt(_M_MMAP_THRESHOLD, 256 << 20)
     mallopt(_M_TRIM_THRESHOLD, 1 << 30)
@@ -83,12 +83,12 @@ def pick_device(name: str | None) -> torch.device:
     except RuntimeError as error:
         raise ModelError(f"expected a device such as cuda, cuda:1, mps or cpu, got '{name}'") from error
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ModelError(f"device '{name}' was asked for, but torch {torch.__version__} sees no CUDA device")
+        raise ModelError(f"device '{name}' was requested, but torch {torch.__version__} sees no CUDA device")
     return device
 
 
 def pick_dtype(device: torch.device, precision: str = "auto") -> torch.dtype:
-    """What `precision` says; for auto bfloat16 on CUDA devices that have it, float16 on others, else float32."""
+    """The dtype for a precision; for auto bfloat16 on CUDA devices that support it, else float16; float32 on others."""
     if precision != "auto":
         return torch.float32 if precision == "fp32" else torch.bfloat16
     if device.type != "cuda":
@@ -97,7 +97,7 @@ def pick_dtype(device: torch.device, precision: str = "auto") -> torch.dtype:
 
 
 def load_tokenizer(checkpoint: Checkpoint, model: PreTrainedModel) -> PreTrainedTokenizerBase:
-    """The tokenizer, padding and cutting as the model was trained.
+    """The tokenizer, which pads and truncates as in the model's training.
 
     Raises UnsupportedInputError if texts cannot be embedded.
     """
@@ -106,19 +106,19 @@ def load_tokenizer(checkpoint: Checkpoint, model: PreTrainedModel) -> PreTrained
             f"{checkpoint.model_id} ({checkpoint.model_type}) knows pictures only: search by a picture, or "
             "embed the collection with a CLIP or SigLIP model"
         )
-    # Without any of its files transformers makes an empty tokenizer, which treats all words alike.
+    # Without these files transformers makes an empty tokenizer, to which all words are the same.
     if not any((checkpoint.folder / name).is_file() for name in _VOCABULARIES):
         raise UnsupportedInputError(
-            f"{checkpoint.model_id}: pictures can be embedded, but texts cannot, for there is no tokenizer: "
+            f"{checkpoint.model_id}: pictures can be embedded, but texts cannot, because there is no tokenizer: "
             f"expected one of {', '.join(_VOCABULARIES)} in {checkpoint.folder}"
         )
     try:
         with quiet_transformers():
             tokenizer = AutoTokenizer.from_pretrained(checkpoint.folder, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # tokenizers come in as many formats as weights do
+    except Exception as error:  # each format of tokenizers has its own errors
         hint = "" if "entencepiece" not in str(error) else "; `pip install sentencepiece protobuf`"
         raise UnsupportedInputError(
-            f"{checkpoint.model_id}: pictures can be embedded, but texts cannot, for the tokenizer does not "
+            f"{checkpoint.model_id}: pictures can be embedded, but texts cannot, because the tokenizer does not "
             f"load ({type(error).__name__}: {str(error).strip().splitlines()[0]}){hint}"
         ) from error
     tokenizer.model_max_length = min(tokenizer.model_max_length, model.config.text_config.max_position_embeddings)
@@ -127,16 +127,16 @@ def load_tokenizer(checkpoint: Checkpoint, model: PreTrainedModel) -> PreTrained
 
 
 def is_siglip(checkpoint: Checkpoint) -> bool:
-    """SigLIP reads its answer off the last position, padding included, of a text padded to the full length, and was
-    trained on lower case without a mask. CLIP reads it off the end-of-text token.
+    """Whether texts are lower-cased, padded to the full length and used without a mask, as in SigLIP's training.
+    SigLIP takes the vector from the last position, which may be padding; CLIP from the end-of-text token.
     """
     return checkpoint.model_type == "siglip"
 
 
-def tokenizing(checkpoint: Checkpoint, tokenizer: PreTrainedTokenizerBase) -> Callable[[Sequence[str]], Tokens]:
+def make_tokenize(checkpoint: Checkpoint, tokenizer: PreTrainedTokenizerBase) -> Callable[[Sequence[str]], Tokens]:
     """A thread-safe function from texts to the text model's input."""
     siglip = is_siglip(checkpoint)
-    lock = threading.Lock()  # a fast tokenizer's padding and truncation are set on it by each call
+    lock = threading.Lock()  # each call sets padding and truncation on a fast tokenizer
 
     def tokenize(texts: Sequence[str]) -> Tokens:
         with lock:
@@ -155,7 +155,7 @@ def tokenizing(checkpoint: Checkpoint, tokenizer: PreTrainedTokenizerBase) -> Ca
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Keeps transformers from logging and drawing bars: everything important is an exception."""
+    """Keeps transformers from logging and drawing progress bars: everything important raises an exception."""
     verbosity = transformers_logging.get_verbosity()
     bars = transformers_logging.is_progress_bar_enabled()
     transformers_logging.set_verbosity(logging.CRITICAL)
