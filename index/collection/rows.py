@@ -37,19 +37,19 @@ _COLUMNS: dict[str, pa.DataType] = {
     "retryable": pa.bool_(),
 }
 
-FIXED: tuple[str, ...] = tuple(_COLUMNS)
+FIXED_COLUMNS: tuple[str, ...] = tuple(_COLUMNS)
 """Names of the columns that every row has. Every other column but `TILES` is the source's metadata."""
 
-OUTCOME = ("content_hash", "width", "height", "format", EMBEDDING)
+OUTCOME_COLUMNS = ("content_hash", "width", "height", "format", EMBEDDING)
 """What embedding an image finds out."""
 
-REJECT = ("error_stage", "error_reason", "error_message", "retryable")
+REJECT_COLUMNS = ("error_stage", "error_reason", "error_message", "retryable")
 """Why an image could not be embedded; null where it was."""
 
 FILTERED = "filtered"
 """The reason of an image that the job was told to leave out. All other reasons are failures."""
 
-STATE = (
+STATE_COLUMNS = (
     *("image_id", "uri", "content_hash", "size", "modified", "etag"),
     *("width", "height", "format", "error_stage", "error_reason", "retryable"),
 )

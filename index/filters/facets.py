@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from index.collection.rows import FIXED
+from index.collection.rows import FIXED_COLUMNS
 from index.filters.columns import Column, Mask, is_text, is_time
 
 MAX_ROWS = 1_000_000
@@ -60,7 +60,9 @@ class Counts:
 
 def facet_columns(schema: pa.Schema) -> list[str]:
     """Names of the columns that may have facets: of text, whole numbers, booleans and times, the source's first."""
-    found = [field.name for field in schema if field.name not in FIXED and _is_countable(Column.of(field).element)]
+    found = [
+        field.name for field in schema if field.name not in FIXED_COLUMNS and _is_countable(Column.of(field).element)
+    ]
     return [*found, "format"] if "format" in schema.names else found
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from index.collection.rows import REJECT
+from index.collection.rows import REJECT_COLUMNS
 from index.errors import FilterError
 from index.filters.columns import OPAQUE, Column, ColumnError, Mask, Test, compared_as, is_text, limits, listed, shown
 
@@ -63,7 +63,7 @@ class Filter:
 
 def filterable(schema: pa.Schema) -> pa.Schema:
     """The columns that filters name. Those that say why a row was rejected are null in every embedded row."""
-    return pa.schema([field for field in schema if field.name not in REJECT])
+    return pa.schema([field for field in schema if field.name not in REJECT_COLUMNS])
 
 
 def _check_length(expression: object) -> None:

@@ -15,7 +15,7 @@ from index.collection import Collection, writing
 from index.collection.collection import Snapshot
 from index.collection.layout import MANIFEST, run_path
 from index.collection.records import UNKNOWN_MODEL, ModelRecord
-from index.collection.rows import EMBEDDING, STATE, TEXT, embedding_column
+from index.collection.rows import EMBEDDING, STATE_COLUMNS, TEXT, embedding_column
 from index.errors import NotACollectionError
 from index.storage.bucket_address import without_secrets
 from index.storage.storage import Storage, canonical_address
@@ -77,7 +77,7 @@ class VectorImport:
             snapshot = leased.snapshot()
             self._require_same_model(snapshot, model)
             listing = pa.table({"image_id": ids})
-            live = snapshot.live().of_model(model).read(STATE)
+            live = snapshot.live().of_model(model).read(STATE_COLUMNS)
             address = canonical_address(Storage.open(self.source).location)
             # Not the folder itself: a job that embeds that neither deletes these rows nor goes on with them.
             plan = Plan(

@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 
 from index.collection import Collection
 from index.collection.live_rows import LiveRows
-from index.collection.rows import REJECT, newest
+from index.collection.rows import REJECT_COLUMNS, newest
 from jobs.planning.plan import written_files
 
-_SHOWN = ("image_id", "uri", *REJECT)
+_SHOWN = ("image_id", "uri", *REJECT_COLUMNS)
 
 
 def list_rejects(collection: Collection) -> list[dict[str, Any]]:

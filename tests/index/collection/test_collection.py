@@ -15,7 +15,7 @@ from index.build.segment_change import touched_ids
 from index.collection import Collection, live_rows, row_files
 from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord
-from index.collection.rows import FIXED, metadata_columns, row_schema
+from index.collection.rows import FIXED_COLUMNS, metadata_columns, row_schema
 from index.errors import CollectionError, DamagedRunError, ModelMismatchError, NotACollectionError
 from index.versions.servable import collection_model
 from tests.support.collections.hand_made import DIM, MODEL, add_run, rows, unit_vectors
@@ -78,7 +78,7 @@ def test_rows_come_back_as_they_were_written(collection: Collection) -> None:
     vectors = unit_vectors(3)
     add_run(collection, rows(["b", "a", "c"], vectors, metadata={"label": ["x", "y", None], "rank": [2, 1, 3]}))
     live = collection.live_rows()
-    assert live.schema.names == [*FIXED, "label", "rank"]
+    assert live.schema.names == [*FIXED_COLUMNS, "label", "rank"]
     assert metadata_columns(live.schema) == ["label", "rank"]
     assert live.select(["image_id", "uri", "label", "rank", "width"]).to_pylist() == [
         {"image_id": "a", "uri": "memory:a", "label": "y", "rank": 1, "width": None},
