@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from index.collection import Collection
 from index.collection.records import IndexSettings, RunManifest, VersionManifest
 from index.errors import DamagedVersionError, RolledBackError
-from index.versions.servable import is_whole, rolled_back_at
+from index.versions.servable import is_intact, rolled_back_at
 
 
 def versions_repeated(
@@ -50,7 +50,7 @@ def require_no_repeat(
     """RolledBackError when one of the versions that were `rolled_back` is just what a build would make again."""
     for name, made in rolled_back.items():
         same_rows = made and made.runs == [run.run_id for run in runs]
-        if made and (not same_rows or (made.settings == settings and is_whole(collection, made))):
+        if made and (not same_rows or (made.settings == settings and is_intact(collection, made))):
             raise RolledBackError(
                 f"index {name} has {'these images' if same_rows else f'the model {made.model}'} and was rolled back: "
                 f"{live} stays live; run `likeness promote {collection.location} {name}` to make {name} live"

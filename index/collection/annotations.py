@@ -39,7 +39,7 @@ class Annotation:
 
 def annotation_log(collection: Collection, name: str) -> Collection:
     """The runs of an annotation, which need not be there yet, under the lease of the collection."""
-    return replace(collection, storage=collection.storage.below(annotation_path(name)))
+    return replace(collection, storage=collection.storage.subfolder(annotation_path(name)))
 
 
 def list_annotations(collection: Collection) -> list[Annotation]:

@@ -74,12 +74,12 @@ class Collection:
     @classmethod
     def create_or_open(cls, location: str) -> Collection:
         """A new, an empty or an existing collection. NotACollectionError names files that do not belong."""
-        collection = cls.planned(location)
+        collection = cls.open_or_empty(location)
         collection.storage.create_folder(RUNS)
         return collection
 
     @classmethod
-    def planned(cls, location: str) -> Collection:
+    def open_or_empty(cls, location: str) -> Collection:
         """Like `create_or_open`, but creates nothing: if there is no collection, it has no runs."""
         storage, location = Storage.open(location), without_secrets(location)
         if storage.is_file():
@@ -120,10 +120,10 @@ class Collection:
         if self.lease:
             self.lease.check()
 
-    def check_lease_lately(self) -> None:
+    def check_lease_if_overdue(self) -> None:
         """`check_lease` for between commits: cheap, because it seldom asks the storage."""
         if self.lease:
-            self.lease.check_lately()
+            self.lease.check_if_overdue()
 
     # Runs
 

@@ -47,6 +47,6 @@ def _at(place: str) -> Iterator[tuple[str, Collection]]:
 
 def _below(storage: Storage) -> Iterator[tuple[str, Collection]]:
     for entry in storage.list():
-        inner = storage.below(entry.name)
+        inner = storage.subfolder(entry.name)
         if entry.is_folder and is_collection(inner):
             yield entry.name, Collection(inner)

@@ -92,7 +92,7 @@ class Lease:
         self.storage.update(LEASE, renew)
         self._renewed = requested_at
 
-    def check_lately(self) -> None:
+    def check_if_overdue(self) -> None:
         """`check` for every block: asks the storage only if the regular renewal is overdue, as after a freeze."""
         if self._lost:
             raise self._lost
@@ -126,7 +126,7 @@ class Lease:
                 logger.warning("the lease on %s could not be renewed: %s", self.storage.location, error)
 
 
-def holder(storage: Storage) -> LeaseRecord | None:
+def current_writer(storage: Storage) -> LeaseRecord | None:
     """The current writer, for display. None when there is none."""
     try:
         held = _read(storage.read(LEASE))

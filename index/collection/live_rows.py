@@ -12,8 +12,17 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from index.collection.records import ModelRecord, RowFile, RunManifest
-from index.collection.row_files import damage, fetch, map_in_threads, open_rows, read_ids, read_schema
-from index.collection.rows import EMBEDDING, TILES, conform, in_memory, metadata_columns, newest, row_schema, unify
+from index.collection.row_files import damaged_run, fetch, map_in_threads, open_rows, read_ids, read_schema
+from index.collection.rows import (
+    EMBEDDING,
+    TILES,
+    conform,
+    in_memory,
+    metadata_columns,
+    newest_positions,
+    row_schema,
+    unify,
+)
 from index.errors import CollectionError, ModelMismatchError
 from index.storage.storage import Storage, canonical_address
 
@@ -67,10 +76,11 @@ class LiveRows:
         schemas = _one_of_equals([schema for _, schema in read])
         for (file, maker), schema in zip(files, schemas, strict=True):
             if maker and (dim := schema.field(EMBEDDING).type.list_size) != maker.model.dim:
-                raise damage(file.path, f"vectors of {dim} dimensions, its run's model has {maker.model.dim}")
+                raise damaged_run(file.path, f"vectors of {dim} dimensions, its run's model has {maker.model.dim}")
+        newest = newest_positions([ids for ids, _ in read])
         live = [
             _Part(file, schema, canonical_address(run.source), run.model, run.keep, run.exif).only(positions)
-            for (file, run), schema, positions in zip(files, schemas, newest([ids for ids, _ in read]), strict=True)
+            for (file, run), schema, positions in zip(files, schemas, newest, strict=True)
             if run and len(positions)
         ]
         return cls(storage, live, runs[-1].model if runs else None)

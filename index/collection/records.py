@@ -150,7 +150,7 @@ class IndexSettings(Record):
 
     def target_of(self, kind: QueryKind) -> float:
         """The recall@10 that queries of a kind must reach. Texts may miss twice as many as images: to all images they
-        are nearly equally far, so that what is missed is hardly worse than what is found.
+        are nearly equally far, so that the missed ones are hardly worse than the returned ones.
         """
         return max(0.0, 2 * self.target_recall - 1) if kind == "text" else self.target_recall
 
@@ -255,10 +255,10 @@ class VersionManifest(Record):
     @property
     def below_target(self) -> bool:
         """Whether recall@10 of a kind of query is too low: such a version does not go live by itself."""
-        return bool(self.missed)
+        return bool(self.recall_below_target)
 
     @property
-    def missed(self) -> dict[QueryKind, float]:
+    def recall_below_target(self) -> dict[QueryKind, float]:
         """The recall@10 of the kinds of query that do not reach their target."""
         reached = {kind: each.recall for kind, each in self.kinds.items()}
         return {kind: recall for kind, recall in reached.items() if recall < self.settings.target_of(kind)}
@@ -269,7 +269,7 @@ class VersionManifest(Record):
         return "; ".join(
             f"recall@10 {recall:.6g}{'' if kind == 'image' else f' for queries of kind {kind}'}, expected "
             f"{self.settings.target_of(kind):g} or more"
-            for kind, recall in self.missed.items()
+            for kind, recall in self.recall_below_target.items()
         )
 
     def width_of(self, kind: QueryKind | None) -> float:

@@ -34,17 +34,17 @@ def map_in_threads(read: Callable[[T], R], files: Sequence[T]) -> list[R]:
 
 
 @contextmanager
-def _damage_named(path: str) -> Iterator[None]:
+def _as_damaged_run(path: str) -> Iterator[None]:
     """DamagedRunError for a file that is missing or not as it was written, UnreachableError if a bucket may have it."""
     try:
         yield
     except UnreachableError:
         raise
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-        raise damage(path, error) from error
+        raise damaged_run(path, error) from error
 
 
-def damage(path: str, problem: object) -> DamagedRunError:
+def damaged_run(path: str, problem: object) -> DamagedRunError:
     return DamagedRunError(
         f"{path} cannot be read ({problem}): restore it from a backup; or remove its run's {MANIFEST}, embed the "
         "source again, and run `likeness index` with --accept-lost-runs",
@@ -55,7 +55,7 @@ def damage(path: str, problem: object) -> DamagedRunError:
 @contextmanager
 def open_rows(storage: Storage, file: RowFile, data: bytes | None = None) -> Iterator[pq.ParquetFile]:
     """A file, or the bytes that were fetched of it. `DamagedRunError` here and below."""
-    with _damage_named(file.path), storage.open_input(file.path) if data is None else pa.BufferReader(data) as source:
+    with _as_damaged_run(file.path), storage.open_input(file.path) if data is None else pa.BufferReader(data) as source:
         if source.size() != file.size:
             raise OSError(f"{source.size()} bytes, its manifest says {file.size}")
         with pq.ParquetFile(source, page_checksum_verification=True) as parquet:
@@ -68,7 +68,7 @@ def open_rows(storage: Storage, file: RowFile, data: bytes | None = None) -> Ite
 
 def fetch(storage: Storage, file: RowFile) -> bytes | None:
     """Its bytes, which agree with their SHA-256; None: they do, and are too many to hold."""
-    with _damage_named(file.path):
+    with _as_damaged_run(file.path):
         data = storage.read(file.path) if file.size <= _WHOLE else None
         digest = storage.sha256(file.path) if data is None else hashlib.sha256(data).hexdigest()
         if digest != file.sha256:
@@ -78,7 +78,7 @@ def fetch(storage: Storage, file: RowFile) -> bytes | None:
 
 def describe(storage: Storage, path: str) -> RowFile:
     """The entry in a manifest for a file that none names yet. DamagedRunError when it does not agree with its name."""
-    with _damage_named(path):
+    with _as_damaged_run(path):
         data = storage.read(path)
         digest = hashlib.sha256(data).hexdigest()
         if not path.endswith(f".{digest[:_TOKEN]}.parquet"):

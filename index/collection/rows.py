@@ -80,7 +80,7 @@ def embedding_column(vectors: npt.NDArray[np.float32], missing: npt.NDArray[np.b
     return pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1], mask=mask)
 
 
-def joined(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+def join_batches(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
     """Batches joined to so many rows or a little more: a file has one block, and may be small."""
     pending: list[pa.RecordBatch] = []
     for batch in batches:
@@ -131,7 +131,7 @@ def is_filtered(rows: pa.Table) -> pa.ChunkedArray[Any]:
 
 
 def unify(schemas: Sequence[pa.Schema]) -> pa.Schema:
-    """One schema for the rows of all files; see `promoted`. ModelMismatchError when their vectors differ in length."""
+    """One schema for the rows of all files; see `common_field`. ModelMismatchError if vectors differ in length."""
     dims = _sizes(schemas, EMBEDDING)
     if len(dims) > 1 or len(_sizes(schemas, TILES)) > 1:
         held = f"vectors of {' and '.join(map(str, dims))} dimensions" if len(dims) > 1 else "tiles of several grids"
@@ -143,7 +143,7 @@ def unify(schemas: Sequence[pa.Schema]) -> pa.Schema:
     for schema in schemas:
         for name in (name for name in schema.names if name not in _COLUMNS):
             field = schema.field(name).remove_metadata()
-            fields[name] = promoted(fields.get(name, field), field)
+            fields[name] = common_field(fields.get(name, field), field)
     return row_schema(dims[0] if dims else 0, fields.values())
 
 
@@ -181,7 +181,7 @@ def check_rows(table: pa.Table) -> pa.Table:
     return rows
 
 
-def newest(ids: Sequence[pa.ChunkedArray[Any]]) -> list[npt.NDArray[np.int64]]:
+def newest_positions(ids: Sequence[pa.ChunkedArray[Any]]) -> list[npt.NDArray[np.int64]]:
     """For each part, oldest first, the ascending positions of the ids that no later part or row repeats."""
     keys = pa.chunked_array([chunk for part in ids for chunk in part.chunks], TEXT)
     first = pc.index_in(keys, value_set=keys).to_numpy()
@@ -193,7 +193,7 @@ def newest(ids: Sequence[pa.ChunkedArray[Any]]) -> list[npt.NDArray[np.int64]]:
     return [winners[a:b] - start for a, b, start in zip(cuts, cuts[1:], bounds, strict=False)]
 
 
-def promoted(one: pa.Field[Any], other: pa.Field[Any]) -> pa.Field[Any]:
+def common_field(one: pa.Field[Any], other: pa.Field[Any]) -> pa.Field[Any]:
     """The column that holds the values of both: the wider of their types, or strings."""
     if one.type == other.type:
         return one

@@ -55,11 +55,11 @@ class Column:
         return cls(column.name, unwrapped, element, next(kind for kind in _KINDS if kind.holds(element)))
 
     def __str__(self) -> str:
-        return f"{self.name} ({_shortened(str(self.type))}{', $exists alone' if self.kind is OPAQUE else ''})"
+        return f"{self.name} ({_abbreviate(str(self.type))}{', $exists alone' if self.kind is OPAQUE else ''})"
 
     @property
     def title(self) -> str:
-        return f"column {self.name!r} ({_shortened(str(self.type))})"
+        return f"column {self.name!r} ({_abbreviate(str(self.type))})"
 
     def value(self, operator: str, operand: object) -> Any:
         """The operand as the column's elements are compared with it."""
@@ -69,7 +69,7 @@ class Column:
         return value
 
     def refusal(self, operator: str, expected: str, operand: object) -> ColumnError:
-        got = shown(operand)
+        got = describe_value(operand)
         return self.error(f"{operator} takes {expected}, got {got}", f"{expected} for {operator} of {self.title}", got)
 
     def error(self, problem: str, expected: str, got: str) -> ColumnError:
@@ -87,7 +87,7 @@ class Column:
 
     def where(self, test: ArrayTest) -> Test:
         """Rows whose value, or any of whose elements, passes."""
-        compared = compared_as(self.element)
+        compared = comparison_type(self.element)
 
         def rows(batch: pa.RecordBatch) -> Mask:
             array = self.read(batch)
@@ -103,7 +103,7 @@ class Column:
         return rows
 
 
-def listed(columns: Collection[Column]) -> str:
+def list_columns(columns: Collection[Column]) -> str:
     more = f" and {len(columns) - _MAX_LISTED:,} more" if len(columns) > _MAX_LISTED else ""
     return (", ".join(map(str, itertools.islice(columns, _MAX_LISTED))) or "none") + more
 
@@ -184,7 +184,7 @@ def _unwrapped(kind: pa.DataType) -> pa.DataType:
     return pa.large_list(_unwrapped(inner.value_type)) if pa.types.is_large_list(kind) else kind
 
 
-def compared_as(kind: pa.DataType) -> pa.DataType:
+def comparison_type(kind: pa.DataType) -> pa.DataType:
     """The type to which elements are cast for a comparison: one for which Arrow has all kernels."""
     if pa.types.is_string_view(kind) or pa.types.is_null(kind):
         return pa.string()
@@ -195,17 +195,17 @@ def compared_as(kind: pa.DataType) -> pa.DataType:
     return pa.float32() if pa.types.is_float16(kind) else kind
 
 
-def limits(kind: pa.DataType) -> tuple[int, int]:
+def integer_limits(kind: pa.DataType) -> tuple[int, int]:
     if pa.types.is_unsigned_integer(kind):
         return 0, 2**kind.bit_width - 1
     return -(2 ** (kind.bit_width - 1)), 2 ** (kind.bit_width - 1) - 1
 
 
-def shown(value: object) -> str:
+def describe_value(value: object) -> str:
     if isinstance(value, Mapping | list | tuple):
         return "an object" if isinstance(value, Mapping) else "a list" if value else "an empty list"
-    return _shortened(repr(value) if isinstance(value, str) else json.dumps(value, default=repr))
+    return _abbreviate(repr(value) if isinstance(value, str) else json.dumps(value, default=repr))
 
 
-def _shortened(text: str) -> str:
+def _abbreviate(text: str) -> str:
     return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."

@@ -80,7 +80,7 @@ def count_values(batches: Batches, columns: Iterable[Column]) -> Counts:
     return Counts(rows=rows, values={column.name: counter for column, counter in counters.items()})
 
 
-def every_nth(rows: int) -> int:
+def sampling_step(rows: int) -> int:
     """How many batches of an index with so many rows there are to each that is looked at."""
     return max(1, math.ceil(rows / MAX_ROWS))
 

@@ -20,7 +20,18 @@ import pyarrow.compute as pc
 
 from index.collection.rows import REJECT_COLUMNS
 from index.errors import FilterError
-from index.filters.columns import OPAQUE, Column, ColumnError, Mask, Test, compared_as, is_text, limits, listed, shown
+from index.filters.columns import (
+    OPAQUE,
+    Column,
+    ColumnError,
+    Mask,
+    Test,
+    comparison_type,
+    describe_value,
+    integer_limits,
+    is_text,
+    list_columns,
+)
 
 Compare = Callable[[Any, Any], Any]
 
@@ -50,7 +61,7 @@ class Filter:
         try:
             test = _expression(expression, columns, depth=0)
         except ColumnError as error:
-            known = listed(columns.values())
+            known = list_columns(columns.values())
             message = f"{error}; columns that can be filtered: {known}"
             raise FilterError(message, error.expected or f"one of the columns {known}", error.got) from error
         # Only now, because a parsed expression is neither cyclic nor too deep to be written.
@@ -86,7 +97,7 @@ def _check_length(expression: object) -> None:
 
 def _expression(expression: object, columns: Mapping[str, Column], depth: int) -> Test:
     parts = _object(expression, "a filter", depth).items()
-    return _every([_part(name, operand, columns, depth) for name, operand in parts])
+    return _all_of([_part(name, operand, columns, depth) for name, operand in parts])
 
 
 def _part(name: str, operand: object, columns: Mapping[str, Column], depth: int) -> Test:
@@ -94,15 +105,15 @@ def _part(name: str, operand: object, columns: Mapping[str, Column], depth: int)
         return _conditions(columns[name], operand, depth)
     if name in ("$and", "$or"):
         if not isinstance(operand, list | tuple) or not operand:
-            expected, got = "a list of one or more objects", shown(operand)
+            expected, got = "a list of one or more objects", describe_value(operand)
             raise FilterError(f"{name} takes {expected}, got {got}", f"{expected} for {name}", got)
         parts = [_expression(part, columns, depth + 1) for part in operand]
-        return _every(parts) if name == "$and" else _some(parts)
+        return _all_of(parts) if name == "$and" else _any_of(parts)
     if name == "$not":
-        return _complement(_expression(operand, columns, depth + 1))
+        return _negated(_expression(operand, columns, depth + 1))
     if str(name).startswith("$"):
         raise _unknown_operator(name)
-    unknown = f"unknown column {shown(name)}"
+    unknown = f"unknown column {describe_value(name)}"
     raise ColumnError(unknown, got=unknown)
 
 
@@ -116,10 +127,10 @@ def _conditions(column: Column, operand: object, depth: int) -> Test:
             if not isinstance(value, Mapping):
                 raise column.refusal("$not", "an object", value)
             operators = _object(value, "$not", depth + 1)
-            tests.append(_complement(_conditions(column, operators, depth + 1)))
+            tests.append(_negated(_conditions(column, operators, depth + 1)))
         else:
             tests.append(_condition(column, operator, value))
-    return _every(tests)
+    return _all_of(tests)
 
 
 def _condition(column: Column, operator: str, operand: object) -> Test:
@@ -139,24 +150,24 @@ def _among(column: Column, operator: str, operands: object) -> Test:
     if not isinstance(operands, list | tuple):
         raise column.refusal(operator, "a list", operands)
     values = [column.value(operator, operand) for operand in operands if operand is not None]
-    stored = compared_as(column.element)
+    stored = comparison_type(column.element)
     if pa.types.is_integer(stored):
-        low, high = limits(stored)
+        low, high = integer_limits(stored)
         values = [int(value) for value in values if low <= value <= high and value == int(value)]
     elif pa.types.is_floating(stored):
         values += [-value for value in values if value == 0]  # is_in tells 0.0 from -0.0
     value_set = pa.array(values, stored)
     test = column.where(lambda array: pc.is_in(array, value_set=value_set))
-    return _some([test, column.missing]) if any(operand is None for operand in operands) else test
+    return _any_of([test, column.missing]) if any(operand is None for operand in operands) else test
 
 
 def _ordered(column: Column, operator: str, operand: object) -> Test:
     compare = _ORDER[operator]
     value = column.value(operator, operand)
-    stored = compared_as(column.element)
+    stored = comparison_type(column.element)
     if pa.types.is_integer(stored):
         # Between two integers `x > 10.5` is `x > 10`, and `x >= 10.5` is `x >= 11`.
-        low, high = limits(stored)
+        low, high = integer_limits(stored)
         value = min(max(value, low - 1), high + 1)  # finite, and still beyond the limits if it was
         value = math.floor(value) if operator in ("$gt", "$lte") else math.ceil(value)
         if not low <= value <= high:
@@ -167,7 +178,7 @@ def _ordered(column: Column, operator: str, operand: object) -> Test:
 
 
 def _prefixed(column: Column, operator: str, operand: object) -> Test:
-    if not is_text(compared_as(column.element)):
+    if not is_text(comparison_type(column.element)):
         raise column.error(f"{operator} works only on text", f"a column of text for {operator}", column.title)
     prefix = column.value(operator, operand)
     return column.where(lambda array: pc.starts_with(array, pattern=prefix))
@@ -176,37 +187,37 @@ def _prefixed(column: Column, operator: str, operand: object) -> Test:
 def _exists(column: Column, operator: str, operand: object) -> Test:
     if not isinstance(operand, bool):
         raise column.refusal(operator, "true or false", operand)
-    return _complement(column.missing) if operand else column.missing
+    return _negated(column.missing) if operand else column.missing
 
 
 _ORDER: dict[str, Compare] = {"$gt": pc.greater, "$gte": pc.greater_equal, "$lt": pc.less, "$lte": pc.less_equal}
 
 _OPERATORS: dict[str, Callable[[Column, str, object], Test]] = {
     "$eq": _equal,
-    "$ne": lambda column, operator, operand: _complement(_equal(column, operator, operand)),
+    "$ne": lambda column, operator, operand: _negated(_equal(column, operator, operand)),
     "$in": _among,
-    "$nin": lambda column, operator, operand: _complement(_among(column, operator, operand)),
+    "$nin": lambda column, operator, operand: _negated(_among(column, operator, operand)),
     **dict.fromkeys(_ORDER, _ordered),
     "$prefix": _prefixed,
     "$exists": _exists,
 }
 
 
-def _every(tests: list[Test]) -> Test:
+def _all_of(tests: list[Test]) -> Test:
     return lambda batch: functools.reduce(np.logical_and, (test(batch) for test in tests), np.ones(len(batch), bool))
 
 
-def _some(tests: list[Test]) -> Test:
+def _any_of(tests: list[Test]) -> Test:
     return lambda batch: functools.reduce(np.logical_or, (test(batch) for test in tests), np.zeros(len(batch), bool))
 
 
-def _complement(test: Test) -> Test:
+def _negated(test: Test) -> Test:
     return lambda batch: ~test(batch)
 
 
 def _object(value: object, what: str, depth: int) -> Mapping[str, object]:
     if not isinstance(value, Mapping):
-        got = shown(value)
+        got = describe_value(value)
         raise FilterError(f"{what} takes an object, got {got}", f"an object for {what}", got)
     if depth > MAX_DEPTH:
         expected = "fewer of $and, $or and $not"
@@ -215,6 +226,6 @@ def _object(value: object, what: str, depth: int) -> Mapping[str, object]:
 
 
 def _unknown_operator(name: object) -> FilterError:
-    unknown = f"unknown operator {shown(name)}"
+    unknown = f"unknown operator {describe_value(name)}"
     known = f"on a column: {', '.join([*_OPERATORS, '$not'])}; on whole filters: $and, $or, $not"
     return FilterError(f"{unknown}; {known}", f"an operator {known}", unknown)

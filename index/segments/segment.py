@@ -39,16 +39,16 @@ class Segment(VectorIndex):
     ) -> None:
         self.folder = folder
         self.tiles: VectorIndex | None = None
-        found_by = {vectors: folder / index if index in files else None for vectors, index in ANN_OF.items()}
+        ann_paths = {vectors: folder / index if index in files else None for vectors, index in ANN_OF.items()}
         super().__init__(
-            folder / VECTORS, found_by=found_by[VECTORS], parameters=parameters, max_exact_rows=max_exact_rows
+            folder / VECTORS, ann_path=ann_paths[VECTORS], parameters=parameters, max_exact_rows=max_exact_rows
         )
         self._rows = MappedRows(folder / ROWS, columns)
         self.batches = self._rows.batches
         if TILE_VECTORS in files:
             self.tiles = VectorIndex(
                 folder / TILE_VECTORS,
-                found_by=found_by[TILE_VECTORS],
+                ann_path=ann_paths[TILE_VECTORS],
                 parameters=tile_parameters,
                 max_exact_rows=max_exact_rows,
             )

@@ -13,7 +13,7 @@ import pyarrow as pa
 from index.arrays import Ids, Parts, Positions, Scores, Vectors, gathered, merged, shifted
 from index.collection.rows import EMBEDDING, TILES, unify
 from index.filters.columns import Column, Mask
-from index.filters.facets import Counts, count_values, every_nth
+from index.filters.facets import Counts, count_values, sampling_step
 from index.filters.filter import Filter
 from index.segments.filter_cache import FilterCache
 from index.segments.searchable import Eligible
@@ -54,7 +54,7 @@ class SegmentedIndex:
     def count_values(self, columns: Sequence[str], where: Filter | None = None) -> Counts:
         """The values of these columns, and how many rows have each: in a sample of the rows if there are many."""
         allowed: Sequence[Eligible | None] = self.eligible(where) or [segment.live for segment in self.parts]
-        sample = islice(self._masked(allowed), 0, None, every_nth(self.ntotal))
+        sample = islice(self._masked(allowed), 0, None, sampling_step(self.ntotal))
         return count_values(sample, [Column.of(self.schema.field(name)) for name in columns])
 
     def _masked(self, allowed: Sequence[Eligible | None]) -> Iterator[tuple[pa.RecordBatch, Mask | None]]:

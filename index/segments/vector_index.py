@@ -30,7 +30,7 @@ _DEEP = 32  # an approximate search ranks about 32 k rows; for no more rows than
 class VectorIndex:
     """The vectors of a file. Opening copies nothing, processes share the pages, and the files may then be unlinked.
 
-    Scores are always exact, also of what the approximate index `found_by` finds. Up to `max_exact_rows` vectors are
+    Scores are always exact, also of what the approximate index `ann_path` finds. Up to `max_exact_rows` vectors are
     scanned exactly even with one. faiss raises its own errors.
     """
 
@@ -38,7 +38,7 @@ class VectorIndex:
         self,
         path: Path,
         *,
-        found_by: Path | None = None,
+        ann_path: Path | None = None,
         parameters: Mapping[str, float] | None = None,
         max_exact_rows: int = 0,
     ) -> None:
@@ -49,8 +49,8 @@ class VectorIndex:
         self._file = VectorFile(path, self.ntotal, self.dim)
         self._ann: faiss.IndexRefine | None = None
         self._breadth = 0.5
-        if found_by is not None:
-            self._ann = faiss.IndexRefine(ann.read_index(found_by), self._flat)
+        if ann_path is not None:
+            self._ann = faiss.IndexRefine(ann.read_index(ann_path), self._flat)
             # An index that was requested is used even for few rows; only a selection of rows is scanned.
             self._exact_rows = min(max_exact_rows, self.ntotal // 2)
             self.tune(parameters or {})

@@ -15,7 +15,7 @@ def write_atomic(target: Path, data: bytes, *, mode: int = 0o666) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
     try:
-        with full_disk_named(target):
+        with full_disk_errors_name(target):
             partial.touch(mode, exist_ok=False)
             partial.write_bytes(data)
             publish(partial, target)
@@ -50,7 +50,7 @@ def publish(partial: Path, target: Path) -> None:
 
 
 @contextmanager
-def full_disk_named(path: Path) -> Iterator[None]:
+def full_disk_errors_name(path: Path) -> Iterator[None]:
     """Adds the file's name to errors of a full disk, which have none once the file is open."""
     try:
         yield

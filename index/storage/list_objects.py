@@ -14,7 +14,7 @@ from obstore.store import AzureStore
 from index.errors import CollectionError
 from index.storage.bucket_address import Bucket
 from index.storage.clients import object_store
-from index.storage.objects import first_line, repeated
+from index.storage.objects import first_line, with_retries
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -70,7 +70,7 @@ def _page(store: Store, prefix: str, names: Range) -> tuple[list[ObjectMeta], Ra
     begins with the first path that is greater than its bound, whatever follows, and a page ends before its greatest.
     """
     after, last = names
-    found: list[ObjectMeta] = repeated(
+    found: list[ObjectMeta] = with_retries(
         lambda: list(next(iter(obstore.list(store, prefix or None, offset=after or None, chunk_size=_PAGE)), []))
     )
     paths = [entry["path"] for entry in found]
@@ -127,12 +127,12 @@ def _by_folders(store: Store, prefix: str) -> Iterator[ObjectMeta]:
 
 
 def _one_level(store: Store, prefix: str) -> tuple[list[ObjectMeta], list[str]]:
-    found = repeated(lambda: obstore.list_with_delimiter(store, prefix or None))
+    found = with_retries(lambda: obstore.list_with_delimiter(store, prefix or None))
     return list(found["objects"]), list(found["common_prefixes"])
 
 
 def _walked(store: Store, prefix: str, pages: int | None = None) -> list[ObjectMeta]:
     """All objects below a prefix, or the first pages of them."""
-    return repeated(
+    return with_retries(
         lambda: list(chain.from_iterable(islice(obstore.list(store, prefix or None, chunk_size=_PAGE), pages)))
     )

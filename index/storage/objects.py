@@ -39,7 +39,7 @@ def put(bucket: Bucket, key: str, content: bytes | Path) -> None:
         store = object_store(bucket)
         size = content.stat().st_size if isinstance(content, Path) else len(content)
         part = max(_PART, size // _MAX_PARTS + 1)
-        repeated(lambda: obstore.put(store, key, content, chunk_size=part, max_concurrency=_PARTS))
+        with_retries(lambda: obstore.put(store, key, content, chunk_size=part, max_concurrency=_PARTS))
     except (BaseError, FileNotFoundError) as error:
         raise CollectionError(
             f"{bucket.scheme}://{bucket.name}/{key} cannot be written ({first_line(error)}): expected a bucket that "
@@ -99,7 +99,7 @@ def _get(store: Store, key: str) -> tuple[bytes, ObjectMeta]:
         found = obstore.get(store, key)
         return bytes(found.bytes()), found.meta
 
-    return repeated(once)
+    return with_retries(once)
 
 
 def read_part(bucket: Bucket, key: str, span: tuple[int, int] | None, check_size: Callable[[int], None]) -> bytes:
@@ -114,7 +114,7 @@ def read_part(bucket: Bucket, key: str, span: tuple[int, int] | None, check_size
 
     try:
         with as_os_error(bucket, key):
-            return repeated(once)
+            return with_retries(once)
     except UnreachableError as error:
         if span and "416" in str(error):  # it ends before the span begins
             check_size(_size(store, key))
@@ -122,7 +122,7 @@ def read_part(bucket: Bucket, key: str, span: tuple[int, int] | None, check_size
 
 
 def _size(store: Store, key: str) -> int:
-    return repeated(lambda: obstore.head(store, key))["size"]
+    return with_retries(lambda: obstore.head(store, key))["size"]
 
 
 def open_reader(bucket: Bucket, key: str, min_read: int = 1 << 16) -> pa.NativeFile:
@@ -160,7 +160,7 @@ class _Reader(io.RawIOBase):
             return 0
         store = object_store(self._bucket)
         with as_os_error(self._bucket, self._key):
-            found = repeated(lambda: obstore.get_range(store, self._key, start=self._at, length=length))
+            found = with_retries(lambda: obstore.get_range(store, self._key, start=self._at, length=length))
         buffer[: len(found)] = memoryview(found)  # fewer bytes if a shorter object has replaced it
         self._at += len(found)
         return len(found)
@@ -180,7 +180,7 @@ def as_os_error(bucket: Bucket, key: str) -> Iterator[None]:
         ) from error
 
 
-def repeated(operation: Callable[[], T]) -> T:
+def with_retries(operation: Callable[[], T]) -> T:
     """Try `operation` several times: obstore retries requests itself, but not when an answer breaks off."""
     for attempt in range(1, _READS):
         try:

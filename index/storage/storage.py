@@ -19,7 +19,7 @@ import pyarrow.fs as pafs
 from index.errors import CollectionError
 from index.storage.bucket_address import Bucket, is_bucket, without_secrets
 from index.storage.clients import filesystem
-from index.storage.disk import full_disk_named, publish, update_file, write_atomic
+from index.storage.disk import full_disk_errors_name, publish, update_file, write_atomic
 
 MIN_READ = 1 << 16
 """Bytes of a request: a Parquet file's footer, mostly."""
@@ -94,7 +94,7 @@ class Storage:
             ) from error
         return cls(root.rstrip("/") or "/", shown, text)
 
-    def below(self, folder: str) -> Storage:
+    def subfolder(self, folder: str) -> Storage:
         """A folder of this storage, which need not be there yet, as a storage of its own."""
 
         def inside(address: str) -> str:
@@ -115,7 +115,7 @@ class Storage:
         return filesystem(self.bucket) if self.bucket else pafs.LocalFileSystem()
 
     def info(self, path: str = "") -> FileInfo | None:
-        with self._refusals_named():
+        with self._as_collection_error():
             found = self._files.get_file_info(self.absolute(path))
         return None if found.type == pafs.FileType.NotFound else _file_info(found, path)
 
@@ -144,7 +144,7 @@ class Storage:
 
     def _below(self, folder: str, *, recursive: bool) -> Iterator[FileInfo]:
         selector = pafs.FileSelector(self.absolute(folder), allow_not_found=True, recursive=recursive)
-        with self._refusals_named():
+        with self._as_collection_error():
             infos = self._files.get_file_info(selector)
         start = len(self.absolute("x")) - 1
         return (_file_info(info, info.path[start:]) for info in infos)
@@ -216,7 +216,10 @@ class Storage:
         parent = Path(self.absolute(folder)) if self.is_local else None
         if parent:
             parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".scratch-", dir=parent) as name, full_disk_named(parent or Path(name)):
+        with (
+            tempfile.TemporaryDirectory(prefix=".scratch-", dir=parent) as name,
+            full_disk_errors_name(parent or Path(name)),
+        ):
             yield Path(name)
 
     def local_path(self, path: str) -> Path | None:
@@ -244,7 +247,7 @@ class Storage:
         return self.absolute(path).partition("/")[2]
 
     @contextmanager
-    def _refusals_named(self) -> Iterator[None]:
+    def _as_collection_error(self) -> Iterator[None]:
         """Adds to a store's own errors what to do about them."""
         try:
             yield

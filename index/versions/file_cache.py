@@ -22,8 +22,8 @@ from index.collection.records import FileRecord
 from index.errors import DISK_FULL, CollectionError
 from index.storage import Storage
 
-FOLDER: Final = "LIKENESS_CACHE_DIR"
-BYTES: Final = "LIKENESS_CACHE_BYTES"
+CACHE_DIR: Final = "LIKENESS_CACHE_DIR"
+CACHE_BYTES: Final = "LIKENESS_CACHE_BYTES"
 
 _CHUNK: Final = 8 << 20
 _TRIES: Final = 3
@@ -40,12 +40,12 @@ class FileCache:
     max_bytes: int
 
     @classmethod
-    def of_environment(cls) -> FileCache:
+    def from_environment(cls) -> FileCache:
         """By default ~/.cache/likeness, and half of the disk that it is on. CollectionError when it cannot be used."""
         folder = _folder()
-        text = os.environ.get(BYTES, "")
+        text = os.environ.get(CACHE_BYTES, "")
         if text and not text.isdecimal():
-            raise CollectionError(f"{BYTES} is {text!r}: expected a number of bytes")
+            raise CollectionError(f"{CACHE_BYTES} is {text!r}: expected a number of bytes")
         return cls(folder=folder, max_bytes=int(text) if text else shutil.disk_usage(folder).total // 2)
 
     def place(self, storage: Storage, path: str, record: FileRecord, target: Path, *, verify: bool = True) -> None:
@@ -53,7 +53,7 @@ class FileCache:
         cached = self.folder / record.sha256
         for _ in range(_TRIES):
             with self._locked(cached.name) as partial:
-                if not _is_whole(cached, record, verify=verify):
+                if not _is_intact(cached, record, verify=verify):
                     self._download(storage, path, record, partial)
                     (self.folder / f"{cached.name}{_PARTIAL}").replace(cached)
                 try:
@@ -63,7 +63,7 @@ class FileCache:
                 except FileNotFoundError:
                     continue  # another process has just removed it, to make room
                 return
-        raise too_small(self.folder)
+        raise cache_too_small(self.folder)
 
     def make_room(self, needed: dict[str, FileRecord]) -> None:
         """Remove the least recently used files to make room for the `needed` ones; needed files already there stay."""
@@ -127,23 +127,23 @@ class FileCache:
             if error.errno not in DISK_FULL:
                 raise
             free = shutil.disk_usage(self.folder).free
-            problem = f"no room for the files of the index ({free:,} bytes are free; {FOLDER} names another disk)"
+            problem = f"no room for the files of the index ({free:,} bytes are free; {CACHE_DIR} names another disk)"
             raise OSError(errno.ENOSPC, problem, str(self.folder)) from error
 
 
-def too_small(folder: Path) -> CollectionError:
+def cache_too_small(folder: Path) -> CollectionError:
     """The error for a cache from which others remove files as fast as they are put there."""
-    return CollectionError(f"{folder} is too small: set {FOLDER} to a larger disk, or {BYTES} to more")
+    return CollectionError(f"{folder} is too small: set {CACHE_DIR} to a larger disk, or {CACHE_BYTES} to more")
 
 
 def _folder() -> Path:
-    named = os.environ.get(FOLDER)
+    named = os.environ.get(CACHE_DIR)
     if named:
         folder = Path(named).expanduser().absolute()
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise CollectionError(f"{FOLDER} is {named}, which cannot be made: {error.strerror}") from error
+            raise CollectionError(f"{CACHE_DIR} is {named}, which cannot be made: {error.strerror}") from error
     else:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "likeness"
         with suppress(OSError):
@@ -152,13 +152,15 @@ def _folder() -> Path:
             folder = Path(tempfile.gettempdir()) / f"likeness-{os.getuid()}"
             folder.mkdir(mode=0o700, exist_ok=True)
             if folder.lstat().st_uid != os.getuid():  # its owner could put other files in place of the verified
-                raise CollectionError(f"{folder}, where files of the index are kept, is another user's: set {FOLDER}")
+                raise CollectionError(
+                    f"{folder}, where files of the index are kept, is another user's: set {CACHE_DIR}"
+                )
     if not os.access(folder, os.W_OK):
-        raise CollectionError(f"{folder}, where files of the index are kept, cannot be written: set {FOLDER}")
+        raise CollectionError(f"{folder}, where files of the index are kept, cannot be written: set {CACHE_DIR}")
     return folder
 
 
-def _is_whole(path: Path, record: FileRecord, *, verify: bool) -> bool:
+def _is_intact(path: Path, record: FileRecord, *, verify: bool) -> bool:
     try:
         with path.open("rb") as file:
             same = os.fstat(file.fileno()).st_size == record.size

@@ -14,7 +14,7 @@ from index.segments.exact import max_exact_rows
 from index.segments.segment import Segment
 from index.segments.segmented_index import SegmentedIndex
 from index.storage import Storage
-from index.versions.file_cache import FileCache, too_small
+from index.versions.file_cache import FileCache, cache_too_small
 from index.versions.files import read_tombstones, version_files
 from index.versions.servable import check_version
 
@@ -32,26 +32,26 @@ def open_segments(
     """
     if not collection.storage.bucket:
         check_version(collection, manifest, verify=verify)
-        return _mapped(collection.storage, manifest)
+        return _map_segments(collection.storage, manifest)
     for _ in range(_TRIES):
-        copies = _copied(collection, manifest, cache, verify=verify)
+        copies = _copy_to_disk(collection, manifest, cache, verify=verify)
         try:
-            return _mapped(copies, manifest)
+            return _map_segments(copies, manifest)
         except (DamagedVersionError, FileNotFoundError):
             # On another disk than the cache's they are links; another process may just have removed their targets.
             if all((cache / path).is_file() for path in version_files(manifest)):
                 raise
-    raise too_small(FileCache.of_environment().folder)
+    raise cache_too_small(FileCache.from_environment().folder)
 
 
-def _mapped(storage: Storage, manifest: VersionManifest) -> SegmentedIndex:
+def _map_segments(storage: Storage, manifest: VersionManifest) -> SegmentedIndex:
     dead = zip(manifest.segments, read_tombstones(storage, manifest), strict=True)
     return SegmentedIndex([_open_segment(storage, manifest, record, tombstones) for record, tombstones in dead])
 
 
-def _copied(collection: Collection, manifest: VersionManifest, cache: Path, *, verify: bool) -> Storage:
+def _copy_to_disk(collection: Collection, manifest: VersionManifest, cache: Path, *, verify: bool) -> Storage:
     """The files of a version as local ones, checked, under the same paths."""
-    files, kept = version_files(manifest), FileCache.of_environment()
+    files, kept = version_files(manifest), FileCache.from_environment()
     kept.make_room(files)
 
     def copy(path: str) -> CollectionError | FileNotFoundError | None:

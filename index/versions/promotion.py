@@ -32,7 +32,7 @@ class Version:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RolledBack:
+class Rollback:
     """The version that is live now, the one that was live before, and why versions in between were passed over."""
 
     manifest: VersionManifest
@@ -73,7 +73,7 @@ def promote(collection: Collection, version: str) -> VersionManifest:
     return manifest
 
 
-def rollback(collection: Collection) -> RolledBack:
+def rollback(collection: Collection) -> Rollback:
     """Make the newest good version (see `require_servable`) before the live one live; in a bucket sizes are checked.
 
     DamagedVersionError when none is good, with the reason of each; EmptyCollectionError when no version is live,
@@ -92,7 +92,7 @@ def rollback(collection: Collection) -> RolledBack:
         # First, because a rollback that was cut short is repeated, and must not come back to this version.
         mark_rolled_back(collection, before)
         collection.promote(name, before)
-        return RolledBack(manifest=manifest, before=before, skipped=skipped)
+        return Rollback(manifest=manifest, before=before, skipped=skipped)
     reasons = "; ".join(skipped.values()) or "there is no older one"
     raise DamagedVersionError(
         f"no version before {before} to go back to: {reasons}. It stays the live one; build another with "

@@ -12,7 +12,7 @@ from index.collection.records import VersionManifest
 from index.errors import CollectionError, DamagedVersionError
 from index.versions.servable import UNFIT_VERSION, require_servable
 
-ABANDONED = timedelta(days=1)
+ABANDONED_AFTER = timedelta(days=1)
 """Once nothing of an unfinished build has changed for so long, its files count as remains.
 
 Filling one large graph index may take more than an hour, and writes nothing meanwhile.
@@ -22,7 +22,7 @@ GRACE = timedelta(hours=1)
 """How long a version stays after another took its place: a server that looked it up may still be opening it, and one
 that has it open over NFS loses deleted files."""
 
-FORGOTTEN = timedelta(days=30)
+FORGOTTEN_AFTER = timedelta(days=30)
 """An unfinished run without a write for so long will not be resumed. A change of models may take weeks, with pauses."""
 
 _FOLDER = re.compile(r"index/(?:segments/)?([0-9]{6})(?:-[0-9-]+)?(?=/|$)")
@@ -48,7 +48,7 @@ class _Folder:
 
     maker: str
     size: int = 0
-    changed: bool = False  # within `ABANDONED`
+    changed: bool = False  # within `ABANDONED_AFTER`
 
 
 def prune(collection: Collection, keep: int = 3, *, dry_run: bool = False) -> Pruned:
@@ -60,9 +60,9 @@ def prune(collection: Collection, keep: int = 3, *, dry_run: bool = False) -> Pr
     - versions superseded within `GRACE`;
     - versions whose manifest cannot be read, with every segment that they may name: all made by them or earlier.
 
-    A version is good if one could go back to it (`rollback`), to judge by its files' sizes. Files that no version names
-    are removed once their build was idle for `ABANDONED`. So are unfinished runs, if a later run of the same source
-    and model was committed (it took over what it needed of them), else after `FORGOTTEN`.
+    A version is good if `rollback` could choose it; only its files' sizes are checked. Files that no version names are
+    removed once their build has been idle for `ABANDONED_AFTER`. Unfinished runs are removed after as long if a later
+    run of the same source and model was committed (it took over what it needed), otherwise after `FORGOTTEN_AFTER`.
     """
     if keep < 1:
         raise CollectionError(f"keep is {keep}: expected 1 or more, since the live version always stays")
@@ -99,7 +99,7 @@ def _plan(collection: Collection, keep: int) -> tuple[Pruned, list[str]]:
         if is_segment and folder.maker <= max(unreadable, default=""):
             left[path] = f"index version {max(unreadable)}, whose manifest cannot be read, may name it"
         elif folder.maker in busy and path not in dropped:
-            left[path] = f"no version names it; it may belong to a build, which wrote within {ABANDONED}"
+            left[path] = f"no version names it; it may belong to a build, which wrote within {ABANDONED_AFTER}"
         else:
             (segments if path in dropped else remains).append(path)
     runs = _abandoned_runs(collection)
@@ -168,7 +168,7 @@ def _named(manifests: Iterable[VersionManifest]) -> set[str]:
 
 def _folders(collection: Collection) -> dict[str, _Folder]:
     """Every version's and segment's folder, by path. Hidden files count: they belong to a running build."""
-    since = datetime.now(UTC) - ABANDONED
+    since = datetime.now(UTC) - ABANDONED_AFTER
     folders: dict[str, _Folder] = {}
     for file in collection.storage.walk(layout.INDEX):
         if match := _FOLDER.match(file.path):
@@ -187,7 +187,7 @@ def _abandoned_runs(collection: Collection) -> dict[str, int]:
             run.source == start.source and run.model.agrees_with(start.model) and run.run_id > start.run_id
             for run in snapshot.committed
         )
-        since = datetime.now(UTC) - (ABANDONED if made_up_for else FORGOTTEN)
+        since = datetime.now(UTC) - (ABANDONED_AFTER if made_up_for else FORGOTTEN_AFTER)
         files = [file for file in collection.storage.walk(run_path(start.run_id)) if not file.is_folder]
         if all(file.modified is not None and file.modified <= since for file in files):
             found[start.run_id] = sum(file.size for file in files)

@@ -50,7 +50,7 @@ def live_manifest(collection: Collection) -> VersionManifest | None:
     return live.manifest
 
 
-def standing_manifest(collection: Collection) -> VersionManifest | None:
+def live_or_last_good_manifest(collection: Collection) -> VersionManifest | None:
     """The version whose model a job goes on with: the live one; if that cannot be read, the newest good one before."""
     live = live_version(collection)
     return live.manifest or newest_good(collection, live.name)
@@ -87,7 +87,7 @@ def open_last_good(collection: Collection, open_version: Callable[[Collection, s
 
 def collection_model(collection: Collection, runs: Sequence[RunManifest]) -> ModelRecord | None:
     """The live version's, so that a rollback goes back to its model too; before the first, that of the newest run."""
-    standing = standing_manifest(collection)
+    standing = live_or_last_good_manifest(collection)
     if standing:
         return standing.model
     return runs[-1].model if runs else None
@@ -123,7 +123,7 @@ def older_versions(collection: Collection, version: str | None) -> Iterator[str]
     return (name for name in reversed(collection.versions()) if version is None or name < version)
 
 
-def is_whole(collection: Collection, manifest: VersionManifest) -> bool:
+def is_intact(collection: Collection, manifest: VersionManifest) -> bool:
     """Whether all files of a version are there and as they were written; what is not is logged."""
     try:
         # In a bucket only sizes are compared: otherwise each night without changes would download the whole index.

@@ -21,7 +21,7 @@ from index.collection.layout import ANNOTATIONS
 from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord, RunManifest
 from index.collection.row_files import map_in_threads, read_schema
-from index.collection.rows import EMBEDDING, FIXED_COLUMNS, STATE_COLUMNS, TILES, newest, vectors_of
+from index.collection.rows import EMBEDDING, FIXED_COLUMNS, STATE_COLUMNS, TILES, newest_positions, vectors_of
 from index.errors import RolledBackError
 from index.versions.servable import collection_model, live_manifest
 from jobs.annotation.predictor import EMBEDDED_HASH, Recipe, annotated_rows, require_one_type
@@ -125,7 +125,7 @@ class Annotate:
 
 def _too_many(name: str, log: Collection, written: WrittenRun, allowed: float) -> str:
     rows = LiveRows.of_files(log.storage, written.files).read(["image_id", "error_message"])
-    messages = rows.take(newest([rows["image_id"]])[0])["error_message"].drop_null().to_pylist()
+    messages = rows.take(newest_positions([rows["image_id"]])[0])["error_message"].drop_null().to_pylist()
     most = "; ".join(f"{count} × {message}" for message, count in count_reasons(messages).most_common(3))
     return (
         f"{written.report.reject_reasons.total()} of {written.report.listed} images have no value for {name} (mostly "

@@ -15,7 +15,7 @@ from index.arrays import Vectors
 from index.build.columns import read_values, values_of
 from index.collection import Collection
 from index.collection.annotations import list_annotations
-from index.collection.rows import EMBEDDING, REJECT_COLUMNS, TILES, joined, vectors_of
+from index.collection.rows import EMBEDDING, REJECT_COLUMNS, TILES, join_batches, vectors_of
 from index.errors import EmptyCollectionError
 from index.storage.bucket_address import without_secrets
 from index.storage.storage import canonical_address
@@ -50,7 +50,7 @@ def export(
     annotations = read_values(list_annotations(collection))
     with _complete_or_not(target) as made, ExitStack() as files:
         writer = None
-        for batch in joined(live.embedded(), _ROWS):
+        for batch in join_batches(live.embedded(), _ROWS):
             table = pa.Table.from_batches([batch])
             table = with_columns(table, values_of(table, annotations))
             if writer is None:

@@ -17,10 +17,10 @@ from index.collection.collection import Collection, Snapshot
 from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord, RowFile, RunStart
 from index.collection.row_files import map_in_threads
-from index.collection.rows import STATE_COLUMNS, TEXT, newest
+from index.collection.rows import STATE_COLUMNS, TEXT, newest_positions
 from index.errors import DamagedRunError
 from index.storage.picture_reader import PictureReader
-from index.versions.servable import standing_manifest
+from index.versions.servable import live_or_last_good_manifest
 from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter
 from jobs.sources.listing import Column, refused_mask, with_columns
 
@@ -151,7 +151,7 @@ def unfinished_run(
     if not started:
         return None
     # One that the live version was built from has lost its manifest: with other rows it would be taken for indexed.
-    live = standing_manifest(snapshot.collection)
+    live = live_or_last_good_manifest(snapshot.collection)
     return None if live and started[-1].run_id in live.runs else started[-1]
 
 
@@ -168,7 +168,7 @@ def retry_fetch_failures(rows: pa.Table) -> pa.Table:
 
 def _fold(tables: Sequence[pa.Table]) -> pa.Table:
     rows = pa.concat_tables(tables)
-    return rows.take(newest([rows["image_id"]])[0])
+    return rows.take(newest_positions([rows["image_id"]])[0])
 
 
 def written_files(collection: Collection, run: RunStart) -> list[RowFile]:

@@ -28,7 +28,7 @@ from index.collection.rows import (
     TILES,
     embedding_type,
     is_filtered,
-    newest,
+    newest_positions,
 )
 from jobs.planning.plan import Plan, content_hashes, retry_fetch_failures, unchanged_mask, write_block, written_files
 from jobs.sources.listing import KNOWN, refused_mask, with_outcome, without_refusal
@@ -135,7 +135,7 @@ def _pool(plan: Plan, snapshot: Snapshot) -> LiveRows:
 
 def _unchanged(todo: pa.Table, state: pa.Table) -> tuple[Positions, Positions]:
     """Positions of what the newest row of the same id covers, and of these rows."""
-    last = newest([state["image_id"]])[0]
+    last = newest_positions([state["image_id"]])[0]
     # Some are of runs that were never finished.
     rows = retry_fetch_failures(state.drop_columns("content_hash").take(last))
     found = _positions(unchanged_mask(todo, rows))

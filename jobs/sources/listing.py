@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from embedder.images.exif import EXIF
-from index.collection.rows import FIXED_COLUMNS, REJECT_COLUMNS, TEXT, TILES, conform, in_memory, promoted
+from index.collection.rows import FIXED_COLUMNS, REJECT_COLUMNS, TEXT, TILES, common_field, conform, in_memory
 
 Column: TypeAlias = "pa.Array[Any] | pa.ChunkedArray[Any]"
 
@@ -123,7 +123,7 @@ def together(*schemas: pa.Schema) -> pa.Schema:
     fields: dict[str, pa.Field[Any]] = {}
     for schema in schemas:
         for field in schema:
-            fields[field.name] = promoted(fields.get(field.name, field), field)
+            fields[field.name] = common_field(fields.get(field.name, field), field)
     return in_memory(pa.schema(fields.values()))
 
 

@@ -185,7 +185,7 @@ def test_a_build_killed_at_any_point(killed: Path, point: str, monkeypatch: pyte
     assert [(match.image_id, match.score) for match in matches] == [("new", 1.0)]
     # What the killed build left stays for a day, since it may be a build that is under way.
     prune(collection)
-    monkeypatch.setattr("index.versions.prune.ABANDONED", timedelta(0))
+    monkeypatch.setattr("index.versions.prune.ABANDONED_AFTER", timedelta(0))
     prune(collection)
     kept = {segment.name for version in collection.versions() for segment in collection.read_version(version).segments}
     assert names(index_file(collection)) == [*collection.versions(), "segments"]

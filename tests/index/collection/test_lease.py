@@ -147,12 +147,12 @@ def test_a_writer_that_lost_its_lease_commits_nothing(collection: Collection) ->
 def test_a_block_after_a_silence_notices_that_the_lease_is_lost(collection: Collection, away: timedelta) -> None:
     with writing(collection, "embed") as held:
         put(collection, a_record())
-        held.check_lease_lately()  # renewed a moment ago: nobody is asked
+        held.check_lease_if_overdue()  # renewed a moment ago: nobody is asked
         assert held.lease
         held.lease._renewed -= away
         for _ in range(2):
             with pytest.raises(LeaseLostError, match="now it is with `likeness reembed` of ann"):
-                held.check_lease_lately()
+                held.check_lease_if_overdue()
 
 
 def test_what_is_wrong_with_renewals_is_logged(

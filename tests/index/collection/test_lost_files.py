@@ -221,7 +221,7 @@ def listed(*ids: str) -> pa.Table:
 
 
 def test_mend_04_pruning_leaves_the_rows_of_a_lost_run(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("index.versions.prune.ABANDONED", timedelta(0))
+    monkeypatch.setattr("index.versions.prune.ABANDONED_AFTER", timedelta(0))
     run_id = lose_run(collection, 0)
     pruned = prune(collection, 1)
     assert pruned.runs == []

@@ -22,7 +22,7 @@ from index.errors import CollectionError, DamagedVersionError
 from index.search import Searcher
 from index.storage import Storage
 from index.versions.file_cache import FileCache
-from index.versions.opening import _copied
+from index.versions.opening import _copy_to_disk
 from tests.support.collections.hand_made import add_run, add_version, rows, unit_vectors
 from tests.support.collections.s3_server import Bucket
 
@@ -194,12 +194,12 @@ def test_a_folder_of_another_user_is_not_taken(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
-    assert FileCache.of_environment().folder == tmp_path / f"likeness-{os.getuid()}"
+    assert FileCache.from_environment().folder == tmp_path / f"likeness-{os.getuid()}"
     number = os.getuid() + 1
     (tmp_path / f"likeness-{number}").mkdir()
     monkeypatch.setattr("os.getuid", lambda: number)
     with pytest.raises(CollectionError, match=rf"likeness-{number}, .* is another user's: set LIKENESS_CACHE_DIR"):
-        FileCache.of_environment()
+        FileCache.from_environment()
 
 
 def test_a_full_disk_is_named(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
@@ -218,18 +218,18 @@ def test_a_full_disk_is_named(storage: Storage, cache: FileCache, tmp_path: Path
 def test_the_environment_says_where_and_how_much(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LIKENESS_CACHE_DIR", str(tmp_path / "here"))
     monkeypatch.setenv("LIKENESS_CACHE_BYTES", "1000")
-    assert FileCache.of_environment() == FileCache(folder=tmp_path / "here", max_bytes=1000)
+    assert FileCache.from_environment() == FileCache(folder=tmp_path / "here", max_bytes=1000)
     monkeypatch.setenv("LIKENESS_CACHE_BYTES", "50 GB")
     with pytest.raises(CollectionError, match="LIKENESS_CACHE_BYTES is '50 GB': expected a number of bytes"):
-        FileCache.of_environment()
+        FileCache.from_environment()
     monkeypatch.delenv("LIKENESS_CACHE_BYTES")
     monkeypatch.delenv("LIKENESS_CACHE_DIR")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert FileCache.of_environment().folder == tmp_path / "likeness"
+    assert FileCache.from_environment().folder == tmp_path / "likeness"
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setenv("LIKENESS_CACHE_DIR", str(tmp_path / "file" / "below"))
     with pytest.raises(CollectionError, match=r"LIKENESS_CACHE_DIR is .*, which cannot be made"):
-        FileCache.of_environment()
+        FileCache.from_environment()
 
 
 def twenty(bucket: Bucket) -> Collection:
@@ -284,18 +284,18 @@ def test_a_build_without_changes_downloads_nothing(bucket: Bucket) -> None:
 def test_files_removed_while_a_version_is_opened(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """The cache is on another disk."""
     collection = twenty(bucket)
-    cached = FileCache.of_environment().folder / build_index(collection).segments[0].files[name].sha256
+    cached = FileCache.from_environment().folder / build_index(collection).segments[0].files[name].sha256
     left = 2
 
     def evicted(*args: Any, **options: Any) -> Storage:
         nonlocal left
-        copies = _copied(*args, **options)
+        copies = _copy_to_disk(*args, **options)
         if left:
             left -= 1
             cached.unlink()
         return copies
 
-    monkeypatch.setattr("index.versions.opening._copied", evicted)
+    monkeypatch.setattr("index.versions.opening._copy_to_disk", evicted)
     with patch("os.link", side_effect=OSError(errno.EXDEV, "Invalid cross-device link")):
         assert Searcher.open(collection).ntotal == 20
         left = 3

@@ -17,7 +17,7 @@ from index.errors import CollectionError, DamagedVersionError, EmptyCollectionEr
 from index.search import Searcher
 from index.storage import Storage
 from index.versions.promotion import list_versions, promote, rollback
-from index.versions.prune import ABANDONED, prune
+from index.versions.prune import ABANDONED_AFTER, prune
 from index.versions.servable import open_last_good, require_servable
 from tests.support.collections.hand_made import add_run, add_version, rows, unit_vectors
 
@@ -340,7 +340,7 @@ def test_a_build_under_way_stays_until_it_has_been_idle_for_long(collection: Col
     for folder in (old, new, version):
         folder.mkdir(parents=True)
         (folder / "file").write_bytes(b"12345")
-    idle = ABANDONED.total_seconds() + 60
+    idle = ABANDONED_AFTER.total_seconds() + 60
     age(old, idle)
     age(version, idle)
     done = prune(collection)  # one of its segments is being written
