@@ -1,7 +1,7 @@
 """What can go wrong with a collection or an index.
 
 CollectionError
-├── NotACollectionError      the location is missing, is a file, or holds files that are not a collection's
+├── NotACollectionError      the location is missing, is a file, or has files that are not a collection's
 ├── EmptyCollectionError     nothing is embedded yet, or no index version is there to search
 ├── ModelMismatchError       vectors of two models would meet in one index
 ├── DamagedRunError          a file of a run is missing, unreadable or not what its manifest says: `file`
@@ -11,7 +11,7 @@ CollectionError
 ├── OvertakenError           somebody made another version live meanwhile: that stays
 ├── LeaseError               another job writes to the collection: try again later
 │   ├── LeaseHeldError       it was there first: nothing was done
-│   └── LeaseLostError       it took over, since this one was silent for too long: nothing more is committed
+│   └── LeaseLostError       it took over, as this job did not renew it in time: nothing more is committed
 ├── UnreachableError         a bucket did not answer, or refused: what is in it is as it was (an OSError too)
 ├── FactoryError             a faiss factory string that cannot be built here, or budgets that nothing fits
 ├── ShardsLostError          (`index.search.sharded_index`) searchers that hold a part of the index do not answer

@@ -71,7 +71,7 @@ def test_a_manifest_of_another_version_is_refused(collection: Collection) -> Non
     build_index(collection)
     root = Path(collection.location)
     shutil.copytree(root / "index/000001", root / "index/000002")
-    with pytest.raises(DamagedVersionError, match=r"000002/manifest.json is damaged \(it is that of version 000001"):
+    with pytest.raises(DamagedVersionError, match=r"000002/manifest.json is damaged \(it belongs to version 000001"):
         collection.read_version("000002")
 
 

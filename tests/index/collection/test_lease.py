@@ -56,7 +56,7 @@ def test_a_second_job_hears_who_writes_and_since_when(collection: Collection) ->
     before = collection.storage.read(LEASE)
     said = (
         r"is being written by `likeness reembed` of ann on gpu-1 \(process 4242\) since "
-        r"2026-11-21 03:00:00 UTC, with a lease until 20.* UTC, renewed while it works; nothing was changed"
+        r"2026-11-21 03:00:00 UTC, with a lease until 20.* UTC, renewed while it runs; nothing was changed"
     )
     with pytest.raises(LeaseHeldError, match=said), writing(collection, "index"):
         pytest.fail("two writers")
@@ -132,7 +132,7 @@ def test_a_writer_that_lost_its_lease_commits_nothing(collection: Collection) ->
     add_version(collection, rows(list("abc"), unit_vectors(3)))
     with writing(collection, "index") as slept:
         put(collection, a_record())  # as when this machine slept, and another took over
-        with pytest.raises(LeaseLostError, match=r"was lost.*now it is with `likeness reembed` of ann"):
+        with pytest.raises(LeaseLostError, match=r"was lost.*now its owner is `likeness reembed` of ann"):
             add_run(slept, rows(list("d"), unit_vectors(1, seed=1)))
         with pytest.raises(LeaseLostError):
             build_index(slept, rebuild=True)
@@ -151,7 +151,7 @@ def test_a_block_after_a_silence_notices_that_the_lease_is_lost(collection: Coll
         assert held.lease
         held.lease._renewed -= away
         for _ in range(2):
-            with pytest.raises(LeaseLostError, match="now it is with `likeness reembed` of ann"):
+            with pytest.raises(LeaseLostError, match="now its owner is `likeness reembed` of ann"):
                 held.check_lease_if_overdue()
 
 
@@ -173,7 +173,7 @@ def test_what_is_wrong_with_renewals_is_logged(
             patch.setattr(Storage, "update", refused)
             wait_for("could not be renewed: no route to the store")
         put(collection, a_record())
-        wait_for("was lost: this process was silent")
+        wait_for("was lost: this process did not renew it")
 
 
 def test_mend_00_a_last_renewal_is_waited_for(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,7 +126,9 @@ def test_what_is_built_during_a_rollback_stays(collection: Collection, monkeypat
         return require_servable(*arguments, **options)
 
     monkeypatch.setattr("index.versions.promotion.require_servable", meanwhile)
-    with pytest.raises(OvertakenError, match="version 000006 was made live meanwhile, so it stays and 000004 is not"):
+    with pytest.raises(
+        OvertakenError, match="version 000006 was made live meanwhile, so it stays live and 000004 is not"
+    ):
         rollback(collection)
     assert collection.current() == "000006"
     # It was 000005 that somebody wanted to leave.
