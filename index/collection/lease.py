@@ -68,7 +68,7 @@ class Lease:
                         f"{storage.location} is being written by {owner}; nothing was changed. "
                         "Run this again when that has ended"
                     )
-                logger.warning("%s was being written by %s, which left its lease: taken over", storage.location, owner)
+                logger.warning("the unreleased lease on %s was taken over from %s", storage.location, owner)
             return own.to_bytes()
 
         storage.update(LEASE, take)

@@ -302,5 +302,5 @@ def test_credentials_of_the_address_are_used(bucket: Bucket, monkeypatch: pytest
 
 def test_a_store_that_refuses_is_named(bucket: Bucket) -> None:
     storage = Storage.open(bucket.address("x").replace(bucket.name, "no-such-bucket"))
-    with pytest.raises(CollectionError, match=r"no-such-bucket/x/file cannot be written on a condition"):
+    with pytest.raises(CollectionError, match=r"no-such-bucket/x/file cannot be written conditionally"):
         storage.update("file", lambda _: b"data")

@@ -64,7 +64,7 @@ def test_every_key_is_listed_once(keys: set[str], prefix: str) -> None:
 
 def test_a_path_that_is_not_where_its_key_was_listed_is_refused() -> None:
     """Its place in the order says where other listings begin and end."""
-    with pytest.raises(OddKeyError, match=r"0\.jpg is listed behind b\.jpg: expected keys in the order of their bytes"):
+    with pytest.raises(OddKeyError, match=r"0\.jpg is listed after b\.jpg: expected keys in the order of their bytes"):
         listed({"/b.jpg", "0.jpg"}, "")
 
 
