@@ -117,7 +117,7 @@ def test_a_base_that_is_not_what_its_manifest_says_is_built_anew(collection: Col
     segment = manifest.segments[0].model_copy(update=field)
     wrong = manifest.model_copy(update={"segments": [segment]})
     index_file(collection, "000001/manifest.json").write_bytes(wrong.to_bytes())
-    with pytest.raises(DamagedVersionError, match="index/segments/000001-00 holds 250 vectors of 8 dimensions"):
+    with pytest.raises(DamagedVersionError, match="index/segments/000001-00 has 250 vectors of 8 dimensions"):
         Searcher.open(collection)
     add_run(collection, rows(["new"]))
     assert build_index(collection).base is None

@@ -81,7 +81,7 @@ def test_what_was_altered_on_the_disk_is_fetched_again(storage: Storage, cache: 
 
 def test_what_the_bucket_has_not_as_recorded_is_refused(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
     for other in (CONTENT[:-1], b"x" + CONTENT[1:]):
-        with pytest.raises(CollectionError, match="a is not what its manifest says"):
+        with pytest.raises(CollectionError, match="a does not match its manifest"):
             cache.place(storage, "a", record(other), tmp_path / "view")
     with pytest.raises(FileNotFoundError):
         cache.place(storage, "b", record(), tmp_path / "view")
@@ -198,7 +198,9 @@ def test_a_folder_of_another_user_is_not_taken(monkeypatch: pytest.MonkeyPatch, 
     number = os.getuid() + 1
     (tmp_path / f"likeness-{number}").mkdir()
     monkeypatch.setattr("os.getuid", lambda: number)
-    with pytest.raises(CollectionError, match=rf"likeness-{number}, .* is another user's: set LIKENESS_CACHE_DIR"):
+    with pytest.raises(
+        CollectionError, match=rf"likeness-{number}, .* belongs to another user: set LIKENESS_CACHE_DIR"
+    ):
         FileCache.from_environment()
 
 
@@ -209,7 +211,10 @@ def test_a_full_disk_is_named(storage: Storage, cache: FileCache, tmp_path: Path
 
     write = FileCache._write
     full = patch.object(FileCache, "_write", lambda self, _, chunk: write(self, Full(), chunk))
-    with full, pytest.raises(OSError, match=r"no room for the files .* LIKENESS_CACHE_DIR names another disk") as error:
+    with (
+        full,
+        pytest.raises(OSError, match=r"no room for the files .* set LIKENESS_CACHE_DIR to another disk") as error,
+    ):
         cache.place(storage, "a", record(), tmp_path / "view")
     assert (error.value.errno, error.value.filename) == (errno.ENOSPC, str(cache.folder))
     assert list(cache.folder.iterdir()) == []
@@ -228,7 +233,7 @@ def test_the_environment_says_where_and_how_much(monkeypatch: pytest.MonkeyPatch
     assert FileCache.from_environment().folder == tmp_path / "likeness"
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setenv("LIKENESS_CACHE_DIR", str(tmp_path / "file" / "below"))
-    with pytest.raises(CollectionError, match=r"LIKENESS_CACHE_DIR is .*, which cannot be made"):
+    with pytest.raises(CollectionError, match=r"LIKENESS_CACHE_DIR is .*, which cannot be created"):
         FileCache.from_environment()
 
 
