@@ -225,7 +225,7 @@ def test_mend_04_pruning_leaves_the_rows_of_a_lost_run(collection: Collection, m
     run_id = lose_run(collection, 0)
     pruned = prune(collection, 1)
     assert pruned.runs == []
-    assert "index version 000003 was built from it" in pruned.left[f"runs/{run_id}"]
+    assert "index version 000003 was built from this run: restore its manifest.json" in pruned.left[f"runs/{run_id}"]
     assert build_index(collection, accept_lost_runs=True).ntotal == 2
     assert prune(collection, 1).runs == []  # version 3 could still be gone back to
 

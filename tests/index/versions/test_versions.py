@@ -179,7 +179,7 @@ def test_rolling_back_from_a_damaged_version_and_with_nowhere_to_go(collection: 
         rollback(collection)
     assert collection.current() == "000004"
     empty = Collection.create_or_open(str(tmp_path / "new"))
-    with pytest.raises(EmptyCollectionError, match="has no live index version to go back from"):
+    with pytest.raises(EmptyCollectionError, match="has no live index version to roll back"):
         rollback(empty)
 
 
@@ -223,7 +223,7 @@ def superseded_ago(collection: Collection, version: str, hours: float) -> None:
 def test_what_was_superseded_of_late_may_be_read_still(collection: Collection) -> None:
     done = prune(collection, keep=1)
     assert (done.versions, done.bytes_freed) == ([], 0)
-    assert done.left["000004"] == "index version 000005 took its place within 1:00:00; it may be read still"
+    assert done.left["000004"] == "index version 000005 replaced it within 1:00:00; servers may still read it"
     for name, hours in (("000001", 20), ("000002", 2), ("000003", 0.9), ("000004", 0.5)):
         superseded_ago(collection, name, hours)
     assert prune(collection, keep=1).versions == ["000001", "000002"]
@@ -237,7 +237,7 @@ def test_what_was_live_until_just_now_stays_though_newer_versions_are_old(collec
     promote(collection, "000005")
     done = prune(collection, keep=1)
     assert done.versions == ["000002", "000003", "000004"]
-    assert done.left == {"000001": "index version 000005 took its place within 1:00:00; it may be read still"}
+    assert done.left == {"000001": "index version 000005 replaced it within 1:00:00; servers may still read it"}
     promote(collection, "000005")  # which is live: nothing is superseded
     superseded_ago(collection, "000001", 2)
     assert prune(collection, keep=1).versions == ["000001"]
