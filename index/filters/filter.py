@@ -36,14 +36,14 @@ from index.filters.columns import (
 Compare = Callable[[Any, Any], Any]
 
 MAX_DEPTH = 32
-"""How deep `$and`, `$or` and `$not` may be nested."""
+"""Maximum nesting of `$and`, `$or` and `$not`."""
 _MAX_CONDITIONS = 10_000
 _MAX_VALUES = 100_000
 
 
 @dataclass(frozen=True)
 class Filter:
-    """A condition on the columns of a row. Filters of one schema are equal when their keys are."""
+    """A condition on the columns of a row. Filters of one schema are equal if their keys are."""
 
     key: str
     """The expression as canonical JSON."""
@@ -51,34 +51,34 @@ class Filter:
 
     @classmethod
     def parse(cls, expression: Mapping[str, object], schema: pa.Schema) -> Filter:
-        """Read an expression on the columns of `schema`. FilterError says what is wrong with it.
+        """Parse an expression on the columns of `schema`. FilterError says what is wrong with it.
 
-        A column of lists matches when any element does. Times are ISO 8601, to the microsecond, UTC where no zone is
-        given. Operands of a float column are rounded to its type, so that 0.1 finds a float32's 0.1.
+        A column of lists matches if any element does. Times are ISO 8601, to the microsecond, and in UTC without a
+        zone. Operands of a float column are rounded to its type, so 0.1 matches a float32's 0.1.
         """
         _check_length(expression)
-        columns = {each.name: Column.of(each) for each in schema if not each.name.startswith("$")}
+        columns = {column.name: Column.of(column) for column in schema if not column.name.startswith("$")}
         try:
             test = _expression(expression, columns, depth=0)
         except ColumnError as error:
             known = list_columns(columns.values())
             message = f"{error}; columns that can be filtered: {known}"
             raise FilterError(message, error.expected or f"one of the columns {known}", error.got) from error
-        # Only now, because a parsed expression is neither cyclic nor too deep to be written.
+        # Only after parsing, which refuses expressions that are too deep for JSON, or cyclic.
         return cls(json.dumps(expression, sort_keys=True, default=dict), test)
 
     def mask(self, batch: pa.RecordBatch) -> Mask:
-        """Which rows match, `(len(batch),)`; missing columns are null, others cast, or CollectionError names one."""
+        """Which rows match, `(len(batch),)`. Missing columns are null, others cast; CollectionError if that fails."""
         return self._test(batch)
 
 
 def filterable(schema: pa.Schema) -> pa.Schema:
-    """The columns that filters name. Those that say why a row was rejected are null in every embedded row."""
+    """The columns that filters may name: not those with the reason of a reject, which are null in embedded rows."""
     return pa.schema([field for field in schema if field.name not in REJECT_COLUMNS])
 
 
 def _check_length(expression: object) -> None:
-    """FilterError for too many conditions: each reads a column of every row."""
+    """FilterError for too many conditions, each of which reads a column of every row."""
     conditions = values = 0
     rest = [expression]
     while rest and conditions <= _MAX_CONDITIONS and values <= _MAX_VALUES:
@@ -90,9 +90,9 @@ def _check_length(expression: object) -> None:
                 values += len(elements)
                 rest += elements
     if rest:
-        most = f"a filter of at most {_MAX_CONDITIONS:,} conditions and {_MAX_VALUES:,} values"
-        advice = "name the values of one column in one $in, or search in parts"
-        raise FilterError(f"expected {most}, got more: {advice}", f"{most} ({advice})", "more")
+        expected = f"a filter of at most {_MAX_CONDITIONS:,} conditions and {_MAX_VALUES:,} values"
+        advice = "list the values of a column in one $in, or split the search"
+        raise FilterError(f"expected {expected}, got more: {advice}", f"{expected} ({advice})", "more")
 
 
 def _expression(expression: object, columns: Mapping[str, Column], depth: int) -> Test:
@@ -118,7 +118,7 @@ def _part(name: str, operand: object, columns: Mapping[str, Column], depth: int)
 
 
 def _conditions(column: Column, operand: object, depth: int) -> Test:
-    """The operand of a column: a value, or operators that must all hold."""
+    """The test for a column's operand: a value, or operators that must all be true."""
     if not isinstance(operand, Mapping):
         return _condition(column, "$eq", operand)
     tests = []
@@ -155,7 +155,7 @@ def _among(column: Column, operator: str, operands: object) -> Test:
         low, high = integer_limits(stored)
         values = [int(value) for value in values if low <= value <= high and value == int(value)]
     elif pa.types.is_floating(stored):
-        values += [-value for value in values if value == 0]  # is_in tells 0.0 from -0.0
+        values += [-value for value in values if value == 0]  # is_in distinguishes 0.0 and -0.0
     value_set = pa.array(values, stored)
     test = column.where(lambda array: pc.is_in(array, value_set=value_set))
     return _any_of([test, column.missing]) if any(operand is None for operand in operands) else test
@@ -171,8 +171,8 @@ def _ordered(column: Column, operator: str, operand: object) -> Test:
         value = min(max(value, low - 1), high + 1)  # finite, and still beyond the limits if it was
         value = math.floor(value) if operator in ("$gt", "$lte") else math.ceil(value)
         if not low <= value <= high:
-            every = (value < low) == (operator in ("$gt", "$gte"))
-            return column.where(lambda array: pc.and_(array.is_valid(), pa.scalar(every)))
+            all_pass = (value < low) == (operator in ("$gt", "$gte"))
+            return column.where(lambda array: pc.and_(array.is_valid(), pa.scalar(all_pass)))
     scalar = pa.scalar(value, stored)
     return column.where(lambda array: compare(array, scalar))
 
@@ -215,10 +215,10 @@ def _negated(test: Test) -> Test:
     return lambda batch: ~test(batch)
 
 
-def _object(value: object, what: str, depth: int) -> Mapping[str, object]:
+def _object(value: object, subject: str, depth: int) -> Mapping[str, object]:
     if not isinstance(value, Mapping):
         got = describe_value(value)
-        raise FilterError(f"{what} takes an object, got {got}", f"an object for {what}", got)
+        raise FilterError(f"{subject} takes an object, got {got}", f"an object for {subject}", got)
     if depth > MAX_DEPTH:
         expected = "fewer of $and, $or and $not"
         raise FilterError(f"the filter is nested deeper than {MAX_DEPTH} levels: expected {expected}", expected, "more")
