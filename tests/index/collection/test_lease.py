@@ -51,7 +51,7 @@ def a_record(**changes: object) -> LeaseRecord:
     return LeaseRecord.model_validate(fields | times | {"process": "boot/pid:[1]/77"} | changes)
 
 
-def test_a_second_job_hears_who_writes_and_since_when(collection: Collection) -> None:
+def test_a_second_job_is_told_who_writes_and_since_when(collection: Collection) -> None:
     put(collection, a_record(since=datetime(2026, 11, 21, 3, 0, tzinfo=UTC)))
     before = collection.storage.read(LEASE)
     said = (
@@ -79,7 +79,7 @@ def test_a_lease_is_free_again_after_use_and_after_an_error(collection: Collecti
     assert collection.storage.list() == [entry for entry in collection.storage.list() if entry.name == "runs"]
 
 
-def test_of_many_at_once_one_gets_it(collection: Collection) -> None:
+def test_only_one_of_many_threads_gets_the_lease(collection: Collection) -> None:
     inside, most, refused = 0, 0, 0
     lock, start = threading.Lock(), threading.Barrier(8)
 
@@ -104,7 +104,7 @@ def test_of_many_at_once_one_gets_it(collection: Collection) -> None:
     assert refused >= 1
 
 
-def test_updates_at_once_lose_nothing(collection: Collection) -> None:
+def test_concurrent_updates_lose_nothing(collection: Collection) -> None:
     def add_one(content: bytes) -> bytes:
         return str(int(content or b"0") + 1).encode()
 
@@ -113,7 +113,7 @@ def test_updates_at_once_lose_nothing(collection: Collection) -> None:
     assert collection.storage.read("counter") == b"20"
 
 
-def test_an_expired_lease_is_taken_over_with_a_word(collection: Collection, caplog: pytest.LogCaptureFixture) -> None:
+def test_taking_over_an_expired_lease_is_logged(collection: Collection, caplog: pytest.LogCaptureFixture) -> None:
     put(collection, a_record(expires_at=datetime.now(UTC) - timedelta(seconds=1)))
     with writing(collection, "embed"):
         assert held_record(collection).command == "embed"
@@ -121,7 +121,7 @@ def test_an_expired_lease_is_taken_over_with_a_word(collection: Collection, capl
     assert "taken over" in caplog.text
 
 
-def test_it_is_renewed_while_it_is_held(collection: Collection) -> None:
+def test_a_lease_is_renewed_until_it_is_released(collection: Collection) -> None:
     with writing(collection, "embed", SHORT):
         first = held_record(collection)
         eventually(lambda: held_record(collection).expires_at >= first.expires_at + SHORT, "it is renewed", 60)
@@ -144,7 +144,7 @@ def test_a_writer_that_lost_its_lease_commits_nothing(collection: Collection) ->
 
 
 @pytest.mark.parametrize("away", [TTL, -TTL], ids=["a machine that slept", "a clock that was set back"])
-def test_a_block_after_a_silence_notices_that_the_lease_is_lost(collection: Collection, away: timedelta) -> None:
+def test_a_lost_lease_is_noticed_when_the_renewal_is_overdue(collection: Collection, away: timedelta) -> None:
     with writing(collection, "embed") as held:
         put(collection, a_record())
         held.check_lease_if_overdue()  # renewed a moment ago: nobody is asked
@@ -155,7 +155,7 @@ def test_a_block_after_a_silence_notices_that_the_lease_is_lost(collection: Coll
                 held.check_lease_if_overdue()
 
 
-def test_what_is_wrong_with_renewals_is_logged(
+def test_failed_renewals_are_logged(
     collection: Collection, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     renew = Storage.update
@@ -176,7 +176,7 @@ def test_what_is_wrong_with_renewals_is_logged(
         wait_for("was lost: this process did not renew it")
 
 
-def test_mend_00_a_last_renewal_is_waited_for(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_releasing_waits_for_a_renewal_in_progress(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
     renewing = threading.Event()
 
     def slowly(*arguments: object) -> None:
@@ -190,7 +190,7 @@ def test_mend_00_a_last_renewal_is_waited_for(collection: Collection, monkeypatc
     assert "lease" not in [thread.name for thread in threading.enumerate()]
 
 
-def test_a_lease_that_expired_and_nobody_took_goes_on(collection: Collection) -> None:
+def test_an_expired_lease_that_nobody_took_is_renewed(collection: Collection) -> None:
     with writing(collection, "index") as slept:
         record = held_record(collection)
         put(collection, record.model_copy(update={"expires_at": datetime.now(UTC) - timedelta(hours=1)}))
@@ -198,7 +198,7 @@ def test_a_lease_that_expired_and_nobody_took_goes_on(collection: Collection) ->
         assert held_record(collection).expires_at > datetime.now(UTC)
 
 
-def test_whoever_may_write_to_the_collection_may_take_the_lease(tmp_path: Path) -> None:
+def test_everybody_who_may_write_to_the_collection_may_take_the_lease(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
         tmp_path.chmod(0o775)
@@ -208,14 +208,14 @@ def test_whoever_may_write_to_the_collection_may_take_the_lease(tmp_path: Path) 
         os.umask(before)
 
 
-def test_a_file_system_without_modes_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_works_on_a_file_system_without_modes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fchmod", Mock(side_effect=PermissionError(1, "Operation not permitted")))  # as on vfat
     collection = Collection.create_or_open(str(tmp_path))
     with writing(collection, "index"):
         assert held_record(collection).command == "index"
 
 
-def test_a_collection_in_a_folder_needs_no_client_of_object_stores(tmp_path: Path) -> None:
+def test_a_collection_in_a_folder_imports_no_client_of_buckets(tmp_path: Path) -> None:
     code = (
         "import sys; from jobs.cli import app; from index.collection import Collection, writing\n"
         "with writing(Collection.create_or_open(sys.argv[1]), 'index'): pass\n"
@@ -224,7 +224,7 @@ def test_a_collection_in_a_folder_needs_no_client_of_object_stores(tmp_path: Pat
     assert python("-c", code, tmp_path).stdout == "[]\n"
 
 
-def test_half_a_record_is_nobodys(tmp_path: Path) -> None:
+def test_an_incomplete_record_has_no_owner(tmp_path: Path) -> None:
     collection = Collection.create_or_open(str(tmp_path))
     (tmp_path / LEASE).write_bytes(a_record().to_bytes()[:100])
     with writing(collection, "index"):
@@ -241,7 +241,7 @@ sys.stdin.read()
 """
 
 
-def test_the_lease_of_a_killed_process_of_this_machine_is_taken_at_once(tmp_path: Path) -> None:
+def test_the_lease_of_a_killed_process_on_this_machine_is_free_at_once(tmp_path: Path) -> None:
     collection = Collection.create_or_open(str(tmp_path))
     owner = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -269,7 +269,7 @@ def _like_this_process(*, pid: int, start: str) -> dict[str, object]:
     return {"host": here.host, "pid": pid, "process": "/".join([*here.process.split("/")[:2], start])}
 
 
-def test_a_process_that_got_the_number_of_a_dead_one_is_not_its_owner(tmp_path: Path) -> None:
+def test_a_process_with_the_pid_of_a_dead_owner_is_not_the_owner(tmp_path: Path) -> None:
     collection = Collection.create_or_open(str(tmp_path))
     put(collection, a_record(**_like_this_process(pid=os.getpid(), start="1")))
     with writing(collection, "index"):
@@ -279,7 +279,7 @@ def test_a_process_that_got_the_number_of_a_dead_one_is_not_its_owner(tmp_path: 
 @pytest.mark.parametrize(
     "changes", [{"host": "elsewhere"}, {"process": "other-boot/pid:[1]/1"}, {"process": ""}], ids=lambda c: str(c)
 )
-def test_a_process_that_cannot_be_seen_is_waited_for(tmp_path: Path, changes: dict[str, object]) -> None:
+def test_an_owner_that_cannot_be_checked_counts_as_alive(tmp_path: Path, changes: dict[str, object]) -> None:
     collection = Collection.create_or_open(str(tmp_path))
     put(collection, a_record(**(_like_this_process(pid=2**22 + 1, start="1") | changes)))
     with pytest.raises(LeaseHeldError), writing(collection, "index"):
@@ -300,7 +300,7 @@ def test_credentials_of_the_address_are_used(bucket: Bucket, monkeypatch: pytest
         Storage.open(bucket.address("here")).update("file", lambda _: b"other")
 
 
-def test_a_store_that_refuses_is_named(bucket: Bucket) -> None:
+def test_a_bucket_that_refuses_an_update_is_named(bucket: Bucket) -> None:
     storage = Storage.open(bucket.address("x").replace(bucket.name, "no-such-bucket"))
     with pytest.raises(CollectionError, match=r"no-such-bucket/x/file cannot be written conditionally"):
         storage.update("file", lambda _: b"data")

@@ -102,7 +102,7 @@ def brute_force(
 
 
 @pytest.mark.parametrize("factory", FACTORIES)
-def test_every_kind_of_index_finds_among_what_may_be_found(built: Built, factory: str) -> None:
+def test_every_kind_of_index_finds_the_nearest_eligible_rows(built: Built, factory: str) -> None:
     vectors, queries = unit_vectors(ROWS, dim=DIM), unit_vectors(60, seed=1, dim=DIM)
     folder, record = built(factory)
     assert (record.factory, ANN in record.files, record.ntotal) == (factory, factory != "Flat", ROWS)
@@ -150,7 +150,7 @@ def test_more_width_never_lowers_a_score(built: Built, factory: str) -> None:
 
 
 @pytest.mark.parametrize("factory", ["IVF64,Flat", "IVF64,PQ16x4fs,Refine(SQ8)", "HNSW16"])
-def test_neighbours_are_found_among_what_is_not_near_the_query(tmp_path: Path, factory: str) -> None:
+def test_neighbours_are_found_if_the_eligible_rows_are_far_from_the_query(tmp_path: Path, factory: str) -> None:
     """A filter on what is in the pictures lets whole clusters through and leaves others out."""
     rng = np.random.default_rng(3)
     cluster = rng.integers(0, 100, 6_000)
@@ -188,7 +188,7 @@ def test_neighbours_are_found_among_what_is_not_near_the_query(tmp_path: Path, f
         ("PCA99,Flat", "cannot output 99 dimensions from 16"),
     ],
 )
-def test_an_index_that_cannot_serve_is_refused_in_one_line(tmp_path: Path, factory: str, message: str) -> None:
+def test_an_unusable_factory_is_refused_in_one_line(tmp_path: Path, factory: str, message: str) -> None:
     with pytest.raises(FactoryError, match=message) as caught:
         build(tmp_path, unit_vectors(600, dim=DIM), IndexSettings(factory=factory))
     assert "\n" not in str(caught.value)
@@ -197,7 +197,7 @@ def test_an_index_that_cannot_serve_is_refused_in_one_line(tmp_path: Path, facto
 
 
 @pytest.mark.parametrize("factory", ["Flat", "IVF16,Flat"])
-def test_k_is_reached_whenever_there_are_k(built: Built, factory: str) -> None:
+def test_k_results_are_returned_if_k_rows_are_eligible(built: Built, factory: str) -> None:
     vectors = unit_vectors(ROWS, dim=DIM)
     # Few lists that are probed hold a row that may be found: those are far from the query.
     segment = open_segment(*built(factory))
@@ -216,7 +216,7 @@ def test_k_is_reached_whenever_there_are_k(built: Built, factory: str) -> None:
 
 
 @pytest.mark.parametrize("factory", ["Flat", "IVF16,Flat"])
-def test_a_range_holds_every_live_row_at_or_above_the_bar(tmp_path: Path, factory: str) -> None:
+def test_a_range_search_returns_every_live_row_at_or_above_the_score(tmp_path: Path, factory: str) -> None:
     vectors = unit_vectors(ROWS, dim=DIM)
     vectors[5] = vectors[4]
     record = build(tmp_path, vectors, IndexSettings(factory=factory, latency_ms=1e-6))
@@ -233,7 +233,7 @@ def test_a_range_holds_every_live_row_at_or_above_the_bar(tmp_path: Path, factor
     }
 
 
-def test_rows_are_found_by_id_where_they_live(tmp_path: Path) -> None:
+def test_live_rows_are_found_by_id(tmp_path: Path) -> None:
     vectors = unit_vectors(ROWS, dim=DIM)
     record = build(tmp_path, vectors, IndexSettings())
     segment = open_segment(tmp_path, record, tombstones=np.array([3, 1_500]))
@@ -253,7 +253,7 @@ def test_rows_are_found_by_id_where_they_live(tmp_path: Path) -> None:
     assert np.allclose(np.concatenate([block for _, block in blocks]), vectors[segment.live_positions()], atol=1e-6)
 
 
-def test_rows_lie_in_large_batches_however_they_came(tmp_path: Path) -> None:
+def test_rows_are_stored_in_large_batches(tmp_path: Path) -> None:
     vectors = unit_vectors(50_000, dim=2)
     segment = open_segment(tmp_path, build(tmp_path, vectors, IndexSettings(latency_ms=1e3)))
     assert [len(batch) for batch in segment.batches] == [16_800, 16_800, 16_400]  # of 700 each
@@ -265,7 +265,7 @@ def test_rows_lie_in_large_batches_however_they_came(tmp_path: Path) -> None:
     assert segment.ids(np.empty(0, np.int64)).tolist() == segment.rows(np.empty(0, np.int64)) == []
 
 
-def test_vectors_and_rows_of_different_numbers_do_not_open(tmp_path: Path) -> None:
+def test_a_segment_with_more_rows_than_vectors_is_refused(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     record = build(one, unit_vectors(5, dim=DIM), IndexSettings())
     build(two, unit_vectors(6, dim=DIM), IndexSettings())

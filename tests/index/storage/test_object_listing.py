@@ -62,7 +62,7 @@ def test_every_key_is_listed_once(keys: set[str], prefix: str) -> None:
     assert sorted(paths) == sorted(key.removesuffix("/") for key in below)
 
 
-def test_a_path_that_is_not_where_its_key_was_listed_is_refused() -> None:
+def test_keys_that_are_not_in_order_are_refused() -> None:
     """Its place in the order says where other listings begin and end."""
     with pytest.raises(OddKeyError, match=r"0\.jpg is listed after b\.jpg: expected keys in the order of their bytes"):
         listed({"/b.jpg", "0.jpg"}, "")
@@ -77,7 +77,7 @@ def test_a_path_that_is_not_where_its_key_was_listed_is_refused() -> None:
     ],
     ids=["at one level", "long names", "loose files, then folders"],
 )
-def test_many_are_listed_by_few_requests(names: set[str]) -> None:
+def test_many_objects_are_listed_in_few_requests(names: set[str]) -> None:
     paths, requests = listed(names, "")
     assert len(paths) == len(set(paths)) == len(names)
     assert requests <= 3 * len(names) // 1000 + 1

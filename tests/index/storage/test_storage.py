@@ -38,7 +38,7 @@ from tests.support.collections.s3_server import FAULTS, Bucket, FaultyProxy
 from tests.support.servers.scripted_server import Reply, scripted
 
 
-def test_a_file_comes_back_as_it_was_written(tmp_path: Path) -> None:
+def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     storage = Storage.open(tmp_path / "new" / "folder")
     storage.write_atomic("a/b.bin", b"\x00\x01")
     storage.write_atomic("a/b.bin", b"other")
@@ -56,7 +56,7 @@ def test_a_file_comes_back_as_it_was_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("broken", ["write", "sync", "rename"])
-def test_a_failed_write_leaves_the_old_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
     storage = Storage.open(tmp_path)
     storage.write_atomic("file", b"old")
 
@@ -81,7 +81,7 @@ def test_a_failed_write_leaves_the_old_file_alone(tmp_path: Path, monkeypatch: p
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_scratch_lies_beside_the_target_unlisted_and_is_removed(tmp_path: Path) -> None:
+def test_the_scratch_folder_is_hidden_beside_the_target_and_removed(tmp_path: Path) -> None:
     storage = Storage.open(tmp_path)
     with storage.scratch("index/000001") as scratch:
         assert scratch.parent == tmp_path / "index" / "000001"
@@ -119,7 +119,7 @@ def test_locations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("az://account@box/a?sv=2024&sig=s3cret%3D", "az://account@box/a"),
     ],
 )
-def test_what_is_shown_of_an_address(text: str, shown: str | None) -> None:
+def test_addresses_are_shown_without_secrets(text: str, shown: str | None) -> None:
     assert without_secrets(text) == (shown or text)
 
 
@@ -135,7 +135,7 @@ def test_what_is_shown_of_an_address(text: str, shown: str | None) -> None:
         (["az://one@c/pics", "az://two@c/pics"], None),
     ],
 )
-def test_a_place_has_one_name_however_it_is_written(spellings: list[str], one: str | None) -> None:
+def test_all_spellings_of_a_location_have_one_canonical_address(spellings: list[str], one: str | None) -> None:
     assert [canonical_address(spelling) for spelling in spellings] == ([one] * len(spellings) if one else spellings)
 
 
@@ -176,12 +176,12 @@ def test_a_record_refuses_altered_content() -> None:
             RunStart.from_bytes(flipped)
 
 
-def test_mend_07_settings_that_are_unknown_are_refused() -> None:
+def test_unknown_settings_are_refused() -> None:
     with pytest.raises(ValidationError, match="latency"):
         IndexSettings(latency=1.0)  # type: ignore[call-arg]
 
 
-def test_fields_of_a_later_release_are_passed_over_and_another_format_is_refused() -> None:
+def test_fields_of_a_later_release_are_ignored_and_another_format_is_refused() -> None:
     start = RunStart(run_id="r", source="s", model=MODEL, started_at=datetime.now(UTC))
 
     def read(**later: object) -> RunStart:
@@ -209,7 +209,7 @@ def test_an_upload_that_fails_leaves_nothing(bucket: Bucket, tmp_path: Path, siz
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_reads_and_writes_go_on_whatever_fails(bucket: Bucket, tmp_path: Path, fault: str) -> None:
+def test_reads_and_writes_survive_faults(bucket: Bucket, tmp_path: Path, fault: str) -> None:
     content = os.urandom(9_000_000)
     (tmp_path / "large").write_bytes(content)
     proxy = FaultyProxy(bucket.server, share=0.5, seed=2, faults=(fault,), page=3, pause_s=0.05)
@@ -228,7 +228,7 @@ def test_reads_and_writes_go_on_whatever_fails(bucket: Bucket, tmp_path: Path, f
 
 
 @pytest.mark.parametrize("size", [2, 100])
-def test_a_file_that_is_replaced_meanwhile_is_read_as_it_was_or_is(bucket: Bucket, size: int) -> None:
+def test_a_file_that_is_replaced_meanwhile_is_read_as_before_or_after(bucket: Bucket, size: int) -> None:
     bucket.put("here/CURRENT", b"x" * 10)
     after = b"y" * size
 
@@ -248,7 +248,7 @@ def test_a_file_that_is_replaced_meanwhile_is_read_as_it_was_or_is(bucket: Bucke
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT"])
-def test_requests_that_hear_nothing_are_made_again(bucket: Bucket, method: str) -> None:
+def test_requests_without_an_answer_are_repeated(bucket: Bucket, method: str) -> None:
     class Silent(FaultyProxy):
         def draw(self, request: str) -> str | None:
             return super().draw(request) if request.startswith(method) else None
@@ -270,7 +270,7 @@ def test_requests_that_hear_nothing_are_made_again(bucket: Bucket, method: str) 
 @pytest.mark.parametrize(
     "action", ["write", *(pytest.param(each, marks=pytest.mark.long) for each in ("list", "change"))]
 )
-def test_a_server_that_is_not_there_is_named_soon(bucket: Bucket, action: str) -> None:
+def test_an_unreachable_server_is_named_soon(bucket: Bucket, action: str) -> None:
     storage = Storage.open(bucket.address("here", server=f"127.0.0.1:{free_port()}"))
     actions: dict[str, Callable[[], object]] = {
         "list": storage.list,
@@ -282,7 +282,7 @@ def test_a_server_that_is_not_there_is_named_soon(bucket: Bucket, action: str) -
     assert "\n" not in str(error.value)
 
 
-def test_google_and_azure_are_found_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_sets_the_servers_of_google_and_azure(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both clients ask the very server that the environment names, with the credentials that it names."""
     with scripted(Reply(status=404, data=b"", headers={"Content-Type": "text/plain"})) as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
@@ -309,7 +309,9 @@ def test_google_and_azure_are_found_by_the_environment(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("call", ["head", "get", "get_range"])
-def test_a_bucket_that_refuses_is_not_damaged(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+def test_a_bucket_that_refuses_is_not_called_damaged(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
     """Nobody is told to restore files, and nothing is embedded again, because a token has expired."""
     collection = Collection.create_or_open(bucket.address("likeness"))
     run = add_run(collection, rows(["a", "b"]))
@@ -325,7 +327,7 @@ def test_a_bucket_that_refuses_is_not_damaged(bucket: Bucket, monkeypatch: pytes
             written_files(collection, started)
 
 
-def test_a_collection_in_an_object_store(bucket: Bucket) -> None:
+def test_a_collection_in_a_bucket(bucket: Bucket) -> None:
     collection = Collection.create_or_open(bucket.address("likeness"))
     vectors = unit_vectors(50)
     ids = [f"{number:02d}" for number in range(50)]

@@ -70,7 +70,7 @@ def test_a_file_is_downloaded_once(storage: Storage, cache: FileCache, tmp_path:
     assert [path.name for path in cache.folder.iterdir()] == [record().sha256]
 
 
-def test_what_was_altered_on_the_disk_is_fetched_again(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
+def test_a_cached_file_that_was_altered_is_downloaded_again(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
     cached = cache.folder / record().sha256
     for damage in (CONTENT[:-1], b"x" + CONTENT[1:]):
         cached.write_bytes(damage)
@@ -79,7 +79,7 @@ def test_what_was_altered_on_the_disk_is_fetched_again(storage: Storage, cache: 
         assert cached.read_bytes() == CONTENT
 
 
-def test_what_the_bucket_has_not_as_recorded_is_refused(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
+def test_a_file_that_differs_from_its_record_is_refused(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
     for other in (CONTENT[:-1], b"x" + CONTENT[1:]):
         with pytest.raises(CollectionError, match="a does not match its manifest"):
             cache.place(storage, "a", record(other), tmp_path / "view")
@@ -89,7 +89,7 @@ def test_what_the_bucket_has_not_as_recorded_is_refused(storage: Storage, cache:
     assert not (tmp_path / "view").exists()
 
 
-def test_threads_that_want_one_file_wait_for_a_download(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
+def test_threads_that_need_the_same_file_share_a_download(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
     with reads(storage.location) as opened:
         targets = [tmp_path / "view" / str(number) for number in range(8)]
         with ThreadPoolExecutor(8) as threads:
@@ -98,7 +98,7 @@ def test_threads_that_want_one_file_wait_for_a_download(storage: Storage, cache:
     assert [target.read_bytes() for target in targets] == [CONTENT] * 8
 
 
-def test_a_download_that_was_killed_is_begun_again(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
+def test_a_killed_download_is_started_again(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
     left = cache.folder / f"{record().sha256}.part"
     left.write_bytes(CONTENT[:100])
     cache.place(storage, "a", record(), tmp_path / "view")
@@ -116,7 +116,7 @@ def names(folder: Path) -> list[str]:
     return sorted(known.get(path.stem, path.stem) + path.suffix for path in folder.iterdir())
 
 
-def test_what_was_used_longest_ago_makes_room(tmp_path: Path) -> None:
+def test_the_least_recently_used_files_are_removed(tmp_path: Path) -> None:
     cache = FileCache(folder=tmp_path, max_bytes=100)
     for age, name in enumerate(["new", "needed", "old", "oldest"]):
         (tmp_path / digest(name)).write_bytes(b"x" * 30)
@@ -132,7 +132,7 @@ def test_what_was_used_longest_ago_makes_room(tmp_path: Path) -> None:
     assert names(tmp_path) == ["old.part"]
 
 
-def test_what_is_not_the_caches_stays_and_does_not_count(tmp_path: Path) -> None:
+def test_other_files_in_the_folder_stay_and_do_not_count(tmp_path: Path) -> None:
     """Somebody named a folder that holds other things too."""
     theirs = ["thesis.odt", "download.part", digest("x")[:-1], digest("x") + ".txt"]
     for name in theirs:
@@ -149,7 +149,7 @@ def test_what_is_not_the_caches_stays_and_does_not_count(tmp_path: Path) -> None
     assert {path.name for path in tmp_path.iterdir()} == left
 
 
-def test_another_users_files_are_used_and_left(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
+def test_files_of_another_user_are_used_and_not_removed(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
     cached = cache.folder / record().sha256
     cached.write_bytes(CONTENT)
     refused = PermissionError(errno.EPERM, "Operation not permitted")
@@ -161,7 +161,9 @@ def test_another_users_files_are_used_and_left(storage: Storage, cache: FileCach
     assert opened == []
 
 
-def test_a_file_removed_while_it_is_placed_is_fetched_again(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
+def test_a_file_removed_while_it_is_linked_is_downloaded_again(
+    storage: Storage, cache: FileCache, tmp_path: Path
+) -> None:
     (cache.folder / record().sha256).write_bytes(CONTENT)
     utime = os.utime
     removed: list[Path] = []
@@ -178,7 +180,7 @@ def test_a_file_removed_while_it_is_placed_is_fetched_again(storage: Storage, ca
     assert (tmp_path / "view").read_bytes() == CONTENT
 
 
-def test_a_name_that_leads_nowhere_is_replaced(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
+def test_a_dangling_link_is_replaced(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
     """The cache is on another disk, and what it lent has been removed to make room."""
     with patch("os.link", side_effect=OSError(errno.EXDEV, "Invalid cross-device link")):
         for _ in range(2):
@@ -188,7 +190,7 @@ def test_a_name_that_leads_nowhere_is_replaced(storage: Storage, cache: FileCach
             (cache.folder / record().sha256).unlink()
 
 
-def test_a_folder_of_another_user_is_not_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_folder_of_another_user_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """In /tmp anybody can make one by this user's number."""
     monkeypatch.delenv("LIKENESS_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
@@ -220,7 +222,7 @@ def test_a_full_disk_is_named(storage: Storage, cache: FileCache, tmp_path: Path
     assert list(cache.folder.iterdir()) == []
 
 
-def test_the_environment_says_where_and_how_much(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_environment_sets_folder_and_size(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LIKENESS_CACHE_DIR", str(tmp_path / "here"))
     monkeypatch.setenv("LIKENESS_CACHE_BYTES", "1000")
     assert FileCache.from_environment() == FileCache(folder=tmp_path / "here", max_bytes=1000)
@@ -243,7 +245,7 @@ def twenty(bucket: Bucket) -> Collection:
     return collection
 
 
-def test_a_version_that_shares_segments_downloads_what_is_new(bucket: Bucket) -> None:
+def test_a_version_that_shares_segments_downloads_only_new_ones(bucket: Bucket) -> None:
     ids, vectors = [f"{number:02d}" for number in range(60)], unit_vectors(60)
     collection = Collection.create_or_open(bucket.address("likeness"))
     add_version(collection, rows(ids[:50], vectors[:50]))
@@ -257,7 +259,7 @@ def test_a_version_that_shares_segments_downloads_what_is_new(bucket: Bucket) ->
     assert [path for path in opened if path.startswith("index/segments/000001")] == []
 
 
-def test_a_bucket_whose_file_is_damaged_serves_from_the_cache_and_says_so_without(
+def test_a_file_damaged_in_the_bucket_is_served_from_the_cache_and_reported_without(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     collection = twenty(bucket)

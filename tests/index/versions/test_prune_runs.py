@@ -42,7 +42,7 @@ def left(collection: Collection) -> list[str]:
     return [start.run_id for start in collection.snapshot().unfinished]
 
 
-def test_what_a_later_run_of_the_same_job_has_taken_over_is_removed(collection: Collection) -> None:
+def test_an_unfinished_run_is_removed_after_a_later_run_of_the_same_job(collection: Collection) -> None:
     old, fresh = begin(collection, ABANDONED_AFTER + HOUR), begin(collection, ABANDONED_AFTER - HOUR)
     elsewhere = begin(collection, ABANDONED_AFTER + HOUR, source="elsewhere")
     other = begin(collection, ABANDONED_AFTER + HOUR, model=OTHER)
@@ -58,7 +58,7 @@ def test_what_a_later_run_of_the_same_job_has_taken_over_is_removed(collection: 
     assert len(collection.live_rows(["image_id"])) == 2
 
 
-def test_what_the_next_job_goes_on_with_stays_for_a_month(collection: Collection) -> None:
+def test_an_unfinished_run_that_can_be_resumed_stays_for_a_month(collection: Collection) -> None:
     forgotten = begin(collection, FORGOTTEN_AFTER + HOUR, source="elsewhere")
     add_run(collection, rows(["0", "1"]))
     resumed = begin(collection, FORGOTTEN_AFTER - HOUR)
@@ -66,7 +66,7 @@ def test_what_the_next_job_goes_on_with_stays_for_a_month(collection: Collection
     assert left(collection) == [resumed.run_id]
 
 
-def test_what_is_half_removed_is_found_again(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_removal_that_was_interrupted_is_repeated(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
     run = begin(collection, 2 * FORGOTTEN_AFTER)
     delete = Storage.delete
 
@@ -84,7 +84,7 @@ def test_what_is_half_removed_is_found_again(collection: Collection, monkeypatch
     assert left(collection) == []
 
 
-def test_the_command_tells_of_them(collection: Collection) -> None:
+def test_the_command_lists_unfinished_runs(collection: Collection) -> None:
     run, told = begin(collection, 2 * FORGOTTEN_AFTER), partial(CliRunner().invoke, app, ["prune", collection.location])
     plan = CliRunner().invoke(app, ["prune", collection.location, "--dry-run", "--format", "json"])
     assert json.loads(plan.stdout)["runs"] == [run.run_id]

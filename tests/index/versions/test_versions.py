@@ -62,7 +62,7 @@ def below_target(collection: Collection, version: str) -> None:
 # List and promote
 
 
-def test_versions_are_listed_with_what_their_manifests_say(collection: Collection) -> None:
+def test_versions_are_listed_with_their_manifests(collection: Collection) -> None:
     file_of(collection, "000002/manifest.json").write_text("{}")
     found = list_versions(collection)
     assert [(version.name, version.live) for version in found] == [(f"00000{n}", n == 5) for n in range(1, 6)]
@@ -90,7 +90,7 @@ def test_promoting_verifies_every_byte(collection: Collection) -> None:
 # Roll back
 
 
-def test_what_was_rolled_back_is_not_gone_back_to(collection: Collection) -> None:
+def test_a_rollback_skips_versions_that_were_rolled_back(collection: Collection) -> None:
     for expected in ("000004", "000003"):
         assert rollback(collection).manifest.version == expected
     add_run(collection, rows(["later"], unit_vectors(1, seed=9)))
@@ -106,7 +106,7 @@ def test_what_was_rolled_back_is_not_gone_back_to(collection: Collection) -> Non
     assert rollback(collection).manifest.version == "000004"
 
 
-def test_a_rollback_that_is_cut_short_is_repeated(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_rollback_is_repeated(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: str) -> None:
         raise OSError("no space left")
 
@@ -118,7 +118,7 @@ def test_a_rollback_that_is_cut_short_is_repeated(collection: Collection, monkey
     assert rollback(collection).manifest.version == "000004"
 
 
-def test_what_is_built_during_a_rollback_stays(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_version_built_during_a_rollback_stays_live(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
     def meanwhile(*arguments: Any, **options: Any) -> VersionManifest:
         monkeypatch.setattr("index.versions.promotion.require_servable", require_servable)
         add_run(collection, rows(["later"], unit_vectors(1, seed=9)))
@@ -136,7 +136,7 @@ def test_what_is_built_during_a_rollback_stays(collection: Collection, monkeypat
 
 
 @pytest.mark.parametrize("where", ["folder", "bucket"])
-def test_of_two_who_choose_a_version_at_once_one_is_told(
+def test_a_version_promoted_during_a_build_stays_live(
     where: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = str(tmp_path / "chosen") if where == "folder" else request.getfixturevalue("bucket").address("chosen")
@@ -159,7 +159,7 @@ def test_of_two_who_choose_a_version_at_once_one_is_told(
     assert [version.name for version in list_versions(collection) if version.rolled_back] == ["000003", "000004"]
 
 
-def test_rolling_back_passes_over_what_is_not_good(collection: Collection) -> None:
+def test_a_rollback_skips_versions_that_are_not_good(collection: Collection) -> None:
     below_target(collection, "000004")
     file_of(collection, "000003/queries.arrow").unlink()
     file_of(collection, "000002/manifest.json").write_text("{}")
@@ -171,7 +171,7 @@ def test_rolling_back_passes_over_what_is_not_good(collection: Collection) -> No
     assert "index/000002/manifest.json is damaged" in rolled_back.skipped["000002"]
 
 
-def test_rolling_back_from_a_damaged_version_and_with_nowhere_to_go(collection: Collection, tmp_path: Path) -> None:
+def test_a_rollback_from_a_damaged_version_and_without_an_older_one(collection: Collection, tmp_path: Path) -> None:
     file_of(collection, "000005/manifest.json").unlink()
     assert rollback(collection).manifest.version == "000004"
     file_of(collection, "segments/000001-00/rows.arrow").unlink()
@@ -186,7 +186,9 @@ def test_rolling_back_from_a_damaged_version_and_with_nowhere_to_go(collection: 
 # Serve
 
 
-def test_the_newest_good_version_before_it_is_served(collection: Collection, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_newest_good_version_before_a_damaged_one_is_served(
+    collection: Collection, caplog: pytest.LogCaptureFixture
+) -> None:
     promote(collection, "000004")
     file_of(collection, "000004/queries.arrow").unlink()
     below_target(collection, "000003")
@@ -199,7 +201,7 @@ def test_the_newest_good_version_before_it_is_served(collection: Collection, cap
         Searcher.open(collection)
 
 
-def test_when_no_version_is_good_the_live_one_is_told_of(collection: Collection, tmp_path: Path) -> None:
+def test_if_no_version_is_good_the_error_is_that_of_the_live_one(collection: Collection, tmp_path: Path) -> None:
     file_of(collection, "segments/000001-00/vectors.faiss").unlink()
     with pytest.raises(DamagedVersionError, match=r"index version 000005 is damaged: .*000001-00/vectors\.faiss"):
         open_last_good(collection, Searcher.open)
@@ -220,7 +222,7 @@ def superseded_ago(collection: Collection, version: str, hours: float) -> None:
     age(file_of(collection, f"{version}/superseded"), hours * 3600)
 
 
-def test_what_was_superseded_of_late_may_be_read_still(collection: Collection) -> None:
+def test_recently_superseded_versions_are_not_pruned(collection: Collection) -> None:
     done = prune(collection, keep=1)
     assert (done.versions, done.bytes_freed) == ([], 0)
     assert done.left["000004"] == "index version 000005 replaced it within 1:00:00; servers may still read it"
@@ -230,7 +232,7 @@ def test_what_was_superseded_of_late_may_be_read_still(collection: Collection) -
     assert collection.versions() == ["000003", "000004", "000005"]
 
 
-def test_what_was_live_until_just_now_stays_though_newer_versions_are_old(collection: Collection) -> None:
+def test_a_version_that_was_live_until_just_now_is_not_pruned(collection: Collection) -> None:
     for name in collection.versions()[:-1]:
         superseded_ago(collection, name, 48)
     promote(collection, "000001")
@@ -243,7 +245,7 @@ def test_what_was_live_until_just_now_stays_though_newer_versions_are_old(collec
     assert prune(collection, keep=1).versions == ["000001"]
 
 
-def test_of_versions_that_failed_after_the_live_one_the_newest_stays(collection: Collection) -> None:
+def test_of_the_failed_versions_after_the_live_one_only_the_newest_stays(collection: Collection) -> None:
     for name in collection.versions()[:-1]:
         superseded_ago(collection, name, 48)
     promote(collection, "000001")
@@ -263,7 +265,7 @@ def test_nothing_is_pruned_while_another_job_writes(collection: Collection, no_g
     assert len(collection.versions()) == 5
 
 
-def test_going_back_stops_the_pruning(collection: Collection, no_grace: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rollback_stops_pruning(collection: Collection, no_grace: None, monkeypatch: pytest.MonkeyPatch) -> None:
     remove = Storage.delete
 
     def roll_back_first(storage: Storage, path: str) -> None:
@@ -278,7 +280,7 @@ def test_going_back_stops_the_pruning(collection: Collection, no_grace: None, mo
     assert Searcher.open(collection).version == "000004"
 
 
-def test_pruning_removes_old_versions_and_what_only_they_had(collection: Collection, no_grace: None) -> None:
+def test_pruning_removes_old_versions_and_segments_that_only_they_use(collection: Collection, no_grace: None) -> None:
     build_index(collection, rebuild=True)  # one segment: nothing of it is shared
     before = bytes_of(collection)
     plan = prune(collection, keep=2, dry_run=True)
@@ -308,14 +310,14 @@ def test_the_live_version_and_newer_ones_are_never_pruned(collection: Collection
     assert prune(collection, keep=1).versions == []
 
 
-def test_versions_that_one_could_not_go_back_to_do_not_count(collection: Collection, no_grace: None) -> None:
+def test_versions_that_a_rollback_would_skip_do_not_count(collection: Collection, no_grace: None) -> None:
     below_target(collection, "000004")
     file_of(collection, "000003/queries.arrow").unlink()
     assert prune(collection, keep=2).versions == ["000001"]
     assert rollback(collection).manifest.version == "000002"
 
 
-def test_versions_that_were_rolled_back_do_not_count_either(collection: Collection, no_grace: None) -> None:
+def test_versions_that_were_rolled_back_do_not_count(collection: Collection, no_grace: None) -> None:
     rollback(collection)
     assert prune(collection, keep=1).versions == ["000001", "000002", "000003"]  # 5 is newer than the live one
     add_version(collection, rows(["later"], unit_vectors(1, seed=9)))
@@ -336,7 +338,7 @@ def test_segments_that_an_unreadable_manifest_may_name_stay(collection: Collecti
     assert segments(collection) == ["000001-00", "000002-00", "000003-00", "000006-00"]
 
 
-def test_a_build_under_way_stays_until_it_has_been_idle_for_long(collection: Collection, no_grace: None) -> None:
+def test_a_running_build_stays_until_it_has_been_idle_for_long(collection: Collection, no_grace: None) -> None:
     old, new = file_of(collection, "segments/000006-00"), file_of(collection, "segments/000006-01-1/.scratch-x")
     version = file_of(collection, "000006")
     for folder in (old, new, version):
