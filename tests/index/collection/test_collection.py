@@ -1,4 +1,4 @@
-"""Collections: what counts as one, runs and their order, and the fold that lets the newest row win."""
+"""Collections: what counts as one, runs and their order, and live rows, of which the newest wins."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -100,7 +100,7 @@ def test_files_are_smaller_than_their_vectors_and_readable_by_other_tools(
     file = collection.write_rows(run_id, "block", rows([str(n) for n in range(256)], vectors))
     assert file.size < vectors.nbytes
     np.save(tmp_path / "vectors.npy", vectors)
-    # In a process of its own: at the end duckdb takes the interpreter down with it, beside all that is loaded here.
+    # In a separate process, because beside all that is loaded here, duckdb crashes the interpreter when it exits.
     done = python("-c", _OTHER_TOOLS, f"{collection.location}/{file.path}", tmp_path / "vectors.npy")
     assert done.returncode == 0, done.stderr
 
@@ -144,8 +144,7 @@ def test_live_rows_agree_with_a_dict(tmp_path_factory: pytest.TempPathFactory, r
                 expected[image_id] = (uri, rejected)
         add_run(collection, *tables, deletes=deleted)
     live = collection.live_rows(["image_id", "uri", "error_reason"]).to_pylist()
-    found = {row["image_id"]: (row["uri"], row["error_reason"] is not None) for row in live}
-    assert found == expected
+    assert {row["image_id"]: (row["uri"], row["error_reason"] is not None) for row in live} == expected
     assert [row["image_id"] for row in live] == sorted(expected)
     embedded = [row["image_id"] for batch in newest_rows(collection).embedded() for row in batch.to_pylist()]
     assert sorted(embedded) == sorted(image_id for image_id, (_, rejected) in expected.items() if not rejected)

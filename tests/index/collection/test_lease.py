@@ -1,4 +1,4 @@
-"""One writer at a time: in a folder and in an object store, after deaths, sleeps and takeovers."""
+"""One writer at a time, in a folder and in a bucket, after crashes, sleeps and takeovers."""
 
 import os
 import subprocess
@@ -36,7 +36,7 @@ def collection(request: pytest.FixtureRequest, collection: Collection) -> Collec
     return Collection.create_or_open(request.getfixturevalue("bucket").address("collection"))
 
 
-def held_record(collection: Collection) -> LeaseRecord:
+def lease_record(collection: Collection) -> LeaseRecord:
     return LeaseRecord.from_bytes(collection.storage.read(LEASE))
 
 
@@ -54,19 +54,19 @@ def a_record(**changes: object) -> LeaseRecord:
 def test_a_second_job_is_told_who_writes_and_since_when(collection: Collection) -> None:
     put(collection, a_record(since=datetime(2026, 11, 21, 3, 0, tzinfo=UTC)))
     before = collection.storage.read(LEASE)
-    said = (
+    message = (
         r"is being written by `likeness reembed` of ann on gpu-1 \(process 4242\) since "
         r"2026-11-21 03:00:00 UTC, with a lease until 20.* UTC, renewed while it runs; nothing was changed"
     )
-    with pytest.raises(LeaseHeldError, match=said), writing(collection, "index"):
+    with pytest.raises(LeaseHeldError, match=message), writing(collection, "index"):
         pytest.fail("two writers")
     assert collection.storage.read(LEASE) == before
 
 
 def test_a_lease_is_free_again_after_use_and_after_an_error(collection: Collection) -> None:
     with writing(collection, "embed") as held:
-        assert held == collection  # the lease is no part of what a collection is
-        assert held_record(collection).pid == os.getpid()
+        assert held == collection  # equality ignores the lease
+        assert lease_record(collection).pid == os.getpid()
         with writing(held, "index") as same:
             assert same is held
         with pytest.raises(LeaseHeldError), writing(collection, "index"):
@@ -75,22 +75,22 @@ def test_a_lease_is_free_again_after_use_and_after_an_error(collection: Collecti
     with pytest.raises(ZeroDivisionError), writing(collection, "embed"):
         _ = 1 / 0
     with writing(collection, "embed"):
-        assert held_record(collection).command == "embed"
+        assert lease_record(collection).command == "embed"
     assert collection.storage.list() == [entry for entry in collection.storage.list() if entry.name == "runs"]
 
 
 def test_only_one_of_many_threads_gets_the_lease(collection: Collection) -> None:
-    inside, most, refused = 0, 0, 0
+    inside, max_inside, refused = 0, 0, 0
     lock, start = threading.Lock(), threading.Barrier(8)
 
     def work(_: int) -> None:
-        nonlocal inside, most, refused
+        nonlocal inside, max_inside, refused
         start.wait()
         try:
             with writing(collection, "embed"):
                 with lock:
                     inside += 1
-                    most = max(most, inside)
+                    max_inside = max(max_inside, inside)
                 time.sleep(0.3)
                 with lock:
                     inside -= 1
@@ -100,7 +100,7 @@ def test_only_one_of_many_threads_gets_the_lease(collection: Collection) -> None
 
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(work, range(8)))
-    assert most == 1
+    assert max_inside == 1
     assert refused >= 1
 
 
@@ -116,16 +116,16 @@ def test_concurrent_updates_lose_nothing(collection: Collection) -> None:
 def test_taking_over_an_expired_lease_is_logged(collection: Collection, caplog: pytest.LogCaptureFixture) -> None:
     put(collection, a_record(expires_at=datetime.now(UTC) - timedelta(seconds=1)))
     with writing(collection, "embed"):
-        assert held_record(collection).command == "embed"
+        assert lease_record(collection).command == "embed"
     assert "`likeness reembed` of ann on gpu-1" in caplog.text
     assert "taken over" in caplog.text
 
 
 def test_a_lease_is_renewed_until_it_is_released(collection: Collection) -> None:
     with writing(collection, "embed", SHORT):
-        first = held_record(collection)
-        eventually(lambda: held_record(collection).expires_at >= first.expires_at + SHORT, "it is renewed", 60)
-        assert held_record(collection).model_copy(update={"expires_at": first.expires_at}) == first
+        first = lease_record(collection)
+        eventually(lambda: lease_record(collection).expires_at >= first.expires_at + SHORT, "it is renewed", 60)
+        assert lease_record(collection).model_copy(update={"expires_at": first.expires_at}) == first
 
 
 def test_a_writer_that_lost_its_lease_commits_nothing(collection: Collection) -> None:
@@ -140,14 +140,14 @@ def test_a_writer_that_lost_its_lease_commits_nothing(collection: Collection) ->
             slept.promote("000001", "000001")
     assert len(collection.runs()) == 1
     assert collection.versions() == ["000001"]
-    assert held_record(collection).token == "another"  # and it is left to its owner
+    assert lease_record(collection).token == "another"  # it still belongs to its owner
 
 
 @pytest.mark.parametrize("away", [TTL, -TTL], ids=["a machine that slept", "a clock that was set back"])
 def test_a_lost_lease_is_noticed_when_the_renewal_is_overdue(collection: Collection, away: timedelta) -> None:
     with writing(collection, "embed") as held:
         put(collection, a_record())
-        held.check_lease_if_overdue()  # renewed a moment ago: nobody is asked
+        held.check_lease_if_overdue()  # renewed a moment ago, so the storage is not read
         assert held.lease
         held.lease._renewed -= away
         for _ in range(2):
@@ -192,10 +192,10 @@ def test_releasing_waits_for_a_renewal_in_progress(collection: Collection, monke
 
 def test_an_expired_lease_that_nobody_took_is_renewed(collection: Collection) -> None:
     with writing(collection, "index") as slept:
-        record = held_record(collection)
+        record = lease_record(collection)
         put(collection, record.model_copy(update={"expires_at": datetime.now(UTC) - timedelta(hours=1)}))
         slept.check_lease()
-        assert held_record(collection).expires_at > datetime.now(UTC)
+        assert lease_record(collection).expires_at > datetime.now(UTC)
 
 
 def test_everybody_who_may_write_to_the_collection_may_take_the_lease(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_a_lease_works_on_a_file_system_without_modes(tmp_path: Path, monkeypatc
     monkeypatch.setattr(os, "fchmod", Mock(side_effect=PermissionError(1, "Operation not permitted")))  # as on vfat
     collection = Collection.create_or_open(str(tmp_path))
     with writing(collection, "index"):
-        assert held_record(collection).command == "index"
+        assert lease_record(collection).command == "index"
 
 
 def test_a_collection_in_a_folder_imports_no_client_of_buckets(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_an_incomplete_record_has_no_owner(tmp_path: Path) -> None:
     collection = Collection.create_or_open(str(tmp_path))
     (tmp_path / LEASE).write_bytes(a_record().to_bytes()[:100])
     with writing(collection, "index"):
-        assert held_record(collection).command == "index"
+        assert lease_record(collection).command == "index"
 
 
 HOLD = """
@@ -254,14 +254,14 @@ def test_the_lease_of_a_killed_process_on_this_machine_is_free_at_once(tmp_path:
         owner.kill()
         while Path(f"/proc/{owner.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
             time.sleep(0.01)
-        with writing(collection, "index"):  # ended, though nobody has waited for it
+        with writing(collection, "index"):  # it has ended, although it is a zombie
             pass
         put(collection, held := a_record(**_like_this_process(pid=owner.pid, start="12")))
     finally:
         owner.kill()
         owner.communicate()
     with writing(collection, "index"):  # no such process
-        assert held_record(collection).token != held.token
+        assert lease_record(collection).token != held.token
 
 
 def _like_this_process(*, pid: int, start: str) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Files that are lost: CURRENT beside whole versions, and manifests of runs that the live version was built from."""
+"""Lost files: CURRENT beside intact versions, and manifests of runs that the live version was built from."""
 
 import json
 import logging
@@ -28,13 +28,19 @@ from tests.support.collections.plans import plan_of
 IDS = [f"{number:02d}" for number in range(20)]
 
 
-@pytest.fixture
-def collection(collection: Collection) -> Collection:
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three runs, each with its version: of 20, 21 and 22 images."""
+    collection = Collection.create_or_open(str(tmp_path_factory.mktemp("template")))
     add_version(collection, rows(IDS, unit_vectors(20)))
     for number in (1, 2):
         add_version(collection, rows([f"new-{number}"], unit_vectors(1, seed=number)))
-    return collection
+    return Path(collection.location)
+
+
+@pytest.fixture
+def collection(template: Path, tmp_path: Path) -> Collection:
+    return Collection.open(str(shutil.copytree(template, tmp_path / "collection")))
 
 
 def spoil(collection: Collection, how: str) -> None:
@@ -82,8 +88,8 @@ def test_a_version_of_another_release_says_how_to_replace_it(collection: Collect
     }
     content["format"] = 2
     path.write_text(json.dumps({**content, "checksum": records._checksum(content)}))
-    told = f"has format 2, this release of Likeness reads 3: `likeness index {collection.location}` builds"
-    with pytest.raises(DamagedVersionError, match=re.escape(told)):
+    message = f"has format 2, this release of Likeness reads 3: `likeness index {collection.location}` builds"
+    with pytest.raises(DamagedVersionError, match=re.escape(message)):
         Searcher.open(collection)
     assert "unreadable" in CliRunner().invoke(app, ["versions", collection.location]).output
     assert build_index(collection).version == collection.current() == "000004"
@@ -169,7 +175,7 @@ def test_a_lost_run_does_not_shrink_the_index(collection: Collection, rebuild: b
     with pytest.raises(DamagedRunError, match=named):
         build_index(collection)
     assert build_index(collection, rebuild=rebuild, accept_lost_runs=True).ntotal == 3
-    assert build_index(collection).version == "000004"  # once accepted, it is known no more
+    assert build_index(collection).version == "000004"  # once accepted, it is not missed again
 
 
 def test_accept_lost_runs_is_an_option_of_the_command(collection: Collection) -> None:
@@ -200,7 +206,7 @@ def test_a_lost_run_is_noticed_despite_other_damage(collection: Collection, dama
 
 
 def test_a_lost_run_is_embedded_again_under_a_new_id(collection: Collection) -> None:
-    """With other rows under its name the live version would seem to be of all rows."""
+    """If other rows had its id, the live version would seem to have all rows."""
     lose_run(collection, 2)
     plan = plan_of(listed("new-2"), collection, "memory:", MODEL)
     assert (plan.run, plan.todo.num_rows) == (None, 1)
@@ -229,7 +235,7 @@ def test_pruning_keeps_the_rows_of_a_lost_run(collection: Collection, monkeypatc
     assert pruned.runs == []
     assert "index version 000003 was built from this run: restore its manifest.json" in pruned.left[f"runs/{run_id}"]
     assert build_index(collection, accept_lost_runs=True).ntotal == 2
-    assert prune(collection, 1).runs == []  # version 3 could still be gone back to
+    assert prune(collection, 1).runs == []  # a rollback to version 3 is still possible
 
 
 def test_a_first_build_below_its_target_is_not_live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Filters: agreement with a plain evaluator, what it does not cover by hand, and refusals."""
+"""Filters: agreement with a plain evaluator, hand-made cases that it does not cover, and refusals."""
 
 from __future__ import annotations
 
@@ -307,7 +307,7 @@ def test_a_null_list_with_elements_does_not_match() -> None:
     assert matching({"x": {"$gt": 0}}, batch.slice(1)) == [0]
 
 
-# What follows compares with a plain evaluator on random rows and expressions.
+# Comparison with a plain evaluator, on random rows and expressions
 
 Row = dict[str, Any]
 ORDER: dict[str, Callable[[Any, Any], bool]]
@@ -338,7 +338,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "time": moments,
     **{name: st.lists(st.none() | items, max_size=3) for name, items in lists.items()},
 }
-# Floats hold 2**53 + 1 only rounded, so that it is no operand of theirs.
+# Floats cannot represent 2**53 + 1, so it is not an operand for them.
 real_operands = numbers.filter(lambda number: number != 2**53 + 1) | st.sampled_from([0.5, -0.5, math.inf, -math.inf])
 whole_operands = numbers | st.sampled_from([0.5, -0.5, 127.5, -128.5, 2**70, -(2**70), math.inf, -math.inf, 2.0**53])
 zones = st.sampled_from([None, UTC, timezone(timedelta(hours=5, minutes=30))])

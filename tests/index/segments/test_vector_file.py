@@ -1,4 +1,4 @@
-"""The file of a segment's vectors: read whole or with an error, also when its name is gone."""
+"""The file of a segment's vectors: read completely or with an error, even if it has been unlinked."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Both clients of a bucket reach it as its address and the environment say."""
+"""Both clients of a bucket follow its address and the environment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.servers.scripted_server import Reply, scripted
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
-    """One with a key and nothing else in its environment."""
+    """Its environment has a key and nothing else."""
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
         monkeypatch.delenv(name, raising=False)
     for name in ("ACCOUNT", "KEY", "SAS_TOKEN", "CONNECTION_STRING"):
@@ -128,7 +128,7 @@ def test_an_upload_has_at_most_ten_thousand_parts(
 ) -> None:
     path = tmp_path / "vectors.faiss"
     with path.open("wb") as file:
-        file.truncate(size)  # takes no room
+        file.truncate(size)  # sparse: takes no space
     machine.setattr("index.storage.objects.obstore.put", sent := Mock())
     put(Bucket.of("s3://mine/a?region=eu-west-1")[0], "a", path)
     assert sent.call_args.kwargs["chunk_size"] == part
@@ -137,7 +137,7 @@ def test_an_upload_has_at_most_ten_thousand_parts(
 
 @pytest.mark.parametrize("scheme", ["abfs", "abfss", "az"])
 def test_other_addresses_of_azure_are_refused_with_the_right_one(scheme: str) -> None:
-    """Read as account@container they would name another account."""
+    """Parsed as account@container, they would name another account."""
     with pytest.raises(CollectionError, match=r"\.net/here: write az://account@container/prefix"):
         Storage.open(f"{scheme}://images@shop.dfs.core.windows.net/here")
     with pytest.raises(CollectionError, match=r"write az://account@container/prefix"):

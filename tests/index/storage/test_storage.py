@@ -1,4 +1,4 @@
-"""Storage: whole files or none, in folders and in an object store; records that notice when they were altered."""
+"""Storage: complete files or none, in folders and in a bucket; records that detect alterations."""
 
 import base64
 import hashlib
@@ -170,7 +170,7 @@ def test_a_record_refuses_altered_content() -> None:
     start = RunStart(run_id="20261121T033100Z-1a2b", source="é", model=MODEL, started_at=datetime.now(UTC))
     data = start.to_bytes()
     assert RunStart.from_bytes(data) == start
-    for position in (at for at in range(len(data)) if data[at] not in b" \n"):  # white space may change
+    for position in (at for at in range(len(data)) if data[at] not in b" \n"):  # whitespace may change
         flipped = data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
         with pytest.raises(ValueError):  # noqa: PT011  (not JSON, or not what was written)
             RunStart.from_bytes(flipped)
@@ -195,7 +195,7 @@ def test_fields_of_a_later_release_are_ignored_and_another_format_is_refused() -
 
 @pytest.mark.parametrize("size", [1_000, 20_000_000], ids=["at once", "in parts"])
 def test_an_upload_that_fails_leaves_nothing(bucket: Bucket, tmp_path: Path, size: int) -> None:
-    """pyarrow's stream completes the upload of what was written when something is raised within it."""
+    """pyarrow's stream would complete the half-written object when an exception is raised."""
     bucket.put("here/file", b"before")
     (tmp_path / "new").write_bytes(b"x" * size)
     proxy = FaultyProxy(bucket.server, share=1.0, seed=0, faults=("400",), after=1 if size > 1_000 else 0)
@@ -255,9 +255,9 @@ def test_requests_without_an_answer_are_repeated(bucket: Bucket, method: str) ->
 
     proxy = Silent(bucket.server, share=1.0, seed=0, faults=("silent",), pause_s=1.5)
     with proxy.listening() as host:
-        patient = Storage.open(bucket.address("here", server=host))
-        assert patient.bucket
-        storage = replace(patient, bucket=replace(patient.bucket, request_s=0.5))
+        default = Storage.open(bucket.address("here", server=host))
+        assert default.bucket
+        storage = replace(default, bucket=replace(default.bucket, request_s=0.5))
         storage.write_atomic("file", b"x")
         with storage.open_input("file") as file:
             assert file.read() == b"x"
@@ -283,7 +283,7 @@ def test_an_unreachable_server_is_named_soon(bucket: Bucket, action: str) -> Non
 
 
 def test_the_environment_sets_the_servers_of_google_and_azure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both clients ask the very server that the environment names, with the credentials that it names."""
+    """Both clients use the server and the credentials of the environment."""
     with scripted(Reply(status=404, data=b"", headers={"Content-Type": "text/plain"})) as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
         monkeypatch.setenv(
@@ -293,7 +293,7 @@ def test_the_environment_sets_the_servers_of_google_and_azure(monkeypatch: pytes
         monkeypatch.delenv("AZURE_STORAGE_ACCOUNT", raising=False)
         for address in ("gs://images/here", "az://images/here"):
             storage = Storage.open(address)
-            with suppress(CollectionError):  # to Azure's client a container that lists nothing is an error
+            with suppress(CollectionError):  # Azure's client raises for a container without objects
                 assert not storage.exists("file")
             with pytest.raises(CollectionError, match="images/here/file cannot be written"):
                 storage.write_atomic("file", b"x")
@@ -312,18 +312,18 @@ def test_the_environment_sets_the_servers_of_google_and_azure(monkeypatch: pytes
 def test_a_bucket_that_refuses_is_not_called_damaged(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    """Nobody is told to restore files, and nothing is embedded again, because a token has expired."""
+    """If a token has expired, no message says to restore files, and nothing is embedded again."""
     collection = Collection.create_or_open(bucket.address("likeness"))
     run = add_run(collection, rows(["a", "b"]))
     started = collection.start_run("memory:", run.model)
     collection.write_rows(started.run_id, "0001-b", rows(["c"]))
     live = LiveRows.of_runs(collection.storage, [run])
     monkeypatch.setattr(obstore, call, Mock(side_effect=PermissionDeniedError("403 Forbidden: ExpiredToken")))
-    told = r"parquet cannot be read \(403 Forbidden: ExpiredToken\): check the network and the credentials"
-    with pytest.raises(UnreachableError, match=told):
+    message = r"parquet cannot be read \(403 Forbidden: ExpiredToken\): check the network and the credentials"
+    with pytest.raises(UnreachableError, match=message):
         list(live.embedded()) if call == "get" else live.read(["uri"])
     if call == "get":
-        with pytest.raises(UnreachableError, match=told):
+        with pytest.raises(UnreachableError, match=message):
             written_files(collection, started)
 
 
@@ -344,6 +344,6 @@ def test_a_collection_in_a_bucket(bucket: Bucket) -> None:
     exact = vectors @ vectors[7]
     assert [match.image_id for match in matches] == [ids[row] for row in np.argsort(-exact)[:3]]
     assert matches[0].score == pytest.approx(1.0, abs=1e-6)
-    # Its local copies have lost their names by now.
+    # Its local copies have been unlinked by now.
     groups = near_duplicates(searcher, matches[1].score)
     assert any({"07", matches[1].image_id} <= set(group.ids) for group in groups)

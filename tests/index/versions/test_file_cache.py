@@ -1,4 +1,4 @@
-"""The cache of index files: whole or not at all, shared by processes, and no larger than it may be."""
+"""The cache of index files: complete files, shared by processes, within the maximum size."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ def cache(tmp_path: Path) -> FileCache:
 
 @contextmanager
 def reads(location: str) -> Iterator[list[str]]:
-    """The paths of what is opened below a location; threads that other tests left may read what is theirs."""
+    """The paths that are opened below a location; threads left by other tests may read elsewhere."""
     paths: list[str] = []
     open_input = Storage.open_input
 
-    def noted(storage: Storage, path: str) -> Any:
+    def recording(storage: Storage, path: str) -> Any:
         if storage.location == location:
             paths.append(path)
         return open_input(storage, path)
 
-    with patch.object(Storage, "open_input", noted):
+    with patch.object(Storage, "open_input", recording):
         yield paths
 
 
@@ -111,7 +111,7 @@ def digest(name: str) -> str:
 
 
 def names(folder: Path) -> list[str]:
-    """Of the files of a cache that `digest` named, and of all else."""
+    """The files of a cache, under the names that `digest` was called with."""
     known = {digest(name): name for name in ("new", "needed", "old", "oldest")}
     return sorted(known.get(path.stem, path.stem) + path.suffix for path in folder.iterdir())
 
@@ -128,12 +128,12 @@ def test_the_least_recently_used_files_are_removed(tmp_path: Path) -> None:
     assert names(tmp_path) == ["needed", "new", "old.part"]
     with reading:
         assert reading.read() == b"x" * 30
-    cache.make_room({"huge": FileRecord(size=1000, sha256=digest("huge"))})  # it is needed, so it may be too large
+    cache.make_room({"huge": FileRecord(size=1000, sha256=digest("huge"))})  # needed, so it may exceed the maximum
     assert names(tmp_path) == ["old.part"]
 
 
 def test_other_files_in_the_folder_stay_and_do_not_count(tmp_path: Path) -> None:
-    """Somebody named a folder that holds other things too."""
+    """The folder may contain other files too."""
     theirs = ["thesis.odt", "download.part", digest("x")[:-1], digest("x") + ".txt"]
     for name in theirs:
         (tmp_path / name).write_bytes(b"x" * 1000)
@@ -181,7 +181,7 @@ def test_a_file_removed_while_it_is_linked_is_downloaded_again(
 
 
 def test_a_dangling_link_is_replaced(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
-    """The cache is on another disk, and what it lent has been removed to make room."""
+    """The cache is on another disk, and the link's target was removed to make room."""
     with patch("os.link", side_effect=OSError(errno.EXDEV, "Invalid cross-device link")):
         for _ in range(2):
             cache.place(storage, "a", record(), tmp_path / "view")
@@ -191,7 +191,7 @@ def test_a_dangling_link_is_replaced(storage: Storage, cache: FileCache, tmp_pat
 
 
 def test_a_folder_of_another_user_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """In /tmp anybody can make one by this user's number."""
+    """In /tmp anybody can create a folder with this user's id."""
     monkeypatch.delenv("LIKENESS_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     (tmp_path / "file").write_bytes(b"")

@@ -1,4 +1,4 @@
-"""Runs that were begun and not finished: which of them `likeness prune` removes."""
+"""Which unfinished runs `likeness prune` removes."""
 
 import json
 import os
@@ -23,7 +23,7 @@ HOUR = timedelta(hours=1)
 
 
 def begin(collection: Collection, idle: timedelta, *, source: str = "memory:", model: ModelRecord = MODEL) -> RunStart:
-    """A run with two files, to the last of which nothing was written for so long."""
+    """A run with two files, the last of which was written `idle` ago."""
     start = collection.start_run(source, model)
     for number in range(2):
         collection.write_rows(start.run_id, f"0001-{number}", rows([f"{number}"]))
@@ -85,8 +85,8 @@ def test_a_removal_that_was_interrupted_is_repeated(collection: Collection, monk
 
 
 def test_the_command_lists_unfinished_runs(collection: Collection) -> None:
-    run, told = begin(collection, 2 * FORGOTTEN_AFTER), partial(CliRunner().invoke, app, ["prune", collection.location])
-    plan = CliRunner().invoke(app, ["prune", collection.location, "--dry-run", "--format", "json"])
+    run, invoke = begin(collection, 2 * FORGOTTEN_AFTER), partial(CliRunner().invoke, app)
+    plan = invoke(["prune", collection.location, "--dry-run", "--format", "json"])
     assert json.loads(plan.stdout)["runs"] == [run.run_id]
-    assert f"{run.run_id}\trun that was not finished" in told().stdout
-    assert "nothing to remove" in told().stdout
+    for text in (f"{run.run_id}\trun that was not finished", "nothing to remove"):
+        assert text in invoke(["prune", collection.location]).stdout

@@ -1,5 +1,6 @@
-"""What somebody went back from stays so: nothing that merely builds it again goes live but by `promote`."""
+"""A rollback is permanent: a rebuild of the same rows goes live only by `promote`."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -19,13 +20,19 @@ IDS = [f"{number:02d}" for number in range(20)]
 OTHER = ModelRecord(id="other", revision=None, fingerprint="b" * 64, dim=4)
 
 
-@pytest.fixture
-def collection(collection: Collection) -> Collection:
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Version 2 has one image more than version 1 and was rolled back."""
+    collection = Collection.create_or_open(str(tmp_path_factory.mktemp("template")))
     add_version(collection, rows(IDS, unit_vectors(20)))
     add_version(collection, rows(["new"], unit_vectors(1, seed=1)))
     rollback(collection)
-    return collection
+    return Path(collection.location)
+
+
+@pytest.fixture
+def collection(template: Path, tmp_path: Path) -> Collection:
+    return Collection.open(str(shutil.copytree(template, tmp_path / "collection")))
 
 
 def rolled_back(collection: Collection) -> list[str]:
@@ -33,8 +40,8 @@ def rolled_back(collection: Collection) -> list[str]:
 
 
 def test_with_nothing_new_nothing_is_built(collection: Collection) -> None:
-    said = "index 000002 has these images and was rolled back: 000001 stays live; run `likeness promote .* 000002`"
-    with pytest.raises(RolledBackError, match=said):
+    message = "index 000002 has these images and was rolled back: 000001 stays live; run `likeness promote .* 000002`"
+    with pytest.raises(RolledBackError, match=message):
         build_index(collection)
     assert (collection.versions(), collection.current()) == (["000001", "000002"], "000001")
     promote(collection, "000002")
@@ -52,7 +59,7 @@ def test_the_same_rows_built_again_are_not_live(collection: Collection, how: str
         assert (collection.versions(), collection.current()) == (["000001", "000002", "000003"], "000001")
     assert rolled_back(collection) == ["000002", "000003"]
     promote(collection, "000003")
-    # Whoever goes to the rows again may have them built again.
+    # Once these rows are live again, they may be rebuilt.
     assert build_index(collection, rebuild=True).version == collection.current() == "000004"
 
 
@@ -76,7 +83,7 @@ def test_an_unreadable_version_that_was_rolled_back_may_be_the_same(collection: 
     with pytest.raises(RolledBackError, match="000003 was built but is not live, because it may repeat 000002"):
         build_index(collection)
     assert collection.current() == "000001"
-    # What is new since the rollback is no repetition.
+    # Rows that are new since the rollback are not a repetition.
     add_run(collection, rows(["newer"], unit_vectors(1, seed=2)))
     assert build_index(collection).ntotal == 22
     assert (collection.current(), rolled_back(collection)) == ("000004", ["000002", "000003"])
@@ -119,7 +126,7 @@ def test_a_model_that_was_rolled_back_is_not_that_of_the_collection(collection: 
         with pytest.raises(RolledBackError, match=f"`likeness promote .* {version}`"):
             build_index(collection, rebuild=rebuild)
         assert collection.current() == "000002"
-    # New images of it change nothing.
+    # New images with this model change nothing.
     add_run(collection, rows(["newer"], unit_vectors(1, dim=4)), model=OTHER)
     with pytest.raises(RolledBackError, match=f"has the model {OTHER.id}"):
         build_index(collection)
@@ -137,8 +144,8 @@ def test_a_model_that_is_used_again_after_another_goes_live(collection: Collecti
 
 def test_the_commands_say_what_was_done(collection: Collection) -> None:
     run = CliRunner()
-    for command, said in (("index", "000002 has these images"), ("compact", "000003 was built but is not live")):
+    for command, message in (("index", "000002 has these images"), ("compact", "000003 was built but is not live")):
         result = run.invoke(app, [command, collection.location])
-        assert (result.exit_code, said in result.output) == (0, True), result.output
+        assert (result.exit_code, message in result.output) == (0, True), result.output
         assert "likeness promote" in result.output
         assert collection.current() == "000001"

@@ -1,9 +1,10 @@
-"""Versions of an index: listed, promoted, rolled back, pruned; and which one is served when the live one cannot be."""
+"""Versions of an index: listed, promoted, rolled back and pruned; which one is served if the live one is damaged."""
 
 import logging
 import os
+import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,15 +25,27 @@ from tests.support.collections.hand_made import add_run, add_version, rows, unit
 IDS = [f"{number:03d}" for number in range(50)]
 
 
-@pytest.fixture
-def collection(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> Collection:
-    """Version 1 of 50 rows and four updates of one row each: 5 is live, and the first segment is in all of them."""
-    monkeypatch.setattr("index.build.merge_policy.MERGE_FACTOR", 100)
+@pytest.fixture(autouse=True, scope="module")
+def without_merges() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("index.build.merge_policy.MERGE_FACTOR", 100)
+        yield
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory, without_merges: None) -> Path:
+    """Version 1 of 50 rows, then four updates of one row each: 5 is live, and all share the first segment."""
+    collection = Collection.create_or_open(str(tmp_path_factory.mktemp("template")))
     add_version(collection, rows(IDS, unit_vectors(50)))
     for number in range(4):
         add_version(collection, rows([f"new-{number}"], unit_vectors(1, seed=number + 1)))
     assert (collection.versions(), collection.current()) == ([f"00000{n}" for n in range(1, 6)], "000005")
-    return collection
+    return Path(collection.location)
+
+
+@pytest.fixture
+def collection(template: Path, tmp_path: Path) -> Collection:
+    return Collection.open(str(shutil.copytree(template, tmp_path / "collection")))
 
 
 def file_of(collection: Collection, path: str) -> Path:
@@ -53,7 +66,7 @@ def age(folder: Path, seconds: float) -> None:
 
 
 def below_target(collection: Collection, version: str) -> None:
-    """Rewrite a version's manifest as that of one that missed its recall."""
+    """Rewrite a version's manifest so that its recall is below the target."""
     manifest = collection.read_version(version)
     poor = manifest.model_copy(update={"kinds": {"image": KindRecord(queries=1, recall=0.5, width=1)}})
     collection.storage.write_atomic(f"index/{version}/manifest.json", poor.to_bytes())
@@ -131,7 +144,7 @@ def test_a_version_built_during_a_rollback_stays_live(collection: Collection, mo
     ):
         rollback(collection)
     assert collection.current() == "000006"
-    # It was 000005 that somebody wanted to leave.
+    # The rollback was meant to leave 000005.
     assert rollback(collection).manifest.version == "000004"
 
 
@@ -193,7 +206,7 @@ def test_the_newest_good_version_before_a_damaged_one_is_served(
     file_of(collection, "000004/queries.arrow").unlink()
     below_target(collection, "000003")
     with caplog.at_level(logging.WARNING):
-        assert open_last_good(collection, Searcher.open).version == "000002"  # and not 5, which somebody left for 4
+        assert open_last_good(collection, Searcher.open).version == "000002"  # not 5, which was rolled back
     assert "recall@10 0.5, expected" in caplog.text
     assert "index/000004/queries.arrow is missing" in caplog.records[-1].message
     assert "Serving index version 000002, the last good one" in caplog.records[-1].message
@@ -281,7 +294,7 @@ def test_a_rollback_stops_pruning(collection: Collection, no_grace: None, monkey
 
 
 def test_pruning_removes_old_versions_and_segments_that_only_they_use(collection: Collection, no_grace: None) -> None:
-    build_index(collection, rebuild=True)  # one segment: nothing of it is shared
+    build_index(collection, rebuild=True)  # its only segment is not shared
     before = bytes_of(collection)
     plan = prune(collection, keep=2, dry_run=True)
     assert (bytes_of(collection), len(collection.versions())) == (before, 6)
@@ -321,7 +334,7 @@ def test_versions_that_were_rolled_back_do_not_count(collection: Collection, no_
     rollback(collection)
     assert prune(collection, keep=1).versions == ["000001", "000002", "000003"]  # 5 is newer than the live one
     add_version(collection, rows(["later"], unit_vectors(1, seed=9)))
-    assert prune(collection, keep=2).versions == []  # 6 and 4, and what is between them
+    assert prune(collection, keep=2).versions == []  # 6 and 4, and the version between them
     assert prune(collection, keep=1).versions == ["000004", "000005"]
     assert collection.versions() == ["000006"]
 
