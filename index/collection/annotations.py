@@ -50,9 +50,7 @@ def list_annotations(collection: Collection) -> list[Annotation]:
 
 
 def same_content(listed: pa.Table, rows: pa.Table) -> tuple[Any, Any]:
-    """For each image of `listed`, the index of its row in `rows`, and whether that has the same `content_hash`; ids in
-    `rows` are unique.
-    """
+    """For each image of `listed`, the index of its row in `rows`, where ids are unique, and whether the bytes agree."""
     indices: Any = pc.index_in(listed["image_id"].cast(TEXT), value_set=rows["image_id"])
     content: Any = listed["content_hash"].cast(TEXT)
     recorded: Any = rows["content_hash"].take(indices)

@@ -202,20 +202,13 @@ class Collection:
         self.storage.write_atomic(run_path(manifest.run_id, MANIFEST), manifest.to_bytes())
 
     def add_run(
-        self,
-        source: str,
-        model: ModelRecord,
-        tables: Iterable[pa.Table],
-        *,
-        deletes: Sequence[str] = (),
-        counts: dict[str, int] | None = None,
+        self, source: str, model: ModelRecord, tables: Iterable[pa.Table], *, deletes: Sequence[str] = ()
     ) -> RunManifest:
         """Write and commit a run, with a file for each table."""
         start = self.start_run(source, model)
         files = [self.write_rows(start.run_id, f"{number:04}", table) for number, table in enumerate(tables)]
         gone = self.write_deletes(start.run_id, deletes) if deletes else None
-        finished_at = datetime.now(UTC)
-        manifest = RunManifest(**dict(start), finished_at=finished_at, files=files, deletes=gone, counts=counts or {})
+        manifest = RunManifest(**dict(start), finished_at=datetime.now(UTC), files=files, deletes=gone)
         self.commit_run(manifest)
         return manifest
 

@@ -195,7 +195,7 @@ class LiveRows:
                 pa.schema([*(field for field in part.schema if field.name not in (EMBEDDING, TILES)), _NO_EMBEDDING])
                 for part in self._parts
             ]
-            schema = unify(schemas) if schemas else row_schema(0)
+            schema = unify(schemas)
         unknown = [name for name in columns if name not in schema.names]
         if unknown:
             raise CollectionError(f"no column {', '.join(unknown)}: expected some of {', '.join(schema.names)}")

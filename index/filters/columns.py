@@ -61,6 +61,17 @@ class Column:
     def title(self) -> str:
         return f"column {self.name!r} ({_abbreviate(str(self.type))})"
 
+    @property
+    def comparison_type(self) -> pa.DataType:
+        """The type to which elements are cast for comparison, because Arrow lacks kernels for some types."""
+        if pa.types.is_string_view(self.element) or pa.types.is_null(self.element):
+            return pa.string()
+        if pa.types.is_date32(self.element):
+            return pa.int32()
+        if is_time(self.element):
+            return pa.int64()
+        return pa.float32() if pa.types.is_float16(self.element) else self.element
+
     def value(self, operator: str, operand: object) -> Any:
         """The operand, converted for comparison with the column's elements."""
         value = self.kind.read(operand, self.element)
@@ -69,7 +80,7 @@ class Column:
         return value
 
     def refusal(self, operator: str, expected: str, operand: object) -> ColumnError:
-        got = describe_value(operand)
+        got = describe(operand)
         return self.error(f"{operator} takes {expected}, got {got}", f"{expected} for {operator} of {self.title}", got)
 
     def error(self, problem: str, expected: str, got: str) -> ColumnError:
@@ -87,16 +98,16 @@ class Column:
 
     def where(self, test: ArrayTest) -> Test:
         """A test for rows whose value, or any of whose elements, passes."""
-        compared = comparison_type(self.element)
 
         def rows(batch: pa.RecordBatch) -> Mask:
             array = self.read(batch)
             if not _is_list(self.type):
-                return mask_of(test(array.cast(compared)))
+                return mask_of(test(array.cast(self.comparison_type)))
             offsets = array.offsets.to_numpy()
             elements = array.values.slice(offsets[0], offsets[-1] - offsets[0])
             # Counts the hits before each list's start and end; they differ if the list has a hit.
-            hits = np.concatenate([[0], np.cumsum(mask_of(test(elements.cast(compared))))])[offsets - offsets[0]]
+            passed = mask_of(test(elements.cast(self.comparison_type)))
+            hits = np.concatenate([[0], np.cumsum(passed)])[offsets - offsets[0]]
             matches: Mask = (hits[1:] > hits[:-1]) & mask_of(array.is_valid())  # a null list may still have elements
             return matches
 
@@ -184,24 +195,13 @@ def _unwrapped(kind: pa.DataType) -> pa.DataType:
     return pa.large_list(_unwrapped(inner.value_type)) if pa.types.is_large_list(kind) else kind
 
 
-def comparison_type(kind: pa.DataType) -> pa.DataType:
-    """The type to which elements are cast for comparison, because Arrow does not have all kernels for every type."""
-    if pa.types.is_string_view(kind) or pa.types.is_null(kind):
-        return pa.string()
-    if pa.types.is_date32(kind):
-        return pa.int32()
-    if is_time(kind):
-        return pa.int64()
-    return pa.float32() if pa.types.is_float16(kind) else kind
-
-
-def integer_limits(kind: pa.DataType) -> tuple[int, int]:
+def int_limits(kind: pa.DataType) -> tuple[int, int]:
     if pa.types.is_unsigned_integer(kind):
         return 0, 2**kind.bit_width - 1
     return -(2 ** (kind.bit_width - 1)), 2 ** (kind.bit_width - 1) - 1
 
 
-def describe_value(value: object) -> str:
+def describe(value: object) -> str:
     if isinstance(value, Mapping | list | tuple):
         return "an object" if isinstance(value, Mapping) else "a list" if value else "an empty list"
     return _abbreviate(repr(value) if isinstance(value, str) else json.dumps(value, default=repr))

@@ -20,18 +20,7 @@ import pyarrow.compute as pc
 
 from index.collection.rows import REJECT_COLUMNS
 from index.errors import FilterError
-from index.filters.columns import (
-    OPAQUE,
-    Column,
-    ColumnError,
-    Mask,
-    Test,
-    comparison_type,
-    describe_value,
-    integer_limits,
-    is_text,
-    list_columns,
-)
+from index.filters.columns import OPAQUE, Column, ColumnError, Mask, Test, describe, int_limits, is_text, list_columns
 
 Compare = Callable[[Any, Any], Any]
 
@@ -105,7 +94,7 @@ def _part(name: str, operand: object, columns: Mapping[str, Column], depth: int)
         return _conditions(columns[name], operand, depth)
     if name in ("$and", "$or"):
         if not isinstance(operand, list | tuple) or not operand:
-            expected, got = "a list of one or more objects", describe_value(operand)
+            expected, got = "a list of one or more objects", describe(operand)
             raise FilterError(f"{name} takes {expected}, got {got}", f"{expected} for {name}", got)
         parts = [_expression(part, columns, depth + 1) for part in operand]
         return _all_of(parts) if name == "$and" else _any_of(parts)
@@ -113,7 +102,7 @@ def _part(name: str, operand: object, columns: Mapping[str, Column], depth: int)
         return _negated(_expression(operand, columns, depth + 1))
     if str(name).startswith("$"):
         raise _unknown_operator(name)
-    unknown = f"unknown column {describe_value(name)}"
+    unknown = f"unknown column {describe(name)}"
     raise ColumnError(unknown, got=unknown)
 
 
@@ -150,9 +139,9 @@ def _among(column: Column, operator: str, operands: object) -> Test:
     if not isinstance(operands, list | tuple):
         raise column.refusal(operator, "a list", operands)
     values = [column.value(operator, operand) for operand in operands if operand is not None]
-    stored = comparison_type(column.element)
+    stored = column.comparison_type
     if pa.types.is_integer(stored):
-        low, high = integer_limits(stored)
+        low, high = int_limits(stored)
         values = [int(value) for value in values if low <= value <= high and value == int(value)]
     elif pa.types.is_floating(stored):
         values += [-value for value in values if value == 0]  # is_in distinguishes 0.0 and -0.0
@@ -164,10 +153,10 @@ def _among(column: Column, operator: str, operands: object) -> Test:
 def _ordered(column: Column, operator: str, operand: object) -> Test:
     compare = _ORDER[operator]
     value = column.value(operator, operand)
-    stored = comparison_type(column.element)
+    stored = column.comparison_type
     if pa.types.is_integer(stored):
         # Between two integers `x > 10.5` is `x > 10`, and `x >= 10.5` is `x >= 11`.
-        low, high = integer_limits(stored)
+        low, high = int_limits(stored)
         value = min(max(value, low - 1), high + 1)  # finite, and still beyond the limits if it was
         value = math.floor(value) if operator in ("$gt", "$lte") else math.ceil(value)
         if not low <= value <= high:
@@ -178,7 +167,7 @@ def _ordered(column: Column, operator: str, operand: object) -> Test:
 
 
 def _prefixed(column: Column, operator: str, operand: object) -> Test:
-    if not is_text(comparison_type(column.element)):
+    if not is_text(column.comparison_type):
         raise column.error(f"{operator} works only on text", f"a column of text for {operator}", column.title)
     prefix = column.value(operator, operand)
     return column.where(lambda array: pc.starts_with(array, pattern=prefix))
@@ -217,7 +206,7 @@ def _negated(test: Test) -> Test:
 
 def _object(value: object, subject: str, depth: int) -> Mapping[str, object]:
     if not isinstance(value, Mapping):
-        got = describe_value(value)
+        got = describe(value)
         raise FilterError(f"{subject} takes an object, got {got}", f"an object for {subject}", got)
     if depth > MAX_DEPTH:
         expected = "fewer of $and, $or and $not"
@@ -226,6 +215,6 @@ def _object(value: object, subject: str, depth: int) -> Mapping[str, object]:
 
 
 def _unknown_operator(name: object) -> FilterError:
-    unknown = f"unknown operator {describe_value(name)}"
+    unknown = f"unknown operator {describe(name)}"
     known = f"on a column: {', '.join([*_OPERATORS, '$not'])}; on whole filters: $and, $or, $not"
     return FilterError(f"{unknown}; {known}", f"an operator {known}", unknown)

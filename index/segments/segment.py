@@ -110,7 +110,6 @@ class Segment(VectorIndex):
         return self._rows.ids(positions)
 
     def positions(self, ids: pa.Array[Any]) -> Positions:
-        """The positions of the live rows with these ids; -1 for an id without one."""
         return self._rows.positions(ids, self._live_mask)
 
     def _tiles_of(self, positions: Positions) -> Positions:

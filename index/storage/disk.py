@@ -15,7 +15,7 @@ def write_atomic(target: Path, data: bytes, *, mode: int = 0o666) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
     try:
-        with full_disk_errors_name(target):
+        with name_full_disk(target):
             partial.touch(mode, exist_ok=False)
             partial.write_bytes(data)
             publish(partial, target)
@@ -52,7 +52,7 @@ def publish(partial: Path, target: Path) -> None:
 
 
 @contextmanager
-def full_disk_errors_name(path: Path) -> Iterator[None]:
+def name_full_disk(path: Path) -> Iterator[None]:
     """Adds `path` to errors of a full disk: those of an open file name none."""
     try:
         yield

@@ -125,7 +125,7 @@ def _size(store: Store, key: str) -> int:
     return with_retries(lambda: obstore.head(store, key))["size"]
 
 
-def open_reader(bucket: Bucket, key: str, min_read: int = 1 << 16) -> pa.NativeFile:
+def open_reader(bucket: Bucket, key: str, min_read: int) -> pa.NativeFile:
     """A seekable reader, which requests at least `min_read` bytes; 0: as many as are read. Raises the errors of `read`.
 
     pyarrow's own reader fails if a store's error message is longer than the read, such as a footer of 8 bytes.

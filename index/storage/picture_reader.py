@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from index.errors import CollectionError, UnreachableError
 from index.storage.bucket_address import Bucket
+from index.storage.storage import MIN_READ
 
 _TIMED_OUT = re.compile(r"\bTimedOut\b|kind: Timeout")
 
@@ -32,7 +33,7 @@ class PictureReader:
         from index.storage.objects import open_reader
 
         with _as_builtin_errors():
-            return open_reader(self._bucket(bucket), key)
+            return open_reader(self._bucket(bucket), key, MIN_READ)
 
     def _bucket(self, address: str) -> Bucket:
         try:

@@ -19,7 +19,7 @@ import pyarrow.fs as pafs
 from index.errors import CollectionError
 from index.storage.bucket_address import Bucket, is_bucket, without_secrets
 from index.storage.clients import filesystem
-from index.storage.disk import full_disk_errors_name, publish, update_file, write_atomic
+from index.storage.disk import name_full_disk, publish, update_file, write_atomic
 
 MIN_READ = 1 << 16
 """Minimum bytes of a request: enough for the footer of most Parquet files."""
@@ -216,10 +216,7 @@ class Storage:
         parent = Path(self.absolute(folder)) if self.is_local else None
         if parent:
             parent.mkdir(parents=True, exist_ok=True)
-        with (
-            tempfile.TemporaryDirectory(prefix=".scratch-", dir=parent) as name,
-            full_disk_errors_name(parent or Path(name)),
-        ):
+        with tempfile.TemporaryDirectory(prefix=".scratch-", dir=parent) as name, name_full_disk(parent or Path(name)):
             yield Path(name)
 
     def local_path(self, path: str) -> Path | None:

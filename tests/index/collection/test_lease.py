@@ -155,7 +155,7 @@ def test_a_lost_lease_is_noticed_when_the_renewal_is_overdue(collection: Collect
                 held.check_lease_if_overdue()
 
 
-def test_failed_renewals_are_logged(
+def test_failing_renewals_are_logged(
     collection: Collection, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     renew = Storage.update

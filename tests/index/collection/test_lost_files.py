@@ -38,11 +38,6 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(collection.location)
 
 
-@pytest.fixture
-def collection(template: Path, tmp_path: Path) -> Collection:
-    return Collection.open(str(shutil.copytree(template, tmp_path / "collection")))
-
-
 def spoil(collection: Collection, how: str) -> None:
     path = Path(collection.location) / "CURRENT"
     path.unlink() if how == "missing" else path.write_bytes(b"")
@@ -71,7 +66,7 @@ def test_without_current_the_newest_good_version_is_served_and_index_repairs_it(
 
 
 @pytest.mark.parametrize("file", ["CURRENT", "index/000003/manifest.json"])
-def test_the_command_warns_once_about_a_damaged_file(
+def test_a_damaged_file_is_warned_about_once(
     collection: Collection, file: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     (Path(collection.location) / file).write_text("{}")

@@ -75,9 +75,7 @@ def test_a_profile_sets_the_region_of_another_server(machine: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("login", "sent"), [("K:S@", ("K", None)), ("", ("key", "the environment's"))], ids=["address", "environment"]
 )
-def test_the_session_token_is_sent_only_with_the_environments_keys(
-    machine: pytest.MonkeyPatch, login: str, sent: tuple[str, str | None]
-) -> None:
+def test_the_sent_keys_and_session_token(machine: pytest.MonkeyPatch, login: str, sent: tuple[str, str | None]) -> None:
     machine.setenv("AWS_SESSION_TOKEN", "the environment's")
     with scripted(Reply(status=404)) as server:
         bucket, _ = Bucket.of(f"s3://{login}mine/a?endpoint_override={server.url}&region=eu-west-1")
@@ -123,9 +121,7 @@ def test_the_account_of_an_emulator_is_taken_from_its_path(machine: pytest.Monke
 
 
 @pytest.mark.parametrize(("size", "part"), [(1 << 30, 8 << 20), (100 << 30, (100 << 30) // 10_000 + 1)])
-def test_an_upload_has_at_most_ten_thousand_parts(
-    machine: pytest.MonkeyPatch, tmp_path: Path, size: int, part: int
-) -> None:
+def test_an_upload_has_at_most_10_000_parts(machine: pytest.MonkeyPatch, tmp_path: Path, size: int, part: int) -> None:
     path = tmp_path / "vectors.faiss"
     with path.open("wb") as file:
         file.truncate(size)  # sparse: takes no space

@@ -309,9 +309,7 @@ def test_the_environment_sets_the_servers_of_google_and_azure(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("call", ["head", "get", "get_range"])
-def test_a_bucket_that_refuses_is_not_called_damaged(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
+def test_a_refusing_bucket_is_not_called_damaged(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     """If a token has expired, no message says to restore files, and nothing is embedded again."""
     collection = Collection.create_or_open(bucket.address("likeness"))
     run = add_run(collection, rows(["a", "b"]))

@@ -61,15 +61,6 @@ def reads(location: str) -> Iterator[list[str]]:
         yield paths
 
 
-def test_a_file_is_downloaded_once(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
-    with reads(storage.location) as opened:
-        for name in ("one", "other"):
-            cache.place(storage, "a", record(), tmp_path / "view" / name)
-            assert (tmp_path / "view" / name).read_bytes() == CONTENT
-    assert opened == ["a"]
-    assert [path.name for path in cache.folder.iterdir()] == [record().sha256]
-
-
 def test_a_cached_file_that_was_altered_is_downloaded_again(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
     cached = cache.folder / record().sha256
     for damage in (CONTENT[:-1], b"x" + CONTENT[1:]):
@@ -89,13 +80,15 @@ def test_a_file_that_differs_from_its_record_is_refused(storage: Storage, cache:
     assert not (tmp_path / "view").exists()
 
 
-def test_threads_that_need_the_same_file_share_a_download(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
+def test_a_file_is_downloaded_once(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
+    targets = [tmp_path / "view" / str(number) for number in range(9)]
     with reads(storage.location) as opened:
-        targets = [tmp_path / "view" / str(number) for number in range(8)]
         with ThreadPoolExecutor(8) as threads:
-            list(threads.map(lambda target: cache.place(storage, "a", record(), target), targets))
+            list(threads.map(lambda target: cache.place(storage, "a", record(), target), targets[:8]))
+        cache.place(storage, "a", record(), targets[8])
     assert opened == ["a"]
-    assert [target.read_bytes() for target in targets] == [CONTENT] * 8
+    assert [target.read_bytes() for target in targets] == [CONTENT] * 9
+    assert [path.name for path in cache.folder.iterdir()] == [record().sha256]
 
 
 def test_a_killed_download_is_started_again(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
@@ -161,9 +154,7 @@ def test_files_of_another_user_are_used_and_not_removed(storage: Storage, cache:
     assert opened == []
 
 
-def test_a_file_removed_while_it_is_linked_is_downloaded_again(
-    storage: Storage, cache: FileCache, tmp_path: Path
-) -> None:
+def test_a_file_removed_meanwhile_is_downloaded_again(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
     (cache.folder / record().sha256).write_bytes(CONTENT)
     utime = os.utime
     removed: list[Path] = []

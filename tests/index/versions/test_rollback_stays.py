@@ -1,6 +1,5 @@
 """A rollback is permanent: a rebuild of the same rows goes live only by `promote`."""
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -28,11 +27,6 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     add_version(collection, rows(["new"], unit_vectors(1, seed=1)))
     rollback(collection)
     return Path(collection.location)
-
-
-@pytest.fixture
-def collection(template: Path, tmp_path: Path) -> Collection:
-    return Collection.open(str(shutil.copytree(template, tmp_path / "collection")))
 
 
 def rolled_back(collection: Collection) -> list[str]:

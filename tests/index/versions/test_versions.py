@@ -2,7 +2,6 @@
 
 import logging
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -25,27 +24,17 @@ from tests.support.collections.hand_made import add_run, add_version, rows, unit
 IDS = [f"{number:03d}" for number in range(50)]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def without_merges() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("index.build.merge_policy.MERGE_FACTOR", 100)
-        yield
-
-
 @pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory, without_merges: None) -> Path:
+def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Version 1 of 50 rows, then four updates of one row each: 5 is live, and all share the first segment."""
     collection = Collection.create_or_open(str(tmp_path_factory.mktemp("template")))
-    add_version(collection, rows(IDS, unit_vectors(50)))
-    for number in range(4):
-        add_version(collection, rows([f"new-{number}"], unit_vectors(1, seed=number + 1)))
-    assert (collection.versions(), collection.current()) == ([f"00000{n}" for n in range(1, 6)], "000005")
-    return Path(collection.location)
-
-
-@pytest.fixture
-def collection(template: Path, tmp_path: Path) -> Collection:
-    return Collection.open(str(shutil.copytree(template, tmp_path / "collection")))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("index.build.merge_policy.MERGE_FACTOR", 100)
+        add_version(collection, rows(IDS, unit_vectors(50)))
+        for number in range(4):
+            add_version(collection, rows([f"new-{number}"], unit_vectors(1, seed=number + 1)))
+        assert (collection.versions(), collection.current()) == ([f"00000{n}" for n in range(1, 6)], "000005")
+        yield Path(collection.location)
 
 
 def file_of(collection: Collection, path: str) -> Path:
@@ -199,9 +188,7 @@ def test_a_rollback_from_a_damaged_version_and_without_an_older_one(collection: 
 # Serve
 
 
-def test_the_newest_good_version_before_a_damaged_one_is_served(
-    collection: Collection, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_newest_good_version_before_is_served(collection: Collection, caplog: pytest.LogCaptureFixture) -> None:
     promote(collection, "000004")
     file_of(collection, "000004/queries.arrow").unlink()
     below_target(collection, "000003")
