@@ -23,7 +23,7 @@ from index.collection.records import IndexSettings, ModelRecord, RunManifest
 from index.errors import NotACollectionError, RolledBackError
 from index.storage.bucket_address import without_secrets
 from index.storage.storage import Storage, canonical_address
-from index.versions.servable import collection_model, live_manifest, live_version, standing_manifest
+from index.versions.servable import collection_model, live_manifest, live_or_last_good_manifest, live_version
 from jobs.embedding.commit import WrittenRun, commit
 from jobs.embedding.model_source import KeptModel, ModelSource, model_record, recorded_model
 from jobs.embedding.pipeline import write_plans
@@ -96,7 +96,7 @@ class Update:
     def load(self) -> None:
         """Load the model before it is needed, for a job that runs again and again. Raises what finding it raises."""
         require_place(self.spec.source)
-        model = self._choose_model(Collection.planned(self.spec.collection).snapshot())
+        model = self._choose_model(Collection.open_or_empty(self.spec.collection).snapshot())
         self._load(model, convert=True)
 
     def _open(self) -> tuple[Collection, pa.Table | None]:
@@ -107,7 +107,7 @@ class Update:
         except NotACollectionError:
             if (model := self._named_model) is None:
                 raise
-            planned = Collection.planned(location)
+            planned = Collection.open_or_empty(location)
         # Before the collection is made: a mistake in the model's name, or a source without images, leaves none behind.
         if not self.dry_run:
             self._found = find_model(model, self.spec.revision, embedder=self.spec.embedder)
@@ -152,7 +152,7 @@ class Update:
 
     def _index(self, collection: Collection, runs: list[RunManifest]) -> None:
         """Build and promote a version if the live one does not cover all runs, or if other settings are requested."""
-        standing, before = standing_manifest(collection), live_version(collection).name
+        standing, before = live_or_last_good_manifest(collection), live_version(collection).name
         changes = self.spec.index.model_dump(exclude_none=True)
         if texts := self._query_texts:
             changes["queries"] = digest(texts)
@@ -203,7 +203,7 @@ class Update:
         """Whether the collection has rows of the source, which would then be deleted."""
         if self.spec.missing == "keep":
             return False
-        return self._address in Collection.planned(self.spec.collection).snapshot().live().sources
+        return self._address in Collection.open_or_empty(self.spec.collection).snapshot().live().sources
 
     @property
     def _address(self) -> str:

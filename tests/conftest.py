@@ -3,6 +3,7 @@
 import gc
 import logging
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -85,11 +86,19 @@ def cluster(serve_port: int) -> Iterator[int]:
         serve.delete(APP_NAME)
 
 
+@pytest.fixture(scope="module")
+def template() -> Path | None:
+    """The folder of a collection of which each test of a file gets a copy; a file may replace it by its own."""
+    return None
+
+
 @pytest.fixture
-def collection(tmp_path: Path) -> "Collection":
-    """An empty one."""
+def collection(tmp_path: Path, template: Path | None) -> "Collection":
+    """A copy of the file's `template`, or an empty one."""
     from index.collection import Collection
 
+    if template:
+        shutil.copytree(template, tmp_path / "collection")
     return Collection.create_or_open(str(tmp_path / "collection"))
 
 

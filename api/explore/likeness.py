@@ -28,7 +28,7 @@ from embedder.identity import Precision
 from embedder.images.decoder_pool import DecodePool
 from embedder.protocol import Embedder
 from index.collection import Collection
-from index.collection.rows import FIXED
+from index.collection.rows import FIXED_COLUMNS
 from index.errors import QueryError
 from index.match import Match
 from index.queries import SearchOptions, mix
@@ -144,7 +144,7 @@ class Likeness:
         return Neighbours(
             matches=tuple(found.matches),
             parts=parts,
-            metadata=pa.schema([field for field in schema if field.name not in FIXED]),
+            metadata=pa.schema([field for field in schema if field.name not in FIXED_COLUMNS]),
             version=found.version,
             ntotal=found.ntotal,
             thumbnail=self.thumbnail,

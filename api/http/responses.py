@@ -28,7 +28,7 @@ from api.errors import invalid
 from api.search.query import SearchResult
 from embedder.identity import ModelIdentity
 from index.collection.records import ModelRecord, VersionManifest
-from index.collection.rows import FIXED
+from index.collection.rows import FIXED_COLUMNS
 from index.match import Match
 from index.versions.promotion import Version
 
@@ -115,8 +115,8 @@ def _kinds(manifest: VersionManifest) -> dict[str, KindOut]:
 
 def image_out(row: Mapping[str, Any], locations: bool) -> ImageOut:
     hidden = frozenset() if locations else LOCATION_COLUMNS
-    known = {name: row.get(name) for name in ImageOut.__annotations__ if name in FIXED and name not in hidden}
-    metadata = {name: value for name, value in row.items() if name not in FIXED}
+    known = {name: row.get(name) for name in ImageOut.__annotations__ if name in FIXED_COLUMNS and name not in hidden}
+    metadata = {name: value for name, value in row.items() if name not in FIXED_COLUMNS}
     more = {"metadata": metadata, "picture": _picture_path(row["image_id"])}
     return cast(ImageOut, dict.fromkeys(ImageOut.__annotations__) | known | more)
 

@@ -18,7 +18,7 @@ from embedder.errors import EmbedderError, Rejected, UnsupportedInputError
 from embedder.images import CropSpec
 from embedder.protocol import Embedder, ModelIdentity
 from index.collection import Collection
-from index.collection.records import ModelRecord
+from index.collection.records import UNKNOWN_MODEL_MESSAGE, ModelRecord
 from index.errors import CollectionError
 from index.search import Searcher
 from index.search.searcher import OpenVersion
@@ -104,7 +104,7 @@ class UnknownModel:
 
     def __init__(self, record: ModelRecord) -> None:
         self.identity = ModelIdentity(model_id=record.id, revision=None, fingerprint=record.fingerprint, dim=record.dim)
-        self._refusal = record.unknown_model_message
+        self._refusal = UNKNOWN_MODEL_MESSAGE
 
     def embed_images(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         raise UnsupportedInputError(self._refusal)

@@ -24,7 +24,7 @@ from embedder.fetch import Fetcher
 from embedder.images import Region
 from embedder.images.limits import ImageLimits
 from embedder.protocol import Embedder
-from index.collection.rows import FIXED
+from index.collection.rows import FIXED_COLUMNS
 from index.errors import FilterError, QueryError
 from index.filters.facets import Counts
 from index.match import Match
@@ -269,7 +269,7 @@ def _check_fields(searcher: Searcher, wanted: Sequence[str] | None) -> None:
     """Problem names the `wanted` fields that no match can have. None: all metadata columns are wanted."""
     if wanted is None:
         return
-    known = sorted((searcher.filterable.keys() - FIXED) | OF_THE_PICTURE)
+    known = sorted((searcher.filterable.keys() - FIXED_COLUMNS) | OF_THE_PICTURE)
     wrong = [name for name in wanted if name not in known]
     if wrong:
         expected = f"only {', '.join(known)}"

@@ -25,7 +25,7 @@ from index.errors import (
 )
 from index.versions.servable import (
     UNFIT_VERSION,
-    is_whole,
+    is_intact,
     live_version,
     mark_rolled_back,
     newest_good,
@@ -74,7 +74,7 @@ def build_index(
     base = live if live and _can_update(live, runs) else None
     update = base is not None and not rebuild and settings == base.settings
     changed = base is not None and (len(base.runs) < len(runs) or base.annotations != columns)
-    if base and update and base.version == before and not changed and is_whole(collection, base):
+    if base and update and base.version == before and not changed and is_intact(collection, base):
         logger.info("index version %s covers all runs already: nothing to build", base.version)
         return base
     rolled_back = repeated_versions(collection, live, runs, columns)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from index.collection import Collection
 from index.collection.records import IndexSettings, RunManifest, VersionManifest
 from index.errors import DamagedVersionError, RolledBackError
-from index.versions.servable import is_whole, rolled_back_at
+from index.versions.servable import is_intact, rolled_back_at
 
 
 def repeated_versions(
@@ -51,7 +51,7 @@ def require_no_repeat(
     """RolledBackError if a build would make one of the `rolled_back` versions again."""
     for name, version in rolled_back.items():
         same_rows = version and version.runs == [run.run_id for run in runs]
-        if version and (not same_rows or (version.settings == settings and is_whole(collection, version))):
+        if version and (not same_rows or (version.settings == settings and is_intact(collection, version))):
             raise RolledBackError(
                 f"index {name} has {'these images' if same_rows else f'the model {version.model}'} and was rolled "
                 f"back: {live} stays live; run `likeness promote {collection.location} {name}` to make {name} live"

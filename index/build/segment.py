@@ -18,7 +18,7 @@ from index.build.choose import ann_factory, factory_of
 from index.build.tune import tune
 from index.collection.layout import ANN_OF, ROWS, TILE_VECTORS, VECTORS, segment_path
 from index.collection.records import FLAT, IndexSettings, Option, SegmentRecord
-from index.collection.rows import EMBEDDING, TILES, joined, vectors_of
+from index.collection.rows import EMBEDDING, TILES, join_batches, vectors_of
 from index.errors import DISK_FULL, CollectionError, DamagedVersionError
 from index.segments import ann
 from index.segments.exact import max_exact_rows
@@ -158,7 +158,7 @@ def write_rows(folder: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schem
         written = dict.fromkeys(targets, 0)
         for target in targets.values():
             target.write(flat_header(dim, 0))
-        for batch in joined(batches, _BATCH_ROWS):
+        for batch in join_batches(batches, _BATCH_ROWS):
             for column, target in targets.items():
                 vectors = _unit_vectors(batch, dim, column)
                 target.write(vectors.data)  # an error of `tofile` has no reason

@@ -1,7 +1,7 @@
 """Annotations: columns that predictors add to a collection's images.
 
 Each is a log of runs below the collection, like the collection's own: rows without an embedding, with the predictor's
-columns as their metadata. `content_hash` says of which bytes a row is; it counts for no others.
+columns as their metadata. A row holds for the bytes with its `content_hash` only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from index.collection.rows import TEXT
 
 @dataclass(frozen=True)
 class Annotation:
-    """The columns of one predictor, with their committed `runs`, oldest first: at least one."""
+    """The columns of one predictor, with their committed `runs`: one or more, oldest first."""
 
     name: str
     log: Collection
@@ -38,8 +38,8 @@ class Annotation:
 
 
 def annotation_log(collection: Collection, name: str) -> Collection:
-    """The runs of an annotation, which need not be there yet, under the lease of the collection."""
-    return replace(collection, storage=collection.storage.below(annotation_path(name)))
+    """The runs of an annotation, under the collection's lease. The annotation need not exist yet."""
+    return replace(collection, storage=collection.storage.subfolder(annotation_path(name)))
 
 
 def list_annotations(collection: Collection) -> list[Annotation]:
@@ -50,17 +50,17 @@ def list_annotations(collection: Collection) -> list[Annotation]:
 
 
 def same_content(listed: pa.Table, rows: pa.Table) -> tuple[Any, Any]:
-    """For each image listed, the index of its row, and whether that is of the same bytes; `rows` has one of an id."""
-    at: Any = pc.index_in(listed["image_id"].cast(TEXT), value_set=rows["image_id"])
+    """For each image of `listed`, the index of its row in `rows`, where ids are unique, and whether the bytes agree."""
+    indices: Any = pc.index_in(listed["image_id"].cast(TEXT), value_set=rows["image_id"])
     content: Any = listed["content_hash"].cast(TEXT)
-    of: Any = rows["content_hash"].take(at)
-    both_unknown = pc.and_(pc.is_null(content), pc.and_(pc.is_null(of), pc.is_valid(at)))
-    return at, pc.or_(pc.equal(content, of).fill_null(False), both_unknown)
+    recorded: Any = rows["content_hash"].take(indices)
+    both_unknown = pc.and_(pc.is_null(content), pc.and_(pc.is_null(recorded), pc.is_valid(indices)))
+    return indices, pc.or_(pc.equal(content, recorded).fill_null(False), both_unknown)
 
 
 def drop_annotation(annotation: Annotation) -> None:
-    """Remove an annotation's rows. The versions of the index that have its columns keep them."""
-    for run in reversed(annotation.runs):  # without manifests there is no annotation, if this is cut short
+    """Remove an annotation's rows. Index versions that have its columns keep them."""
+    for run in reversed(annotation.runs):  # first: if this is interrupted, files that no manifest names do no harm
         annotation.log.check_lease()
         annotation.log.storage.delete(run_path(run.run_id, MANIFEST))
     annotation.log.storage.delete("")

@@ -47,7 +47,7 @@ _RUN_ID_TIME = "%Y%m%dT%H%M%SZ"
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """The runs of a collection at one moment, oldest first. A job reads it once, while it has the lease."""
+    """The runs of a collection at one moment, oldest first. A job reads them once, while it has the lease."""
 
     collection: Collection
     committed: list[RunManifest]
@@ -55,11 +55,11 @@ class Snapshot:
 
     @property
     def last_run(self) -> str:
-        """The id of the newest committed run; empty where there is none."""
+        """The id of the newest committed run; empty if there is none."""
         return self.committed[-1].run_id if self.committed else ""
 
     def live(self) -> LiveRows:
-        """The live rows, of which the ids are read."""
+        """The live rows. Reads the ids of all rows."""
         return LiveRows.of_runs(self.collection.storage, self.committed)
 
 
@@ -69,38 +69,38 @@ class Collection:
 
     storage: Storage
     lease: Lease | None = field(default=None, compare=False)
-    """Held while `writing`: it is checked before each commit."""
+    """Set by `writing`; checked before each commit."""
 
     @classmethod
     def create_or_open(cls, location: str) -> Collection:
-        """A new, an empty or an existing collection. NotACollectionError names files that do not belong."""
-        collection = cls.planned(location)
+        """A new, empty or existing collection. NotACollectionError names files that are not a collection's."""
+        collection = cls.open_or_empty(location)
         collection.storage.create_folder(RUNS)
         return collection
 
     @classmethod
-    def planned(cls, location: str) -> Collection:
-        """Like `create_or_open`, but creates nothing: if there is no collection, it has no runs."""
+    def open_or_empty(cls, location: str) -> Collection:
+        """Like `create_or_open`, but creates nothing: a collection that does not exist has no runs."""
         storage, location = Storage.open(location), without_secrets(location)
         if storage.is_file():
             raise NotACollectionError(f"{location} is a file: expected a folder for the collection")
         foreign = [entry.name for entry in storage.list() if entry.name not in _MEMBERS | {ANNOTATIONS, HISTORY}]
         if foreign:
-            shown = ", ".join(foreign[:5]) + (f" and {len(foreign) - 5} more" if len(foreign) > 5 else "")
+            names = ", ".join(foreign[:5]) + (f" and {len(foreign) - 5} more" if len(foreign) > 5 else "")
             raise NotACollectionError(
-                f"{location} holds files that are not a collection's: {shown}; "
+                f"{location} has files that are not a collection's: {names}; "
                 "expected a new or an empty folder, or a collection: name another folder"
             )
         return cls(storage)
 
     @classmethod
     def open(cls, location: str) -> Collection:
-        """A collection that exists. NotACollectionError when there is none."""
+        """An existing collection. NotACollectionError if there is none."""
         storage, location = Storage.open(location), without_secrets(location)
-        found = storage.info()
-        if found is None:
+        folder = storage.info()
+        if folder is None:
             raise NotACollectionError(f"{location} does not exist: make a collection with `likeness embed`")
-        if not found.is_folder or not is_collection(storage):
+        if not folder.is_folder or not is_collection(storage):
             raise NotACollectionError(
                 f"{location} is not a collection: expected runs/ in it; make one with `likeness embed`"
             )
@@ -120,10 +120,10 @@ class Collection:
         if self.lease:
             self.lease.check()
 
-    def check_lease_lately(self) -> None:
-        """`check_lease` for between commits: cheap, because it seldom asks the storage."""
+    def check_lease_if_overdue(self) -> None:
+        """`check_lease` between commits: cheap, because it reads the storage only if a renewal is overdue."""
         if self.lease:
-            self.lease.check_lately()
+            self.lease.check_if_overdue()
 
     # Runs
 
@@ -131,14 +131,14 @@ class Collection:
         return [run for run in self._read_runs(self._run_folders(), MANIFEST, RunManifest) if run]
 
     def snapshot(self) -> Snapshot:
-        """Every run, each read once, side by side. DamagedRunError names a damaged file."""
+        """All runs, read in parallel. DamagedRunError names a damaged file."""
         folders = self._run_folders()
         manifests = self._read_runs(folders, MANIFEST, RunManifest)
-        begun = [folder for folder, manifest in zip(folders, manifests, strict=True) if manifest is None]
+        uncommitted = [folder for folder, manifest in zip(folders, manifests, strict=True) if manifest is None]
         return Snapshot(
             collection=self,
             committed=[manifest for manifest in manifests if manifest],
-            unfinished=[start for start in self._read_runs(begun, RUN_STARTED, RunStart) if start],
+            unfinished=[start for start in self._read_runs(uncommitted, RUN_STARTED, RunStart) if start],
         )
 
     def start_run(
@@ -149,12 +149,12 @@ class Collection:
         keep: str | None = None,
         exif: bool = False,
     ) -> RunStart:
-        """Begin a run. Its id sorts after every other run's, whatever the clock says."""
+        """Begin a run. Its id sorts after every other run's, even if the clock was set back."""
         started_at = datetime.now(UTC)
         for folder in self._run_folders():
             with suppress(ValueError):
-                began = folder.rpartition("/")[2].partition("-")[0]
-                newest = datetime.strptime(began, _RUN_ID_TIME).replace(tzinfo=UTC)
+                time = folder.rpartition("/")[2].partition("-")[0]
+                newest = datetime.strptime(time, _RUN_ID_TIME).replace(tzinfo=UTC)
                 if newest >= started_at.replace(microsecond=0):
                     started_at = newest + timedelta(seconds=1)
         run_id = f"{started_at.strftime(_RUN_ID_TIME)}-{secrets.token_hex(2)}"
@@ -171,58 +171,51 @@ class Collection:
         return start
 
     def write_rows(self, run_id: str, name: str, table: pa.Table) -> RowFile:
-        """Write rows as `runs/<run_id>/rows/<name>.<token>.parquet`; the token is of the content. See `check_rows`."""
+        """Write rows as `runs/<run_id>/rows/<name>.<token>.parquet`; see `check_rows` and `write_table`."""
         return write_table(self.storage, run_path(run_id, ROW_FILES, name), check_rows(table))
 
     def write_deletes(self, run_id: str, image_ids: pa.ChunkedArray[Any] | Sequence[str]) -> RowFile:
-        """Record ids that have left the source, in a file of its own; the run's manifest has to name it."""
+        """Write ids that have left the source to a file, which the run's manifest has to name."""
         table = conform(pa.table({"image_id": image_ids}), _IDS)
         return write_table(self.storage, run_path(run_id, DELETES), table)
 
     def row_files(self, run_id: str) -> list[str]:
-        """Paths of all row files of a run, finished or not, by name."""
+        """Paths of all row files of a run, finished or not, sorted by name."""
         entries = self.storage.list(run_path(run_id, ROW_FILES))
         return [entry.path for entry in entries if entry.name.endswith(".parquet")]
 
     def row_file(self, path: str) -> RowFile:
-        """The entry for an existing row file, all of which is read. DamagedRunError when it was altered."""
+        """A manifest's record of an existing row file, which is read as a whole. DamagedRunError if it was altered."""
         return describe(self.storage, path)
 
     def commit_run(self, manifest: RunManifest) -> None:
-        """Make a run's rows live. DamagedRunError when a file that it names is missing or has changed."""
+        """Make a run's rows live. DamagedRunError if a file that it names is missing or has another size."""
 
-        def require_whole(file: RowFile) -> None:
+        def require_size(file: RowFile) -> None:
             with suppress(FileNotFoundError):
                 if self.storage.size(file.path) == file.size:
                     return
             raise DamagedRunError(f"{file.path} is missing or has changed since it was written", file.path)
 
-        map_in_threads(require_whole, [*manifest.files, *([manifest.deletes] if manifest.deletes else [])])
+        map_in_threads(require_size, [*manifest.files, *([manifest.deletes] if manifest.deletes else [])])
         self.check_lease()
         self.storage.write_atomic(run_path(manifest.run_id, MANIFEST), manifest.to_bytes())
 
     def add_run(
-        self,
-        source: str,
-        model: ModelRecord,
-        tables: Iterable[pa.Table],
-        *,
-        deletes: Sequence[str] = (),
-        counts: dict[str, int] | None = None,
+        self, source: str, model: ModelRecord, tables: Iterable[pa.Table], *, deletes: Sequence[str] = ()
     ) -> RunManifest:
-        """Write and commit a run at once, with a file for each table."""
+        """Write and commit a run, with a file for each table."""
         start = self.start_run(source, model)
         files = [self.write_rows(start.run_id, f"{number:04}", table) for number, table in enumerate(tables)]
         gone = self.write_deletes(start.run_id, deletes) if deletes else None
-        finished_at = datetime.now(UTC)
-        manifest = RunManifest(**dict(start), finished_at=finished_at, files=files, deletes=gone, counts=counts or {})
+        manifest = RunManifest(**dict(start), finished_at=datetime.now(UTC), files=files, deletes=gone)
         self.commit_run(manifest)
         return manifest
 
     # Rows
 
     def live_rows(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """The newest committed row of each id that was not deleted since, by image_id. None: every column."""
+        """The newest committed row of each id that was not deleted since, sorted by image_id. `columns` None: all."""
         live = LiveRows.of_runs(self.storage, self.runs())
         names = list(live.schema.names if columns is None else columns)
         return live.read(list(dict.fromkeys([*names, "image_id"]))).sort_by("image_id").select(names)
@@ -230,7 +223,7 @@ class Collection:
     # Index versions
 
     def versions(self) -> list[str]:
-        """Complete index versions, oldest first: those that have a manifest."""
+        """Complete index versions (those with a manifest), oldest first."""
         folders = [entry for entry in self.storage.list(INDEX) if _VERSION.fullmatch(entry.name)]
         return [entry.name for entry in folders if self.storage.is_file(f"{entry.path}/{MANIFEST}")]
 
@@ -238,29 +231,29 @@ class Collection:
         return read_current(self.storage, self.versions)
 
     def promote(self, version: str, before: str | None) -> None:
-        """Make a version the live one in place of `before`; None: of none, or of a CURRENT that is damaged.
+        """Make a version live in place of `before`; None if no version is live, or CURRENT is damaged.
 
-        DamagedVersionError when it has no readable manifest, OvertakenError when another than `before` is live.
+        DamagedVersionError if it has no readable manifest, OvertakenError if another version than `before` is live.
         """
         self.read_version(version)
         self.check_lease()
         if before and before != version:
-            # First: it would be pruned at once where nothing says that somebody may be reading it still.
+            # First: without this file, `prune` could remove it at once, while servers are still reading it.
             self.storage.write_atomic(version_path(before, SUPERSEDED), f"{version}\n".encode())
         replace_current(self.storage, version, before)
 
     def read_version(self, version: str) -> VersionManifest:
-        """The manifest of a version. DamagedVersionError when it is missing, altered or of another release."""
+        """The manifest of a version. DamagedVersionError if it is missing, altered or of another release."""
         path = version_path(version, MANIFEST)
         try:
             manifest = VersionManifest.from_bytes(self.storage.read(path))
             if manifest.version != version:
-                raise ValueError(f"it is that of version {manifest.version}")
+                raise ValueError(f"it belongs to version {manifest.version}")
             return manifest
         except OtherFormatError as error:
             raise DamagedVersionError(
-                f"{path} {error}: `likeness index {self.location}` builds a version of this release, with default "
-                f"settings unless they are given again; other versions: {self.other_versions(version)}",
+                f"{path} {error}: `likeness index {self.location}` builds a version in this format, with default "
+                f"settings unless you give them again; other versions: {self.other_versions(version)}",
                 path,
             ) from error
         except (FileNotFoundError, ValueError) as error:
@@ -292,9 +285,9 @@ class Collection:
 
 @contextmanager
 def writing(collection: Collection, command: str, ttl: timedelta = TTL) -> Iterator[Collection]:
-    """The collection with its lease: commits fail with LeaseLostError once another job has it.
+    """The collection with its lease: commits raise LeaseLostError once another job has the lease.
 
-    `command` is shown to other jobs. LeaseHeldError when one of them holds the lease.
+    Other jobs show `command` to their users. Raises LeaseHeldError if one of them has the lease.
     """
     if collection.lease:
         yield collection
@@ -307,5 +300,5 @@ def writing(collection: Collection, command: str, ttl: timedelta = TTL) -> Itera
 
 
 def is_collection(storage: Storage) -> bool:
-    """Whether a folder holds what a collection does."""
+    """Whether a folder has any of a collection's files."""
     return any(entry.name in _MEMBERS for entry in storage.list())

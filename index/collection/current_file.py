@@ -13,19 +13,19 @@ def read_current(storage: Storage, versions: Callable[[], list[str]]) -> str | N
     """The live version, or None. DamagedVersionError if CURRENT cannot be read, or is missing beside `versions`."""
     problem = "is missing"
     try:
-        found = _read(storage)
-        if found is None:
+        current = _read(storage)
+        if current is None:
             if not versions():
                 return None
-            # A first build makes CURRENT and then a version: both may have come since CURRENT was looked for.
-            found = _read(storage)
-        if found:
-            return found.version
+            # A first build makes CURRENT and then a version: both may have appeared since CURRENT was read.
+            current = _read(storage)
+        if current:
+            return current.version
     except ValueError as error:
         problem = f"is damaged ({error})"
     raise DamagedVersionError(
-        f"CURRENT {problem}: it names the live version of {', '.join(versions()) or 'none'}; `likeness index` "
-        "makes the newest good one live, `likeness promote` another",
+        f"CURRENT {problem}, so it is unknown which version is live. Versions: {', '.join(versions()) or 'none'}; "
+        "`likeness index` makes the newest good one live, `likeness promote` another",
         CURRENT,
     )
 
@@ -37,20 +37,20 @@ def _read(storage: Storage) -> Current | None:
 
 
 def begin_current(storage: Storage) -> None:
-    """Make CURRENT, which names no version yet, unless it is there: from now on it is never missing."""
+    """Create CURRENT, naming no version yet, unless it exists. From then on, a missing CURRENT means damage."""
     storage.update(CURRENT, lambda content: content or Current(version=None).to_bytes())
 
 
 def replace_current(storage: Storage, version: str, before: str | None) -> None:
-    """Name `version` in place of `before`, at once. OvertakenError when it names another."""
+    """Replace `before` with `version` in CURRENT, atomically. OvertakenError if it names another version."""
 
     def replace(content: bytes) -> bytes:
-        now = None  # also where it cannot be read
+        now = None  # also if it cannot be read
         with suppress(ValueError):
             now = Current.from_bytes(content).version
-        if now not in (before, version):  # it names this one where the answer to an earlier try was lost
+        if now not in (before, version):  # already `version` if the answer to an earlier attempt was lost
             raise OvertakenError(
-                f"index version {now} was made live meanwhile, so it stays and {version} is not live: look at "
+                f"index version {now} was made live meanwhile, so it stays live and {version} is not: see "
                 f"`likeness versions {storage.location}`, and run this again if you still want it"
             )
         return Current(version=version).to_bytes()

@@ -1,4 +1,4 @@
-"""Finds collections by what people name them with: NAME=LOCATION, a location, or a folder of collections."""
+"""Finds collections as users name them: by NAME=LOCATION, a location, or a folder of collections."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -8,36 +8,36 @@ from index.collection.collection import Collection, is_collection
 from index.errors import CollectionError, NotACollectionError
 from index.storage import Storage
 
-# So that `s3://bucket/a=b` is a location.
+# A name has no slash or colon, so `s3://bucket/a=b` is a location.
 _NAMED: Final = re.compile(r"([^/\\=:~]+)=(.+)")
 
 
-def find_collections(places: Iterable[str]) -> dict[str, Collection]:
-    """The collections at `places`, by name, in their order.
+def find_collections(arguments: Iterable[str]) -> dict[str, Collection]:
+    """The collections that `arguments` name, by name, in the order given.
 
-    A place is a collection, which has its folder's name; NAME=LOCATION; or a folder with collections as subfolders.
-    Raises NotACollectionError where there are none, and CollectionError for a name that two have.
+    An argument is the location of a collection, which is named after its folder; NAME=LOCATION; or a folder with
+    collections as subfolders. Raises NotACollectionError if one names none, CollectionError if two have the same name.
     """
-    found: dict[str, Collection] = {}
-    for place in places:
-        for name, collection in _at(place):
-            if name in found:
+    collections: dict[str, Collection] = {}
+    for argument in arguments:
+        for name, collection in _named_by(argument):
+            if name in collections:
                 raise CollectionError(
-                    f"two collections are called {name!r}: {found[name].location} and {collection.location}. Give one "
-                    f"another name, as in other={collection.location}"
+                    f"two collections are called {name!r}: {collections[name].location} and {collection.location}. "
+                    f"Give one another name, as in other={collection.location}"
                 )
-            found[name] = collection
-    return found
+            collections[name] = collection
+    return collections
 
 
-def _at(place: str) -> Iterator[tuple[str, Collection]]:
-    if (named := _NAMED.fullmatch(place)) and Storage.open(place).info() is None:
-        yield named[1], Collection.open(named[2])
+def _named_by(argument: str) -> Iterator[tuple[str, Collection]]:
+    if (match := _NAMED.fullmatch(argument)) and Storage.open(argument).info() is None:
+        yield match[1], Collection.open(match[2])
         return
     try:
-        single = Collection.open(place)
+        single = Collection.open(argument)
     except NotACollectionError:
-        several = list(_below(Storage.open(place)))
+        several = list(_subfolders(Storage.open(argument)))
         if not several:
             raise
         yield from several
@@ -45,8 +45,8 @@ def _at(place: str) -> Iterator[tuple[str, Collection]]:
         yield single.name, single
 
 
-def _below(storage: Storage) -> Iterator[tuple[str, Collection]]:
+def _subfolders(storage: Storage) -> Iterator[tuple[str, Collection]]:
     for entry in storage.list():
-        inner = storage.below(entry.name)
+        inner = storage.subfolder(entry.name)
         if entry.is_folder and is_collection(inner):
             yield entry.name, Collection(inner)

@@ -1,9 +1,9 @@
-"""Where the files of a collection lie, and what they are called; ARCHITECTURE.md says what is in each."""
+"""Paths of a collection's files; ARCHITECTURE.md says what is in each."""
 
 from typing import Final
 
 ANNOTATIONS: Final = "annotations"
-"""Each in a folder of its own, which has runs as the collection has them."""
+"""Each annotation has a subfolder, with runs like the collection's own."""
 CURRENT: Final = "CURRENT"
 DUPLICATES: Final = "duplicates.jsonl"
 HISTORY: Final = "history"
@@ -12,10 +12,10 @@ LEASE: Final = ".lease"
 """Hidden, because readers do not need it."""
 RUNS: Final = "runs"
 SEGMENTS: Final = "index/segments"
-"""Beside the versions, because several may share one."""
+"""Beside the versions, because several may share a segment."""
 
 MANIFEST: Final = "manifest.json"
-"""Of a run or a version: written last, so its presence is the commit."""
+"""In the folder of a run or a version: written last, so its presence is the commit."""
 
 # In the folder of a run
 RUN_STARTED: Final = "started.json"
@@ -30,7 +30,7 @@ TOMBSTONES: Final = "tombstones.arrow"
 QUERIES: Final = "queries.arrow"
 
 COLUMNS: Final = "columns"
-"""Of annotations, in a file for each segment."""
+"""Prefix of the files with annotations, one for each segment."""
 
 # In the folder of a segment
 VECTORS: Final = "vectors.faiss"

@@ -12,17 +12,26 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from index.collection.records import ModelRecord, RowFile, RunManifest
-from index.collection.row_files import damage, fetch, map_in_threads, open_rows, read_ids, read_schema
-from index.collection.rows import EMBEDDING, TILES, conform, in_memory, metadata_columns, newest, row_schema, unify
+from index.collection.row_files import damaged_run, fetch, map_in_threads, open_rows, read_ids, read_schema
+from index.collection.rows import (
+    EMBEDDING,
+    TILES,
+    conform,
+    in_memory,
+    metadata_columns,
+    newest_positions,
+    row_schema,
+    unify,
+)
 from index.errors import CollectionError, ModelMismatchError
 from index.storage.storage import Storage, canonical_address
 
-_AHEAD = 64 << 20  # bytes of row files that are fetched side by side before the first is looked at
+_AHEAD = 64 << 20  # bytes of row files that are fetched in parallel before the first one is read
 
 
 @dataclass(frozen=True)
 class _Part:
-    """A row file of a run, and the ascending positions of the rows in it that count; None: all of them."""
+    """A row file of a run, and the ascending positions of its selected rows; None: all of them."""
 
     file: RowFile
     schema: pa.Schema
@@ -35,12 +44,12 @@ class _Part:
     def __len__(self) -> int:
         return self.file.rows if self.positions is None else len(self.positions)
 
-    def only(self, positions: npt.NDArray[np.int64]) -> _Part:
+    def at(self, positions: npt.NDArray[np.int64]) -> _Part:
         return replace(self, positions=positions if len(positions) < self.file.rows else None)
 
 
 class LiveRows:
-    """Rows of some row files, in the order in which they were written. Only the files given are read."""
+    """Rows of some row files, in the order in which they were written. No other files are read."""
 
     def __init__(self, storage: Storage, parts: Sequence[_Part], model: ModelRecord | None) -> None:
         self._storage = storage
@@ -49,14 +58,14 @@ class LiveRows:
 
     @classmethod
     def of_files(cls, storage: Storage, files: Sequence[RowFile]) -> LiveRows:
-        schemas = _one_of_equals(map_in_threads(partial(read_schema, storage), files))
+        schemas = _deduplicated(map_in_threads(partial(read_schema, storage), files))
         return cls(storage, list(map(_Part, files, schemas)), None)
 
     @classmethod
     def of_runs(cls, storage: Storage, runs: Sequence[RunManifest]) -> LiveRows:
-        """The newest row of each id, unless it was deleted since. Runs come oldest first.
+        """The newest row of each id, unless it was deleted since. `runs` are sorted, oldest first.
 
-        A run's deletes apply to the runs before it alone. A reject hides the embedding that the id had.
+        A run's deletes apply only to the runs before it. A reject hides the earlier embedding of its id.
         """
         files: list[tuple[RowFile, RunManifest | None]] = []
         for run in runs:
@@ -64,13 +73,14 @@ class LiveRows:
                 files.append((run.deletes, None))
             files += [(file, run) for file in run.files]
         read = map_in_threads(partial(read_ids, storage), [file for file, _ in files])
-        schemas = _one_of_equals([schema for _, schema in read])
+        schemas = _deduplicated([schema for _, schema in read])
         for (file, maker), schema in zip(files, schemas, strict=True):
             if maker and (dim := schema.field(EMBEDDING).type.list_size) != maker.model.dim:
-                raise damage(file.path, f"vectors of {dim} dimensions, its run's model has {maker.model.dim}")
+                raise damaged_run(file.path, f"vectors of {dim} dimensions, its run's model has {maker.model.dim}")
+        newest = newest_positions([ids for ids, _ in read])
         live = [
-            _Part(file, schema, canonical_address(run.source), run.model, run.keep, run.exif).only(positions)
-            for (file, run), schema, positions in zip(files, schemas, newest([ids for ids, _ in read]), strict=True)
+            _Part(file, schema, canonical_address(run.source), run.model, run.keep, run.exif).at(positions)
+            for (file, run), schema, positions in zip(files, schemas, newest, strict=True)
             if run and len(positions)
         ]
         return cls(storage, live, runs[-1].model if runs else None)
@@ -80,39 +90,39 @@ class LiveRows:
 
     @property
     def sources(self) -> list[str]:
-        """Where the rows come from, each a `canonical_address`."""
+        """The sources of the rows, each a `canonical_address`."""
         return sorted({part.source for part in self._parts})
 
     def of_source(self, source: str) -> LiveRows:
         """The rows that a source's runs wrote; `source` is a `canonical_address`."""
-        return self._only([part for part in self._parts if part.source == source], self._model)
+        return self._with_parts([part for part in self._parts if part.source == source], self._model)
 
     def of_model(self, model: ModelRecord) -> LiveRows:
-        """The rows that one model's runs wrote, rejects too, whichever copy of the model it was."""
-        return self._only([part for part in self._parts if _agree(part.model, model)], model)
+        """The rows, including rejects, that the runs of a model (or of a copy of it) wrote."""
+        return self._with_parts([part for part in self._parts if _agree(part.model, model)], model)
 
     def of_keep(self, keep: str | None) -> LiveRows:
         """The rows of runs that filtered their images with this expression."""
-        return self._only([part for part in self._parts if part.keep == keep], self._model)
+        return self._with_parts([part for part in self._parts if part.keep == keep], self._model)
 
     def of_exif(self, exif: bool) -> LiveRows:
         """The rows of runs that read EXIF, or of those that did not."""
-        return self._only([part for part in self._parts if part.exif == exif], self._model)
+        return self._with_parts([part for part in self._parts if part.exif == exif], self._model)
 
-    def _only(self, parts: list[_Part], model: ModelRecord | None) -> LiveRows:
+    def _with_parts(self, parts: list[_Part], model: ModelRecord | None) -> LiveRows:
         if len(parts) == len(self._parts) and _agree(model, self._model):
-            return self  # whose schemas have been read
+            return self  # its `schema` may be cached
         return LiveRows(self._storage, parts, model)
 
     def take(self, positions: npt.NDArray[np.int64]) -> LiveRows:
-        """Some of these rows, by their ascending positions; files that have none of them are not read."""
+        """The rows at these positions, which are ascending; files without any of them are not read."""
         ends = np.cumsum([len(part) for part in self._parts])
         cuts = np.searchsorted(positions, ends)
         parts = []
         for part, low, high, end in zip(self._parts, [0, *cuts], cuts, ends, strict=False):
             if low < high:
                 here = positions[low:high] - (end - len(part))
-                parts.append(part.only(here if part.positions is None else part.positions[here]))
+                parts.append(part.at(here if part.positions is None else part.positions[here]))
         return LiveRows(self._storage, parts, self._model)
 
     @property
@@ -127,38 +137,38 @@ class LiveRows:
         return unify([part.schema for part in self._parts])
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """These columns, or all, as one table. CollectionError names a column that no file has."""
+        """These columns (None: all) as one table. CollectionError names a column that no file has."""
         schema = self.schema_of(columns)
         tables = map_in_threads(lambda part: self._read_part(part, schema), self._parts)
         return pa.concat_tables(tables) if tables else schema.empty_table()
 
     def parts(self, columns: Sequence[str], rows: int) -> Iterator[pa.Table]:
-        """What `read` returns, in tables of whole files with about so many rows each."""
+        """What `read` returns, in tables of whole files with about `rows` rows each."""
         schema = self.schema_of(columns)
-        for some in _slices(list(map(len, self._parts)), rows):
-            yield pa.concat_tables(map_in_threads(lambda part: self._read_part(part, schema), self._parts[some]))
+        for files in _slices(list(map(len, self._parts)), rows):
+            yield pa.concat_tables(map_in_threads(lambda part: self._read_part(part, schema), self._parts[files]))
 
     def embedded(self, batch_rows: int = 16_384) -> Iterator[pa.RecordBatch]:
         """The rows that have an embedding, in batches of at most `batch_rows`."""
-        for part, data in self._fetched():
+        for part, data in self._fetch_parts():
             for table in self._batches(part, data, batch_rows):
                 rows = table.filter(table.column(EMBEDDING).is_valid())
                 if rows.num_rows and not _agree(part.model, self._model):
                     raise ModelMismatchError(
-                        f"{part.file.path} holds live vectors of {part.model}, the newest run those of {self._model}: "
-                        "an index holds one model's vectors; embed every image with one model"
+                        f"{part.file.path} has live vectors of {part.model}, the newest run has those of "
+                        f"{self._model}: an index takes one model's vectors, so embed every image with one model"
                     )
                 yield from conform(rows, self.schema).combine_chunks().to_batches()
 
-    def _fetched(self) -> Iterator[tuple[_Part, bytes | None]]:
-        """The parts with their files' bytes; None: too many to hold."""
-        for some in _slices([part.file.size for part in self._parts], _AHEAD):
-            parts = self._parts[some]
+    def _fetch_parts(self) -> Iterator[tuple[_Part, bytes | None]]:
+        """The parts with their files' content; None: too large to keep in memory."""
+        for files in _slices([part.file.size for part in self._parts], _AHEAD):
+            parts = self._parts[files]
             data = map_in_threads(partial(fetch, self._storage), [part.file for part in parts])
             yield from zip(parts, data, strict=True)
 
     def split(self, rows: int) -> list[LiveRows]:
-        """The same rows in equal shares of at most so many."""
+        """The same rows, in equal shares of at most `rows`."""
         parts = max(1, math.ceil(len(self) / rows))
         rows = math.ceil(len(self) / parts)
         shares: list[list[_Part]] = []
@@ -170,24 +180,22 @@ class LiveRows:
                     shares.append([])
                     room = rows
                 here, positions = positions[:room], positions[room:]
-                shares[-1].append(part.only(here))
+                shares[-1].append(part.at(here))
                 room -= len(here)
         return [LiveRows(self._storage, share, self._model) for share in shares]
 
     def schema_of(self, columns: Sequence[str] | None) -> pa.Schema:
-        """Of what `read` returns."""
+        """The schema of what `read` returns."""
         if columns is None:
             return in_memory(self.schema)
         if EMBEDDING in columns:
             schema = self.schema
-        else:  # without the embedding rows of two models fit one table
-            fields = [
-                pa.schema([field for field in part.schema if field.name not in (EMBEDDING, TILES)]).append(
-                    _NO_EMBEDDING
-                )
+        else:  # without embeddings, rows of two models fit into one table
+            schemas = [
+                pa.schema([*(field for field in part.schema if field.name not in (EMBEDDING, TILES)), _NO_EMBEDDING])
                 for part in self._parts
             ]
-            schema = unify(fields) if fields else row_schema(0)
+            schema = unify(schemas)
         unknown = [name for name in columns if name not in schema.names]
         if unknown:
             raise CollectionError(f"no column {', '.join(unknown)}: expected some of {', '.join(schema.names)}")
@@ -197,7 +205,7 @@ class LiveRows:
         data = fetch(self._storage, part.file) if EMBEDDING in schema.names else None
         with open_rows(self._storage, part.file, data) as file:
             names = [name for name in schema.names if name in file.schema_arrow.names]
-            # Parquet takes "a" for every column below it, "a.b" for one: select by name afterwards.
+            # Parquet reads "a" as every column nested in it, and "a.b" as one of them, so select by name afterwards.
             table = conform(file.read(columns=[*names, "image_id"]).select(names), schema)
         return table if part.positions is None else table.take(part.positions)
 
@@ -220,18 +228,18 @@ def _agree(one: ModelRecord | None, other: ModelRecord | None) -> bool:
 _NO_EMBEDDING = row_schema(0).field(EMBEDDING)
 
 
-def _slices(sizes: Sequence[int], most: int) -> Iterator[slice]:
-    """Neighbours whose sizes come to at most so much, or one alone."""
+def _slices(sizes: Sequence[int], max_total: int) -> Iterator[slice]:
+    """Consecutive items whose sizes add up to at most `max_total`, or a single larger one."""
     ends = np.cumsum(sizes)
     first = 0
     while first < len(sizes):
         before = ends[first - 1] if first else 0
-        end = max(first + 1, int(np.searchsorted(ends, before + most, side="right")))
+        end = max(first + 1, int(np.searchsorted(ends, before + max_total, side="right")))
         yield slice(first, end)
         first = end
 
 
-def _one_of_equals(schemas: Sequence[pa.Schema]) -> list[pa.Schema]:
-    """The same schemas, equals being the same object: a job that is sent to a worker names thousands of files."""
-    one: dict[pa.Schema, pa.Schema] = {}
-    return [one.setdefault(schema, schema) for schema in schemas]
+def _deduplicated(schemas: Sequence[pa.Schema]) -> list[pa.Schema]:
+    """Equal schemas as one object: a segment's job is sent to a worker and names thousands of files."""
+    unique: dict[pa.Schema, pa.Schema] = {}
+    return [unique.setdefault(schema, schema) for schema in schemas]

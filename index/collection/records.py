@@ -15,7 +15,7 @@ FLAT = "Flat"
 
 
 class OtherFormatError(ValueError):
-    """What was read is whole, and another release wrote it."""
+    """The record is intact, but another release wrote it."""
 
 
 class Record(BaseModel):
@@ -28,12 +28,12 @@ class Record(BaseModel):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Read what `to_bytes` wrote. ValueError when it is not JSON, not this record, or altered;
-        OtherFormatError when another release wrote it.
+        """Read what `to_bytes` wrote. ValueError if it is not JSON, not this record, or altered; OtherFormatError if
+        another release wrote it.
         """
         content = json.loads(data)
         if not isinstance(content, dict) or content.pop("checksum", None) != _checksum(content):
-            raise ValueError("its content does not agree with its own checksum")
+            raise ValueError("its content does not match its checksum")
         if (field := cls.model_fields.get("format")) and content.get("format") != field.default:
             raise OtherFormatError(
                 f"has format {content.get('format')}, this release of Likeness reads {field.default}"
@@ -43,13 +43,18 @@ class Record(BaseModel):
 
 
 UNKNOWN_MODEL = "(unknown)"
-"""In place of a model's id: the vectors were imported, and nobody said what made them."""
+"""Stands for a model's id if vectors were imported without the name of their model."""
+
+UNKNOWN_MODEL_MESSAGE = (
+    "the vectors were imported without the name of their model, so pictures and words cannot be compared with "
+    "them. Search by the ids of images or by vectors, or import them into a new collection with --model"
+)
 
 
 class ModelRecord(Record):
-    """The model of some vectors. `fingerprint` covers weights, configuration and preprocessing; of an unknown model it
-    stands for the source that the vectors were imported from. `tiles` is the grid of parts that pictures have vectors
-    of as well; None: of whole pictures alone.
+    """The model of some vectors. `fingerprint` covers weights, configuration and preprocessing; for an unknown model it
+    identifies the source that the vectors were imported from. `tiles` is the grid of parts that have vectors too; None:
+    only whole pictures have vectors.
     """
 
     id: str
@@ -59,7 +64,7 @@ class ModelRecord(Record):
     tiles: str | None = None
 
     def agrees_with(self, other: "ModelRecord") -> bool:
-        """Whether rows of both may lie in one index, no matter where the copies of the model are."""
+        """Whether rows of both may be in one index, no matter where the copies of the model are."""
         return (self.fingerprint, self.tiles) == (other.fingerprint, other.tiles)
 
     @property
@@ -71,17 +76,9 @@ class ModelRecord(Record):
     def is_unknown(self) -> bool:
         return self.id == UNKNOWN_MODEL
 
-    @property
-    def unknown_model_message(self) -> str:
-        """Why an unknown model embeds nothing."""
-        return (
-            "the vectors were imported without the name of their model, so pictures and words cannot be compared with "
-            "them. Search by the ids of images or by vectors, or import them into a new collection with --model"
-        )
-
     def __str__(self) -> str:
         if self.is_unknown:
-            return f"an unknown model (of {self.dim} dimensions, imported without its name)"
+            return f"an unknown model ({self.dim} dimensions, imported without a model's name)"
         tiles = f", tiles {self.tiles}" if self.tiles else ""
         return f"{self.id}{f'@{self.revision}' if self.revision else ''} (fingerprint {self.fingerprint[:12]}{tiles})"
 
@@ -101,11 +98,10 @@ class RowFile(Record):
 
 
 class RunStart(Record):
-    """`started.json`: a run that has begun. Run ids sort by the time of their start.
+    """`started.json`: a run that has begun. Run ids sort by start time.
 
-    In a run of an annotation `model` is its predictor, and `calibration` what was measured once for all of its runs.
-    `keep` is the expression, as canonical JSON, that its images were filtered with; None: all were embedded.
-    `exif`: its rows have what their EXIF says.
+    In a run of an annotation, `model` is the predictor, and `calibration` was measured once for all of its runs. `keep`
+    is the filter for images, as canonical JSON; None: all were embedded. `exif`: its rows have columns from EXIF.
     """
 
     format: Literal[1] = 1
@@ -119,7 +115,7 @@ class RunStart(Record):
 
 
 class RunManifest(RunStart):
-    """`manifest.json` of a run. `deletes`: images that left the source. `finished_at` and `counts` are for people."""
+    """`manifest.json` of a run. `deletes`: images that left the source. `finished_at` and `counts` are informative."""
 
     finished_at: datetime
     files: list[RowFile]
@@ -128,17 +124,17 @@ class RunManifest(RunStart):
 
 
 class Current(Record):
-    """`CURRENT`: the live version; None where versions were built and none has gone live yet."""
+    """`CURRENT`: the live version; None if none has gone live yet."""
 
     version: str | None
 
 
 class IndexSettings(Record):
-    """The settings of an index; updates keep them. `target_recall` is of recall@10, and no version below it goes live.
+    """The settings of an index; updates keep them. No version whose recall@10 is below `target_recall` goes live.
 
-    An exact scan is preferred if it takes at most `latency_ms`. `max_memory` is in bytes for all segments. `factory`
-    overrides the choice with a faiss factory string. `queries` is the digest of the texts that recall is measured with;
-    None: of captions that were chosen for the collection.
+    An exact scan is preferred if it takes at most `latency_ms`. `max_memory` is in bytes for all segments. `factory`, a
+    faiss factory string, overrides the choice. `queries` is the digest of the texts that recall is measured with; None:
+    captions chosen for the collection.
     """
 
     target_recall: float = Field(0.99, gt=0, le=1)
@@ -149,14 +145,14 @@ class IndexSettings(Record):
     queries: str | None = None
 
     def target_of(self, kind: QueryKind) -> float:
-        """The recall@10 that queries of a kind must reach. Texts may miss twice as many as images: to all images they
-        are nearly equally far, so that what is missed is hardly worse than what is found.
+        """The recall@10 that queries of a kind must reach. Texts may miss twice as many as images: all images are
+        nearly equally far from a text, so the missed ones are hardly better than those returned instead.
         """
         return max(0.0, 2 * self.target_recall - 1) if kind == "text" else self.target_recall
 
 
 class Option(Record):
-    """A kind of index that was considered: estimated bytes of all segments, and `why` it was chosen or not."""
+    """A kind of index that was considered: its estimated `memory` in bytes, and `why` it was chosen or not."""
 
     name: str
     memory: int
@@ -165,11 +161,11 @@ class Option(Record):
 
 
 class SegmentRecord(Record):
-    """An immutable segment, and its `files` in its folder. `live` counts the rows without tombstones.
+    """An immutable segment, and the `files` in its folder. `live` counts the rows without tombstones.
 
-    `factory` is "Flat" or a faiss factory string, `parameters` are the tuned ones. `memory` is the bytes that searching
-    keeps hot: the vectors of a flat segment, else only the approximate index. `columns` is a file of the version: the
-    annotations of the segment's rows. `tile_parameters` are those of the approximate index of its pictures' tiles.
+    `factory` is "Flat" or a faiss factory string; `parameters` are tuned, as are `tile_parameters`, those of the tiles'
+    approximate index. `memory` counts the bytes that searches keep hot: the vectors of a flat segment, otherwise only
+    the approximate index. `columns`, a file of the version, has the annotations of the segment's rows.
     """
 
     name: str
@@ -184,8 +180,9 @@ class SegmentRecord(Record):
 
 
 class ScoreDistribution(Record):
-    """A share `levels[i]`, ascending, of random pairs of a query of some kind and an image scores below
-    `random[kind][i]`, and of images with their nearest other one below `nearest[i]`. Kinds without queries have none.
+    """Quantiles of scores at the ascending `levels`: a share `levels[i]` of random pairs of a query of a kind and an
+    image scores below `random[kind][i]`, and of images and their nearest neighbours below `nearest[i]`. Kinds without
+    queries are missing.
     """
 
     levels: list[float]
@@ -194,8 +191,8 @@ class ScoreDistribution(Record):
 
 
 class KindRecord(Record):
-    """How one kind of query is answered: recall@10 over `queries` held-out ones, by searches that look `width` times as
-    far as those of images.
+    """Results for one kind of query: recall@10 over `queries` held-out ones, by searches `width` times as wide as those
+    with an image.
     """
 
     queries: int
@@ -209,8 +206,8 @@ class VersionManifest(Record):
     `files` are in the version's own folder. `ntotal` counts live rows. `recall` maps k to recall@k over `queries`
     held-out images (for k = 100 over a hundred of them), `kinds` has the other kinds of query too. `latency_ms` maps
     percentiles to milliseconds, over fifty queries searched one by one; `queries_per_second` is measured on a batch.
-    `annotations` are the runs of each, by name; `annotates` is the version whose images these are, if only annotations
-    have changed since.
+    `annotations` maps names to runs; `annotates` is the version with the same images, if only annotations have changed
+    since.
     """
 
     format: Literal[3] = 3
@@ -235,13 +232,13 @@ class VersionManifest(Record):
     annotates: str | None = None
 
     def without_columns(self) -> "VersionManifest":
-        """The same version, of which no annotations are read."""
+        """The same version without annotations."""
         segments = [segment.model_copy(update={"columns": None}) for segment in self.segments]
         return self.model_copy(update={"segments": segments, "annotations": {}})
 
     @property
     def edition(self) -> str:
-        """Its number and when it was made: a collection that takes the place of another has the same numbers."""
+        """Number and creation time: if another collection takes this one's place, the numbers are the same."""
         return f"{self.version} of {self.created_at.isoformat()}"
 
     @property
@@ -254,28 +251,28 @@ class VersionManifest(Record):
 
     @property
     def below_target(self) -> bool:
-        """Whether recall@10 of a kind of query is too low: such a version does not go live by itself."""
-        return bool(self.missed)
+        """Whether recall@10 is too low for any kind of query: such a version goes live only if promoted."""
+        return bool(self.recall_below_target)
 
     @property
-    def missed(self) -> dict[QueryKind, float]:
+    def recall_below_target(self) -> dict[QueryKind, float]:
         """The recall@10 of the kinds of query that do not reach their target."""
-        reached = {kind: each.recall for kind, each in self.kinds.items()}
-        return {kind: recall for kind, recall in reached.items() if recall < self.settings.target_of(kind)}
+        recalls = {kind: record.recall for kind, record in self.kinds.items()}
+        return {kind: recall for kind, recall in recalls.items() if recall < self.settings.target_of(kind)}
 
     @property
     def missed_message(self) -> str:
-        """What the kinds of query reach that do not reach their target."""
+        """`recall_below_target` as a message."""
         return "; ".join(
             f"recall@10 {recall:.6g}{'' if kind == 'image' else f' for queries of kind {kind}'}, expected "
             f"{self.settings.target_of(kind):g} or more"
-            for kind, recall in self.missed.items()
+            for kind, recall in self.recall_below_target.items()
         )
 
     def width_of(self, kind: QueryKind | None) -> float:
-        """How many times as far as for an image a search looks. Of an unknown kind, as far as any."""
-        known = self.kinds.get(kind) if kind else None
-        return known.width if known else max((each.width for each in self.kinds.values()), default=1.0)
+        """How many times as wide as with an image a search is. For an unknown kind, the maximum."""
+        record = self.kinds.get(kind) if kind else None
+        return record.width if record else max((record.width for record in self.kinds.values()), default=1.0)
 
     @property
     def memory(self) -> int:

@@ -1,5 +1,5 @@
-"""Reads the files of runs. Every byte is compared with the file's SHA-256 when vectors or deletes are read; for other
-columns the schema and Parquet's own checksums of pages have to do.
+"""Reads the files of runs. When vectors or deletes are read, the whole file is checked against its SHA-256; for other
+columns only the schema and Parquet's page checksums are checked.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ R = TypeVar("R")
 
 _THREADS = 16
 _TOKEN = 16  # digits of a file's SHA-256 in its name
-_WHOLE = 8 << 20  # bytes up to which a file is fetched by one request: a larger one is read as it is needed
+_WHOLE = 8 << 20  # maximum size of a file that is fetched in one request, in bytes; a larger one is read piece by piece
 
 
 def map_in_threads(read: Callable[[T], R], files: Sequence[T]) -> list[R]:
-    """What is read of each file, in order. Side by side: for an object store it is the waiting that is shared."""
+    """What `read` returns for each file, in order. Reads in parallel, because a bucket takes long to answer."""
     with ThreadPoolExecutor(_THREADS) as pool:
         return list(pool.map(read, files))
 
 
 @contextmanager
-def _damage_named(path: str) -> Iterator[None]:
-    """DamagedRunError for a file that is missing or not as it was written, UnreachableError if a bucket may have it."""
+def _as_damaged_run(path: str) -> Iterator[None]:
+    """Raises DamagedRunError for a file that is missing or altered; UnreachableError passes, as it may be intact."""
     try:
         yield
     except UnreachableError:
         raise
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-        raise damage(path, error) from error
+        raise damaged_run(path, error) from error
 
 
-def damage(path: str, problem: object) -> DamagedRunError:
+def damaged_run(path: str, problem: object) -> DamagedRunError:
     return DamagedRunError(
         f"{path} cannot be read ({problem}): restore it from a backup; or remove its run's {MANIFEST}, embed the "
         "source again, and run `likeness index` with --accept-lost-runs",
@@ -54,21 +54,21 @@ def damage(path: str, problem: object) -> DamagedRunError:
 
 @contextmanager
 def open_rows(storage: Storage, file: RowFile, data: bytes | None = None) -> Iterator[pq.ParquetFile]:
-    """A file, or the bytes that were fetched of it. `DamagedRunError` here and below."""
-    with _damage_named(file.path), storage.open_input(file.path) if data is None else pa.BufferReader(data) as source:
+    """Open a file, or the `data` that were fetched from it. DamagedRunError here and below."""
+    with _as_damaged_run(file.path), storage.open_input(file.path) if data is None else pa.BufferReader(data) as source:
         if source.size() != file.size:
-            raise OSError(f"{source.size()} bytes, its manifest says {file.size}")
+            raise OSError(f"it has {source.size()} bytes, its manifest says {file.size}")
         with pq.ParquetFile(source, page_checksum_verification=True) as parquet:
             if parquet.metadata.num_rows != file.rows:
-                raise OSError(f"{parquet.metadata.num_rows} rows, its manifest says {file.rows}")
+                raise OSError(f"it has {parquet.metadata.num_rows} rows, its manifest says {file.rows}")
             if (problem := schema_problem(parquet.schema_arrow)) and not _has_deletes(file):
                 raise OSError(problem)
             yield parquet
 
 
 def fetch(storage: Storage, file: RowFile) -> bytes | None:
-    """Its bytes, which agree with their SHA-256; None: they do, and are too many to hold."""
-    with _damage_named(file.path):
+    """The content of a file, after a check of its SHA-256; None if that is right but the file exceeds `_WHOLE`."""
+    with _as_damaged_run(file.path):
         data = storage.read(file.path) if file.size <= _WHOLE else None
         digest = storage.sha256(file.path) if data is None else hashlib.sha256(data).hexdigest()
         if digest != file.sha256:
@@ -77,8 +77,8 @@ def fetch(storage: Storage, file: RowFile) -> bytes | None:
 
 
 def describe(storage: Storage, path: str) -> RowFile:
-    """The entry in a manifest for a file that none names yet. DamagedRunError when it does not agree with its name."""
-    with _damage_named(path):
+    """A manifest's record of a file that none names yet. DamagedRunError if its SHA-256 is not the one in its name."""
+    with _as_damaged_run(path):
         data = storage.read(path)
         digest = hashlib.sha256(data).hexdigest()
         if not path.endswith(f".{digest[:_TOKEN]}.parquet"):
@@ -88,7 +88,7 @@ def describe(storage: Storage, path: str) -> RowFile:
 
 
 def write_table(storage: Storage, name: str, table: pa.Table) -> RowFile:
-    """Write `<name>.<token>.parquet`, atomically; the token is of its content."""
+    """Write `<name>.<token>.parquet` atomically; the token is the start of the file's SHA-256."""
     sink = pa.BufferOutputStream()
     vectors = [name for name in (EMBEDDING, TILES) if name in table.column_names]
     pq.write_table(
@@ -96,8 +96,8 @@ def write_table(storage: Storage, name: str, table: pa.Table) -> RowFile:
         sink,
         compression="zstd",
         write_page_checksum=True,
-        # Vectors are all different, so a dictionary makes a file half as large again. Splitting their bytes by
-        # significance makes it a tenth smaller. Without the one and with the other, reads and writes are faster.
+        # Vectors are all different, so a dictionary would make a file half as large again. Splitting their bytes by
+        # significance makes it a tenth smaller. Both choices also make reads and writes faster.
         use_dictionary=[name for name in table.column_names if name not in vectors],  # type: ignore[arg-type]
         use_byte_stream_split=[f"{name}.list.element" for name in vectors] or False,  # type: ignore[arg-type]  # the stubs take neither for a list of columns
     )
@@ -118,6 +118,6 @@ def read_schema(storage: Storage, file: RowFile) -> pa.Schema:
 
 
 def read_ids(storage: Storage, file: RowFile) -> tuple[pa.ChunkedArray[Any], pa.Schema]:
-    """The ids of all rows, and the schema, at no further request."""
+    """The ids of all rows, and the schema, which takes no further request."""
     with open_rows(storage, file, fetch(storage, file) if _has_deletes(file) else None) as parquet:
         return parquet.read(columns=["image_id"]).column("image_id").cast(TEXT), parquet.schema_arrow

@@ -18,7 +18,7 @@ TILES = "tiles"
 """The vectors of a picture's tiles, one after the other; only in the rows of a model with tiles."""
 
 TEXT = pa.large_string()
-"""Text in memory: that of all rows may be more than the 2 GiB of an array of `string`, which is what files have."""
+"""Type of text in memory: all rows together may exceed 2 GiB, the limit of an array of `string`, the type in files."""
 
 _COLUMNS: dict[str, pa.DataType] = {
     "image_id": pa.string(),
@@ -37,27 +37,27 @@ _COLUMNS: dict[str, pa.DataType] = {
     "retryable": pa.bool_(),
 }
 
-FIXED: tuple[str, ...] = tuple(_COLUMNS)
-"""Names of the columns that every row has. Every other column but `TILES` is the source's metadata."""
+FIXED_COLUMNS: tuple[str, ...] = tuple(_COLUMNS)
+"""The columns that every row has. All others but `TILES` are the source's metadata."""
 
-OUTCOME = ("content_hash", "width", "height", "format", EMBEDDING)
-"""What embedding an image finds out."""
+OUTCOME_COLUMNS = ("content_hash", "width", "height", "format", EMBEDDING)
+"""Results of embedding an image."""
 
-REJECT = ("error_stage", "error_reason", "error_message", "retryable")
-"""Why an image could not be embedded; null where it was."""
+REJECT_COLUMNS = ("error_stage", "error_reason", "error_message", "retryable")
+"""Why an image could not be embedded; null if it was."""
 
 FILTERED = "filtered"
-"""The reason of an image that the job was told to leave out. All other reasons are failures."""
+"""The reason for an image that the job's filter left out. All other reasons are failures."""
 
-STATE = (
+STATE_COLUMNS = (
     *("image_id", "uri", "content_hash", "size", "modified", "etag"),
     *("width", "height", "format", "error_stage", "error_reason", "retryable"),
 )
-"""What tells whether an image has to be embedded again."""
+"""What decides whether an image has to be embedded again."""
 
 
 def text_array(texts: Iterable[str]) -> pa.Array[Any]:
-    """An array of `string`. `pa.array` would import pandas for it: a quarter of a second of a command's start."""
+    """An array of `string`. `pa.array` would import pandas, which adds a quarter of a second to a command's start."""
     builder: Any = pa.lib.StringBuilder()
     builder.append_values(texts)
     array: pa.Array[Any] = builder.finish()
@@ -65,23 +65,23 @@ def text_array(texts: Iterable[str]) -> pa.Array[Any]:
 
 
 def embedding_type(dim: int) -> pa.DataType:
-    """A plain list of `dim` float32, which pandas, DuckDB and Polars read as it is; that of `TILES` is longer."""
+    """A plain list of `dim` float32, which pandas, DuckDB and Polars can read; in `TILES`, `dim` counts all tiles."""
     return pa.list_(pa.float32(), dim)
 
 
 def vectors_of(embeddings: Any) -> npt.NDArray[np.float32]:
-    """`(n, dim)` float32 of an `embedding` column without nulls: its own memory, if it is in one piece."""
+    """`(n, dim)` float32 of an `embedding` column without nulls; without a copy if it is in one piece."""
     return np.asarray(pc.list_flatten(embeddings), np.float32).reshape(len(embeddings), -1)
 
 
 def embedding_column(vectors: npt.NDArray[np.float32], missing: npt.NDArray[np.bool_] | None = None) -> pa.Array[Any]:
-    """Of `(n, dim)` vectors; null where one is missing."""
+    """An `embedding` column of `(n, dim)` vectors; null for `missing` ones."""
     mask = None if missing is None else pa.array(missing)
     return pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1], mask=mask)
 
 
-def joined(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """Batches joined to so many rows or a little more: a file has one block, and may be small."""
+def join_batches(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """Join batches until they have at least `rows` rows: each file has one block, which may be small."""
     pending: list[pa.RecordBatch] = []
     for batch in batches:
         pending.append(batch)
@@ -93,13 +93,13 @@ def joined(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBa
 
 
 def row_schema(dim: int, metadata: Iterable[pa.Field[Any]] = ()) -> pa.Schema:
-    """The fixed columns, then those metadata columns whose names are not taken."""
+    """The fixed columns, then the metadata columns that do not have the name of a fixed one."""
     fixed = [pa.field(name, embedding_type(dim) if name == EMBEDDING else kind) for name, kind in _COLUMNS.items()]
     return pa.schema(fixed + [field for field in metadata if field.name not in _COLUMNS])
 
 
 def schema_problem(schema: pa.Schema) -> str | None:
-    """What is wrong with the schema of a row file: a fixed column that is missing or of another type. None: nothing."""
+    """The first fixed column of a row file that is missing or has another type, as a message; None if there is none."""
     for name, kind in _COLUMNS.items():
         found = schema.field(name).type if name in schema.names else None
         if name == EMBEDDING and found and pa.types.is_fixed_size_list(found):
@@ -110,12 +110,12 @@ def schema_problem(schema: pa.Schema) -> str | None:
 
 
 def in_memory(schema: pa.Schema) -> pa.Schema:
-    """The columns of a file as they are held: texts as `TEXT`."""
+    """A file's schema as it is in memory, with text as `TEXT`."""
     return pa.schema([field.with_type(TEXT) if field.type == pa.string() else field for field in schema])
 
 
 def in_files(schema: pa.Schema) -> pa.Schema:
-    """The columns that are held as they are in a file."""
+    """The reverse of `in_memory`."""
     return pa.schema([field.with_type(pa.string()) if field.type == TEXT else field for field in schema])
 
 
@@ -124,26 +124,26 @@ def metadata_columns(schema: pa.Schema) -> list[str]:
 
 
 def is_filtered(rows: pa.Table) -> pa.ChunkedArray[Any]:
-    """A mask: rows of images that were left out."""
+    """A mask of the rows whose images the job's filter left out."""
     mask: Any = pc.equal(rows["error_reason"], pa.scalar(FILTERED, TEXT))
     filled: pa.ChunkedArray[Any] = mask.fill_null(False)
     return filled
 
 
 def unify(schemas: Sequence[pa.Schema]) -> pa.Schema:
-    """One schema for the rows of all files; see `promoted`. ModelMismatchError when their vectors differ in length."""
+    """One schema for the rows of all files; see `common_field`. ModelMismatchError if vectors differ in length."""
     dims = _sizes(schemas, EMBEDDING)
     if len(dims) > 1 or len(_sizes(schemas, TILES)) > 1:
-        held = f"vectors of {' and '.join(map(str, dims))} dimensions" if len(dims) > 1 else "tiles of several grids"
+        mixed = f"vectors of {' and '.join(map(str, dims))} dimensions" if len(dims) > 1 else "tiles of several grids"
         raise ModelMismatchError(
-            f"live rows hold {held}: expected one model's; "
+            f"live rows have {mixed}, expected those of one model: "
             "embed everything with one model, or read the rows without their embedding"
         )
     fields: dict[str, pa.Field[Any]] = {}
     for schema in schemas:
         for name in (name for name in schema.names if name not in _COLUMNS):
             field = schema.field(name).remove_metadata()
-            fields[name] = promoted(fields.get(name, field), field)
+            fields[name] = common_field(fields.get(name, field), field)
     return row_schema(dims[0] if dims else 0, fields.values())
 
 
@@ -152,7 +152,7 @@ def _sizes(schemas: Sequence[pa.Schema], column: str) -> list[int]:
 
 
 def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The table with exactly these columns: missing ones null, the others cast, or CollectionError names the column."""
+    """The table with exactly these columns: missing ones null, others cast. CollectionError names one that fails."""
     columns = []
     for field in schema:
         present = field.name in table.column_names
@@ -168,7 +168,7 @@ def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def check_rows(table: pa.Table) -> pa.Table:
-    """The table as it is written: every fixed column, then the metadata, with texts as `string`. Or CollectionError."""
+    """The table as it is written: all fixed columns, then metadata, text as `string`. CollectionError if impossible."""
     twice = sorted({name for name in table.column_names if table.column_names.count(name) > 1})
     if twice:
         raise CollectionError(f"columns occur more than once: {', '.join(twice)}; rename the source's")
@@ -177,24 +177,24 @@ def check_rows(table: pa.Table) -> pa.Table:
         raise CollectionError(f"column {EMBEDDING!r}: expected fixed_size_list<float>[dim], got {embedding}")
     rows = conform(table, row_schema(embedding.list_size, in_files(table.schema)))
     if rows.column("image_id").null_count:
-        raise CollectionError(f"{rows.column('image_id').null_count} rows have no image_id: each needs one")
+        raise CollectionError(f"{rows.column('image_id').null_count} rows have no image_id: every row needs one")
     return rows
 
 
-def newest(ids: Sequence[pa.ChunkedArray[Any]]) -> list[npt.NDArray[np.int64]]:
-    """For each part, oldest first, the ascending positions of the ids that no later part or row repeats."""
+def newest_positions(ids: Sequence[pa.ChunkedArray[Any]]) -> list[npt.NDArray[np.int64]]:
+    """For each part, oldest first, the positions of the ids that no later part or row repeats, ascending."""
     keys = pa.chunked_array([chunk for part in ids for chunk in part.chunks], TEXT)
     first = pc.index_in(keys, value_set=keys).to_numpy()
     last = np.full(len(keys), -1)
-    last[first] = np.arange(len(keys))  # where several rows have one first, the last of them stays
+    last[first] = np.arange(len(keys))  # of the rows with the same first position, the last one remains
     winners = np.sort(last[last >= 0])
     bounds = np.cumsum([0, *map(len, ids)])
     cuts = np.searchsorted(winners, bounds)
     return [winners[a:b] - start for a, b, start in zip(cuts, cuts[1:], bounds, strict=False)]
 
 
-def promoted(one: pa.Field[Any], other: pa.Field[Any]) -> pa.Field[Any]:
-    """The column that holds the values of both: the wider of their types, or strings."""
+def common_field(one: pa.Field[Any], other: pa.Field[Any]) -> pa.Field[Any]:
+    """A field that can hold the values of both: of the wider type, or else strings."""
     if one.type == other.type:
         return one
     try:

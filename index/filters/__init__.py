@@ -1,7 +1,7 @@
 """Conditions on the columns of rows.
 
-Arrow evaluates a filter on the mapped rows into a bitmap, less the tombstones, and faiss skips rows that are not in it.
-The fewer rows qualify, the more lists are probed (by the square root, as for a larger k); few enough rows are scanned
-exactly. The qualifying rows need not lie near the query, so a search is repeated four times as wide until its answer no
-longer changes, and ends with a scan: k results come back whenever k rows qualify.
+Arrow evaluates a filter on the mapped rows into a bitmap, without tombstones, and faiss skips the rows that are not in
+it. The fewer rows pass, the more lists are probed (in proportion to the square root, as for a larger k); few rows are
+scanned exactly. The rows that pass need not be near the query, so a search is repeated four times as wide until its
+results no longer change, and ends with a scan: it returns k results whenever k rows pass.
 """

@@ -1,4 +1,4 @@
-"""Columns in filters: which values a filter may have for a column's type, and how Arrow compares with them."""
+"""Columns in filters: which values fit a column's type, and how Arrow compares with them."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ _TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 class ColumnError(FilterError):
-    """A column, or a condition on it, is wrong. `Filter.parse` adds the columns; one is `expected` by default."""
+    """A column, or a condition on it, is wrong. `Filter.parse` adds the known columns, which `expected` defaults to."""
 
 
 class _Kind(NamedTuple):
-    holds: Callable[[pa.DataType], bool]
+    includes: Callable[[pa.DataType], bool]
     expected: str
     read: Callable[[Any, pa.DataType], Any]
-    """The operand in terms of the type; None when it is of the wrong kind."""
+    """Converts an operand for the type; returns None for an operand of the wrong kind."""
 
 
 @dataclass(frozen=True)
 class Column:
     name: str
     type: pa.DataType
-    """The type in the schema, without dictionaries and fixed lengths."""
+    """The type in the schema, see `_unwrapped`."""
     element: pa.DataType
     kind: _Kind
 
@@ -52,31 +52,42 @@ class Column:
     def of(cls, column: pa.Field[Any]) -> Column:
         unwrapped: Any = _unwrapped(column.type)
         element = unwrapped.value_type if _is_list(unwrapped) else unwrapped
-        return cls(column.name, unwrapped, element, next(kind for kind in _KINDS if kind.holds(element)))
+        return cls(column.name, unwrapped, element, next(kind for kind in _KINDS if kind.includes(element)))
 
     def __str__(self) -> str:
-        return f"{self.name} ({_shortened(str(self.type))}{', $exists alone' if self.kind is OPAQUE else ''})"
+        return f"{self.name} ({_abbreviate(str(self.type))}{', $exists alone' if self.kind is OPAQUE else ''})"
 
     @property
     def title(self) -> str:
-        return f"column {self.name!r} ({_shortened(str(self.type))})"
+        return f"column {self.name!r} ({_abbreviate(str(self.type))})"
+
+    @property
+    def comparison_type(self) -> pa.DataType:
+        """The type to which elements are cast for comparison, because Arrow lacks kernels for some types."""
+        if pa.types.is_string_view(self.element) or pa.types.is_null(self.element):
+            return pa.string()
+        if pa.types.is_date32(self.element):
+            return pa.int32()
+        if is_time(self.element):
+            return pa.int64()
+        return pa.float32() if pa.types.is_float16(self.element) else self.element
 
     def value(self, operator: str, operand: object) -> Any:
-        """The operand as the column's elements are compared with it."""
+        """The operand, converted for comparison with the column's elements."""
         value = self.kind.read(operand, self.element)
         if value is None:
             raise self.refusal(operator, self.kind.expected, operand)
         return value
 
     def refusal(self, operator: str, expected: str, operand: object) -> ColumnError:
-        got = shown(operand)
+        got = describe(operand)
         return self.error(f"{operator} takes {expected}, got {got}", f"{expected} for {operator} of {self.title}", got)
 
     def error(self, problem: str, expected: str, got: str) -> ColumnError:
         return ColumnError(f"{self.title}: {problem}", expected, got)
 
     def read(self, batch: pa.RecordBatch) -> Any:
-        """The column as an array of its type in the schema."""
+        """The column as one array of `type`."""
         present = [self.name] if self.name in batch.schema.names else []
         table = conform(pa.Table.from_batches([batch.select(present)]), pa.schema([pa.field(self.name, self.type)]))
         chunks = table.column(0).chunks
@@ -86,24 +97,24 @@ class Column:
         return mask_of(self.read(batch).is_null())
 
     def where(self, test: ArrayTest) -> Test:
-        """Rows whose value, or any of whose elements, passes."""
-        compared = compared_as(self.element)
+        """A test for rows whose value, or any of whose elements, passes."""
 
         def rows(batch: pa.RecordBatch) -> Mask:
             array = self.read(batch)
             if not _is_list(self.type):
-                return mask_of(test(array.cast(compared)))
+                return mask_of(test(array.cast(self.comparison_type)))
             offsets = array.offsets.to_numpy()
             elements = array.values.slice(offsets[0], offsets[-1] - offsets[0])
-            # The number of hits before each element: a list has a hit if it rises from its start to its end.
-            hits = np.concatenate([[0], np.cumsum(mask_of(test(elements.cast(compared))))])[offsets - offsets[0]]
-            matches: Mask = (hits[1:] > hits[:-1]) & mask_of(array.is_valid())  # a null list may still hold elements
+            # Counts the hits before each list's start and end; they differ if the list has a hit.
+            passed = mask_of(test(elements.cast(self.comparison_type)))
+            hits = np.concatenate([[0], np.cumsum(passed)])[offsets - offsets[0]]
+            matches: Mask = (hits[1:] > hits[:-1]) & mask_of(array.is_valid())  # a null list may still have elements
             return matches
 
         return rows
 
 
-def listed(columns: Collection[Column]) -> str:
+def list_columns(columns: Collection[Column]) -> str:
     more = f" and {len(columns) - _MAX_LISTED:,} more" if len(columns) > _MAX_LISTED else ""
     return (", ".join(map(str, itertools.islice(columns, _MAX_LISTED))) or "none") + more
 
@@ -114,13 +125,13 @@ def mask_of(booleans: Any) -> Mask:
 
 
 def _text(operand: object, _: pa.DataType) -> str | None:
-    # Half of a surrogate pair is valid in JSON, but no text holds it.
+    # Half of a surrogate pair is valid in JSON, but not in Arrow's text.
     return operand if isinstance(operand, str) and not re.search("[\ud800-\udfff]", operand) else None
 
 
 def _number(operand: object, _: pa.DataType) -> float | None:
-    good = isinstance(operand, int | float) and not isinstance(operand, bool) and operand == operand  # not NaN
-    return operand if good else None  # type: ignore[return-value]
+    valid = isinstance(operand, int | float) and not isinstance(operand, bool) and operand == operand  # not NaN
+    return operand if valid else None  # type: ignore[return-value]
 
 
 def _rounded(operand: object, kind: pa.DataType) -> float | None:
@@ -134,7 +145,7 @@ def _rounded(operand: object, kind: pa.DataType) -> float | None:
 
 
 def _instant(operand: object, kind: pa.DataType) -> Fraction | None:
-    """Units of the type since 1970, not necessarily whole."""
+    """Time since 1970 in units of the type, which need not be a whole number."""
     try:
         moment = datetime.fromisoformat(operand)  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -164,7 +175,7 @@ _KINDS = (
     _Kind(pa.types.is_integer, "a number", _number),
     _Kind(pa.types.is_floating, "a number", _rounded),
     _Kind(is_time, "a time such as '2024-05-31' or '2024-05-31T12:00:00Z'", _instant),
-    # Compared with nulls only, so any text will do.
+    # The column has only nulls, so every operand can be the same text.
     _Kind(
         pa.types.is_null,
         "text, a number, true or false",
@@ -175,7 +186,7 @@ _KINDS = (
 
 
 def _unwrapped(kind: pa.DataType) -> pa.DataType:
-    """The type without dictionaries and fixed lengths, to which Arrow casts it."""
+    """The type without dictionaries and fixed lengths; Arrow can cast to it."""
     inner: Any = kind
     if pa.types.is_dictionary(kind):
         return inner.value_type  # type: ignore[no-any-return]
@@ -184,28 +195,17 @@ def _unwrapped(kind: pa.DataType) -> pa.DataType:
     return pa.large_list(_unwrapped(inner.value_type)) if pa.types.is_large_list(kind) else kind
 
 
-def compared_as(kind: pa.DataType) -> pa.DataType:
-    """The type to which elements are cast for a comparison: one for which Arrow has all kernels."""
-    if pa.types.is_string_view(kind) or pa.types.is_null(kind):
-        return pa.string()
-    if pa.types.is_date32(kind):
-        return pa.int32()
-    if is_time(kind):
-        return pa.int64()
-    return pa.float32() if pa.types.is_float16(kind) else kind
-
-
-def limits(kind: pa.DataType) -> tuple[int, int]:
+def int_limits(kind: pa.DataType) -> tuple[int, int]:
     if pa.types.is_unsigned_integer(kind):
         return 0, 2**kind.bit_width - 1
     return -(2 ** (kind.bit_width - 1)), 2 ** (kind.bit_width - 1) - 1
 
 
-def shown(value: object) -> str:
+def describe(value: object) -> str:
     if isinstance(value, Mapping | list | tuple):
         return "an object" if isinstance(value, Mapping) else "a list" if value else "an empty list"
-    return _shortened(repr(value) if isinstance(value, str) else json.dumps(value, default=repr))
+    return _abbreviate(repr(value) if isinstance(value, str) else json.dumps(value, default=repr))
 
 
-def _shortened(text: str) -> str:
+def _abbreviate(text: str) -> str:
     return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."

@@ -12,32 +12,32 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from index.collection.rows import FIXED
+from index.collection.rows import FIXED_COLUMNS
 from index.filters.columns import Column, Mask, is_text, is_time
 
 MAX_ROWS = 1_000_000
-"""Rows that are looked at; of more, every n-th batch."""
+"""Maximum number of rows that are counted; if there are more, every n-th batch is."""
 MAX_DISTINCT = 1_000
 """A column with more distinct values has no facet."""
 
 MAX_MONTHS = 24
-"""Of more, a time's facet has years."""
+"""With more distinct months, the facet of a time has years."""
 
 Value: TypeAlias = str | int | bool
 Batches: TypeAlias = Iterable[tuple[pa.RecordBatch, Mask | None]]
-"""Batches with the rows of them that count; None: all."""
+"""Batches, each with a mask of the rows to count; None: all."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """How many of the `rows` that were looked at have each value, by column."""
+    """How many of the `rows` that were counted have each value, by column."""
 
     rows: int
     values: Mapping[str, Counter[Value]]
 
     @classmethod
     def total(cls, parts: Iterable[Counts], names: Iterable[str]) -> Counts:
-        """The sum, of the columns among `names` that have few values in all parts."""
+        """The sum for the columns among `names` that have few values in all parts."""
         parts = list(parts)
         values = {
             name: sum((part.values[name] for part in parts), Counter[Value]())
@@ -48,44 +48,45 @@ class Counts:
         return cls(rows=sum(part.rows for part in parts), values=few)
 
     def shared(self, schema: pa.Schema) -> list[str]:
-        """The columns whose values images share: each value is that of two images or more, on average. Of a time, each
-        year is: a small collection may have a picture of each month.
+        """The columns whose values images share: a value has two images or more, on average. For a time, a year has,
+        because a small collection may have one picture per month.
         """
-        kinds = {
+        distinct = {
             name: {str(value)[:4] for value in counter} if is_time(schema.field(name).type) else counter
             for name, counter in self.values.items()
         }
-        return [name for name, kinds in kinds.items() if kinds and 2 * len(kinds) <= self.values[name].total()]
+        return [name for name, values in distinct.items() if values and 2 * len(values) <= self.values[name].total()]
 
 
 def facet_columns(schema: pa.Schema) -> list[str]:
-    """Names of the columns that may have facets: of text, whole numbers, booleans and times, the source's first."""
-    found = [field.name for field in schema if field.name not in FIXED and _is_countable(Column.of(field).element)]
-    return [*found, "format"] if "format" in schema.names else found
+    """Names of the columns that may have facets: text, integers, booleans and times; the source's, then `format`."""
+    metadata = [field for field in schema if field.name not in FIXED_COLUMNS]
+    names = [field.name for field in metadata if _is_countable(Column.of(field).element)]
+    return [*names, "format"] if "format" in schema.names else names
 
 
 def count_values(batches: Batches, columns: Iterable[Column]) -> Counts:
-    """The counts of these columns. One that has too many values is left out as soon as that shows."""
+    """Counts the values of these columns; drops a column as soon as it has too many."""
     counters: dict[Column, Counter[Value]] = {column: Counter() for column in columns}
     rows = 0
     for batch, mask in batches:
-        chosen = batch if mask is None else batch.filter(pa.array(mask))
-        rows += len(chosen)
-        for column in list(counters) if len(chosen) else []:
-            counters[column].update(_counts(column.read(chosen)))
+        selected = batch if mask is None else batch.filter(pa.array(mask))
+        rows += len(selected)
+        for column in list(counters) if len(selected) else []:
+            counters[column].update(_counts(column.read(selected)))
             if len(counters[column]) > MAX_DISTINCT:
                 del counters[column]
     return Counts(rows=rows, values={column.name: counter for column, counter in counters.items()})
 
 
-def every_nth(rows: int) -> int:
-    """How many batches of an index with so many rows there are to each that is looked at."""
+def sampling_step(rows: int) -> int:
+    """The n for counting every n-th batch of an index with so many rows."""
     return max(1, math.ceil(rows / MAX_ROWS))
 
 
 def _counts(array: Any) -> dict[Value, int]:
     elements = array.flatten() if hasattr(array, "flatten") and pa.types.is_nested(array.type) else array
-    if is_time(elements.type):  # by month; one with a time zone by that of UTC
+    if is_time(elements.type):  # by month, in UTC if it has a time zone
         elements = pc.strftime(elements.cast(pa.timestamp("us")), format="%Y-%m")
     counted = elements.drop_null().value_counts()
     values, counts = counted.field("values").to_pylist(), counted.field("counts")
@@ -97,13 +98,13 @@ def _is_countable(kind: pa.DataType) -> bool:
 
 
 def periods(months: Counter[Value]) -> list[tuple[str, int, dict[str, str]]]:
-    """Years of a time's months such as "2024-05", or the months if they are few: each with its count and the condition
-    that lets it through, the last first.
+    """Months such as "2024-05", or their years if there are more than `MAX_MONTHS`, latest first: each with its count
+    and the condition of a filter for it.
     """
-    few = len(months) <= MAX_MONTHS
+    by_month = len(months) <= MAX_MONTHS
     counts = Counter[str]()
     for month, count in months.items():
-        counts[str(month) if few else str(month).partition("-")[0]] += count
+        counts[str(month) if by_month else str(month).partition("-")[0]] += count
     return [(period, counts[period], _condition(period)) for period in sorted(counts, reverse=True)]
 
 
@@ -112,4 +113,4 @@ def _condition(period: str) -> dict[str, str]:
     first = int(year) * 12 + (int(month) - 1 if month else 0)
     bounds = (first, first + (1 if month else 12))
     low, high = (f"{at // 12:04}-{at % 12 + 1:02}-01" for at in bounds)
-    return {"$gte": low} | ({"$lt": high} if len(high) == len(low) else {})  # no time is written with a year 10000
+    return {"$gte": low} | ({"$lt": high} if len(high) == len(low) else {})  # ISO 8601 has no year 10000

@@ -15,14 +15,14 @@ _ROWS_PER_LIST = 32  # training rows; more cost time and gain next to nothing
 _ROWS_PER_CODE = 128
 _ITERATIONS = 10
 _FLOAT, _ID = 4, 8  # bytes
-_GRAPH_ROW = 16
+_GRAPH_ROW = 16  # bytes
 _MIN_SAMPLE = 20_000
 _PCA_SAMPLE = 5_000
-_QUERY_BY_QUERY = 11  # faiss's number for a kernel of fast scan that keeps candidates in a reservoir
+_QUERY_BY_QUERY = 11  # faiss's number for the kernel of fast scan that keeps candidates in a reservoir
 
 
 def new_index(factory: str, dim: int) -> faiss.Index:
-    """An empty index for inner products. FactoryError when faiss has none for this factory string."""
+    """An empty index for inner products. FactoryError if faiss cannot make one from this factory string."""
     if re.search(r"(?<!\d)0+(?!\d)|HNSW1(?!\d)", factory):  # faiss would abort the process when vectors are added
         raise FactoryError(f"{factory!r} for {dim} dimensions: expected sizes above 0, and 2 or more for HNSW")
     try:
@@ -42,8 +42,8 @@ def new_index(factory: str, dim: int) -> faiss.Index:
 def read_index(path: Path) -> faiss.Index:
     """An index mapped from its file.
 
-    By default fast scan goes through a batch list by list. Query by query it answers batches as fast, and single
-    queries with up to a quarter less CPU.
+    By default fast scan searches a batch list by list. Query by query, batches are as fast, and single queries need up
+    to a quarter less CPU.
     """
     index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
     ivf = faiss.try_extract_index_ivf(index)
@@ -53,27 +53,27 @@ def read_index(path: Path) -> faiss.Index:
 
 
 def training_rows(index: faiss.Index) -> int:
-    """How many vectors to train on: more for more inverted lists."""
+    """The number of vectors to train on, which grows with the number of inverted lists."""
     ivf = faiss.try_extract_index_ivf(index)
     return max(_MIN_SAMPLE, _ROWS_PER_LIST * ivf.nlist if ivf else 0)
 
 
 def row_bytes(index: faiss.Index) -> int:
-    """Bytes of memory for each vector: its codes, its id, its links in a graph. Lists and codebooks come on top."""
+    """Bytes of memory for each vector: its codes, id and links in a graph. Lists and codebooks come on top."""
     part = faiss.downcast_index(index)  # a view that does not keep `index` alive
     if isinstance(part, faiss.IndexRefine):
         return row_bytes(part.base_index) + row_bytes(part.refine_index)
     if isinstance(part, faiss.IndexPreTransform):
         return row_bytes(part.index)
     if isinstance(part, faiss.IndexHNSW):
-        # Beside the lowest level, offsets and levels, and of every level above a share that shrinks with the links.
+        # The links of the lowest level, then offsets, levels, and links of higher levels, which few rows have.
         return row_bytes(part.storage) + 4 * int(part.hnsw.nb_neighbors(0)) + _GRAPH_ROW
     code_size = getattr(part, "code_size", _FLOAT * part.d)  # an index without codes is refused later
     return int(code_size) + (_ID if isinstance(part, faiss.IndexIVF) else 0)
 
 
 def train(index: faiss.Index, sample: Vectors) -> None:
-    """Train on `(n, dim)` float32 unit vectors. FactoryError when they are too few for this index."""
+    """Train on `(n, dim)` float32 unit vectors. FactoryError if they are too few for this index."""
     ivf = faiss.try_extract_index_ivf(index)
     if ivf:
         ivf = faiss.downcast_index(ivf)
@@ -97,7 +97,7 @@ def train(index: faiss.Index, sample: Vectors) -> None:
 
 
 def fill(index: faiss.Index, blocks: Iterable[Vectors]) -> None:
-    """Add vectors block by block. FactoryError when the index cannot, or cannot skip rows, as filters need."""
+    """Add vectors block by block. FactoryError if the index does not support that, or skipping rows, as filters do."""
     try:
         for block in blocks:
             first = index.ntotal == 0
@@ -112,14 +112,14 @@ def fill(index: faiss.Index, blocks: Iterable[Vectors]) -> None:
 
 
 def principal_dims(sample: Vectors, share: float) -> int:
-    """How many principal dimensions, widest first, hold `share` of the variance of `(n, dim)` vectors."""
+    """How many principal dimensions, largest first, have `share` of the variance of `(n, dim)` vectors."""
     variances = np.linalg.eigvalsh(np.cov(_thinned(sample), rowvar=False).reshape(sample.shape[1], -1))[::-1]
     return int(np.searchsorted(np.cumsum(variances), share * variances.sum()) + 1)
 
 
 def parameters(index: faiss.Index) -> dict[str, float]:
-    """The search parameters by faiss's names: those of nprobe, efSearch and k_factor that the index has."""
-    # Rounded, because faiss's k_factor is of single precision.
+    """Those of the search parameters nprobe, efSearch and k_factor that the index has, by faiss's names."""
+    # Rounded, because faiss's k_factor has single precision.
     return {name: round(float(getattr(owner, name)), 4) for name, owner in _settable(index)}
 
 
@@ -133,8 +133,8 @@ def set_parameters(index: faiss.Index, values: Mapping[str, float]) -> None:
 def search_parameters(
     index: faiss.Index, selector: faiss.IDSelector | None, breadth: float, deeper: float = 1.0
 ) -> faiss.SearchParameters:
-    """faiss's parameters for a search among the selected rows, `breadth` times as wide as the index is set to, and
-    among `deeper` times as many candidates.
+    """faiss's parameters for a search among the selected rows, `breadth` times as wide as the index is set to, with
+    `deeper` times as many candidates.
     """
     index = faiss.downcast_index(index)
     common: dict[str, Any] = {} if selector is None else {"sel": selector}
@@ -152,19 +152,19 @@ def search_parameters(
 
 
 def faiss_reason(error: RuntimeError | MemoryError) -> str:
-    """The part of faiss's message that is for people."""
+    """faiss's message without the source location."""
     text = " ".join(str(error).split())
     return re.sub(r"^.* at \S+:\d+: (Error: )?('.*' failed: (?=\S))?", "", text) or text
 
 
 def _check_selects(index: faiss.Index, query: Vectors) -> None:
-    """RuntimeError when the first row is found although it is not selected."""
+    """RuntimeError if a search returns the first row although it is not selected."""
     others = np.ones(index.ntotal, bool)
     others[0] = False
     selector = faiss.IDSelectorBitmap(np.packbits(others, bitorder="little"))
     _, found = index.search(query, 1, params=search_parameters(index, selector, 1.0))
     if found[0, 0] == 0:
-        raise RuntimeError("it finds what is not selected")
+        raise RuntimeError("it returns rows that are not selected")
 
 
 def _limit(clustering: faiss.ClusteringParameters, points_per_centroid: int) -> None:
@@ -174,12 +174,12 @@ def _limit(clustering: faiss.ClusteringParameters, points_per_centroid: int) -> 
 
 
 def _thinned(sample: Vectors) -> Vectors:
-    """Enough vectors for a covariance, taken from all over the sample, which is in the order of the rows."""
+    """Enough vectors for a covariance, evenly spaced, because the sample has the order of the rows."""
     return sample[:: max(1, len(sample) // _PCA_SAMPLE)]
 
 
 def _set_components(transform: faiss.PCAMatrix, sample: Vectors) -> None:
-    """Train on uncentred vectors: faiss would centre them, and inner products of centred ones rank differently."""
+    """Train on uncentred vectors: faiss would centre them, which changes the ranking by inner product."""
     variances, components = np.linalg.eigh(sample.T @ sample / len(sample))
     faiss.copy_array_to_vector(np.ascontiguousarray(components[:, ::-1].T).ravel(), transform.PCAMat)
     faiss.copy_array_to_vector(variances[::-1].copy(), transform.eigenvalues)
@@ -189,7 +189,7 @@ def _set_components(transform: faiss.PCAMatrix, sample: Vectors) -> None:
 
 
 def _settable(index: faiss.Index) -> Iterator[tuple[str, Any]]:
-    """The names of the search parameters of an index and of those that it wraps, each with the object that has it."""
+    """The names of the search parameters of an index and of the indexes that it wraps, each with its object."""
     index = faiss.downcast_index(index)
     if isinstance(index, faiss.IndexRefine):
         yield "k_factor", index

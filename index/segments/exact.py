@@ -1,4 +1,4 @@
-"""Exact neighbours, by comparing with every vector, and how many rows that is quick enough for."""
+"""Exact neighbours, by comparing with every vector, and the number of rows for which that is fast enough."""
 
 from collections.abc import Iterable, Iterator
 
@@ -9,13 +9,13 @@ from faiss.contrib.exhaustive_search import knn_ground_truth
 from index.arrays import Positions, Scores, Vectors
 from index.collection.records import IndexSettings
 
-SCAN_BYTES_PER_SECOND = 10e9  # of an exact scan for one query; two cores of a common server reach it
-MIN_TRAINING_ROWS = 256  # of a quantizer
+SCAN_BYTES_PER_SECOND = 10e9  # of an exact scan for one query, on two cores of a common server
+MIN_TRAINING_ROWS = 256  # for a quantizer
 _FLOAT = 4  # bytes
 
 
 def exact_neighbours(queries: Vectors, blocks: Iterable[tuple[Positions, Vectors]], k: int) -> tuple[Scores, Positions]:
-    """The k nearest among blocks of `(positions, vectors)`, one in memory at a time; -inf and -1 if there are fewer."""
+    """The k nearest among blocks of `(positions, vectors)`, reading one at a time; padded with -inf and -1."""
     seen: list[Positions] = []
 
     def vectors() -> Iterator[Vectors]:

@@ -1,4 +1,4 @@
-"""Caches which rows pass a filter, so that a repeated filter costs nothing."""
+"""Caches which rows pass a filter, so that a repeated filter is free."""
 
 import threading
 from collections.abc import Callable
@@ -12,23 +12,23 @@ _OVERHEAD = 500  # bytes of Python objects for each entry
 
 
 class FilterCache:
-    """The rows that pass, for the most recently used filters: a bit for each row and filter. Thread-safe."""
+    """The rows that pass the most recently used filters, with a bit for each row and filter. Thread-safe."""
 
     def __init__(self, max_bytes: int = 64 << 20) -> None:
-        self._found: LRUCache[str, tuple[str, list[Eligible]]] = LRUCache(max_bytes, _size)
+        self._entries: LRUCache[str, tuple[str, list[Eligible]]] = LRUCache(max_bytes, _size)
         self._lock = threading.Lock()
 
-    def eligible(self, where: Filter, find: Callable[[Filter], list[Eligible]]) -> list[Eligible]:
-        """The live rows that pass, for each segment, as `find` finds them."""
+    def eligible(self, where: Filter, compute: Callable[[Filter], list[Eligible]]) -> list[Eligible]:
+        """The live rows that pass, for each segment: cached, or what `compute` returns."""
         with self._lock:
-            if found := self._found.get(where.key):
-                return found[1]
+            if entry := self._entries.get(where.key):
+                return entry[1]
         # Outside the lock, so that others can search; two threads with the same filter compute the same result.
-        found = where.key, find(where)
+        entry = where.key, compute(where)
         with self._lock:
-            if _size(found) <= self._found.maxsize:
-                self._found[where.key] = found
-        return found[1]
+            if _size(entry) <= self._entries.maxsize:
+                self._entries[where.key] = entry
+        return entry[1]
 
 
 def _size(entry: tuple[str, list[Eligible]]) -> int:

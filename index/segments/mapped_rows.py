@@ -15,9 +15,9 @@ from index.arrays import Ids, Positions, read_parts
 
 
 class MappedRows:
-    """Rows in batches, without their embeddings. Thread-safe.
+    """Rows in batches, without embeddings. Thread-safe.
 
-    `columns` is a file of further columns of the same rows, in the same batches.
+    The file `columns` has further columns of the same rows, in the same batches.
     """
 
     def __init__(self, path: Path, columns: Path | None = None) -> None:
@@ -39,16 +39,16 @@ class MappedRows:
         return int(self.starts[-1])
 
     def rows(self, positions: Positions, columns: list[str] | None = None) -> list[dict[str, Any]]:
-        """The rows at these positions, in their order. None: every column."""
+        """The rows at these positions, in their order. `columns` None: all."""
         rows = self._taken(lambda batch: batch if columns is None else batch.select(columns), positions)
         return list(rows)
 
     def ids(self, positions: Positions) -> Ids:
-        """The ids at these positions, strings."""
+        """The ids at these positions, as strings."""
         return self._taken(lambda batch: batch.column("image_id"), positions)
 
     def _taken(self, part: Callable[[pa.RecordBatch], Any], positions: Positions) -> npt.NDArray[np.object_]:
-        # Batch by batch: taking from a table of many batches would first join them all.
+        # Batch by batch, because taking from a table of many batches would first join them all.
         def read(number: int, local: Positions) -> list[Any]:
             values: list[Any] = part(self.batches[number]).take(_arrow(local)).to_pylist()
             return values
@@ -56,18 +56,18 @@ class MappedRows:
         return read_parts(np.empty(len(positions), object), positions, self.starts, read)
 
     def positions(self, ids: pa.Array[Any], live: npt.NDArray[np.bool_]) -> Positions:
-        """Where the `live` rows of these ids are; -1 for an id that has none here."""
-        known: Any = pc.index_in(self._ids.cast(ids.type), value_set=ids)
-        # Not `fill_null` and `to_numpy`, which import pandas: a third of the time of a search by id from the terminal.
-        here = np.from_dlpack(pc.indices_nonzero(known.is_valid()))
-        slots = np.from_dlpack(known.drop_null().combine_chunks())
-        found = np.full(len(ids), -1, np.int64)
-        found[slots[live[here]]] = here[live[here]]
-        return found
+        """The positions of the `live` rows with these ids; -1 for an id without one."""
+        indices: Any = pc.index_in(self._ids.cast(ids.type), value_set=ids)
+        # `fill_null` and `to_numpy` would import pandas, a third of the time of a search by id from the terminal.
+        rows = np.from_dlpack(pc.indices_nonzero(indices.is_valid()))
+        slots = np.from_dlpack(indices.drop_null().combine_chunks())
+        positions = np.full(len(ids), -1, np.int64)
+        positions[slots[live[rows]]] = rows[live[rows]]
+        return positions
 
 
 def with_columns(rows: pa.Schema, columns: pa.Schema) -> pa.Schema:
-    """The columns of rows and their further columns, which take the place of others of the same name."""
+    """The columns of rows and their further `columns`, which replace those with the same name."""
     return pa.schema([*(field for field in rows if field.name not in columns.names), *columns])
 
 
@@ -77,6 +77,6 @@ def _mapped(path: Path) -> tuple[pa.Schema, list[pa.RecordBatch]]:
 
 
 def _arrow(positions: Positions) -> pa.Array[Any]:
-    # `pa.array` would import pandas, as `to_numpy` of texts does: half a second of a server's start.
+    # `pa.array` would import pandas, which adds half a second to a server's start.
     contiguous: Any = positions.astype(np.int64, copy=False)
     return pa.Array.from_buffers(pa.int64(), len(contiguous), [None, pa.py_buffer(contiguous)])

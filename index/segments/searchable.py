@@ -1,4 +1,4 @@
-"""What a Searcher needs from the segments of a version, in this process or others, and which rows it may return."""
+"""What a Searcher needs from a version's segments, in this process or others, and the rows that it may return."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from index.filters.filter import Filter
 class Searchable(Protocol):
     """The segments of a version as one: `SegmentedIndex`, or `ShardedIndex` in other processes. Thread-safe.
 
-    Of rows that are counted or searched, those count that pass the filter `where`.
+    Only rows that pass the filter `where` are counted or searched.
     """
 
     @property
@@ -38,8 +38,8 @@ class Searchable(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Eligible:
-    """The rows of a segment that a search may return. `bits` has a bit for each row, lowest first; `count` are set.
-    `tiles` are the tiles of their pictures, if they have any.
+    """The rows of a segment that a search may return. `bits` has a bit for each row, lowest first; `count` of them are
+    set. `tiles` are the tiles of these rows, if the segment has tiles.
     """
 
     bits: npt.NDArray[np.uint8]
@@ -48,13 +48,13 @@ class Eligible:
 
     @classmethod
     def of(cls, mask: npt.NDArray[np.bool_], tiles: int = 0) -> Eligible:
-        """Of the rows of `mask`, each with so many tiles."""
+        """The rows of `mask`, each with `tiles` tiles."""
         bits, count = np.packbits(mask, bitorder="little"), int(np.count_nonzero(mask))
         return cls(bits, count, cls.of(np.repeat(mask, tiles)) if tiles else None)
 
     @property
     def mask(self) -> npt.NDArray[np.bool_]:
-        """A value for each row, padded by up to seven more."""
+        """A value for each row, then up to seven values of padding."""
         return np.unpackbits(self.bits, bitorder="little").astype(bool)
 
     @property
@@ -63,5 +63,5 @@ class Eligible:
 
     @property
     def selector(self) -> faiss.IDSelector:
-        """For faiss; it has to be kept as long as it is used, and the bits with it."""
+        """For faiss. Keep a reference to it and to this object while it is used."""
         return faiss.IDSelectorBitmap(self.bits)

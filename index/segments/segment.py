@@ -1,4 +1,4 @@
-"""A segment of an index, mapped from disk; a position means the same image in all of its files."""
+"""A segment of an index, mapped from disk. A position is the same image in all of its files."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from index.segments.vector_index import VectorIndex
 
 
 class Segment(VectorIndex):
-    """A segment that is open: the vectors of whole pictures, their rows, and the vectors of their tiles if it has any.
+    """An open segment: the vectors of whole pictures, their rows, and the vectors of their tiles if it has any.
 
-    Tiles and approximate indexes are used if their files are among `files`. Its rows have the further `columns` of a
-    file. DamagedVersionError when the numbers of vectors and of rows differ; faiss and Arrow raise their own errors.
+    Tiles and approximate indexes are used if their files are among `files`. The file `columns` has further columns of
+    its rows. DamagedVersionError if the numbers of vectors and rows differ; faiss and Arrow raise their own errors.
     """
 
     def __init__(
@@ -39,16 +39,16 @@ class Segment(VectorIndex):
     ) -> None:
         self.folder = folder
         self.tiles: VectorIndex | None = None
-        found_by = {vectors: folder / index if index in files else None for vectors, index in ANN_OF.items()}
+        ann_paths = {vectors: folder / index if index in files else None for vectors, index in ANN_OF.items()}
         super().__init__(
-            folder / VECTORS, found_by=found_by[VECTORS], parameters=parameters, max_exact_rows=max_exact_rows
+            folder / VECTORS, ann_path=ann_paths[VECTORS], parameters=parameters, max_exact_rows=max_exact_rows
         )
         self._rows = MappedRows(folder / ROWS, columns)
         self.batches = self._rows.batches
         if TILE_VECTORS in files:
             self.tiles = VectorIndex(
                 folder / TILE_VECTORS,
-                found_by=found_by[TILE_VECTORS],
+                ann_path=ann_paths[TILE_VECTORS],
                 parameters=tile_parameters,
                 max_exact_rows=max_exact_rows,
             )
@@ -62,7 +62,7 @@ class Segment(VectorIndex):
             )
         vectors = {EMBEDDING: self.dim} | ({TILES: self.dim * self.tiles_per_row} if self.tiles is not None else {})
         self.schema = pa.schema([*self._rows.schema, *((name, embedding_type(size)) for name, size in vectors.items())])
-        """That of `embedded`."""
+        """The schema of `embedded`."""
         if tombstones is not None:
             self.add_tombstones(tombstones)
 
@@ -72,17 +72,17 @@ class Segment(VectorIndex):
             self.tiles.add_tombstones(self._tiles_of(positions))
 
     def eligible(self, mask: npt.NDArray[np.bool_]) -> Eligible:
-        """The rows of `mask`, `(ntotal,)`, that have no tombstone."""
+        """The rows of `mask`, `(ntotal,)`, without tombstones."""
         return Eligible.of(mask & self._live_mask, self.tiles_per_row)
 
     def search_parts(
         self, queries: Vectors, k: int, eligible: Eligible | None = None, *, width: float = 1.0
     ) -> tuple[Scores, Positions, Parts]:
-        """Like `search`, among the tiles as well: each picture once, by the part of it that is nearest."""
+        """Like `search`, but also among tiles: each picture once, by its nearest part."""
         scores, positions = self.search(queries, k, eligible, width=width)
         if self.tiles is None:
             return scores, positions, np.zeros_like(positions)
-        # So many hold k pictures, however many tiles of one are among them.
+        # This many tiles belong to at least k pictures.
         allowed = eligible.tiles if eligible else None
         more, tiles = self.tiles.search(queries, k * self.tiles_per_row, allowed, width=width)
         parts = np.concatenate([np.zeros_like(positions), tiles % self.tiles_per_row + 1], axis=1)
@@ -91,7 +91,7 @@ class Segment(VectorIndex):
         return scores, positions, parts
 
     def embedded(self) -> Iterator[pa.RecordBatch]:
-        """The live rows in batches, each with its embedding, and those of its tiles."""
+        """The live rows in batches, each with its embedding, and with the vectors of its tiles."""
         for batch, start in zip(self.batches, self._rows.starts, strict=False):
             positions = np.flatnonzero(self._live_mask[start : start + len(batch)]) + start
             if len(positions):
@@ -110,9 +110,8 @@ class Segment(VectorIndex):
         return self._rows.ids(positions)
 
     def positions(self, ids: pa.Array[Any]) -> Positions:
-        """Where the live rows of these ids are; -1 for an id that has none here."""
         return self._rows.positions(ids, self._live_mask)
 
     def _tiles_of(self, positions: Positions) -> Positions:
-        """Where the tiles of these rows are, row by row."""
+        """The positions of the tiles of these rows, row by row."""
         return (positions[:, np.newaxis] * self.tiles_per_row + np.arange(self.tiles_per_row)).ravel()

@@ -1,4 +1,4 @@
-"""The segments of a version as one: positions count through all segments, and every row has the columns of all."""
+"""The segments of a version as one: positions run through all segments, and every row has the columns of all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 from index.arrays import Ids, Parts, Positions, Scores, Vectors, merged, read_parts, shifted
 from index.collection.rows import EMBEDDING, TILES, unify
 from index.filters.columns import Column, Mask
-from index.filters.facets import Counts, count_values, every_nth
+from index.filters.facets import Counts, count_values, sampling_step
 from index.filters.filter import Filter
 from index.segments.filter_cache import FilterCache
 from index.segments.searchable import Eligible
@@ -21,15 +21,15 @@ from index.segments.segment import Segment
 
 
 class SegmentedIndex:
-    """Searches `parts` and reads their rows. `schema` is the version's, for when these are some of its segments."""
+    """Searches `parts` and reads their rows. `schema` is the version's, if these are only some of its segments."""
 
     def __init__(self, segments: Sequence[Segment], schema: pa.Schema | None = None) -> None:
         self.parts = list(segments)
         self._starts = np.cumsum([0, *(segment.ntotal for segment in segments)])
-        self.ntotal = int(self._starts[-1])  # with the rows that have tombstones
+        self.ntotal = int(self._starts[-1])  # including rows with tombstones
         self.schema = schema if schema is not None else union_schema([segment.schema for segment in segments])
         self._recast = [_recast(segment.schema, self.schema) for segment in segments]
-        self._passing = FilterCache()
+        self._filter_cache = FilterCache()
 
     @property
     def live_count(self) -> int:
@@ -37,10 +37,9 @@ class SegmentedIndex:
 
     def eligible(self, where: Filter | None) -> list[Eligible] | None:
         """The live rows that pass a filter, for each segment; None: all of them."""
-        return None if where is None else self._passing.eligible(where, self.find)
+        return None if where is None else self._filter_cache.eligible(where, self._evaluate)
 
-    def find(self, where: Filter) -> list[Eligible]:
-        """What `eligible` keeps for the next time."""
+    def _evaluate(self, where: Filter) -> list[Eligible]:
         masks = [[np.zeros(0, bool), *map(where.mask, segment.batches)] for segment in self.parts]
         return [segment.eligible(np.concatenate(mask)) for segment, mask in zip(self.parts, masks, strict=True)]
 
@@ -52,9 +51,9 @@ class SegmentedIndex:
         return [segment.eligible(part) for segment, part in zip(self.parts, masks, strict=True)]
 
     def count_values(self, columns: Sequence[str], where: Filter | None = None) -> Counts:
-        """The values of these columns, and how many rows have each: in a sample of the rows if there are many."""
+        """How many rows have each value of these columns, counted in a sample if there are many rows."""
         allowed: Sequence[Eligible | None] = self.eligible(where) or [segment.live for segment in self.parts]
-        sample = islice(self._masked(allowed), 0, None, every_nth(self.ntotal))
+        sample = islice(self._masked(allowed), 0, None, sampling_step(self.ntotal))
         return count_values(sample, [Column.of(self.schema.field(name)) for name in columns])
 
     def _masked(self, allowed: Sequence[Eligible | None]) -> Iterator[tuple[pa.RecordBatch, Mask | None]]:
@@ -67,36 +66,34 @@ class SegmentedIndex:
     def search(
         self, queries: Vectors, k: int, eligible: Sequence[Eligible] | None = None, *, width: float = 1.0
     ) -> tuple[Scores, Positions]:
-        """Scores and positions of the k nearest, `(n, k)`, best first; -1 if there are fewer. See `Segment.search`."""
+        """Scores and positions of the k nearest, `(n, k)`, best first, padded with -1. See `Segment.search`."""
         allowed: Sequence[Eligible | None] = eligible or [None] * len(self.parts)
-        found = [
-            segment.search(queries, k, rows, width=width) for segment, rows in zip(self.parts, allowed, strict=True)
-        ]
-        if len(found) == 1:
-            return found[0]
-        parts = zip(found, self._starts, strict=False)
-        scores, positions = merged([(scores, shifted(rows, start)) for (scores, rows), start in parts], k)
+        results = []
+        for segment, rows, start in zip(self.parts, allowed, self._starts, strict=False):
+            scores, positions = segment.search(queries, k, rows, width=width)
+            results.append((scores, shifted(positions, start)))
+        scores, positions = merged(results, k) if len(results) > 1 else results[0]
         return scores, positions
 
     def search_parts(
         self, queries: Vectors, k: int, eligible: Sequence[Eligible] | None = None, *, width: float = 1.0
     ) -> tuple[Scores, Positions, Parts]:
-        """Like `search`, among tiles too; see `Segment.search_parts`."""
+        """Like `search`, but also among tiles; see `Segment.search_parts`."""
         allowed: Sequence[Eligible | None] = eligible or [None] * len(self.parts)
-        found = []
+        results = []
         for segment, rows, start in zip(self.parts, allowed, self._starts, strict=False):
             scores, positions, parts = segment.search_parts(queries, k, rows, width=width)
-            found.append((scores, shifted(positions, start), parts))
-        scores, positions, parts = merged(found, k) if len(found) > 1 else found[0]
+            results.append((scores, shifted(positions, start), parts))
+        scores, positions, parts = merged(results, k) if len(results) > 1 else results[0]
         return scores, positions, parts
 
     def search_with_ids(
         self, queries: Vectors, k: int, where: Filter | None = None, *, width: float = 1.0
     ) -> tuple[Scores, Positions, Parts, Ids]:
-        """Like `search_parts` among the rows that pass, with the ids, `(n, k)` strings; None if there are fewer."""
+        """Like `search_parts` among the rows that pass, with their ids, `(n, k)` strings, padded with None."""
         scores, positions, parts = self.search_parts(queries, k, self.eligible(where), width=width)
-        ids, there = np.full(positions.shape, None, object), positions >= 0
-        ids[there] = self.ids(positions[there])
+        ids, is_match = np.full(positions.shape, None, object), positions >= 0
+        ids[is_match] = self.ids(positions[is_match])
         return scores, positions, parts, ids
 
     def within(
@@ -108,13 +105,13 @@ class SegmentedIndex:
             yield scores, positions + start
 
     def live_blocks(self, rows: int = 16_384) -> Iterator[tuple[Positions, Vectors]]:
-        """Positions and vectors of all live rows, a block at a time."""
+        """Positions and vectors of all live rows, block by block."""
         for segment, start in zip(self.parts, self._starts, strict=False):
             for positions, vectors in segment.live_blocks(rows):
                 yield positions + start, vectors
 
     def live_positions(self, numbers: npt.NDArray[np.int64] | None = None) -> Positions:
-        """Positions of the live rows, or of those with these ascending numbers among them."""
+        """Positions of the live rows, or of those with these numbers (ascending) among the live rows."""
         if numbers is None:
             numbers = np.arange(self.live_count)
         firsts = np.cumsum([0, *(segment.live_count for segment in self.parts)])
@@ -127,14 +124,14 @@ class SegmentedIndex:
         )
 
     def positions(self, ids: pa.Array[Any]) -> Positions:
-        """Where the live rows of these ids are; -1 for an id that has none."""
-        once = ids.dictionary_encode()
-        found = np.full(len(once.dictionary), -1, np.int64)
+        """The positions of the live rows with these ids; -1 for an id without one."""
+        encoded = ids.dictionary_encode()
+        found = np.full(len(encoded.dictionary), -1, np.int64)
         for segment, start in zip(self.parts, self._starts, strict=False):
-            positions = segment.positions(once.dictionary)
+            positions = segment.positions(encoded.dictionary)
             found = np.where(positions >= 0, positions + start, found)
-        every: Positions = found[np.from_dlpack(once.indices)]  # as `to_numpy`, without pandas
-        return every
+        result: Positions = found[np.from_dlpack(encoded.indices)]  # `to_numpy` would import pandas
+        return result
 
     def vectors(self, positions: Positions) -> Vectors:
         found = np.empty((len(positions), self.parts[0].dim), np.float32)
@@ -145,7 +142,7 @@ class SegmentedIndex:
         return read_parts(found, positions, self._starts, lambda number, local: self.parts[number].ids(local))
 
     def rows(self, positions: Positions, columns: Sequence[str]) -> list[dict[str, Any]]:
-        """The rows at these positions; a value is None where its segment lacks the column."""
+        """The rows at these positions; a value is None if its segment lacks the column."""
 
         def read(number: int, local: Positions) -> list[dict[str, Any]]:
             segment = self.parts[number]
@@ -166,7 +163,7 @@ def union_schema(schemas: Sequence[pa.Schema]) -> pa.Schema:
 
 
 def _recast(schema: pa.Schema, union: pa.Schema) -> frozenset[str]:
-    """Columns with another type in the union: their values are cast to that type, as a merge would write them."""
+    """The columns with another type in the union, to which values are cast, as when segments are merged."""
     pairs = [(field, union.field(field.name).type) for field in schema if field.name in union.names]
     return frozenset(field.name for field, kind in pairs if field.type != kind and _castable(field.type, kind))
 
@@ -175,5 +172,5 @@ def _castable(one: pa.DataType, other: pa.DataType) -> bool:
     try:
         pa.array([], one).cast(other)
     except pa.ArrowNotImplementedError:
-        return False  # for example structs among strings: they stay as they are
+        return False  # such as structs to strings: their values stay unchanged
     return True

@@ -15,9 +15,9 @@ _HEADER = 45  # bytes before the vectors
 
 
 class VectorFile:
-    """Reads vectors by their place in the file, which may be unlinked. OSError when it ends too early. Thread-safe.
+    """Reads vectors from a file, which may be unlinked meanwhile. OSError if it ends too early. Thread-safe.
 
-    It does not map the file: a pass over all vectors must not fill the memory, nor a sample load the pages around it.
+    The file is not mapped: a pass over all vectors must not fill the memory, nor a sample load the pages around it.
     """
 
     def __init__(self, path: Path, ntotal: int, dim: int) -> None:
@@ -28,7 +28,7 @@ class VectorFile:
         weakref.finalize(self, os.close, self._descriptor)
 
     def blocks(self, rows: int = 16_384) -> Iterator[Vectors]:
-        """All vectors in blocks, `(rows, dim)` float32. A caller may keep a block: each has memory of its own."""
+        """All vectors in blocks, `(rows, dim)` float32. Blocks share no memory, so a caller may keep them."""
         for start in range(0, self._ntotal, rows):
             block = np.empty((min(rows, self._ntotal - start), self._dim), np.float32)
             self._read(block, start)
@@ -40,13 +40,13 @@ class VectorFile:
         sample = np.empty((len(runs) * _RUN, self._dim), np.float32)
         end = 0
         for start in np.sort(runs * _RUN).tolist():
-            count = min(_RUN, self._ntotal - start)  # the last of the file may be shorter
+            count = min(_RUN, self._ntotal - start)  # the file's last run may be shorter
             self._read(sample[end : end + count], start)
             end += count
         return sample[: min(size, end)]
 
     def _read(self, vectors: Vectors, start: int) -> None:
-        """Fill `vectors`, `(n, dim)`, from a position on."""
+        """Fill `vectors`, `(n, dim)`, from position `start`."""
         left = vectors.data.cast("B")
         offset = _HEADER + start * 4 * self._dim
         while left:
@@ -58,7 +58,7 @@ class VectorFile:
 
 
 def flat_header(dim: int, ntotal: int) -> bytes:
-    """The header of a flat index's file: its last field counts floats, its third vectors (write_index_header)."""
+    """The header of a flat index's file: the third field counts vectors, the last floats (write_index_header)."""
     header = bytearray(faiss.serialize_index(faiss.IndexFlat(dim, faiss.METRIC_INNER_PRODUCT)).tobytes())
     header[8:16] = ntotal.to_bytes(8, "little")
     header[-8:] = (ntotal * dim).to_bytes(8, "little")

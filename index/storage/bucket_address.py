@@ -1,4 +1,4 @@
-"""Buckets: which one an address names, and how the environment that each cloud's own tools read says to reach it."""
+"""Parses addresses of buckets, and reads the environment variables that each cloud's own tools read."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ class Bucket:
     """A bucket, or a container of an Azure account, and how it is reached.
 
     `user` and `secret` are from the address: an access key, or Azure's account and its shared access signature.
-    `endpoint` is a URL; empty for the cloud's own. A store that sends nothing for `request_s` seconds has lost the
-    request. The pauses between `attempts` double from 50 ms, to 13 s in all: a store that asks clients to slow down
-    means seconds.
+    `endpoint` is a URL; empty for the cloud's own. A request fails after `request_s` seconds without data. The pauses
+    between `attempts` double from 50 ms, to 13 s in all, because a store that asks clients to slow down means seconds.
     """
 
     scheme: str
@@ -36,14 +35,14 @@ class Bucket:
 
     @classmethod
     def of(cls, address: str) -> tuple[Bucket, str]:
-        """The bucket of an s3:// gs:// az:// address, and the prefix in it, or CollectionError. Sends no request."""
+        """The bucket and the prefix of an s3:// gs:// az:// address, or CollectionError. Sends no request."""
         parts, shown = urlsplit(address), without_secrets(address)
         scheme = _SCHEMES[parts.scheme]
         login, _, name = parts.netloc.rpartition("@")
         user, _, secret = login.partition(":")
         if not name or ":" in name:
             raise CollectionError(f"{shown}: expected {parts.scheme}://bucket/prefix")
-        # In a prefix % is a character like any other.
+        # Not unquoted: in a prefix, % is an ordinary character.
         prefix = parts.path.strip("/")
         if scheme == "az":
             if "." in name or parts.scheme == "abfss":
@@ -84,7 +83,7 @@ class Bucket:
         return self.user == _ANONYMOUS or (self.scheme == "gs" and bool(self.endpoint))
 
     def azure_secrets(self) -> tuple[str | None, str | None]:
-        """Account key and shared access signature. If neither is set, Azure's own credential chain decides."""
+        """Account key and shared access signature; without either, Azure's own credential chain is used."""
         connection = _azure_connection()
         signature = self.secret or os.environ.get("AZURE_STORAGE_SAS_TOKEN") or connection.get("SharedAccessSignature")
         if signature:
@@ -93,7 +92,7 @@ class Bucket:
 
 
 def _azure_account(connection: dict[str, str]) -> str:
-    """The account. Beside a shared access signature only the server's name has it, or the path of an emulator."""
+    """The account. With a shared access signature, only the server's name has it, or an emulator's path."""
     host, _, path = connection.get("BlobEndpoint", "").rpartition("://")[2].rstrip("/").partition("/")
     return connection.get("AccountName", "") or path or host.partition(".")[0]
 
@@ -103,7 +102,7 @@ def is_bucket(address: str) -> bool:
 
 
 def without_secrets(text: str) -> str:
-    """An address, or a text that contains one, without its credentials; also those with a slash, which open nothing."""
+    """An address, or a text that contains one, without credentials; even invalid ones, which contain a slash."""
     text = re.sub(r"://[^/@:?#\s]*:[^@\s]*@", "://", text)
     return re.sub(r"\?[^\s'\"]*\bsig=[^\s'\"]*", "", text)
 

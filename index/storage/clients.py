@@ -22,27 +22,27 @@ if TYPE_CHECKING:
     Store = S3Store | GCSStore | AzureStore
 
 _CONNECT_S: Final = 5.0
-"""A server that does not answer by then is taken for absent; the next attempt may reach another one."""
+"""Maximum time to connect to a server; the next attempt may reach another one."""
 
 
 @cache
 def object_store(bucket: Bucket) -> Store:
-    """obstore's client. CollectionError where there are no credentials."""
-    from obstore.store import AzureStore, GCSStore  # takes a while, which folders should not cost
+    """obstore's client. CollectionError if there are no credentials."""
+    from obstore.store import AzureStore, GCSStore  # slow to import, and folders do not need it
 
     if bucket.scheme == "s3":
         return _s3_store(bucket)
     if bucket.scheme == "gs":
         google: Any = {"skip_signature": True} if bucket.anonymous else {}
         if bucket.endpoint:
-            # For an emulator: with only a base URL obstore asks the machine for a token before it writes.
+            # For an emulator: with only a base URL, obstore requests a token from the machine before it writes.
             account = {"gcs_base_url": bucket.endpoint, "disable_oauth": True, "client_email": "", "private_key": ""}
             google["service_account_key"] = json.dumps({**account, "private_key_id": ""})
         return GCSStore(bucket.name, config=google, **_options(bucket))
     key, signature = bucket.azure_secrets()
     azure = {"account_name": bucket.user, "account_key": key, "sas_key": signature, "endpoint": bucket.endpoint}
-    given: Any = {name: value for name, value in azure.items() if value}
-    return AzureStore(bucket.name, config=given, **_options(bucket))
+    config: Any = {name: value for name, value in azure.items() if value}
+    return AzureStore(bucket.name, config=config, **_options(bucket))
 
 
 def _s3_store(bucket: Bucket) -> S3Store:
@@ -56,12 +56,12 @@ def _s3_store(bucket: Bucket) -> S3Store:
         config["skip_signature"] = True
         return S3Store(bucket.name, config=config, **_options(bucket))
     if bucket.secret:
-        # Passed as one provider: with keys in its configuration obstore also sends the environment's session token.
-        own: Any = {"access_key_id": bucket.user, "secret_access_key": bucket.secret, "expires_at": None}
-        return S3Store(bucket.name, config=config, **_options(bucket), credential_provider=lambda: own)
+        # With keys in its configuration instead of a provider, obstore also sends the environment's session token.
+        keys: Any = {"access_key_id": bucket.user, "secret_access_key": bucket.secret, "expires_at": None}
+        return S3Store(bucket.name, config=config, **_options(bucket), credential_provider=lambda: keys)
     try:
-        # obstore does not read the profiles of ~/.aws, unlike everything else here. boto3 renews a role's credentials
-        # ten minutes before they expire, so they are valid for that long.
+        # Unlike boto3 and pyarrow, obstore does not read the profiles of ~/.aws. boto3 renews a role's credentials ten
+        # minutes before they expire, so they are always valid for that long.
         provider = Boto3CredentialProvider(ttl=timedelta(minutes=10))
     except ValueError as error:
         raise CollectionError(
@@ -77,11 +77,11 @@ def _options(bucket: Bucket) -> Any:
         "allow_http": True,
         "connect_timeout": timedelta(seconds=_CONNECT_S),
         "read_timeout": timedelta(seconds=bucket.request_s),
-        "timeout": timedelta(seconds=2 * bucket.request_s),  # the part of a body read by then is not read again
+        "timeout": timedelta(seconds=2 * bucket.request_s),  # a retry continues after the part of a body already read
     }
     retry: RetryConfig = {
         "max_retries": bucket.attempts - 1,
-        "retry_timeout": timedelta(seconds=6 * bucket.request_s),  # no retries after that, so it has to be longer
+        "retry_timeout": timedelta(seconds=6 * bucket.request_s),  # longer than "timeout", or nothing would be retried
         "backoff": {"init_backoff": timedelta(milliseconds=50), "max_backoff": timedelta(seconds=5), "base": 2},
     }
     return {"client_options": client, "retry_config": retry}
@@ -89,7 +89,7 @@ def _options(bucket: Bucket) -> Any:
 
 @cache
 def filesystem(bucket: Bucket) -> pafs.FileSystem:
-    """pyarrow's client. OSError where the region of a bucket at Amazon cannot be found out."""
+    """pyarrow's client. OSError if the region of a bucket at Amazon cannot be looked up."""
     if bucket.scheme == "s3":
         return _s3_filesystem(bucket)
     scheme, _, host = bucket.endpoint.partition("://")
@@ -100,7 +100,7 @@ def filesystem(bucket: Bucket) -> pafs.FileSystem:
     key, signature = bucket.azure_secrets()
     server = {}
     if host:
-        # pyarrow adds the account itself: before a host that begins with a dot, else (for an emulator) behind it.
+        # pyarrow adds the account itself: before a host that begins with a dot, otherwise (for an emulator) after it.
         host = host.removesuffix(f"/{bucket.user}")
         host = f".{host.removeprefix(f'{bucket.user}.')}" if host.startswith(f"{bucket.user}.") else host
         server = {"blob_storage_authority": host, "dfs_storage_authority": host.replace(".blob.", ".dfs.", 1)}
@@ -118,8 +118,8 @@ def _s3_filesystem(bucket: Bucket) -> pafs.S3FileSystem:
         region=_region(bucket),
         connect_timeout=_CONNECT_S,
         request_timeout=bucket.request_s,
-        # Amazon's "standard" one waits a second on average before the first repetition, and gives up early where
-        # many requests fail at once.
+        # Amazon's "standard" strategy waits a second on average before the first retry, and gives up early if many
+        # requests fail at once.
         retry_strategy=pafs.AwsDefaultS3RetryStrategy(max_attempts=bucket.attempts),
     )
 

@@ -1,4 +1,4 @@
-"""Puts files on this machine's disk, complete or not at all, and changes one file so that no change is undone."""
+"""Writes files on this machine's disk, complete or not at all, and updates a file without losing other updates."""
 
 import fcntl
 import os
@@ -11,11 +11,11 @@ from index.errors import DISK_FULL, CollectionError
 
 
 def write_atomic(target: Path, data: bytes, *, mode: int = 0o666) -> None:
-    """Write `data` to a file, complete or not at all, replacing any file of that name. `mode` is as for `os.open`."""
+    """Write `data` to a file, complete or not at all, replacing any existing one. `mode` is as for `os.open`."""
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
     try:
-        with full_disk_named(target):
+        with name_full_disk(target):
             partial.touch(mode, exist_ok=False)
             partial.write_bytes(data)
             publish(partial, target)
@@ -24,18 +24,20 @@ def write_atomic(target: Path, data: bytes, *, mode: int = 0o666) -> None:
 
 
 def update_file(path: Path, change: Callable[[bytes], bytes]) -> None:
-    """`Storage.update` for a folder: a hidden file beside the file is locked meanwhile."""
+    """`Storage.update` for a folder, under a lock on a hidden file beside `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    lock = path.with_name(f".{path.name}.lock")  # the file itself is replaced, so that it is never half written
+    lock = path.with_name(f".{path.name}.lock")  # the file itself cannot be locked: it is replaced as a whole
     with os.fdopen(os.open(lock, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
         if os.fstat(file.fileno()).st_uid == os.geteuid():
-            # Whoever may add files to the folder may lock this one, which a umask would forbid.
-            with suppress(OSError):  # vfat and CIFS have no such modes
+            # Everybody who may add files to the folder may lock this file, even if the umask is stricter.
+            with suppress(OSError):  # vfat and CIFS have no modes
                 os.fchmod(file.fileno(), path.parent.stat().st_mode & 0o666)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX)  # the system takes it back when a process dies
+            fcntl.flock(file, fcntl.LOCK_EX)  # released by the system if the process dies
         except OSError as error:
-            raise CollectionError(f"{path} cannot be locked ({error}): expected a file system with locks") from error
+            raise CollectionError(
+                f"{path} cannot be locked ({error}): use a file system that supports locks"
+            ) from error
         content = path.read_bytes() if path.exists() else b""
         changed = change(content)
         if changed != content:
@@ -43,15 +45,15 @@ def update_file(path: Path, change: Callable[[bytes], bytes]) -> None:
 
 
 def publish(partial: Path, target: Path) -> None:
-    """Rename within a file system, once the bytes are on the disk."""
+    """Rename a file within a file system, after its bytes are on the disk."""
     _sync(partial)
     partial.replace(target)
-    _sync(target.parent)  # the new name has to survive a power cut too
+    _sync(target.parent)  # so that the new name survives a power cut too
 
 
 @contextmanager
-def full_disk_named(path: Path) -> Iterator[None]:
-    """Adds the file's name to errors of a full disk, which have none once the file is open."""
+def name_full_disk(path: Path) -> Iterator[None]:
+    """Adds `path` to errors of a full disk: those of an open file name none."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Reads, writes and changes objects of a bucket, each by as few requests as there can be."""
+"""Reads, writes and updates objects of a bucket, with as few requests as possible."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_PART: Final = 8 << 20
+_PART_BYTES: Final = 8 << 20
 _MAX_PARTS: Final = 10_000  # the limit of S3 and Google for one object; 78 GiB in parts of 8 MiB
-_PARTS: Final = 3  # parts of an upload at once: at a megabyte a second they take most of each part's time limit
-_READS: Final = 9  # of a body that breaks off
-_WRITES: Final = 3  # obstore retries a conditional write, except after a timeout: it may have been carried out
+_PARALLEL_PARTS: Final = 3  # of an upload; at a megabyte a second, they take most of each part's time limit
+_MAX_READS: Final = 9  # attempts, if the body breaks off
+_MAX_WRITES: Final = 3  # attempts; after a timeout obstore does not retry a conditional write, which may have succeeded
 _BROKEN_OFF = re.compile(r"response body", re.IGNORECASE)
 
 
 def put(bucket: Bucket, key: str, content: bytes | Path) -> None:
-    """Write an object, complete or not at all, replacing any of that name. CollectionError when refused."""
+    """Write an object, complete or not at all, replacing any existing one. CollectionError if refused."""
     try:
         store = object_store(bucket)
         size = content.stat().st_size if isinstance(content, Path) else len(content)
-        part = max(_PART, size // _MAX_PARTS + 1)
-        repeated(lambda: obstore.put(store, key, content, chunk_size=part, max_concurrency=_PARTS))
+        part = max(_PART_BYTES, size // _MAX_PARTS + 1)
+        with_retries(lambda: obstore.put(store, key, content, chunk_size=part, max_concurrency=_PARALLEL_PARTS))
     except (BaseError, FileNotFoundError) as error:
         raise CollectionError(
             f"{bucket.scheme}://{bucket.name}/{key} cannot be written ({first_line(error)}): expected a bucket that "
@@ -48,12 +48,12 @@ def put(bucket: Bucket, key: str, content: bytes | Path) -> None:
 
 
 def update_object(bucket: Bucket, key: str, change: Callable[[bytes], bytes]) -> None:
-    """`Storage.update` for a bucket. If the answer to a write was lost, `change` may get its own result."""
+    """`Storage.update` for a bucket. If the answer to a write is lost, `change` may be called with its own result."""
     try:
         _update(object_store(bucket), key, change)
     except (BaseError, FileNotFoundError) as error:
         raise CollectionError(
-            f"{bucket.name}/{key} cannot be written on a condition ({first_line(error)}): expected "
+            f"{bucket.name}/{key} cannot be written conditionally ({first_line(error)}): expected "
             "credentials that may read and write it, and a store that supports If-Match and If-None-Match"
         ) from error
 
@@ -69,27 +69,27 @@ def _update(store: Store, key: str, change: Callable[[bytes], bytes]) -> None:
             obstore.put(store, key, changed, mode=mode)
             return
         except (AlreadyExistsError, PreconditionError):
-            pass  # another update came in between, or an own one whose answer was lost
+            pass  # another update came in between, or the answer to our own was lost
         except GenericError:
             failed += 1
-            if failed == _WRITES:
+            if failed == _MAX_WRITES:
                 raise
 
 
 def _content_and_condition(store: Store, key: str) -> tuple[bytes, PutMode]:
-    """The content, and the condition that it is still unchanged."""
+    """The content, and the condition for a write that it is unchanged."""
     try:
         content, meta = _get(store, key)
     except FileNotFoundError:
         return b"", "create"
     mode: UpdateVersion = {"e_tag": meta["e_tag"]}
-    if version := meta["version"]:  # S3 without versioning has none, and obstore takes no None
+    if version := meta["version"]:  # None on S3 without versioning, which obstore does not accept
         mode["version"] = version
     return content, mode
 
 
 def read(bucket: Bucket, key: str) -> bytes:
-    """An object as it was at one moment. FileNotFoundError when it is missing, UnreachableError else."""
+    """An object as it was at one moment. FileNotFoundError if it is missing, otherwise UnreachableError."""
     with as_os_error(bucket, key):
         return _get(object_store(bucket), key)[0]
 
@@ -99,11 +99,11 @@ def _get(store: Store, key: str) -> tuple[bytes, ObjectMeta]:
         found = obstore.get(store, key)
         return bytes(found.bytes()), found.meta
 
-    return repeated(once)
+    return with_retries(once)
 
 
 def read_part(bucket: Bucket, key: str, span: tuple[int, int] | None, check_size: Callable[[int], None]) -> bytes:
-    """An object, or its bytes in `span`, by one request. `check_size` may raise before its bytes are read."""
+    """An object, or its bytes in `span`, in one request. `check_size` may raise before they are read."""
     store = object_store(bucket)
     options: GetOptions = {"range": span} if span else {}
 
@@ -114,21 +114,21 @@ def read_part(bucket: Bucket, key: str, span: tuple[int, int] | None, check_size
 
     try:
         with as_os_error(bucket, key):
-            return repeated(once)
+            return with_retries(once)
     except UnreachableError as error:
-        if span and "416" in str(error):  # it ends before the span begins
+        if span and "416" in str(error):  # the object ends before the span begins
             check_size(_size(store, key))
         raise
 
 
 def _size(store: Store, key: str) -> int:
-    return repeated(lambda: obstore.head(store, key))["size"]
+    return with_retries(lambda: obstore.head(store, key))["size"]
 
 
-def open_reader(bucket: Bucket, key: str, min_read: int = 1 << 16) -> pa.NativeFile:
-    """A seekable object to read, at least `min_read` bytes by a request; 0: as many as are read. Raises as `read`.
+def open_reader(bucket: Bucket, key: str, min_read: int) -> pa.NativeFile:
+    """A seekable reader, which requests at least `min_read` bytes; 0: as many as are read. Raises the errors of `read`.
 
-    pyarrow's own reader fails on a store's error message that is longer than the read, such as a footer of 8 bytes.
+    pyarrow's own reader fails if a store's error message is longer than the read, such as a footer of 8 bytes.
     """
     with as_os_error(bucket, key):
         reader = _Reader(bucket, key, _size(object_store(bucket), key))
@@ -136,7 +136,7 @@ def open_reader(bucket: Bucket, key: str, min_read: int = 1 << 16) -> pa.NativeF
 
 
 class _Reader(io.RawIOBase):
-    """Reads an object of `size` bytes by ranges."""
+    """Reads ranges of an object of `size` bytes."""
 
     def __init__(self, bucket: Bucket, key: str, size: int) -> None:
         self._bucket, self._key, self._size, self._at = bucket, key, size, 0
@@ -160,15 +160,15 @@ class _Reader(io.RawIOBase):
             return 0
         store = object_store(self._bucket)
         with as_os_error(self._bucket, self._key):
-            found = repeated(lambda: obstore.get_range(store, self._key, start=self._at, length=length))
-        buffer[: len(found)] = memoryview(found)  # fewer bytes if a shorter object has replaced it
+            found = with_retries(lambda: obstore.get_range(store, self._key, start=self._at, length=length))
+        buffer[: len(found)] = memoryview(found)  # fewer bytes if a shorter object has replaced this one
         self._at += len(found)
         return len(found)
 
 
 @contextmanager
 def as_os_error(bucket: Bucket, key: str) -> Iterator[None]:
-    """UnreachableError in place of obstore's errors, but for FileNotFoundError."""
+    """Raises UnreachableError for obstore's errors except FileNotFoundError."""
     try:
         yield
     except BaseError as error:
@@ -176,13 +176,13 @@ def as_os_error(bucket: Bucket, key: str) -> Iterator[None]:
             raise
         raise UnreachableError(
             f"{bucket.scheme}://{bucket.name}/{key} cannot be read ({first_line(error)}): check the network and the "
-            "credentials, and try again"
+            "credentials, then try again"
         ) from error
 
 
-def repeated(operation: Callable[[], T]) -> T:
-    """Try `operation` several times: obstore retries requests itself, but not when an answer breaks off."""
-    for attempt in range(1, _READS):
+def with_retries(operation: Callable[[], T]) -> T:
+    """Repeat `operation` if an answer breaks off; other failures of requests are retried by obstore itself."""
+    for attempt in range(1, _MAX_READS):
         try:
             return operation()
         except GenericError as error:
@@ -193,5 +193,5 @@ def repeated(operation: Callable[[], T]) -> T:
 
 
 def first_line(error: Exception) -> str:
-    """obstore's message for an error, without the source-level details after it."""
+    """obstore's error message, without the details of its source code that follow."""
     return str(error).splitlines()[0]

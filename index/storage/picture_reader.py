@@ -1,4 +1,4 @@
-"""Reads pictures from buckets, each by one request."""
+"""Reads pictures from buckets, each in one request."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -9,30 +9,31 @@ import pyarrow as pa
 
 from index.errors import CollectionError, UnreachableError
 from index.storage.bucket_address import Bucket
+from index.storage.storage import MIN_READ
 
 _TIMED_OUT = re.compile(r"\bTimedOut\b|kind: Timeout")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PictureReader:
-    """`embedder.fetch.files.Buckets`. `request_s` and `attempts` are those of `Bucket`."""
+    """Implements `embedder.fetch.files.Buckets`. `request_s` and `attempts` are those of `Bucket`."""
 
     request_s: float = Bucket.request_s
     attempts: int = Bucket.attempts
 
     def read(self, bucket: str, key: str, span: tuple[int, int] | None, check_size: Callable[[int], None]) -> bytes:
         """See `index.storage.objects.read_part`."""
-        from index.storage.objects import read_part  # obstore takes a while, which folders should not cost
+        from index.storage.objects import read_part  # imports obstore, which is slow and not needed for folders
 
-        with _usual_errors():
+        with _as_builtin_errors():
             return read_part(self._bucket(bucket), key, span, check_size)
 
     def open(self, bucket: str, key: str) -> pa.NativeFile:
         """See `index.storage.objects.open_reader`."""
         from index.storage.objects import open_reader
 
-        with _usual_errors():
-            return open_reader(self._bucket(bucket), key)
+        with _as_builtin_errors():
+            return open_reader(self._bucket(bucket), key, MIN_READ)
 
     def _bucket(self, address: str) -> Bucket:
         try:
@@ -42,8 +43,8 @@ class PictureReader:
 
 
 @contextmanager
-def _usual_errors() -> Iterator[None]:
-    """PermissionError and TimeoutError in place of errors of this package."""
+def _as_builtin_errors() -> Iterator[None]:
+    """Raises PermissionError or TimeoutError for this package's errors where they fit."""
     from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
 
     try:

@@ -19,10 +19,10 @@ import pyarrow.fs as pafs
 from index.errors import CollectionError
 from index.storage.bucket_address import Bucket, is_bucket, without_secrets
 from index.storage.clients import filesystem
-from index.storage.disk import full_disk_named, publish, update_file, write_atomic
+from index.storage.disk import name_full_disk, publish, update_file, write_atomic
 
 MIN_READ = 1 << 16
-"""Bytes of a request: a Parquet file's footer, mostly."""
+"""Minimum bytes of a request: enough for the footer of most Parquet files."""
 
 _CHUNK = 8 << 20
 
@@ -43,11 +43,11 @@ class FileInfo:
 
 
 def canonical_address(address: str) -> str:
-    """One spelling for all absolute addresses of a place, without a bucket's options, `..`, file:// or a last slash."""
+    """One spelling for all absolute addresses of a location: no bucket options, `..`, file:// or trailing slash."""
     if not is_bucket(address):
         return os.path.normpath(unquote(urlsplit(address).path) if address.startswith("file://") else address)
     parts = urlsplit(address)
-    # An az:// container has its account before it, other buckets only `anonymous`.
+    # What precedes the @ is the account of an az:// container, but for other buckets credentials or `anonymous`.
     bucket = parts.netloc if parts.scheme == "az" else parts.netloc.rpartition("@")[2]
     return f"{parts.scheme}://{bucket}/{parts.path.strip('/')}".rstrip("/")
 
@@ -56,24 +56,24 @@ def canonical_address(address: str) -> str:
 class Storage:
     """Reads and writes whole files below `root`. Paths are relative, with forward slashes.
 
-    Names that start with a dot are files in the making and are never listed.
+    Files whose names start with a dot are incomplete or internal, and `list` omits them.
     """
 
     root: str
     """The path for pyarrow's file system."""
     location: str
-    """The location as it was given, an absolute path or a URI without a password: `open` takes it again."""
+    """An absolute path or a URI as given, but without secrets; `open` accepts it."""
     address: str = field(repr=False, compare=False)
-    """The location with its credentials, to be opened on another machine."""
+    """The location with its credentials, to open it on another machine."""
     bucket: Bucket | None = None
 
     @classmethod
     def open(cls, location: str | os.PathLike[str]) -> Storage:
-        """A folder, or a file:// s3:// gs:// az:// URI, else CollectionError. Nothing needs to exist there yet."""
+        """A folder, or a file:// s3:// gs:// az:// URI, which need not exist; anything else is a CollectionError."""
         text = os.fspath(location)
         scheme = urlsplit(text).scheme if "://" in text else ""
         if not scheme:
-            # Links are not resolved, so that a link that is changed later is followed.
+            # Links are not resolved, so that a link that changes later is followed.
             root = str(Path(text).expanduser().absolute())
             return cls(root, root, root)
         shown = without_secrets(text)
@@ -94,14 +94,14 @@ class Storage:
             ) from error
         return cls(root.rstrip("/") or "/", shown, text)
 
-    def below(self, folder: str) -> Storage:
-        """A folder of this storage, which need not be there yet, as a storage of its own."""
+    def subfolder(self, folder: str) -> Storage:
+        """A subfolder, which need not exist, as a storage of its own."""
 
-        def inside(address: str) -> str:
+        def extended(address: str) -> str:
             address, mark, options = address.partition("?") if self.bucket else (address, "", "")
             return f"{address.rstrip('/')}/{folder}{mark}{options}"
 
-        return Storage(self.absolute(folder), inside(self.location), inside(self.address), self.bucket)
+        return Storage(self.absolute(folder), extended(self.location), extended(self.address), self.bucket)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Storage.open, (self.address,)
@@ -115,7 +115,7 @@ class Storage:
         return filesystem(self.bucket) if self.bucket else pafs.LocalFileSystem()
 
     def info(self, path: str = "") -> FileInfo | None:
-        with self._refusals_named():
+        with self._as_collection_error():
             found = self._files.get_file_info(self.absolute(path))
         return None if found.type == pafs.FileType.NotFound else _file_info(found, path)
 
@@ -127,38 +127,38 @@ class Storage:
         return found is not None and not found.is_folder
 
     def size(self, path: str) -> int:
-        """Size in bytes. FileNotFoundError when there is no such file."""
+        """Size in bytes. FileNotFoundError if there is no such file."""
         found = self.info(path)
         if found is None or found.is_folder:
             raise FileNotFoundError(f"{self.location}/{path}")
         return found.size
 
     def list(self, folder: str = "") -> list[FileInfo]:
-        """The entries of a folder, by name; none when the folder is missing."""
+        """The entries of a folder, sorted by name, without hidden ones; empty if the folder is missing."""
         entries = [entry for entry in self._below(folder, recursive=False) if not entry.name.startswith(".")]
         return sorted(entries, key=lambda entry: entry.path)
 
     def walk(self, folder: str = "") -> Iterator[FileInfo]:
-        """All that is below a folder, hidden files too, in no order; nothing when the folder is missing."""
+        """Everything below a folder, including hidden files, in no order; empty if the folder is missing."""
         return self._below(folder, recursive=True)
 
     def _below(self, folder: str, *, recursive: bool) -> Iterator[FileInfo]:
         selector = pafs.FileSelector(self.absolute(folder), allow_not_found=True, recursive=recursive)
-        with self._refusals_named():
+        with self._as_collection_error():
             infos = self._files.get_file_info(selector)
         start = len(self.absolute("x")) - 1
         return (_file_info(info, info.path[start:]) for info in infos)
 
     def open_input(self, path: str = "", *, min_read: int = MIN_READ) -> pa.NativeFile:
-        """A seekable file to read; of a bucket at least `min_read` bytes by a request; 0: as many as are read."""
+        """A seekable reader. A request to a bucket is for at least `min_read` bytes; 0: as many as are read."""
         if self.bucket:
-            from index.storage.objects import open_reader  # obstore takes a while, which folders should not cost
+            from index.storage.objects import open_reader  # imports obstore, which is slow and not needed for folders
 
             return open_reader(self.bucket, self.key(path), min_read)
         return self._files.open_input_file(self.absolute(path))
 
     def read(self, path: str) -> bytes:
-        """The whole file, as it was at one moment. FileNotFoundError when it is missing."""
+        """The whole file, as it was at one moment. FileNotFoundError if it is missing."""
         if self.bucket:
             from index.storage.objects import read
 
@@ -169,7 +169,7 @@ class Storage:
     def sha256(self, path: str) -> str:
         """Hex digest of a file, read in pieces."""
         if local := self.local_path(path):
-            with local.open("rb") as file:  # in pieces that stay in the processor's cache
+            with local.open("rb") as file:  # its pieces fit into the processor's cache
                 return hashlib.file_digest(file, "sha256").hexdigest()
         digest = hashlib.sha256()
         with self.open_input(path) as file:
@@ -186,10 +186,10 @@ class Storage:
             write_atomic(Path(self.absolute(path)), data)
 
     def update(self, path: str, change: Callable[[bytes], bytes]) -> None:
-        """Replace a file's content by `change(content)`; that of a missing file is empty.
+        """Atomically replace a file's content with `change(content)`; a missing file counts as empty.
 
-        No other `update` of it comes in between. `change` may be called several times; what it raises is passed on, and
-        the file stays as it was. CollectionError when the storage refuses.
+        `change` may be called several times. If it raises, the file stays unchanged. CollectionError if the storage
+        refuses.
         """
         if self.bucket:
             from index.storage.objects import update_object
@@ -199,7 +199,7 @@ class Storage:
             update_file(Path(self.absolute(path)), change)
 
     def put_file(self, source: Path, path: str) -> None:
-        """Move a file composed in `scratch` to its name, complete or not at all."""
+        """Move a file written in `scratch` to `path`, complete or not at all."""
         if self.bucket:
             from index.storage.objects import put
 
@@ -212,24 +212,24 @@ class Storage:
 
     @contextmanager
     def scratch(self, folder: str) -> Iterator[Path]:
-        """A local folder to compose large files in for `put_file`; in `folder` if that is local, for a rename."""
+        """A temporary local folder for `put_file` to move files from; in `folder` if that is local, for a rename."""
         parent = Path(self.absolute(folder)) if self.is_local else None
         if parent:
             parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".scratch-", dir=parent) as name, full_disk_named(parent or Path(name)):
+        with tempfile.TemporaryDirectory(prefix=".scratch-", dir=parent) as name, name_full_disk(parent or Path(name)):
             yield Path(name)
 
     def local_path(self, path: str) -> Path | None:
-        """Where a file lies on this machine, or None for an object store."""
+        """The path of a file on this machine; None in a bucket."""
         return Path(self.absolute(path)) if self.is_local else None
 
     def create_folder(self, path: str = "") -> None:
-        """Make a folder. Object stores have none to make."""
+        """Create a folder; does nothing in a bucket, which has none."""
         if self.is_local:
             Path(self.absolute(path)).mkdir(parents=True, exist_ok=True)
 
     def delete(self, path: str) -> None:
-        """Remove a file, or a folder with all that is in it; nothing when it is missing."""
+        """Remove a file, or a folder with its content; does nothing if it is missing."""
         found = self.info(path)
         if found and found.is_folder:
             self._files.delete_dir(self.absolute(path))
@@ -240,12 +240,12 @@ class Storage:
         return f"{self.root.rstrip('/')}/{path}" if path else self.root
 
     def key(self, path: str) -> str:
-        """The path below the bucket, as its own tools use it."""
+        """The object's key in the bucket."""
         return self.absolute(path).partition("/")[2]
 
     @contextmanager
-    def _refusals_named(self) -> Iterator[None]:
-        """Adds to a store's own errors what to do about them."""
+    def _as_collection_error(self) -> Iterator[None]:
+        """Raises CollectionError, which says what to do, for a store's errors."""
         try:
             yield
         except OSError as error:

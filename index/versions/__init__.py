@@ -1,8 +1,8 @@
-"""Which version is live, which may be, and what may go.
+"""Which version is live, which ones may go live, and which ones may be removed.
 
-A version that was rolled back is marked and goes live only by `promote`. While CURRENT is lost, the newest good version
-is served, and the next build repairs it. `prune.py` says which versions and runs stay.
+A version that was rolled back is marked, and goes live only by `promote`. While CURRENT is lost, the newest good
+version is served; the next build repairs CURRENT. `prune.py` decides which versions and runs stay.
 
-Index files of buckets are kept on local disk under their SHA-256, one download for all replicas of a machine. A version
-is opened through links, so a file that is removed to make room stays readable for those that have it open.
+Index files of buckets are cached on local disk under their SHA-256, so all replicas on a machine share one download. A
+version is opened through links, so a file that is removed to make room stays readable while it is open.
 """

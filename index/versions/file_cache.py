@@ -1,4 +1,4 @@
-"""Keeps index files of buckets on this machine's disk, under the SHA-256 of their content."""
+"""Caches index files of buckets on this machine's disk, under the SHA-256 of their content."""
 
 from __future__ import annotations
 
@@ -22,91 +22,91 @@ from index.collection.records import FileRecord
 from index.errors import DISK_FULL, CollectionError
 from index.storage import Storage
 
-FOLDER: Final = "LIKENESS_CACHE_DIR"
-BYTES: Final = "LIKENESS_CACHE_BYTES"
+CACHE_DIR: Final = "LIKENESS_CACHE_DIR"
+CACHE_BYTES: Final = "LIKENESS_CACHE_BYTES"
 
 _CHUNK: Final = 8 << 20
-_TRIES: Final = 3
+_ATTEMPTS: Final = 3
 _PARTIAL: Final = ".part"
-_ABANDONED_S: Final = 86_400
-_OURS: Final = re.compile(rf"[0-9a-f]{{64}}({re.escape(_PARTIAL)})?")  # any other file in the folder is not the cache's
+_ABANDONED_AFTER_S: Final = 86_400
+_CACHED_NAME: Final = re.compile(rf"[0-9a-f]{{64}}({re.escape(_PARTIAL)})?")  # other files in the folder are left alone
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileCache:
-    """A cache in `folder`, which processes share. Beyond `max_bytes` the least recently used files are removed."""
+    """A cache in `folder`, shared by processes. Beyond `max_bytes` the least recently used files are removed."""
 
     folder: Path
     max_bytes: int
 
     @classmethod
-    def of_environment(cls) -> FileCache:
-        """By default ~/.cache/likeness, and half of the disk that it is on. CollectionError when it cannot be used."""
+    def from_environment(cls) -> FileCache:
+        """By default ~/.cache/likeness, and half of the disk that it is on. CollectionError if it cannot be used."""
         folder = _folder()
-        text = os.environ.get(BYTES, "")
+        text = os.environ.get(CACHE_BYTES, "")
         if text and not text.isdecimal():
-            raise CollectionError(f"{BYTES} is {text!r}: expected a number of bytes")
+            raise CollectionError(f"{CACHE_BYTES} is {text!r}: expected a number of bytes")
         return cls(folder=folder, max_bytes=int(text) if text else shutil.disk_usage(folder).total // 2)
 
     def place(self, storage: Storage, path: str, record: FileRecord, target: Path, *, verify: bool = True) -> None:
-        """Put a file of a bucket at `target`, through the cache. CollectionError if it is not what `record` says."""
+        """Link a file of a bucket to `target`, through the cache. CollectionError if it does not match `record`."""
         cached = self.folder / record.sha256
-        for _ in range(_TRIES):
+        for _ in range(_ATTEMPTS):
             with self._locked(cached.name) as partial:
-                if not _is_whole(cached, record, verify=verify):
+                if not _is_intact(cached, record, verify=verify):
                     self._download(storage, path, record, partial)
                     (self.folder / f"{cached.name}{_PARTIAL}").replace(cached)
                 try:
-                    with suppress(PermissionError):  # another user's
+                    with suppress(PermissionError):  # another user's file
                         os.utime(cached)
                     _link(cached, target)
                 except FileNotFoundError:
                     continue  # another process has just removed it, to make room
                 return
-        raise too_small(self.folder)
+        raise cache_too_small(self.folder)
 
     def make_room(self, needed: dict[str, FileRecord]) -> None:
-        """Remove the least recently used files to make room for the `needed` ones; needed files already there stay."""
+        """Remove the least recently used files to make room for the `needed` ones, which stay if already cached."""
         digests = {record.sha256: record.size for record in needed.values()}
-        others = sorted(self._others(digests), key=lambda found: found[1].st_mtime)
+        others = sorted(self._others(digests), key=lambda entry: entry[1].st_mtime)
         room = self.max_bytes - sum(digests.values()) - sum(status.st_size for _, status in others)
         for path, status in others:
             if room >= 0:
                 break
-            with suppress(PermissionError):  # another user's file; that user makes room for their own
+            with suppress(PermissionError):  # another user's file, which that user's processes remove
                 path.unlink(missing_ok=True)
                 room += status.st_size
 
     def _others(self, needed: Names[str]) -> Iterator[tuple[Path, os.stat_result]]:
         for path in self.folder.iterdir():
-            if path.name in needed or not _OURS.fullmatch(path.name):
+            if path.name in needed or not _CACHED_NAME.fullmatch(path.name):
                 continue
             with suppress(FileNotFoundError):
                 status = path.lstat()
                 if not stat.S_ISREG(status.st_mode):
                     continue
-                # A file in the making is being downloaded by another process, unless that was killed.
-                if path.suffix != _PARTIAL or status.st_mtime < time.time() - _ABANDONED_S:
+                # A partial file is being downloaded by another process, unless that was killed.
+                if path.suffix != _PARTIAL or status.st_mtime < time.time() - _ABANDONED_AFTER_S:
                     yield path, status
 
     @contextmanager
     def _locked(self, digest: str) -> Iterator[BinaryIO]:
-        """The file to download into, held by no other thread or process at the same time."""
+        """The file to download into, locked against other threads and processes."""
         path = self.folder / f"{digest}{_PARTIAL}"
         while True:
             with path.open("ab") as partial:
-                fcntl.flock(partial, fcntl.LOCK_EX)  # the system takes it back when a process dies
+                fcntl.flock(partial, fcntl.LOCK_EX)  # released by the system if the process dies
                 if not _has_name(partial, path):
-                    continue  # the process that had it has put it in place, or removed it
+                    continue  # the previous owner of the lock has renamed or removed the file
                 try:
                     yield partial
                 finally:
-                    if _has_name(partial, path):  # otherwise it is in place, and the name is the next process's
+                    if _has_name(partial, path):  # otherwise it was renamed, and another process may use the name
                         path.unlink(missing_ok=True)
                 return
 
     def _download(self, storage: Storage, path: str, record: FileRecord, partial: BinaryIO) -> None:
-        for _ in range(_TRIES):
+        for _ in range(_ATTEMPTS):
             partial.truncate(0)
             digest = hashlib.sha256()
             with storage.open_input(path) as source:
@@ -117,7 +117,7 @@ class FileCache:
                     self._write(partial, chunk)
             if digest.hexdigest() == record.sha256:
                 return
-        raise CollectionError(f"{storage.location}: {path} is not what its manifest says")
+        raise CollectionError(f"{storage.location}: {path} does not match its manifest")
 
     def _write(self, partial: BinaryIO, chunk: bytes) -> None:
         try:
@@ -127,23 +127,23 @@ class FileCache:
             if error.errno not in DISK_FULL:
                 raise
             free = shutil.disk_usage(self.folder).free
-            problem = f"no room for the files of the index ({free:,} bytes are free; {FOLDER} names another disk)"
+            problem = f"no room for the files of the index ({free:,} bytes are free): set {CACHE_DIR} to another disk"
             raise OSError(errno.ENOSPC, problem, str(self.folder)) from error
 
 
-def too_small(folder: Path) -> CollectionError:
-    """The error for a cache from which others remove files as fast as they are put there."""
-    return CollectionError(f"{folder} is too small: set {FOLDER} to a larger disk, or {BYTES} to more")
+def cache_too_small(folder: Path) -> CollectionError:
+    """The error if other processes remove files from the cache as fast as they are added."""
+    return CollectionError(f"{folder} is too small: set {CACHE_DIR} to a larger disk, or raise {CACHE_BYTES}")
 
 
 def _folder() -> Path:
-    named = os.environ.get(FOLDER)
+    named = os.environ.get(CACHE_DIR)
     if named:
         folder = Path(named).expanduser().absolute()
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise CollectionError(f"{FOLDER} is {named}, which cannot be made: {error.strerror}") from error
+            raise CollectionError(f"{CACHE_DIR} is {named}, which cannot be created: {error.strerror}") from error
     else:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "likeness"
         with suppress(OSError):
@@ -151,18 +151,18 @@ def _folder() -> Path:
         if not os.access(folder, os.W_OK):  # a container's user may have no home
             folder = Path(tempfile.gettempdir()) / f"likeness-{os.getuid()}"
             folder.mkdir(mode=0o700, exist_ok=True)
-            if folder.lstat().st_uid != os.getuid():  # its owner could put other files in place of the verified
-                raise CollectionError(f"{folder}, where files of the index are kept, is another user's: set {FOLDER}")
+            if folder.lstat().st_uid != os.getuid():  # the other user could replace verified files
+                raise CollectionError(f"{folder}, the cache of index files, belongs to another user: set {CACHE_DIR}")
     if not os.access(folder, os.W_OK):
-        raise CollectionError(f"{folder}, where files of the index are kept, cannot be written: set {FOLDER}")
+        raise CollectionError(f"{folder}, the cache of index files, is not writable: set {CACHE_DIR}")
     return folder
 
 
-def _is_whole(path: Path, record: FileRecord, *, verify: bool) -> bool:
+def _is_intact(path: Path, record: FileRecord, *, verify: bool) -> bool:
     try:
         with path.open("rb") as file:
-            same = os.fstat(file.fileno()).st_size == record.size
-            return same and (not verify or hashlib.file_digest(file, "sha256").hexdigest() == record.sha256)
+            same_size = os.fstat(file.fileno()).st_size == record.size
+            return same_size and (not verify or hashlib.file_digest(file, "sha256").hexdigest() == record.sha256)
     except FileNotFoundError:
         return False
 
@@ -180,5 +180,5 @@ def _link(cached: Path, target: Path) -> None:
         os.link(cached, target)
     except FileNotFoundError:
         raise
-    except OSError:  # on another disk, or a file system that has no such links
+    except OSError:  # on another disk, or on a file system without hard links
         target.symlink_to(cached)

@@ -1,4 +1,4 @@
-"""The files of an index version: their paths, whether they still agree with the manifest, and the tombstones in one."""
+"""The files of an index version: their paths, a check against the manifest, and reading and writing tombstones."""
 
 import hashlib
 import os
@@ -23,17 +23,17 @@ def file_record(path: Path) -> FileRecord:
 
 
 def version_files(manifest: VersionManifest) -> dict[str, FileRecord]:
-    """The manifest's record of each file of a version, by path below the collection; without the manifest itself."""
-    own = {version_path(manifest.version, name): record for name, record in manifest.files.items()}
+    """The record of each file of a version except its manifest, by path in the collection."""
+    files = {version_path(manifest.version, name): record for name, record in manifest.files.items()}
     for segment in manifest.segments:
-        own |= {segment_path(segment.name, name): record for name, record in segment.files.items()}
+        files |= {segment_path(segment.name, name): record for name, record in segment.files.items()}
         if segment.columns:
-            own[columns_path(manifest.version, segment.name)] = segment.columns
-    return own
+            files[columns_path(manifest.version, segment.name)] = segment.columns
+    return files
 
 
 def first_damage(storage: Storage, files: Mapping[str, FileRecord], *, verify: bool = True) -> tuple[str, str] | None:
-    """Path and problem of the first file that is not as recorded. Without `verify` only sizes are compared."""
+    """Path and problem of the first file that differs from its record. Without `verify` only sizes are compared."""
 
     def problem_of(path: str) -> str | None:
         expected = files[path]
@@ -45,7 +45,7 @@ def first_damage(storage: Storage, files: Mapping[str, FileRecord], *, verify: b
             return "is missing"
         return "has been altered: its SHA-256 is not the recorded one" if altered else None
 
-    # hashlib lets other threads run; with an object store the threads wait in parallel.
+    # hashlib releases the GIL, and requests to a bucket wait in parallel.
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for path, problem in zip(files, pool.map(problem_of, files), strict=True):
             if problem:
@@ -55,7 +55,7 @@ def first_damage(storage: Storage, files: Mapping[str, FileRecord], *, verify: b
 
 
 def write_tombstones(path: Path, tombstones: Mapping[str, Positions]) -> None:
-    """Rows of older segments that no longer count: the columns `segment` (string) and `position` in it (int64)."""
+    """Write the dead rows of older segments, with the columns `segment` (string) and `position` in it (int64)."""
     names = np.repeat(list(tombstones), [len(positions) for positions in tombstones.values()])
     positions = np.concatenate(list(tombstones.values())).astype(np.int64)
     table = pa.table({"segment": pa.array(names.tolist(), pa.string()), "position": positions})
@@ -64,7 +64,7 @@ def write_tombstones(path: Path, tombstones: Mapping[str, Positions]) -> None:
 
 
 def read_tombstones(storage: Storage, manifest: VersionManifest) -> list[Positions]:
-    """Positions that no longer count, for each segment of a version."""
+    """The positions of dead rows, for each segment of a version."""
     names = [segment.name for segment in manifest.segments]
     if TOMBSTONES not in manifest.files:
         return [np.empty(0, np.int64)] * len(names)

@@ -14,12 +14,12 @@ from index.segments.exact import max_exact_rows
 from index.segments.segment import Segment
 from index.segments.segmented_index import SegmentedIndex
 from index.storage import Storage
-from index.versions.file_cache import FileCache, too_small
+from index.versions.file_cache import FileCache, cache_too_small
 from index.versions.files import read_tombstones, version_files
 from index.versions.servable import check_version
 
-_TRIES = 3
-_DOWNLOADS = 8  # at once: a single one does not use a connection's bandwidth, and each holds a few megabytes
+_ATTEMPTS = 3
+_DOWNLOADS = 8  # in parallel: one alone does not use the full bandwidth, and each takes a few megabytes of memory
 
 
 def open_segments(
@@ -27,32 +27,32 @@ def open_segments(
 ) -> SegmentedIndex:
     """Check every file of a version, then map its segments, in the manifest's order. DamagedVersionError names a file.
 
-    Files of a bucket are first put into the folder `cache`, through this machine's file cache. Without `verify` altered
-    bytes are not noticed: for a version of which every file was written or verified just now.
+    Files of a bucket are first linked or copied into the folder `cache`, through this machine's `FileCache`. Without
+    `verify`, for a version that was just written or verified, altered bytes are not noticed.
     """
     if not collection.storage.bucket:
         check_version(collection, manifest, verify=verify)
-        return _mapped(collection.storage, manifest)
-    for _ in range(_TRIES):
-        copies = _copied(collection, manifest, cache, verify=verify)
+        return _map_segments(collection.storage, manifest)
+    for _ in range(_ATTEMPTS):
+        copies = _copy_to_disk(collection, manifest, cache, verify=verify)
         try:
-            return _mapped(copies, manifest)
+            return _map_segments(copies, manifest)
         except (DamagedVersionError, FileNotFoundError):
-            # On another disk than the cache's they are links; another process may just have removed their targets.
+            # If `cache` is on another disk, its files are symbolic links, whose targets may just have been removed.
             if all((cache / path).is_file() for path in version_files(manifest)):
                 raise
-    raise too_small(FileCache.of_environment().folder)
+    raise cache_too_small(FileCache.from_environment().folder)
 
 
-def _mapped(storage: Storage, manifest: VersionManifest) -> SegmentedIndex:
-    dead = zip(manifest.segments, read_tombstones(storage, manifest), strict=True)
-    return SegmentedIndex([_open_segment(storage, manifest, record, tombstones) for record, tombstones in dead])
+def _map_segments(storage: Storage, manifest: VersionManifest) -> SegmentedIndex:
+    segments = zip(manifest.segments, read_tombstones(storage, manifest), strict=True)
+    return SegmentedIndex([_open_segment(storage, manifest, record, tombstones) for record, tombstones in segments])
 
 
-def _copied(collection: Collection, manifest: VersionManifest, cache: Path, *, verify: bool) -> Storage:
-    """The files of a version as local ones, checked, under the same paths."""
-    files, kept = version_files(manifest), FileCache.of_environment()
-    kept.make_room(files)
+def _copy_to_disk(collection: Collection, manifest: VersionManifest, cache: Path, *, verify: bool) -> Storage:
+    """The files of a version on this machine, checked, under the same paths."""
+    files, file_cache = version_files(manifest), FileCache.from_environment()
+    file_cache.make_room(files)
 
     def copy(path: str) -> CollectionError | FileNotFoundError | None:
         target = cache / path
@@ -60,7 +60,7 @@ def _copied(collection: Collection, manifest: VersionManifest, cache: Path, *, v
         if target.is_file() and target.stat().st_size == files[path].size:
             return None
         try:
-            kept.place(collection.storage, path, files[path], target, verify=verify)
+            file_cache.place(collection.storage, path, files[path], target, verify=verify)
         except (CollectionError, FileNotFoundError) as error:
             return error
         return None
@@ -83,15 +83,14 @@ def _open_segment(storage: Storage, manifest: VersionManifest, record: SegmentRe
             tombstones=tombstones,
             max_exact_rows=max_exact_rows(manifest.settings, manifest.dim),
             columns=Path(storage.absolute(columns_path(manifest.version, record.name))) if record.columns else None,
-            files=record.files,  # one that the manifest does not list is not verified
+            files=record.files,  # others were not verified
         )
-    except (RuntimeError, OSError, pa.ArrowException) as error:  # altered, if only sizes were checked
+    except (RuntimeError, OSError, pa.ArrowException) as error:  # altered bytes, if only sizes were checked
         problem = f"index version {manifest.version} is damaged: {path} cannot be read"
         raise DamagedVersionError(f"{problem}; build it again with `likeness compact`", path) from error
-    found = opened.ntotal, opened.live_count, opened.dim
-    if found != (record.ntotal, record.live, manifest.dim):
+    if (opened.ntotal, opened.live_count, opened.dim) != (record.ntotal, record.live, manifest.dim):
         raise DamagedVersionError(
-            f"{path} holds {opened.ntotal} vectors of {opened.dim} dimensions, {opened.live_count} of them live; the "
+            f"{path} has {opened.ntotal} vectors of {opened.dim} dimensions, {opened.live_count} of them live; the "
             f"manifest of index version {manifest.version} says {record.ntotal} of {manifest.dim}, {record.live} live: "
             "build it again with `likeness compact`",
             path,

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Version:
-    """A complete version. `rolled_back`: another was chosen instead. `damage` says why there is no `manifest`."""
+    """A complete version. `rolled_back`: somebody chose another one instead. `damage`: why there is no `manifest`."""
 
     name: str
     live: bool
@@ -32,8 +32,8 @@ class Version:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RolledBack:
-    """The version that is live now, the one that was live before, and why versions in between were passed over."""
+class Rollback:
+    """The version that is live now, the one that was live before, and why versions in between were skipped."""
 
     manifest: VersionManifest
     before: str
@@ -45,7 +45,7 @@ def list_versions(collection: Collection) -> list[Version]:
     current = live_version(collection)
     if current.damage and not current.name:
         logger.warning("%s", current.damage)
-    found = []
+    versions = []
     for name in collection.versions():
         manifest, damage = None, None
         try:
@@ -53,15 +53,15 @@ def list_versions(collection: Collection) -> list[Version]:
         except DamagedVersionError as error:
             damage = str(error)
         rolled_back, live = rolled_back_at(collection, name) is not None, name == current.name
-        found.append(Version(name=name, live=live, rolled_back=rolled_back, manifest=manifest, damage=damage))
-    return found
+        versions.append(Version(name=name, live=live, rolled_back=rolled_back, manifest=manifest, damage=damage))
+    return versions
 
 
 def promote(collection: Collection, version: str) -> VersionManifest:
-    """Make a version the live one, once every byte of it has been verified; in a bucket the size of every file.
+    """Make a version live after verifying every byte of it; in a bucket, the size of every file.
 
-    One whose recall is below its target is promoted too. To promote an older version than the live one is to roll that
-    back. DamagedVersionError names the file that is not whole; OvertakenError when another goes live meanwhile.
+    Its recall may be below its target. Promoting an older version than the live one rolls the live one back.
+    DamagedVersionError names a damaged file; OvertakenError if another version goes live meanwhile.
     """
     manifest = collection.read_version(version)
     check_version(collection, manifest, verify=collection.storage.is_local)
@@ -73,15 +73,15 @@ def promote(collection: Collection, version: str) -> VersionManifest:
     return manifest
 
 
-def rollback(collection: Collection) -> RolledBack:
-    """Make the newest good version (see `require_servable`) before the live one live; in a bucket sizes are checked.
+def rollback(collection: Collection) -> Rollback:
+    """Make the newest good version before the live one live (see `require_servable`); in a bucket, checks only sizes.
 
-    DamagedVersionError when none is good, with the reason of each; EmptyCollectionError when no version is live,
-    OvertakenError when another is by now.
+    DamagedVersionError if none is good, with the reason for each; EmptyCollectionError if no version is live;
+    OvertakenError if another version goes live meanwhile.
     """
     before = collection.current()
     if before is None:
-        raise EmptyCollectionError(f"{collection.location} has no live index version to go back from")
+        raise EmptyCollectionError(f"{collection.location} has no live index version to roll back")
     skipped: dict[str, str] = {}
     for name in older_versions(collection, before):
         try:
@@ -89,12 +89,12 @@ def rollback(collection: Collection) -> RolledBack:
         except UNFIT_VERSION as error:
             skipped[name] = str(error)
             continue
-        # First, because a rollback that was cut short is repeated, and must not come back to this version.
+        # First, because an interrupted rollback is repeated, and must not come back to this version.
         mark_rolled_back(collection, before)
         collection.promote(name, before)
-        return RolledBack(manifest=manifest, before=before, skipped=skipped)
+        return Rollback(manifest=manifest, before=before, skipped=skipped)
     reasons = "; ".join(skipped.values()) or "there is no older one"
     raise DamagedVersionError(
-        f"no version before {before} to go back to: {reasons}. It stays the live one; build another with "
+        f"no version before {before} to go back to: {reasons}. {before} stays live; build another one with "
         "`likeness compact`"
     )

@@ -1,4 +1,4 @@
-"""Removes old index versions, the segments that only they had, and runs left unfinished."""
+"""Removes old index versions, segments that only they use, and unfinished runs."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,27 +12,27 @@ from index.collection.records import VersionManifest
 from index.errors import CollectionError, DamagedVersionError
 from index.versions.servable import UNFIT_VERSION, require_servable
 
-ABANDONED = timedelta(days=1)
-"""Once nothing of an unfinished build has changed for so long, its files count as remains.
+ABANDONED_AFTER = timedelta(days=1)
+"""An unfinished build is abandoned once its files have not changed for so long.
 
-Filling one large graph index may take more than an hour, and writes nothing meanwhile.
+Filling one large graph index may take more than an hour, during which nothing is written.
 """
 
 GRACE = timedelta(hours=1)
-"""How long a version stays after another took its place: a server that looked it up may still be opening it, and one
-that has it open over NFS loses deleted files."""
+"""How long a version stays after another replaced it: a server may still be opening it, and one that has it open over
+NFS loses deleted files."""
 
-FORGOTTEN = timedelta(days=30)
-"""An unfinished run without a write for so long will not be resumed. A change of models may take weeks, with pauses."""
+FORGOTTEN_AFTER = timedelta(days=30)
+"""An unfinished run is given up after so long without a write: a change of models may take weeks, with pauses."""
 
 _FOLDER = re.compile(r"index/(?:segments/)?([0-9]{6})(?:-[0-9-]+)?(?=/|$)")
-"""A version's or segment's folder, and the version whose build made it."""
+"""A version's or segment's folder. The group is the version whose build made it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pruned:
-    """What was removed, or would be: versions and segments by name, `remains` of unfinished builds by path, and
-    unfinished `runs` by id. `left` says why a version, or a folder (by its path), was left."""
+    """What was removed, or would be: versions and segments by name, `remains` of abandoned builds by path, and
+    unfinished `runs` by id. `left` has the reasons why versions (by name) and folders (by path) stay."""
 
     versions: list[str]
     segments: list[str]
@@ -48,24 +48,24 @@ class _Folder:
 
     maker: str
     size: int = 0
-    changed: bool = False  # within `ABANDONED`
+    changed: bool = False  # within `ABANDONED_AFTER`
 
 
 def prune(collection: Collection, keep: int = 3, *, dry_run: bool = False) -> Pruned:
-    """Remove old versions, then the segments that no other version names. Committed runs are never removed. Kept are:
+    """Remove old versions, then the segments that no other version names. Never removes committed runs. What stays:
 
     - the live version;
-    - newer versions, but of those below their target recall only the newest;
+    - newer versions, but only the newest of those below their target recall;
     - older versions, newest first, until there are `keep` good ones, the live one included;
     - versions superseded within `GRACE`;
-    - versions whose manifest cannot be read, with every segment that they may name: all made by them or earlier.
+    - versions whose manifest cannot be read, with all segments that it may name: those built with it or before it.
 
-    A version is good if one could go back to it (`rollback`), to judge by its files' sizes. Files that no version names
-    are removed once their build was idle for `ABANDONED`. So are unfinished runs, if a later run of the same source
-    and model was committed (it took over what it needed of them), else after `FORGOTTEN`.
+    A version is good if `rollback` could choose it; only its files' sizes are checked. Files that no version names are
+    removed once their build has been idle for `ABANDONED_AFTER`. Unfinished runs are removed after as long if a later
+    run of the same source and model was committed (it took over what it needed), otherwise after `FORGOTTEN_AFTER`.
     """
     if keep < 1:
-        raise CollectionError(f"keep is {keep}: expected 1 or more, since the live version always stays")
+        raise CollectionError(f"keep is {keep}: expected 1 or more, because the live version always stays")
     if dry_run:
         return _plan(collection, keep)[0]
     with writing(collection, "prune") as leased:
@@ -75,20 +75,20 @@ def prune(collection: Collection, keep: int = 3, *, dry_run: bool = False) -> Pr
             leased.check_lease()
             if leased.current() != live:
                 raise CollectionError(
-                    f"a version other than {live} was made live meanwhile, so pruning has stopped: run it again"
+                    f"a version other than {live} was made live meanwhile, so pruning was stopped: run it again"
                 )
             _delete(leased, path)
     return pruned
 
 
 def _plan(collection: Collection, keep: int) -> tuple[Pruned, list[str]]:
-    """What would be removed, and its paths in the order of removal."""
+    """What `prune` removes, and the paths in the order of removal."""
     manifests, unreadable = _manifests(collection)
     versions = _outdated(collection, manifests, keep)
     recent = _recently_superseded(collection, versions)
     versions = [name for name in versions if name not in recent]
-    needed = _named(manifests[name] for name in manifests if name not in versions)
-    dropped = _named(manifests[name] for name in versions)
+    needed = _segment_paths(manifests[name] for name in manifests if name not in versions)
+    dropped = _segment_paths(manifests[name] for name in versions)
     folders = _folders(collection)
     busy = {folder.maker for folder in folders.values() if folder.changed}
     segments, remains, left = list[str](), list[str](), unreadable | recent
@@ -99,14 +99,13 @@ def _plan(collection: Collection, keep: int) -> tuple[Pruned, list[str]]:
         if is_segment and folder.maker <= max(unreadable, default=""):
             left[path] = f"index version {max(unreadable)}, whose manifest cannot be read, may name it"
         elif folder.maker in busy and path not in dropped:
-            left[path] = f"no version names it; it may belong to a build, which wrote within {ABANDONED}"
+            left[path] = f"no version names it, but its build has written within {ABANDONED_AFTER} and may be running"
         else:
             (segments if path in dropped else remains).append(path)
     runs = _abandoned_runs(collection)
     for version in sorted(manifests.keys() - set(versions), reverse=True):
         for run_id in runs.keys() & set(manifests[version].runs):
-            reason = f"index version {version} was built from it, and the run's manifest is lost: restore it"
-            left[run_path(run_id)] = reason
+            left[run_path(run_id)] = f"index version {version} was built from this run: restore its {layout.MANIFEST}"
             del runs[run_id]
     gone = [*map(version_path, versions), *segments, *remains]
     pruned = Pruned(
@@ -121,19 +120,19 @@ def _plan(collection: Collection, keep: int) -> tuple[Pruned, list[str]]:
 
 
 def _manifests(collection: Collection) -> tuple[dict[str, VersionManifest], dict[str, str]]:
-    """Manifests by version; and, for each version whose manifest cannot be read, why."""
-    read: dict[str, VersionManifest] = {}
+    """Manifests by version, and for each unreadable one the reason."""
+    manifests: dict[str, VersionManifest] = {}
     unreadable: dict[str, str] = {}
     for name in collection.versions():
         try:
-            read[name] = collection.read_version(name)
+            manifests[name] = collection.read_version(name)
         except DamagedVersionError as error:
             unreadable[name] = f"{error}; restore that file, or remove {version_path(name)}"
-    return read, unreadable
+    return manifests, unreadable
 
 
 def _outdated(collection: Collection, manifests: Mapping[str, VersionManifest], keep: int) -> list[str]:
-    """Versions that `prune` removes, oldest first, but for their `GRACE`."""
+    """Versions that `prune` removes once their `GRACE` is over, oldest first."""
     live = collection.current()
     if live is None:
         return []
@@ -143,7 +142,7 @@ def _outdated(collection: Collection, manifests: Mapping[str, VersionManifest], 
         if good >= keep:
             outdated.append(name)
             continue
-        with suppress(*UNFIT_VERSION):  # nothing that one could go back to
+        with suppress(*UNFIT_VERSION):  # `rollback` would skip it, so it does not count
             require_servable(collection, name, verify=False)
             good += 1
     failed = [name for name, made in manifests.items() if name > live and made.below_target]
@@ -151,24 +150,24 @@ def _outdated(collection: Collection, manifests: Mapping[str, VersionManifest], 
 
 
 def _recently_superseded(collection: Collection, versions: Sequence[str]) -> dict[str, str]:
-    """The versions that were superseded within `GRACE`, with the reason to leave them."""
+    """The versions that were superseded within `GRACE`, with the reason why they stay."""
     recent, storage = {}, collection.storage
     for name in versions:
         with suppress(FileNotFoundError):
-            by = storage.read(version_path(name, SUPERSEDED)).decode(errors="replace").strip()
-            found = storage.info(version_path(name, SUPERSEDED))
-            if found and found.modified and found.modified > datetime.now(UTC) - GRACE:
-                recent[name] = f"index version {by} took its place within {GRACE}; it may be read still"
+            successor = storage.read(version_path(name, SUPERSEDED)).decode(errors="replace").strip()
+            file = storage.info(version_path(name, SUPERSEDED))
+            if file and file.modified and file.modified > datetime.now(UTC) - GRACE:
+                recent[name] = f"index version {successor} replaced it within {GRACE}; servers may still read it"
     return recent
 
 
-def _named(manifests: Iterable[VersionManifest]) -> set[str]:
+def _segment_paths(manifests: Iterable[VersionManifest]) -> set[str]:
     return {segment_path(segment.name) for manifest in manifests for segment in manifest.segments}
 
 
 def _folders(collection: Collection) -> dict[str, _Folder]:
-    """Every version's and segment's folder, by path. Hidden files count: they belong to a running build."""
-    since = datetime.now(UTC) - ABANDONED
+    """All folders of versions and segments, by path. Hidden files count, because a running build writes them."""
+    since = datetime.now(UTC) - ABANDONED_AFTER
     folders: dict[str, _Folder] = {}
     for file in collection.storage.walk(layout.INDEX):
         if match := _FOLDER.match(file.path):
@@ -179,25 +178,25 @@ def _folders(collection: Collection) -> dict[str, _Folder]:
 
 
 def _abandoned_runs(collection: Collection) -> dict[str, int]:
-    """Unfinished runs that the next job will not use: the bytes in each, by id."""
+    """Unfinished runs that no job will resume: the bytes in each, by id."""
     snapshot = collection.snapshot()
-    found = {}
+    sizes = {}
     for start in snapshot.unfinished:
-        made_up_for = any(
+        superseded = any(
             run.source == start.source and run.model.agrees_with(start.model) and run.run_id > start.run_id
             for run in snapshot.committed
         )
-        since = datetime.now(UTC) - (ABANDONED if made_up_for else FORGOTTEN)
+        since = datetime.now(UTC) - (ABANDONED_AFTER if superseded else FORGOTTEN_AFTER)
         files = [file for file in collection.storage.walk(run_path(start.run_id)) if not file.is_folder]
         if all(file.modified is not None and file.modified <= since for file in files):
-            found[start.run_id] = sum(file.size for file in files)
-    return found
+            sizes[start.run_id] = sum(file.size for file in files)
+    return sizes
 
 
 def _delete(collection: Collection, path: str) -> None:
     # The manifest goes first, so that a half-removed version does not look complete. Segments go last: by then no
     # manifest names them.
     collection.storage.delete(f"{path}/{layout.MANIFEST}")
-    # A run's `started.json` goes last: without it nobody would find the rest.
+    # A run's `started.json` goes last: without it the rest would not be found again.
     collection.storage.delete(f"{path}/{layout.ROW_FILES}")
     collection.storage.delete(path)

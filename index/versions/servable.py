@@ -1,4 +1,4 @@
-"""Which version is live, which are good enough to be, which is served if the live one is damaged, and which model the
+"""Which version is live, which ones are fit to be, which one is served if the live one is damaged, and which model the
 collection has.
 """
 
@@ -18,14 +18,14 @@ from index.versions.files import first_damage, version_files
 T = TypeVar("T")
 
 UNFIT_VERSION = (DamagedVersionError, RecallTooLowError, RolledBackError)
-"""Errors that say why a version is not good enough to go back to."""
+"""Errors for a version that is not good enough to be served."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LiveVersion:
-    """What CURRENT names, and its manifest. `damage` says why one of them is unknown; all are None if none is live."""
+    """The version that CURRENT names. `damage` says why its name or manifest is unknown. All None: none is live."""
 
     name: str | None = None
     manifest: VersionManifest | None = None
@@ -50,14 +50,14 @@ def live_manifest(collection: Collection) -> VersionManifest | None:
     return live.manifest
 
 
-def standing_manifest(collection: Collection) -> VersionManifest | None:
-    """The version whose model a job goes on with: the live one; if that cannot be read, the newest good one before."""
+def live_or_last_good_manifest(collection: Collection) -> VersionManifest | None:
+    """The live version; if that cannot be read, the newest good one before it. Jobs continue with its model."""
     live = live_version(collection)
     return live.manifest or newest_good(collection, live.name)
 
 
 def newest_good(collection: Collection, before: str | None) -> VersionManifest | None:
-    """The manifest of the newest good version before this one, or of all. None if there is none."""
+    """The manifest of the newest good version before `before` (None: of all versions); None if there is none."""
     for name in older_versions(collection, before):
         with suppress(*UNFIT_VERSION):
             return require_servable(collection, name, verify=False)
@@ -65,9 +65,10 @@ def newest_good(collection: Collection, before: str | None) -> VersionManifest |
 
 
 def open_last_good(collection: Collection, open_version: Callable[[Collection, str | None], T]) -> T:
-    """The live version, opened; if that or CURRENT is damaged, the newest good one before it, with a warning.
+    """Open the live version; if that or CURRENT is damaged, the newest good one before it, with a warning.
 
-    DamagedVersionError of the live version when none is good; what `open_version` raises when there is no version.
+    If none is good, raises the DamagedVersionError of the live version; if there is no version, what `open_version`
+    raises.
     """
     try:
         return open_version(collection, None)
@@ -86,15 +87,15 @@ def open_last_good(collection: Collection, open_version: Callable[[Collection, s
 
 
 def collection_model(collection: Collection, runs: Sequence[RunManifest]) -> ModelRecord | None:
-    """The live version's, so that a rollback goes back to its model too; before the first, that of the newest run."""
-    standing = standing_manifest(collection)
-    if standing:
-        return standing.model
+    """The live version's model, so that a rollback restores the model too; without a version, the newest run's."""
+    manifest = live_or_last_good_manifest(collection)
+    if manifest:
+        return manifest.model
     return runs[-1].model if runs else None
 
 
 def require_servable(collection: Collection, version: str, *, verify: bool = True) -> VersionManifest:
-    """The manifest of a version that is whole, meets its target and was not rolled back; else an `UNFIT_VERSION`."""
+    """The manifest of a version that is intact, meets its target and was not rolled back; else an `UNFIT_VERSION`."""
     manifest = collection.read_version(version)
     if rolled_back_at(collection, version):
         command = f"likeness promote {collection.location} {version}"
@@ -106,7 +107,7 @@ def require_servable(collection: Collection, version: str, *, verify: bool = Tru
 
 
 def check_version(collection: Collection, manifest: VersionManifest, *, verify: bool = True) -> None:
-    """DamagedVersionError when a file of a version is not as its manifest says. Without `verify` only sizes count."""
+    """DamagedVersionError if a file of a version does not match its manifest. Without `verify` only sizes count."""
     damage = first_damage(collection.storage, version_files(manifest), verify=verify)
     if damage:
         path, problem = damage
@@ -119,14 +120,14 @@ def check_version(collection: Collection, manifest: VersionManifest, *, verify: 
 
 
 def older_versions(collection: Collection, version: str | None) -> Iterator[str]:
-    """Versions before this one, or all of them; newest first."""
+    """Versions before `version` (None: all), newest first."""
     return (name for name in reversed(collection.versions()) if version is None or name < version)
 
 
-def is_whole(collection: Collection, manifest: VersionManifest) -> bool:
-    """Whether all files of a version are there and as they were written; what is not is logged."""
+def is_intact(collection: Collection, manifest: VersionManifest) -> bool:
+    """Whether all files of a version exist unaltered; logs a warning if not."""
     try:
-        # In a bucket only sizes are compared: otherwise each night without changes would download the whole index.
+        # In a bucket only sizes are compared; otherwise every night without changes would download the whole index.
         check_version(collection, manifest, verify=collection.storage.is_local)
     except DamagedVersionError as error:
         logger.warning("%s", error)
@@ -135,12 +136,12 @@ def is_whole(collection: Collection, manifest: VersionManifest) -> bool:
 
 
 def mark_rolled_back(collection: Collection, version: str) -> None:
-    """Record that another version was chosen instead of this one: it goes live only if it is promoted."""
+    """Record that another version was chosen instead of this one, which then goes live only if promoted."""
     collection.storage.write_atomic(version_path(version, ROLLED_BACK), f"{datetime.now(UTC).isoformat()}\n".encode())
 
 
 def rolled_back_at(collection: Collection, version: str) -> datetime | None:
-    """When `mark_rolled_back` was recorded of a version; now, if that cannot be read. None if it was not recorded."""
+    """When a version was rolled back; None if it was not. If the time cannot be read, it is now."""
     try:
         time = collection.storage.read(version_path(version, ROLLED_BACK)).decode().strip()
         return datetime.fromisoformat(time).astimezone(UTC)

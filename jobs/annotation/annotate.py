@@ -21,7 +21,7 @@ from index.collection.layout import ANNOTATIONS
 from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord, RunManifest
 from index.collection.row_files import map_in_threads, read_schema
-from index.collection.rows import EMBEDDING, FIXED, STATE, TILES, newest, vectors_of
+from index.collection.rows import EMBEDDING, FIXED_COLUMNS, STATE_COLUMNS, TILES, newest_positions, vectors_of
 from index.errors import RolledBackError
 from index.versions.servable import collection_model, live_manifest
 from jobs.annotation.predictor import EMBEDDED_HASH, Recipe, annotated_rows, require_one_type
@@ -125,7 +125,7 @@ class Annotate:
 
 def _too_many(name: str, log: Collection, written: WrittenRun, allowed: float) -> str:
     rows = LiveRows.of_files(log.storage, written.files).read(["image_id", "error_message"])
-    messages = rows.take(newest([rows["image_id"]])[0])["error_message"].drop_null().to_pylist()
+    messages = rows.take(newest_positions([rows["image_id"]])[0])["error_message"].drop_null().to_pylist()
     most = "; ".join(f"{count} × {message}" for message, count in count_reasons(messages).most_common(3))
     return (
         f"{written.report.reject_reasons.total()} of {written.report.listed} images have no value for {name} (mostly "
@@ -141,7 +141,7 @@ def require_free(name: str, metadata: Sequence[str], others: Sequence[Annotation
     def within(one: str, other: str) -> bool:
         return one == other or one.startswith(f"{other}_")
 
-    taken = [column for column in dict.fromkeys([*metadata, *FIXED, TILES, *EXIF_COLUMNS]) if within(column, name)]
+    taken = [column for column in dict.fromkeys([*metadata, *FIXED_COLUMNS, TILES, *EXIF_COLUMNS]) if within(column, name)]
     taken += [
         each.name for each in others if each.name != name and (within(each.name, name) or within(name, each.name))
     ]
@@ -158,7 +158,7 @@ def plan_annotation(live: LiveRows, log: Snapshot, recipe: Recipe) -> Plan:
     rows = live.read(_LISTED)
     rows = rows.append_column("position", pa.array(np.arange(rows.num_rows)))
     listing = rows.filter(pc.is_null(rows["error_reason"])).drop_columns("error_reason")
-    done = LiveRows.of_runs(log.collection.storage, log.committed).of_model(recipe.record).read(STATE)
+    done = LiveRows.of_runs(log.collection.storage, log.committed).of_model(recipe.record).read(STATE_COLUMNS)
     return plan_run(listing, log, _SOURCE, recipe.record, done, unchanged=same_bytes_mask)
 
 

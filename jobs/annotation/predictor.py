@@ -19,7 +19,7 @@ from embedder.identity import ModelIdentity
 from embedder.images import CropSpec
 from embedder.models.checkpoint import Checkpoint
 from index.collection.records import ModelRecord
-from index.collection.rows import EMBEDDING, REJECT, embedding_type, vectors_of
+from index.collection.rows import EMBEDDING, REJECT_COLUMNS, embedding_type, vectors_of
 from jobs.embedding.embed_rows import crops_of
 from jobs.embedding.model_source import loaded_memory
 from jobs.errors import JobError
@@ -187,7 +187,9 @@ def annotated_rows(table: pa.Table, loaded: LoadedPredictor) -> pa.Table:
         needed, read = _READ[content]
         ids = np.array(table["image_id"].take(kept).to_pylist(), object)
         columns, failed = loaded.columns({"image_id": ids, needed: read(table[content].drop_null())})
-    rows = table.select([name for name in ("image_id", "uri", "content_hash", *REJECT) if name in table.column_names])
+    rows = table.select(
+        [name for name in ("image_id", "uri", "content_hash", *REJECT_COLUMNS) if name in table.column_names]
+    )
     rows = rows.append_column(EMBEDDING, pa.array([None] * len(table), embedding_type(0)))
     at = np.full(len(table), -1)
     at[kept] = np.arange(len(kept))

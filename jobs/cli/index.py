@@ -125,7 +125,7 @@ def build_and_show(
     from index.build.build_index import build_index
     from index.collection import writing
     from index.collection.records import IndexSettings
-    from index.versions.servable import standing_manifest
+    from index.versions.servable import live_or_last_good_manifest
     from jobs.cli.tables.collection import choice_table
     from jobs.cli.tables.index import quality_table
     from jobs.embedding.model_source import load_recorded
@@ -134,7 +134,7 @@ def build_and_show(
 
     if on == "local" and address is not None:
         raise UsageError("--on is local: expected ray, or no --address, which is Ray's")
-    before = standing_manifest(collection)
+    before = live_or_last_good_manifest(collection)
     settings = IndexSettings(**{**(before.settings.model_dump() if before else {}), **changes}) if changes else None
     try:
         # If the caller already holds the lease, it is kept.

@@ -19,7 +19,7 @@ COUNT = 600
 
 def make_demo_collection(folder: Path, *, count: int = COUNT) -> Collection:
     """`folder`/collection with an index, of `count` pictures drawn into `folder`/pictures; as it is if it is there."""
-    collection = Collection.planned(str(folder / "collection"))
+    collection = Collection.open_or_empty(str(folder / "collection"))
     if collection.current() is None:
         make_gallery(folder / "pictures", count=count)
         collection = embed_here(folder / "pictures", folder / "collection")

@@ -116,7 +116,7 @@ def write(
             written.files.append(block.file)
             written.report.add(block)
         progress(written.report)
-        collection.check_lease_lately()  # otherwise a job that lost its lease would compute to its end
+        collection.check_lease_if_overdue()  # otherwise a job that lost its lease would compute to its end
     return written
 
 

@@ -15,7 +15,7 @@ from index.arrays import Vectors
 from index.build.columns import read_values, values_of
 from index.collection import Collection
 from index.collection.annotations import list_annotations
-from index.collection.rows import EMBEDDING, REJECT, TILES, joined, vectors_of
+from index.collection.rows import EMBEDDING, REJECT_COLUMNS, TILES, join_batches, vectors_of
 from index.errors import EmptyCollectionError
 from index.storage.bucket_address import without_secrets
 from index.storage.storage import canonical_address
@@ -50,7 +50,7 @@ def export(
     annotations = read_values(list_annotations(collection))
     with _complete_or_not(target) as made, ExitStack() as files:
         writer = None
-        for batch in joined(live.embedded(), _ROWS):
+        for batch in join_batches(live.embedded(), _ROWS):
             table = pa.Table.from_batches([batch])
             table = with_columns(table, values_of(table, annotations))
             if writer is None:
@@ -73,7 +73,7 @@ class _Writer:
         for path in (vectors, rows):
             if path:
                 path.parent.mkdir(parents=True, exist_ok=True)
-        left_out = (*REJECT, TILES, *([EMBEDDING] if vectors else []))
+        left_out = (*REJECT_COLUMNS, TILES, *([EMBEDDING] if vectors else []))
         self._columns = [name for name in schema.names if name not in left_out]
         self._names = _as_clip_retrieval(self._columns) if form == "clip-retrieval" else self._columns
         fields = [schema.field(old).with_name(new) for old, new in zip(self._columns, self._names, strict=True)]

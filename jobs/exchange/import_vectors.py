@@ -15,7 +15,7 @@ from index.collection import Collection, writing
 from index.collection.collection import Snapshot
 from index.collection.layout import MANIFEST, run_path
 from index.collection.records import UNKNOWN_MODEL, ModelRecord
-from index.collection.rows import EMBEDDING, STATE, TEXT, embedding_column
+from index.collection.rows import EMBEDDING, STATE_COLUMNS, TEXT, embedding_column
 from index.errors import NotACollectionError
 from index.storage.bucket_address import without_secrets
 from index.storage.storage import Storage, canonical_address
@@ -72,12 +72,14 @@ class VectorImport:
             self._uri_column_of(part)
         model = self._model(parts, _common_dim(parts))
         ids, problems = named_rows(parts)
-        self._require_same_model(Collection.planned(self.collection).snapshot(), model)  # before one is made there
+        self._require_same_model(
+            Collection.open_or_empty(self.collection).snapshot(), model
+        )  # before one is made there
         with writing(Collection.create_or_open(self.collection), "import") as leased:
             snapshot = leased.snapshot()
             self._require_same_model(snapshot, model)
             listing = pa.table({"image_id": ids})
-            live = snapshot.live().of_model(model).read(STATE)
+            live = snapshot.live().of_model(model).read(STATE_COLUMNS)
             address = canonical_address(Storage.open(self.source).location)
             # Not the folder itself: a job that embeds that neither deletes these rows nor goes on with them.
             plan = Plan(
@@ -93,7 +95,7 @@ class VectorImport:
             with _committed_or_removed(leased, written.run.run_id):
                 for block in self._blocks(parts, ids, problems, model.dim):
                     written.files.append(write_block(leased, written.run.run_id, plan.attempt, block))
-                    leased.check_lease_lately()
+                    leased.check_lease_if_overdue()
                     written.report.rejected += block.num_rows - block["error_reason"].null_count
                     written.report.embedded += block["error_reason"].null_count
                     self.progress(written.report.embedded + written.report.rejected, len(ids))

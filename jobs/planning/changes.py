@@ -16,7 +16,7 @@ from embedder.images.exif import EXIF_COLUMNS
 from index.collection.collection import Collection, Snapshot
 from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord, RowFile
-from index.collection.rows import STATE, TEXT, conform, is_filtered, metadata_columns
+from index.collection.rows import STATE_COLUMNS, TEXT, conform, is_filtered, metadata_columns
 from index.storage.storage import canonical_address
 from jobs.errors import TooManyMissingError
 from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter, leave_out
@@ -168,7 +168,7 @@ def _find_left_out(images: ImageFilter, listing: pa.Table, state: pa.Table, same
     """The listing, in which images that are left out are refused; and the ids of live rows that have another outcome
     now, or one that cannot be told from them.
 
-    `state` has the `STATE` of live rows, `same` are those of runs with the same expression.
+    `state` has the `STATE_COLUMNS` of live rows, `same` are those of runs with the same expression.
     """
     if images.key is None:
         ids = state["image_id"].filter(is_filtered(state))
@@ -190,7 +190,7 @@ def _find_left_out(images: ImageFilter, listing: pa.Table, state: pa.Table, same
 
 
 def _compare_metadata(live: LiveRows, listing: pa.Table) -> tuple[pa.Table, Column]:
-    """The `STATE` of rows, and a mask over them: their images are listed, with other metadata.
+    """The `STATE_COLUMNS` of rows, and a mask over them: their images are listed, with other metadata.
 
     Only a part of the rows' metadata is held, as captions may have any length.
     """
@@ -199,9 +199,9 @@ def _compare_metadata(live: LiveRows, listing: pa.Table) -> tuple[pa.Table, Colu
     schema = together(listed.schema, pa.schema([live.schema_of(names).field(name) for name in names]))
     # In one array each, to take from.
     there = {field.name: conform(listing, pa.schema([field]))[field.name].combine_chunks() for field in schema}
-    states, masks = [live.schema_of(STATE).empty_table()], [np.zeros(0, bool)]
-    for rows in live.parts([*STATE, *names], _COMPARED_ROWS):
-        states.append(rows.select(STATE))
+    states, masks = [live.schema_of(STATE_COLUMNS).empty_table()], [np.zeros(0, bool)]
+    for rows in live.parts([*STATE_COLUMNS, *names], _COMPARED_ROWS):
+        states.append(rows.select(STATE_COLUMNS))
         differs = np.zeros(rows.num_rows, bool)
         if there:
             at = pc.index_in(rows["image_id"], listing["image_id"])
@@ -276,7 +276,7 @@ def last_filter(snapshot: Snapshot, source: str) -> ImageFilter:
 
 
 def _counts(known: ReusableRows, before: pa.Table, live: LiveRows) -> Counts:
-    """Why each image is to do. `before` has the `STATE` of the model's rows, `live` the rows of all models."""
+    """Why each image is to do. `before` has the `STATE_COLUMNS` of the model's rows, `live` the rows of all models."""
     plan, todo = known.plan, known.plan.todo
     if plan.files:  # what they have is done, and is no less new for that
         done = pc.invert(pc.is_in(plan.listing["image_id"], todo["image_id"]))

@@ -112,7 +112,7 @@ EVERY_IMAGE: Final = ImageFilter()
 
 
 def leave_out(table: pa.Table, why: Column) -> pa.Table:
-    """`table` with the columns `REJECT`, by which images with a reason in `why` are left out."""
+    """`table` with the columns `REJECT_COLUMNS`, by which images with a reason in `why` are left out."""
     reasons: list[Any] = why.to_pylist()
     return refuse(table, {row: ("filter", FILTERED, text, False) for row, text in enumerate(reasons) if text})
 

@@ -17,10 +17,10 @@ from index.collection.collection import Collection, Snapshot
 from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord, RowFile, RunStart
 from index.collection.row_files import map_in_threads
-from index.collection.rows import STATE, TEXT, newest
+from index.collection.rows import STATE_COLUMNS, TEXT, newest_positions
 from index.errors import DamagedRunError
 from index.storage.picture_reader import PictureReader
-from index.versions.servable import standing_manifest
+from index.versions.servable import live_or_last_good_manifest
 from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter
 from jobs.sources.listing import Column, refused_mask, with_columns
 
@@ -34,7 +34,7 @@ _THREADS = 16  # reading waits for disks and networks, and hashing lets other th
 class Plan:
     """`todo` is what to embed of `listing`. `run` is the unfinished run to go on with, `files` what it has written.
 
-    `live` has the `STATE` of the model's live rows. `images` says which images are embedded. `deletes` are ids to
+    `live` has the model's live rows with `STATE_COLUMNS`. `images` says which images are embedded. `deletes` are ids to
     record as gone with the run. `refused` counts the rows that were written as the rejects that the listing says they
     are; of these, `filtered` are left out by `images`.
     """
@@ -120,7 +120,7 @@ def plan_run(
 ) -> Plan:
     """The plan that goes on with the unfinished run, of whose files those count that `keep` returns, or begins one.
 
-    `live` has the `STATE` of the model's live rows. `unchanged` says which of the listing some rows cover, by default
+    `live` has `STATE_COLUMNS` of the model's live rows. `unchanged` says which of the listing some rows cover; default:
     `unchanged_mask`. With `verify_hash` the bytes of what seems unchanged are read.
     """
     unchanged = unchanged or unchanged_mask
@@ -151,13 +151,13 @@ def unfinished_run(
     if not started:
         return None
     # One that the live version was built from has lost its manifest: with other rows it would be taken for indexed.
-    live = standing_manifest(snapshot.collection)
+    live = live_or_last_good_manifest(snapshot.collection)
     return None if live and started[-1].run_id in live.runs else started[-1]
 
 
 def fold(collection: Collection, files: Sequence[RowFile]) -> pa.Table:
-    """`STATE` of row files, oldest first, with the newest row of each id."""
-    return _fold([LiveRows.of_files(collection.storage, files).read(STATE)])
+    """`STATE_COLUMNS` of row files, oldest first, with the newest row of each id."""
+    return _fold([LiveRows.of_files(collection.storage, files).read(STATE_COLUMNS)])
 
 
 def retry_fetch_failures(rows: pa.Table) -> pa.Table:
@@ -168,7 +168,7 @@ def retry_fetch_failures(rows: pa.Table) -> pa.Table:
 
 def _fold(tables: Sequence[pa.Table]) -> pa.Table:
     rows = pa.concat_tables(tables)
-    return rows.take(newest([rows["image_id"]])[0])
+    return rows.take(newest_positions([rows["image_id"]])[0])
 
 
 def written_files(collection: Collection, run: RunStart) -> list[RowFile]:

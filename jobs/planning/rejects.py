@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 
 from index.collection import Collection
 from index.collection.live_rows import LiveRows
-from index.collection.rows import REJECT, newest
+from index.collection.rows import REJECT_COLUMNS, newest_positions
 from jobs.planning.plan import written_files
 
-_SHOWN = ("image_id", "uri", *REJECT)
+_SHOWN = ("image_id", "uri", *REJECT_COLUMNS)
 
 
 def list_rejects(collection: Collection) -> list[dict[str, Any]]:
@@ -26,7 +26,7 @@ def list_rejects(collection: Collection) -> list[dict[str, Any]]:
         rows = LiveRows.of_files(collection.storage, written_files(collection, run)).read(_SHOWN)
         (older if run.run_id < snapshot.last_run else newer).append(rows)
     rows = pa.concat_tables([*older, snapshot.live().read(_SHOWN), *newer])
-    rows = rows.take(newest([rows["image_id"]])[0])
+    rows = rows.take(newest_positions([rows["image_id"]])[0])
     return rows.filter(pc.is_valid(rows["error_reason"])).sort_by("image_id").to_pylist()
 
 

@@ -22,13 +22,13 @@ from index.collection.live_rows import LiveRows
 from index.collection.rows import (
     EMBEDDING,
     FILTERED,
-    OUTCOME,
-    REJECT,
-    STATE,
+    OUTCOME_COLUMNS,
+    REJECT_COLUMNS,
+    STATE_COLUMNS,
     TILES,
     embedding_type,
     is_filtered,
-    newest,
+    newest_positions,
 )
 from jobs.planning.plan import Plan, content_hashes, retry_fetch_failures, unchanged_mask, write_block, written_files
 from jobs.sources.listing import KNOWN, refused_mask, with_outcome, without_refusal
@@ -75,7 +75,7 @@ def find_known(plan: Plan, snapshot: Snapshot, *, by_content: bool, verify_hash:
     left_out = _positions(refused_mask(plan.todo, FILTERED))
     # A quiet night opens none of the files that runs have left unfinished.
     pool = _pool(plan, snapshot) if plan.todo.num_rows else LiveRows.of_files(snapshot.collection.storage, [])
-    state = pool.read(STATE)
+    state = pool.read(STATE_COLUMNS)
     unchanged = (none, none) if verify_hash else _unchanged(plan.todo, state)
     moved = (none, none)
     if by_content or verify_hash:
@@ -135,7 +135,7 @@ def _pool(plan: Plan, snapshot: Snapshot) -> LiveRows:
 
 def _unchanged(todo: pa.Table, state: pa.Table) -> tuple[Positions, Positions]:
     """Positions of what the newest row of the same id covers, and of these rows."""
-    last = newest([state["image_id"]])[0]
+    last = newest_positions([state["image_id"]])[0]
     # Some are of runs that were never finished.
     rows = retry_fetch_failures(state.drop_columns("content_hash").take(last))
     found = _positions(unchanged_mask(todo, rows))
@@ -187,5 +187,5 @@ def _rows(listed: pa.Table, pool: LiveRows, at: Positions, exif: Sequence[str]) 
     positions, again = np.unique(at, return_inverse=True)
     known = pool.take(positions)
     tiles = [TILES] if TILES in known.schema.names else []  # none where all are rejects
-    columns = [*OUTCOME, *tiles, *REJECT, *exif]
+    columns = [*OUTCOME_COLUMNS, *tiles, *REJECT_COLUMNS, *exif]
     return with_outcome(listed, known.read([*columns, "size"]).take(again), columns)

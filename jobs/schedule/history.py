@@ -13,7 +13,7 @@ from pydantic import Field
 
 from index.collection import Collection
 from index.collection.layout import HISTORY
-from index.collection.lease import holder
+from index.collection.lease import current_writer
 from index.collection.records import Record
 from index.errors import LeaseError
 from index.storage import Storage
@@ -115,7 +115,7 @@ def last_success(storage: Storage, source: str) -> HistoryEntry | None:
 
 def facts(collection: Collection, entries: Sequence[HistoryEntry]) -> list[dict[str, Any]]:
     """Entries for programs. A job without an end or a lease is `unfinished`: it is still listing, or has crashed."""
-    writer = holder(collection.storage)
+    writer = current_writer(collection.storage)
     shown = []
     for entry in entries:
         content = entry.model_dump(mode="json")

@@ -13,16 +13,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from embedder.images.exif import EXIF_COLUMNS
-from index.collection.rows import FIXED, REJECT, TEXT, TILES, conform, in_memory, promoted
+from index.collection.rows import FIXED_COLUMNS, REJECT_COLUMNS, TEXT, TILES, common_field, conform, in_memory
 
 Column: TypeAlias = "pa.Array[Any] | pa.ChunkedArray[Any]"
 
 _TYPES: dict[str, pa.DataType] = {"size": pa.int64(), "modified": pa.timestamp("us", "UTC"), "retryable": pa.bool_()}
 LISTING = pa.schema({name: _TYPES.get(name, TEXT) for name in ("image_id", "uri", "size", "modified", "etag")})
-REFUSAL = pa.schema({name: _TYPES.get(name, TEXT) for name in REJECT})
+REFUSAL = pa.schema({name: _TYPES.get(name, TEXT) for name in REJECT_COLUMNS})
 """Columns that a listing has too if it refuses some of its rows: those become rejects as they are."""
 Reason: TypeAlias = tuple[str, str, str, bool]
-"""Of a reject, in the order of `REJECT`: stage, reason, message, and whether to try again."""
+"""Of a reject, in the order of `REJECT_COLUMNS`: stage, reason, message, and whether to try again."""
 _KNOWN: dict[str, pa.DataType] = {"content_hash": TEXT, "width": pa.int32(), "height": pa.int32(), "format": TEXT}
 KNOWN = pa.schema(_KNOWN)
 """Columns that refused rows have besides, if an earlier row of an unchanged image says so."""
@@ -30,7 +30,7 @@ REFUSED_STAGE = "list"
 UNREADABLE = "unreadable"
 """Why a tar, a list or a folder is refused: the images in it are not known."""
 # A row's own columns, and those that the pipeline carries from stage to stage.
-TAKEN = frozenset({*FIXED, TILES, *EXIF_COLUMNS, "pixels", "fetch_seconds", "decode_seconds"})
+TAKEN = frozenset({*FIXED_COLUMNS, TILES, *EXIF_COLUMNS, "pixels", "fetch_seconds", "decode_seconds"})
 
 
 def listing_table(columns: Mapping[str, Column | Sequence[Any]], metadata: Mapping[str, Column]) -> pa.Table:
@@ -123,7 +123,7 @@ def together(*schemas: pa.Schema) -> pa.Schema:
     fields: dict[str, pa.Field[Any]] = {}
     for schema in schemas:
         for field in schema:
-            fields[field.name] = promoted(fields.get(field.name, field), field)
+            fields[field.name] = common_field(fields.get(field.name, field), field)
     return in_memory(pa.schema(fields.values()))
 
 

@@ -71,7 +71,7 @@ def test_the_manifest_of_another_version_is_refused(collection: Collection) -> N
     build_index(collection)
     root = Path(collection.location)
     shutil.copytree(root / "index/000001", root / "index/000002")
-    with pytest.raises(DamagedVersionError, match=r"000002/manifest.json is damaged \(it is that of version 000001"):
+    with pytest.raises(DamagedVersionError, match=r"000002/manifest.json is damaged \(it belongs to version 000001"):
         collection.read_version("000002")
 
 
@@ -117,7 +117,7 @@ def test_a_base_that_differs_from_its_manifest_is_built_anew(collection: Collect
     segment = manifest.segments[0].model_copy(update=field)
     wrong = manifest.model_copy(update={"segments": [segment]})
     index_file(collection, "000001/manifest.json").write_bytes(wrong.to_bytes())
-    with pytest.raises(DamagedVersionError, match="index/segments/000001-00 holds 250 vectors of 8 dimensions"):
+    with pytest.raises(DamagedVersionError, match="index/segments/000001-00 has 250 vectors of 8 dimensions"):
         Searcher.open(collection)
     add_run(collection, rows(["new"]))
     assert build_index(collection).base is None
@@ -185,7 +185,7 @@ def test_a_build_may_be_killed_at_any_point(killed: Path, point: str, monkeypatc
     assert [(match.image_id, match.score) for match in matches] == [("new", 1.0)]
     # The files of the killed build stay for a day, since the build might still be running.
     prune(collection)
-    monkeypatch.setattr("index.versions.prune.ABANDONED", timedelta(0))
+    monkeypatch.setattr("index.versions.prune.ABANDONED_AFTER", timedelta(0))
     prune(collection)
     used = {segment.name for version in collection.versions() for segment in collection.read_version(version).segments}
     assert names(index_file(collection)) == [*collection.versions(), "segments"]

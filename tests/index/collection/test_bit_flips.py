@@ -1,5 +1,5 @@
-"""Any damage to any file of a collection is refused by the file's name or without an effect on answers, and nothing
-raises anything raw. Each case is drawn from its number, so one that fails can be run again alone.
+"""Any damage to any file of a collection is refused with the file's name, or has no effect on answers. No error of
+a library gets through. A case depends on its number only, so one that fails can be run again alone.
 """
 
 import logging
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 def make(folder: Path) -> Collection:
-    """Four versions of as many runs, the third rolled back; a run that was stopped, and a job's history."""
+    """Four versions, each of one more run, the third rolled back; an unfinished run, and a job's history."""
     collection = Collection.create_or_open(str(folder))
     vectors, labels = unit_vectors(300), {"label": [f"label {number % 3}" for number in range(150)]}
     add_run(
@@ -80,7 +80,7 @@ def answers(searcher: Searcher) -> Answers:
 
 
 def assert_same(searcher: Searcher, expected: Searcher) -> None:
-    """Every live row and its vector, but for the rounding of a vector that was written again."""
+    """Asserts that live rows and vectors are the same, except for rounding of vectors that were written again."""
     (rows, vectors), (expected_rows, expected_vectors) = map(contents, (searcher, expected))
     assert rows == expected_rows
     np.testing.assert_allclose(vectors, expected_vectors, atol=1e-6)
@@ -94,13 +94,13 @@ def contents(searcher: Searcher) -> tuple[list[dict[str, Any]], npt.NDArray[np.f
 
 
 def row_values(collection: Collection) -> list[tuple[Any, ...]]:
-    """What a build reads of runs."""
+    """What a build reads from runs."""
     batches = LiveRows.of_runs(collection.storage, collection.runs()).embedded()
     return [tuple(map(str, row.values())) for batch in batches for row in batch.to_pylist()]
 
 
 class Untouched:
-    """The collection as it was made, and what it answers."""
+    """The collection without damage, and its answers."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "made"
@@ -116,7 +116,7 @@ class Untouched:
         self.rows = row_values(collection)
 
     def damaged(self, path: str, data: bytes) -> Collection:
-        """A copy of links in which one file is another one; whoever writes to the copy replaces a link."""
+        """A copy made of hard links in which one file has other content; writes to the copy replace links."""
         shutil.rmtree(self.work, ignore_errors=True)
         shutil.copytree(self.root, self.work, copy_function=os.link)
         (self.work / path).unlink()
@@ -126,11 +126,11 @@ class Untouched:
 
 @pytest.fixture(scope="module")
 def untouched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Untouched]:
-    # The file system may be slow to promise that bytes are on its disk, which is not what is tested here.
+    # Waiting for the disk may be slow, and is not tested here.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
         threads = faiss.omp_get_max_threads()
-        faiss.omp_set_num_threads(1)  # searches of few rows: several threads wait for each other longer than they work
+        faiss.omp_set_num_threads(1)  # faster: with few rows, threads mostly wait for each other
         yield Untouched(tmp_path_factory.mktemp("flips"))
         faiss.omp_set_num_threads(threads)
 
@@ -152,14 +152,14 @@ def zero_page(data: bytes, drawn: random.Random) -> bytes:
 
 
 def unless_refused(path: str, act: Callable[[], T]) -> T | None:
-    """What `act` returns; None if it is refused by the name of the damaged file."""
+    """What `act` returns; None if it is refused with the name of the damaged file."""
     try:
         return act()
     except RolledBackError:
         return None
     except CollectionError as error:
-        refused = str(error)
-    assert path in refused
+        message = str(error)
+    assert path in message
     return None
 
 
@@ -184,7 +184,7 @@ def check(untouched: Untouched, number: int, caplog: pytest.LogCaptureFixture, d
     assert read in (None, untouched.rows)
     unless_refused(path, partial(resume, collection))
     if number % 10 and path != "CURRENT":
-        return  # a build takes far longer than all the rest, and what it reads of runs was compared
+        return  # a build takes far longer than all the rest, and what it reads from runs was compared
     if number % 20 == 0:  # the build is an update
         add_run(collection, rows(["new-3"], unit_vectors(2, seed=3)[:1]))
     if unless_refused(path, partial(build_index, collection, rebuild=path.startswith("runs/"))):
@@ -194,7 +194,7 @@ def check(untouched: Untouched, number: int, caplog: pytest.LogCaptureFixture, d
 
 
 def resume(collection: Collection) -> None:
-    """Reads all that a job reads which goes on with a run."""
+    """Reads what a job reads that continues a run."""
     for run in collection.snapshot().unfinished:
         LiveRows.of_files(collection.storage, written_files(collection, run)).read()
 
@@ -214,7 +214,7 @@ FIVE_THOUSAND = [pytest.param(range(500 * part, 500 * (part + 1)), marks=LONG) f
 
 
 @pytest.mark.parametrize("numbers", [range(40), *FIVE_THOUSAND], ids=str)
-def test_mend_05_flipped_bits(untouched: Untouched, caplog: pytest.LogCaptureFixture, numbers: range) -> None:
+def test_flipped_bits(untouched: Untouched, caplog: pytest.LogCaptureFixture, numbers: range) -> None:
     check_all(untouched, numbers, caplog, flip)
 
 
@@ -222,5 +222,5 @@ def test_mend_05_flipped_bits(untouched: Untouched, caplog: pytest.LogCaptureFix
 @pytest.mark.parametrize(
     "damage", [cut_short, zero_page, lambda data, drawn: b""], ids=["cut short", "zeroed", "empty"]
 )
-def test_mend_05_lost_parts(untouched: Untouched, caplog: pytest.LogCaptureFixture, damage: Damage, count: int) -> None:
+def test_lost_bytes(untouched: Untouched, caplog: pytest.LogCaptureFixture, damage: Damage, count: int) -> None:
     check_all(untouched, range(count), caplog, damage)

@@ -1,4 +1,4 @@
-"""Collections: what counts as one, runs and their order, and the fold that lets the newest row win."""
+"""Collections: what counts as one, runs and their order, and live rows, of which the newest wins."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,7 +15,7 @@ from index.build.segment_change import touched_ids
 from index.collection import Collection, live_rows, row_files
 from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord
-from index.collection.rows import FIXED, metadata_columns, row_schema
+from index.collection.rows import FIXED_COLUMNS, metadata_columns, row_schema
 from index.errors import CollectionError, DamagedRunError, ModelMismatchError, NotACollectionError
 from index.versions.servable import collection_model
 from tests.support.collections.hand_made import DIM, MODEL, add_run, rows, unit_vectors
@@ -41,7 +41,7 @@ def test_foreign_files_are_named(tmp_path: Path) -> None:
         Collection.create_or_open(str(tmp_path / "notes.txt"))
 
 
-def test_a_new_an_empty_and_an_existing_folder_are_accepted(tmp_path: Path) -> None:
+def test_a_new_empty_or_existing_folder_is_accepted(tmp_path: Path) -> None:
     (tmp_path / ".gitkeep").touch()
     assert Collection.create_or_open(str(tmp_path)).runs() == []
     assert Collection.create_or_open(str(tmp_path / "deep" / "new")).runs() == []
@@ -66,7 +66,7 @@ def test_a_run_counts_once_it_is_committed(collection: Collection) -> None:
     assert collection_model(collection, collection.runs()) == MODEL
 
 
-def test_run_ids_sort_by_start_even_when_the_clock_goes_back(collection: Collection) -> None:
+def test_run_ids_sort_by_start_even_if_the_clock_goes_back(collection: Collection) -> None:
     future = datetime.now(UTC) + timedelta(days=400)
     collection.storage.create_folder(f"runs/{future:%Y%m%dT%H%M%SZ}-ffff")
     ids = [collection.start_run("memory:", MODEL).run_id for _ in range(5)]
@@ -74,11 +74,11 @@ def test_run_ids_sort_by_start_even_when_the_clock_goes_back(collection: Collect
     assert ids[0] > f"{future:%Y%m%dT%H%M%SZ}-ffff"
 
 
-def test_rows_come_back_as_they_were_written(collection: Collection) -> None:
+def test_rows_are_read_as_they_were_written(collection: Collection) -> None:
     vectors = unit_vectors(3)
     add_run(collection, rows(["b", "a", "c"], vectors, metadata={"label": ["x", "y", None], "rank": [2, 1, 3]}))
     live = collection.live_rows()
-    assert live.schema.names == [*FIXED, "label", "rank"]
+    assert live.schema.names == [*FIXED_COLUMNS, "label", "rank"]
     assert metadata_columns(live.schema) == ["label", "rank"]
     assert live.select(["image_id", "uri", "label", "rank", "width"]).to_pylist() == [
         {"image_id": "a", "uri": "memory:a", "label": "y", "rank": 1, "width": None},
@@ -92,13 +92,13 @@ def test_rows_come_back_as_they_were_written(collection: Collection) -> None:
     assert plain == pa.list_(pa.float32(), DIM)
 
 
-def test_a_file_takes_less_than_its_vectors_and_other_tools_read_them(collection: Collection, tmp_path: Path) -> None:
+def test_files_are_small_and_readable_by_other_tools(collection: Collection, tmp_path: Path) -> None:
     vectors = np.random.default_rng(0).normal(size=(256, 512)).astype(np.float32)
     run_id = collection.start_run("here", MODEL.model_copy(update={"dim": 512})).run_id
     file = collection.write_rows(run_id, "block", rows([str(n) for n in range(256)], vectors))
     assert file.size < vectors.nbytes
     np.save(tmp_path / "vectors.npy", vectors)
-    # In a process of its own: at the end duckdb takes the interpreter down with it, beside all that is loaded here.
+    # In a separate process, because beside all that is loaded here, duckdb crashes the interpreter when it exits.
     done = python("-c", _OTHER_TOOLS, f"{collection.location}/{file.path}", tmp_path / "vectors.npy")
     assert done.returncode == 0, done.stderr
 
@@ -120,7 +120,7 @@ _RUN = st.tuples(
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(runs=st.lists(_RUN, max_size=5))
-def test_the_fold_agrees_with_a_dict(tmp_path_factory: pytest.TempPathFactory, runs: list[Any]) -> None:
+def test_live_rows_agree_with_a_dict(tmp_path_factory: pytest.TempPathFactory, runs: list[Any]) -> None:
     collection = Collection.create_or_open(str(tmp_path_factory.mktemp("fold")))
     expected: dict[str, tuple[str, bool]] = {}
     columns = ("image_id", "uri", "embedding", "error_reason")
@@ -142,14 +142,13 @@ def test_the_fold_agrees_with_a_dict(tmp_path_factory: pytest.TempPathFactory, r
                 expected[image_id] = (uri, rejected)
         add_run(collection, *tables, deletes=deleted)
     live = collection.live_rows(["image_id", "uri", "error_reason"]).to_pylist()
-    found = {row["image_id"]: (row["uri"], row["error_reason"] is not None) for row in live}
-    assert found == expected
+    assert {row["image_id"]: (row["uri"], row["error_reason"] is not None) for row in live} == expected
     assert [row["image_id"] for row in live] == sorted(expected)
     embedded = [row["image_id"] for batch in newest_rows(collection).embedded() for row in batch.to_pylist()]
     assert sorted(embedded) == sorted(image_id for image_id, (_, rejected) in expected.items() if not rejected)
 
 
-def test_texts_of_all_rows_have_no_limit_in_memory_and_files_stay_as_they_are(collection: Collection) -> None:
+def test_text_is_large_string_in_memory_and_string_in_files(collection: Collection) -> None:
     label = pa.array(["cat"], pa.large_string())
     run = add_run(collection, rows(["a"], metadata={"label": label}), deletes=["gone"])
     assert run.deletes
@@ -179,7 +178,7 @@ def test_metadata_that_differs_between_runs_is_unified(collection: Collection) -
         collection.live_rows(["colour"])
 
 
-def test_types_that_no_string_can_hold_are_refused_by_name(collection: Collection) -> None:
+def test_a_column_whose_types_have_nothing_in_common_is_named(collection: Collection) -> None:
     add_run(collection, rows(["a"], metadata={"tags": [{"k": 1}]}))
     add_run(collection, rows(["b"], metadata={"tags": [1.5]}))
     with pytest.raises(CollectionError, match="column 'tags': expected large_string, got struct"):
@@ -187,7 +186,7 @@ def test_types_that_no_string_can_hold_are_refused_by_name(collection: Collectio
     assert live_ids(collection) == ["a", "b"]
 
 
-def test_rows_that_could_not_be_read_again_are_not_written(collection: Collection) -> None:
+def test_invalid_rows_are_not_written(collection: Collection) -> None:
     start = collection.start_run("memory:", MODEL)
     good = rows(["a"])
     twice = pa.Table.from_arrays([*good.columns, good.column("uri")], names=[*good.column_names, "uri"])
@@ -223,7 +222,7 @@ def test_a_commit_checks_its_files_and_a_manifest_its_content(collection: Collec
         collection.runs()
 
 
-def test_vectors_of_two_models_do_not_meet(collection: Collection) -> None:
+def test_vectors_of_two_models_are_not_mixed(collection: Collection) -> None:
     other = ModelRecord(id="other", revision=None, fingerprint="b" * 64, dim=4)
     add_run(collection, rows(["a", "b"]))
     add_run(collection, rows(["b"], unit_vectors(1, dim=4)), model=other)
@@ -239,7 +238,7 @@ def test_vectors_of_two_models_do_not_meet(collection: Collection) -> None:
 
 
 @pytest.mark.parametrize(("whole", "ahead"), [(8 << 20, 64 << 20), (8 << 20, 1), (0, 64 << 20)])
-def test_vectors_stream_in_order_however_their_files_are_fetched(
+def test_vectors_are_streamed_in_order(
     collection: Collection, monkeypatch: pytest.MonkeyPatch, whole: int, ahead: int
 ) -> None:
     monkeypatch.setattr(row_files, "_WHOLE", whole)
@@ -268,7 +267,7 @@ def test_rows_are_taken_by_position(collection: Collection, positions: list[int]
     assert last.read(["image_id"]).to_pylist() == [{"image_id": "f"}]
 
 
-def test_rows_know_their_source_and_their_model(collection: Collection) -> None:
+def test_rows_are_selected_by_source_and_model(collection: Collection) -> None:
     copy = MODEL.model_copy(update={"id": "a copy elsewhere"})
     other = ModelRecord(id="other", revision=None, fingerprint="b" * 64, dim=DIM)
     add_run(collection, rows(["a", "b"]))

@@ -1,4 +1,4 @@
-"""One writer at a time: in a folder and in an object store, after deaths, sleeps and takeovers."""
+"""One writer at a time, in a folder and in a bucket, after crashes, sleeps and takeovers."""
 
 import os
 import subprocess
@@ -36,7 +36,7 @@ def collection(request: pytest.FixtureRequest, collection: Collection) -> Collec
     return Collection.create_or_open(request.getfixturevalue("bucket").address("collection"))
 
 
-def held_record(collection: Collection) -> LeaseRecord:
+def lease_record(collection: Collection) -> LeaseRecord:
     return LeaseRecord.from_bytes(collection.storage.read(LEASE))
 
 
@@ -51,22 +51,22 @@ def a_record(**changes: object) -> LeaseRecord:
     return LeaseRecord.model_validate(fields | times | {"process": "boot/pid:[1]/77"} | changes)
 
 
-def test_a_second_job_hears_who_writes_and_since_when(collection: Collection) -> None:
+def test_a_second_job_is_told_who_writes_and_since_when(collection: Collection) -> None:
     put(collection, a_record(since=datetime(2026, 11, 21, 3, 0, tzinfo=UTC)))
     before = collection.storage.read(LEASE)
-    said = (
+    message = (
         r"is being written by `likeness reembed` of ann on gpu-1 \(process 4242\) since "
-        r"2026-11-21 03:00:00 UTC, with a lease until 20.* UTC, renewed while it works; nothing was changed"
+        r"2026-11-21 03:00:00 UTC, with a lease until 20.* UTC, renewed while it runs; nothing was changed"
     )
-    with pytest.raises(LeaseHeldError, match=said), writing(collection, "index"):
+    with pytest.raises(LeaseHeldError, match=message), writing(collection, "index"):
         pytest.fail("two writers")
     assert collection.storage.read(LEASE) == before
 
 
 def test_a_lease_is_free_again_after_use_and_after_an_error(collection: Collection) -> None:
     with writing(collection, "embed") as held:
-        assert held == collection  # the lease is no part of what a collection is
-        assert held_record(collection).pid == os.getpid()
+        assert held == collection  # equality ignores the lease
+        assert lease_record(collection).pid == os.getpid()
         with writing(held, "index") as same:
             assert same is held
         with pytest.raises(LeaseHeldError), writing(collection, "index"):
@@ -75,22 +75,22 @@ def test_a_lease_is_free_again_after_use_and_after_an_error(collection: Collecti
     with pytest.raises(ZeroDivisionError), writing(collection, "embed"):
         _ = 1 / 0
     with writing(collection, "embed"):
-        assert held_record(collection).command == "embed"
+        assert lease_record(collection).command == "embed"
     assert collection.storage.list() == [entry for entry in collection.storage.list() if entry.name == "runs"]
 
 
-def test_of_many_at_once_one_gets_it(collection: Collection) -> None:
-    inside, most, refused = 0, 0, 0
+def test_only_one_of_many_threads_gets_the_lease(collection: Collection) -> None:
+    inside, max_inside, refused = 0, 0, 0
     lock, start = threading.Lock(), threading.Barrier(8)
 
     def work(_: int) -> None:
-        nonlocal inside, most, refused
+        nonlocal inside, max_inside, refused
         start.wait()
         try:
             with writing(collection, "embed"):
                 with lock:
                     inside += 1
-                    most = max(most, inside)
+                    max_inside = max(max_inside, inside)
                 time.sleep(0.3)
                 with lock:
                     inside -= 1
@@ -100,11 +100,11 @@ def test_of_many_at_once_one_gets_it(collection: Collection) -> None:
 
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(work, range(8)))
-    assert most == 1
+    assert max_inside == 1
     assert refused >= 1
 
 
-def test_updates_at_once_lose_nothing(collection: Collection) -> None:
+def test_concurrent_updates_lose_nothing(collection: Collection) -> None:
     def add_one(content: bytes) -> bytes:
         return str(int(content or b"0") + 1).encode()
 
@@ -113,26 +113,26 @@ def test_updates_at_once_lose_nothing(collection: Collection) -> None:
     assert collection.storage.read("counter") == b"20"
 
 
-def test_an_expired_lease_is_taken_over_with_a_word(collection: Collection, caplog: pytest.LogCaptureFixture) -> None:
+def test_taking_over_an_expired_lease_is_logged(collection: Collection, caplog: pytest.LogCaptureFixture) -> None:
     put(collection, a_record(expires_at=datetime.now(UTC) - timedelta(seconds=1)))
     with writing(collection, "embed"):
-        assert held_record(collection).command == "embed"
+        assert lease_record(collection).command == "embed"
     assert "`likeness reembed` of ann on gpu-1" in caplog.text
     assert "taken over" in caplog.text
 
 
-def test_it_is_renewed_while_it_is_held(collection: Collection) -> None:
+def test_a_lease_is_renewed_until_it_is_released(collection: Collection) -> None:
     with writing(collection, "embed", SHORT):
-        first = held_record(collection)
-        eventually(lambda: held_record(collection).expires_at >= first.expires_at + SHORT, "it is renewed", 60)
-        assert held_record(collection).model_copy(update={"expires_at": first.expires_at}) == first
+        first = lease_record(collection)
+        eventually(lambda: lease_record(collection).expires_at >= first.expires_at + SHORT, "it is renewed", 60)
+        assert lease_record(collection).model_copy(update={"expires_at": first.expires_at}) == first
 
 
 def test_a_writer_that_lost_its_lease_commits_nothing(collection: Collection) -> None:
     add_version(collection, rows(list("abc"), unit_vectors(3)))
     with writing(collection, "index") as slept:
         put(collection, a_record())  # as when this machine slept, and another took over
-        with pytest.raises(LeaseLostError, match=r"was lost.*now it is with `likeness reembed` of ann"):
+        with pytest.raises(LeaseLostError, match=r"was lost.*now its owner is `likeness reembed` of ann"):
             add_run(slept, rows(list("d"), unit_vectors(1, seed=1)))
         with pytest.raises(LeaseLostError):
             build_index(slept, rebuild=True)
@@ -140,22 +140,22 @@ def test_a_writer_that_lost_its_lease_commits_nothing(collection: Collection) ->
             slept.promote("000001", "000001")
     assert len(collection.runs()) == 1
     assert collection.versions() == ["000001"]
-    assert held_record(collection).token == "another"  # and it is left to its owner
+    assert lease_record(collection).token == "another"  # it still belongs to its owner
 
 
 @pytest.mark.parametrize("away", [TTL, -TTL], ids=["a machine that slept", "a clock that was set back"])
-def test_a_block_after_a_silence_notices_that_the_lease_is_lost(collection: Collection, away: timedelta) -> None:
+def test_a_lost_lease_is_noticed_when_the_renewal_is_overdue(collection: Collection, away: timedelta) -> None:
     with writing(collection, "embed") as held:
         put(collection, a_record())
-        held.check_lease_lately()  # renewed a moment ago: nobody is asked
+        held.check_lease_if_overdue()  # renewed a moment ago, so the storage is not read
         assert held.lease
         held.lease._renewed -= away
         for _ in range(2):
-            with pytest.raises(LeaseLostError, match="now it is with `likeness reembed` of ann"):
-                held.check_lease_lately()
+            with pytest.raises(LeaseLostError, match="now its owner is `likeness reembed` of ann"):
+                held.check_lease_if_overdue()
 
 
-def test_what_is_wrong_with_renewals_is_logged(
+def test_failing_renewals_are_logged(
     collection: Collection, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     renew = Storage.update
@@ -173,10 +173,10 @@ def test_what_is_wrong_with_renewals_is_logged(
             patch.setattr(Storage, "update", refused)
             wait_for("could not be renewed: no route to the store")
         put(collection, a_record())
-        wait_for("was lost: this process was silent")
+        wait_for("was lost: this process did not renew it")
 
 
-def test_mend_00_a_last_renewal_is_waited_for(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_releasing_waits_for_a_renewal_in_progress(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
     renewing = threading.Event()
 
     def slowly(*arguments: object) -> None:
@@ -190,15 +190,15 @@ def test_mend_00_a_last_renewal_is_waited_for(collection: Collection, monkeypatc
     assert "lease" not in [thread.name for thread in threading.enumerate()]
 
 
-def test_a_lease_that_expired_and_nobody_took_goes_on(collection: Collection) -> None:
+def test_an_expired_lease_that_nobody_took_is_renewed(collection: Collection) -> None:
     with writing(collection, "index") as slept:
-        record = held_record(collection)
+        record = lease_record(collection)
         put(collection, record.model_copy(update={"expires_at": datetime.now(UTC) - timedelta(hours=1)}))
         slept.check_lease()
-        assert held_record(collection).expires_at > datetime.now(UTC)
+        assert lease_record(collection).expires_at > datetime.now(UTC)
 
 
-def test_whoever_may_write_to_the_collection_may_take_the_lease(tmp_path: Path) -> None:
+def test_everybody_who_may_write_to_the_collection_may_take_the_lease(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
         tmp_path.chmod(0o775)
@@ -208,14 +208,14 @@ def test_whoever_may_write_to_the_collection_may_take_the_lease(tmp_path: Path) 
         os.umask(before)
 
 
-def test_a_file_system_without_modes_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_works_on_a_file_system_without_modes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fchmod", Mock(side_effect=PermissionError(1, "Operation not permitted")))  # as on vfat
     collection = Collection.create_or_open(str(tmp_path))
     with writing(collection, "index"):
-        assert held_record(collection).command == "index"
+        assert lease_record(collection).command == "index"
 
 
-def test_a_collection_in_a_folder_needs_no_client_of_object_stores(tmp_path: Path) -> None:
+def test_a_collection_in_a_folder_imports_no_client_of_buckets(tmp_path: Path) -> None:
     code = (
         "import sys; from jobs.cli import app; from index.collection import Collection, writing\n"
         "with writing(Collection.create_or_open(sys.argv[1]), 'index'): pass\n"
@@ -224,11 +224,11 @@ def test_a_collection_in_a_folder_needs_no_client_of_object_stores(tmp_path: Pat
     assert python("-c", code, tmp_path).stdout == "[]\n"
 
 
-def test_half_a_record_is_nobodys(tmp_path: Path) -> None:
+def test_an_incomplete_record_has_no_owner(tmp_path: Path) -> None:
     collection = Collection.create_or_open(str(tmp_path))
     (tmp_path / LEASE).write_bytes(a_record().to_bytes()[:100])
     with writing(collection, "index"):
-        assert held_record(collection).command == "index"
+        assert lease_record(collection).command == "index"
 
 
 HOLD = """
@@ -241,7 +241,7 @@ sys.stdin.read()
 """
 
 
-def test_the_lease_of_a_killed_process_of_this_machine_is_taken_at_once(tmp_path: Path) -> None:
+def test_the_lease_of_a_killed_process_on_this_machine_is_free_at_once(tmp_path: Path) -> None:
     collection = Collection.create_or_open(str(tmp_path))
     owner = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -254,14 +254,14 @@ def test_the_lease_of_a_killed_process_of_this_machine_is_taken_at_once(tmp_path
         owner.kill()
         while Path(f"/proc/{owner.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
             time.sleep(0.01)
-        with writing(collection, "index"):  # ended, though nobody has waited for it
+        with writing(collection, "index"):  # it has ended, although it is a zombie
             pass
         put(collection, held := a_record(**_like_this_process(pid=owner.pid, start="12")))
     finally:
         owner.kill()
         owner.communicate()
     with writing(collection, "index"):  # no such process
-        assert held_record(collection).token != held.token
+        assert lease_record(collection).token != held.token
 
 
 def _like_this_process(*, pid: int, start: str) -> dict[str, object]:
@@ -269,7 +269,7 @@ def _like_this_process(*, pid: int, start: str) -> dict[str, object]:
     return {"host": here.host, "pid": pid, "process": "/".join([*here.process.split("/")[:2], start])}
 
 
-def test_a_process_that_got_the_number_of_a_dead_one_is_not_its_owner(tmp_path: Path) -> None:
+def test_a_process_with_the_pid_of_a_dead_owner_is_not_the_owner(tmp_path: Path) -> None:
     collection = Collection.create_or_open(str(tmp_path))
     put(collection, a_record(**_like_this_process(pid=os.getpid(), start="1")))
     with writing(collection, "index"):
@@ -279,7 +279,7 @@ def test_a_process_that_got_the_number_of_a_dead_one_is_not_its_owner(tmp_path: 
 @pytest.mark.parametrize(
     "changes", [{"host": "elsewhere"}, {"process": "other-boot/pid:[1]/1"}, {"process": ""}], ids=lambda c: str(c)
 )
-def test_a_process_that_cannot_be_seen_is_waited_for(tmp_path: Path, changes: dict[str, object]) -> None:
+def test_an_owner_that_cannot_be_checked_counts_as_alive(tmp_path: Path, changes: dict[str, object]) -> None:
     collection = Collection.create_or_open(str(tmp_path))
     put(collection, a_record(**(_like_this_process(pid=2**22 + 1, start="1") | changes)))
     with pytest.raises(LeaseHeldError), writing(collection, "index"):
@@ -300,7 +300,7 @@ def test_credentials_of_the_address_are_used(bucket: Bucket, monkeypatch: pytest
         Storage.open(bucket.address("here")).update("file", lambda _: b"other")
 
 
-def test_a_store_that_refuses_is_named(bucket: Bucket) -> None:
+def test_a_bucket_that_refuses_an_update_is_named(bucket: Bucket) -> None:
     storage = Storage.open(bucket.address("x").replace(bucket.name, "no-such-bucket"))
-    with pytest.raises(CollectionError, match=r"no-such-bucket/x/file cannot be written on a condition"):
+    with pytest.raises(CollectionError, match=r"no-such-bucket/x/file cannot be written conditionally"):
         storage.update("file", lambda _: b"data")

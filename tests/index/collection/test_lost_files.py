@@ -1,4 +1,4 @@
-"""Files that are lost: CURRENT beside whole versions, and manifests of runs that the live version was built from."""
+"""Lost files: CURRENT beside intact versions, and manifests of runs that the live version was built from."""
 
 import json
 import logging
@@ -28,13 +28,14 @@ from tests.support.collections.plans import plan_of
 IDS = [f"{number:02d}" for number in range(20)]
 
 
-@pytest.fixture
-def collection(collection: Collection) -> Collection:
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three runs, each with its version: of 20, 21 and 22 images."""
+    collection = Collection.create_or_open(str(tmp_path_factory.mktemp("template")))
     add_version(collection, rows(IDS, unit_vectors(20)))
     for number in (1, 2):
         add_version(collection, rows([f"new-{number}"], unit_vectors(1, seed=number)))
-    return collection
+    return Path(collection.location)
 
 
 def spoil(collection: Collection, how: str) -> None:
@@ -46,7 +47,7 @@ def spoil(collection: Collection, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["missing", "damaged"])
-def test_mend_06_without_current_the_newest_good_version_is_served_and_index_repairs_it(
+def test_without_current_the_newest_good_version_is_served_and_index_repairs_it(
     collection: Collection, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     spoil(collection, how)
@@ -65,7 +66,9 @@ def test_mend_06_without_current_the_newest_good_version_is_served_and_index_rep
 
 
 @pytest.mark.parametrize("file", ["CURRENT", "index/000003/manifest.json"])
-def test_the_command_warns_once(collection: Collection, file: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_file_is_warned_about_once(
+    collection: Collection, file: str, caplog: pytest.LogCaptureFixture
+) -> None:
     (Path(collection.location) / file).write_text("{}")
     with caplog.at_level(logging.WARNING):
         result = CliRunner().invoke(app, ["index", collection.location])
@@ -73,21 +76,21 @@ def test_the_command_warns_once(collection: Collection, file: str, caplog: pytes
     assert caplog.text.count(f"{file} is damaged") == 1
 
 
-def test_a_version_of_another_release_names_the_way_out_and_that_works(collection: Collection) -> None:
+def test_a_version_of_another_release_says_how_to_replace_it(collection: Collection) -> None:
     path = Path(collection.location, "index/000003/manifest.json")
     content = {
         name: value for name, value in json.loads(path.read_bytes()).items() if name not in ("kinds", "checksum")
     }
     content["format"] = 2
     path.write_text(json.dumps({**content, "checksum": records._checksum(content)}))
-    told = f"has format 2, this release of Likeness reads 3: `likeness index {collection.location}` builds"
-    with pytest.raises(DamagedVersionError, match=re.escape(told)):
+    message = f"has format 2, this release of Likeness reads 3: `likeness index {collection.location}` builds"
+    with pytest.raises(DamagedVersionError, match=re.escape(message)):
         Searcher.open(collection)
     assert "unreadable" in CliRunner().invoke(app, ["versions", collection.location]).output
     assert build_index(collection).version == collection.current() == "000004"
 
 
-def test_mend_06_current_is_repaired_with_the_version_that_somebody_went_back_to(collection: Collection) -> None:
+def test_current_is_repaired_with_the_version_before_a_rollback(collection: Collection) -> None:
     rollback(collection)
     spoil(collection, "missing")
     assert open_last_good(collection, Searcher.open).version == "000002"
@@ -99,13 +102,13 @@ def test_mend_06_current_is_repaired_with_the_version_that_somebody_went_back_to
     assert collection.current() == "000001"
 
 
-def test_mend_06_new_rows_update_the_version_that_current_named(collection: Collection) -> None:
+def test_new_rows_update_the_version_that_current_named(collection: Collection) -> None:
     spoil(collection, "missing")
     manifest = add_version(collection, rows(["newer"], unit_vectors(1, seed=9)))
     assert (manifest.base, manifest.ntotal, collection.current()) == ("000003", 23, "000004")
 
 
-def test_mend_06_a_version_that_never_went_live_is_not_taken_for_a_lost_one(tmp_path: Path) -> None:
+def test_a_version_that_never_went_live_is_not_served_for_a_lost_one(tmp_path: Path) -> None:
     collection = Collection.create_or_open(str(tmp_path))
     add_run(collection, rows(IDS))
     build_index(collection, promote=False)
@@ -115,7 +118,7 @@ def test_mend_06_a_version_that_never_went_live_is_not_taken_for_a_lost_one(tmp_
     assert build_index(collection).version == collection.current() == "000001"
 
 
-def test_mend_06_current_of_a_build_under_way_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_current_is_not_lost_during_a_first_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     collection = Collection.create_or_open(str(tmp_path / "new"))
     add_run(collection, rows(IDS, unit_vectors(20)))
     listed = Collection.versions
@@ -129,7 +132,7 @@ def test_mend_06_current_of_a_build_under_way_is_not_lost(tmp_path: Path, monkey
     assert collection.current() == "000001"
 
 
-def test_mend_06_one_flipped_bit_never_names_another_version(collection: Collection) -> None:
+def test_a_flipped_bit_in_current_never_names_another_version(collection: Collection) -> None:
     path = Path(collection.location) / "CURRENT"
     data = path.read_bytes()
     for bit in range(8 * len(data)):
@@ -152,7 +155,7 @@ def lose_run(collection: Collection, number: int, *, all_of_it: bool = False) ->
 
 @pytest.mark.parametrize("all_of_it", [False, True])
 @pytest.mark.parametrize("rebuild", [False, True])
-def test_mend_04_a_lost_run_does_not_shrink_the_index(collection: Collection, rebuild: bool, all_of_it: bool) -> None:
+def test_a_lost_run_does_not_shrink_the_index(collection: Collection, rebuild: bool, all_of_it: bool) -> None:
     run_id = lose_run(collection, 0, all_of_it=all_of_it)
     source = "" if all_of_it else r" \(of memory:\)"
     named = rf"runs/{run_id}/manifest\.json{source} is missing, and index version 000003"
@@ -167,10 +170,10 @@ def test_mend_04_a_lost_run_does_not_shrink_the_index(collection: Collection, re
     with pytest.raises(DamagedRunError, match=named):
         build_index(collection)
     assert build_index(collection, rebuild=rebuild, accept_lost_runs=True).ntotal == 3
-    assert build_index(collection).version == "000004"  # once accepted, it is known no more
+    assert build_index(collection).version == "000004"  # once accepted, it is not missed again
 
 
-def test_mend_04_the_commands_take_the_option(collection: Collection) -> None:
+def test_accept_lost_runs_is_an_option_of_the_command(collection: Collection) -> None:
     run_id = lose_run(collection, 1)
     run = CliRunner()
     for command in ("index", "compact"):
@@ -183,22 +186,22 @@ def test_mend_04_the_commands_take_the_option(collection: Collection) -> None:
     assert Searcher.open(collection).ntotal == 21
 
 
-def test_mend_04_what_a_rolled_back_version_was_built_from_may_go(collection: Collection) -> None:
+def test_a_run_that_only_a_rolled_back_version_has_may_be_lost(collection: Collection) -> None:
     rollback(collection)
     lose_run(collection, 2)
     assert build_index(collection).version == collection.current() == "000002"
 
 
 @pytest.mark.parametrize("damaged", ["CURRENT", "index/000003/manifest.json"])
-def test_mend_04_a_lost_run_is_noticed_beside_other_damage(collection: Collection, damaged: str) -> None:
+def test_a_lost_run_is_noticed_despite_other_damage(collection: Collection, damaged: str) -> None:
     (Path(collection.location) / damaged).unlink()
     lose_run(collection, 0)
     with pytest.raises(DamagedRunError):
         build_index(collection)
 
 
-def test_mend_04_a_lost_run_is_embedded_again_as_another(collection: Collection) -> None:
-    """With other rows under its name the live version would seem to be of all rows."""
+def test_a_lost_run_is_embedded_again_under_a_new_id(collection: Collection) -> None:
+    """If other rows had its id, the live version would seem to have all rows."""
     lose_run(collection, 2)
     plan = plan_of(listed("new-2"), collection, "memory:", MODEL)
     assert (plan.run, plan.todo.num_rows) == (None, 1)
@@ -206,7 +209,7 @@ def test_mend_04_a_lost_run_is_embedded_again_as_another(collection: Collection)
     assert build_index(collection, accept_lost_runs=True).ntotal == 23
 
 
-def test_mend_04_a_damaged_row_file_has_a_way_out(collection: Collection) -> None:
+def test_a_damaged_row_file_can_be_embedded_again(collection: Collection) -> None:
     run = collection.runs()[0]
     (Path(collection.location) / run.files[0].path).write_bytes(b"")
     with pytest.raises(DamagedRunError, match="remove its run's manifest"):
@@ -220,14 +223,14 @@ def listed(*ids: str) -> pa.Table:
     return pa.Table.from_pylist([{"image_id": name, "uri": f"memory:{name}"} for name in ids], schema=LISTING)
 
 
-def test_mend_04_pruning_leaves_the_rows_of_a_lost_run(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("index.versions.prune.ABANDONED", timedelta(0))
+def test_pruning_keeps_the_rows_of_a_lost_run(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("index.versions.prune.ABANDONED_AFTER", timedelta(0))
     run_id = lose_run(collection, 0)
     pruned = prune(collection, 1)
     assert pruned.runs == []
-    assert "index version 000003 was built from it" in pruned.left[f"runs/{run_id}"]
+    assert "index version 000003 was built from this run: restore its manifest.json" in pruned.left[f"runs/{run_id}"]
     assert build_index(collection, accept_lost_runs=True).ntotal == 2
-    assert prune(collection, 1).runs == []  # version 3 could still be gone back to
+    assert prune(collection, 1).runs == []  # a rollback to version 3 is still possible
 
 
 def test_a_first_build_below_its_target_is_not_live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

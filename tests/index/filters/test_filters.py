@@ -1,4 +1,4 @@
-"""Filters: agreement with a plain evaluator, what it does not cover by hand, and refusals."""
+"""Filters: agreement with a plain evaluator, hand-made cases that it does not cover, and refusals."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def matching(expression: Any, batch: pa.RecordBatch = BATCH) -> list[int]:
         ({}, [0, 1, 2, 3]),
     ],
 )
-def test_text(column: str, condition: object, rows: list[int]) -> None:
+def test_other_text_types(column: str, condition: object, rows: list[int]) -> None:
     assert matching({column: condition}) == rows
 
 
@@ -119,7 +119,7 @@ def test_text(column: str, condition: object, rows: list[int]) -> None:
         ({"blob": {"$exists": False}}, [2]),
     ],
 )
-def test_what_the_plain_evaluator_does_not_cover(expression: object, rows: list[int]) -> None:
+def test_types_that_the_plain_evaluator_does_not_cover(expression: object, rows: list[int]) -> None:
     assert matching(expression) == rows
 
 
@@ -148,9 +148,11 @@ COMPARISONS = "$eq, $ne, $in, $nin, $gt, $gte, $lt, $lte, $prefix, $exists, $not
         ({"box": {"$gt": "a"}}, "column 'box' (list<item: int16>): $gt takes a number, got 'a'"),
         ({"exif": {"$in": []}}, "column 'exif' (struct<iso: int64>): only $exists works on this type, got $in"),
         ({"empty": []}, "column 'empty' (null): $eq takes text, a number, true or false, got an empty list"),
+        ({"$or": [{"$and": [{"label": "cat"}] * 110}] * 110}, "at most 10,000 conditions and 100,000 values"),
+        ({"label": {"$in": ["cat"] * 200_000}}, "at most 10,000 conditions and 100,000 values"),
     ],
 )
-def test_what_cannot_be_read_is_refused(expression: Any, message: str) -> None:
+def test_invalid_filters_are_refused(expression: Any, message: str) -> None:
     with pytest.raises(FilterError) as caught:
         Filter.parse(expression, BATCH.schema)
     assert message in str(caught.value)
@@ -169,7 +171,7 @@ def test_what_cannot_be_read_is_refused(expression: Any, message: str) -> None:
         ({"a takes b, got c": 1}, None, "unknown column 'a takes b, got c'"),
     ],
 )
-def test_an_error_knows_what_was_expected_and_what_came(expression: Any, expected: str | None, got: str) -> None:
+def test_an_error_has_what_was_expected_and_what_was_given(expression: Any, expected: str | None, got: str) -> None:
     with pytest.raises(FilterError) as caught:
         Filter.parse(expression, BATCH.schema)
     known = str(caught.value).rpartition("columns that can be filtered: ")[2]
@@ -178,7 +180,7 @@ def test_an_error_knows_what_was_expected_and_what_came(expression: Any, expecte
     assert (str(copied), copied.expected, copied.got) == (str(caught.value), caught.value.expected, got)
 
 
-def test_an_unknown_column_is_told_with_those_that_are_there() -> None:
+def test_an_unknown_column_is_refused_with_the_known_ones() -> None:
     schema = BATCH.select(["label", "kind", "tags", "exif", "$odd"]).schema
     for name in ("width", "\ud800"):
         with pytest.raises(QueryError) as caught:
@@ -191,7 +193,7 @@ def test_an_unknown_column_is_told_with_those_that_are_there() -> None:
         Filter.parse({"label": 1}, pa.schema([]))
 
 
-def test_a_message_stays_readable_however_many_columns_there_are() -> None:
+def test_a_message_is_short_even_with_many_columns() -> None:
     wide = pa.struct([(f"field{number}", pa.int64()) for number in range(100)])
     schema = pa.schema([("wide", wide), *((f"column{number}", pa.int64()) for number in range(1_500))])
     for expression in ({"colour": "red"}, {"wide": 1}):
@@ -217,15 +219,6 @@ def test_nesting_has_a_limit(deeper: Callable[[object], object]) -> None:
             matching(expression)
 
 
-@pytest.mark.parametrize(
-    "expression",
-    [{"$or": [{"$and": [{"label": "cat"}] * 110}] * 110}, {"label": {"$in": ["cat"] * 200_000}}],
-)
-def test_length_has_a_limit(expression: object) -> None:
-    with pytest.raises(FilterError, match="at most 10,000 conditions and 100,000 values"):
-        matching(expression)
-
-
 def test_deep_operands_are_refused() -> None:
     inside: object = {"$eq": 1}
     operand: object = 1
@@ -237,7 +230,7 @@ def test_deep_operands_are_refused() -> None:
         matching({"width": operand})
 
 
-def test_filters_are_equal_when_their_canonical_json_is() -> None:
+def test_filters_are_equal_if_their_canonical_json_is() -> None:
     one = Filter.parse({"width": {"$gt": 1, "$lt": 9}, "label": "é"}, BATCH.schema)
     other = Filter.parse({"label": "é", "width": {"$lt": 9, "$gt": 1}}, BATCH.schema)
     assert one == other
@@ -246,7 +239,7 @@ def test_filters_are_equal_when_their_canonical_json_is() -> None:
     assert repr(one) == f"Filter(key={one.key!r})"
 
 
-def test_a_filter_keeps_what_it_was_parsed_from() -> None:
+def test_a_filter_does_not_change_with_its_expression() -> None:
     expression: dict[str, Any] = {"label": {"$in": ["cat"]}}
     condition = Filter.parse(expression, BATCH.schema)
     expression["label"]["$in"].append("dog")
@@ -255,7 +248,7 @@ def test_a_filter_keeps_what_it_was_parsed_from() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in BATCH.schema.names if name != "$odd"])
-def test_every_type_sliced_empty_and_missing(name: str) -> None:
+def test_every_type_in_slices_empty_batches_and_missing_columns(name: str) -> None:
     batch = BATCH.select([name])
     for expression in ({name: {"$exists": True}}, {"$not": {name: {"$exists": False}}}):
         condition = Filter.parse(expression, batch.schema)
@@ -299,7 +292,7 @@ def test_a_column_that_cannot_be_cast_is_named(declared: pa.DataType, stored: pa
         condition.mask(pa.record_batch({"year": stored}))
 
 
-def test_a_null_list_may_hold_elements() -> None:
+def test_a_null_list_with_elements_does_not_match() -> None:
     items: Any = pa.array([1, 2, 3])
     nulls: Any = pa.array([True, False, False])
     batch = pa.record_batch({"x": pa.ListArray.from_arrays(pa.array([0, 2, 3, 3], pa.int32()), items, mask=nulls)})
@@ -307,7 +300,7 @@ def test_a_null_list_may_hold_elements() -> None:
     assert matching({"x": {"$gt": 0}}, batch.slice(1)) == [0]
 
 
-# What follows compares with a plain evaluator on random rows and expressions.
+# Comparison with a plain evaluator, on random rows and expressions
 
 Row = dict[str, Any]
 ORDER: dict[str, Callable[[Any, Any], bool]]
@@ -338,7 +331,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "time": moments,
     **{name: st.lists(st.none() | items, max_size=3) for name, items in lists.items()},
 }
-# Floats hold 2**53 + 1 only rounded, so that it is no operand of theirs.
+# Floats cannot represent 2**53 + 1, so it is not an operand for them.
 real_operands = numbers.filter(lambda number: number != 2**53 + 1) | st.sampled_from([0.5, -0.5, math.inf, -math.inf])
 whole_operands = numbers | st.sampled_from([0.5, -0.5, 127.5, -128.5, 2**70, -(2**70), math.inf, -math.inf, 2.0**53])
 zones = st.sampled_from([None, UTC, timezone(timedelta(hours=5, minutes=30))])

@@ -1,4 +1,4 @@
-"""A segment: exact scores, k results whenever there are k, nothing that is hidden; for every kind of index or none."""
+"""A segment: exact scores, k results if k rows are eligible, no others; with every kind of index and without one."""
 
 import errno
 from collections.abc import Callable, Iterator
@@ -34,7 +34,7 @@ Built: TypeAlias = Callable[[str], tuple[Path, SegmentRecord]]
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """So little data is searched sooner without waiting for other threads."""
+    """Faster with so little data, because threads do not wait for each other."""
     before = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(1)
     yield
@@ -84,7 +84,7 @@ def open_segment(folder: Path, record: SegmentRecord, **options: Any) -> Segment
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """A segment of `unit_vectors(ROWS, dim=DIM)` for a factory, built once and to be read alone."""
+    """A segment of `unit_vectors(ROWS, dim=DIM)` for a factory, built once and not to be changed."""
 
     @cache
     def of(factory: str) -> tuple[Path, SegmentRecord]:
@@ -102,7 +102,7 @@ def brute_force(
 
 
 @pytest.mark.parametrize("factory", FACTORIES)
-def test_every_kind_of_index_finds_among_what_may_be_found(built: Built, factory: str) -> None:
+def test_every_kind_of_index_finds_the_nearest_eligible_rows(built: Built, factory: str) -> None:
     vectors, queries = unit_vectors(ROWS, dim=DIM), unit_vectors(60, seed=1, dim=DIM)
     folder, record = built(factory)
     assert (record.factory, ANN in record.files, record.ntotal) == (factory, factory != "Flat", ROWS)
@@ -126,16 +126,16 @@ def test_every_kind_of_index_finds_among_what_may_be_found(built: Built, factory
         assert (np.diff(scores[:, :k], axis=1) <= 0).all()
         best = brute_force(queries, vectors, allowed, k)
         recall = np.mean([len(set(a) & set(b)) / k for a, b in zip(positions, best, strict=True)])
-        # Eight codes of 16 dimensions cannot do better, and nothing says that they should.
+        # Codes of 4 or 8 bits cannot do better.
         assert recall >= (0.9 if "8" in factory.split(",")[0] or "PQ4x4fs" in factory else 0.95)
 
 
 @pytest.mark.parametrize("factory", [*FACTORIES, *(ann_factory(ROWS, DIM, refine=refine) for refine in (True, False))])
 def test_more_width_never_lowers_a_score(built: Built, factory: str) -> None:
-    """Of no query, at no rank: neither that of a search which widens itself, as one of some rows does, nor, where all
-    that is found is ranked by exact vectors, that of one which is asked to be wider.
+    """For any query and rank: neither if a search with a filter widens itself, nor if a greater width is requested and
+    all candidates are ranked by exact vectors.
 
-    With fewer candidates a search from scratch may lose a little: compressed vectors rank others before a better one.
+    With fewer candidates, a wider search may lose a little: compressed vectors may rank others before a better one.
     """
     queries = unit_vectors(40, seed=1, dim=DIM)
     segment = open_segment(*built(factory))
@@ -150,8 +150,8 @@ def test_more_width_never_lowers_a_score(built: Built, factory: str) -> None:
 
 
 @pytest.mark.parametrize("factory", ["IVF64,Flat", "IVF64,PQ16x4fs,Refine(SQ8)", "HNSW16"])
-def test_neighbours_are_found_among_what_is_not_near_the_query(tmp_path: Path, factory: str) -> None:
-    """A filter on what is in the pictures lets whole clusters through and leaves others out."""
+def test_neighbours_are_found_if_the_eligible_rows_are_far_from_the_query(tmp_path: Path, factory: str) -> None:
+    """A filter on the content of pictures passes whole clusters and excludes others."""
     rng = np.random.default_rng(3)
     cluster = rng.integers(0, 100, 6_000)
     vectors = unit_vectors(100, seed=4, dim=DIM)[cluster] + 0.15 * unit_vectors(6_000, seed=5, dim=DIM)
@@ -188,7 +188,7 @@ def test_neighbours_are_found_among_what_is_not_near_the_query(tmp_path: Path, f
         ("PCA99,Flat", "cannot output 99 dimensions from 16"),
     ],
 )
-def test_an_index_that_cannot_serve_is_refused_in_one_line(tmp_path: Path, factory: str, message: str) -> None:
+def test_an_unusable_factory_is_refused_in_one_line(tmp_path: Path, factory: str, message: str) -> None:
     with pytest.raises(FactoryError, match=message) as caught:
         build(tmp_path, unit_vectors(600, dim=DIM), IndexSettings(factory=factory))
     assert "\n" not in str(caught.value)
@@ -197,9 +197,9 @@ def test_an_index_that_cannot_serve_is_refused_in_one_line(tmp_path: Path, facto
 
 
 @pytest.mark.parametrize("factory", ["Flat", "IVF16,Flat"])
-def test_k_is_reached_whenever_there_are_k(built: Built, factory: str) -> None:
+def test_k_results_are_returned_if_k_rows_are_eligible(built: Built, factory: str) -> None:
     vectors = unit_vectors(ROWS, dim=DIM)
-    # Few lists that are probed hold a row that may be found: those are far from the query.
+    # Few of the probed lists have an eligible row, because those are far from the query.
     segment = open_segment(*built(factory))
     segment.tune({"nprobe": 1.0})
     far = np.argsort(vectors @ vectors[0])[:400]
@@ -207,16 +207,15 @@ def test_k_is_reached_whenever_there_are_k(built: Built, factory: str) -> None:
     for k in (1, 10, 12, 399, 400, 401, 5_000):
         scores, positions = segment.search(vectors[:1], k, eligible)
         assert positions.shape == scores.shape == (1, k)
-        there = positions[0, : min(k, 400)]
-        assert (there >= 0).all()
-        assert np.isin(there, far).all()
-        assert len(set(there)) == len(there)
+        matches = positions[0, : min(k, 400)]
+        assert np.isin(matches, far).all()
+        assert len(set(matches)) == len(matches)
         assert (positions[0, 400:] == -1).all()
     assert set(segment.search(vectors[:1], 5_000)[1][0].tolist()) == {*range(ROWS), -1}
 
 
 @pytest.mark.parametrize("factory", ["Flat", "IVF16,Flat"])
-def test_a_range_holds_every_live_row_at_or_above_the_bar(tmp_path: Path, factory: str) -> None:
+def test_a_range_search_returns_every_live_row_at_or_above_the_score(tmp_path: Path, factory: str) -> None:
     vectors = unit_vectors(ROWS, dim=DIM)
     vectors[5] = vectors[4]
     record = build(tmp_path, vectors, IndexSettings(factory=factory, latency_ms=1e-6))
@@ -233,7 +232,7 @@ def test_a_range_holds_every_live_row_at_or_above_the_bar(tmp_path: Path, factor
     }
 
 
-def test_rows_are_found_by_id_where_they_live(tmp_path: Path) -> None:
+def test_live_rows_are_found_by_id(tmp_path: Path) -> None:
     vectors = unit_vectors(ROWS, dim=DIM)
     record = build(tmp_path, vectors, IndexSettings())
     segment = open_segment(tmp_path, record, tombstones=np.array([3, 1_500]))
@@ -253,10 +252,10 @@ def test_rows_are_found_by_id_where_they_live(tmp_path: Path) -> None:
     assert np.allclose(np.concatenate([block for _, block in blocks]), vectors[segment.live_positions()], atol=1e-6)
 
 
-def test_rows_lie_in_large_batches_however_they_came(tmp_path: Path) -> None:
+def test_rows_are_stored_in_large_batches(tmp_path: Path) -> None:
     vectors = unit_vectors(50_000, dim=2)
     segment = open_segment(tmp_path, build(tmp_path, vectors, IndexSettings(latency_ms=1e3)))
-    assert [len(batch) for batch in segment.batches] == [16_800, 16_800, 16_400]  # of 700 each
+    assert [len(batch) for batch in segment.batches] == [16_800, 16_800, 16_400]  # written as 700 each
     somewhere = np.random.default_rng(1).permutation(50_000)[:1_000]
     ids = segment.ids(somewhere)
     assert ids.tolist() == [str(position) for position in somewhere]
@@ -265,7 +264,7 @@ def test_rows_lie_in_large_batches_however_they_came(tmp_path: Path) -> None:
     assert segment.ids(np.empty(0, np.int64)).tolist() == segment.rows(np.empty(0, np.int64)) == []
 
 
-def test_vectors_and_rows_of_different_numbers_do_not_open(tmp_path: Path) -> None:
+def test_a_segment_with_more_rows_than_vectors_is_refused(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     record = build(one, unit_vectors(5, dim=DIM), IndexSettings())
     build(two, unit_vectors(6, dim=DIM), IndexSettings())

@@ -1,4 +1,4 @@
-"""The file of a segment's vectors: read whole or with an error, also when its name is gone."""
+"""The file of a segment's vectors: read completely or with an error, even if it has been unlinked."""
 
 import os
 from pathlib import Path
@@ -21,7 +21,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("rows", [1, 7, 100, 101, 1_000])
-def test_mend_01_blocks_that_are_kept_are_all_the_vectors(path: Path, rows: int) -> None:
+def test_blocks_are_all_the_vectors_and_may_be_kept(path: Path, rows: int) -> None:
     file = VectorFile(path, ROWS, DIM)
     path.unlink()
     assert np.array_equal(np.concatenate(list(file.blocks(rows))), VECTORS)
@@ -35,7 +35,7 @@ def test_a_sample_is_some_of_the_vectors_in_their_order(path: Path, size: int) -
     assert size - 3 <= len(rows) <= size  # the last run of the file has five
 
 
-def test_a_read_that_stops_short_goes_on(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_read_is_continued(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.preadv
     monkeypatch.setattr(os, "preadv", lambda file, parts, offset: real(file, [parts[0][:10]], offset))
     file = VectorFile(path, ROWS, DIM)

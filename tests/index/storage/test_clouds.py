@@ -1,4 +1,4 @@
-"""Both clients of a bucket reach it as its address and the environment say."""
+"""Both clients of a bucket follow its address and the environment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.servers.scripted_server import Reply, scripted
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
-    """One with a key and nothing else in its environment."""
+    """Its environment has a key and nothing else."""
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
         monkeypatch.delenv(name, raising=False)
     for name in ("ACCOUNT", "KEY", "SAS_TOKEN", "CONNECTION_STRING"):
@@ -54,7 +54,7 @@ def s3_clients(address: str) -> tuple[pafs.S3FileSystem, S3Store]:
         ("s3://mine/a", {"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_REGION": "garage"}, "garage"),
     ],
 )
-def test_both_clients_ask_the_region_that_was_named_or_found(
+def test_both_clients_use_the_same_region(
     machine: pytest.MonkeyPatch, address: str, environment: dict[str, str], region: str
 ) -> None:
     for name, value in environment.items():
@@ -66,7 +66,7 @@ def test_both_clients_ask_the_region_that_was_named_or_found(
     assert amazon.call_count == (region == "ap-south-1")
 
 
-def test_a_profile_says_the_region_of_another_server(machine: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_profile_sets_the_region_of_another_server(machine: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "config").write_text("[default]\nregion = garage\n")
     _, store = s3_clients("s3://mine/a?endpoint_override=127.0.0.1:1")
     assert store.config.get("region") == "garage"
@@ -75,7 +75,7 @@ def test_a_profile_says_the_region_of_another_server(machine: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("login", "sent"), [("K:S@", ("K", None)), ("", ("key", "the environment's"))], ids=["address", "environment"]
 )
-def test_keys_and_the_environments_token(machine: pytest.MonkeyPatch, login: str, sent: tuple[str, str | None]) -> None:
+def test_the_sent_keys_and_session_token(machine: pytest.MonkeyPatch, login: str, sent: tuple[str, str | None]) -> None:
     machine.setenv("AWS_SESSION_TOKEN", "the environment's")
     with scripted(Reply(status=404)) as server:
         bucket, _ = Bucket.of(f"s3://{login}mine/a?endpoint_override={server.url}&region=eu-west-1")
@@ -86,7 +86,7 @@ def test_keys_and_the_environments_token(machine: pytest.MonkeyPatch, login: str
     assert (key, headers.get("x-amz-security-token")) == sent
 
 
-def test_credentials_of_a_role_are_asked_for_again_before_they_end() -> None:
+def test_credentials_of_a_role_are_renewed_before_they_expire() -> None:
     """boto3 renews them ten minutes before."""
     _, store = s3_clients("s3://mine/a?region=eu-west-1")
     provider: Any = store.credential_provider
@@ -97,7 +97,7 @@ def test_credentials_of_a_role_are_asked_for_again_before_they_end() -> None:
     ("endpoint", "suffix"),
     [("https://shop.blob.core.windows.net/", "core.windows.net"), ("https://shop.blob.x.test", "x.test")],
 )
-def test_a_connection_string_with_a_signature_names_the_account_by_its_server(
+def test_with_a_signature_the_account_is_taken_from_the_server_name(
     machine: pytest.MonkeyPatch, endpoint: str, suffix: str
 ) -> None:
     machine.setenv(
@@ -115,16 +115,16 @@ def test_a_connection_string_with_a_signature_names_the_account_by_its_server(
     assert store.config["endpoint"] == f"https://shop.blob.{suffix}"
 
 
-def test_an_emulators_account_is_in_its_path(machine: pytest.MonkeyPatch) -> None:
+def test_the_account_of_an_emulator_is_taken_from_its_path(machine: pytest.MonkeyPatch) -> None:
     machine.setenv("AZURE_STORAGE_CONNECTION_STRING", "BlobEndpoint=http://127.0.0.1:10000/devstore;AccountKey=a2V5")
     assert Bucket.of("az://images/here")[0].user == "devstore"
 
 
 @pytest.mark.parametrize(("size", "part"), [(1 << 30, 8 << 20), (100 << 30, (100 << 30) // 10_000 + 1)])
-def test_files_have_as_many_parts_as_allowed(machine: pytest.MonkeyPatch, tmp_path: Path, size: int, part: int) -> None:
+def test_an_upload_has_at_most_10_000_parts(machine: pytest.MonkeyPatch, tmp_path: Path, size: int, part: int) -> None:
     path = tmp_path / "vectors.faiss"
     with path.open("wb") as file:
-        file.truncate(size)  # takes no room
+        file.truncate(size)  # sparse: takes no space
     machine.setattr("index.storage.objects.obstore.put", sent := Mock())
     put(Bucket.of("s3://mine/a?region=eu-west-1")[0], "a", path)
     assert sent.call_args.kwargs["chunk_size"] == part
@@ -132,8 +132,8 @@ def test_files_have_as_many_parts_as_allowed(machine: pytest.MonkeyPatch, tmp_pa
 
 
 @pytest.mark.parametrize("scheme", ["abfs", "abfss", "az"])
-def test_azures_other_addresses_are_refused_with_the_one_to_write(scheme: str) -> None:
-    """Read as account@container they would name another account."""
+def test_other_addresses_of_azure_are_refused_with_the_right_one(scheme: str) -> None:
+    """Parsed as account@container, they would name another account."""
     with pytest.raises(CollectionError, match=r"\.net/here: write az://account@container/prefix"):
         Storage.open(f"{scheme}://images@shop.dfs.core.windows.net/here")
     with pytest.raises(CollectionError, match=r"write az://account@container/prefix"):

@@ -1,4 +1,4 @@
-"""Listings side by side: every key once whatever the keys are, by few requests where there are many."""
+"""Parallel listings: every key exactly once, whatever the keys are; few requests for many keys."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
@@ -15,11 +15,11 @@ from index.storage.bucket_address import Bucket
 from index.storage.list_objects import OddKeyError, list_objects
 
 LONGEST = 8
-PAGE = LONGEST + 1  # longer than the names of folders in one key, as a thousand is
+PAGE = LONGEST + 1  # more than a key can have folders, as is the real page of a thousand
 
 
 class Listed:
-    """Stands for obstore and an S3 bucket with these keys."""
+    """A fake of obstore and an S3 bucket with these keys."""
 
     def __init__(self, keys: set[str]) -> None:
         self.keys = sorted(key.encode() for key in keys)
@@ -34,7 +34,7 @@ class Listed:
 
 
 def listed(keys: set[str], prefix: str, page: int = 1000) -> tuple[list[str], int]:
-    """Paths below a prefix, and how many requests they took."""
+    """Paths below a prefix, and the number of requests."""
     fake = Listed(keys)
     with (
         patch("index.storage.list_objects.object_store", lambda _: S3Store("bucket")),
@@ -62,9 +62,9 @@ def test_every_key_is_listed_once(keys: set[str], prefix: str) -> None:
     assert sorted(paths) == sorted(key.removesuffix("/") for key in below)
 
 
-def test_a_path_that_is_not_where_its_key_was_listed_is_refused() -> None:
-    """Its place in the order says where other listings begin and end."""
-    with pytest.raises(OddKeyError, match=r"0\.jpg is listed behind b\.jpg: expected keys in the order of their bytes"):
+def test_keys_that_are_not_in_order_are_refused() -> None:
+    """Their order decides where other listings begin and end."""
+    with pytest.raises(OddKeyError, match=r"0\.jpg is listed after b\.jpg: expected keys in the order of their bytes"):
         listed({"/b.jpg", "0.jpg"}, "")
 
 
@@ -77,7 +77,7 @@ def test_a_path_that_is_not_where_its_key_was_listed_is_refused() -> None:
     ],
     ids=["at one level", "long names", "loose files, then folders"],
 )
-def test_many_are_listed_by_few_requests(names: set[str]) -> None:
+def test_many_objects_are_listed_in_few_requests(names: set[str]) -> None:
     paths, requests = listed(names, "")
     assert len(paths) == len(set(paths)) == len(names)
     assert requests <= 3 * len(names) // 1000 + 1

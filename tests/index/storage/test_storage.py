@@ -1,4 +1,4 @@
-"""Storage: whole files or none, in folders and in an object store; records that notice when they were altered."""
+"""Storage: complete files or none, in folders and in a bucket; records that detect alterations."""
 
 import base64
 import hashlib
@@ -38,7 +38,7 @@ from tests.support.collections.s3_server import FAULTS, Bucket, FaultyProxy
 from tests.support.servers.scripted_server import Reply, scripted
 
 
-def test_a_file_comes_back_as_it_was_written(tmp_path: Path) -> None:
+def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     storage = Storage.open(tmp_path / "new" / "folder")
     storage.write_atomic("a/b.bin", b"\x00\x01")
     storage.write_atomic("a/b.bin", b"other")
@@ -56,7 +56,7 @@ def test_a_file_comes_back_as_it_was_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("broken", ["write", "sync", "rename"])
-def test_a_failed_write_leaves_the_old_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
     storage = Storage.open(tmp_path)
     storage.write_atomic("file", b"old")
 
@@ -81,7 +81,7 @@ def test_a_failed_write_leaves_the_old_file_alone(tmp_path: Path, monkeypatch: p
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_scratch_lies_beside_the_target_unlisted_and_is_removed(tmp_path: Path) -> None:
+def test_the_scratch_folder_is_hidden_beside_the_target_and_removed(tmp_path: Path) -> None:
     storage = Storage.open(tmp_path)
     with storage.scratch("index/000001") as scratch:
         assert scratch.parent == tmp_path / "index" / "000001"
@@ -119,7 +119,7 @@ def test_locations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("az://account@box/a?sv=2024&sig=s3cret%3D", "az://account@box/a"),
     ],
 )
-def test_what_is_shown_of_an_address(text: str, shown: str | None) -> None:
+def test_addresses_are_shown_without_secrets(text: str, shown: str | None) -> None:
     assert without_secrets(text) == (shown or text)
 
 
@@ -135,7 +135,7 @@ def test_what_is_shown_of_an_address(text: str, shown: str | None) -> None:
         (["az://one@c/pics", "az://two@c/pics"], None),
     ],
 )
-def test_a_place_has_one_name_however_it_is_written(spellings: list[str], one: str | None) -> None:
+def test_all_spellings_of_a_location_have_one_canonical_address(spellings: list[str], one: str | None) -> None:
     assert [canonical_address(spelling) for spelling in spellings] == ([one] * len(spellings) if one else spellings)
 
 
@@ -170,18 +170,18 @@ def test_a_record_refuses_altered_content() -> None:
     start = RunStart(run_id="20261121T033100Z-1a2b", source="é", model=MODEL, started_at=datetime.now(UTC))
     data = start.to_bytes()
     assert RunStart.from_bytes(data) == start
-    for position in (at for at in range(len(data)) if data[at] not in b" \n"):  # white space may change
+    for position in (at for at in range(len(data)) if data[at] not in b" \n"):  # whitespace may change
         flipped = data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
         with pytest.raises(ValueError):  # noqa: PT011  (not JSON, or not what was written)
             RunStart.from_bytes(flipped)
 
 
-def test_mend_07_settings_that_are_unknown_are_refused() -> None:
+def test_unknown_settings_are_refused() -> None:
     with pytest.raises(ValidationError, match="latency"):
         IndexSettings(latency=1.0)  # type: ignore[call-arg]
 
 
-def test_fields_of_a_later_release_are_passed_over_and_another_format_is_refused() -> None:
+def test_fields_of_a_later_release_are_ignored_and_another_format_is_refused() -> None:
     start = RunStart(run_id="r", source="s", model=MODEL, started_at=datetime.now(UTC))
 
     def read(**later: object) -> RunStart:
@@ -195,7 +195,7 @@ def test_fields_of_a_later_release_are_passed_over_and_another_format_is_refused
 
 @pytest.mark.parametrize("size", [1_000, 20_000_000], ids=["at once", "in parts"])
 def test_an_upload_that_fails_leaves_nothing(bucket: Bucket, tmp_path: Path, size: int) -> None:
-    """pyarrow's stream completes the upload of what was written when something is raised within it."""
+    """pyarrow's stream would complete the half-written object when an exception is raised."""
     bucket.put("here/file", b"before")
     (tmp_path / "new").write_bytes(b"x" * size)
     proxy = FaultyProxy(bucket.server, share=1.0, seed=0, faults=("400",), after=1 if size > 1_000 else 0)
@@ -209,7 +209,7 @@ def test_an_upload_that_fails_leaves_nothing(bucket: Bucket, tmp_path: Path, siz
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_reads_and_writes_go_on_whatever_fails(bucket: Bucket, tmp_path: Path, fault: str) -> None:
+def test_reads_and_writes_survive_faults(bucket: Bucket, tmp_path: Path, fault: str) -> None:
     content = os.urandom(9_000_000)
     (tmp_path / "large").write_bytes(content)
     proxy = FaultyProxy(bucket.server, share=0.5, seed=2, faults=(fault,), page=3, pause_s=0.05)
@@ -228,7 +228,7 @@ def test_reads_and_writes_go_on_whatever_fails(bucket: Bucket, tmp_path: Path, f
 
 
 @pytest.mark.parametrize("size", [2, 100])
-def test_a_file_that_is_replaced_meanwhile_is_read_as_it_was_or_is(bucket: Bucket, size: int) -> None:
+def test_a_file_that_is_replaced_meanwhile_is_read_as_before_or_after(bucket: Bucket, size: int) -> None:
     bucket.put("here/CURRENT", b"x" * 10)
     after = b"y" * size
 
@@ -248,16 +248,16 @@ def test_a_file_that_is_replaced_meanwhile_is_read_as_it_was_or_is(bucket: Bucke
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT"])
-def test_requests_that_hear_nothing_are_made_again(bucket: Bucket, method: str) -> None:
+def test_requests_without_an_answer_are_repeated(bucket: Bucket, method: str) -> None:
     class Silent(FaultyProxy):
         def draw(self, request: str) -> str | None:
             return super().draw(request) if request.startswith(method) else None
 
     proxy = Silent(bucket.server, share=1.0, seed=0, faults=("silent",), pause_s=1.5)
     with proxy.listening() as host:
-        patient = Storage.open(bucket.address("here", server=host))
-        assert patient.bucket
-        storage = replace(patient, bucket=replace(patient.bucket, request_s=0.5))
+        default = Storage.open(bucket.address("here", server=host))
+        assert default.bucket
+        storage = replace(default, bucket=replace(default.bucket, request_s=0.5))
         storage.write_atomic("file", b"x")
         with storage.open_input("file") as file:
             assert file.read() == b"x"
@@ -270,7 +270,7 @@ def test_requests_that_hear_nothing_are_made_again(bucket: Bucket, method: str) 
 @pytest.mark.parametrize(
     "action", ["write", *(pytest.param(each, marks=pytest.mark.long) for each in ("list", "change"))]
 )
-def test_a_server_that_is_not_there_is_named_soon(bucket: Bucket, action: str) -> None:
+def test_an_unreachable_server_is_named_soon(bucket: Bucket, action: str) -> None:
     storage = Storage.open(bucket.address("here", server=f"127.0.0.1:{free_port()}"))
     actions: dict[str, Callable[[], object]] = {
         "list": storage.list,
@@ -282,8 +282,8 @@ def test_a_server_that_is_not_there_is_named_soon(bucket: Bucket, action: str) -
     assert "\n" not in str(error.value)
 
 
-def test_google_and_azure_are_found_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both clients ask the very server that the environment names, with the credentials that it names."""
+def test_the_environment_sets_the_servers_of_google_and_azure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both clients use the server and the credentials of the environment."""
     with scripted(Reply(status=404, data=b"", headers={"Content-Type": "text/plain"})) as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
         monkeypatch.setenv(
@@ -293,7 +293,7 @@ def test_google_and_azure_are_found_by_the_environment(monkeypatch: pytest.Monke
         monkeypatch.delenv("AZURE_STORAGE_ACCOUNT", raising=False)
         for address in ("gs://images/here", "az://images/here"):
             storage = Storage.open(address)
-            with suppress(CollectionError):  # to Azure's client a container that lists nothing is an error
+            with suppress(CollectionError):  # Azure's client raises for a container without objects
                 assert not storage.exists("file")
             with pytest.raises(CollectionError, match="images/here/file cannot be written"):
                 storage.write_atomic("file", b"x")
@@ -309,23 +309,23 @@ def test_google_and_azure_are_found_by_the_environment(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("call", ["head", "get", "get_range"])
-def test_a_bucket_that_refuses_is_not_damaged(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
-    """Nobody is told to restore files, and nothing is embedded again, because a token has expired."""
+def test_a_refusing_bucket_is_not_called_damaged(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    """If a token has expired, no message says to restore files, and nothing is embedded again."""
     collection = Collection.create_or_open(bucket.address("likeness"))
     run = add_run(collection, rows(["a", "b"]))
     started = collection.start_run("memory:", run.model)
     collection.write_rows(started.run_id, "0001-b", rows(["c"]))
     live = LiveRows.of_runs(collection.storage, [run])
     monkeypatch.setattr(obstore, call, Mock(side_effect=PermissionDeniedError("403 Forbidden: ExpiredToken")))
-    told = r"parquet cannot be read \(403 Forbidden: ExpiredToken\): check the network and the credentials"
-    with pytest.raises(UnreachableError, match=told):
+    message = r"parquet cannot be read \(403 Forbidden: ExpiredToken\): check the network and the credentials"
+    with pytest.raises(UnreachableError, match=message):
         list(live.embedded()) if call == "get" else live.read(["uri"])
     if call == "get":
-        with pytest.raises(UnreachableError, match=told):
+        with pytest.raises(UnreachableError, match=message):
             written_files(collection, started)
 
 
-def test_a_collection_in_an_object_store(bucket: Bucket) -> None:
+def test_a_collection_in_a_bucket(bucket: Bucket) -> None:
     collection = Collection.create_or_open(bucket.address("likeness"))
     vectors = unit_vectors(50)
     ids = [f"{number:02d}" for number in range(50)]
@@ -342,6 +342,6 @@ def test_a_collection_in_an_object_store(bucket: Bucket) -> None:
     exact = vectors @ vectors[7]
     assert [match.image_id for match in matches] == [ids[row] for row in np.argsort(-exact)[:3]]
     assert matches[0].score == pytest.approx(1.0, abs=1e-6)
-    # Its local copies have lost their names by now.
+    # Its local copies have been unlinked by now.
     groups = near_duplicates(searcher, matches[1].score)
     assert any({"07", matches[1].image_id} <= set(group.ids) for group in groups)

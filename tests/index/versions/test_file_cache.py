@@ -1,4 +1,4 @@
-"""The cache of index files: whole or not at all, shared by processes, and no larger than it may be."""
+"""The cache of index files: complete files, shared by processes, within the maximum size."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from index.errors import CollectionError, DamagedVersionError
 from index.search import Searcher
 from index.storage import Storage
 from index.versions.file_cache import FileCache
-from index.versions.opening import _copied
+from index.versions.opening import _copy_to_disk
 from tests.support.collections.hand_made import add_run, add_version, rows, unit_vectors
 from tests.support.collections.s3_server import Bucket
 
@@ -48,29 +48,20 @@ def cache(tmp_path: Path) -> FileCache:
 
 @contextmanager
 def reads(location: str) -> Iterator[list[str]]:
-    """The paths of what is opened below a location; threads that other tests left may read what is theirs."""
+    """The paths that are opened below a location; threads left by other tests may read elsewhere."""
     paths: list[str] = []
     open_input = Storage.open_input
 
-    def noted(storage: Storage, path: str) -> Any:
+    def recording(storage: Storage, path: str) -> Any:
         if storage.location == location:
             paths.append(path)
         return open_input(storage, path)
 
-    with patch.object(Storage, "open_input", noted):
+    with patch.object(Storage, "open_input", recording):
         yield paths
 
 
-def test_a_file_is_downloaded_once(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
-    with reads(storage.location) as opened:
-        for name in ("one", "other"):
-            cache.place(storage, "a", record(), tmp_path / "view" / name)
-            assert (tmp_path / "view" / name).read_bytes() == CONTENT
-    assert opened == ["a"]
-    assert [path.name for path in cache.folder.iterdir()] == [record().sha256]
-
-
-def test_what_was_altered_on_the_disk_is_fetched_again(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
+def test_a_cached_file_that_was_altered_is_downloaded_again(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
     cached = cache.folder / record().sha256
     for damage in (CONTENT[:-1], b"x" + CONTENT[1:]):
         cached.write_bytes(damage)
@@ -79,9 +70,9 @@ def test_what_was_altered_on_the_disk_is_fetched_again(storage: Storage, cache: 
         assert cached.read_bytes() == CONTENT
 
 
-def test_what_the_bucket_has_not_as_recorded_is_refused(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
+def test_a_file_that_differs_from_its_record_is_refused(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
     for other in (CONTENT[:-1], b"x" + CONTENT[1:]):
-        with pytest.raises(CollectionError, match="a is not what its manifest says"):
+        with pytest.raises(CollectionError, match="a does not match its manifest"):
             cache.place(storage, "a", record(other), tmp_path / "view")
     with pytest.raises(FileNotFoundError):
         cache.place(storage, "b", record(), tmp_path / "view")
@@ -89,16 +80,18 @@ def test_what_the_bucket_has_not_as_recorded_is_refused(storage: Storage, cache:
     assert not (tmp_path / "view").exists()
 
 
-def test_threads_that_want_one_file_wait_for_a_download(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
+def test_a_file_is_downloaded_once(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
+    targets = [tmp_path / "view" / str(number) for number in range(9)]
     with reads(storage.location) as opened:
-        targets = [tmp_path / "view" / str(number) for number in range(8)]
         with ThreadPoolExecutor(8) as threads:
-            list(threads.map(lambda target: cache.place(storage, "a", record(), target), targets))
+            list(threads.map(lambda target: cache.place(storage, "a", record(), target), targets[:8]))
+        cache.place(storage, "a", record(), targets[8])
     assert opened == ["a"]
-    assert [target.read_bytes() for target in targets] == [CONTENT] * 8
+    assert [target.read_bytes() for target in targets] == [CONTENT] * 9
+    assert [path.name for path in cache.folder.iterdir()] == [record().sha256]
 
 
-def test_a_download_that_was_killed_is_begun_again(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
+def test_a_killed_download_is_started_again(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
     left = cache.folder / f"{record().sha256}.part"
     left.write_bytes(CONTENT[:100])
     cache.place(storage, "a", record(), tmp_path / "view")
@@ -111,12 +104,12 @@ def digest(name: str) -> str:
 
 
 def names(folder: Path) -> list[str]:
-    """Of the files of a cache that `digest` named, and of all else."""
+    """The files of a cache, under the names that `digest` was called with."""
     known = {digest(name): name for name in ("new", "needed", "old", "oldest")}
     return sorted(known.get(path.stem, path.stem) + path.suffix for path in folder.iterdir())
 
 
-def test_what_was_used_longest_ago_makes_room(tmp_path: Path) -> None:
+def test_the_least_recently_used_files_are_removed(tmp_path: Path) -> None:
     cache = FileCache(folder=tmp_path, max_bytes=100)
     for age, name in enumerate(["new", "needed", "old", "oldest"]):
         (tmp_path / digest(name)).write_bytes(b"x" * 30)
@@ -128,12 +121,12 @@ def test_what_was_used_longest_ago_makes_room(tmp_path: Path) -> None:
     assert names(tmp_path) == ["needed", "new", "old.part"]
     with reading:
         assert reading.read() == b"x" * 30
-    cache.make_room({"huge": FileRecord(size=1000, sha256=digest("huge"))})  # it is needed, so it may be too large
+    cache.make_room({"huge": FileRecord(size=1000, sha256=digest("huge"))})  # needed, so it may exceed the maximum
     assert names(tmp_path) == ["old.part"]
 
 
-def test_what_is_not_the_caches_stays_and_does_not_count(tmp_path: Path) -> None:
-    """Somebody named a folder that holds other things too."""
+def test_other_files_in_the_folder_stay_and_do_not_count(tmp_path: Path) -> None:
+    """The folder may contain other files too."""
     theirs = ["thesis.odt", "download.part", digest("x")[:-1], digest("x") + ".txt"]
     for name in theirs:
         (tmp_path / name).write_bytes(b"x" * 1000)
@@ -149,7 +142,7 @@ def test_what_is_not_the_caches_stays_and_does_not_count(tmp_path: Path) -> None
     assert {path.name for path in tmp_path.iterdir()} == left
 
 
-def test_another_users_files_are_used_and_left(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
+def test_files_of_another_user_are_used_and_not_removed(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
     cached = cache.folder / record().sha256
     cached.write_bytes(CONTENT)
     refused = PermissionError(errno.EPERM, "Operation not permitted")
@@ -161,7 +154,7 @@ def test_another_users_files_are_used_and_left(storage: Storage, cache: FileCach
     assert opened == []
 
 
-def test_a_file_removed_while_it_is_placed_is_fetched_again(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
+def test_a_file_removed_meanwhile_is_downloaded_again(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
     (cache.folder / record().sha256).write_bytes(CONTENT)
     utime = os.utime
     removed: list[Path] = []
@@ -178,8 +171,8 @@ def test_a_file_removed_while_it_is_placed_is_fetched_again(storage: Storage, ca
     assert (tmp_path / "view").read_bytes() == CONTENT
 
 
-def test_a_name_that_leads_nowhere_is_replaced(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
-    """The cache is on another disk, and what it lent has been removed to make room."""
+def test_a_dangling_link_is_replaced(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
+    """The cache is on another disk, and the link's target was removed to make room."""
     with patch("os.link", side_effect=OSError(errno.EXDEV, "Invalid cross-device link")):
         for _ in range(2):
             cache.place(storage, "a", record(), tmp_path / "view")
@@ -188,18 +181,20 @@ def test_a_name_that_leads_nowhere_is_replaced(storage: Storage, cache: FileCach
             (cache.folder / record().sha256).unlink()
 
 
-def test_a_folder_of_another_user_is_not_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """In /tmp anybody can make one by this user's number."""
+def test_a_folder_of_another_user_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In /tmp anybody can create a folder with this user's id."""
     monkeypatch.delenv("LIKENESS_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
-    assert FileCache.of_environment().folder == tmp_path / f"likeness-{os.getuid()}"
+    assert FileCache.from_environment().folder == tmp_path / f"likeness-{os.getuid()}"
     number = os.getuid() + 1
     (tmp_path / f"likeness-{number}").mkdir()
     monkeypatch.setattr("os.getuid", lambda: number)
-    with pytest.raises(CollectionError, match=rf"likeness-{number}, .* is another user's: set LIKENESS_CACHE_DIR"):
-        FileCache.of_environment()
+    with pytest.raises(
+        CollectionError, match=rf"likeness-{number}, .* belongs to another user: set LIKENESS_CACHE_DIR"
+    ):
+        FileCache.from_environment()
 
 
 def test_a_full_disk_is_named(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
@@ -209,27 +204,30 @@ def test_a_full_disk_is_named(storage: Storage, cache: FileCache, tmp_path: Path
 
     write = FileCache._write
     full = patch.object(FileCache, "_write", lambda self, _, chunk: write(self, Full(), chunk))
-    with full, pytest.raises(OSError, match=r"no room for the files .* LIKENESS_CACHE_DIR names another disk") as error:
+    with (
+        full,
+        pytest.raises(OSError, match=r"no room for the files .* set LIKENESS_CACHE_DIR to another disk") as error,
+    ):
         cache.place(storage, "a", record(), tmp_path / "view")
     assert (error.value.errno, error.value.filename) == (errno.ENOSPC, str(cache.folder))
     assert list(cache.folder.iterdir()) == []
 
 
-def test_the_environment_says_where_and_how_much(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_environment_sets_folder_and_size(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LIKENESS_CACHE_DIR", str(tmp_path / "here"))
     monkeypatch.setenv("LIKENESS_CACHE_BYTES", "1000")
-    assert FileCache.of_environment() == FileCache(folder=tmp_path / "here", max_bytes=1000)
+    assert FileCache.from_environment() == FileCache(folder=tmp_path / "here", max_bytes=1000)
     monkeypatch.setenv("LIKENESS_CACHE_BYTES", "50 GB")
     with pytest.raises(CollectionError, match="LIKENESS_CACHE_BYTES is '50 GB': expected a number of bytes"):
-        FileCache.of_environment()
+        FileCache.from_environment()
     monkeypatch.delenv("LIKENESS_CACHE_BYTES")
     monkeypatch.delenv("LIKENESS_CACHE_DIR")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert FileCache.of_environment().folder == tmp_path / "likeness"
+    assert FileCache.from_environment().folder == tmp_path / "likeness"
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setenv("LIKENESS_CACHE_DIR", str(tmp_path / "file" / "below"))
-    with pytest.raises(CollectionError, match=r"LIKENESS_CACHE_DIR is .*, which cannot be made"):
-        FileCache.of_environment()
+    with pytest.raises(CollectionError, match=r"LIKENESS_CACHE_DIR is .*, which cannot be created"):
+        FileCache.from_environment()
 
 
 def twenty(bucket: Bucket) -> Collection:
@@ -238,7 +236,7 @@ def twenty(bucket: Bucket) -> Collection:
     return collection
 
 
-def test_a_version_that_shares_segments_downloads_what_is_new(bucket: Bucket) -> None:
+def test_a_version_that_shares_segments_downloads_only_new_ones(bucket: Bucket) -> None:
     ids, vectors = [f"{number:02d}" for number in range(60)], unit_vectors(60)
     collection = Collection.create_or_open(bucket.address("likeness"))
     add_version(collection, rows(ids[:50], vectors[:50]))
@@ -252,7 +250,7 @@ def test_a_version_that_shares_segments_downloads_what_is_new(bucket: Bucket) ->
     assert [path for path in opened if path.startswith("index/segments/000001")] == []
 
 
-def test_a_bucket_whose_file_is_damaged_serves_from_the_cache_and_says_so_without(
+def test_a_file_damaged_in_the_bucket_is_served_from_the_cache_and_reported_without(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     collection = twenty(bucket)
@@ -284,18 +282,18 @@ def test_a_build_without_changes_downloads_nothing(bucket: Bucket) -> None:
 def test_files_removed_while_a_version_is_opened(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """The cache is on another disk."""
     collection = twenty(bucket)
-    cached = FileCache.of_environment().folder / build_index(collection).segments[0].files[name].sha256
+    cached = FileCache.from_environment().folder / build_index(collection).segments[0].files[name].sha256
     left = 2
 
     def evicted(*args: Any, **options: Any) -> Storage:
         nonlocal left
-        copies = _copied(*args, **options)
+        copies = _copy_to_disk(*args, **options)
         if left:
             left -= 1
             cached.unlink()
         return copies
 
-    monkeypatch.setattr("index.versions.opening._copied", evicted)
+    monkeypatch.setattr("index.versions.opening._copy_to_disk", evicted)
     with patch("os.link", side_effect=OSError(errno.EXDEV, "Invalid cross-device link")):
         assert Searcher.open(collection).ntotal == 20
         left = 3

@@ -1,4 +1,4 @@
-"""Runs that were begun and not finished: which of them `likeness prune` removes."""
+"""Which unfinished runs `likeness prune` removes."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from index.collection import Collection
 from index.collection.records import ModelRecord, RunStart
 from index.storage import Storage
-from index.versions.prune import ABANDONED, FORGOTTEN, prune
+from index.versions.prune import ABANDONED_AFTER, FORGOTTEN_AFTER, prune
 from jobs.cli.app import app
 from tests.support.collections.hand_made import MODEL, add_run, rows
 from tests.support.collections.storage_steps import KilledError
@@ -23,13 +23,13 @@ HOUR = timedelta(hours=1)
 
 
 def begin(collection: Collection, idle: timedelta, *, source: str = "memory:", model: ModelRecord = MODEL) -> RunStart:
-    """A run with two files, to the last of which nothing was written for so long."""
+    """A run with two files, the last of which was written `idle` ago."""
     start = collection.start_run(source, model)
     for number in range(2):
         collection.write_rows(start.run_id, f"0001-{number}", rows([f"{number}"]))
     files = [path for path in folder(collection, start).rglob("*") if path.is_file()]
     for path in files:
-        os.utime(path, (time.time() - 2 * FORGOTTEN.total_seconds(),) * 2)
+        os.utime(path, (time.time() - 2 * FORGOTTEN_AFTER.total_seconds(),) * 2)
     os.utime(max(files), (time.time() - idle.total_seconds(),) * 2)
     return start
 
@@ -42,10 +42,10 @@ def left(collection: Collection) -> list[str]:
     return [start.run_id for start in collection.snapshot().unfinished]
 
 
-def test_what_a_later_run_of_the_same_job_has_taken_over_is_removed(collection: Collection) -> None:
-    old, fresh = begin(collection, ABANDONED + HOUR), begin(collection, ABANDONED - HOUR)
-    elsewhere = begin(collection, ABANDONED + HOUR, source="elsewhere")
-    other = begin(collection, ABANDONED + HOUR, model=OTHER)
+def test_an_unfinished_run_is_removed_after_a_later_run_of_the_same_job(collection: Collection) -> None:
+    old, fresh = begin(collection, ABANDONED_AFTER + HOUR), begin(collection, ABANDONED_AFTER - HOUR)
+    elsewhere = begin(collection, ABANDONED_AFTER + HOUR, source="elsewhere")
+    other = begin(collection, ABANDONED_AFTER + HOUR, model=OTHER)
     committed = add_run(collection, rows(["0", "1"]))
     size = sum(path.stat().st_size for path in folder(collection, old).rglob("*") if path.is_file())
     plan = prune(collection, dry_run=True)
@@ -58,16 +58,16 @@ def test_what_a_later_run_of_the_same_job_has_taken_over_is_removed(collection: 
     assert len(collection.live_rows(["image_id"])) == 2
 
 
-def test_what_the_next_job_goes_on_with_stays_for_a_month(collection: Collection) -> None:
-    forgotten = begin(collection, FORGOTTEN + HOUR, source="elsewhere")
+def test_an_unfinished_run_that_can_be_resumed_stays_for_a_month(collection: Collection) -> None:
+    forgotten = begin(collection, FORGOTTEN_AFTER + HOUR, source="elsewhere")
     add_run(collection, rows(["0", "1"]))
-    resumed = begin(collection, FORGOTTEN - HOUR)
+    resumed = begin(collection, FORGOTTEN_AFTER - HOUR)
     assert prune(collection).runs == [forgotten.run_id]
     assert left(collection) == [resumed.run_id]
 
 
-def test_what_is_half_removed_is_found_again(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = begin(collection, 2 * FORGOTTEN)
+def test_a_removal_that_was_interrupted_is_repeated(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = begin(collection, 2 * FORGOTTEN_AFTER)
     delete = Storage.delete
 
     def die_after_the_rows(storage: Storage, path: str) -> None:
@@ -84,9 +84,9 @@ def test_what_is_half_removed_is_found_again(collection: Collection, monkeypatch
     assert left(collection) == []
 
 
-def test_the_command_tells_of_them(collection: Collection) -> None:
-    run, told = begin(collection, 2 * FORGOTTEN), partial(CliRunner().invoke, app, ["prune", collection.location])
-    plan = CliRunner().invoke(app, ["prune", collection.location, "--dry-run", "--format", "json"])
+def test_the_command_lists_unfinished_runs(collection: Collection) -> None:
+    run, invoke = begin(collection, 2 * FORGOTTEN_AFTER), partial(CliRunner().invoke, app)
+    plan = invoke(["prune", collection.location, "--dry-run", "--format", "json"])
     assert json.loads(plan.stdout)["runs"] == [run.run_id]
-    assert f"{run.run_id}\trun that was not finished" in told().stdout
-    assert "nothing to remove" in told().stdout
+    for text in (f"{run.run_id}\trun that was not finished", "nothing to remove"):
+        assert text in invoke(["prune", collection.location]).stdout

@@ -1,4 +1,4 @@
-"""What somebody went back from stays so: nothing that merely builds it again goes live but by `promote`."""
+"""A rollback is permanent: a rebuild of the same rows goes live only by `promote`."""
 
 from pathlib import Path
 
@@ -19,22 +19,23 @@ IDS = [f"{number:02d}" for number in range(20)]
 OTHER = ModelRecord(id="other", revision=None, fingerprint="b" * 64, dim=4)
 
 
-@pytest.fixture
-def collection(collection: Collection) -> Collection:
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Version 2 has one image more than version 1 and was rolled back."""
+    collection = Collection.create_or_open(str(tmp_path_factory.mktemp("template")))
     add_version(collection, rows(IDS, unit_vectors(20)))
     add_version(collection, rows(["new"], unit_vectors(1, seed=1)))
     rollback(collection)
-    return collection
+    return Path(collection.location)
 
 
 def rolled_back(collection: Collection) -> list[str]:
     return [version.name for version in list_versions(collection) if version.rolled_back]
 
 
-def test_mend_02_with_nothing_new_nothing_is_built(collection: Collection) -> None:
-    said = "index 000002 has these images and was rolled back: 000001 stays live; run `likeness promote .* 000002`"
-    with pytest.raises(RolledBackError, match=said):
+def test_with_nothing_new_nothing_is_built(collection: Collection) -> None:
+    message = "index 000002 has these images and was rolled back: 000001 stays live; run `likeness promote .* 000002`"
+    with pytest.raises(RolledBackError, match=message):
         build_index(collection)
     assert (collection.versions(), collection.current()) == (["000001", "000002"], "000001")
     promote(collection, "000002")
@@ -42,7 +43,7 @@ def test_mend_02_with_nothing_new_nothing_is_built(collection: Collection) -> No
 
 
 @pytest.mark.parametrize("how", ["compact", "other settings", "damaged"])
-def test_mend_02_the_same_rows_built_again_are_not_live(collection: Collection, how: str) -> None:
+def test_the_same_rows_built_again_are_not_live(collection: Collection, how: str) -> None:
     settings = IndexSettings(target_recall=0.9) if how == "other settings" else None
     if how == "damaged":
         (Path(collection.location) / "index/000002/queries.arrow").unlink()
@@ -52,17 +53,17 @@ def test_mend_02_the_same_rows_built_again_are_not_live(collection: Collection, 
         assert (collection.versions(), collection.current()) == (["000001", "000002", "000003"], "000001")
     assert rolled_back(collection) == ["000002", "000003"]
     promote(collection, "000003")
-    # Whoever goes to the rows again may have them built again.
+    # Once these rows are live again, they may be rebuilt.
     assert build_index(collection, rebuild=True).version == collection.current() == "000004"
 
 
-def test_mend_02_new_images_of_the_same_model_go_live(collection: Collection) -> None:
+def test_new_images_of_the_same_model_go_live(collection: Collection) -> None:
     add_run(collection, rows(["newer"], unit_vectors(1, seed=2)))
     assert build_index(collection).ntotal == 22
     assert (collection.current(), rolled_back(collection)) == ("000003", ["000002"])
 
 
-def test_mend_02_an_older_version_that_was_promoted_is_gone_back_to_too(collection: Collection) -> None:
+def test_promoting_an_older_version_is_a_rollback_too(collection: Collection) -> None:
     promote(collection, "000002")
     promote(collection, "000001")
     assert rolled_back(collection) == ["000002"]
@@ -71,18 +72,18 @@ def test_mend_02_an_older_version_that_was_promoted_is_gone_back_to_too(collecti
     assert collection.current() == "000001"
 
 
-def test_mend_02_a_rolled_back_version_that_cannot_be_read_may_be_the_same(collection: Collection) -> None:
+def test_an_unreadable_version_that_was_rolled_back_may_be_the_same(collection: Collection) -> None:
     (Path(collection.location) / "index/000002/manifest.json").write_text("{}")
     with pytest.raises(RolledBackError, match="000003 was built but is not live, because it may repeat 000002"):
         build_index(collection)
     assert collection.current() == "000001"
-    # What is new since the rollback is no repetition.
+    # Rows that are new since the rollback are not a repetition.
     add_run(collection, rows(["newer"], unit_vectors(1, seed=2)))
     assert build_index(collection).ntotal == 22
     assert (collection.current(), rolled_back(collection)) == ("000004", ["000002", "000003"])
 
 
-def test_a_column_that_is_added_to_the_older_version_brings_nothing_back(collection: Collection) -> None:
+def test_adding_a_column_to_the_older_version_brings_nothing_back(collection: Collection) -> None:
     add_run(annotation_log(collection, "size"), rows(IDS, unit_vectors(20), metadata={"size": [1] * 20}))
     before = collection.read_version("000001")
     for _ in range(2):
@@ -108,7 +109,7 @@ def test_a_rollback_whose_time_cannot_be_read_counts_as_of_now(collection: Colle
     assert collection.current() == "000001"
 
 
-def test_mend_02_a_model_that_was_rolled_back_is_not_the_collections(collection: Collection) -> None:
+def test_a_model_that_was_rolled_back_is_not_that_of_the_collection(collection: Collection) -> None:
     promote(collection, "000002")
     add_run(collection, rows([*IDS, "new"], unit_vectors(21, dim=4)), model=OTHER)
     assert build_index(collection).model == OTHER
@@ -119,14 +120,14 @@ def test_mend_02_a_model_that_was_rolled_back_is_not_the_collections(collection:
         with pytest.raises(RolledBackError, match=f"`likeness promote .* {version}`"):
             build_index(collection, rebuild=rebuild)
         assert collection.current() == "000002"
-    # New images of it change nothing.
+    # New images with this model change nothing.
     add_run(collection, rows(["newer"], unit_vectors(1, dim=4)), model=OTHER)
     with pytest.raises(RolledBackError, match=f"has the model {OTHER.id}"):
         build_index(collection)
     assert collection.current() == "000002"
 
 
-def test_a_model_that_is_embedded_with_again_after_another_goes_live(collection: Collection) -> None:
+def test_a_model_that_is_used_again_after_another_goes_live(collection: Collection) -> None:
     for model, dim in ((OTHER, 4), (MODEL, 8), (OTHER, 4)):
         add_run(collection, rows([*IDS, "new", "newer"], unit_vectors(22, dim=dim)), model=model)
         assert build_index(collection).model == collection_model(collection, collection.runs()) == model
@@ -135,10 +136,10 @@ def test_a_model_that_is_embedded_with_again_after_another_goes_live(collection:
     assert collection.current() == "000005"
 
 
-def test_mend_02_the_commands_say_what_was_done(collection: Collection) -> None:
+def test_the_commands_say_what_was_done(collection: Collection) -> None:
     run = CliRunner()
-    for command, said in (("index", "000002 has these images"), ("compact", "000003 was built but is not live")):
+    for command, message in (("index", "000002 has these images"), ("compact", "000003 was built but is not live")):
         result = run.invoke(app, [command, collection.location])
-        assert (result.exit_code, said in result.output) == (0, True), result.output
+        assert (result.exit_code, message in result.output) == (0, True), result.output
         assert "likeness promote" in result.output
         assert collection.current() == "000001"

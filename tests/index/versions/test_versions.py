@@ -1,9 +1,9 @@
-"""Versions of an index: listed, promoted, rolled back, pruned; and which one is served when the live one cannot be."""
+"""Versions of an index: listed, promoted, rolled back and pruned; which one is served if the live one is damaged."""
 
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,22 +17,24 @@ from index.errors import CollectionError, DamagedVersionError, EmptyCollectionEr
 from index.search import Searcher
 from index.storage import Storage
 from index.versions.promotion import list_versions, promote, rollback
-from index.versions.prune import ABANDONED, prune
+from index.versions.prune import ABANDONED_AFTER, prune
 from index.versions.servable import open_last_good, require_servable
 from tests.support.collections.hand_made import add_run, add_version, rows, unit_vectors
 
 IDS = [f"{number:03d}" for number in range(50)]
 
 
-@pytest.fixture
-def collection(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> Collection:
-    """Version 1 of 50 rows and four updates of one row each: 5 is live, and the first segment is in all of them."""
-    monkeypatch.setattr("index.build.merge_policy.MERGE_FACTOR", 100)
-    add_version(collection, rows(IDS, unit_vectors(50)))
-    for number in range(4):
-        add_version(collection, rows([f"new-{number}"], unit_vectors(1, seed=number + 1)))
-    assert (collection.versions(), collection.current()) == ([f"00000{n}" for n in range(1, 6)], "000005")
-    return collection
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Version 1 of 50 rows, then four updates of one row each: 5 is live, and all share the first segment."""
+    collection = Collection.create_or_open(str(tmp_path_factory.mktemp("template")))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("index.build.merge_policy.MERGE_FACTOR", 100)
+        add_version(collection, rows(IDS, unit_vectors(50)))
+        for number in range(4):
+            add_version(collection, rows([f"new-{number}"], unit_vectors(1, seed=number + 1)))
+        assert (collection.versions(), collection.current()) == ([f"00000{n}" for n in range(1, 6)], "000005")
+        yield Path(collection.location)
 
 
 def file_of(collection: Collection, path: str) -> Path:
@@ -53,7 +55,7 @@ def age(folder: Path, seconds: float) -> None:
 
 
 def below_target(collection: Collection, version: str) -> None:
-    """Rewrite a version's manifest as that of one that missed its recall."""
+    """Rewrite a version's manifest so that its recall is below the target."""
     manifest = collection.read_version(version)
     poor = manifest.model_copy(update={"kinds": {"image": KindRecord(queries=1, recall=0.5, width=1)}})
     collection.storage.write_atomic(f"index/{version}/manifest.json", poor.to_bytes())
@@ -62,7 +64,7 @@ def below_target(collection: Collection, version: str) -> None:
 # List and promote
 
 
-def test_versions_are_listed_with_what_their_manifests_say(collection: Collection) -> None:
+def test_versions_are_listed_with_their_manifests(collection: Collection) -> None:
     file_of(collection, "000002/manifest.json").write_text("{}")
     found = list_versions(collection)
     assert [(version.name, version.live) for version in found] == [(f"00000{n}", n == 5) for n in range(1, 6)]
@@ -90,7 +92,7 @@ def test_promoting_verifies_every_byte(collection: Collection) -> None:
 # Roll back
 
 
-def test_what_was_rolled_back_is_not_gone_back_to(collection: Collection) -> None:
+def test_a_rollback_skips_versions_that_were_rolled_back(collection: Collection) -> None:
     for expected in ("000004", "000003"):
         assert rollback(collection).manifest.version == expected
     add_run(collection, rows(["later"], unit_vectors(1, seed=9)))
@@ -106,7 +108,7 @@ def test_what_was_rolled_back_is_not_gone_back_to(collection: Collection) -> Non
     assert rollback(collection).manifest.version == "000004"
 
 
-def test_a_rollback_that_is_cut_short_is_repeated(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_rollback_is_repeated(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: str) -> None:
         raise OSError("no space left")
 
@@ -118,7 +120,7 @@ def test_a_rollback_that_is_cut_short_is_repeated(collection: Collection, monkey
     assert rollback(collection).manifest.version == "000004"
 
 
-def test_what_is_built_during_a_rollback_stays(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_version_built_during_a_rollback_stays_live(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
     def meanwhile(*arguments: Any, **options: Any) -> VersionManifest:
         monkeypatch.setattr("index.versions.promotion.require_servable", require_servable)
         add_run(collection, rows(["later"], unit_vectors(1, seed=9)))
@@ -126,15 +128,17 @@ def test_what_is_built_during_a_rollback_stays(collection: Collection, monkeypat
         return require_servable(*arguments, **options)
 
     monkeypatch.setattr("index.versions.promotion.require_servable", meanwhile)
-    with pytest.raises(OvertakenError, match="version 000006 was made live meanwhile, so it stays and 000004 is not"):
+    with pytest.raises(
+        OvertakenError, match="version 000006 was made live meanwhile, so it stays live and 000004 is not"
+    ):
         rollback(collection)
     assert collection.current() == "000006"
-    # It was 000005 that somebody wanted to leave.
+    # The rollback was meant to leave 000005.
     assert rollback(collection).manifest.version == "000004"
 
 
 @pytest.mark.parametrize("where", ["folder", "bucket"])
-def test_of_two_who_choose_a_version_at_once_one_is_told(
+def test_a_version_promoted_during_a_build_stays_live(
     where: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = str(tmp_path / "chosen") if where == "folder" else request.getfixturevalue("bucket").address("chosen")
@@ -157,7 +161,7 @@ def test_of_two_who_choose_a_version_at_once_one_is_told(
     assert [version.name for version in list_versions(collection) if version.rolled_back] == ["000003", "000004"]
 
 
-def test_rolling_back_passes_over_what_is_not_good(collection: Collection) -> None:
+def test_a_rollback_skips_versions_that_are_not_good(collection: Collection) -> None:
     below_target(collection, "000004")
     file_of(collection, "000003/queries.arrow").unlink()
     file_of(collection, "000002/manifest.json").write_text("{}")
@@ -169,7 +173,7 @@ def test_rolling_back_passes_over_what_is_not_good(collection: Collection) -> No
     assert "index/000002/manifest.json is damaged" in rolled_back.skipped["000002"]
 
 
-def test_rolling_back_from_a_damaged_version_and_with_nowhere_to_go(collection: Collection, tmp_path: Path) -> None:
+def test_a_rollback_from_a_damaged_version_and_without_an_older_one(collection: Collection, tmp_path: Path) -> None:
     file_of(collection, "000005/manifest.json").unlink()
     assert rollback(collection).manifest.version == "000004"
     file_of(collection, "segments/000001-00/rows.arrow").unlink()
@@ -177,19 +181,19 @@ def test_rolling_back_from_a_damaged_version_and_with_nowhere_to_go(collection: 
         rollback(collection)
     assert collection.current() == "000004"
     empty = Collection.create_or_open(str(tmp_path / "new"))
-    with pytest.raises(EmptyCollectionError, match="has no live index version to go back from"):
+    with pytest.raises(EmptyCollectionError, match="has no live index version to roll back"):
         rollback(empty)
 
 
 # Serve
 
 
-def test_the_newest_good_version_before_it_is_served(collection: Collection, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_newest_good_version_before_is_served(collection: Collection, caplog: pytest.LogCaptureFixture) -> None:
     promote(collection, "000004")
     file_of(collection, "000004/queries.arrow").unlink()
     below_target(collection, "000003")
     with caplog.at_level(logging.WARNING):
-        assert open_last_good(collection, Searcher.open).version == "000002"  # and not 5, which somebody left for 4
+        assert open_last_good(collection, Searcher.open).version == "000002"  # not 5, which was rolled back
     assert "recall@10 0.5, expected" in caplog.text
     assert "index/000004/queries.arrow is missing" in caplog.records[-1].message
     assert "Serving index version 000002, the last good one" in caplog.records[-1].message
@@ -197,7 +201,7 @@ def test_the_newest_good_version_before_it_is_served(collection: Collection, cap
         Searcher.open(collection)
 
 
-def test_when_no_version_is_good_the_live_one_is_told_of(collection: Collection, tmp_path: Path) -> None:
+def test_if_no_version_is_good_the_error_is_that_of_the_live_one(collection: Collection, tmp_path: Path) -> None:
     file_of(collection, "segments/000001-00/vectors.faiss").unlink()
     with pytest.raises(DamagedVersionError, match=r"index version 000005 is damaged: .*000001-00/vectors\.faiss"):
         open_last_good(collection, Searcher.open)
@@ -218,30 +222,30 @@ def superseded_ago(collection: Collection, version: str, hours: float) -> None:
     age(file_of(collection, f"{version}/superseded"), hours * 3600)
 
 
-def test_what_was_superseded_of_late_may_be_read_still(collection: Collection) -> None:
+def test_recently_superseded_versions_are_not_pruned(collection: Collection) -> None:
     done = prune(collection, keep=1)
     assert (done.versions, done.bytes_freed) == ([], 0)
-    assert done.left["000004"] == "index version 000005 took its place within 1:00:00; it may be read still"
+    assert done.left["000004"] == "index version 000005 replaced it within 1:00:00; servers may still read it"
     for name, hours in (("000001", 20), ("000002", 2), ("000003", 0.9), ("000004", 0.5)):
         superseded_ago(collection, name, hours)
     assert prune(collection, keep=1).versions == ["000001", "000002"]
     assert collection.versions() == ["000003", "000004", "000005"]
 
 
-def test_what_was_live_until_just_now_stays_though_newer_versions_are_old(collection: Collection) -> None:
+def test_a_version_that_was_live_until_just_now_is_not_pruned(collection: Collection) -> None:
     for name in collection.versions()[:-1]:
         superseded_ago(collection, name, 48)
     promote(collection, "000001")
     promote(collection, "000005")
     done = prune(collection, keep=1)
     assert done.versions == ["000002", "000003", "000004"]
-    assert done.left == {"000001": "index version 000005 took its place within 1:00:00; it may be read still"}
+    assert done.left == {"000001": "index version 000005 replaced it within 1:00:00; servers may still read it"}
     promote(collection, "000005")  # which is live: nothing is superseded
     superseded_ago(collection, "000001", 2)
     assert prune(collection, keep=1).versions == ["000001"]
 
 
-def test_of_versions_that_failed_after_the_live_one_the_newest_stays(collection: Collection) -> None:
+def test_of_the_failed_versions_after_the_live_one_only_the_newest_stays(collection: Collection) -> None:
     for name in collection.versions()[:-1]:
         superseded_ago(collection, name, 48)
     promote(collection, "000001")
@@ -261,7 +265,7 @@ def test_nothing_is_pruned_while_another_job_writes(collection: Collection, no_g
     assert len(collection.versions()) == 5
 
 
-def test_going_back_stops_the_pruning(collection: Collection, no_grace: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rollback_stops_pruning(collection: Collection, no_grace: None, monkeypatch: pytest.MonkeyPatch) -> None:
     remove = Storage.delete
 
     def roll_back_first(storage: Storage, path: str) -> None:
@@ -276,8 +280,8 @@ def test_going_back_stops_the_pruning(collection: Collection, no_grace: None, mo
     assert Searcher.open(collection).version == "000004"
 
 
-def test_pruning_removes_old_versions_and_what_only_they_had(collection: Collection, no_grace: None) -> None:
-    build_index(collection, rebuild=True)  # one segment: nothing of it is shared
+def test_pruning_removes_old_versions_and_segments_that_only_they_use(collection: Collection, no_grace: None) -> None:
+    build_index(collection, rebuild=True)  # its only segment is not shared
     before = bytes_of(collection)
     plan = prune(collection, keep=2, dry_run=True)
     assert (bytes_of(collection), len(collection.versions())) == (before, 6)
@@ -306,18 +310,18 @@ def test_the_live_version_and_newer_ones_are_never_pruned(collection: Collection
     assert prune(collection, keep=1).versions == []
 
 
-def test_versions_that_one_could_not_go_back_to_do_not_count(collection: Collection, no_grace: None) -> None:
+def test_versions_that_a_rollback_would_skip_do_not_count(collection: Collection, no_grace: None) -> None:
     below_target(collection, "000004")
     file_of(collection, "000003/queries.arrow").unlink()
     assert prune(collection, keep=2).versions == ["000001"]
     assert rollback(collection).manifest.version == "000002"
 
 
-def test_versions_that_were_rolled_back_do_not_count_either(collection: Collection, no_grace: None) -> None:
+def test_versions_that_were_rolled_back_do_not_count(collection: Collection, no_grace: None) -> None:
     rollback(collection)
     assert prune(collection, keep=1).versions == ["000001", "000002", "000003"]  # 5 is newer than the live one
     add_version(collection, rows(["later"], unit_vectors(1, seed=9)))
-    assert prune(collection, keep=2).versions == []  # 6 and 4, and what is between them
+    assert prune(collection, keep=2).versions == []  # 6 and 4, and the version between them
     assert prune(collection, keep=1).versions == ["000004", "000005"]
     assert collection.versions() == ["000006"]
 
@@ -334,13 +338,13 @@ def test_segments_that_an_unreadable_manifest_may_name_stay(collection: Collecti
     assert segments(collection) == ["000001-00", "000002-00", "000003-00", "000006-00"]
 
 
-def test_a_build_under_way_stays_until_it_has_been_idle_for_long(collection: Collection, no_grace: None) -> None:
+def test_a_running_build_stays_until_it_has_been_idle_for_long(collection: Collection, no_grace: None) -> None:
     old, new = file_of(collection, "segments/000006-00"), file_of(collection, "segments/000006-01-1/.scratch-x")
     version = file_of(collection, "000006")
     for folder in (old, new, version):
         folder.mkdir(parents=True)
         (folder / "file").write_bytes(b"12345")
-    idle = ABANDONED.total_seconds() + 60
+    idle = ABANDONED_AFTER.total_seconds() + 60
     age(old, idle)
     age(version, idle)
     done = prune(collection)  # one of its segments is being written

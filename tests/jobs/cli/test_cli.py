@@ -313,9 +313,7 @@ def test_a_version_goes_live_back_and_away(run: Run, growing: Path, monkeypatch:
     ]
     table = [line.split()[:3] for line in run("versions", growing).out.splitlines()]
     assert [line[:2] for line in table[1:]] == [["000001", table[1][1]], ["000002", "live"], ["000003", "rolled"]]
-    assert (
-        "000001\tleft: index version 000002 took its place within 1:00:00" in run("prune", growing, "--keep", "1").out
-    )
+    assert "000001\tleft: index version 000002 replaced it within 1:00:00" in run("prune", growing, "--keep", "1").out
     monkeypatch.setattr("index.versions.prune.GRACE", timedelta(0))
     plan = facts_of(run, "prune", growing, "--keep", "1", "--dry-run")
     assert (plan["versions"], plan["segments"], plan["dry_run"]) == (["000001"], ["000001-00"], True)
@@ -447,7 +445,7 @@ def test_a_collection_without_an_index(run: Run, tmp_path: Path) -> None:
     assert_one_line(run("index", "new"), "embed images first with `likeness embed`")
     for search in (("search", "new", "--text", "x"), ("search", "new", "--like", "x"), ("serve", "new", "--local")):
         assert_one_line(run(*search), "has no index to search: embed images first with `likeness embed`")
-    assert_one_line(run("rollback", "new"), "has no live index version to go back from")
+    assert_one_line(run("rollback", "new"), "has no live index version to roll back")
     assert facts_of(run, "versions", "new") == []
     assert facts_of(run, "info", "new")["index"] is None
     assert facts_of(run, "rejects", "new") == []

@@ -20,7 +20,7 @@ from obstore.store import S3Store
 
 from embedder.errors import FetchError
 from embedder.fetch import Fetcher
-from index.collection.rows import FIXED
+from index.collection.rows import FIXED_COLUMNS
 from index.storage.picture_reader import PictureReader
 from jobs.errors import SourceError
 from jobs.sources.list_images import left_out_warning, list_images
@@ -208,7 +208,7 @@ def test_metadata_of_every_type_becomes_plain(tmp_path: Path) -> None:
 
 
 def test_metadata_does_not_take_a_rows_own_names(tmp_path: Path) -> None:
-    taken = [*FIXED, "pixels", "fetch_seconds", "decode_seconds"]
+    taken = [*FIXED_COLUMNS, "pixels", "fetch_seconds", "decode_seconds"]
     taken.remove("uri")
     row = {"uri": "a.jpg", **{name: f"my {name}" for name in taken}, "source_size": "other", "_row": "r", "url": "u"}
     (tmp_path / "list.jsonl").write_text(json.dumps(row))

@@ -189,7 +189,7 @@ def test_a_dry_run_of_a_collection_that_is_not_there_yet(nights: Nights, tmp_pat
     report = first.night(DEMO, dry_run=True)
     assert (report.counts.new, report.index_before) == (report.counts.listed, None)
     assert not (tmp_path / "new").exists()
-    with pytest.raises(NotACollectionError, match="holds files that are not a collection's"):
+    with pytest.raises(NotACollectionError, match="has files that are not a collection's"):
         Nights(nights.pictures, str(nights.pictures)).night(DEMO, dry_run=True)
 
 

@@ -143,7 +143,10 @@ class AnyNights(RuleBasedStateMachine):
 
     @rule(keep=st.integers(1, 2))
     def prune(self, keep: int) -> None:
-        with patch("index.versions.prune.GRACE", timedelta(0)), patch("index.versions.prune.ABANDONED", timedelta(0)):
+        with (
+            patch("index.versions.prune.GRACE", timedelta(0)),
+            patch("index.versions.prune.ABANDONED_AFTER", timedelta(0)),
+        ):
             prune(self.nights.collection, keep)
 
     @invariant()

@@ -55,8 +55,7 @@ def add_run(
     source: str = "memory:",
 ) -> RunManifest:
     """Write and commit a run with one file per table."""
-    counts = {"rows": sum(table.num_rows for table in tables)}
-    return collection.add_run(source, model, tables, deletes=deletes or (), counts=counts)
+    return collection.add_run(source, model, tables, deletes=deletes or ())
 
 
 def add_version(

@@ -4,11 +4,11 @@ import pyarrow as pa
 
 from index.collection import Collection
 from index.collection.records import ModelRecord
-from index.collection.rows import STATE
+from index.collection.rows import STATE_COLUMNS
 from jobs.planning.plan import Plan, plan_run
 
 
 def plan_of(listing: pa.Table, collection: Collection, source: str, model: ModelRecord) -> Plan:
     """What is left to do of a listing."""
     snapshot = collection.snapshot()
-    return plan_run(listing, snapshot, source, model, snapshot.live().of_model(model).read(STATE))
+    return plan_run(listing, snapshot, source, model, snapshot.live().of_model(model).read(STATE_COLUMNS))
