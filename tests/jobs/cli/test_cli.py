@@ -549,14 +549,14 @@ def test_options_that_make_no_sense(run: Run, tmp_path: Path, arguments: list[st
         ("extensions", ",", "is '{}': expected extensions such as"),
         *(("actor-resources", value, "is '{}': expected a JSON object such as") for value in ("npu", "[1]")),
         *(
-            ("actor-resources", f'{{"npu": {amount}}}', " for npu: expected a share of 1, such as 0.5, or a whole")
+            ("actor-resources", f'{{"npu": {amount}}}', " for npu: expected a fraction of 1, such as 0.5, or a whole")
             for amount in ('"one"', "0", "true", "1.5", "Infinity", "NaN", "-1", "1e-5")
         ),
         ("actor-resources", '{"memory": 1, "GPU": 1}', "names GPU, memory: "),
         *(("wait-for-nodes", value, "is '{}': expected a duration such as 90s") for value in ("soon", "1d", "-5")),
-        ("wait-for-nodes", "10m", "is for a Ray cluster that grows: expected its address as well"),
-        *(("cpus-per-actor", value, " for CPUs: expected a share of 1") for value in ("1.5", "1e-5")),
-        *(("num-gpus", value, " for GPUs: expected a share of 1") for value in ("1.5", "inf")),
+        ("wait-for-nodes", "10m", "is for an autoscaling Ray cluster: expected its address as well"),
+        *(("cpus-per-actor", value, " for CPUs: expected a fraction of 1") for value in ("1.5", "1e-5")),
+        *(("num-gpus", value, " for GPUs: expected a fraction of 1") for value in ("1.5", "inf")),
     ],
 )
 def test_values_that_make_no_sense(run: Run, option: str, value: str, told: str) -> None:

@@ -105,7 +105,7 @@ def test_values_are_read_as_they_are_written(tmp_path: Path, line: str, expected
         (WHOLE.replace("npu: 2", "GPU: 1"), r"line 4, resources\.actor_resources: names GPU: Likeness sets"),
         (WHOLE.replace("gpus: 0.5", "gpus: 1.5"), r"line 4, resources\.num_gpus: has 1\.5 for GPUs: expected a"),
         (WHOLE.replace("10m", "soon"), r"line 5, resources\.wait_for_nodes: 'soon': expected a duration such as 90s"),
-        (WHOLE.replace("address: auto,", ""), r"line 5, resources\.wait_for_nodes: for a Ray cluster that grows: "),
+        (WHOLE.replace("address: auto,", ""), r"line 5, resources\.wait_for_nodes: for an autoscaling Ray cluster: "),
         (WHOLE.replace("actor: 4", "actor: 1.5"), r"line 5, resources\.cpus_per_actor: has 1\.5 for CPUs: expected a"),
         (WHOLE.replace("{width: {$gte: 640}}", "640"), r"line 20, keep: '640': expected a JSON object such as"),
         (WHOLE + "tiles: 1x1\n", r"line 21, tiles: '1x1': expected columns x rows, of 1 to 4 and not both 1"),
