@@ -96,7 +96,10 @@ def test_values_are_read_as_they_are_written(tmp_path: Path, line: str, expected
         (WHOLE.replace("2GiB", "lots"), r"line 8, index\.max_memory: 'lots': expected a size such as 600MB, 2GiB or a"),
         (WHOLE.replace("address: auto", "on: local"), r"line 4, resources\.on: local: expected ray, or none of actors"),
         (WHOLE.replace('"2:8"', '"8:2"'), r"line 4, resources\.actors: '8:2': expected a number or LEAST:MOST"),
-        (WHOLE + "retension: {}\n", r"line 21, retension: is no field of a job: deploy/job\.schema\.json lists them"),
+        (
+            WHOLE + "retension: {}\n",
+            r"line 21, retension: is not a field of a job: deploy/job\.schema\.json lists them",
+        ),
         (WHOLE.replace("missing: keep", "missing: drop"), r"line 10, missing: Input should be 'keep' or 'delete', got"),
         (WHOLE.replace("{command: cat}", "{}"), r"line 16, notify\.on_success: expected one of url and command"),
         (WHOLE.replace("likeness.prom", "likeness.txt"), r"line 18, metrics_file: .*\.prom"),
@@ -126,7 +129,7 @@ def test_mistakes_are_named_with_line_and_field_and_without_secrets(tmp_path: Pa
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"none\.yaml cannot be read .* deploy/job\.yaml is one"):
+    with pytest.raises(SpecError, match=r"none\.yaml cannot be read .* such as deploy/job\.yaml"):
         read_spec(tmp_path / "none.yaml")
 
 

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from index.collection import Collection, writing
 from jobs.schedule import notify as notify_module
-from jobs.schedule.history import KEPT, HistoryEntry, facts, last_entries, last_success, outcome_of, save
+from jobs.schedule.history import MAX_ENTRIES, HistoryEntry, history_facts, last_entries, last_success, outcome_of, save
 from jobs.schedule.metrics_file import write_metrics
 from jobs.schedule.notify import notify
 from jobs.spec import Notify, Target
@@ -181,29 +181,29 @@ def test_credentials_in_addresses_are_told_to_nobody() -> None:
 
 
 def test_runs_are_remembered_and_the_oldest_forgotten(collection: Collection) -> None:
-    for number in range(KEPT + 3):
+    for number in range(MAX_ENTRIES + 3):
         save(collection.storage, a_run(id=f"{number:04d}"))
-    assert [run.id for run in last_entries(collection, 2)] == [f"{KEPT + 1:04d}", f"{KEPT + 2:04d}"]
-    assert len(last_entries(collection, 10 * KEPT)) == KEPT
-    (Path(collection.location) / "history" / f"{KEPT + 2:04d}.json").write_text("{}")
-    assert [run.id for run in last_entries(collection, 2)] == [f"{KEPT + 1:04d}"]
+    assert [run.id for run in last_entries(collection, 2)] == [f"{MAX_ENTRIES + 1:04d}", f"{MAX_ENTRIES + 2:04d}"]
+    assert len(last_entries(collection, 10 * MAX_ENTRIES)) == MAX_ENTRIES
+    (Path(collection.location) / "history" / f"{MAX_ENTRIES + 2:04d}.json").write_text("{}")
+    assert [run.id for run in last_entries(collection, 2)] == [f"{MAX_ENTRIES + 1:04d}"]
     assert Collection.create_or_open(collection.location) == collection  # what jobs write down is the collection's own
 
 
 def test_the_last_success_of_each_source_is_not_forgotten(collection: Collection) -> None:
     storage = collection.storage
     runs = [a_run(), a_run(), a_run(source="/others"), a_run("failed")]
-    for number, run in enumerate([*runs, *[a_run("failed", source="/third")] * (KEPT + 4)]):
+    for number, run in enumerate([*runs, *[a_run("failed", source="/third")] * (MAX_ENTRIES + 4)]):
         save(storage, run.model_copy(update={"id": f"{number:04d}"}))
     found = [last_success(storage, source) for source in ("/pictures", "/others", "/third")]
     assert [run and run.id for run in found] == ["0001", "0002", None]
     kept = sorted(path.stem for path in Path(collection.location).glob("history/*.json"))
-    assert (kept[:3], len(kept)) == (["0001", "0002", "0008"], KEPT + 2)
+    assert (kept[:3], len(kept)) == (["0001", "0002", "0008"], MAX_ENTRIES + 2)
 
 
 def test_a_run_without_an_end_runs_while_it_holds_the_lease(collection: Collection) -> None:
     run = HistoryEntry.begin("/pictures", collection.location)
     save(collection.storage, run)
     with writing(collection, "reembed"):
-        assert [each["outcome"] for each in facts(collection, last_entries(collection, 1))] == ["running"]
-    assert [each["outcome"] for each in facts(collection, last_entries(collection, 1))] == ["unfinished"]
+        assert [each["outcome"] for each in history_facts(collection, last_entries(collection, 1))] == ["running"]
+    assert [each["outcome"] for each in history_facts(collection, last_entries(collection, 1))] == ["unfinished"]

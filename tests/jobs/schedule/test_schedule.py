@@ -332,5 +332,5 @@ def test_a_job_from_a_file_and_what_is_left_of_it(tmp_path: Path, run: Run, monk
     assert re.findall(r"(?m)^\d{8}T\d{6}Z-\w{4}\t\S+\t(\w+)", table) == ["succeeded", "busy"]
     refused = run("reembed", "--spec", "job.yaml", "--model", "demo", "pictures")
     assert refused.code == 2
-    assert "--model, source beside --spec" in refused.err
+    assert "--model, source cannot be combined with --spec" in refused.err
     assert run("history", "collection", "--log", "no-such").code == 2

@@ -29,7 +29,7 @@ from tests.support.nights.reembed_nights import (
     load_once,
 )
 
-EVERY = 30.0
+INTERVAL_S = 30.0
 Step = Callable[[], object]
 
 
@@ -74,7 +74,7 @@ def watch(nights: Nights, *steps: Step, source: str | None = None, **fields: obj
     )
     update = Update(spec=spec, console=Console(quiet=True), command="watch", settle_s=0.0 if source else SETTLE_S)
     with patch.object(ClipEmbedder, "load", load_once), pytest.raises(KeyboardInterrupt):
-        Watch(update=update, say=said.append, every=EVERY, wait=wait, pause=pause).run()
+        Watch(update=update, say=said.append, interval_s=INTERVAL_S, wait=wait, pause=pause).run()
     return said, waits
 
 
@@ -106,7 +106,7 @@ def test_rounds_follow_the_source_with_the_model_that_was_loaded_first(nights: N
         "2 new, 1 changed, 1 moved, 1 deleted: searchable",
     ]
     assert said[-1].endswith(", but 1 cannot be used: `likeness rejects` says why")
-    assert waits == [EVERY] * 4
+    assert waits == [INTERVAL_S] * 4
     assert_up_to_date(nights)
 
 
@@ -128,7 +128,7 @@ def test_a_file_counts_once_it_is_still(nights: Nights) -> None:
         save(nights, "1.bmp", bmp(31))
 
     said, waits = watch(nights, begin, check_and_end)
-    assert waits == [EVERY, SETTLE_S, EVERY]
+    assert waits == [INTERVAL_S, SETTLE_S, INTERVAL_S]
     assert said[-1].startswith("1 new, 2 changed: searchable")
     assert_up_to_date(nights)
 
@@ -142,7 +142,7 @@ def test_it_waits_while_another_job_writes_and_has_no_lease_while_it_waits(night
         save(nights, "new.bmp", bmp(30))
 
     said, waits = watch(nights, begin, lambda: None, lambda: job.__exit__(None, None, None))
-    assert waits == [EVERY, 2.0, 4.0, EVERY]
+    assert waits == [INTERVAL_S, 2.0, 4.0, INTERVAL_S]
     assert "is being written by `likeness reembed`" in said[-2]
     assert said[-1].startswith("1 new: searchable")
     assert_up_to_date(nights)
@@ -162,7 +162,7 @@ def test_a_round_that_fails_is_tried_again(nights: Nights) -> None:
         save(nights, "broken.jpg", bmp(30))
 
     said, waits = watch(nights, unmount, lambda: None, spoil, mend, max_reject_rate=0)
-    assert waits == [EVERY, 2.0, 4.0, 8.0, EVERY]
+    assert waits == [INTERVAL_S, 2.0, 4.0, 8.0, INTERVAL_S]
     assert [line.partition(" ")[2][:15] for line in said[2:4]] == ["does not exist ", "of 7 images wer"]
     assert_up_to_date(nights)
 
@@ -206,7 +206,9 @@ def test_a_mistake_ends_it_at_once(nights: Nights, run: Run) -> None:
     resources = Resources(device="cpu", precision="fp32", on="local")
     spec = JobSpec(source=f"{nights.pictures}-", collection=nights.location, model=DEMO, resources=resources)
     with pytest.raises(SourceError, match="does not exist"):
-        Watch(update=Update(spec=spec, console=Console(), command="watch"), say=print, every=EVERY, wait=print).run()
+        Watch(
+            update=Update(spec=spec, console=Console(), command="watch"), say=print, interval_s=INTERVAL_S, wait=print
+        ).run()
     assert not Path(nights.location).exists()
     Collection.create_or_open(nights.location)
     for option, message in {"0": "--every is 0: expected a duration", "soon": "--every is 'soon': expected"}.items():
