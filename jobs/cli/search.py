@@ -1,4 +1,4 @@
-"""The commands `search`, `evaluate`, `rejects` and `info`, which look into a collection. `app` registers them."""
+"""The commands `search`, `evaluate`, `rejects` and `info`, which read a collection. `app` registers them."""
 
 import json
 import re
@@ -90,8 +90,8 @@ def search(
         offset=offset, min_score=min_score, distinct=distinct, diversity=diversity, filter=condition
     )
     parts = _parts(collection, query, text, like or [], unlike or [], crop)
-    asked = Query(parts=parts, k=k, options=options, min_percentile=FITTING if fitting else min_percentile)
-    matches = _matches(collection, model, embedder, asked)
+    percentile = FITTING if fitting else min_percentile
+    matches = _matches(collection, model, embedder, Query(parts=parts, k=k, options=options, min_percentile=percentile))
     show(output, json.loads(json_bytes(matches)), lambda: match_table(matches, first=offset + 1))
 
 
@@ -132,14 +132,14 @@ def evaluate(
             searchers.append(open_last_good(open_collection(against), Searcher.open))
         sides = [LabelledImages.of(searcher, by) for searcher in searchers]
         queries = sample_queries(sides, sample)
-        found = [figures_of(side, queries) for side in sides]
+        evaluations = [figures_of(side, queries) for side in sides]
         votes = []
         if suspects:
             all_labels = labels_of(searchers[0], searchers[0].segments.live_positions(), by).tolist()
             table = label_votes(neighbourhoods(searchers[0]), all_labels)
             votes = table.filter(pc.field("suggestion") != pc.field("label")).slice(0, suspects).to_pylist()
-    facts = {"by": by, "evaluations": [asdict(each) for each in found], "suspects": votes}
-    show(output, facts, lambda: evaluation_tables(found, votes))
+    facts = {"by": by, "evaluations": [asdict(each) for each in evaluations], "suspects": votes}
+    show(output, facts, lambda: evaluation_tables(evaluations, votes))
 
 
 def rejects(
@@ -158,11 +158,12 @@ def rejects(
     from jobs.planning.rejects import list_rejects, shown_reasons
 
     rejected = list_rejects(open_collection(collection))
-    wanted = {str(row["error_reason"]) for row in rejected} - {FILTERED} if reason is None else {reason}
-    rows = [row for row in rejected if row["error_reason"] in wanted]
+    reasons = {str(row["error_reason"]) for row in rejected} - {FILTERED} if reason is None else {reason}
+    rows = [row for row in rejected if row["error_reason"] in reasons]
     if rejected and not rows and reason and output == "table":
-        there = shown_reasons(Counter(str(row["error_reason"]) for row in rejected))
-        console.print(f"none for {reason!r}; there are: {there}", soft_wrap=True, markup=False, highlight=False)
+        counts = shown_reasons(Counter(str(row["error_reason"]) for row in rejected))
+        line = f"no rejects for {reason!r}; there are these: {counts}"
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
     else:
         show(output, rows, lambda: rejects_table(rows))
 
@@ -179,7 +180,7 @@ def info(collection: CollectionArgument, output: FormatOption = "table") -> None
 
 
 def _picture(query: str) -> bytes:
-    """The bytes of a picture. Typed on the user's own command line, it may be a local file or on a private host."""
+    """The bytes of a picture. It may be a local file or on a private host, as the user's own command line names it."""
     from embedder.fetch import Fetcher
     from index.storage.picture_reader import PictureReader
 
@@ -188,11 +189,11 @@ def _picture(query: str) -> bytes:
     except FetchError as error:
         if "://" in query or error.reason not in ("not_found", "bad_uri"):
             raise
-        raise FetchError(error.reason, f"{error} Words are searched with --text {shlex.quote(query)}") from error
+        raise FetchError(error.reason, f"{error} To search by words, use --text {shlex.quote(query)}") from error
 
 
 def weighted_example(example: str, weight: float) -> tuple[str, float]:
-    """An id and the weight after its last colon, or else `weight`. A port is no weight."""
+    """An id and the weight after its last colon, by default `weight`. A port is not a weight."""
     image_id, _, number = example.rpartition(":")
     has_port = "://" in image_id and "/" not in image_id.partition("://")[2]
     if not image_id or has_port or not re.fullmatch(r"\d+(\.\d+)?|\.\d+", number):
@@ -203,7 +204,7 @@ def weighted_example(example: str, weight: float) -> tuple[str, float]:
 def _parts(
     collection: str, query: str | None, text: str | None, like: list[str], unlike: list[str], crop: str | None
 ) -> "tuple[Part, ...]":
-    """What is searched for. Raises UsageError."""
+    """The parts of the query that the options describe. Raises UsageError."""
     from api.search.query import UNLIKE, Part
 
     if unlike and not like:

@@ -18,7 +18,7 @@ from jobs.cli.options import (
     HelpGroup,
     MovedModelOption,
     console,
-    errors,
+    error_console,
     parsed,
     serve_settings,
     show,
@@ -137,7 +137,7 @@ def serve(
         log_format=log_format,
     )
     if searchers is not None and settings.shards is None:
-        raise UsageError("--searchers is how many replicas each shard has: say with --shards how many shards")
+        raise UsageError("--searchers sets the replicas of each shard: expected --shards as well")
     _allow_many_connections()
     if local:
         from api.local import run_local
@@ -171,7 +171,7 @@ def _serve_on_ray(settings: "ServeSettings", address: str | None) -> None:
 
 
 def _allow_many_connections() -> None:
-    """Each is an open file. Many systems allow 1,024 unless asked, which as many idle connections use up."""
+    """Each connection is an open file. Many systems allow 1,024 by default, which idle connections can use up."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, _OPEN_FILES)), hard))
 
@@ -200,8 +200,8 @@ def add(
 
     key = add_key(file, name, KeyScope(scope), collections or ())
     only = f", for {_listed(collections)}" if collections else ""
-    said = f"{name}'s key, of scope {scope}{only}, in {file}. It is not shown again:"
-    errors.print(said, soft_wrap=True, highlight=False)
+    notice = f"{name}'s key, of scope {scope}{only}, in {file}. It is not shown again:"
+    error_console.print(notice, soft_wrap=True, highlight=False)
     print(key)
 
 

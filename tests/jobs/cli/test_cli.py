@@ -259,7 +259,7 @@ def test_rejects(run: Run, collection: Path) -> None:
     assert "bad [red].jpg\ttruncated\tends early\n" in table
     assert "truncated: 1, timeout: 1" in table
     none = run("rejects", collection, "--reason", "nothing").out
-    assert none == "none for 'nothing'; there are: truncated: 1, timeout: 1\n"
+    assert none == "no rejects for 'nothing'; there are these: truncated: 1, timeout: 1\n"
 
 
 # Versions
@@ -501,7 +501,7 @@ def test_mend_smaller_embed_ends_with_the_index_and_the_next_command(run: Run, g
 
 @pytest.mark.parametrize("words", ["a red star", "star #3", "note: red", "red star" * 40])
 def test_mend_smaller_words_in_place_of_a_picture_are_pointed_to_text(run: Run, collection: Path, words: str) -> None:
-    assert_one_line(run("search", collection, words), f" Words are searched with --text {shlex.quote(words)}")
+    assert_one_line(run("search", collection, words), f" To search by words, use --text {shlex.quote(words)}")
 
 
 def test_mend_smaller_a_ray_that_does_not_start_is_tried_again(

@@ -100,7 +100,7 @@ def test_one_run_of_a_job_may_be_allowed_more(run: Run, tmp_path: Path) -> None:
     (tmp_path / "pictures" / "red.png").unlink()
     assert run("--spec", job)[0] == 3
     refused = run("--spec", job, "--missing", "keep")
-    assert (refused[0], "--missing beside --spec" in refused[2]) == (2, True)
+    assert (refused[0], "--missing cannot be combined with --spec" in refused[2]) == (2, True)
     code, out, _ = run("--spec", job, "--max-missing", "0.34", "--format", "json")
     assert (code, json.loads(out)["deleted"]) == (0, 1)
 
