@@ -47,7 +47,7 @@ def test_completes_what_is_missing_and_leaves_the_rest(tmp_path: Path) -> None:
 
 def test_pool_draws_the_same_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_gallery(tmp_path / "one", count=12, broken=0)
-    monkeypatch.setattr("jobs.demo.gallery._WORTH_A_POOL", 1)
+    monkeypatch.setattr("jobs.demo.gallery._MIN_POOL_FILES", 1)
     gallery = make_gallery(tmp_path / "many", count=12, broken=0)
     for exhibit in gallery.exhibits:
         one, many = tmp_path / "one" / exhibit.image_id, tmp_path / "many" / exhibit.image_id
