@@ -61,8 +61,9 @@ SERVICE: Final = (
     ],
     ids=["closed", "with", "dropped", "forgotten", "sys.exit", "exception", "closed and loaded again", "a service"],
 )
-def test_mend_00_a_program_ends_with_its_own_code(tmp_path: Path, program: str, code: int, printed: list[str]) -> None:
-    """And leaves no thread."""
+def test_a_program_ends_with_its_own_code_and_leaves_no_thread(
+    tmp_path: Path, program: str, code: int, printed: list[str]
+) -> None:
     make_collection(tmp_path / "c", PLAIN, FakeEmbedder())
     done = python("-c", OPEN_WITH_FAKE + program, str(tmp_path / "c"))
     assert done.returncode == code, done.stderr
@@ -73,7 +74,7 @@ def test_mend_00_a_program_ends_with_its_own_code(tmp_path: Path, program: str, 
 
 @pytest.fixture(scope="module")
 def deep(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a collection `deep` of a model that takes torch long to free, and `c` of a converted one."""
+    """A folder with a collection `deep`, whose model takes torch long to free, and `c`, whose model is converted."""
     folder = tmp_path_factory.mktemp("deep")
     save_deep_clip(folder / "model")
     make_collection(folder / "deep", PLAIN, ClipEmbedder.load(str(folder / "model"), device="cpu"))
@@ -94,22 +95,22 @@ PROGRAMS: Final[dict[str, tuple[str, ...]]] = {
 }
 
 
-def ends(deep: Path, kind: str) -> None:
-    """One run with a real model, and its end."""
+def run_to_its_end(deep: Path, kind: str) -> None:
+    """Run a program with a real model, and check how it ends."""
     if kind == "served":
-        served(deep)
+        stop_a_server(deep)
         return
     done = python("-c", *PROGRAMS[kind], folder=deep)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-1] == "threads: ['MainThread']"
 
 
-def served(deep: Path) -> None:
-    """Until SIGTERM, while it answers."""
+def stop_a_server(deep: Path) -> None:
+    """Send SIGTERM to a server that answers."""
     log = deep / f"log-{uuid4()}"
     with serving(str(deep / "c"), log, "--local", swap_interval_s=0.05) as server:
-        found = requests.post(f"{server.url}/search", json={"text": "a red star"}, timeout=120)
-        assert len(found.json()["matches"]) == 3
+        answer = requests.post(f"{server.url}/search", json={"text": "a red star"}, timeout=120)
+        assert len(answer.json()["matches"]) == 3
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(120) == 130, log.read_text()
     assert "terminate" not in log.read_text()
@@ -117,16 +118,16 @@ def served(deep: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["by words", "served"])
-def test_mend_00_real_models_leave_no_thread_at_exit(deep: Path, kind: str) -> None:
-    ends(deep, kind)
+def test_real_models_leave_no_thread_at_exit(deep: Path, kind: str) -> None:
+    run_to_its_end(deep, kind)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("part", range(4))
 @pytest.mark.parametrize("kind", [*PROGRAMS, "served"])
-def test_mend_00_no_run_is_aborted_at_its_end(deep: Path, kind: str, part: int) -> None:
+def test_no_run_is_aborted_at_its_end(deep: Path, kind: str, part: int) -> None:
     """Ten runs, two at a time: 240 in all, 40 of each kind."""
-    with ThreadPoolExecutor(2) as two:
-        for _ in two.map(lambda _: ends(deep, kind), range(10)):
+    with ThreadPoolExecutor(2) as pool:
+        for _ in pool.map(lambda _: run_to_its_end(deep, kind), range(10)):
             pass

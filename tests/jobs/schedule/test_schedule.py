@@ -69,7 +69,7 @@ def test_times_are_crontabs(cron: str, times: list[str]) -> None:
         ("30 2 * * *", "03-28T00:00", ["28 02:30+0100", "29 03:30+0200", "30 02:30+0200"]),
     ],
 )
-def test_times_are_of_the_zone_and_named_ones_come_once_a_night(cron: str, start: str, times: list[str]) -> None:
+def test_times_follow_the_time_zone_and_named_hours_come_once_a_night(cron: str, start: str, times: list[str]) -> None:
     found = next_times(cron, len(times), "Europe/Berlin", f"2026-{start}:00+00:00")
     assert [f"{due:%d %H:%M%z}" for due in found] == times
 
@@ -112,7 +112,7 @@ def test_a_run_that_fails_does_not_end_the_schedule() -> None:
         ("0 3 * * *", "../etc/passwd", "--timezone is"),
     ],
 )
-def test_times_that_make_no_sense(cron: str, zone: str, message: str) -> None:
+def test_invalid_schedules(cron: str, zone: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         cron_times(cron, zone, datetime.now(UTC))
 
@@ -187,7 +187,7 @@ raise SystemExit(2)
     ],
     ids=["succeeds", "is killed", "fails before it begins", "does not write down its end", "writes down nothing"],
 )
-def test_a_run_is_written_down_with_its_output_and_told_of_once(
+def test_a_run_is_recorded_with_its_output_and_notified_once(
     child: Callable[[str], ScheduledJob], spec: Path, code: str, outcome: str, message: str | None, output: str
 ) -> None:
     child(code).run()
@@ -201,7 +201,7 @@ def test_a_run_is_written_down_with_its_output_and_told_of_once(
         assert 'outcome="failed",source=' in (spec.parent / "job.prom").read_text()
 
 
-def test_a_run_that_cannot_be_started_is_written_down_and_told(
+def test_a_run_that_cannot_be_started_is_recorded_and_notified(
     child: Callable[[str], ScheduledJob], spec: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = child("")
@@ -233,7 +233,7 @@ def test_runs_do_not_overlap_and_stopping_interrupts_one(child: Callable[[str], 
 
 
 @pytest.mark.parametrize(("end", "outcome"), [(ScheduledJob.stop, "stopped"), (ScheduledJob.kill, "failed")])
-def test_a_run_that_does_not_put_down_its_work_is_killed(
+def test_a_run_that_does_not_stop_is_killed(
     child: Callable[[str], ScheduledJob],
     spec: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -270,7 +270,9 @@ def test_a_scheduler_without_a_run_ends_on_sigterm(spec: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [CollectionError("manifest damaged"), OSError("no such device")])
-def test_old_versions_that_stay_are_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+def test_versions_that_cannot_be_pruned_are_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     monkeypatch.setattr("jobs.schedule.run_job.prune", Mock(side_effect=error))
     update = Update(spec=read_spec(make_job(tmp_path)), console=Console(quiet=True))
     run_job(update)
@@ -280,7 +282,7 @@ def test_old_versions_that_stay_are_a_note(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("error", [CollectionError("s3://bucket/c cannot be read (403)"), OSError("no route to host")])
-def test_a_collection_that_cannot_be_reached_is_no_reason_to_forget_the_last_success(
+def test_the_last_success_is_kept_while_the_collection_cannot_be_reached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     job = make_job(tmp_path)
@@ -297,7 +299,9 @@ def test_a_collection_that_cannot_be_reached_is_no_reason_to_forget_the_last_suc
     assert f'outcome="failed",source="{tmp_path}/pictures"}} 1.0' in metrics
 
 
-def test_a_job_from_a_file_and_what_is_left_of_it(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_from_a_file_with_their_history_notifications_and_metrics(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # the handlers are those of pytest's process
     monkeypatch.chdir(tmp_path)
     job = make_job(tmp_path)

@@ -84,7 +84,7 @@ def assert_up_to_date(nights: Nights) -> None:
     nights.collection.check_lease()
 
 
-def test_rounds_follow_the_source_with_the_model_that_was_loaded_first(nights: Nights) -> None:
+def test_rounds_follow_the_source_and_load_the_model_once(nights: Nights) -> None:
     models = iter([load_once(DEMO, device="cpu")])
 
     def add() -> None:
@@ -110,7 +110,7 @@ def test_rounds_follow_the_source_with_the_model_that_was_loaded_first(nights: N
     assert_up_to_date(nights)
 
 
-def test_a_file_counts_once_it_is_still(nights: Nights) -> None:
+def test_a_file_is_embedded_once_it_no_longer_changes(nights: Nights) -> None:
     """A new one waits, one that is being replaced keeps its row, and one that paused too long is made good."""
 
     def begin() -> None:
@@ -133,7 +133,7 @@ def test_a_file_counts_once_it_is_still(nights: Nights) -> None:
     assert_up_to_date(nights)
 
 
-def test_it_waits_while_another_job_writes_and_has_no_lease_while_it_waits(nights: Nights) -> None:
+def test_it_waits_while_another_job_writes_and_holds_no_lease_meanwhile(nights: Nights) -> None:
     nights.night(DEMO)
     job = writing(nights.collection, "reembed")
 
@@ -183,7 +183,7 @@ def test_new_pictures_are_found_while_too_many_are_gone(nights: Nights) -> None:
 
 
 @pytest.mark.parametrize("files", [[], [BROKEN]])
-def test_it_may_begin_with_nothing(nights: Nights, files: Sequence[bytes]) -> None:
+def test_the_source_may_be_empty_at_first(nights: Nights, files: Sequence[bytes]) -> None:
     for path in nights.pictures.iterdir():
         path.unlink()
     for number, data in enumerate(files):
@@ -202,7 +202,7 @@ def test_a_bucket_is_listed(nights: Nights, store: Bucket) -> None:
     assert_search_is_exact(nights.collection)
 
 
-def test_a_mistake_ends_it_at_once(nights: Nights, run: Run) -> None:
+def test_usage_errors_end_it_at_once(nights: Nights, run: Run) -> None:
     resources = Resources(device="cpu", precision="fp32", on="local")
     spec = JobSpec(source=f"{nights.pictures}-", collection=nights.location, model=DEMO, resources=resources)
     with pytest.raises(SourceError, match="does not exist"):
@@ -216,7 +216,7 @@ def test_a_mistake_ends_it_at_once(nights: Nights, run: Run) -> None:
         assert (done.code, message in done.err) == (2, True)
 
 
-def test_the_system_tells_of_changes(tmp_path: Path) -> None:
+def test_changes_of_a_folder_are_noticed(tmp_path: Path) -> None:
     said = list[str]()
     folder = tmp_path / "pictures"
     folder.mkdir()

@@ -34,7 +34,7 @@ def exif(nights: Nights) -> dict[str, list[Any]]:
     return {str(row["image_id"]): [row[name] for name in NAMES] for row in rows}
 
 
-def test_coordinates_are_stored_only_if_asked_for_and_that_is_remembered(nights: Nights) -> None:
+def test_exif_is_stored_only_on_request_and_the_choice_is_remembered(nights: Nights) -> None:
     nights.night(DEMO)
     assert not {*NAMES} & {*nights.collection.live_rows().column_names}
     report = nights.night(DEMO, exif=True)

@@ -64,7 +64,7 @@ def embedded_so_far(log: Path) -> int:
         pytest.param(CROSSWISE * 5, 900, marks=pytest.mark.long),
     ],
 )
-def test_however_often_it_is_killed_every_good_image_is_there_once(
+def test_after_any_number_of_kills_every_good_image_is_embedded_once(
     tmp_path: Path, victims: tuple[tuple[str, str], ...], count: int
 ) -> None:
     rng = random.Random(20261121)

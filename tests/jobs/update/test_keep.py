@@ -95,7 +95,7 @@ def embedded(nights: Nights) -> set[str]:
         ),
     ],
 )
-def test_images_fall_out_as_soon_as_it_is_known(
+def test_images_are_left_out_as_early_as_possible(
     nights: Nights, keep: dict[str, Any], kept: set[str], unread: set[str]
 ) -> None:
     report = night(nights, keep, index=False)
@@ -112,7 +112,7 @@ def test_images_fall_out_as_soon_as_it_is_known(
     assert nights.collection.runs() == runs
 
 
-def test_another_expression_plans_what_the_rows_cannot_decide(nights: Nights) -> None:
+def test_another_filter_reads_only_what_the_rows_cannot_decide(nights: Nights) -> None:
     def change(keep: dict[str, Any] | None) -> tuple[set[str], set[str]]:
         """What is embedded, and what is read."""
         night(nights, keep)
@@ -135,7 +135,7 @@ def test_another_expression_plans_what_the_rows_cannot_decide(nights: Nights) ->
     assert change(None) == (everything, set())
 
 
-def test_a_filter_goes_with_the_source_whose_job_has_it(nights: Nights, tmp_path: Path, other_model: str) -> None:
+def test_a_filter_belongs_to_the_source_of_its_job(nights: Nights, tmp_path: Path, other_model: str) -> None:
     """Another source's job that changes the model leaves out what this one's left out."""
     night(nights, {**VARIED, "size": {"$gte": 300}})
     before = outcomes(nights)
@@ -146,7 +146,7 @@ def test_a_filter_goes_with_the_source_whose_job_has_it(nights: Nights, tmp_path
     assert (counts.unchanged, nights.embedded[-1]) == (5, [])
 
 
-def test_a_list_has_columns_to_filter_by_and_no_sizes(nights: Nights) -> None:
+def test_a_list_is_filtered_by_its_own_columns_and_without_sizes(nights: Nights) -> None:
     lines = nights.pictures.with_name("list.csv")
 
     def change(sharpness: str, keep: dict[str, Any] | None) -> tuple[list[str], set[str]]:
@@ -187,7 +187,7 @@ def test_a_broken_picture_of_a_list_is_left_out_by_its_size(nights: Nights) -> N
     assert outcomes(nights)["broken.jpg"] == "filtered"
 
 
-def test_a_picture_that_changes_is_judged_anew(nights: Nights) -> None:
+def test_a_changed_picture_is_filtered_again(nights: Nights) -> None:
     night(nights, WIDE)
     (nights.pictures / "small.png").write_bytes(picture(67, 48, "PNG"))
     (nights.pictures / "noise.png").write_bytes(picture(9, 8, "PNG"))
@@ -203,7 +203,7 @@ def test_a_picture_that_changes_is_judged_anew(nights: Nights) -> None:
     assert sorted(nights.embedded[-1]) == ["noise.png", "small.png"]
 
 
-def test_with_verify_hash_what_is_left_out_unread_stays_unread(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_hash_does_not_read_filtered_images(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     night(nights, {**LARGE, **WIDE})
     read = list[str]()
 
@@ -217,7 +217,7 @@ def test_with_verify_hash_what_is_left_out_unread_stays_unread(nights: Nights, m
 
 
 @pytest.mark.parametrize("keep", [WIDE, VARIED])
-def test_a_killed_job_is_gone_on_with_under_the_same_filter_alone(nights: Nights, keep: dict[str, Any]) -> None:
+def test_a_killed_job_is_resumed_under_the_same_filter_only(nights: Nights, keep: dict[str, Any]) -> None:
     nights.block = 2
     killed_night(nights, keep)
     report = night(nights, keep)
@@ -226,7 +226,7 @@ def test_a_killed_job_is_gone_on_with_under_the_same_filter_alone(nights: Nights
     assert embedded(nights) == (whole or {"noise.jpg", "noise", "small"})
 
 
-def test_a_killed_job_has_read_for_another_filter_what_its_rows_tell(nights: Nights) -> None:
+def test_rows_of_a_killed_job_are_reused_under_another_filter(nights: Nights) -> None:
     nights.block = 3
     killed_night(nights, WIDE)
     report = night(nights, {"format": "png"})
@@ -234,7 +234,7 @@ def test_a_killed_job_has_read_for_another_filter_what_its_rows_tell(nights: Nig
     assert embedded(nights) == {"noise", "plain", "small"}
 
 
-def test_images_left_out_are_no_rejects(nights: Nights) -> None:
+def test_filtered_images_are_no_rejects(nights: Nights) -> None:
     with pytest.raises(TooManyRejectsError, match=r"1 of 4 images were rejected \(25.0%; mostly not_an_image: 1\)"):
         night(nights, WIDE, max_reject_rate=0.24)
     report = night(nights, WIDE, max_reject_rate=0.25)
@@ -243,7 +243,7 @@ def test_images_left_out_are_no_rejects(nights: Nights) -> None:
     assert (run.keep, run.counts["filtered"], run.counts["rejected"]) == (json.dumps(WIDE), 1, 1)
 
 
-def test_a_filter_that_keeps_nothing_is_taken_for_a_mistake(nights: Nights) -> None:
+def test_a_filter_that_keeps_nothing_is_refused(nights: Nights) -> None:
     night(nights, None)
     runs = nights.collection.runs()
     for keep in ({"size": 1}, {"width": {"$gt": 10**6}}, {"brightness": {"$gt": 0.99}}):
@@ -252,7 +252,7 @@ def test_a_filter_that_keeps_nothing_is_taken_for_a_mistake(nights: Nights) -> N
     assert nights.collection.runs() == runs
 
 
-def test_what_was_left_out_is_told_apart(
+def test_filtered_images_are_listed_apart_from_rejects(
     nights: Nights, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(console, "width", 500)
@@ -289,7 +289,7 @@ def test_what_was_left_out_is_told_apart(
         ('{"size": {"$above": 3}}', "--keep: unknown operator '$above'; on a column: $eq, "),
     ],
 )
-def test_an_expression_that_makes_no_sense_is_told_before_anything_is_made(
+def test_an_invalid_filter_is_refused_before_anything_is_made(
     nights: Nights, run: Run, tmp_path: Path, keep: str, told: str
 ) -> None:
     new = tmp_path / "new"

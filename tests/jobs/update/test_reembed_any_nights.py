@@ -229,7 +229,7 @@ class AnyNights(RuleBasedStateMachine):
         pytest.param(120, 25, id="many", marks=[pytest.mark.long, pytest.mark.timeout(3_600)]),
     ],
 )
-def test_after_any_nights_rows_and_index_are_what_the_sources_hold(other_model: str, examples: int, steps: int) -> None:
+def test_after_any_nights_rows_and_index_match_the_sources(other_model: str, examples: int, steps: int) -> None:
     # On a busy machine it may take long to draw what happens, too.
     patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
     run_state_machine_as_test(
