@@ -99,8 +99,8 @@ def test_max_missing_overrides_the_file(run: Run, tmp_path: Path) -> None:
     job = make_job(tmp_path)
     (tmp_path / "pictures" / "red.png").unlink()
     assert run("--spec", job)[0] == 3
-    refused = run("--spec", job, "--missing", "keep")
-    assert (refused[0], "--missing cannot be combined with --spec" in refused[2]) == (2, True)
+    refused = run("--spec", job, "--missing", "keep", "pictures")
+    assert (refused.code, "--missing, source cannot be combined with --spec" in refused.err) == (2, True)
     code, out, _ = run("--spec", job, "--max-missing", "0.34", "--format", "json")
     assert (code, json.loads(out)["deleted"]) == (0, 1)
 

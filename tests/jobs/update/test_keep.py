@@ -1,4 +1,4 @@
-"""Images that a job's filter leaves out: what is read for it, what is counted, and what another filter changes."""
+"""A job's filter: what is read for it, how images that it leaves out are counted, and what another filter changes."""
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
@@ -43,7 +43,7 @@ PICTURES = {
 
 @pytest.fixture
 def nights(tmp_path: Path) -> Nights:
-    """Two wide pictures of noise, a plain one, a small one and a broken one; nothing is embedded yet."""
+    """Two wide pictures of noise, a plain one, a small one and a broken one; none are embedded yet."""
     Collection.create_or_open(str(tmp_path / "collection"))
     return Nights(put_pictures(tmp_path / "pictures", PICTURES), str(tmp_path / "collection"))
 
@@ -53,24 +53,24 @@ def night(nights: Nights, keep: dict[str, Any] | None, model: str = DEMO, **fiel
 
 
 def killed_night(nights: Nights, keep: dict[str, Any] | None, **fields: Any) -> None:
-    """Killed after its first block."""
+    """A night that is killed after its first block."""
     with pytest.raises(KilledError):
         night(nights, keep, after_block=kill, **fields)
     expire(nights.collection.storage)
 
 
 def outcomes(nights: Nights) -> dict[str, str]:
-    """Of the images that can be used: those that are embedded, and those that are left out."""
+    """By image, without `.png`: `embedded`, or the reason why not."""
     rows = nights.collection.live_rows(["image_id", "embedding", "error_reason"]).to_pylist()
     assert all((row["embedding"] is None) == (row["error_reason"] is not None) for row in rows)
     return {str(row["image_id"]).removesuffix(".png"): row["error_reason"] or "embedded" for row in rows}
 
 
 def embedded(nights: Nights) -> set[str]:
-    """The ids of the embedded rows, which are those that the live index finds."""
-    found = {name for name, outcome in outcomes(nights).items() if outcome == "embedded"}
-    assert Searcher.open(nights.collection).ntotal == len(found)
-    return found
+    """The ids of the embedded rows, which are those in the live index."""
+    ids = {name for name, outcome in outcomes(nights).items() if outcome == "embedded"}
+    assert Searcher.open(nights.collection).ntotal == len(ids)
+    return ids
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_images_are_left_out_as_early_as_possible(
 
 def test_another_filter_reads_only_what_the_rows_cannot_decide(nights: Nights) -> None:
     def change(keep: dict[str, Any] | None) -> tuple[set[str], set[str]]:
-        """What is embedded, and what is read."""
+        """The images that are embedded, and those that are read."""
         night(nights, keep)
         runs, current = nights.collection.runs(), nights.collection.current()
         assert night(nights, keep).counts.unchanged == 5
@@ -128,7 +128,7 @@ def test_another_filter_reads_only_what_the_rows_cannot_decide(nights: Nights) -
     assert change({"format": "jpeg"}) == ({"noise.jpg"}, set())
     assert change(None) == (everything, set())
     assert change(LARGE) == ({"noise.jpg", "noise"}, set())
-    # Measures are in no row.
+    # Rows do not contain measures.
     assert change(VARIED) == ({"noise.jpg", "noise", "small"}, {*PICTURES})
     assert change({**VARIED, **WIDE}) == ({"noise.jpg", "noise"}, {"noise.jpg", "noise.png", "plain.png"})
     assert change(VARIED) == ({"noise.jpg", "noise", "small"}, {"plain.png"})
@@ -136,7 +136,7 @@ def test_another_filter_reads_only_what_the_rows_cannot_decide(nights: Nights) -
 
 
 def test_a_filter_belongs_to_the_source_of_its_job(nights: Nights, tmp_path: Path, other_model: str) -> None:
-    """Another source's job that changes the model leaves out what this one's left out."""
+    """A job of another source that changes the model leaves out the same images of this one."""
     night(nights, {**VARIED, "size": {"$gte": 300}})
     before = outcomes(nights)
     other = put_pictures(tmp_path / "other", {f"2-{name}": PICTURES[name] for name in ("noise.png", "small.png")})
@@ -158,7 +158,7 @@ def test_a_list_is_filtered_by_its_own_columns_and_without_sizes(nights: Nights)
         assert night(nights, keep, source=lines).counts.unchanged == 4
         return sorted(embedded(nights)), set(nights.embedded[-2])
 
-    # The column of the list hides the measure of this name, so nothing is read for it.
+    # The list's column hides the measure of the same name, so nothing is read for it.
     first = {"sharpness": {"$lt": 1}, "kind": {"$in": ["n", "s"]}}
     assert change("0", first) == (["noise", "noise.jpg", "small"], {"noise.jpg", "noise.png", "small.png"})
     assert change("1", {**LARGE, "sharpness": 1}) == (
@@ -166,14 +166,14 @@ def test_a_list_is_filtered_by_its_own_columns_and_without_sizes(nights: Nights)
         {"plain.png"},
     )
     assert change("1", {"kind": "s"}) == (["small"], set())
-    # What the pixels say alone of a row whose metadata have changed cannot be told from the row.
+    # A condition on pixels alone cannot be decided from a row whose metadata have changed.
     mixed = {"$or": [{"kind": "p"}, {"contrast": {"$gt": 0.1}, "sharpness": 1}]}
     assert change("1", mixed)[0] == ["noise", "noise.jpg", "plain", "small"]
     assert change("2", mixed) == (["plain"], {"noise.jpg", "noise.png", "plain.png", "small.png"})
 
 
 def test_a_broken_picture_of_a_list_is_left_out_by_its_size(nights: Nights) -> None:
-    """As in a folder, where the size is known before; so the next night finds nothing that has changed."""
+    """As in a folder, whose listing has sizes; so the next night finds no changes."""
     lines = nights.pictures.with_name("list.csv")
     lines.write_text("\n".join(["id,uri", *(f"{name},{nights.pictures / name}" for name in sorted(PICTURES))]))
     nights.block = 2
@@ -266,7 +266,7 @@ def test_filtered_images_are_listed_apart_from_rejects(
     rows = json.loads(run("rejects", nights.location, "--reason", "filtered", "--format", "json").out)
     assert [row["image_id"] for row in rows] == ["broken.jpg", "plain.png", "small.png"]
     assert rows[0]["error_message"] == '--keep leaves it out: {"size": {"$gte": 2000}}'
-    # What the option says, a job's file says too.
+    # A job's file takes the same filter as the option.
     job = tmp_path / "job.yaml"
     keep = "{width: {$gte: 32}, size: {$gte: 2000}}"
     job.write_text(f"source: {nights.pictures}\ncollection: {nights.location}\nkeep: {keep}\n")
@@ -279,7 +279,7 @@ def test_filtered_images_are_listed_apart_from_rejects(
 
 
 @pytest.mark.parametrize(
-    ("keep", "told"),
+    ("keep", "message"),
     [
         ("nonsense", '--keep is \'nonsense\': expected a JSON object such as {"width": {"$gte": 640}}'),
         ('["width"]', "--keep is '[\"width\"]': expected a JSON object"),
@@ -290,8 +290,8 @@ def test_filtered_images_are_listed_apart_from_rejects(
     ],
 )
 def test_an_invalid_filter_is_refused_before_anything_is_made(
-    nights: Nights, run: Run, tmp_path: Path, keep: str, told: str
+    nights: Nights, run: Run, tmp_path: Path, keep: str, message: str
 ) -> None:
     new = tmp_path / "new"
     code, _, err = run("embed", nights.pictures, new, "--model", "demo", "--keep", keep)
-    assert (code, told in err, new.exists()) == (2, True, False), err
+    assert (code, message in err, new.exists()) == (2, True, False), err

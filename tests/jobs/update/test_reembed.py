@@ -1,4 +1,4 @@
-"""Re-embedding, night by night: what the model is needed for, what rows are left, and when it stops."""
+"""Re-embedding, night by night: what needs the model, which rows result, and when the job refuses to go on."""
 
 import os
 import shutil
@@ -42,7 +42,7 @@ def nights(tmp_path: Path) -> Nights:
 
 
 def later(path: Path) -> None:
-    """As if it had been written a second later."""
+    """Set the file's time a second later."""
     status = path.stat()
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 10**9))
 
@@ -158,9 +158,9 @@ def test_rows_of_another_source_are_replaced_within_limits(
     for dry_run in (True, False):
         report = nights.night(source=other, dry_run=dry_run, console=Console(width=500))
         assert (report.counts.changed, report.counts.replaced) == (2, 2)
-        said = capsys.readouterr().out
-        assert "2 ids belong to images elsewhere, which will be replaced; the first is a/0.bmp, now" in said
-        assert str(before[0]["uri"]) in said
+        printed = capsys.readouterr().out
+        assert "2 ids belong to images elsewhere, which will be replaced; the first is a/0.bmp, now" in printed
+        assert str(before[0]["uri"]) in printed
     assert nights.night(source=other).counts.replaced == 0
     assert nights.night(max_missing=1.0).counts.replaced == 2
 
@@ -225,7 +225,7 @@ def test_failed_fetches_are_retried_every_night(nights: Nights, monkeypatch: pyt
         assert (report.counts.new, report.counts.retried, report.rejected, report.failed) == (1, 0, 0, 1)
         report = nights.night(max_reject_rate=LENIENT)
         assert (report.counts.changed, report.counts.retried, report.failed) == (0, 1, 1)
-        # Nothing has changed: an index like the last would push out one that could be gone back to.
+        # Nothing has changed: another version of the same images would push out one to roll back to.
         assert (report.runs, report.promoted) == ([], False)
     assert [row["error_reason"] for row in list_rejects(nights.collection)] == ["timeout"]
     report = nights.night(max_reject_rate=LENIENT)
@@ -328,7 +328,7 @@ def test_a_model_change_that_crashed_is_resumed_while_the_old_index_answers(nigh
     with pytest.raises(CrashedError):
         nights.night(other_model, after_block=crash)
     assert Searcher.open(nights.collection).model.dim == 64
-    # The old model's nights go on meanwhile, and what the new one has done is not lost by that.
+    # Nights with the old model in between do not lose the new model's work.
     (nights.pictures / "b.bmp").write_bytes(bmp(11))
     assert nights.night().embedded == 1
     report = nights.night(other_model)
@@ -385,7 +385,7 @@ def test_the_night_after_a_kill_at_any_step_completes(nights: Nights, step: str,
         nights.night()
     Searcher.open(nights.collection)
     expire(nights.collection.storage)
-    # What was written for a picture that has gone meanwhile must not come to life.
+    # Rows written for a picture that is gone by now must not become live.
     (nights.pictures / "b.bmp").unlink()
     (nights.pictures / "d.bmp").write_bytes(bmp(13))
     nights.night()
@@ -396,7 +396,7 @@ def test_the_night_after_a_kill_at_any_step_completes(nights: Nights, step: str,
 
 def test_a_run_overtaken_as_it_began_leaves_nothing_to_do(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     (nights.pictures / "b.bmp").write_bytes(bmp(11))
-    # Both take the second after this one, and whoever draws first gets the later name.
+    # Both runs are named after the second after this one, and the first to draw a token gets the later name.
     nights.collection.storage.create_folder("runs/29990101T000000Z-0000")
     drawn = iter(range(0xFFFF, 0, -1))
     monkeypatch.setattr("secrets.token_hex", lambda size: f"{next(drawn):0{2 * size}x}")

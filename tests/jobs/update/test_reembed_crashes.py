@@ -1,4 +1,4 @@
-"""Jobs killed at each step of their commits while a server answers: nothing is lost, doubled or left unanswered."""
+"""Jobs killed at each step of their commits while a server answers: nothing is lost or doubled, no search fails."""
 
 import signal
 from collections import Counter
@@ -34,7 +34,7 @@ class ServedNights:
     answers: dict[str, tuple[str, int]] = field(default_factory=dict)
 
     def change(self, each: int) -> None:
-        """Draw, edit, move and delete so many pictures each: afterwards there are as many as before."""
+        """Draw, edit, move and delete `each` pictures: afterwards there are as many as before."""
         files = sorted(self.nights.pictures.iterdir(), key=lambda path: path.stat().st_mtime_ns)
         edited, moved, deleted = (files[each * part : each * (part + 1)] for part in range(3))
         for path in moved:
@@ -53,15 +53,15 @@ class ServedNights:
         eventually(lambda: self.served.version() == live.version, f"{live.version} answers", seconds=60)
 
     def require_answered(self, asked: list[Asked]) -> None:
-        """That no search failed, and each answer is of one version, with its own model."""
+        """Check that no search failed, and that each answer is of one version, with its own model."""
         failed = Counter((each.status, each.body) for each in asked if each.status != 200)
         assert not failed, f"of {len(asked)} searches failed, by status and answer: {failed}"
         for each in asked:
             index, model = each.answer["index"], each.answer["model"]
             assert (model["fingerprint"], index["ntotal"]) == self.answers[index["version"]], each
 
-    def found(self) -> list[str]:
-        """The ids of all that a search finds, in order."""
+    def searchable(self) -> list[str]:
+        """The ids of all images that a search returns, sorted."""
         with (self.queries / "0.bmp").open("rb") as file:
             answer = requests.post(f"{self.served.url}/search", files={"image": file}, data={"k": "1000"}, timeout=60)
         answer.raise_for_status()
@@ -82,7 +82,7 @@ def served_nights(folder: Path, location: str) -> Iterator[ServedNights]:
         draw(each, range(number))
     nights = Nights(pictures, location, block=64)
     nights.night(DEMO)
-    # A server that has a picture's vector in its cache would not need its model.
+    # A server with a picture's vector in its cache would not need the model.
     settings = {"embedding_cache_bytes": 0, "swap_interval_s": 0.2}
     with serving(location, folder / "log", "--local", **settings) as served:
         made = ServedNights(nights, served, queries, numbers=count(25))
@@ -110,7 +110,7 @@ def in_bucket(s3: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
 
 
 def every(steps: Iterable[str], often: tuple[str, str]) -> pytest.MarkDecorator:
-    """Before and after each of these steps; `often` is the one that CI takes."""
+    """Before and after each of these steps; `often` is the one that CI runs."""
     points = product(steps, ("before", "after"))
     marks = {True: pytest.mark.slow, False: pytest.mark.long}
     return pytest.mark.parametrize(("step", "when"), [pytest.param(*p, marks=marks[p == often]) for p in points])
@@ -138,10 +138,10 @@ def kill_and_go_on(served: ServedNights, step: str, when: str) -> None:
         nights.night()
         served.await_version()
     served.require_answered(going.asked)
-    assert len(going.asked) > _RATE  # some, all the while
+    assert len(going.asked) > _RATE  # searches ran all the while
     assert_rows_are_what_is_there(nights)
     assert_search_is_exact(nights.collection)
-    assert served.found() == sorted(path.name for path in nights.pictures.iterdir())
+    assert served.searchable() == sorted(path.name for path in nights.pictures.iterdir())
     runs = nights.collection.runs()
     again = nights.night()
     assert (again.runs, again.promoted, nights.embedded[-1]) == ([], False, [])

@@ -1,4 +1,4 @@
-"""Videos night by night: scenes found by words, unchanged ones not decoded again, changed ones taken anew."""
+"""Videos, night by night: scenes are found by words, unchanged videos are not decoded again, changed ones are."""
 
 from pathlib import Path
 from typing import Never
