@@ -57,8 +57,8 @@ def main() -> None:
         _fail(error, os.EX_TEMPFAIL)
     # OSError: no permission to read or write, or a bucket or cluster that does not exist.
     except (JobError, CollectionError, EmbedderError, ApiError, OSError) as error:
-        is_full = isinstance(error, OSError) and error.errno in DISK_FULL
-        _fail(f"{error}: {_DISK_FULL_ADVICE}" if is_full else error, 2)
+        disk_full = isinstance(error, OSError) and error.errno in DISK_FULL
+        _fail(f"{error}: {_DISK_FULL_ADVICE}" if disk_full else error, 2)
 
 
 def _fail(error: object, code: int) -> None:

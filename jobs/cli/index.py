@@ -18,7 +18,7 @@ from jobs.cli.options import (
     QueriesOption,
     console,
     open_collection,
-    parsed,
+    parse_option,
     show,
     without_none,
 )
@@ -75,7 +75,7 @@ def index(
 
     changes = without_none(target_recall=target_recall, latency_ms=latency, segment_rows=segment_rows)
     if max_memory is not None:
-        changes["max_memory"] = None if max_memory == "none" else parsed("--max-memory", max_memory, parse_size)
+        changes["max_memory"] = None if max_memory == "none" else parse_option("--max-memory", max_memory, parse_size)
     if factory is not None:
         changes["factory"] = None if factory == "auto" else factory
     texts = read_queries(queries) if queries else []

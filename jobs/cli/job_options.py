@@ -79,7 +79,7 @@ def cluster_options(
 def with_options_of(*shared: Callable[..., None]) -> Callable[[Command], Command]:
     """Adds these options to a command's own; the command gets them as `**options`, and from its context."""
 
-    def extended(command: Command) -> Command:
+    def extend(command: Command) -> Command:
         signature = inspect.signature(command)
         own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
         more = [each for options in shared for each in inspect.signature(options).parameters.values()]
@@ -87,7 +87,7 @@ def with_options_of(*shared: Callable[..., None]) -> Callable[[Command], Command
         vars(command)["__signature__"] = signature.replace(parameters=[*own, *more])
         return command
 
-    return extended
+    return extend
 
 
 def job_spec(context: typer.Context, **more: Any) -> "JobSpec":

@@ -19,9 +19,7 @@ T = TypeVar("T")
 
 
 def _console(*, stderr: bool) -> Console:
-    """A console that does not take a pipe for a terminal if FORCE_COLOR is set, as in kernels of notebooks: progress
-    bars would be drawn into it.
-    """
+    """A console that ignores FORCE_COLOR, which notebooks set: progress bars would be drawn into pipes."""
     file = sys.stderr if stderr else sys.stdout
     return Console(stderr=stderr, force_terminal=None if file and file.isatty() else False)
 
@@ -93,7 +91,7 @@ def without_none(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def parsed(option: str, text: str, parse: Callable[[str], T]) -> T:
+def parse_option(option: str, text: str, parse: Callable[[str], T]) -> T:
     """The value of an option. UsageError names the option."""
     try:
         return parse(text)

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from jobs.cli.embed import MissingOption, SourceArgument
 from jobs.cli.job_options import embedding_options, job_spec, with_options_of
-from jobs.cli.options import CollectionArgument, FormatOption, console, open_collection, parsed, show
+from jobs.cli.options import CollectionArgument, FormatOption, console, open_collection, parse_option, show
 from jobs.errors import UsageError
 from jobs.values import MAX_MISSING, parse_duration
 
@@ -86,7 +86,7 @@ def watch(
     def print_line(line: str) -> None:
         console.print(f"{datetime.now():%H:%M:%S} {line}", markup=False, highlight=False, soft_wrap=True)
 
-    seconds = None if every is None else parsed("--every", every, parse_duration)
+    seconds = None if every is None else parse_option("--every", every, parse_duration)
     if seconds == 0:
         raise UsageError("--every is 0: expected a duration such as 30s or 5m")
     watch_source(Update(spec=job_spec(context, on="local"), console=console, command="watch"), print_line, seconds)

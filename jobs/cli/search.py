@@ -19,7 +19,7 @@ from jobs.cli.options import (
     MovedModelOption,
     console,
     open_collection,
-    parsed,
+    parse_option,
     serve_settings,
     show,
 )
@@ -85,13 +85,13 @@ def search(
         raise UsageError(f"-k is {k}: expected 1 to {MAX_K - offset:,}" + (f" after {offset:,}" if offset else ""))
     if fitting and (text is None or min_percentile is not None):
         raise UsageError("--fitting goes with --text, in place of --min-percentile")
-    condition = None if filter is None else parsed("--filter", filter, lambda text: parse_object(text, _FILTER))
+    condition = None if filter is None else parse_option("--filter", filter, lambda text: parse_object(text, _FILTER))
     options = SearchOptions(
         offset=offset, min_score=min_score, distinct=distinct, diversity=diversity, filter=condition
     )
-    parts = _parts(collection, query, text, like or [], unlike or [], crop)
+    parts = _query_parts(collection, query, text, like or [], unlike or [], crop)
     percentile = FITTING if fitting else min_percentile
-    matches = _matches(collection, model, embedder, Query(parts=parts, k=k, options=options, min_percentile=percentile))
+    matches = _search(collection, model, embedder, Query(parts=parts, k=k, options=options, min_percentile=percentile))
     show(output, json.loads(json_bytes(matches)), lambda: match_table(matches, first=offset + 1))
 
 
@@ -179,7 +179,7 @@ def info(collection: CollectionArgument, output: FormatOption = "table") -> None
     show(output, facts, lambda: facts_table(facts))
 
 
-def _picture(query: str) -> bytes:
+def _fetch_picture(query: str) -> bytes:
     """The bytes of a picture. It may be a local file or on a private host, as the user's own command line names it."""
     from embedder.fetch import Fetcher
     from index.storage.picture_reader import PictureReader
@@ -201,7 +201,7 @@ def weighted_example(example: str, weight: float) -> tuple[str, float]:
     return image_id, float(number)
 
 
-def _parts(
+def _query_parts(
     collection: str, query: str | None, text: str | None, like: list[str], unlike: list[str], crop: str | None
 ) -> "tuple[Part, ...]":
     """The parts of the query that the options describe. Raises UsageError."""
@@ -211,12 +211,12 @@ def _parts(
         raise UsageError("--unlike goes with --like: also name an image that matches should be like")
     if [query is not None, text is not None, bool(like)].count(True) != 1:
         raise UsageError("expected one of a picture, --text and --like")
-    shares = None if crop is None else parsed("--crop", crop, _shares)
+    shares = None if crop is None else parse_option("--crop", crop, _parse_crop)
     if shares is not None and (text is not None or len(like) > 1):
         raise UsageError("--crop goes with one picture: name it, or one image by --like")
     if not like:
         open_collection(collection)  # before the picture and the model, which may take seconds
-        return (Part(data=None if query is None else _picture(query), text=text, crop=shares),)
+        return (Part(data=None if query is None else _fetch_picture(query), text=text, crop=shares),)
     weighted = [("--like", 1.0, *weighted_example(each, 1.0)) for each in like]
     weighted += [("--unlike", -1.0, *weighted_example(each, UNLIKE)) for each in unlike]
     return tuple(
@@ -225,14 +225,14 @@ def _parts(
     )
 
 
-def _shares(text: str) -> tuple[float, ...]:
+def _parse_crop(text: str) -> tuple[float, ...]:
     try:
         return tuple(map(float, text.split(",")))
     except ValueError as error:
         raise ValueError(f"is {text!r}: expected four numbers with commas, such as 0.1,0.2,0.5,0.5") from error
 
 
-def _matches(collection: str, model: str | None, embedder: str | None, query: "Query") -> "Sequence[Match]":
+def _search(collection: str, model: str | None, embedder: str | None, query: "Query") -> "Sequence[Match]":
     """The matches of a query as a server would find them. The model is loaded if the query needs it."""
     from api.build_service import build_service
     from api.search.engine import UnknownModel

@@ -110,8 +110,7 @@ class ScheduledJob:
                 entry = entry.end("succeeded")
                 record(self._spec, entry)
             else:
-                outcome = "stopped" if self._stopping.is_set() else "failed"
-                entry = entry.end(outcome, _failure_message(code, output))
+                entry = entry.end("stopped" if self._stopping.is_set() else "failed", _failure_message(code, output))
                 finish(self._spec, entry)
         try:
             save_output(Collection.open(self._spec.collection).storage, entry.id, output)

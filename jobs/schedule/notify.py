@@ -58,7 +58,7 @@ def notify(targets: Notify, entry: HistoryEntry) -> None:
 def _post(url: str, body: bytes) -> None:
     if not url.startswith(("http://", "https://")):
         raise _NotifyError("expected an http:// or https:// address: is the environment variable set?")
-    with requests.Session() as session, _retries_unlogged():
+    with requests.Session() as session, _mute_retry_log():
         session.mount(url, HTTPAdapter(max_retries=_RETRY))
         headers = {"Content-Type": "application/json"}
         answer = session.post(url, data=body, headers=headers, timeout=TIMEOUT_S, allow_redirects=False)
@@ -93,7 +93,7 @@ def _host(url: str) -> str:
 
 
 @contextmanager
-def _retries_unlogged() -> Iterator[None]:
+def _mute_retry_log() -> Iterator[None]:
     """Mutes urllib3's log of retries, which has the path and query."""
     retry_logger = logging.getLogger("urllib3.connectionpool")
     level = retry_logger.level

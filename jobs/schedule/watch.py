@@ -49,7 +49,7 @@ class Watch:
     pause: Callable[[float], object] = sleep
     _has_begun: bool = field(default=False, init=False)
     _failures: int = field(default=0, init=False)
-    _pruned: float = field(default_factory=monotonic, init=False)
+    _last_prune: float = field(default_factory=monotonic, init=False)
     _last_line: str = field(default="", init=False)
 
     def run(self) -> NoReturn:
@@ -96,8 +96,8 @@ class Watch:
         """Print a line about the round, and wait for the next."""
         seconds = monotonic() - started
         changed = bool(report.runs) or report.promoted
-        if changed and started - self._pruned >= _PRUNE_S:
-            self._pruned = started
+        if changed and started - self._last_prune >= _PRUNE_S:
+            self._last_prune = started
             prune_versions(self.update)
         if changed:
             self.say(round_line(report, seconds))
@@ -154,7 +154,7 @@ class FolderChanges:
         self._folder = folder
         self._say = say
         self._changes: Generator[set[Any], None, None] | None = None
-        self._watched: tuple[int, int] | None = None
+        self._watched_id: tuple[int, int] | None = None
 
     def wait(self, seconds: float) -> bool:
         """Whether something may have changed. Returns once it has, at the latest after the given seconds."""
@@ -164,7 +164,7 @@ class FolderChanges:
                 if self._begin() or (self._changes and next(self._changes)):
                     return True
         except (OSError, RuntimeError) as error:  # too many folders to watch, or the folder is gone at the moment
-            self._watched = None
+            self._watched_id = None
             self._say(f"changes in {self._folder} cannot be watched ({error}); listing it every {LIST_S:.0f} s")
             sleep(max(0.0, min(LIST_S, deadline - monotonic())))
         return False
@@ -174,7 +174,7 @@ class FolderChanges:
         mounted there. True if it was not watched: earlier changes have to be listed.
         """
         status = Path(self._folder).stat()
-        if self._watched == (status.st_dev, status.st_ino):
+        if self._watched_id == (status.st_dev, status.st_ino):
             return False
         self._changes = watch_files(
             self._folder,
@@ -186,5 +186,5 @@ class FolderChanges:
             ignore_permission_denied=True,
         )
         next(self._changes)
-        self._watched = status.st_dev, status.st_ino
+        self._watched_id = status.st_dev, status.st_ino
         return True

@@ -106,8 +106,8 @@ def facts_table(facts: Mapping[str, Any]) -> Group:
         (name, each["kind"], f"{each['ntotal']:,}", f"{each['tombstones']:,}", human_size(each["memory"]))
         for name, each in segments.items()
     ]
-    facts_of_all = TextTable((), _flat({**facts, "index": shown}))
-    return Group(facts_of_all, "", TextTable(header, rows), "", choice_table(choice))
+    overview = TextTable((), _flat({**facts, "index": shown}))
+    return Group(overview, "", TextTable(header, rows), "", choice_table(choice))
 
 
 def _kind_line(kind: Mapping[str, Any]) -> str:

@@ -36,8 +36,8 @@ OPEN_WITH_FAKE: Final = (
     "def opened():\n"
     "    return Likeness(Searcher.open(Collection.open(sys.argv[1])), Model)\n"
 )
-KEPT: Final = "likeness = opened()\nprint(len(likeness.search('a red star')))\n"
-AGAIN: Final = "likeness.close()\nlikeness.close()\nprint(len(likeness.search('blue')))"
+SEARCH: Final = "likeness = opened()\nprint(len(likeness.search('a red star')))\n"
+CLOSE_AND_SEARCH: Final = "likeness.close()\nlikeness.close()\nprint(len(likeness.search('blue')))"
 SERVICE: Final = (
     "from api.build_service import build_service\n"
     "from api.settings import ServeSettings\n"
@@ -50,13 +50,13 @@ SERVICE: Final = (
 @pytest.mark.parametrize(
     ("program", "code", "printed"),
     [
-        (KEPT + "likeness.close()", 0, ["3", "freed"]),
+        (SEARCH + "likeness.close()", 0, ["3", "freed"]),
         ("with opened() as likeness:\n    print(len(likeness.search('a red star')))\ndel likeness", 0, ["3", "freed"]),
         ("print(len(opened().search('a red star')))", 0, ["3", "freed"]),
-        (KEPT, 0, ["3"]),
-        (KEPT + "sys.exit(7)", 7, ["3"]),
-        (KEPT + "raise ValueError('mine')", 1, ["3"]),
-        (KEPT + AGAIN, 0, ["3", "3", "freed"]),
+        (SEARCH, 0, ["3"]),
+        (SEARCH + "sys.exit(7)", 7, ["3"]),
+        (SEARCH + "raise ValueError('mine')", 1, ["3"]),
+        (SEARCH + CLOSE_AND_SEARCH, 0, ["3", "3", "freed"]),
         (SERVICE, 0, []),
     ],
     ids=["closed", "with", "dropped", "forgotten", "sys.exit", "exception", "closed and loaded again", "a service"],
@@ -85,13 +85,13 @@ def deep(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 COMMAND: Final = LEFT_AT_EXIT + "from jobs.__main__ import main\nmain()"
 PROGRAM: Final = LEFT_AT_EXIT + "import sys\nfrom api.explore import Likeness\n"
-SEARCHED: Final = "print(len({}.search('a red star')))"
+SEARCHES: Final = "print(len({}.search('a red star')))"
 PROGRAMS: Final[dict[str, tuple[str, ...]]] = {
     "by words": (COMMAND, "search", "c", "--text", "a red star"),
     "by a picture": (COMMAND, "search", "c", "red.png"),
-    "closed": (PROGRAM + "with Likeness.open('deep', precision='fp32') as opened:\n    " + SEARCHED.format("opened"),),
-    "dropped": (PROGRAM + SEARCHED.format("Likeness.open('deep', precision='fp32')"),),
-    "forgotten": (PROGRAM + "likeness = Likeness.open('deep', precision='fp32')\n" + SEARCHED.format("likeness"),),
+    "closed": (PROGRAM + "with Likeness.open('deep', precision='fp32') as opened:\n    " + SEARCHES.format("opened"),),
+    "dropped": (PROGRAM + SEARCHES.format("Likeness.open('deep', precision='fp32')"),),
+    "forgotten": (PROGRAM + "likeness = Likeness.open('deep', precision='fp32')\n" + SEARCHES.format("likeness"),),
 }
 
 

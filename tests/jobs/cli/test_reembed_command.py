@@ -30,7 +30,7 @@ SLOW_MODULES = ("torch", "transformers", "ray")
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three pictures and their collection, with the demo model."""
     folder = tmp_path_factory.mktemp("made")
     Nights(put_pictures(folder / "pictures", PLAIN), str(folder / "collection")).night(DEMO)
@@ -38,11 +38,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def source(embedded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of the embedded pictures; a copy of the collection is `collection` in the current folder."""
-    shutil.copytree(made / "collection", tmp_path / "collection")
+    shutil.copytree(embedded / "collection", tmp_path / "collection")
     monkeypatch.chdir(tmp_path)
-    return made / "pictures"
+    return embedded / "pictures"
 
 
 @pytest.fixture
@@ -52,8 +52,8 @@ def run(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 @pytest.mark.parametrize("model", [[], ["--model", "demo"]])
-def test_without_changes_neither_torch_nor_ray_is_loaded(here: Path, model: list[str]) -> None:
-    command = ["likeness", "reembed", str(here), "collection", "--format", "json", *model]
+def test_without_changes_neither_torch_nor_ray_is_loaded(source: Path, model: list[str]) -> None:
+    command = ["likeness", "reembed", str(source), "collection", "--format", "json", *model]
     script = (
         "import atexit, sys; from jobs.cli import app; "
         f"atexit.register(lambda: print([name for name in {SLOW_MODULES!r} if name in sys.modules], file=sys.stderr)); "
@@ -65,12 +65,12 @@ def test_without_changes_neither_torch_nor_ray_is_loaded(here: Path, model: list
     assert (report["listed"], report["unchanged"], report["to_embed"], report["runs"]) == (3, 3, 0, [])
 
 
-def test_the_outcome_is_printed_and_written_to_a_file(here: Path, run: Run) -> None:
-    code, out, _ = run(here, "collection", "--dry-run")
+def test_the_outcome_is_printed_and_written_to_a_file(source: Path, run: Run) -> None:
+    code, out, _ = run(source, "collection", "--dry-run")
     assert code == 0
     assert out.split()[:4] == ["listed", "3", "unchanged", "3"]
     assert out.rstrip().endswith("nothing was changed")
-    code, out, _ = run(here, "collection", "--report", "outcome.json")
+    code, out, _ = run(source, "collection", "--report", "outcome.json")
     assert code == 0
     assert "index 000001 stays live" in out
     assert len(Collection.open("collection").runs()) == 1
@@ -155,14 +155,10 @@ def test_sigterm_while_embedding_exits_with_130(tmp_path: Path, with_spec: bool,
     (tmp_path / "job.yaml").write_text(
         f"source: pictures\ncollection: collection\nmodel: demo\nresources: {{on: {on}}}\n"
     )
-    here = [str(pictures), str(collection), "--model", "demo", "--on", on]
-    command = [
-        sys.executable,
-        "-m",
-        "jobs",
-        "reembed",
-        *(["--spec", str(tmp_path / "job.yaml")] if with_spec else here),
-    ]
+    arguments = [str(pictures), str(collection), "--model", "demo", "--on", on]
+    if with_spec:
+        arguments = ["--spec", str(tmp_path / "job.yaml")]
+    command = [sys.executable, "-m", "jobs", "reembed", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as job:
         deadline = time.monotonic() + 200
         # Wait until the model is being loaded, on Ray in a separate worker.
@@ -251,7 +247,7 @@ def test_in_an_emptied_prefix_all_images_are_gone(store: Bucket, run: Run, tmp_p
         ((".", "collection", "--actors", "none"), "expected a number or LEAST:MOST"),
     ],
 )
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("source")
 def test_usage_errors_exit_with_2(run: Run, tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
     (tmp_path / "a.png").write_bytes(png((1, 2, 3)))
     code, _, err = run(*arguments)

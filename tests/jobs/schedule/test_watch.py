@@ -205,10 +205,9 @@ def test_a_bucket_is_listed(nights: Nights, store: Bucket) -> None:
 def test_usage_errors_end_it_at_once(nights: Nights, run: Run) -> None:
     resources = Resources(device="cpu", precision="fp32", on="local")
     spec = JobSpec(source=f"{nights.pictures}-", collection=nights.location, model=DEMO, resources=resources)
+    update = Update(spec=spec, console=Console(), command="watch")
     with pytest.raises(SourceError, match="does not exist"):
-        Watch(
-            update=Update(spec=spec, console=Console(), command="watch"), say=print, interval_s=INTERVAL_S, wait=print
-        ).run()
+        Watch(update=update, say=print, interval_s=INTERVAL_S, wait=print).run()
     assert not Path(nights.location).exists()
     Collection.create_or_open(nights.location)
     for option, message in {"0": "--every is 0: expected a duration", "soon": "--every is 'soon': expected"}.items():

@@ -126,7 +126,7 @@ def watched(bucket: Bucket, location: str) -> Iterator[Counter[str]]:
     def watch() -> None:
         while not over.wait(0.05):
             try:
-                wrong.extend(_partial(bucket, location, seen))
+                wrong.extend(_incomplete_files(bucket, location, seen))
             except Exception as error:
                 wrong.append(repr(error))
             if wrong:
@@ -142,7 +142,7 @@ def watched(bucket: Bucket, location: str) -> Iterator[Counter[str]]:
     assert wrong == []
 
 
-def _partial(bucket: Bucket, location: str, seen: Counter[str]) -> list[str]:
+def _incomplete_files(bucket: Bucket, location: str, seen: Counter[str]) -> list[str]:
     """Files that a manifest or CURRENT names and that are not complete. Manifests are read before files are listed."""
     if "collection/.lease" not in bucket.keys("collection/"):
         return []
@@ -181,7 +181,7 @@ def run_with_faults(bucket: Bucket, proxy: FaultyProxy, expected: Outcome, monke
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     """All requests, also those for pictures, time out after `REQUEST_S`."""
     defaults: Any = BucketAddress.__init__
     monkeypatch.setitem(defaults.__kwdefaults__, "request_s", REQUEST_S)
@@ -191,7 +191,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("short_timeouts")
 def test_the_cycle_on_a_store_that_fails(bucket: Bucket, in_folder: Outcome, monkeypatch: pytest.MonkeyPatch) -> None:
     faults = (*FAULTS, "silent")
     proxy = FaultyProxy(bucket.server, share=0.06, seed=1, faults=faults, page=7, pause_s=2.5 * REQUEST_S)

@@ -33,17 +33,17 @@ class ServedNights:
     numbers: Iterator[int]
     answers: dict[str, tuple[str, int]] = field(default_factory=dict)
 
-    def change(self, each: int) -> None:
-        """Draw, edit, move and delete `each` pictures: afterwards there are as many as before."""
+    def change(self, number: int) -> None:
+        """Draw, edit, move and delete `number` pictures each: afterwards there are as many as before."""
         files = sorted(self.nights.pictures.iterdir(), key=lambda path: path.stat().st_mtime_ns)
-        edited, moved, deleted = (files[each * part : each * (part + 1)] for part in range(3))
+        edited, moved, deleted = (files[number * part : number * (part + 1)] for part in range(3))
         for path in moved:
             path.rename(path.with_name(f"{next(self.numbers)}.bmp"))
         for path in deleted:
             path.unlink()
         for path in edited:
             path.write_bytes(bmp(next(self.numbers)))
-        draw(self.nights.pictures, islice(self.numbers, each))
+        draw(self.nights.pictures, islice(self.numbers, number))
 
     def await_version(self) -> None:
         """Wait until the live version answers."""
@@ -109,27 +109,27 @@ def in_bucket(s3: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
             yield served
 
 
-def every(steps: Iterable[str], often: tuple[str, str]) -> pytest.MarkDecorator:
+def at_steps(steps: Iterable[str], often: tuple[str, str]) -> pytest.MarkDecorator:
     """Before and after each of these steps; `often` is the one that CI runs."""
     points = product(steps, ("before", "after"))
     marks = {True: pytest.mark.slow, False: pytest.mark.long}
     return pytest.mark.parametrize(("step", "when"), [pytest.param(*p, marks=marks[p == often]) for p in points])
 
 
-@every(STEPS, often=("version manifest", "before"))
+@at_steps(STEPS, often=("version manifest", "before"))
 def test_a_job_is_killed_in_a_folder(in_folder: ServedNights, step: str, when: str) -> None:
-    kill_and_go_on(in_folder, step, when)
+    kill_and_resume(in_folder, step, when)
 
 
-@every(("run manifest", "version manifest", "CURRENT"), often=("CURRENT", "after"))
+@at_steps(("run manifest", "version manifest", "CURRENT"), often=("CURRENT", "after"))
 def test_a_job_is_killed_in_a_bucket(in_bucket: ServedNights, step: str, when: str) -> None:
-    kill_and_go_on(in_bucket, step, when)
+    kill_and_resume(in_bucket, step, when)
 
 
-def kill_and_go_on(served: ServedNights, step: str, when: str) -> None:
+def kill_and_resume(served: ServedNights, step: str, when: str) -> None:
     nights = served.nights
     served.change(2)
-    with load(served.served.url, served.queries, _RATE) as going:
+    with load(served.served.url, served.queries, _RATE) as searches:
         command = ["-m", "tests.support.nights.killed_night", str(nights.pictures), nights.location, step, when]
         killed = python(*command)
         assert killed.returncode == -signal.SIGKILL, killed.stderr
@@ -137,8 +137,8 @@ def kill_and_go_on(served: ServedNights, step: str, when: str) -> None:
         assert_search_is_exact(nights.collection)
         nights.night()
         served.await_version()
-    served.require_answered(going.asked)
-    assert len(going.asked) > _RATE  # searches ran all the while
+    served.require_answered(searches.asked)
+    assert len(searches.asked) > _RATE  # searches ran all the while
     assert_rows_are_what_is_there(nights)
     assert_search_is_exact(nights.collection)
     assert served.searchable() == sorted(path.name for path in nights.pictures.iterdir())
