@@ -188,10 +188,7 @@ class AnnotationSpec(_Section):
     labels: tuple[str, ...] = Field((), description="texts; each image gets the nearest one")
     template: str = Field("a photo of {}", description="the text for each label; {} is the label")
     none_below: float = Field(
-        0.5,
-        ge=0,
-        le=1,
-        description="an image gets `none of these` if its best label scores below this quantile of random pairs",
+        0.5, ge=0, le=1, description="`none of these` if the best label scores below this quantile of random pairs"
     )
     quality: bool = Field(False, description="sharpness, brightness, contrast and other measures of the pixels")
     classifier: str | None = Field(None, description="an image-classification checkpoint: hub id or ./folder")
@@ -280,10 +277,7 @@ class JobSpec(_Section):
         "delete", description="what to do with images that are gone from the source"
     )
     max_missing: float = Field(
-        MAX_MISSING,
-        ge=0,
-        le=1,
-        description="stop if more than this share of the images is gone: an unmounted disk looks empty",
+        MAX_MISSING, ge=0, le=1, description="stop if more than this share is gone: an unmounted disk looks empty"
     )
     max_reject_rate: float = Field(
         MAX_REJECT_RATE, ge=0, le=1, description="fail if more than this share of the images is rejected"

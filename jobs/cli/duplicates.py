@@ -59,8 +59,7 @@ def duplicates(
     try:
         write_plan(open_collection(collection), plan)
     except (OSError, CollectionError) as error:  # the collection may be read-only for us
-        warning = "[yellow]the plan could not be stored for the server:[/yellow]"
-        error_console.print(f"{warning} {escape(str(error))}", soft_wrap=True)
+        error_console.print(f"[yellow]plan not stored for the server:[/yellow] {escape(str(error))}", soft_wrap=True)
     if output == "csv":
         csv.writer(sys.stdout).writerows(csv_rows(plan))
     else:

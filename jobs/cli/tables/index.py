@@ -91,8 +91,7 @@ def pruned_table(pruned: Pruned, *, dry_run: bool) -> Group:
 
 def evaluation_tables(evaluations: Sequence[Evaluation], suspects: Sequence[Mapping[str, Any]]) -> Group:
     """What was compared, the figures by label (two evaluations side by side), confusions, and suspects."""
-    names = [str(number) for number in range(1, len(evaluations) + 1)] if len(evaluations) > 1 else [""]
-    sides = list(zip(names, evaluations, strict=True))
+    sides = [(str(number) if len(evaluations) > 1 else "", each) for number, each in enumerate(evaluations, 1)]
     table = TextTable if len(evaluations) > 1 else _without_sides
     overview = ("", "index", "model", "labelled images", "queries", "index recall@10")
     rows = [

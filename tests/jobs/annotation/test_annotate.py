@@ -333,7 +333,7 @@ def test_names_that_are_taken_are_refused(indexed: Collection) -> None:
     ("wrong", "expected"),
     [
         ({"name": "1a"}, "expected at most 64 letters, digits and _, beginning with a letter"),
-        ({"name": "score"}, "expected another name"),
+        ({"name": "score"}, "expected a name other than"),
         ({"labels": ["a dog", " a dog"]}, "got 'a dog'"),
         ({"labels": ["a dog", "  "]}, "got ''"),
         ({"labels": [NO_LABEL]}, "got 'none of these'"),
