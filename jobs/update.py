@@ -1,5 +1,5 @@
 """Brings a collection up to date with its source: new and changed images are embedded, moved ones keep their vectors,
-missing ones are recorded as deleted, and the index follows. The cost is that of the change, and it may run at any time.
+missing ones are recorded as deleted, and the index follows. It may run at any time; the cost is that of the change.
 """
 
 import json
@@ -94,7 +94,7 @@ class Update:
         return report
 
     def load(self) -> None:
-        """Load the model before it is needed, for a job that runs again and again. Raises like `find_model`."""
+        """Load the model before it is needed, for a job that runs repeatedly. Raises if it or the source is missing."""
         require_place(self.spec.source)
         model = self._choose_model(Collection.planned(self.spec.collection).snapshot())
         self._load(model, convert=True)

@@ -58,7 +58,7 @@ def duplicates(
     plan = _plan(collection, _parse_kinds(kinds), min_score, max_difference)
     try:
         write_plan(open_collection(collection), plan)
-    except (OSError, CollectionError) as error:  # the collection may be read-only for us
+    except (OSError, CollectionError) as error:  # the collection may be read-only
         error_console.print(f"[yellow]plan not stored for the server:[/yellow] {escape(str(error))}", soft_wrap=True)
     if output == "csv":
         csv.writer(sys.stdout).writerows(csv_rows(plan))

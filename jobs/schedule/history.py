@@ -126,7 +126,7 @@ def history_facts(collection: Collection, entries: Sequence[HistoryEntry]) -> li
 
 
 def _read(storage: Storage, entry_id: str) -> HistoryEntry | None:
-    """The entry; None if another process is removing it, or if it is damaged: the others are still shown."""
+    """The entry; None if another process is removing it, or if it is damaged, so that the others are still shown."""
     try:
         return HistoryEntry.from_bytes(storage.read(f"{HISTORY}/{entry_id}.json"))
     except (FileNotFoundError, ValueError):

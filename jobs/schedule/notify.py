@@ -94,7 +94,7 @@ def _host(url: str) -> str:
 
 @contextmanager
 def _mute_retry_log() -> Iterator[None]:
-    """Mutes urllib3's log of retries, which has the path and query."""
+    """Mutes urllib3's log of retries, which contains the path and query."""
     retry_logger = logging.getLogger("urllib3.connectionpool")
     level = retry_logger.level
     retry_logger.setLevel(logging.ERROR)

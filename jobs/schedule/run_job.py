@@ -58,7 +58,7 @@ def _annotate(update: Update) -> None:
     spec, report = update.spec, update.report
     if not spec.annotations:
         return
-    from jobs.annotation.annotate import Annotate  # late, like the imports for embedding
+    from jobs.annotation.annotate import Annotate  # late: most jobs have none
     from jobs.annotation.recipes import recipe_of
 
     with report.timed("annotate"), writing(Collection.open(spec.collection), "annotate") as collection:
