@@ -31,7 +31,6 @@ from jobs.file_extensions import checked_extensions
 from jobs.values import (
     MAX_MISSING,
     MAX_REJECT_RATE,
-    MIN_AMOUNT,
     checked_amount,
     checked_resources,
     model_named,
@@ -56,8 +55,8 @@ Size = Annotated[
 Actors = Annotated[
     tuple[int, int], _parsed_by(parse_actors), WithJsonSchema({"type": ["integer", "string"], "examples": [4, "2:8"]})
 ]
-Gpus = Annotated[float, Field(ge=0), AfterValidator(lambda amount: checked_amount(amount, "GPUs"))]
-Cpus = Annotated[float, Field(gt=0), AfterValidator(lambda amount: checked_amount(amount, "CPUs", minimum=MIN_AMOUNT))]
+Gpus = Annotated[float, Field(ge=0), AfterValidator(lambda amount: amount and checked_amount(amount, "GPUs"))]
+Cpus = Annotated[float, Field(gt=0), AfterValidator(lambda amount: checked_amount(amount, "CPUs"))]
 Amounts = Annotated[
     dict[str, Any],
     _parsed_by(lambda text: parse_object(text, '{"npu": 1}')),

@@ -20,19 +20,19 @@ MAX_DIFFERENCE = 0.065
 """On a scale from 0 to 1. Measured: re-encoded and resized copies stay below 0.05, cropped ones below 0.065; the same
 drawings in another colour, pattern or shape are above 0.09."""
 
-MIN_AMOUNT = 0.0001  # Ray counts in multiples of this
+_MIN_AMOUNT = 0.0001  # Ray counts in multiples of this
 
 _DURATION_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 _SIZE_UNITS = {"": 1, **{f"{letter}B": 1000**n for n, letter in enumerate(" KMGT") if n}}
 _SIZE_UNITS |= {f"{letter}IB": 1024**n for n, letter in enumerate(" KMGT") if n} | {"B": 1}
 
 
-def checked_amount(amount: object, name: str, *, minimum: float = 0) -> float:
+def checked_amount(amount: object, name: str) -> float:
     """An amount of a resource that Ray accepts: a fraction of one, or a whole number. ValueError for others."""
     if (
         isinstance(amount, bool)
         or not isinstance(amount, int | float)
-        or not minimum <= amount < math.inf
+        or not _MIN_AMOUNT <= amount < math.inf
         or (amount > 1 and amount != int(amount))
     ):
         raise ValueError(f"has {amount!r} for {name}: expected a fraction of 1, such as 0.5, or a whole number")
@@ -46,7 +46,7 @@ def checked_resources(amounts: Mapping[str, object]) -> dict[str, float]:
             f"names {', '.join(reserved)}: Likeness sets CPU, memory and object store itself; use --num-gpus "
             "(num_gpus) for GPUs"
         )
-    return {name: checked_amount(amount, name, minimum=MIN_AMOUNT) for name, amount in amounts.items()}
+    return {name: checked_amount(amount, name) for name, amount in amounts.items()}
 
 
 def model_named(name: str) -> str:

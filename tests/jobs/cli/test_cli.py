@@ -539,7 +539,7 @@ def test_options_that_typer_refuses(run: Run, tmp_path: Path, arguments: list[st
         *(("wait-for-nodes", value, "is '{}': expected a duration such as 90s") for value in ("soon", "1d", "-5")),
         ("wait-for-nodes", "10m", "is for an autoscaling Ray cluster: expected its address as well"),
         *(("cpus-per-actor", value, " for CPUs: expected a fraction of 1") for value in ("1.5", "1e-5")),
-        *(("num-gpus", value, " for GPUs: expected a fraction of 1") for value in ("1.5", "inf")),
+        *(("num-gpus", value, " for GPUs: expected a fraction of 1") for value in ("1.5", "1e-5", "inf")),
     ],
 )
 def test_values_that_a_job_refuses(run: Run, option: str, value: str, message: str) -> None:
