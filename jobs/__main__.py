@@ -9,7 +9,7 @@ def main() -> None:
     # False if it was started to ignore Ctrl-C.
     handles_sigint = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if handles_sigint:
-        # At once, since nothing has begun: an exception would surface in some half-loaded module.
+        # Exit at once: nothing has begun, and an exception would surface in a half-loaded module.
         signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     from jobs.cli import app
 

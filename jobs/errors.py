@@ -2,7 +2,7 @@
 
 JobError
 ├── UsageError            options that contradict each other or make no sense
-├── SpecError             a job's file that cannot be read, or is not one
+├── SpecError             a job's file that cannot be read, or is invalid
 ├── SourceError           the source of images is missing, empty or unreadable
 │   └── EmptySourceError  it holds no images, or is a prefix of a bucket without objects
 ├── TooManyMissingError   more images are gone, or would be replaced by another source's, than `max_missing` allows;

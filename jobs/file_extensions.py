@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from embedder.images.formats import IMAGE_EXTENSIONS
 
 VIDEO_EXTENSIONS = ("mp4", "m4v", "mov", "mkv", "webm", "avi", "mpg", "mpeg", "3gp")
-"""Their frames are taken if `--extensions` names them: to find those takes long."""
+"""Videos, whose frames are embedded only if `--extensions` names them: listing frames takes long."""
 
 _GROUPS = {"images": IMAGE_EXTENSIONS, "videos": VIDEO_EXTENSIONS}
 
@@ -15,13 +15,13 @@ COMPANION_EXTENSIONS = frozenset(
     {*IMAGE_EXTENSIONS, *TABLE_EXTENSIONS, "txt", "md", "json", "xml", "xmp", "yaml", "yml", "html"}
     | {"ini", "db", "log", "aae"}
 )
-"""Nobody misses these where there are pictures; images are among them because --extensions may leave them out."""
+"""Files often found next to pictures, left out without a warning; images too, as `--extensions` may exclude them."""
 
 
 def checked_extensions(extensions: Sequence[str]) -> tuple[str, ...]:
-    """`jpg` and `png` of `jpg` and ` .PNG`; `images` and `videos` stand for all of a kind."""
+    """`jpg` and `png` for `jpg` and ` .PNG`; `images` and `videos` stand for all of a kind. ValueError if empty."""
     names = (part.strip().lower().lstrip(".") for part in extensions if part.strip())
-    known = tuple(dict.fromkeys(each for name in names for each in _GROUPS.get(name, (name,))))
-    if not known:
+    checked = tuple(dict.fromkeys(extension for name in names for extension in _GROUPS.get(name, (name,))))
+    if not checked:
         raise ValueError(f"is {','.join(extensions)!r}: expected extensions such as jpg,png")
-    return known
+    return checked

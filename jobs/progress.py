@@ -1,4 +1,4 @@
-"""A bar that shows how far a job is."""
+"""The progress bar of a job."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,13 +8,13 @@ from rich.console import Console
 
 
 @contextmanager
-def rate_bar(console: Console, doing: str, total: int, rate: str) -> Iterator[Callable[[int, str], None]]:
-    """A bar with what is done, its rate and the time left; where there is no terminal, a line now and then.
+def rate_bar(console: Console, description: str, total: int, rate: str) -> Iterator[Callable[[int, str], None]]:
+    """A bar with the count, the rate and the time left; without a terminal, only its final state is printed.
 
-    Yields the function that shows how many are completed, and the rate.
+    Yields the function that updates the count and the rate.
     """
     bar = rich.progress.Progress(
-        rich.progress.TextColumn(doing),
+        rich.progress.TextColumn(description),
         rich.progress.BarColumn(),
         rich.progress.MofNCompleteColumn(),
         rich.progress.TextColumn("{task.fields[rate]}"),
@@ -22,6 +22,6 @@ def rate_bar(console: Console, doing: str, total: int, rate: str) -> Iterator[Ca
         rich.progress.TimeRemainingColumn(),
         console=console,
     )
-    task = bar.add_task(doing, total=total, rate=rate)
+    task = bar.add_task(description, total=total, rate=rate)
     with bar:
         yield lambda completed, rate: bar.update(task, completed=completed, rate=rate)

@@ -1,5 +1,5 @@
 """Brings a collection up to date with its source: new and changed images are embedded, moved ones keep their vectors,
-missing ones are recorded as deleted, and the index follows. It costs what the change costs, and may run at any time.
+missing ones are recorded as deleted, and the index follows. It may run at any time; the cost is that of the change.
 """
 
 import json
@@ -46,11 +46,11 @@ from jobs.values import DEFAULT_MODEL, MAX_MISSING
 
 @dataclass(kw_only=True)
 class Update:
-    """One job. `run` may be called again after any error, and after a crash: it goes on.
+    """One job. `run` may be called again after any error or crash, and continues.
 
-    Only `reembed` changes a collection's model: the other commands refuse another one, and give a new collection a
-    default. `verbose` shows what Ray and its workers print. `report` fills as the job goes on. Files that changed
-    within `settle_s` seconds may be half written: they are left as they are, and counted in the report.
+    Only `reembed` changes a collection's model: the other commands refuse another model, and give a new collection the
+    default one. `verbose` shows what Ray and its workers print. `report` is filled as the job proceeds. Files that
+    changed within the last `settle_s` seconds may be half written: they are skipped, and counted in the report.
     """
 
     spec: JobSpec
@@ -61,20 +61,20 @@ class Update:
     index: bool = True
     dry_run: bool = False
     verbose: bool = False
-    _found: Checkpoint | OwnModel | None = field(default=None, init=False)
-    """The model, once it is known and had to be found."""
+    _resolved_model: Checkpoint | OwnModel | None = field(default=None, init=False)
+    """The model's checkpoint or class, once it had to be looked up."""
     _query_texts: list[str] = field(default_factory=list, init=False)
-    """Named by the operator, to measure the index with."""
-    _images: ImageFilter = field(default=EVERY_IMAGE, init=False)
+    """The operator's own texts for measuring the index."""
+    _filter: ImageFilter = field(default=EVERY_IMAGE, init=False)
     """Which images of the listing are embedded."""
-    _kept: KeptModel = field(default_factory=KeptModel, init=False)
-    """The model, loaded for all that this process embeds of the job, however often it runs."""
+    _model_cache: KeptModel = field(default_factory=KeptModel, init=False)
+    """The loaded model, for all that this process embeds, however often the job runs."""
 
     def run(self) -> Report:
         """Bring the collection and its index up to date.
 
         Raises `TooManyMissingError` with nothing changed, `TooManyRejectsError` and `RecallTooLowError` with nothing
-        published, `SourceError` when the source cannot be listed, and what loading, embedding and indexing raise.
+        published, `SourceError` if the source cannot be listed, and the errors of loading, embedding and indexing.
         """
         report = self.report
         report.source, report.collection = without_secrets(self.spec.source), without_secrets(self.spec.collection)
@@ -94,13 +94,13 @@ class Update:
         return report
 
     def load(self) -> None:
-        """Load the model before it is needed, for a job that runs again and again. Raises what finding it raises."""
+        """Load the model before it is needed, for a job that runs repeatedly. Raises if it or the source is missing."""
         require_place(self.spec.source)
         model = self._choose_model(Collection.open_or_empty(self.spec.collection).snapshot())
         self._load(model, convert=True)
 
     def _open(self) -> tuple[Collection, pa.Table | None]:
-        """The collection, and None; if there is none and a model is known for it, a new one, and the listing."""
+        """The collection and None; or, if there is none yet and the model is known, a new one and the listing."""
         location = self.spec.collection
         try:
             return Collection.open(location), None
@@ -108,9 +108,9 @@ class Update:
             if (model := self._named_model) is None:
                 raise
             planned = Collection.open_or_empty(location)
-        # Before the collection is made: a mistake in the model's name, or a source without images, leaves none behind.
+        # Before the collection is made: a wrong model name, or a source without images, leaves none behind.
         if not self.dry_run:
-            self._found = find_model(model, self.spec.revision, embedder=self.spec.embedder)
+            self._resolved_model = find_model(model, self.spec.revision, embedder=self.spec.embedder)
         listing = self._list()
         return planned if self.dry_run else Collection.create_or_open(location), listing
 
@@ -158,8 +158,8 @@ class Update:
             changes["queries"] = digest(texts)
         settings = IndexSettings(**{**(standing.settings.model_dump() if standing else {}), **changes})
         columns = {annotation.name: annotation.run_ids for annotation in list_annotations(collection)}
-        wanted = (before, [run.run_id for run in runs], columns, settings)
-        if standing and (standing.version, standing.runs, standing.annotations, standing.settings) == wanted:
+        goal = (before, [run.run_id for run in runs], columns, settings)
+        if standing and (standing.version, standing.runs, standing.annotations, standing.settings) == goal:
             return
         from index.build.build_index import build_index  # late: faiss takes a second
 
@@ -167,15 +167,15 @@ class Update:
             run_jobs = run_on_ray(self.spec.resources.address, self.console, self.spec.resources.on)
             vectors = QueryTexts(collection=collection, load=self._load, runs=runs, named=texts)
             built = build_index(collection, settings, run_jobs=run_jobs, runs=runs, texts=vectors)
-        except RolledBackError as error:  # what was rolled back stays so
+        except RolledBackError as error:  # a version that was rolled back stays rolled back
             self.report.notes.append(str(error))
             return
         self.report.index_before, self.report.index_after = before, built.version
         self.report.recall = built.recall["10"]
 
     def _list(self, snapshot: Snapshot | None = None) -> pa.Table:
-        """The listing, whose columns the filter may name. It may be empty if all rows of the source may be deleted;
-        `max_missing` then decides. The frames of unchanged videos are those of the snapshot's rows.
+        """The listing; the job's filter is checked against its columns. It may be empty if the rows of the source may
+        be deleted; `max_missing` then decides. Frames of unchanged videos are taken from the snapshot's rows.
         """
         left_out = self.report.left_out
         left_out.clear()
@@ -193,7 +193,7 @@ class Update:
                 raise
             return LISTING.empty_table()
         if self.spec.keep is not None:
-            self._images = ImageFilter.parse(self.spec.keep, listing.schema)
+            self._filter = ImageFilter.parse(self.spec.keep, listing.schema)
         return listing
 
     def _listed_frames(self, snapshot: Snapshot) -> Frames:
@@ -217,45 +217,46 @@ class Update:
     def _choose_model(self, snapshot: Snapshot) -> ModelRecord:
         """The model to embed with. UsageError if none is named or known, OtherModelError if it is refused."""
         location = snapshot.collection.location
-        there = collection_model(snapshot.collection, snapshot.committed)
+        current = collection_model(snapshot.collection, snapshot.committed)
         # A first run that was stopped, or refused for its rejects, has chosen the model too.
-        usual = there or next((run.model for run in reversed(snapshot.unfinished)), None)
-        tiles = self.spec.tiles or (usual.tiles if usual else None)
+        default = current or next((run.model for run in reversed(snapshot.unfinished)), None)
+        tiles = self.spec.tiles or (default.tiles if default else None)
         name = self.spec.embedder or self.spec.model
-        if name is None and usual and self.spec.revision is None:
-            model = usual.model_copy(update={"tiles": tiles})
+        if name is None and default and self.spec.revision is None:
+            model = default.model_copy(update={"tiles": tiles})
         else:
-            if (name := name or (usual.id if usual else self._named_model)) is None:
+            if (name := name or (default.id if default else self._named_model)) is None:
                 raise UsageError(f"nothing is embedded yet in {location}: name a model with --model")
-            if self._found is None or name != self._named_model:
-                self._found = find_model(name, self.spec.revision, embedder=self.spec.embedder)
-            model = model_record(self._found.identity, tiles)
-        if self.command != "reembed" and there and not there.agrees_with(model):
-            if there.fingerprint == model.fingerprint:
+            if self._resolved_model is None or name != self._named_model:
+                self._resolved_model = find_model(name, self.spec.revision, embedder=self.spec.embedder)
+            model = model_record(self._resolved_model.identity, tiles)
+        if self.command != "reembed" and current and not current.agrees_with(model):
+            if current.fingerprint == model.fingerprint:
                 raise OtherModelError(
-                    f"{location} was embedded {_with_tiles(there)}, not {_with_tiles(model)}: leave --tiles out, or "
+                    f"{location} was embedded {_with_tiles(current)}, not {_with_tiles(model)}: leave --tiles out, or "
                     "name another folder for a new collection; `likeness reembed` with --tiles embeds everything again"
                 )
             raise OtherModelError(
-                f"{location} was embedded with {there}, not with {model}: their vectors cannot be compared. Use that "
+                f"{location} was embedded with {current}, not with {model}: their vectors cannot be compared. Use that "
                 "model, or name another folder for a new collection; `likeness reembed` with --model or "
                 "--embedder changes the model"
             )
         return model
 
     def _load(self, model: ModelRecord, *, convert: bool = False) -> Embedder:
-        """The model as it embeds, loaded unless it is already."""
-        loaded: Embedder = self._kept(ModelSource.of(model, self._find(model), self.spec.resources, convert=convert))
+        """The model, ready to embed; loaded only if it is not yet."""
+        source = ModelSource.of(model, self._resolve_model(model), self.spec.resources, convert=convert)
+        loaded: Embedder = self._model_cache(source)
         return loaded
 
-    def _find(self, model: ModelRecord) -> Checkpoint | OwnModel:
-        if self._found is None or model.fingerprint != self._found.identity.fingerprint:
-            self._kept.forget()  # which may have another of the same name
-            self._found = recorded_model(model, self.spec.embedder)
-        return self._found
+    def _resolve_model(self, model: ModelRecord) -> Checkpoint | OwnModel:
+        if self._resolved_model is None or model.fingerprint != self._resolved_model.identity.fingerprint:
+            self._model_cache.forget()  # it may hold another model of the same name
+            self._resolved_model = recorded_model(model, self.spec.embedder)
+        return self._resolved_model
 
     def _compare(self, listing: pa.Table, snapshot: Snapshot, model: ModelRecord) -> SourceChange:
-        """What has changed; nothing is deleted while parts of the source cannot be read."""
+        """The changes of the source; nothing is deleted while parts of it cannot be read."""
         source, spec = self.report.source, self.spec
         unreadable = listing.filter(refused_mask(listing, UNREADABLE))
         delete = spec.missing == "delete" and not unreadable.num_rows
@@ -268,7 +269,7 @@ class Update:
                 model,
                 delete=delete,
                 verify_hash=spec.verify_hash,
-                images=replace(self._images, exif=last.exif if spec.exif is None else spec.exif),
+                images=replace(self._filter, exif=last.exif if spec.exif is None else spec.exif),
             )
             self.report.counts = change.counts
             change.require_few(source, spec.max_missing, delete=delete)
@@ -276,15 +277,15 @@ class Update:
             self._warn(replaced.warning)
         if unreadable.num_rows:
             self.report.notes.append(
-                f"parts of {source} cannot be read, {unreadable.num_rows:,} in all, so their images are left as they "
-                f"are, and nothing is deleted: {unreadable['error_message'][0]}. `likeness rejects` lists them"
+                f"parts of {source} cannot be read, {unreadable.num_rows:,} in all, so their images stay unchanged, "
+                f"and nothing is deleted: {unreadable['error_message'][0]}. `likeness rejects` lists them"
             )
         elif change.kept:
-            self._warn(self._kept_warning(change))
+            self._warn(self._missing_warning(change))
         return change
 
-    def _kept_warning(self, change: SourceChange) -> str:
-        """What is said of images that are gone and still found, with the command that removes them."""
+    def _missing_warning(self, change: SourceChange) -> str:
+        """A warning about images that are gone but still found, with the command that removes them."""
         command = ["likeness", "reembed", self.report.source, self.report.collection]
         if self.spec.extensions != IMAGE_EXTENSIONS:
             command += ["--extensions", ",".join(self.spec.extensions)]
@@ -300,12 +301,12 @@ class Update:
         )
 
     def _write(self, plans: list[Plan], collection: Collection, model: ModelRecord) -> list[WrittenRun]:
-        """The runs, with their reports and seconds in the job's report; without Ray if there is nothing to embed."""
+        """Embed and write the plans' rows; does not start Ray if there is nothing to embed."""
         report = self.report
         with report.timed("embed"):
             if any(plan.todo.num_rows for plan in plans):
-                found, console = self._find(model), self.console
-                written = write_plans(plans, collection, self.spec, found, console, self._kept, verbose=self.verbose)
+                resolved, console, cache = self._resolve_model(model), self.console, self._model_cache
+                written = write_plans(plans, collection, self.spec, resolved, console, cache, verbose=self.verbose)
             else:
                 written = [WrittenRun.begin(plan, collection) for plan in plans]
         if written:

@@ -1,6 +1,6 @@
-"""Values as people write them, in options and in files of jobs: parsed and checked; and the defaults.
+"""Parses and checks values that people write in options and job files; holds the defaults.
 
-A ValueError says what is wrong with the value: who raises it further puts the option's or the field's name before it.
+A ValueError says what is wrong with a value; the caller puts the name of the option or field in front.
 """
 
 import json
@@ -17,53 +17,53 @@ MAX_MISSING = 0.2
 MAX_REJECT_RATE = 0.05
 MIN_SIMILARITY = 0.98
 MAX_DIFFERENCE = 0.065
-"""Of 0 … 1. Re-encoded and resized copies were measured to stay below 0.05, cropped ones below 0.065; the same drawings
-in another colour, pattern or shape were above 0.09."""
+"""On a scale from 0 to 1. Measured: re-encoded and resized copies stay below 0.05, cropped ones below 0.065; the same
+drawings in another colour, pattern or shape are above 0.09."""
 
-MIN_AMOUNT = 0.0001  # Ray counts in multiples of this
+_MIN_AMOUNT = 0.0001  # Ray counts in multiples of this
 
 _DURATION_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 _SIZE_UNITS = {"": 1, **{f"{letter}B": 1000**n for n, letter in enumerate(" KMGT") if n}}
 _SIZE_UNITS |= {f"{letter}IB": 1024**n for n, letter in enumerate(" KMGT") if n} | {"B": 1}
 
 
-def checked_amount(amount: object, name: str, *, least: float = 0) -> float:
-    """An amount of a resource as Ray takes it: a share of one, or a whole number."""
+def checked_amount(amount: object, name: str) -> float:
+    """An amount of a resource that Ray accepts: a fraction of one, or a whole number. ValueError for others."""
     if (
         isinstance(amount, bool)
         or not isinstance(amount, int | float)
-        or not least <= amount < math.inf
+        or not _MIN_AMOUNT <= amount < math.inf
         or (amount > 1 and amount != int(amount))
     ):
-        raise ValueError(f"has {amount!r} for {name}: expected a share of 1, such as 0.5, or a whole number")
+        raise ValueError(f"has {amount!r} for {name}: expected a fraction of 1, such as 0.5, or a whole number")
     return float(amount)
 
 
 def checked_resources(amounts: Mapping[str, object]) -> dict[str, float]:
-    """Amounts of a cluster's own resources, as Ray takes them."""
-    if taken := sorted({"CPU", "GPU", "memory", "object_store_memory"} & set(amounts)):
+    """Amounts of a cluster's custom resources. ValueError for an amount or a name that Ray does not accept."""
+    if reserved := sorted({"CPU", "GPU", "memory", "object_store_memory"} & set(amounts)):
         raise ValueError(
-            f"names {', '.join(taken)}: Likeness sets CPU, memory and object store itself; use --num-gpus (num_gpus) "
-            "for GPUs"
+            f"names {', '.join(reserved)}: Likeness sets CPU, memory and object store itself; use --num-gpus "
+            "(num_gpus) for GPUs"
         )
-    return {name: checked_amount(amount, name, least=MIN_AMOUNT) for name, amount in amounts.items()}
+    return {name: checked_amount(amount, name) for name, amount in amounts.items()}
 
 
 def model_named(name: str) -> str:
-    """The hub id or folder of a model; "demo" names the one that comes with the project."""
+    """The hub id or folder of a model; "demo" stands for the model that comes with Likeness."""
     return str(DEMO_MODEL) if name == "demo" else name
 
 
 def parse_actors(text: str) -> tuple[int, int]:
-    """`4` or `2:8`."""
-    least, _, most = text.partition(":")
+    """Minimum and maximum of `4` or `2:8`."""
+    first, _, last = text.partition(":")
     try:
-        pair = int(least), int(most or least)
+        limits = int(first), int(last or first)
     except ValueError:
-        pair = (0, 0)
-    if not 1 <= pair[0] <= pair[1]:
+        limits = (0, 0)
+    if not 1 <= limits[0] <= limits[1]:
         raise ValueError(f"is {text!r}: expected a number or LEAST:MOST")
-    return pair
+    return limits
 
 
 def parse_size(text: str) -> int:
@@ -84,7 +84,7 @@ def parse_duration(text: str) -> int:
 
 
 def parse_object(text: str, example: str) -> dict[str, Any]:
-    """A JSON object such as the example."""
+    """A JSON object. The message of a ValueError contains the example."""
     problem = ""
     try:
         parsed = json.loads(text)

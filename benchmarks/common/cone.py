@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 
-from jobs.demo.clustered import BLOCK, DIM, VALUES, Clustered, Rows, Vectors
+from jobs.demo.clustered import BLOCK, DIM, GROUPS, Clustered, Rows, Vectors
 
 _KNEE, _DECAY = 11, 1.65  # the i-th widest dimension has a variance of (i + _KNEE) ** -_DECAY
 _SPREAD = 1.3  # of a cluster, relative to that of the centres
@@ -26,7 +26,7 @@ class Cone(Clustered):
     def _block(self, number: int) -> tuple[Vectors, Rows]:
         centres, spreads, rotation, mean = _shape(self.seed)
         rng = np.random.default_rng([self.seed, 1, number])
-        clusters = rng.integers(0, VALUES, BLOCK)
+        clusters = rng.integers(0, GROUPS, BLOCK)
         inner = centres[clusters] + spreads[clusters] * rng.standard_normal((BLOCK, DIM), np.float32)
         vectors: Vectors = inner @ rotation + mean
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -39,8 +39,8 @@ def _shape(seed: int) -> tuple[Vectors, Vectors, Vectors, Vectors]:
     rng = np.random.default_rng([seed, 0])
     widths = np.arange(_KNEE + 1, _KNEE + DIM + 1, dtype=np.float32) ** np.float32(-_DECAY / 2)
     widths /= np.linalg.norm(widths)
-    centres = widths * rng.standard_normal((VALUES, DIM), np.float32)
-    shapes = np.exp(np.float32(_SHAPES) * rng.standard_normal((VALUES, DIM), np.float32) - np.float32(_SHAPES**2))
+    centres = widths * rng.standard_normal((GROUPS, DIM), np.float32)
+    shapes = np.exp(np.float32(_SHAPES) * rng.standard_normal((GROUPS, DIM), np.float32) - np.float32(_SHAPES**2))
     rotation = np.linalg.qr(rng.standard_normal((DIM, DIM)))[0].astype(np.float32)
     mean = rng.standard_normal(DIM, np.float32)
     return centres, np.float32(_SPREAD) * widths * shapes, rotation, np.float32(_MEAN) * mean / np.linalg.norm(mean)

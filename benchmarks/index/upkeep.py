@@ -27,7 +27,7 @@ from index.queries import QueryKind
 from index.search import Searcher
 from index.segments.ann import new_index, training_rows
 from index.segments.vector_file import VectorFile
-from jobs.demo.clustered import VALUES, Clustered, Rows, Vectors, add_rows
+from jobs.demo.clustered import GROUPS, Clustered, Rows, Vectors, add_rows
 
 _K = 10
 
@@ -170,13 +170,13 @@ def filtered(
     searcher: Searcher, vectors: Vectors, column: str, values: Rows, queries: Vectors, share: float, kind: QueryKind
 ) -> Filtered:
     """Search among a share of the rows; `values`, from 0 to 999, are those of `vectors` in the column."""
-    width = round(share * VALUES)
+    width = round(share * GROUPS)
     passes = np.flatnonzero(values < width)
     truth = passes[exact(queries, vectors[passes], _K)[1]]
     where = {column: {"$lt": width}}
     found = _rows_found(searcher, queries, where, kind)
     # Shares of the same size that nobody asked for before.
-    starts = range(width, min(VALUES - width, 5 * width) + 1, width)
+    starts = range(width, min(GROUPS - width, 5 * width) + 1, width)
     cold = [_milliseconds(searcher, queries[:1], {column: {"$gte": at, "$lt": at + width}}, kind) for at in starts]
     warm = [_milliseconds(searcher, query[np.newaxis], where, kind) for query in queries[:300]]
     return Filtered(

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from index.collection.records import ModelRecord
 from jobs.annotation.predictor import Batch, Columns, Recipe, fingerprint_of
 from jobs.embedding.model_source import load_recorded
-from jobs.spec import NONE, AnnotationSpec
+from jobs.spec import NO_LABEL, AnnotationSpec
 
 _CUT = "cut"
 _UNRELATED = (
@@ -48,7 +48,7 @@ def labels_recipe(spec: AnnotationSpec, model: ModelRecord, *, device: str | Non
 @dataclass(frozen=True)
 class Labels:
     """The label whose text is nearest, its cosine as `score`, and the distance to the next one's as `margin` (that of a
-    single label is to the cut). Below the cut the label is `NONE`; score and margin are those of the nearest still.
+    single label is to the cut). Below the cut the label is `NO_LABEL`; score and margin are those of the nearest still.
     """
 
     labels: Sequence[str]
@@ -62,7 +62,7 @@ class Labels:
         others = scores.copy()
         others[rows, best] = -np.inf
         second = others.max(axis=1) if len(self.labels) > 1 else np.float32(self.cut)
-        names = np.array([*self.labels, NONE], object)
+        names = np.array([*self.labels, NO_LABEL], object)
         return {
             "": names[np.where(top < self.cut, len(self.labels), best)],
             "score": np.round(top.astype(np.float64), 4),

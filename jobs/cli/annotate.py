@@ -70,7 +70,7 @@ def annotate(
     from jobs.annotation.recipes import recipe_of
     from jobs.spec import Resources
 
-    spec = _spec(context)
+    spec = _annotation_spec(context)
     job = Annotate(
         collection=open_collection(collection),
         console=console,
@@ -89,14 +89,14 @@ def annotate(
     )
 
 
-def _spec(context: typer.Context) -> "AnnotationSpec":
-    """The annotation that the options describe. UsageError names the first wrong one."""
+def _annotation_spec(context: typer.Context) -> "AnnotationSpec":
+    """The annotation that the options describe. UsageError names the first invalid option."""
     from pydantic import ValidationError
 
     from jobs.spec import AnnotationSpec
 
     options = {name: context.params[name] for name in AnnotationSpec.model_fields if name in context.params}
-    options["labels"] = [*(context.params["label"] or []), *_lines(context.params["labels"])]
+    options["labels"] = [*(context.params["label"] or []), *_read_labels(context.params["labels"])]
     try:
         return AnnotationSpec.model_validate(options)
     except ValidationError as error:
@@ -108,14 +108,14 @@ def _spec(context: typer.Context) -> "AnnotationSpec":
         raise UsageError(f"{option}{message}") from error
 
 
-def _lines(path: Path | None) -> list[str]:
+def _read_labels(path: Path | None) -> list[str]:
     if path is None:
         return []
     try:
         return [line.strip() for line in path.read_text("utf-8-sig").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
-            f"--labels {path} cannot be read ({error}): expected a text file, a label in each line"
+            f"--labels {path} cannot be read ({error}): expected a text file with one label per line"
         ) from error
 
 
@@ -137,11 +137,11 @@ def columns(
 
         with writing(opened, "columns") as leased:
             drop_columns(leased, drop, console)
-    facts = _facts(opened)
+    facts = _annotation_facts(opened)
     show(output, facts, lambda: columns_table(facts))
 
 
-def _facts(collection: "Collection") -> list[dict[str, Any]]:
+def _annotation_facts(collection: "Collection") -> list[dict[str, Any]]:
     import pyarrow.compute as pc
 
     from index.collection.annotations import list_annotations, same_content
@@ -158,24 +158,24 @@ def _facts(collection: "Collection") -> list[dict[str, Any]]:
     embedded = images.read(["image_id", "content_hash", "error_reason"])
     embedded = embedded.filter(pc.is_null(embedded["error_reason"]))
     facts = []
-    for each in annotations:
-        rows = each.rows
-        found = rows.read(["image_id", "content_hash", "error_message", "error_reason"])
-        at, same = same_content(embedded, found)
-        found = found.take(at.filter(same))
-        rejects = found.filter(pc.is_valid(found["error_reason"]))["error_message"].to_pylist()
+    for annotation in annotations:
+        rows, last_run = annotation.rows, annotation.runs[-1]
+        values = rows.read(["image_id", "content_hash", "error_message", "error_reason"])
+        at, same = same_content(embedded, values)
+        values = values.take(at.filter(same))
+        rejects = values.filter(pc.is_valid(values["error_reason"]))["error_message"].to_pylist()
         facts.append(
             {
-                "name": each.name,
+                "name": annotation.name,
                 "columns": {name: str(rows.schema.field(name).type) for name in rows.metadata},
-                "predictor": each.runs[-1].model.id,
-                "fingerprint": each.runs[-1].model.fingerprint,
-                "images": found.num_rows - len(rejects),
+                "predictor": last_run.model.id,
+                "fingerprint": last_run.model.fingerprint,
+                "images": values.num_rows - len(rejects),
                 "rejected": len(rejects),
                 "reasons": dict(count_reasons(rejects).most_common(3)),
-                "without": embedded.num_rows - found.num_rows,
-                "calibration": each.runs[-1].calibration,
-                "indexed": indexed.get(each.name) == each.run_ids,
+                "without": embedded.num_rows - values.num_rows,
+                "calibration": last_run.calibration,
+                "indexed": indexed.get(annotation.name) == annotation.run_ids,
             }
         )
     return facts

@@ -23,31 +23,31 @@ from jobs.cli.duplicates import duplicates
 from jobs.cli.embed import embed, reembed
 from jobs.cli.exchange import export, import_
 from jobs.cli.index import compact, index, promote, prune, rollback, versions
-from jobs.cli.options import HelpCommand, HelpGroup, console, errors
+from jobs.cli.options import HelpCommand, HelpGroup, console, error_console
 from jobs.cli.schedule import history, schedule, watch
 from jobs.cli.search import evaluate, info, rejects, search
 from jobs.cli.serve import keys, serve
 from jobs.errors import JobError, RayStartError, TooManyMissingError, TooManyRejectsError
 
-FULL_REMEDY = "free some space there and run the same command again; what was complete before is as it was"
+_DISK_FULL_ADVICE = "free some space there and run the same command again; what was complete before is unchanged"
 
 
 def main() -> None:
-    """Run the command line. A mistake is one line on stderr and exit code 2; a failed job exits with 1, one that found
-    too much gone from its source with 3, and one that may succeed later with 75, as in sysexits.
+    """Run the command line. A usage error prints one line on stderr and exits with 2; a failed job exits with 1, one
+    with too many images missing from its source with 3, and one that may succeed later with 75, as in sysexits.
     """
     for name, value in OPENMP_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    # Lines are wrapped by a terminal alone, and every letter can be printed in every locale.
+    # Lines are wrapped only on a terminal. Characters that the locale lacks are printed as escapes.
     console.soft_wrap = not console.is_terminal
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
-    # systemd and Kubernetes stop a process with SIGTERM: it ends as with Ctrl-C.
+    # systemd and Kubernetes stop a process with SIGTERM: treat it like Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         app()
     except KeyboardInterrupt:
-        errors.print("[yellow]interrupted[/yellow]")
+        error_console.print("[yellow]interrupted[/yellow]")
         sys.exit(130)
     except (TooManyRejectsError, RecallTooLowError) as error:
         _fail(error, 1)
@@ -55,15 +55,16 @@ def main() -> None:
         _fail(error, 3)
     except (LeaseError, RayStartError) as error:
         _fail(error, os.EX_TEMPFAIL)
-    # OSError: a place that may not be read or written, or a bucket or cluster that is not there.
+    # OSError: no permission to read or write, or a bucket or cluster that does not exist.
     except (JobError, CollectionError, EmbedderError, ApiError, OSError) as error:
-        _fail(f"{error}: {FULL_REMEDY}" if isinstance(error, OSError) and error.errno in DISK_FULL else error, 2)
+        disk_full = isinstance(error, OSError) and error.errno in DISK_FULL
+        _fail(f"{error}: {_DISK_FULL_ADVICE}" if disk_full else error, 2)
 
 
 def _fail(error: object, code: int) -> None:
     printable = "".join(letter if letter.isprintable() else " " for letter in str(error))
     line = " ".join(printable.split()) or type(error).__name__
-    errors.print(f"[bold red]error:[/bold red] {escape(line)}", soft_wrap=True, highlight=False)
+    error_console.print(f"[bold red]error:[/bold red] {escape(line)}", soft_wrap=True, highlight=False)
     sys.exit(code)
 
 
@@ -75,8 +76,8 @@ app = typer.Typer(
 )
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(requested: bool) -> None:
+    if requested:
         import importlib.metadata
 
         print(f"likeness {importlib.metadata.version('likeness')}")

@@ -36,7 +36,7 @@ def demo(
     job = JobSpec(source=str(pictures), collection=str(collection), model=str(DEMO_MODEL), missing="keep")
     show_embedded(Update(spec=job, console=console).run())
     port = _free_port(port)
-    # The tour's URL query names this server itself.
+    # One of the example searches is by a URL of this server itself.
     settings = serve_settings(collection=str(collection), port=port, allowed_hosts=frozenset({f"127.0.0.1:{port}"}))
     with (
         closing(build_service(settings)) as service,
@@ -45,17 +45,17 @@ def demo(
         example = gallery.exhibits[0]
         show_queries(url, pictures / example.image_id, gallery.exhibits[1].image_id, console)
         if not once:
-            console.print(f"\n{url} is the place to try more; the pictures are in {pictures}")
-            console.print("Ctrl-C ends the server")
+            console.print(f"\nTry more searches at {url}; the pictures are in {pictures}")
+            console.print("Ctrl-C stops the server")
             threading.Event().wait()
 
 
-def _free_port(wanted: int) -> int:
-    """The wanted port, or a free one if that is taken or 0."""
+def _free_port(preferred: int) -> int:
+    """The preferred port, or a free one if that is taken or 0."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", wanted))
+            probe.bind(("127.0.0.1", preferred))
         except OSError:
             probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

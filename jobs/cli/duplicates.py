@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 
 from index.errors import CollectionError
-from jobs.cli.options import CollectionArgument, errors, open_collection, show
+from jobs.cli.options import CollectionArgument, error_console, open_collection, show
 from jobs.errors import UsageError
 from jobs.values import MAX_DIFFERENCE, MIN_SIMILARITY
 
@@ -53,23 +53,23 @@ def duplicates(
     if undo is not None:
         if move_to is not None:
             raise UsageError("expected one of --move-to and --undo")
-        _report(undo_moves(undo), "moved back")
+        _report_moves(undo_moves(undo), "moved back")
         return
-    plan = _plan(collection, parse_kinds(kinds), min_score, max_difference)
+    plan = _plan(collection, _parse_kinds(kinds), min_score, max_difference)
     try:
         write_plan(open_collection(collection), plan)
-    except (OSError, CollectionError) as error:  # it may not be ours to write to
-        errors.print(f"[yellow]the plan is not kept for the server:[/yellow] {escape(str(error))}", soft_wrap=True)
+    except (OSError, CollectionError) as error:  # the collection may be read-only
+        error_console.print(f"[yellow]plan not stored for the server:[/yellow] {escape(str(error))}", soft_wrap=True)
     if output == "csv":
         csv.writer(sys.stdout).writerows(csv_rows(plan))
     else:
         show(output, plan.model_dump(mode="json"), lambda: plan_table(plan))
     if move_to is not None:
-        then = f"; `--undo {move_to / LOG}` moves them back, and `likeness reembed` takes them out of the collection"
-        _report(move_duplicates(plan, move_to), "moved", then)
+        advice = f"; `--undo {move_to / LOG}` moves them back, and `likeness reembed` removes them from the collection"
+        _report_moves(move_duplicates(plan, move_to), "moved", advice)
 
 
-def parse_kinds(text: str | None) -> "Sequence[Kind]":
+def _parse_kinds(text: str | None) -> "Sequence[Kind]":
     from index.analysis.duplicate_plan import KINDS
 
     names = [part.strip() for part in text.split(",")] if text is not None else KINDS
@@ -84,7 +84,7 @@ def _plan(collection: str, kinds: "Sequence[Kind]", min_score: float, max_differ
     from jobs.duplicates.find import Finder
     from jobs.duplicates.signatures import SignatureReader
 
-    with errors.status("opening the index") as status, closing(SignatureReader()) as reader:
+    with error_console.status("opening the index") as status, closing(SignatureReader()) as reader:
         return Finder(
             searcher=open_last_good(open_collection(collection), Searcher.open),
             read=reader.read,
@@ -95,15 +95,16 @@ def _plan(collection: str, kinds: "Sequence[Kind]", min_score: float, max_differ
         ).plan()
 
 
-def _report(moved: "Moved", what: str, then: str = "") -> None:
-    """On stderr, because stdout may be CSV; exit code 1 if a file was refused."""
-    alike: dict[str, list[str]] = {}
-    for name, why in moved.refused.items():
-        alike.setdefault(why, []).append(name)
-    for why, (name, *others) in alike.items():
+def _report_moves(moved: "Moved", verb: str, advice: str = "") -> None:
+    """Print the moves to stderr, because stdout may be CSV. Exits with 1 if a file could not be moved."""
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in moved.refused.items():
+        by_reason.setdefault(reason, []).append(name)
+    for reason, (name, *others) in by_reason.items():
         names = f"{name} and {len(others):,} more" if others else name
-        errors.print(f"[yellow]not {what}:[/yellow] {escape(names)}: {escape(why)}", soft_wrap=True, highlight=False)
-    done = f"{len(moved.files):,} files {what}"
-    errors.print(escape(done + (then if moved.files else "")), soft_wrap=True, highlight=False)
+        line = f"[yellow]not {verb}:[/yellow] {escape(names)}: {escape(reason)}"
+        error_console.print(line, soft_wrap=True, highlight=False)
+    total = f"{len(moved.files):,} files {verb}"
+    error_console.print(escape(total + (advice if moved.files else "")), soft_wrap=True, highlight=False)
     if moved.refused:
         raise typer.Exit(1)

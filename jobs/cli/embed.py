@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from jobs.cli.job_options import cluster_options, embedding_options, job_spec, with_options_of
-from jobs.cli.options import CollectionArgument, FormatOption, console, errors
+from jobs.cli.options import CollectionArgument, FormatOption, console, error_console
 from jobs.errors import UsageError
 from jobs.values import MAX_MISSING
 
@@ -56,7 +56,7 @@ def show_embedded(report: "Report") -> None:
 
 
 def next_commands(collection: str) -> str:
-    """What one does with a collection that has just been made."""
+    """The commands to try next with a collection that has just been made."""
     from index.storage.bucket_address import without_secrets
 
     name = shlex.quote(without_secrets(collection))
@@ -94,10 +94,10 @@ def reembed(
         raise UsageError("expected SOURCE and COLLECTION, or --spec FILE")
     with _reporting(report, output) as outcome:
         job = read_spec(spec) if spec else job_spec(context)
-        if spec and "max_missing" in _given_beside_spec(context):
+        if spec and "max_missing" in _options_beside_spec(context):
             job = job.model_copy(update={"max_missing": max_missing})
-        shown = console if output == "table" else errors  # programs read stdout, and JSON is there
-        update = Update(spec=job, console=shown, report=outcome, dry_run=dry_run, verbose=options["verbose"])
+        progress = console if output == "table" else error_console  # programs read JSON from stdout
+        update = Update(spec=job, console=progress, report=outcome, dry_run=dry_run, verbose=options["verbose"])
         if spec is None or dry_run:
             update.run()
         else:
@@ -106,7 +106,7 @@ def reembed(
 
 @contextmanager
 def _reporting(path: Path | None, output: str) -> "Iterator[Report]":
-    """Write and show the report. A job that fails has one too: otherwise an earlier job's would seem to be its own."""
+    """Write and show the report, also of a job that fails: the file may still hold that of an earlier job."""
     from jobs.cli.tables.job import closing_lines, reembed_table
     from jobs.embedding.report import Report
     from jobs.schedule.history import outcome_of
@@ -131,12 +131,12 @@ def _reporting(path: Path | None, output: str) -> "Iterator[Report]":
         console.print(line, soft_wrap=True)
 
 
-def _given_beside_spec(context: typer.Context) -> set[str]:
-    """The options that were given. UsageError for one that belongs in the file."""
-    beside = {"spec", "max_missing", "dry_run", "report", "output", "verbose"}
+def _options_beside_spec(context: typer.Context) -> set[str]:
+    """The options on the command line. UsageError for one that belongs in the file."""
+    allowed = {"spec", "max_missing", "dry_run", "report", "output", "verbose"}
     sources = {name: context.get_parameter_source(name) for name in context.params}
-    given = {name for name, source in sources.items() if source and source.name == "COMMANDLINE"}
-    if wrong := sorted(given - beside):
-        shown = (name if name in ("source", "collection") else f"--{name.replace('_', '-')}" for name in wrong)
-        raise UsageError(f"{', '.join(shown)} beside --spec: expected it in the file, which describes the whole job")
-    return given
+    used = {name for name, source in sources.items() if source and source.name == "COMMANDLINE"}
+    if wrong := sorted(used - allowed):
+        names = ", ".join(name if name in ("source", "collection") else f"--{name.replace('_', '-')}" for name in wrong)
+        raise UsageError(f"{names} cannot be combined with --spec, whose file describes the whole job: set it there")
+    return used

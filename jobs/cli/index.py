@@ -18,7 +18,7 @@ from jobs.cli.options import (
     QueriesOption,
     console,
     open_collection,
-    parsed,
+    parse_option,
     show,
     without_none,
 )
@@ -75,7 +75,7 @@ def index(
 
     changes = without_none(target_recall=target_recall, latency_ms=latency, segment_rows=segment_rows)
     if max_memory is not None:
-        changes["max_memory"] = None if max_memory == "none" else parsed("--max-memory", max_memory, parse_size)
+        changes["max_memory"] = None if max_memory == "none" else parse_option("--max-memory", max_memory, parse_size)
     if factory is not None:
         changes["factory"] = None if factory == "auto" else factory
     texts = read_queries(queries) if queries else []
@@ -119,8 +119,8 @@ def build_and_show(
     texts: Sequence[str] = (),
     embedder: str | None = None,
 ) -> None:
-    """Build with the live version's settings and `changes`; print the outcome, and of a version that is refused the
-    choice and the measurements. Segments are built on Ray, here or at `address`, if that pays or `on` says so.
+    """Build with the live version's settings and `changes`, and print the outcome; for a version that is refused, also
+    the choice and the measurements. Segments are built on Ray, here or at `address`, if worthwhile or if `on` says so.
     """
     from index.build.build_index import build_index
     from index.collection import writing
@@ -133,7 +133,7 @@ def build_and_show(
     from jobs.indexing.query_texts import QueryTexts
 
     if on == "local" and address is not None:
-        raise UsageError("--on is local: expected ray, or no --address, which is Ray's")
+        raise UsageError("--on is local: expected ray, or no --address, which only Ray uses")
     before = live_or_last_good_manifest(collection)
     settings = IndexSettings(**{**(before.settings.model_dump() if before else {}), **changes}) if changes else None
     try:
@@ -211,7 +211,7 @@ def rollback(collection: CollectionArgument) -> None:
     with console.status("verifying"):
         rolled_back = promotion.rollback(open_collection(collection))
     for reason in rolled_back.skipped.values():
-        console.print(f"[yellow]passed over:[/yellow] {escape(reason)}", soft_wrap=True, highlight=False)
+        console.print(f"[yellow]skipped:[/yellow] {escape(reason)}", soft_wrap=True, highlight=False)
     live = rolled_back.manifest
     console.print(f"index {live.version} is live, in place of {rolled_back.before}: {live.ntotal:,} images")
 

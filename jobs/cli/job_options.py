@@ -1,4 +1,4 @@
-"""The options of jobs: each is a field of `JobSpec`, or of its resources, and is declared once for all commands."""
+"""The options of jobs: each is a field of `JobSpec` or of its resources, declared once for all commands."""
 
 import inspect
 from collections.abc import Callable
@@ -73,13 +73,13 @@ def cluster_options(
     wait_for_nodes: Annotated[str | None, typer.Option(help=_WAIT)] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the output of Ray and its workers.")] = False,
 ) -> None:
-    """How a job runs that may take hours, and what it says."""
+    """How a job runs, and what it prints."""
 
 
 def with_options_of(*shared: Callable[..., None]) -> Callable[[Command], Command]:
-    """Gives a command these options too, behind its own; it gets them as `**options`, and from its context."""
+    """Adds these options to a command's own; the command gets them as `**options`, and from its context."""
 
-    def extended(command: Command) -> Command:
+    def extend(command: Command) -> Command:
         signature = inspect.signature(command)
         own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
         more = [each for options in shared for each in inspect.signature(options).parameters.values()]
@@ -87,11 +87,11 @@ def with_options_of(*shared: Callable[..., None]) -> Callable[[Command], Command
         vars(command)["__signature__"] = signature.replace(parameters=[*own, *more])
         return command
 
-    return extended
+    return extend
 
 
 def job_spec(context: typer.Context, **more: Any) -> "JobSpec":
-    """The job that a command's options describe, by the names of its fields. UsageError names the first wrong one."""
+    """The job that a command's options describe; `more` are further fields. UsageError names the first invalid one."""
     from pydantic import ValidationError
 
     from jobs.spec import JobSpec, Resources

@@ -19,17 +19,17 @@ T = TypeVar("T")
 
 
 def _console(*, stderr: bool) -> Console:
-    """FORCE_COLOR, which the kernels of notebooks set, does not make a pipe a terminal: bars would be drawn into it."""
+    """A console that ignores FORCE_COLOR, which notebooks set: progress bars would be drawn into pipes."""
     file = sys.stderr if stderr else sys.stdout
     return Console(stderr=stderr, force_terminal=None if file and file.isatty() else False)
 
 
 console = _console(stderr=False)
-errors = _console(stderr=True)
+error_console = _console(stderr=True)
 
 
 def _typeless_flags(params: list[Any]) -> list[Any]:
-    """Flags are shown without a type: typer shows `<bool>`, as if they took a value."""
+    """Show flags without a type: typer shows `<bool>`, as if they took a value."""
     for param in params:
         if isinstance(param, TyperOption) and param.is_flag:
             param.metavar = ""
@@ -51,7 +51,7 @@ class HelpGroup(TyperGroup):
 
 
 def open_collection(location: str) -> "Collection":
-    """`Collection.open`, imported only now: pyarrow takes longer than all that `--help` needs."""
+    """`Collection.open`, imported late: importing pyarrow takes longer than the rest of `--help`."""
     from index.collection import Collection
 
     return Collection.open(location)
@@ -79,7 +79,7 @@ MovedModelOption = Annotated[str | None, typer.Option(help="The model's new loca
 
 
 def show(output: str, facts: Any, table: Callable[[], RenderableType]) -> None:
-    """The facts as JSON, in which letters beyond ASCII stay as they are, or as a table."""
+    """Print the facts as JSON, with letters beyond ASCII unescaped, or as a table."""
     if output == "json":
         print(json.dumps(facts, indent=2, ensure_ascii=False, default=str))
     else:
@@ -87,11 +87,11 @@ def show(output: str, facts: Any, table: Callable[[], RenderableType]) -> None:
 
 
 def without_none(**options: Any) -> dict[str, Any]:
-    """The options that were given: others must not override the environment."""
+    """The options that are set: the others must not override the environment."""
     return {name: value for name, value in options.items() if value is not None}
 
 
-def parsed(option: str, text: str, parse: Callable[[str], T]) -> T:
+def parse_option(option: str, text: str, parse: Callable[[str], T]) -> T:
     """The value of an option. UsageError names the option."""
     try:
         return parse(text)
@@ -100,18 +100,18 @@ def parsed(option: str, text: str, parse: Callable[[str], T]) -> T:
 
 
 def serve_settings(**options: Any) -> "ServeSettings":
-    """Those that were given, the others from the environment. UsageError names each wrong one."""
+    """The settings from these options, and the rest from the environment. UsageError names each invalid one."""
     from pydantic import ValidationError
 
     from api.settings import ServeSettings
 
-    given = without_none(**options)
+    options = without_none(**options)
     try:
-        return ServeSettings(**given)
+        return ServeSettings(**options)
     except ValidationError as error:
-        wrong = [(str(each["loc"][0]), each["input"], each["msg"]) for each in error.errors()]
+        invalid = [(str(each["loc"][0]), each["input"], each["msg"]) for each in error.errors()]
         problems = [
-            f"{f'--{name}' if name in given else f'LIKENESS_{name.upper()}'} is {value!r}: {message}"
-            for name, value, message in wrong
+            f"{f'--{name}' if name in options else f'LIKENESS_{name.upper()}'} is {value!r}: {message}"
+            for name, value, message in invalid
         ]
         raise UsageError("; ".join(problems).replace("Value error, ", "")) from error

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from jobs.cli.embed import MissingOption, SourceArgument
 from jobs.cli.job_options import embedding_options, job_spec, with_options_of
-from jobs.cli.options import CollectionArgument, FormatOption, console, open_collection, parsed, show
+from jobs.cli.options import CollectionArgument, FormatOption, console, open_collection, parse_option, show
 from jobs.errors import UsageError
 from jobs.values import MAX_MISSING, parse_duration
 
@@ -83,13 +83,13 @@ def watch(
     from jobs.schedule.watch import watch as watch_source
     from jobs.update import Update
 
-    def say(line: str) -> None:
+    def print_line(line: str) -> None:
         console.print(f"{datetime.now():%H:%M:%S} {line}", markup=False, highlight=False, soft_wrap=True)
 
-    seconds = None if every is None else parsed("--every", every, parse_duration)
+    seconds = None if every is None else parse_option("--every", every, parse_duration)
     if seconds == 0:
         raise UsageError("--every is 0: expected a duration such as 30s or 5m")
-    watch_source(Update(spec=job_spec(context, on="local"), console=console, command="watch"), say, seconds)
+    watch_source(Update(spec=job_spec(context, on="local"), console=console, command="watch"), print_line, seconds)
 
 
 def history(
@@ -103,7 +103,7 @@ def history(
     Example: `likeness history my-collection --last 5`
     """
     from jobs.cli.tables.job import history_table
-    from jobs.schedule.history import facts, last_entries, read_output
+    from jobs.schedule.history import history_facts, last_entries, read_output
 
     opened = open_collection(collection)
     if log is not None:
@@ -114,6 +114,6 @@ def history(
                 f"--log is {log!r}: expected the id of a job of `likeness schedule`, as `likeness history` lists them"
             ) from error
         return
-    jobs = facts(opened, last_entries(opened, last))
+    jobs = history_facts(opened, last_entries(opened, last))
     empty = Text("the history is empty: `likeness reembed --spec FILE` and `likeness schedule` write to it")
     show(output, jobs, lambda: history_table(jobs) if jobs else empty)

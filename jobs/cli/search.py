@@ -1,4 +1,4 @@
-"""The commands `search`, `evaluate`, `rejects` and `info`, which look into a collection. `app` registers them."""
+"""The commands `search`, `evaluate`, `rejects` and `info`, which read a collection. `app` registers them."""
 
 import json
 import re
@@ -19,7 +19,7 @@ from jobs.cli.options import (
     MovedModelOption,
     console,
     open_collection,
-    parsed,
+    parse_option,
     serve_settings,
     show,
 )
@@ -85,13 +85,13 @@ def search(
         raise UsageError(f"-k is {k}: expected 1 to {MAX_K - offset:,}" + (f" after {offset:,}" if offset else ""))
     if fitting and (text is None or min_percentile is not None):
         raise UsageError("--fitting goes with --text, in place of --min-percentile")
-    condition = None if filter is None else parsed("--filter", filter, lambda text: parse_object(text, _FILTER))
+    condition = None if filter is None else parse_option("--filter", filter, lambda text: parse_object(text, _FILTER))
     options = SearchOptions(
         offset=offset, min_score=min_score, distinct=distinct, diversity=diversity, filter=condition
     )
-    parts = _parts(collection, query, text, like or [], unlike or [], crop)
-    asked = Query(parts=parts, k=k, options=options, min_percentile=FITTING if fitting else min_percentile)
-    matches = _matches(collection, model, embedder, asked)
+    parts = _query_parts(collection, query, text, like or [], unlike or [], crop)
+    percentile = FITTING if fitting else min_percentile
+    matches = _search(collection, model, embedder, Query(parts=parts, k=k, options=options, min_percentile=percentile))
     show(output, json.loads(json_bytes(matches)), lambda: match_table(matches, first=offset + 1))
 
 
@@ -132,14 +132,14 @@ def evaluate(
             searchers.append(open_last_good(open_collection(against), Searcher.open))
         sides = [LabelledImages.of(searcher, by) for searcher in searchers]
         queries = sample_queries(sides, sample)
-        found = [figures_of(side, queries) for side in sides]
+        evaluations = [figures_of(side, queries) for side in sides]
         votes = []
         if suspects:
             all_labels = labels_of(searchers[0], searchers[0].segments.live_positions(), by).tolist()
             table = label_votes(neighbourhoods(searchers[0]), all_labels)
             votes = table.filter(pc.field("suggestion") != pc.field("label")).slice(0, suspects).to_pylist()
-    facts = {"by": by, "evaluations": [asdict(each) for each in found], "suspects": votes}
-    show(output, facts, lambda: evaluation_tables(found, votes))
+    facts = {"by": by, "evaluations": [asdict(each) for each in evaluations], "suspects": votes}
+    show(output, facts, lambda: evaluation_tables(evaluations, votes))
 
 
 def rejects(
@@ -158,11 +158,12 @@ def rejects(
     from jobs.planning.rejects import list_rejects, shown_reasons
 
     rejected = list_rejects(open_collection(collection))
-    wanted = {str(row["error_reason"]) for row in rejected} - {FILTERED} if reason is None else {reason}
-    rows = [row for row in rejected if row["error_reason"] in wanted]
+    reasons = {str(row["error_reason"]) for row in rejected} - {FILTERED} if reason is None else {reason}
+    rows = [row for row in rejected if row["error_reason"] in reasons]
     if rejected and not rows and reason and output == "table":
-        there = shown_reasons(Counter(str(row["error_reason"]) for row in rejected))
-        console.print(f"none for {reason!r}; there are: {there}", soft_wrap=True, markup=False, highlight=False)
+        counts = shown_reasons(Counter(str(row["error_reason"]) for row in rejected))
+        line = f"no rejects for {reason!r}; there are these: {counts}"
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
     else:
         show(output, rows, lambda: rejects_table(rows))
 
@@ -178,8 +179,8 @@ def info(collection: CollectionArgument, output: FormatOption = "table") -> None
     show(output, facts, lambda: facts_table(facts))
 
 
-def _picture(query: str) -> bytes:
-    """The bytes of a picture. Typed on the user's own command line, it may be a local file or on a private host."""
+def _fetch_picture(query: str) -> bytes:
+    """The bytes of a picture. It may be a local file or on a private host, as the user's own command line names it."""
     from embedder.fetch import Fetcher
     from index.storage.picture_reader import PictureReader
 
@@ -188,11 +189,11 @@ def _picture(query: str) -> bytes:
     except FetchError as error:
         if "://" in query or error.reason not in ("not_found", "bad_uri"):
             raise
-        raise FetchError(error.reason, f"{error} Words are searched with --text {shlex.quote(query)}") from error
+        raise FetchError(error.reason, f"{error} To search by words, use --text {shlex.quote(query)}") from error
 
 
 def weighted_example(example: str, weight: float) -> tuple[str, float]:
-    """An id and the weight after its last colon, or else `weight`. A port is no weight."""
+    """An id and the weight after its last colon, by default `weight`. A port is not a weight."""
     image_id, _, number = example.rpartition(":")
     has_port = "://" in image_id and "/" not in image_id.partition("://")[2]
     if not image_id or has_port or not re.fullmatch(r"\d+(\.\d+)?|\.\d+", number):
@@ -200,22 +201,22 @@ def weighted_example(example: str, weight: float) -> tuple[str, float]:
     return image_id, float(number)
 
 
-def _parts(
+def _query_parts(
     collection: str, query: str | None, text: str | None, like: list[str], unlike: list[str], crop: str | None
 ) -> "tuple[Part, ...]":
-    """What is searched for. Raises UsageError."""
+    """The parts of the query that the options describe. Raises UsageError."""
     from api.search.query import UNLIKE, Part
 
     if unlike and not like:
         raise UsageError("--unlike goes with --like: also name an image that matches should be like")
     if [query is not None, text is not None, bool(like)].count(True) != 1:
         raise UsageError("expected one of a picture, --text and --like")
-    shares = None if crop is None else parsed("--crop", crop, _shares)
+    shares = None if crop is None else parse_option("--crop", crop, _parse_crop)
     if shares is not None and (text is not None or len(like) > 1):
         raise UsageError("--crop goes with one picture: name it, or one image by --like")
     if not like:
         open_collection(collection)  # before the picture and the model, which may take seconds
-        return (Part(data=None if query is None else _picture(query), text=text, crop=shares),)
+        return (Part(data=None if query is None else _fetch_picture(query), text=text, crop=shares),)
     weighted = [("--like", 1.0, *weighted_example(each, 1.0)) for each in like]
     weighted += [("--unlike", -1.0, *weighted_example(each, UNLIKE)) for each in unlike]
     return tuple(
@@ -224,14 +225,14 @@ def _parts(
     )
 
 
-def _shares(text: str) -> tuple[float, ...]:
+def _parse_crop(text: str) -> tuple[float, ...]:
     try:
         return tuple(map(float, text.split(",")))
     except ValueError as error:
         raise ValueError(f"is {text!r}: expected four numbers with commas, such as 0.1,0.2,0.5,0.5") from error
 
 
-def _matches(collection: str, model: str | None, embedder: str | None, query: "Query") -> "Sequence[Match]":
+def _search(collection: str, model: str | None, embedder: str | None, query: "Query") -> "Sequence[Match]":
     """The matches of a query as a server would find them. The model is loaded if the query needs it."""
     from api.build_service import build_service
     from api.search.engine import UnknownModel

@@ -18,8 +18,8 @@ from jobs.cli.options import (
     HelpGroup,
     MovedModelOption,
     console,
-    errors,
-    parsed,
+    error_console,
+    parse_option,
     serve_settings,
     show,
 )
@@ -121,7 +121,7 @@ def serve(
     settings = serve_settings(
         collection=collections[0],
         more_collections=tuple(collections[1:]) or None,
-        max_memory=None if max_memory is None else parsed("--max-memory", max_memory, parse_size),
+        max_memory=None if max_memory is None else parse_option("--max-memory", max_memory, parse_size),
         host=host,
         port=port,
         model=model and model_named(model),
@@ -137,7 +137,7 @@ def serve(
         log_format=log_format,
     )
     if searchers is not None and settings.shards is None:
-        raise UsageError("--searchers is how many replicas each shard has: say with --shards how many shards")
+        raise UsageError("--searchers sets the replicas of each shard: expected --shards as well")
     _allow_many_connections()
     if local:
         from api.local import run_local
@@ -171,7 +171,7 @@ def _serve_on_ray(settings: "ServeSettings", address: str | None) -> None:
 
 
 def _allow_many_connections() -> None:
-    """Each is an open file. Many systems allow 1,024 unless asked, which as many idle connections use up."""
+    """Each connection is an open file. Many systems allow 1,024 by default, which idle connections can use up."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, _OPEN_FILES)), hard))
 
@@ -199,9 +199,9 @@ def add(
     from api.access.keys import KeyScope, add_key
 
     key = add_key(file, name, KeyScope(scope), collections or ())
-    only = f", for {_listed(collections)}" if collections else ""
-    said = f"{name}'s key, of scope {scope}{only}, in {file}. It is not shown again:"
-    errors.print(said, soft_wrap=True, highlight=False)
+    only = f", for {_comma_separated(collections)}" if collections else ""
+    notice = f"{name}'s key, of scope {scope}{only}, in {file}. It is not shown again:"
+    error_console.print(notice, soft_wrap=True, highlight=False)
     print(key)
 
 
@@ -216,7 +216,7 @@ def list_(file: KeysArgument = _DEFAULT_FILE, output: FormatOption = "table") ->
     stored = list_keys(file)
     facts = [key.model_dump(mode="json", exclude={"hash"}) for key in stored]
     rows = [
-        (key.name, key.scope, f"{key.created_at:%Y-%m-%d %H:%M} UTC", _listed(key.collections or ["all"]))
+        (key.name, key.scope, f"{key.created_at:%Y-%m-%d %H:%M} UTC", _comma_separated(key.collections or ["all"]))
         for key in stored
     ]
     show(output, facts, lambda: TextTable(("name", "scope", "made", "collections"), rows))
@@ -234,5 +234,5 @@ def remove(name: NameOption, file: KeysArgument = _DEFAULT_FILE) -> None:
     console.print(f"{name}'s key is removed from {file}", soft_wrap=True, highlight=False)
 
 
-def _listed(collections: Iterable[str]) -> str:
+def _comma_separated(collections: Iterable[str]) -> str:
     return ", ".join(sorted(collections))

@@ -1,6 +1,6 @@
-"""Twenty ways in which a file with a picture's name fails to be one, each with the reason for its rejection.
+"""Twenty kinds of broken picture files, each with the reason for its rejection.
 
-All are small, deterministic, and named with the extension of a picture, so that a listing takes them for one.
+All are small and deterministic, and have the extension of a picture, so that a listing includes them.
 """
 
 import struct
@@ -21,7 +21,7 @@ _SVG = b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 9 9"><circle cx="4
 
 @dataclass(frozen=True)
 class Breakage:
-    """A way of being broken. `reason` is the one that `embedder.images.decode.decode_image` gives."""
+    """A kind of broken file. `reason` is the one that `embedder.images.decode.decode_image` gives."""
 
     name: str
     extension: str
@@ -29,7 +29,7 @@ class Breakage:
     make: Callable[[], bytes]
 
 
-def _sound(format_name: str, size: tuple[int, int] = (320, 240), **options: object) -> bytes:
+def _intact(format_name: str, size: tuple[int, int] = (320, 240), **options: object) -> bytes:
     subject = Subject(shape="star", colour="red", pattern="striped", background="speckled")
     data = BytesIO()
     draw(subject, size, np.random.default_rng(20)).save(data, format_name, **options)
@@ -39,14 +39,14 @@ def _sound(format_name: str, size: tuple[int, int] = (320, 240), **options: obje
 def _pdf() -> bytes:
     data = BytesIO()
     Image.new("RGB", (32, 32), "white").save(data, "PDF")
-    # Pillow notes when it wrote the file, which would make it another file each time.
+    # Pillow writes the current time, which would change the bytes each time.
     return b"\n".join(line for line in data.getvalue().split(b"\n") if b"Date" not in line)
 
 
 def _zip() -> bytes:
     data = BytesIO()
     with zipfile.ZipFile(data, "w") as archive:
-        archive.writestr(zipfile.ZipInfo("star.jpg"), _sound("JPEG"))
+        archive.writestr(zipfile.ZipInfo("star.jpg"), _intact("JPEG"))
     return data.getvalue()
 
 
@@ -62,22 +62,22 @@ def _box(name: bytes, body: bytes) -> bytes:
 def _jpeg_cut_in_exif() -> bytes:
     exif = Image.Exif()
     exif[0x010E] = "a description of some length " * 40
-    data = _sound("JPEG", exif=exif)
+    data = _intact("JPEG", exif=exif)
     return data[: data.index(b"Exif") + 400]
 
 
 def _jpeg_cut_in_header() -> bytes:
-    data = _sound("JPEG")
+    data = _intact("JPEG")
     return data[: data.index(b"\xff\xc0") + 6]  # within the frame header, before the size is known
 
 
 def _cut(format_name: str, share: float) -> bytes:
-    data = _sound(format_name)
+    data = _intact(format_name)
     return data[: int(len(data) * share)]
 
 
 def _png_damaged() -> bytes:
-    data = bytearray(_sound("PNG"))
+    data = bytearray(_intact("PNG"))
     middle = len(data) // 2
     data[middle : middle + 64] = bytes(64)
     return bytes(data)
@@ -88,7 +88,7 @@ def _png_chunk(name: bytes, body: bytes) -> bytes:
 
 
 def _png_bomb() -> bytes:
-    """A sound black PNG of 200 megapixels in 25 kB: one bit a pixel, 20,000 wide and 10,000 high."""
+    """A valid black PNG of 200 megapixels in 25 kB: one bit per pixel, 20,000 wide and 10,000 high."""
     width, height = 20_000, 10_000
     header = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
     rows = zlib.compress(bytes(height * (1 + width // 8)), 9)
@@ -97,13 +97,13 @@ def _png_bomb() -> bytes:
 
 
 def _bmp_lying_about_size() -> bytes:
-    data = bytearray(_sound("BMP", size=(64, 64)))
+    data = bytearray(_intact("BMP", size=(64, 64)))
     struct.pack_into("<ii", data, 18, 640, 640)  # a hundred times the pixels that follow
     return bytes(data)
 
 
 def _tiff_without_directory() -> bytes:
-    data = bytearray(_sound("TIFF", size=(64, 64)))
+    data = bytearray(_intact("TIFF", size=(64, 64)))
     struct.pack_into("<I", data, 4, len(data) * 2)  # the offset of the first directory
     return bytes(data)
 

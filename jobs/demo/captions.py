@@ -22,7 +22,7 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
 TEMPLATES = ("{}", "a {}", "the {}", "a picture of a {}", "a photo of a {}", "{} shape")
 MAX_TOKENS = 24
 
-# (pattern, colour, shape); None leaves the attribute out. The levels at which pictures are told apart.
+# (pattern, colour, shape); None leaves the attribute out.
 Concept = tuple[str | None, str | None, str | None]
 
 
@@ -39,7 +39,7 @@ def concepts() -> dict[str, list[Concept]]:
 
 
 def phrase(concept: Concept, rng: np.random.Generator) -> str:
-    """One way of saying `concept`: a synonym of each word, their order and the words around them vary."""
+    """One phrase for `concept`: synonyms, word order and the words around them vary."""
     words = [_synonym(word, rng) for word in concept if word is not None]
     if concept[0] is not None and concept[1] is not None and rng.random() < 0.3:
         words[0], words[1] = words[1], words[0]
@@ -52,6 +52,6 @@ def _synonym(word: str, rng: np.random.Generator) -> str:
 
 
 def load_tokenizer() -> CLIPTokenizer:
-    """The demo model's, to which each word of the captions is one token; it spells others by letters."""
+    """The demo model's tokenizer: each word of the captions is one token, other words are spelled by letters."""
     tokenizer: CLIPTokenizer = CLIPTokenizer.from_pretrained(str(DEMO_MODEL))
     return tokenizer

@@ -1,4 +1,4 @@
-"""A seeded set of clustered vectors of any size, and a collection written from it: to judge an index with."""
+"""Any number of seeded, clustered vectors, and a collection written from them: for measuring an index."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Rows = npt.NDArray[np.int64]
 
 DIM = 512
 INTRINSIC_DIM = 48
-VALUES = 1_000
-"""Clusters that vectors are of, and buckets that they fall into at random."""
-BLOCK = 10_000  # rows that one state of the random generator makes
+GROUPS = 1_000
+"""Number of clusters, and of buckets that vectors fall into at random."""
+BLOCK = 10_000  # rows that are made from one state of the random generator
 _SPREAD, _NOISE = 0.6, 0.02
-_QUERIES = 1 << 40  # the block that queries come from: far beyond those of any set
+_QUERIES = 1 << 40  # number of the block that queries come from: far beyond those of any set
 _MODEL = ModelRecord(id="clustered", revision="1", fingerprint="0" * 64, dim=DIM)
 
 
@@ -36,18 +36,18 @@ class Clustered:
     seed: int = 0
 
     def array(self, stop: int) -> Vectors:
-        """The first rows, `(stop, 512)` float32; no more than them and a block is held."""
+        """The first rows, `(stop, 512)` float32; needs memory for them and one block."""
         vectors = np.empty((stop, DIM), np.float32)
         for first in range(0, stop, BLOCK):
             vectors[first : first + BLOCK] = self._block(first // BLOCK)[0][: stop - first]
         return vectors
 
     def queries(self, count: int) -> Vectors:
-        """Of the same distribution and in no set, `(count, 512)`; at most 10,000."""
+        """Vectors of the same distribution that are in no set, `(count, 512)`; at most 10,000."""
         return self._block(_QUERIES)[0][:count]
 
     def kind(self, kind: QueryKind, count: int, start: int = 0) -> Vectors:
-        """Queries of a kind, `(count, 512)`, made of vectors that are in no set; others from another `start`.
+        """Queries of a kind, `(count, 512)`, made of vectors that are in no set; another `start` gives others.
 
         Texts are a third of a vector's content and noise, beside an offset that all texts share (Liang et al., 2022).
         """
@@ -65,13 +65,12 @@ class Clustered:
         return np.concatenate([self._columns(number)[0] for number in range(-(-stop // BLOCK))])[:stop]
 
     def clusters(self, stop: int) -> Rows:
-        """The column `cluster` of the first rows: which of a thousand they are of."""
+        """The column `cluster` of the first rows: the number of a row's cluster, 0 … 999."""
         return np.concatenate([self._block(number)[1] for number in range(-(-stop // BLOCK))])[:stop]
 
     def table(self, start: int, stop: int, dim: int = DIM) -> pa.Table:
-        """Rows of a collection: `bucket` is uniform in 0 … 999, `cluster` as `label` has it, `year` one of 26.
-
-        All of one block. With fewer dimensions the vectors are their first ones, at unit length.
+        """Rows of a collection, all from one block: `bucket` is uniform in 0 … 999, `label` names the `cluster`, `year`
+        is one of 26. A smaller `dim` cuts the vectors to their first dimensions, at unit norm.
         """
         first = start - start % BLOCK
         vectors, labels = self._block(start // BLOCK)
@@ -96,15 +95,15 @@ class Clustered:
     def _columns(self, number: int) -> tuple[Rows, Rows]:
         """`bucket` and `year` of a block."""
         rng = np.random.default_rng([self.seed, 2, number])
-        return rng.integers(0, VALUES, BLOCK), rng.integers(2000, 2026, BLOCK)
+        return rng.integers(0, GROUPS, BLOCK), rng.integers(2000, 2026, BLOCK)
 
     def _block(self, number: int) -> tuple[Vectors, Rows]:
-        """Vectors and the clusters that they are of."""
+        """Vectors of a block, and the numbers of their clusters."""
         shape = np.random.default_rng([self.seed, 0])
-        centres = shape.standard_normal((VALUES, INTRINSIC_DIM), np.float32)
+        centres = shape.standard_normal((GROUPS, INTRINSIC_DIM), np.float32)
         projection = shape.standard_normal((INTRINSIC_DIM, DIM), np.float32) / np.float32(INTRINSIC_DIM**0.5)
         rng = np.random.default_rng([self.seed, 1, number])
-        clusters = rng.integers(0, VALUES, BLOCK)
+        clusters = rng.integers(0, GROUPS, BLOCK)
         inner = centres[clusters] + np.float32(_SPREAD) * rng.standard_normal((BLOCK, INTRINSIC_DIM), np.float32)
         vectors: Vectors = inner @ projection
         vectors += np.float32(_NOISE) * rng.standard_normal((BLOCK, DIM), np.float32)
@@ -113,7 +112,7 @@ class Clustered:
 
 
 def mixed_queries(kind: QueryKind, one: Vectors, two: Vectors, three: Vectors) -> Vectors:
-    """Queries of a kind but text, made of vectors of images, all `(n, dim)`."""
+    """Queries of any kind but text, made of vectors of images, all `(n, dim)`."""
     return _unit({"image": one, "mix": one + two, "contrast": one - 0.7 * two + 0.7 * three}[kind])
 
 
@@ -130,7 +129,7 @@ def add_rows(
     *,
     model: ModelRecord = _MODEL,
 ) -> None:
-    """Commit a run of some rows, in files of a block each. `model` is said to have made them, at its dim."""
+    """Commit a run of these rows, one file per block. `model` is recorded as theirs, and gives their dim."""
     blocks = range(rows.start - rows.start % BLOCK, rows.stop, BLOCK)
     tables = (data.table(max(first, rows.start), min(first + BLOCK, rows.stop), model.dim) for first in blocks)
     collection.add_run("memory:", model, tables, deletes=[str(row) for row in deletes or []])

@@ -1,6 +1,6 @@
 """Make a small demo collection without Ray, in seconds: `python -m jobs.demo.collection [FOLDER]`.
 
-It has the first pictures of the gallery that `likeness demo` draws, and lies where that looks, which adds the others.
+It has the first pictures of the gallery of `likeness demo`, which uses the same folder and adds the others.
 """
 
 import sys
@@ -18,7 +18,7 @@ COUNT = 600
 
 
 def make_demo_collection(folder: Path, *, count: int = COUNT) -> Collection:
-    """`folder`/collection with an index, of `count` pictures drawn into `folder`/pictures; as it is if it is there."""
+    """Draw `count` pictures into `folder`/pictures, and make `folder`/collection with an index, unless it has one."""
     collection = Collection.open_or_empty(str(folder / "collection"))
     if collection.current() is None:
         make_gallery(folder / "pictures", count=count)
@@ -27,7 +27,7 @@ def make_demo_collection(folder: Path, *, count: int = COUNT) -> Collection:
 
 
 def embed_here(pictures: Path, collection: Path, model: Path = DEMO_MODEL, *, tiles: str | None = None) -> Collection:
-    """What `likeness reembed` does, without Ray or output, whatever is gone or broken; returns the collection."""
+    """Do what `likeness reembed` does, without Ray or output, however many pictures are gone or broken."""
     job = JobSpec(
         source=str(pictures),
         collection=str(collection),

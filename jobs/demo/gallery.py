@@ -26,7 +26,7 @@ _FORMATS = {"jpg": 0.6, "png": 0.22, "webp": 0.18}
 # Bands of the longer side in pixels, with their shares.
 _SIDES = {(64, 200): 0.05, (200, 800): 0.89, (800, 1600): 0.05, (1600, 3000): 0.01}
 _ASPECTS = (1.0, 4 / 3, 3 / 2, 16 / 9, 3 / 4, 2 / 3, 9 / 16)
-_SIDE_MIN = 64
+_MIN_SIDE = 64
 _ROTATED = 0.05
 _ORIENTATION_TAG = 0x0112
 # What a camera that writes this EXIF orientation has done to the upright picture.
@@ -39,13 +39,13 @@ _STORED_AS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_270,
 }
-# Below this many files, starting processes takes longer than drawing.
-_WORTH_A_POOL = 200
+# With fewer files, starting processes takes longer than drawing.
+_MIN_POOL_FILES = 200
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exhibit:
-    """One good file, not drawn yet: `size` is (width, height) in pixels as displayed, `orientation` EXIF's, 1 to 8."""
+    """A valid file, not drawn yet: `size` is (width, height) in pixels as displayed, `orientation` EXIF's, 1 to 8."""
 
     number: int
     seed: int
@@ -101,7 +101,7 @@ def plan_exhibit(number: int, *, seed: int = SEED) -> Exhibit:
     low, high = bands[rng.choice(len(bands), p=list(_SIDES.values()))]
     long_side = int(rng.integers(low, high + 1))
     aspect = _ASPECTS[rng.integers(len(_ASPECTS))]
-    short_side = max(_SIDE_MIN, round(long_side * min(aspect, 1 / aspect)))
+    short_side = max(_MIN_SIDE, round(long_side * min(aspect, 1 / aspect)))
     size = (long_side, short_side) if aspect >= 1 else (short_side, long_side)
     extension = str(rng.choice(list(_FORMATS), p=list(_FORMATS.values())))
     if long_side > 1600:
@@ -113,7 +113,7 @@ def plan_exhibit(number: int, *, seed: int = SEED) -> Exhibit:
 def make_gallery(folder: Path, *, count: int = 2000, broken: int | None = None) -> Gallery:
     """Draw `count` files below `folder`, `broken` of them (by default 1 in 100, 20 at most) each broken in its own way.
 
-    Files that are there already are kept, so a second call is quick and an interrupted one is completed.
+    Existing files are kept, so a second call is quick, and it completes an interrupted one.
     """
     broken = min(count // 100, len(BROKEN)) if broken is None else broken
     breakages = {int((i + 0.5) * count / broken): BROKEN[i] for i in range(broken)}  # evenly spread
@@ -129,9 +129,9 @@ def make_gallery(folder: Path, *, count: int = 2000, broken: int | None = None) 
 
 
 def _draw_missing(folder: Path, exhibits: tuple[Exhibit, ...]) -> None:
-    there = {path.relative_to(folder).as_posix() for path in folder.glob("*/*")}
-    missing = [exhibit for exhibit in exhibits if exhibit.image_id not in there]
-    if len(missing) < _WORTH_A_POOL:
+    present = {path.relative_to(folder).as_posix() for path in folder.glob("*/*")}
+    missing = [exhibit for exhibit in exhibits if exhibit.image_id not in present]
+    if len(missing) < _MIN_POOL_FILES:
         for exhibit in missing:
             _draw_file(folder, exhibit)
         return
@@ -146,7 +146,7 @@ def _draw_file(folder: Path, exhibit: Exhibit) -> None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a file that is whole whenever it is there, however the process ends."""
+    """Write a file that is either complete or absent, however the process ends."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     unfinished.write_bytes(data)

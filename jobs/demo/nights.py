@@ -1,5 +1,5 @@
-"""Two nights of a collection: by the second some pictures are gone, edited, new or broken. Then another model is tried
-beside it, on the same pictures.
+"""Two nights of a collection: by the second one, some pictures are gone, edited, new or broken. Then another model
+embeds the same pictures into a collection of its own.
 """
 
 import shutil
@@ -16,14 +16,14 @@ from jobs.demo.gallery import make_gallery, plan_exhibit
 from jobs.values import DEMO_MODEL
 
 GONE, EDITED, NEW, BROKEN_NOW = 12, 8, 20, 3
-_NOISE = 0.6  # of each weight's spread: the other model still sees, though less well
+_NOISE = 0.6  # in standard deviations of each weight tensor: the other model still works, though less well
 
 
 @dataclass(frozen=True, kw_only=True)
 class Nights:
-    """`nightly` has the index versions 000001 and 000002, `other` the second night's pictures by another model.
+    """`nightly` has the index versions 000001 and 000002, `other` has the second night's pictures by another model.
 
-    The ids are those that the second night found changed.
+    The ids are those that changed by the second night.
     """
 
     nightly: Collection
@@ -35,7 +35,7 @@ class Nights:
 
 
 def make_nights(folder: Path, *, count: int = 240) -> Nights:
-    """Draw, embed and index in an empty folder. `count` is at least as many as change: 23."""
+    """Draw, embed and index in an empty folder. `count` is at least 23, the number of pictures that change."""
     pictures = folder / "pictures"
     gallery = make_gallery(pictures, count=count, broken=0)
     embed_here(pictures, folder / "nightly")
@@ -59,7 +59,7 @@ def make_nights(folder: Path, *, count: int = 240) -> Nights:
 
 
 def _worse_model(folder: Path) -> Path:
-    """The demo model with noise in its weights: another model, for all that an index can tell."""
+    """The demo model with noise in its weights, which an index treats as another model."""
     shutil.copytree(DEMO_MODEL, folder)
     weights = load_file(folder / "model.safetensors")
     rng = np.random.default_rng(0)

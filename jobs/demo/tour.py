@@ -1,4 +1,4 @@
-"""Three questions to a running server, as a first-time user would ask them: by picture, by URL and by words."""
+"""Three searches on a running server, as a first-time user would try them: by picture, by URL and by words."""
 
 import json
 import shlex
@@ -14,24 +14,24 @@ K = 5
 
 
 def show_queries(url: str, picture: Path, image_id: str, console: Console) -> None:
-    """Ask the server at `url` for what is like a local picture, like the picture of `image_id`, and like `TEXT`."""
+    """Search the server at `url` by a local picture, by the URL of the picture of `image_id`, and by `TEXT`."""
     console.rule("a picture")
-    _command(["curl", "-F", f"image=@{picture}", "-F", f"k={K}", f"{url}/search"], console)
+    _print_curl(["-F", f"image=@{picture}", "-F", f"k={K}", f"{url}/search"], console)
     with picture.open("rb") as file:
-        _show(requests.post(f"{url}/search", files={"image": file}, data={"k": K}, timeout=60), console)
+        _print_matches(requests.post(f"{url}/search", files={"image": file}, data={"k": K}, timeout=60), console)
     page = f"{url}/picture?id={quote(image_id)}"
     for title, query in (("a URL", {"url": page, "k": K}), ("words", {"text": TEXT, "k": K})):
         console.rule(title)
-        _command(["curl", f"{url}/search", "-H", "content-type: application/json", "-d", json.dumps(query)], console)
-        _show(requests.post(f"{url}/search", json=query, timeout=60), console)
+        _print_curl([f"{url}/search", "-H", "content-type: application/json", "-d", json.dumps(query)], console)
+        _print_matches(requests.post(f"{url}/search", json=query, timeout=60), console)
 
 
-def _command(words: list[str], console: Console) -> None:
-    """The same question as a command to paste."""
-    console.print(shlex.join(words), soft_wrap=True, highlight=False, markup=False, style="dim")
+def _print_curl(arguments: list[str], console: Console) -> None:
+    """The same search as a command to paste."""
+    console.print(shlex.join(["curl", *arguments]), soft_wrap=True, highlight=False, markup=False, style="dim")
 
 
-def _show(response: requests.Response, console: Console) -> None:
+def _print_matches(response: requests.Response, console: Console) -> None:
     response.raise_for_status()
     answer: dict[str, Any] = response.json()
     for match in answer["matches"]:

@@ -36,7 +36,7 @@ Batch = dict[str, torch.Tensor]
 
 
 class DrawnBatches(IterableDataset[Batch]):
-    """So many batches, each a function of the seed and its step alone."""
+    """`steps` batches; each depends only on the seed and its step."""
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
@@ -111,12 +111,12 @@ class Trainer:
         self.sizes = [len(members) for members in concepts().values()]
 
     def step(self, batch: Batch) -> tuple[float, float]:
-        """One update; returns the loss and the share of the batch whose whole caption came first."""
+        """One update; returns the loss, and the share of the batch whose own caption scored highest."""
         pixels = (batch["pixels"].permute(0, 3, 1, 2).float() / 255 - self.mean) / self.std
         pooled = self.pooled(pixels.contiguous())
         images = functional.normalize(self.model.visual_projection(pooled), dim=-1)
-        found = self.model.get_text_features(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])
-        texts = functional.normalize(found.pooler_output, dim=-1)
+        features = self.model.get_text_features(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])
+        texts = functional.normalize(features.pooler_output, dim=-1)
         logits = images @ texts.T * self.model.logit_scale.exp().clamp(max=100)
         loss = torch.zeros(())
         levels = zip(LEVEL_WEIGHTS, torch.split(logits, self.sizes, dim=1), strict=True)
@@ -129,11 +129,11 @@ class Trainer:
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.schedule.step()
-        right = (logits[:, : self.sizes[0]].argmax(1) == batch["targets"][:, 0]).float().mean()
-        return float(loss), float(right)
+        accuracy = (logits[:, : self.sizes[0]].argmax(1) == batch["targets"][:, 0]).float().mean()
+        return float(loss), float(accuracy)
 
     def save(self, folder: Path) -> None:
-        """Write the model in the Hugging Face layout, with the image processor's file that older readers want."""
+        """Write the model in the Hugging Face layout, with the image processor's file that older readers need."""
         processor = CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size={"height": SIDE, "width": SIDE})
         self.model.save_pretrained(folder)
         both = CLIPProcessor(image_processor=processor, tokenizer=self.tokenizer)  # type: ignore[no-untyped-call]
@@ -156,9 +156,9 @@ def main() -> None:
     trainer = Trainer(options.steps)
     batches = DataLoader(DrawnBatches(options.steps), batch_size=None, num_workers=1, prefetch_factor=4)
     for step, batch in enumerate(batches, 1):
-        loss, right = trainer.step(batch)
+        loss, accuracy = trainer.step(batch)
         if step % 50 == 0:
-            print(f"step {step}/{options.steps}  loss {loss:.3f}  caption {right:.2f}", flush=True)
+            print(f"step {step}/{options.steps}  loss {loss:.3f}  caption {accuracy:.2f}", flush=True)
     trainer.save(options.out)
 
 

@@ -11,12 +11,12 @@ from jobs.errors import UsageError
 
 
 def cron_times(expression: str, timezone: str | None, start: datetime) -> Iterator[datetime]:
-    """The times of `0 3 * * *` after `start`, in a time zone or this machine's.
+    """The times of an expression such as `0 3 * * *` after `start`, in a time zone, by default this machine's.
 
-    When daylight saving ends, times given for every hour (`*`, `*/2`) come twice, and those of a named hour once. A
-    time in the hour that is skipped in spring comes an hour later.
+    In the hour that is repeated when daylight saving ends, times for every hour (`*`, `*/2`) come twice, and those of a
+    named hour once. A time in the hour that is skipped in spring comes an hour later.
 
-    UsageError for an expression that crontab would not take, and for a day of the month together with a weekday, for
+    UsageError for an expression that crontab would refuse, and for a day of the month together with a weekday, for
     which crontab would fire on either.
     """
     fields = expression.lower().split()
@@ -29,15 +29,15 @@ def cron_times(expression: str, timezone: str | None, start: datetime) -> Iterat
         zone = ZoneInfo(timezone) if timezone else get_localzone()
     except (ValueError, OSError, KeyError) as error:
         raise UsageError(f"--timezone is {timezone!r}: expected a name such as Europe/Berlin or UTC") from error
-    here = start.astimezone(zone)
+    local_start = start.astimezone(zone)
     every_hour = hour.startswith("*")
     fields[4] = weekday.replace("-sun", "-7")  # to cronsim Sunday is the first day
     try:
-        times = CronSim(" ".join(fields), here if every_hour else here.replace(tzinfo=None))
+        times = CronSim(" ".join(fields), local_start if every_hour else local_start.replace(tzinfo=None))
     except CronSimError as error:
         raise UsageError(f"--cron is {expression!r}: {error}") from error
     if every_hour:
         return times
-    # By way of UTC, so that `fold` is right, and the time exists.
+    # Converted through UTC, so that `fold` is right and the time exists.
     due = (time.replace(tzinfo=zone).astimezone(UTC).astimezone(zone) for time in times)
     return (time for time in due if time > start)

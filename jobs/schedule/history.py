@@ -1,4 +1,4 @@
-"""What became of the last jobs of a collection, kept in the collection itself."""
+"""The outcomes of a collection's latest jobs, stored in the collection itself."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from index.storage import Storage
 from index.storage.bucket_address import without_secrets
 from jobs.embedding.report import Report
 
-KEPT = 200
-"""Entries that are kept, besides the last success of each source: half a year of nights."""
+MAX_ENTRIES = 200
+"""Entries to keep, besides the last success of each source: half a year of nights."""
 
 Outcome = Literal["running", "succeeded", "failed", "busy", "stopped"]
 
 
 class HistoryEntry(Record):
-    """What became of a job. `index` was live at its end; `busy` means that another job was writing."""
+    """The outcome of a job. `index` was live at its end; `busy` means that another job was writing."""
 
     id: str
     started_at: datetime
@@ -57,7 +57,7 @@ class HistoryEntry(Record):
         )
 
     def end(self, outcome: Outcome, message: str | None = None, report: Report | None = None) -> HistoryEntry:
-        """The same job with its outcome, and with what is known of what it did."""
+        """The same job with its outcome, and what its report says."""
         changes: dict[str, Any] = {"ended_at": datetime.now(UTC), "outcome": outcome, "message": message}
         if report:
             done = {"counts": report.known_counts(), "seconds": report.seconds}
@@ -66,8 +66,8 @@ class HistoryEntry(Record):
 
     @property
     def text(self) -> str:
-        what = {"succeeded": f"index {self.index}", "busy": "another job writes"}.get(self.outcome, "")
-        details = self.message or what
+        default = {"succeeded": f"index {self.index}", "busy": "another job is writing"}.get(self.outcome, "")
+        details = self.message or default
         return f"likeness: {self.collection} {self.outcome}{f': {details}' if details else ''}"
 
 
@@ -85,7 +85,7 @@ def save(storage: Storage, entry: HistoryEntry) -> None:
     The last success of each source stays, to show for how long a job has failed.
     """
     storage.write_atomic(f"{HISTORY}/{entry.id}.json", entry.to_bytes())
-    for old in _ids(storage)[:-KEPT]:
+    for old in _ids(storage)[:-MAX_ENTRIES]:
         record = _read(storage, old)
         if record and record.outcome == "succeeded" and last_success(storage, record.source) == record:
             continue
@@ -98,7 +98,7 @@ def save_output(storage: Storage, entry_id: str, output: str) -> None:
 
 
 def read_output(storage: Storage, entry_id: str) -> str:
-    """What a job printed. FileNotFoundError if it was not kept: only `likeness schedule` keeps it."""
+    """The output of a job. FileNotFoundError if it was not stored: only `likeness schedule` stores it."""
     return storage.read(f"{HISTORY}/{entry_id}.log").decode(errors="replace")
 
 
@@ -113,20 +113,20 @@ def last_success(storage: Storage, source: str) -> HistoryEntry | None:
     return next((each for each in entries if each and (each.source, each.outcome) == (source, "succeeded")), None)
 
 
-def facts(collection: Collection, entries: Sequence[HistoryEntry]) -> list[dict[str, Any]]:
+def history_facts(collection: Collection, entries: Sequence[HistoryEntry]) -> list[dict[str, Any]]:
     """Entries for programs. A job without an end or a lease is `unfinished`: it is still listing, or has crashed."""
     writer = current_writer(collection.storage)
-    shown = []
+    facts = []
     for entry in entries:
         content = entry.model_dump(mode="json")
         if entry.outcome == "running" and (writer is None or (writer.host, writer.pid) != (entry.host, entry.pid)):
             content["outcome"] = "unfinished"
-        shown.append(content)
-    return shown
+        facts.append(content)
+    return facts
 
 
 def _read(storage: Storage, entry_id: str) -> HistoryEntry | None:
-    """The entry; None if another process is removing it, or if it was altered: the others are still shown."""
+    """The entry; None if another process is removing it, or if it is damaged, so that the others are still shown."""
     try:
         return HistoryEntry.from_bytes(storage.read(f"{HISTORY}/{entry_id}.json"))
     except (FileNotFoundError, ValueError):

@@ -1,4 +1,4 @@
-"""A run of a job in a separate process: started, stopped, and recorded if it could not do so itself."""
+"""Runs a job in a separate process, stops it, and records its outcome if the process could not do so itself."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from jobs.spec import JobSpec
 COMMAND = (sys.executable, "-m", "jobs", "reembed", "--spec")
 OUTPUT_LINES = 2_000
 STOP_S = 60.0
-"""Seconds that a job has to stop. Its next run continues with the rest."""
+"""Seconds that a job gets to stop. Its next run continues with the rest."""
 
 logger = logging.getLogger(__name__)
 
@@ -42,27 +42,27 @@ class ScheduledJob:
         self._stopping = threading.Event()
 
     def run(self) -> None:
-        """Run the job in a separate process, which frees its memory at the end; print and keep its output."""
+        """Run the job in a separate process, so that its memory is freed; print and store its output."""
         if self._stopping.is_set():
             return
-        began = datetime.now(UTC) - timedelta(seconds=1)
+        earliest = datetime.now(UTC) - timedelta(seconds=1)
         try:
             child = self._child = self._start()
-        except OSError as error:  # no memory, or Likeness was moved: only this process can report it
+        except OSError as error:  # out of memory, or Likeness was moved: only this process can report it
             entry = HistoryEntry.begin(self._spec.source, self._spec.collection)
             finish(self._spec, entry.end("failed", f"could not be started: {error}"))
             return
         if self._stopping.is_set():  # `stop` was called before the process existed
             child.terminate()
-        kept: deque[str] = deque(maxlen=OUTPUT_LINES)
-        reader = threading.Thread(target=self._copy, args=(child, kept), daemon=True)
+        output: deque[str] = deque(maxlen=OUTPUT_LINES)
+        reader = threading.Thread(target=self._copy_output, args=(child, output), daemon=True)
         reader.start()
         code = child.wait()
         reader.join(timeout=5)  # not for ever: a child of the job may hold the pipe open
-        self._close(child.pid, code, began, "".join(kept.copy()))
+        self._record_end(child.pid, code, earliest, "".join(output.copy()))
 
     def stop(self) -> None:
-        """Stop a run, within `STOP_S`, and start no other."""
+        """Stop the current run, killing it after `STOP_S`, and start no other."""
         self._stopping.set()
         child = self._child
         if child is None or child.poll() is not None:
@@ -74,7 +74,7 @@ class ScheduledJob:
             self.kill()
 
     def kill(self) -> None:
-        """End a run and all its children at once."""
+        """Kill the current run and all its children at once."""
         if self._child is not None and self._child.poll() is None:
             os.killpg(self._child.pid, signal.SIGKILL)
 
@@ -89,28 +89,28 @@ class ScheduledJob:
             start_new_session=True,  # Ctrl-C is for the scheduler, which passes it on
         )
 
-    def _copy(self, child: subprocess.Popen[str], kept: deque[str]) -> None:
+    def _copy_output(self, child: subprocess.Popen[str], output: deque[str]) -> None:
         if child.stdout is None:
             return
         with child.stdout as lines:
             for line in lines:
-                kept.append(line)
+                output.append(line)
                 self._out.write(line)
                 self._out.flush()
 
-    def _close(self, pid: int, code: int, began: datetime, output: str) -> None:
-        """Keep the output, and record the job if it could not do so itself."""
-        with suppress(SpecError):  # the file's notification targets are told of this job too
+    def _record_end(self, pid: int, code: int, earliest: datetime, output: str) -> None:
+        """Store the output, and record the job's outcome if it could not do so itself."""
+        with suppress(SpecError):  # notify the targets that the file names now
             self._spec = read_spec(self._path)
-        entry = _entry_of(self._spec, pid, began)
+        entry = _find_entry(self._spec, pid, earliest)
         if entry is None or entry.outcome == "running":
             begun = HistoryEntry.begin(self._spec.source, self._spec.collection)
-            entry = entry or begun.model_copy(update={"pid": pid, "started_at": began})
-            if code == 0:  # it has sent its notification itself, and only its history could not be written
+            entry = entry or begun.model_copy(update={"pid": pid, "started_at": earliest})
+            if code == 0:  # it has sent its notification itself; only the history could not be written
                 entry = entry.end("succeeded")
                 record(self._spec, entry)
             else:
-                entry = entry.end("stopped" if self._stopping.is_set() else "failed", _why(code, output))
+                entry = entry.end("stopped" if self._stopping.is_set() else "failed", _failure_message(code, output))
                 finish(self._spec, entry)
         try:
             save_output(Collection.open(self._spec.collection).storage, entry.id, output)
@@ -118,16 +118,17 @@ class ScheduledJob:
             logger.warning("the output of job %s could not be stored: %s", entry.id, error)
 
 
-def _entry_of(spec: JobSpec, pid: int, began: datetime) -> HistoryEntry | None:
+def _find_entry(spec: JobSpec, pid: int, earliest: datetime) -> HistoryEntry | None:
+    """What the process of this id has recorded of itself; an older process may have had the same id."""
     try:
         entries = last_entries(Collection.open(spec.collection), 20)
     except (CollectionError, OSError):
         return None
-    mine = (socket.gethostname(), pid)
-    return next((each for each in entries if (each.host, each.pid) == mine and each.started_at >= began), None)
+    process = (socket.gethostname(), pid)
+    return next((each for each in entries if (each.host, each.pid) == process and each.started_at >= earliest), None)
 
 
-def _why(code: int, output: str) -> str:
+def _failure_message(code: int, output: str) -> str:
     if code < 0:
         name = signal.Signals(-code).name
         return f"killed by {name}" + (", as happens when memory runs out" if name == "SIGKILL" else "")

@@ -1,4 +1,4 @@
-"""Notifies a webhook or a command of a job's outcome. Errors here are logged, and fail no job."""
+"""Notifies a webhook or a command of a job's outcome. Errors are logged, and never fail the job."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 class _NotifyError(Exception):
-    """Why a notification failed, in our own words: messages of libraries contain the address, and with it a secret."""
+    """Why a notification failed, in our own words: messages of libraries contain the address, which may be secret."""
 
 
 def notify(targets: Notify, entry: HistoryEntry) -> None:
@@ -58,7 +58,7 @@ def notify(targets: Notify, entry: HistoryEntry) -> None:
 def _post(url: str, body: bytes) -> None:
     if not url.startswith(("http://", "https://")):
         raise _NotifyError("expected an http:// or https:// address: is the environment variable set?")
-    with requests.Session() as session, _retries_unlogged():
+    with requests.Session() as session, _mute_retry_log():
         session.mount(url, HTTPAdapter(max_retries=_RETRY))
         headers = {"Content-Type": "application/json"}
         answer = session.post(url, data=body, headers=headers, timeout=TIMEOUT_S, allow_redirects=False)
@@ -93,12 +93,12 @@ def _host(url: str) -> str:
 
 
 @contextmanager
-def _retries_unlogged() -> Iterator[None]:
-    """Mutes urllib3's log of retries, which has the path and query."""
-    theirs = logging.getLogger("urllib3.connectionpool")
-    level = theirs.level
-    theirs.setLevel(logging.ERROR)
+def _mute_retry_log() -> Iterator[None]:
+    """Mutes urllib3's log of retries, which contains the path and query."""
+    retry_logger = logging.getLogger("urllib3.connectionpool")
+    level = retry_logger.level
+    retry_logger.setLevel(logging.ERROR)
     try:
         yield
     finally:
-        theirs.setLevel(level)
+        retry_logger.setLevel(level)

@@ -25,7 +25,7 @@ def run_job(update: Update) -> None:
     try:
         update.run()
         _annotate(update)
-        retain(update)
+        prune_versions(update)
     except BaseException as error:
         finish(spec, entry.end(*outcome_of(error), report))
         raise
@@ -48,7 +48,7 @@ def record(spec: JobSpec, entry: HistoryEntry) -> None:
     try:
         save(Collection.open(spec.collection).storage, entry)
     except (CollectionError, OSError) as error:
-        # The first job makes the collection, so there is none yet when it begins.
+        # The first job creates the collection, which does not exist yet when the job begins.
         if entry.ended_at:
             logger.warning("job %s is not in the history: %s", entry.id, error)
 
@@ -58,7 +58,7 @@ def _annotate(update: Update) -> None:
     spec, report = update.spec, update.report
     if not spec.annotations:
         return
-    from jobs.annotation.annotate import Annotate  # late, as what embeds
+    from jobs.annotation.annotate import Annotate  # late: most jobs have none
     from jobs.annotation.recipes import recipe_of
 
     with report.timed("annotate"), writing(Collection.open(spec.collection), "annotate") as collection:
@@ -75,8 +75,8 @@ def _annotate(update: Update) -> None:
         report.index_after = collection.current()
 
 
-def retain(update: Update) -> None:
-    """Remove old versions. Errors are only noted: the rest is done, and the next job removes them."""
+def prune_versions(update: Update) -> None:
+    """Remove old index versions. Errors are only noted: the job itself is done, and the next one tries again."""
     try:
         prune(Collection.open(update.spec.collection), update.spec.retention.keep)
     except (CollectionError, OSError) as error:
@@ -88,5 +88,5 @@ def _last_success(spec: JobSpec, entry: HistoryEntry) -> HistoryEntry | None:
         return entry
     try:
         return last_success(Collection.open(spec.collection).storage, entry.source)
-    except (CollectionError, OSError):  # it cannot be reached, or the first job failed before it made one
+    except (CollectionError, OSError):  # it cannot be reached, or the first job failed before it created one
         return None

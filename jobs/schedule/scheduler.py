@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from jobs.schedule.job_process import ScheduledJob
 
-_LOOK_S = 60.0  # after sleep, a machine does not notice by itself that a time has passed
+_CHECK_S = 60.0  # how often to look at the clock: a wait does not count the time that a machine sleeps
 
 logger = logging.getLogger(__name__)
 
@@ -22,16 +22,16 @@ def run_schedule(job: ScheduledJob, times: Iterator[datetime], stop: threading.E
     def run_when_due() -> None:
         for due in times:
             if due <= datetime.now(UTC):
-                logger.warning("the run at %s is skipped: the one before it ended later", due)
+                logger.warning("skipping the run at %s: the one before it was still going", due)
                 continue
             due += timedelta(seconds=random.uniform(0, jitter_s))
             logger.info("the next run is at %s", due)
             while (wait := (due - datetime.now(UTC)).total_seconds()) > 0:
-                if stop.wait(min(wait, _LOOK_S)):
+                if stop.wait(min(wait, _CHECK_S)):
                     return
             try:
                 job.run()
-            except Exception:  # whatever it is, it must not cost the nights to come
+            except Exception:  # whatever it is, the next runs must still happen
                 logger.exception("the run at %s failed", due)
 
     thread = threading.Thread(target=run_when_due)

@@ -13,8 +13,8 @@ from jobs.spec import JobSpec
 
 
 class _Loader(yaml.SafeLoader):
-    """Whole numbers and booleans as in YAML 1.2, and no dates: to YAML 1.1 an unquoted 2:8 is 128, 010 is 8, 08 an
-    error, and the key `on` is true.
+    """Reads whole numbers and booleans as in YAML 1.2, and no dates: in YAML 1.1 an unquoted 2:8 is 128, 010 is 8, 08
+    an error, and the key `on` is true.
     """
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
@@ -34,38 +34,37 @@ _Loader.add_constructor(_INT, _Loader.construct_yaml_int)
 def read_spec(path: Path) -> JobSpec:
     """The job in a file. SpecError names the file, and each line and field with what was expected there."""
     try:
-        with path.open(encoding="utf-8") as file:  # given a string, errors show the line, and with it a secret
+        with path.open(encoding="utf-8") as file:  # for a string, errors would quote the line, which may hold a secret
             loader = _Loader(file)
             node = loader.get_single_node()
             content = loader.construct_document(node) if node else None
     except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"{path} cannot be read ({error}): expected a job in YAML; deploy/job.yaml is one") from error
+        raise SpecError(f"{path} cannot be read ({error}): expected a job in YAML, such as deploy/job.yaml") from error
     except (yaml.YAMLError, ValueError) as error:  # ValueError: `!!int eight`
         raise SpecError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     try:
         spec = JobSpec.model_validate(content)
     except ValidationError as error:
         raise SpecError("; ".join(_problem(path, node, each) for each in error.errors())) from error
-    return _located(spec, path.absolute().parent)
+    return _with_absolute_paths(spec, path.absolute().parent)
 
 
 def _problem(path: Path, node: yaml.Node | None, error: Any) -> str:
-    """One line of what is wrong: `job.yaml, line 3, index.target_recall: …`."""
+    """The error with its place: `job.yaml, line 3, index.target_recall: …`."""
     location: Sequence[str | int] = error["loc"]
     line = node.start_mark.line + 1 if node else 1
     for name in location:
-        found = None
-        if isinstance(node, yaml.MappingNode):
-            found = next((pair for pair in node.value if pair[0].value == name), None)
-        if found is None:
+        pairs = node.value if isinstance(node, yaml.MappingNode) else []
+        pair = next((pair for pair in pairs if pair[0].value == name), None)
+        if pair is None:
             break
-        node, line = found[1], found[0].start_mark.line + 1
+        node, line = pair[1], pair[0].start_mark.line + 1
     message = error["msg"].removeprefix("Value error, ").removeprefix("is ")
     if error["type"] == "missing":
         message = "is missing"
     elif error["type"] == "extra_forbidden":
-        message = "is no field of a job: deploy/job.schema.json lists them"
-    elif error["type"] != "value_error" and location and location[0] != "notify":  # whose addresses are secret
+        message = "is not a field of a job: deploy/job.schema.json lists them"
+    elif error["type"] != "value_error" and location and location[0] != "notify":  # its addresses are secret
         message = f"{message}, got {error['input']!r}"
     field = ".".join(map(str, location))
     return f"{path}, line {line}{f', {field}' if field else ''}: {message}"
@@ -75,8 +74,8 @@ def _is_path(model: str | None) -> TypeGuard[str]:
     return model is not None and model.startswith((".", "/", "~"))
 
 
-def _located(spec: JobSpec, folder: Path) -> JobSpec:
-    """The same job with absolute paths, wherever it is run from."""
+def _with_absolute_paths(spec: JobSpec, folder: Path) -> JobSpec:
+    """The same job with paths from the file's folder, wherever it is run from."""
 
     def absolute(value: str) -> str:
         return value if "://" in value else str(folder / Path(value).expanduser())

@@ -1,4 +1,4 @@
-"""What tests of several rooms of jobs take: the command line, pictures, a second model."""
+"""Fixtures for the tests of several rooms: the command line, pictures, a second model."""
 
 from collections.abc import Iterator
 from unittest.mock import patch
@@ -11,7 +11,7 @@ from tests.support.pictures.tiny_checkpoints import save_siglip
 
 
 @pytest.fixture(scope="session", autouse=True)
-def kept_decoders() -> Iterator[None]:
+def reuse_decoders() -> Iterator[None]:
     """Jobs leave their decoding processes to the next test: starting them takes half as long as the rest of a job."""
     with patch("jobs.embedding.here.stop_decoders", lambda _: None):
         yield
@@ -24,13 +24,13 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.fixture(scope="session")
 def gallery(tmp_path_factory: pytest.TempPathFactory) -> Gallery:
-    """Sixty pictures, twenty of them broken; nobody changes them."""
+    """Sixty pictures, twenty of them broken; tests must not change them."""
     return make_gallery(tmp_path_factory.mktemp("gallery"), count=60, broken=20)
 
 
 @pytest.fixture(scope="session")
 def other_model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The folder of another model than the demo's, whose vectors have another length."""
+    """The folder of a model with another dim than the demo's."""
     folder = tmp_path_factory.mktemp("other").resolve()
     save_siglip(folder)
     return str(folder)

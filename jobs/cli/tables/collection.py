@@ -18,24 +18,24 @@ from jobs.cli.tables.text_table import TextTable, human_size
 def match_table(matches: Sequence[Match], first: int = 1) -> TextTable:
     """Rank, counted from `first`, cosine, id and metadata of each match, and the images that were folded into it.
 
-    `percentile` is shown where it is known, see `Searcher.percentile`, and `box` where a part of the picture matched.
+    `percentile` is shown if it is known (see `Searcher.percentile`), and `box` if a part of the picture matched.
     """
     names = list(dict.fromkeys(name for match in matches for name in match.metadata))
-    judged = any(match.percentile is not None for match in matches)
-    folded = any(match.duplicates for match in matches)
-    boxed = any(match.box for match in matches)
-    shown = {"percentile": judged, "image": True, "box": boxed, "alike": folded}
+    has_percentiles = any(match.percentile is not None for match in matches)
+    has_duplicates = any(match.duplicates for match in matches)
+    has_boxes = any(match.box for match in matches)
+    columns = {"percentile": has_percentiles, "image": True, "box": has_boxes, "alike": has_duplicates}
     return TextTable(
-        ("rank", "score", *(name for name, there in shown.items() if there), *names),
+        ("rank", "score", *(name for name, present in columns.items() if present), *names),
         [
             (
                 str(rank),
                 f"{match.score:.3f}",
-                *([f"{match.percentile:.3f}"] if judged else []),
+                *([f"{match.percentile:.3f}"] if has_percentiles else []),
                 match.image_id,
-                *([",".join(f"{share:g}" for share in match.box or ())] if boxed else []),
-                *([", ".join(match.duplicates)] if folded else []),
-                *(_shown(match.metadata.get(name)) for name in names),
+                *([",".join(f"{share:g}" for share in match.box or ())] if has_boxes else []),
+                *([", ".join(match.duplicates)] if has_duplicates else []),
+                *(_format(match.metadata.get(name)) for name in names),
             )
             for rank, match in enumerate(matches, start=first)
         ],
@@ -43,7 +43,7 @@ def match_table(matches: Sequence[Match], first: int = 1) -> TextTable:
 
 
 def columns_table(facts: Sequence[Mapping[str, Any]]) -> Group:
-    """Annotations as `likeness columns` lists them, and why some images are rejects."""
+    """Annotations as `likeness columns` lists them, and the reasons of rejects."""
     rows = [
         (
             each["name"],
@@ -58,12 +58,12 @@ def columns_table(facts: Sequence[Mapping[str, Any]]) -> Group:
     ]
     names = ("name", "columns", "predictor", "images", "rejected", "without", "in the index")
     reasons = [(each["name"], f"{count:,}", reason) for each in facts for reason, count in each["reasons"].items()]
-    why = [TextTable(("name", "rejected", "reason"), reasons, right={1})] if reasons else []
-    return Group(TextTable(names, rows, right={3, 4, 5}), *why)
+    rejects = [TextTable(("name", "rejected", "reason"), reasons, right={1})] if reasons else []
+    return Group(TextTable(names, rows, right={3, 4, 5}), *rejects)
 
 
 def rejects_table(rows: Sequence[Mapping[str, Any]]) -> Group:
-    from jobs.planning.rejects import shown_reasons  # with the client for HTTP, which `search` does without
+    from jobs.planning.rejects import shown_reasons  # late: it imports the HTTP client, which `search` does not need
 
     table = TextTable(
         ("image", "reason", "message"),
@@ -74,7 +74,7 @@ def rejects_table(rows: Sequence[Mapping[str, Any]]) -> Group:
 
 
 def collection_facts(collection: Collection) -> dict[str, Any]:
-    """What `likeness info` says, ready for JSON."""
+    """What `likeness info` prints, ready for JSON."""
     snapshot = collection.snapshot()
     reasons = snapshot.live().read(["error_reason"])["error_reason"]
     filtered = reasons.to_pylist().count(FILTERED)
@@ -93,7 +93,7 @@ def collection_facts(collection: Collection) -> dict[str, Any]:
 
 
 def facts_table(facts: Mapping[str, Any]) -> Group:
-    """Facts by name, those within others with both names; then a line for each segment and kind of index."""
+    """Facts by name, nested ones with both names; then a line for each segment and for each kind of index."""
     index = facts["index"]
     if not index or "segments" not in index:
         return Group(TextTable((), _flat(facts)))
@@ -106,8 +106,8 @@ def facts_table(facts: Mapping[str, Any]) -> Group:
         (name, each["kind"], f"{each['ntotal']:,}", f"{each['tombstones']:,}", human_size(each["memory"]))
         for name, each in segments.items()
     ]
-    facts_of_all = TextTable((), _flat({**facts, "index": shown}))
-    return Group(facts_of_all, "", TextTable(header, rows), "", choice_table(choice))
+    overview = TextTable((), _flat({**facts, "index": shown}))
+    return Group(overview, "", TextTable(header, rows), "", choice_table(choice))
 
 
 def _kind_line(kind: Mapping[str, Any]) -> str:
@@ -161,11 +161,11 @@ def _flat(facts: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
         if isinstance(value, Mapping):
             rows += _flat(value, f"{prefix}{name} ")
         else:
-            rows.append((f"{prefix}{name}".replace("_", " "), _shown(value)))
+            rows.append((f"{prefix}{name}".replace("_", " "), _format(value)))
     return rows
 
 
-def _shown(value: object) -> str:
+def _format(value: object) -> str:
     if value is None:
         return "–"
     if isinstance(value, list):

@@ -11,7 +11,7 @@ from index.versions.promotion import Version
 from index.versions.prune import Pruned
 from jobs.cli.tables.text_table import TextTable, human_size
 
-_SHOWN_CONFUSIONS = 10
+_MAX_CONFUSIONS = 10
 
 
 def quality_table(manifest: VersionManifest) -> TextTable:
@@ -76,12 +76,12 @@ def _state(facts: Mapping[str, Any]) -> str:
 
 
 def pruned_table(pruned: Pruned, *, dry_run: bool) -> Group:
-    """What was removed, or would be, and what was left and why."""
+    """What was removed, or would be, and what was left behind and why."""
     rows = [
         *((name, "version") for name in pruned.versions),
         *((name, "segment") for name in pruned.segments),
         *((path, "remains of a build that did not finish") for path in pruned.remains),
-        *((run, "run that was not finished, and is not needed any more") for run in pruned.runs),
+        *((run, "unfinished run that is no longer needed") for run in pruned.runs),
         *((path, f"left: {reason}") for path, reason in pruned.left.items()),
     ]
     verb = "would be freed" if dry_run else "freed"
@@ -89,51 +89,52 @@ def pruned_table(pruned: Pruned, *, dry_run: bool) -> Group:
     return Group(*([TextTable((), rows)] if rows else []), total)
 
 
-def evaluation_tables(found: Sequence[Evaluation], suspects: Sequence[Mapping[str, Any]]) -> Group:
-    """What was compared, the figures by label (of two evaluations beside each other), confusions, and suspects."""
-    sides = [str(number) for number in range(1, len(found) + 1)] if len(found) > 1 else [""]
-    table = TextTable if len(found) > 1 else _without_sides
-    about = ("", "index", "model", "labelled images", "queries", "index recall@10")
+def evaluation_tables(evaluations: Sequence[Evaluation], suspects: Sequence[Mapping[str, Any]]) -> Group:
+    """What was compared, the figures by label (two evaluations side by side), confusions, and suspects."""
+    sides = [(str(number) if len(evaluations) > 1 else "", each) for number, each in enumerate(evaluations, 1)]
+    table = TextTable if len(evaluations) > 1 else _without_sides
+    overview = ("", "index", "model", "labelled images", "queries", "index recall@10")
     rows = [
         (side, each.version, each.model, f"{each.labelled:,}", f"{each.overall.queries:,}", f"{each.recall:.4f}")
-        for side, each in zip(sides, found, strict=True)
+        for side, each in sides
     ]
     header = ("label", "", "queries", *(f"precision@{depth}" for depth in DEPTHS), "mAP")
-    figures = [(side, each) for side, evaluation in zip(sides, found, strict=True) for each in evaluation.classes]
+    figures = [(side, each) for side, evaluation in sides for each in evaluation.classes]
     figures = sorted(figures, key=lambda figure: (figure[1].label, figure[0]))
-    lines = [_figures_row(side, each.overall) for side, each in zip(sides, found, strict=True)]
+    lines = [_figures_row(side, each.overall) for side, each in sides]
     lines += [_figures_row(side, each) for side, each in figures]
     parts: list[RenderableType] = [
-        table(about, rows),
+        table(overview, rows),
         "",
         table(header, lines),
-        "by an exact scan, over queries at random; in brackets Wilson's 95% intervals",
+        "by an exact scan over random queries; Wilson's 95% intervals in brackets",
     ]
     confusions = [
         (side, each.label, each.neighbour, f"{each.share:.1%}")
-        for side, evaluation in zip(sides, found, strict=True)
-        for each in evaluation.confusions[:_SHOWN_CONFUSIONS]
+        for side, evaluation in sides
+        for each in evaluation.confusions[:_MAX_CONFUSIONS]
     ]
     if confusions:
         parts += ["", table(("", "label", "has among its ten nearest", "share"), confusions)]
     if suspects:
-        rows_of_suspects = [
+        suspect_rows = [
             (each["image_id"], each["label"], f"{each['agreement']:.0%}", each["suggestion"], f"{each['support']:.0%}")
             for each in suspects
         ]
-        parts += ["", TextTable(("suspect", "label", "neighbours agree", "most have", "share"), rows_of_suspects)]
+        parts += ["", TextTable(("suspect", "label", "neighbours agree", "most have", "share"), suspect_rows)]
     return Group(*parts)
 
 
 def _without_sides(header: Sequence[str], rows: Sequence[Sequence[str]]) -> TextTable:
-    """Without the column that tells two evaluations apart, which has no header."""
+    """A table without the column that tells two evaluations apart, which has no header."""
     at = header.index("")
     return TextTable([*header[:at], *header[at + 1 :]], [[*row[:at], *row[at + 1 :]] for row in rows])
 
 
-def _figures_row(side: str, of: ClassFigures) -> tuple[str, ...]:
-    return (of.label, side, f"{of.queries:,}", *map(_shown, of.precision.values()), _shown(of.mean_average_precision))
+def _figures_row(side: str, figures: ClassFigures) -> tuple[str, ...]:
+    estimates = (*figures.precision.values(), figures.mean_average_precision)
+    return (figures.label, side, f"{figures.queries:,}", *map(_with_interval, estimates))
 
 
-def _shown(estimate: Estimate) -> str:
+def _with_interval(estimate: Estimate) -> str:
     return f"{estimate.value:.3f} ({estimate.low:.3f}–{estimate.high:.3f})"

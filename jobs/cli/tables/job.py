@@ -1,4 +1,4 @@
-"""Tables about jobs for the terminal: what one did, and what became of the last ones."""
+"""Tables about jobs for the terminal: the counts of one job, and the history of jobs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -25,11 +25,11 @@ def embed_table(report: EmbedReport, done: str = "embedded") -> TextTable:
     counts |= {f"  {reason}": count for reason, count in report.reject_reasons.most_common()}
     rows = [(name, f"{count:,}", "") for name, count in counts.items()]
     if report.seconds:
-        rows.append(("images/s", f"{report.images_per_second:,.1f}", f"in {report.seconds:.1f} s, start-up apart"))
-        for stage, by in zip(STAGES, ("thread", "thread", "actor", "actor"), strict=True):
+        rows.append(("images/s", f"{report.images_per_second:,.1f}", f"in {report.seconds:.1f} s, without start-up"))
+        for stage, worker in zip(STAGES, ("thread", "thread", "actor", "actor"), strict=True):
             if seconds := getattr(report, f"{stage}_seconds"):
                 rate = report.done / seconds
-                rows.append((f"  {stage}", f"{rate:,.1f}", f"by one {by}"))
+                rows.append((f"  {stage}", f"{rate:,.1f}", f"per {worker}"))
         rows.append(("actors idle", f"{report.idle_share:.0%}", f"of the time, {len(report.actors)} of them"))
         rows.append(("bottleneck", "", report.bottleneck))
     return TextTable((), rows, right={1})
@@ -37,21 +37,21 @@ def embed_table(report: EmbedReport, done: str = "embedded") -> TextTable:
 
 def reembed_table(report: Report) -> TextTable:
     """The closing table of `reembed`, without zero counts."""
-    shown = asdict(report.counts)
+    counts = asdict(report.counts)
     if not report.dry_run:
         done = {"embedded": report.embedded, "filtered": report.filtered}
-        shown |= {**done, "rejected": report.rejected, "failed": report.failed}
-    counts = [
+        counts |= {**done, "rejected": report.rejected, "failed": report.failed}
+    rows = [
         (name.replace("_", " "), f"{count:,}")
-        for name, count in shown.items()
+        for name, count in counts.items()
         if count or name in ("listed", "unchanged")
     ]
-    seconds = [(f"  {stage}", f"{seconds:,.1f} s") for stage, seconds in report.seconds.items()]
-    return TextTable((), [*counts, *seconds], right={1})
+    rows += [(f"  {stage}", f"{seconds:,.1f} s") for stage, seconds in report.seconds.items()]
+    return TextTable((), rows, right={1})
 
 
 def closing_lines(report: Report) -> list[str]:
-    """The note and what is said of the index, in rich's markup."""
+    """The report's note, and a line about the index, in rich's markup."""
     lines = [f"[yellow]{escape(report.note)}"] if report.note else []
     if report.dry_run:
         lines.append("nothing was changed")
@@ -62,10 +62,10 @@ def closing_lines(report: Report) -> list[str]:
     return lines
 
 
-def history_table(shown: Sequence[Mapping[str, Any]]) -> TextTable:
-    """`schedule.history.facts` for people. A job's id says when it began, in UTC."""
+def history_table(jobs: Sequence[Mapping[str, Any]]) -> TextTable:
+    """The jobs of `schedule.history.history_facts`. An id contains the time when the job began, in UTC."""
     rows = []
-    for job in shown:
+    for job in jobs:
         counts = [f"{job['counts'].get(name, 0):,} {name}" for name in _HISTORY_COUNTS if job["counts"].get(name)]
         took = ""
         if job["ended_at"]:

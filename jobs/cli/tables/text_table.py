@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 _MIN_WIDTH: Final = 9
-"""Characters, on average and with the gap: columns narrower than this are hard to read."""
+"""Characters per column on average, with the gap; narrower columns are hard to read."""
 _ESCAPED: Final = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160))}
 
 
@@ -18,9 +18,9 @@ _ESCAPED: Final = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(1
 class TextTable:
     """Rows of cells, below a `header` unless that is empty. Nothing in a cell is taken for markup.
 
-    A terminal folds long cells, except in the columns `unfolded`; where it is too narrow for so many columns, each row
-    is a block of lines, with the column's name in each. If the output goes elsewhere, each row is one line, with tabs
-    between the cells, nothing folded or cut. Control characters are shown as Python's literals have them.
+    A terminal folds long cells, except in the columns `unfolded`; if it is too narrow for so many columns, each row is
+    a block of lines, with the column's name in each. If the output goes elsewhere, each row is one line, with tabs
+    between the cells, and nothing is folded or cut. Control characters are escaped as in Python's literals.
     """
 
     header: Sequence[str]

@@ -27,7 +27,7 @@ from jobs.annotation.annotate import Annotate, drop
 from jobs.annotation.labels import Labels
 from jobs.annotation.predictor import Batch, Columns, Recipe
 from jobs.errors import JobError, TooManyRejectsError, UsageError
-from jobs.spec import NONE, AnnotationSpec, JobSpec
+from jobs.spec import NO_LABEL, AnnotationSpec, JobSpec
 from tests.support.collections.hand_made import add_run, add_version, rows, unit_vectors
 from tests.support.collections.s3_server import Bucket
 
@@ -332,11 +332,11 @@ def test_names_that_are_taken_are_refused(indexed: Collection) -> None:
 @pytest.mark.parametrize(
     ("wrong", "expected"),
     [
-        ({"name": "1a"}, "expected letters, digits and _, beginning with a letter, at most 64"),
-        ({"name": "score"}, "expected another name"),
+        ({"name": "1a"}, "expected at most 64 letters, digits and _, beginning with a letter"),
+        ({"name": "score"}, "expected a name other than"),
         ({"labels": ["a dog", " a dog"]}, "got 'a dog'"),
         ({"labels": ["a dog", "  "]}, "got ''"),
-        ({"labels": [NONE]}, "got 'none of these'"),
+        ({"labels": [NO_LABEL]}, "got 'none of these'"),
         ({"template": "a photo"}, "with {} once"),
         ({"quality": True}, "--label or --labels"),
     ],
@@ -364,7 +364,7 @@ def test_labels_are_the_nearest_texts_unless_all_are_far() -> None:
     texts = np.eye(4, dtype=np.float32)[:2]
     vectors = np.array([[0.9, 0.1, 0, 0], [0.3, 0.6, 0, 0], [0.1, 0.05, 0.9, 0]], np.float32)
     got = Labels(("a dog", "a cat"), texts, 0.2)({"image_id": np.arange(3), "embedding": vectors})
-    assert list(got[""]) == ["a dog", "a cat", NONE]
+    assert list(got[""]) == ["a dog", "a cat", NO_LABEL]
     assert list(got["score"]) == [0.9, 0.6, 0.1]
     assert list(got["margin"]) == [0.8, 0.3, 0.05]
     single = Labels(("a dog",), texts[:1], 0.2)({"image_id": np.arange(3), "embedding": vectors})

@@ -1,4 +1,4 @@
-"""The command line: what it prints of a small collection, and the one clear line that a mistake gets."""
+"""The command line: what it prints about a small collection, and the one line that a usage error gets."""
 
 import csv
 import importlib.metadata
@@ -34,9 +34,9 @@ from tests.support.pictures.sample_images import put_pictures
 from tests.support.processes import python
 
 COMMANDS = (
-    *("embed", "reembed", "index", "search", "serve", "rejects", "info", "demo"),
-    *("duplicates", "versions", "promote", "rollback", "prune", "compact", "keys"),
-    *("export", "import", "evaluate"),
+    *("embed", "reembed", "annotate", "columns", "schedule", "watch", "history", "index", "search", "serve"),
+    *("rejects", "info", "evaluate", "duplicates", "versions", "promote", "rollback", "prune", "compact"),
+    *("export", "import", "demo", "keys"),
 )
 
 
@@ -53,13 +53,13 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def run(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
-    """In a folder of its own."""
+    """The command, run in an empty folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(console, "width", 200)
     return run
 
 
-def test_a_command_that_is_told_to_stop_ends_as_with_ctrl_c(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+def test_sigterm_ends_a_command_like_ctrl_c(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     monkeypatch.setattr(app, "app", lambda: signal.raise_signal(signal.SIGTERM))
     try:
@@ -75,7 +75,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def collection(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The three pictures and a reject, embedded with the demo model and indexed; an unfinished run as well."""
+    """The three pictures and a reject, embedded with the demo model and indexed, and an unfinished run."""
     embedder = ClipEmbedder.load(str(DEMO_MODEL), device="cpu")
     model = model_record(embedder.identity)
     collection = Collection.create_or_open(str(tmp_path_factory.mktemp("made") / "collection"))
@@ -169,10 +169,10 @@ def test_examples_have_weights(run: Run, collection: Path) -> None:
         return float(only["score"])
 
     searcher = Searcher.open(Collection.open(str(collection)))
-    for given, weight in (("blue.png", -0.3), ("blue.png:0.5", -0.5), ("blue.png:2", -2)):
+    for unlike, weight in (("blue.png", -0.3), ("blue.png:0.5", -0.5), ("blue.png:2", -2)):
         query = mix([searcher.vector("red.png"), searcher.vector("blue.png")], [2, weight])
         ((match,),) = searcher.search([query], 10, exclude={"red.png", "blue.png"})
-        assert score(given) == match.score
+        assert score(unlike) == match.score
 
 
 def test_search_by_a_part_of_a_picture(run: Run, collection: Path, pictures: Path, tmp_path: Path) -> None:
@@ -194,9 +194,8 @@ def test_duplicates(run: Run, collection: Path) -> None:
     assert {group["keep"]["image_id"], *(each["image_id"] for each in group["duplicates"])} == set(COLOURS)
     assert "1 groups: 2 similar" in run(*similar, "-1").out
     assert run("duplicates", collection, "--min-score", "1").out.strip() == "no duplicates"
-    assert (
-        "--kinds names odd: expected some of identical_bytes, " in run("duplicates", collection, "--kinds", "odd").err
-    )
+    refused = run("duplicates", collection, "--kinds", "odd").err
+    assert "--kinds names odd: expected some of identical_bytes, " in refused
     header, *rows = csv.reader(run(*similar, "-1", "--format", "csv").out.splitlines())
     assert [dict(zip(header, row, strict=True))["kind"] for row in rows] == ["keep", "similar", "similar"]
 
@@ -259,7 +258,7 @@ def test_rejects(run: Run, collection: Path) -> None:
     assert "bad [red].jpg\ttruncated\tends early\n" in table
     assert "truncated: 1, timeout: 1" in table
     none = run("rejects", collection, "--reason", "nothing").out
-    assert none == "none for 'nothing'; there are: truncated: 1, timeout: 1\n"
+    assert none == "no rejects for 'nothing'; there are these: truncated: 1, timeout: 1\n"
 
 
 # Versions
@@ -267,12 +266,12 @@ def test_rejects(run: Run, collection: Path) -> None:
 
 @pytest.fixture
 def growing(collection: Path, tmp_path: Path) -> Path:
-    """A copy of the collection with room for versions of its own."""
+    """A copy of the collection, which tests may change."""
     shutil.copytree(collection, tmp_path / "growing")
     return tmp_path / "growing"
 
 
-def test_while_another_job_writes_one_is_told_and_exits_with_75(run: Run, growing: Path) -> None:
+def test_commands_exit_with_75_while_another_job_writes(run: Run, growing: Path) -> None:
     with writing(Collection.open(str(growing)), "reembed"):
         for command in (["index", growing], ["compact", growing], ["prune", growing]):
             result = run(*command)
@@ -283,7 +282,7 @@ def test_while_another_job_writes_one_is_told_and_exits_with_75(run: Run, growin
     assert run("index", growing).out == "index 000001 already covers every row: 3 images\n"
 
 
-def test_index_takes_settings_and_says_what_became_of_them(run: Run, growing: Path) -> None:
+def test_index_takes_settings_and_prints_the_outcome(run: Run, growing: Path) -> None:
     result = run("index", growing, "--target-recall", "0.9", "--max-memory", "2 GiB", "--segment-rows", "1000")
     assert result.code == 0
     assert result.out.startswith("index 000002 is live: 3 images, Flat, recall@10 1.0000, in ")
@@ -298,7 +297,7 @@ def test_index_takes_settings_and_says_what_became_of_them(run: Run, growing: Pa
     assert (settings["target_recall"], settings["max_memory"], settings["latency_ms"]) == (0.9, None, 7.5)
 
 
-def test_a_version_goes_live_back_and_away(run: Run, growing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_version_is_promoted_rolled_back_and_pruned(run: Run, growing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "index 000002 is built but not live" in run("index", growing, "--latency", "4", "--no-promote").out
     assert Collection.open(str(growing)).current() == "000001"
     assert "index 000002 is live: 3 images, recall@10 1.0000" in run("promote", growing, "2").out
@@ -341,10 +340,10 @@ def test_a_recall_below_the_target_fails_the_job(run: Run, growing: Path, monkey
     assert "it reaches recall@10 0.5, expected 0.99 or more" in run("promote", growing, "000002").out
 
 
-def test_settings_that_make_no_sense(run: Run, growing: Path) -> None:
+def test_invalid_index_settings(run: Run, growing: Path) -> None:
     for size in ("lots", "0", "3 parsecs"):
-        told = f"--max-memory is '{size}': expected a size such as 600MB"
-        assert_one_line(run("index", growing, "--max-memory", size), told)
+        message = f"--max-memory is '{size}': expected a size such as 600MB"
+        assert_one_line(run("index", growing, "--max-memory", size), message)
     assert_one_line(run("index", growing, "--factory", "Nonsense7"), "Nonsense7")
     assert Collection.open(str(growing)).versions() == ["000001"]
 
@@ -361,20 +360,20 @@ def test_sizes(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, "keys add"])
-def test_mend_smaller_help_has_an_example_and_no_type_for_flags(run: Run, command: str) -> None:
+def test_help_has_an_example_and_no_type_for_flags(run: Run, command: str) -> None:
     result = run(*command.split(), "--help")
     assert result.code == 0
     assert command == "keys add" or f"likeness {command}" in result.out.partition("Example")[2]
     assert "<bool>" not in result.out
 
 
-def test_help_names_every_command_and_the_version_is_the_packages(run: Run) -> None:
+def test_help_names_every_command_and_the_version_is_that_of_the_package(run: Run) -> None:
     result = run("--help")
     assert all(command in result.out for command in COMMANDS)
     assert run("--version") == Result(0, f"likeness {importlib.metadata.version('likeness')}\n", "")
 
 
-# Mistakes
+# Usage errors
 
 
 def assert_one_line(result: Result, *parts: str) -> None:
@@ -383,13 +382,7 @@ def assert_one_line(result: Result, *parts: str) -> None:
         assert part in result.err
 
 
-def assert_usage(result: Result, part: str) -> None:
-    assert (result.code, result.out, result.err.partition(" ")[0]) == (2, "", "Usage:")
-    assert "Traceback" not in result.err
-    assert part in " ".join(result.err.replace("│", " ").split())
-
-
-def test_sources_and_places_that_cannot_be(run: Run, pictures: Path, tmp_path: Path) -> None:
+def test_invalid_sources_and_collections(run: Run, pictures: Path, tmp_path: Path) -> None:
     assert_one_line(run("embed", "", "y"), "SOURCE is empty")
     assert_one_line(run("embed", "x", ""), "COLLECTION is empty")
     assert_one_line(run("embed", "gone", "made", "--model", "demo"), "gone does not exist", f"below {tmp_path}")
@@ -401,7 +394,7 @@ def test_sources_and_places_that_cannot_be(run: Run, pictures: Path, tmp_path: P
     assert [path.name for path in tmp_path.iterdir()] == ["list.csv"]
 
 
-def test_a_model_that_is_not_there(run: Run, pictures: Path, tmp_path: Path) -> None:
+def test_a_missing_model(run: Run, pictures: Path, tmp_path: Path) -> None:
     hub = run("embed", pictures, "made", "--model", "no/such-model")
     assert_one_line(hub, "model 'no/such-model' is neither a folder nor in the cache", "hf download no/such-model")
     assert_one_line(run("embed", pictures, "made", "--model", "./gone"), "there is no folder", "config.json")
@@ -419,21 +412,11 @@ def test_a_collection_of_another_model(run: Run, collection: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     "command",
     [
-        *(
-            "index",
-            "search --text x",
-            "search x.jpg",
-            "search --like x",
-            "serve",
-            "serve --local",
-            "info",
-            "rejects",
-            "versions",
-        ),
-        *("promote 000001", "rollback", "prune", "compact", "duplicates"),
+        *("index", "search --text x", "search x.jpg", "search --like x", "serve", "serve --local", "info", "rejects"),
+        *("versions", "promote 000001", "rollback", "prune", "compact", "duplicates"),
     ],
 )
-def test_a_collection_that_is_not_there(run: Run, tmp_path: Path, command: str) -> None:
+def test_a_missing_collection(run: Run, tmp_path: Path, command: str) -> None:
     name, *options = command.split()
     assert_one_line(run(name, "gone", *options), "gone does not exist: make a collection with `likeness embed`")
     (tmp_path / "folder").mkdir()
@@ -480,29 +463,27 @@ def test_a_collection_without_an_index(run: Run, tmp_path: Path) -> None:
         (["--text", "  "], "text: expected words"),
     ],
 )
-def test_queries_without_an_answer(run: Run, collection: Path, tmp_path: Path, options: list[str], part: str) -> None:
+def test_invalid_queries(run: Run, collection: Path, tmp_path: Path, options: list[str], part: str) -> None:
     (tmp_path / "note.jpg").write_text("not a picture")
     assert_one_line(run("search", collection, *options), part)
 
 
-def test_mend_smaller_embed_ends_with_the_index_and_the_next_command(run: Run, growing: Path, pictures: Path) -> None:
+def test_embed_ends_with_the_index_and_the_next_command(run: Run, growing: Path, pictures: Path) -> None:
     shutil.rmtree(growing / "index")
     (growing / "CURRENT").unlink()
     assert "hidden" not in next_commands("s3://key:hidden@bucket/c")
-    *_, index, then = run("embed", pictures, growing, "--model", "demo").out.splitlines()
+    *_, index, commands = run("embed", pictures, growing, "--model", "demo").out.splitlines()
     assert index.startswith("index 000001 is live")
-    assert (
-        then
-        == f"Search it with `likeness search {growing} PICTURE`, or serve it with `likeness serve {growing} --local`"
-    )
+    search, serve = f"likeness search {growing} PICTURE", f"likeness serve {growing} --local"
+    assert commands == f"Search it with `{search}`, or serve it with `{serve}`"
 
 
 @pytest.mark.parametrize("words", ["a red star", "star #3", "note: red", "red star" * 40])
-def test_mend_smaller_words_in_place_of_a_picture_are_pointed_to_text(run: Run, collection: Path, words: str) -> None:
-    assert_one_line(run("search", collection, words), f" Words are searched with --text {shlex.quote(words)}")
+def test_words_in_place_of_a_picture_are_pointed_to_text(run: Run, collection: Path, words: str) -> None:
+    assert_one_line(run("search", collection, words), f" To search by words, use --text {shlex.quote(words)}")
 
 
-def test_mend_smaller_a_ray_that_does_not_start_is_tried_again(
+def test_a_ray_that_does_not_start_exits_with_75(
     run: Run, collection: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def late(**_: object) -> None:
@@ -535,30 +516,33 @@ def test_mend_smaller_a_ray_that_does_not_start_is_tried_again(
         (["nonsense"], "No such command 'nonsense'"),
     ],
 )
-def test_options_that_make_no_sense(run: Run, tmp_path: Path, arguments: list[str], part: str) -> None:
-    assert_usage(run(*arguments), part)
+def test_options_that_typer_refuses(run: Run, tmp_path: Path, arguments: list[str], part: str) -> None:
+    result = run(*arguments)
+    assert (result.code, result.out, result.err.partition(" ")[0]) == (2, "", "Usage:")
+    assert "Traceback" not in result.err
+    assert part in " ".join(result.err.replace("│", " ").split())
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "told"),
+    ("option", "value", "message"),
     [
         *(("actors", value, "is '{}': expected a number or LEAST:MOST") for value in ("many", "0", "3:2")),
         ("extensions", ",", "is '{}': expected extensions such as"),
         *(("actor-resources", value, "is '{}': expected a JSON object such as") for value in ("npu", "[1]")),
         *(
-            ("actor-resources", f'{{"npu": {amount}}}', " for npu: expected a share of 1, such as 0.5, or a whole")
+            ("actor-resources", f'{{"npu": {amount}}}', " for npu: expected a fraction of 1, such as 0.5, or a whole")
             for amount in ('"one"', "0", "true", "1.5", "Infinity", "NaN", "-1", "1e-5")
         ),
         ("actor-resources", '{"memory": 1, "GPU": 1}', "names GPU, memory: "),
         *(("wait-for-nodes", value, "is '{}': expected a duration such as 90s") for value in ("soon", "1d", "-5")),
-        ("wait-for-nodes", "10m", "is for a Ray cluster that grows: expected its address as well"),
-        *(("cpus-per-actor", value, " for CPUs: expected a share of 1") for value in ("1.5", "1e-5")),
-        *(("num-gpus", value, " for GPUs: expected a share of 1") for value in ("1.5", "inf")),
+        ("wait-for-nodes", "10m", "is for an autoscaling Ray cluster: expected its address as well"),
+        *(("cpus-per-actor", value, " for CPUs: expected a fraction of 1") for value in ("1.5", "1e-5")),
+        *(("num-gpus", value, " for GPUs: expected a fraction of 1") for value in ("1.5", "1e-5", "inf")),
     ],
 )
-def test_values_that_make_no_sense(run: Run, option: str, value: str, told: str) -> None:
-    assert_one_line(run("embed", "x", "y", f"--{option}", value), f"error: --{option} ", told.format(value))
+def test_values_that_a_job_refuses(run: Run, option: str, value: str, message: str) -> None:
+    assert_one_line(run("embed", "x", "y", f"--{option}", value), f"error: --{option} ", message.format(value))
 
 
 def test_serving_beyond_this_machine_has_to_be_allowed(run: Run, collection: Path) -> None:
@@ -567,7 +551,7 @@ def test_serving_beyond_this_machine_has_to_be_allowed(run: Run, collection: Pat
     assert_one_line(run("serve", collection, "--local", "--port", "0", "--keys", "none.json"), "no key file none.json")
 
 
-def test_the_environment_sets_what_no_option_does(
+def test_the_environment_sets_what_options_do_not(
     run: Run, collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LIKENESS_HOST", "0.0.0.0")
@@ -579,15 +563,15 @@ def test_the_environment_sets_what_no_option_does(
     assert_one_line(run("search", collection, "--text", "x"), "LIKENESS_THREADS is 'many': Input should be")
 
 
-@pytest.mark.parametrize(("most", "file"), [(100, "/.lease'"), (500, "/index/segments/000002-00'")])
-def test_a_full_disk_is_named_with_what_to_do(growing: Path, most: int, file: str) -> None:
-    """Files that may not grow further stand for a full disk: the system refuses the same calls."""
+@pytest.mark.parametrize(("max_bytes", "file"), [(100, "/.lease'"), (500, "/index/segments/000002-00'")])
+def test_a_full_disk_is_reported_with_advice(growing: Path, max_bytes: int, file: str) -> None:
+    """A limit on the size of files stands for a full disk: the system refuses the same calls."""
     code = (
         "import resource, sys; from jobs.cli import app\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv.pop()),) * 2)\n"
         "app.main()"
     )
-    done = python("-c", code, "compact", growing, most)
+    done = python("-c", code, "compact", growing, max_bytes)
     result = Result(done.returncode, done.stdout, done.stderr)
     assert_one_line(
         result, "File too large", f"'{growing}{file}", "free some space there and run the same command again"
@@ -595,15 +579,15 @@ def test_a_full_disk_is_named_with_what_to_do(growing: Path, most: int, file: st
     assert Collection.open(str(growing)).current() == "000001"
 
 
-def test_the_help_loads_none_of_what_takes_long() -> None:
-    heavy = "('numpy', 'pyarrow', 'PIL', 'faiss', 'fastapi', 'ray', 'torch', 'transformers')"
-    code = f"import sys; from jobs.cli.app import main; print([name for name in {heavy} if name in sys.modules])"
+def test_help_loads_no_slow_modules() -> None:
+    slow = "('numpy', 'pyarrow', 'PIL', 'faiss', 'fastapi', 'ray', 'torch', 'transformers')"
+    code = f"import sys; from jobs.cli.app import main; print([name for name in {slow} if name in sys.modules])"
     assert python("-c", code).stdout == "[]\n"
 
 
 @pytest.mark.parametrize("module", ["typer", "jobs.values"])
-def test_ctrl_c_while_the_command_line_is_loaded_ends_it_quietly(module: str) -> None:
-    """The command as it is installed, in a process that gets its SIGINT when it comes to some import."""
+def test_ctrl_c_during_loading_ends_quietly(module: str) -> None:
+    """The installed command, in a process that gets SIGINT at some import."""
     code = f"""
 import os, signal, sys
 from importlib.metadata import entry_points

@@ -30,5 +30,5 @@ def test_bash_completes_commands_options_and_their_values(tmp_path: Path) -> Non
     bash = ["bash", "--norc", "-c", _TAB]
     environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "HOME": str(tmp_path)}
     done = subprocess.run(bash, env=environment, capture_output=True, text=True, check=True, timeout=120)
-    # Of a place nothing is known here, so bash completes the names of files.
+    # Collections are not completed, so bash completes file names.
     assert done.stdout.splitlines() == ["reembed", "add list remove", "--batch-size", "local ray", ""]

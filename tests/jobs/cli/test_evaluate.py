@@ -1,4 +1,4 @@
-"""`likeness evaluate`: what it prints of one collection, of two, and of labels that neighbours doubt."""
+"""`likeness evaluate`: what it prints about one collection, about two, and about labels that neighbours doubt."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.support.command_line import Run
 
 @pytest.fixture
 def clusters(collection: Collection, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Collection:
-    """Two clusters of twelve with a label each, but for one image that has the other's."""
+    """Two clusters of twelve images with a label each, except for one image that has the other label."""
     monkeypatch.chdir(tmp_path)
     vectors = np.repeat(np.eye(2, DIM), 12, axis=0) + 0.1 * np.random.default_rng(0).standard_normal((24, DIM))
     vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
@@ -24,27 +24,27 @@ def clusters(collection: Collection, monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 
 def test_figures_confusions_and_suspects(run: Run, clusters: Collection) -> None:
-    shown = run("evaluate", "collection", "--by", "label", "--suspects", "9").out
-    assert "1.0000" in shown  # the index's own recall
-    assert "(all)\t24\t" in shown
-    assert "Wilson's 95% intervals" in shown
-    assert shown.endswith("share\n23\tcat\t0%\tdog\t100%\n")  # all others agree, and are no suspects
+    printed = run("evaluate", "collection", "--by", "label", "--suspects", "9").out
+    assert "1.0000" in printed  # the index's own recall
+    assert "(all)\t24\t" in printed
+    assert "Wilson's 95% intervals" in printed
+    assert printed.endswith("share\n23\tcat\t0%\tdog\t100%\n")  # all others agree with their neighbours
     facts = json.loads(run("evaluate", "collection", "--by", "label", "--format", "json").out)
-    (found,) = facts["evaluations"]
-    cat, dog = found["classes"]
+    (evaluation,) = facts["evaluations"]
+    cat, dog = evaluation["classes"]
     assert (cat["label"], cat["images"], dog["label"], dog["images"]) == ("cat", 13, "dog", 11)
     assert cat["precision"]["10"]["value"] == pytest.approx(12 / 13)
-    assert found["confusions"][1] == {"label": "cat", "neighbour": "dog", "share": pytest.approx(1 / 13)}
+    assert evaluation["confusions"][1] == {"label": "cat", "neighbour": "dog", "share": pytest.approx(1 / 13)}
     assert facts["suspects"] == []
 
 
 def test_two_versions_stand_side_by_side(run: Run, clusters: Collection) -> None:
     add_version(clusters, rows(["23"], rejected={}, metadata={"label": pa.array(["dog"])}), deletes=["00"])
-    shown = run("evaluate", "collection", "--by", "label", "--against", "1").out
-    assert "1\t000002\thand-made\t23\t23\t" in shown
-    assert "2\t000001\thand-made\t24\t23\t" in shown
-    assert "cat\t1\t" in shown
-    assert "cat\t2\t" in shown
+    printed = run("evaluate", "collection", "--by", "label", "--against", "1").out
+    assert "1\t000002\thand-made\t23\t23\t" in printed
+    assert "2\t000001\thand-made\t24\t23\t" in printed
+    assert "cat\t1\t" in printed
+    assert "cat\t2\t" in printed
     twice = json.loads(
         run("evaluate", "collection", "--by", "label", "--against", ".//collection", "--format", "json").out
     )

@@ -36,8 +36,8 @@ OPEN_WITH_FAKE: Final = (
     "def opened():\n"
     "    return Likeness(Searcher.open(Collection.open(sys.argv[1])), Model)\n"
 )
-KEPT: Final = "likeness = opened()\nprint(len(likeness.search('a red star')))\n"
-AGAIN: Final = "likeness.close()\nlikeness.close()\nprint(len(likeness.search('blue')))"
+SEARCH: Final = "likeness = opened()\nprint(len(likeness.search('a red star')))\n"
+CLOSE_AND_SEARCH: Final = "likeness.close()\nlikeness.close()\nprint(len(likeness.search('blue')))"
 SERVICE: Final = (
     "from api.build_service import build_service\n"
     "from api.settings import ServeSettings\n"
@@ -50,19 +50,20 @@ SERVICE: Final = (
 @pytest.mark.parametrize(
     ("program", "code", "printed"),
     [
-        (KEPT + "likeness.close()", 0, ["3", "freed"]),
+        (SEARCH + "likeness.close()", 0, ["3", "freed"]),
         ("with opened() as likeness:\n    print(len(likeness.search('a red star')))\ndel likeness", 0, ["3", "freed"]),
         ("print(len(opened().search('a red star')))", 0, ["3", "freed"]),
-        (KEPT, 0, ["3"]),
-        (KEPT + "sys.exit(7)", 7, ["3"]),
-        (KEPT + "raise ValueError('mine')", 1, ["3"]),
-        (KEPT + AGAIN, 0, ["3", "3", "freed"]),
+        (SEARCH, 0, ["3"]),
+        (SEARCH + "sys.exit(7)", 7, ["3"]),
+        (SEARCH + "raise ValueError('mine')", 1, ["3"]),
+        (SEARCH + CLOSE_AND_SEARCH, 0, ["3", "3", "freed"]),
         (SERVICE, 0, []),
     ],
     ids=["closed", "with", "dropped", "forgotten", "sys.exit", "exception", "closed and loaded again", "a service"],
 )
-def test_mend_00_a_program_ends_with_its_own_code(tmp_path: Path, program: str, code: int, printed: list[str]) -> None:
-    """And leaves no thread."""
+def test_a_program_ends_with_its_own_code_and_leaves_no_thread(
+    tmp_path: Path, program: str, code: int, printed: list[str]
+) -> None:
     make_collection(tmp_path / "c", PLAIN, FakeEmbedder())
     done = python("-c", OPEN_WITH_FAKE + program, str(tmp_path / "c"))
     assert done.returncode == code, done.stderr
@@ -73,7 +74,7 @@ def test_mend_00_a_program_ends_with_its_own_code(tmp_path: Path, program: str, 
 
 @pytest.fixture(scope="module")
 def deep(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a collection `deep` of a model that takes torch long to free, and `c` of a converted one."""
+    """A folder with a collection `deep`, whose model takes torch long to free, and `c`, whose model is converted."""
     folder = tmp_path_factory.mktemp("deep")
     save_deep_clip(folder / "model")
     make_collection(folder / "deep", PLAIN, ClipEmbedder.load(str(folder / "model"), device="cpu"))
@@ -84,32 +85,32 @@ def deep(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 COMMAND: Final = LEFT_AT_EXIT + "from jobs.__main__ import main\nmain()"
 PROGRAM: Final = LEFT_AT_EXIT + "import sys\nfrom api.explore import Likeness\n"
-SEARCHED: Final = "print(len({}.search('a red star')))"
+SEARCHES: Final = "print(len({}.search('a red star')))"
 PROGRAMS: Final[dict[str, tuple[str, ...]]] = {
     "by words": (COMMAND, "search", "c", "--text", "a red star"),
     "by a picture": (COMMAND, "search", "c", "red.png"),
-    "closed": (PROGRAM + "with Likeness.open('deep', precision='fp32') as opened:\n    " + SEARCHED.format("opened"),),
-    "dropped": (PROGRAM + SEARCHED.format("Likeness.open('deep', precision='fp32')"),),
-    "forgotten": (PROGRAM + "likeness = Likeness.open('deep', precision='fp32')\n" + SEARCHED.format("likeness"),),
+    "closed": (PROGRAM + "with Likeness.open('deep', precision='fp32') as opened:\n    " + SEARCHES.format("opened"),),
+    "dropped": (PROGRAM + SEARCHES.format("Likeness.open('deep', precision='fp32')"),),
+    "forgotten": (PROGRAM + "likeness = Likeness.open('deep', precision='fp32')\n" + SEARCHES.format("likeness"),),
 }
 
 
-def ends(deep: Path, kind: str) -> None:
-    """One run with a real model, and its end."""
+def run_to_its_end(deep: Path, kind: str) -> None:
+    """Run a program with a real model, and check how it ends."""
     if kind == "served":
-        served(deep)
+        stop_a_server(deep)
         return
     done = python("-c", *PROGRAMS[kind], folder=deep)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-1] == "threads: ['MainThread']"
 
 
-def served(deep: Path) -> None:
-    """Until SIGTERM, while it answers."""
+def stop_a_server(deep: Path) -> None:
+    """Send SIGTERM to a server that answers."""
     log = deep / f"log-{uuid4()}"
     with serving(str(deep / "c"), log, "--local", swap_interval_s=0.05) as server:
-        found = requests.post(f"{server.url}/search", json={"text": "a red star"}, timeout=120)
-        assert len(found.json()["matches"]) == 3
+        answer = requests.post(f"{server.url}/search", json={"text": "a red star"}, timeout=120)
+        assert len(answer.json()["matches"]) == 3
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(120) == 130, log.read_text()
     assert "terminate" not in log.read_text()
@@ -117,16 +118,16 @@ def served(deep: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["by words", "served"])
-def test_mend_00_real_models_leave_no_thread_at_exit(deep: Path, kind: str) -> None:
-    ends(deep, kind)
+def test_real_models_leave_no_thread_at_exit(deep: Path, kind: str) -> None:
+    run_to_its_end(deep, kind)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("part", range(4))
 @pytest.mark.parametrize("kind", [*PROGRAMS, "served"])
-def test_mend_00_no_run_is_aborted_at_its_end(deep: Path, kind: str, part: int) -> None:
+def test_no_run_is_aborted_at_its_end(deep: Path, kind: str, part: int) -> None:
     """Ten runs, two at a time: 240 in all, 40 of each kind."""
-    with ThreadPoolExecutor(2) as two:
-        for _ in two.map(lambda _: ends(deep, kind), range(10)):
+    with ThreadPoolExecutor(2) as pool:
+        for _ in pool.map(lambda _: run_to_its_end(deep, kind), range(10)):
             pass

@@ -1,4 +1,4 @@
-"""What the command line prints where no terminal reads it, and on one."""
+"""What the command line prints into a pipe and on a terminal."""
 
 import io
 import json
@@ -31,8 +31,8 @@ def collection(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def printed(run: Run, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """What a command prints into a pipe. A pipe is taken to be 80 columns wide, like a terminal that does not say."""
+def output_of(run: Run, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """What a command prints into a pipe, which is taken to be 80 columns wide, like a terminal of unknown width."""
     monkeypatch.setattr(console, "width", 80)
 
     def call(*arguments: str) -> str:
@@ -43,8 +43,8 @@ def printed(run: Run, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     return call
 
 
-def test_mend_10_in_a_pipe_each_match_is_a_line_of_tabs(collection: str, printed: Callable[..., str]) -> None:
-    out = printed("search", collection, "--like", "plain.png")
+def test_in_a_pipe_each_match_is_a_line_with_tabs(collection: str, output_of: Callable[..., str]) -> None:
+    out = output_of("search", collection, "--like", "plain.png")
     header, *matches = [line.split("\t") for line in out.splitlines()]
     assert header == ["rank", "score", "percentile", "image", "label", "weight"]
     odd = "two\\nlines and a\\ttab :smile: [red]"
@@ -52,40 +52,40 @@ def test_mend_10_in_a_pipe_each_match_is_a_line_of_tabs(collection: str, printed
     assert [match[0] for match in matches] == ["1", "2"]
 
 
-def test_mend_10_json_keeps_every_letter(collection: str, printed: Callable[..., str]) -> None:
-    out = printed("search", collection, "--like", "plain.png", "--format", "json")
+def test_json_keeps_every_letter(collection: str, output_of: Callable[..., str]) -> None:
+    out = output_of("search", collection, "--like", "plain.png", "--format", "json")
     assert "Ü 日.png" in out
     assert {match["image_id"] for match in json.loads(out)} == {LONG, ODD}
 
 
-def test_mend_10_a_locale_that_lacks_a_letter_gets_its_escape(
-    collection: str, printed: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+def test_letters_that_a_locale_lacks_are_escaped(
+    collection: str, output_of: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     latin = io.TextIOWrapper(io.BytesIO(), "latin-1", write_through=True)
     monkeypatch.setattr(sys, "stdout", latin)
-    printed("search", collection, "--like", "plain.png", "--format", "json")
+    output_of("search", collection, "--like", "plain.png", "--format", "json")
     out = latin.buffer.getvalue().decode("latin-1")
     assert "Ü \\u65e5.png" in out
     assert {match["image_id"] for match in json.loads(out)} == {LONG, ODD}
 
 
-def test_mend_10_every_other_table_is_lines_of_tabs_too(collection: str, printed: Callable[..., str]) -> None:
-    groups = printed("duplicates", collection, "--kinds", "similar", "--min-score", "-1").splitlines()
+def test_in_a_pipe_every_other_table_is_lines_with_tabs(collection: str, output_of: Callable[..., str]) -> None:
+    groups = output_of("duplicates", collection, "--kinds", "similar", "--min-score", "-1").splitlines()
     assert (groups[0], len(groups)) == ("group\t\timage\tpicture\tkept because of", 5)
     assert any(line.startswith(f"\tsimilar\t{LONG}\t48 × 40, png, ") for line in groups)
-    info = printed("info", collection).splitlines()
+    info = output_of("info", collection).splitlines()
     assert f"collection\t{collection}" in info
     assert any(line.startswith("000001-00\tFlat\t3\t0\t") for line in info)
-    assert printed("versions", collection).splitlines()[1].startswith("000001\tlive\t")
+    assert output_of("versions", collection).splitlines()[1].startswith("000001\tlive\t")
     keys = f"{collection}/keys.json"
     add_key(Path(keys), "a" * 60, KeyScope.search)
-    assert printed("keys", "list", keys).splitlines()[1].startswith("a" * 60 + "\tsearch\t20")
+    assert output_of("keys", "list", keys).splitlines()[1].startswith("a" * 60 + "\tsearch\t20")
 
 
-def test_mend_10_all_duplicates_are_printed_into_a_pipe(tmp_path: Path, printed: Callable[..., str]) -> None:
+def test_in_a_pipe_all_duplicates_are_printed(tmp_path: Path, output_of: Callable[..., str]) -> None:
     same = {f"{number:03}.png": png((9, 9, 9)) for number in range(30)}
     make_collection(tmp_path / "c", same, FakeEmbedder())
-    out = printed("duplicates", str(tmp_path / "c"), "--kinds", "similar")
+    out = output_of("duplicates", str(tmp_path / "c"), "--kinds", "similar")
     assert [line.split("\t")[2] for line in out.splitlines()[1:-1]] == list(same)
 
 
@@ -110,7 +110,7 @@ def test_a_terminal_too_narrow_for_the_columns_gets_a_line_for_each() -> None:
     assert lines[12:14] == ["", "rank      2"]
 
 
-def test_a_pipe_is_no_terminal_whatever_the_environment_says(tmp_path: Path) -> None:
+def test_a_pipe_is_no_terminal_even_with_force_color(tmp_path: Path) -> None:
     make_collection(tmp_path / "c", {"red.png": png((9, 9, 9))}, FakeEmbedder())
     command = [sys.executable, "-m", "jobs", "columns", str(tmp_path / "c")]
     done = subprocess.run(command, capture_output=True, check=True, env={**os.environ, "FORCE_COLOR": "1"})

@@ -1,4 +1,4 @@
-"""`likeness reembed` as its user meets it: what it prints, its exit codes, and what it does not load."""
+"""`likeness reembed`: what it prints, its exit codes, and what it does not load."""
 
 import json
 import shutil
@@ -26,11 +26,11 @@ from tests.support.nights.reembed_nights import DEMO, Nights
 from tests.support.pictures.sample_images import put_pictures
 from tests.support.processes import python
 
-WITHOUT = ("torch", "transformers", "ray")
+SLOW_MODULES = ("torch", "transformers", "ray")
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three pictures and their collection, with the demo model."""
     folder = tmp_path_factory.mktemp("made")
     Nights(put_pictures(folder / "pictures", PLAIN), str(folder / "collection")).night(DEMO)
@@ -38,11 +38,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The pictures, where they were when they were embedded, with a copy of the collection as `collection`."""
-    shutil.copytree(made / "collection", tmp_path / "collection")
+def source(embedded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the embedded pictures; a copy of the collection is `collection` in the current folder."""
+    shutil.copytree(embedded / "collection", tmp_path / "collection")
     monkeypatch.chdir(tmp_path)
-    return made / "pictures"
+    return embedded / "pictures"
 
 
 @pytest.fixture
@@ -52,11 +52,11 @@ def run(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 @pytest.mark.parametrize("model", [[], ["--model", "demo"]])
-def test_without_changes_neither_torch_nor_ray_is_loaded(here: Path, model: list[str]) -> None:
-    command = ["likeness", "reembed", str(here), "collection", "--format", "json", *model]
+def test_without_changes_neither_torch_nor_ray_is_loaded(source: Path, model: list[str]) -> None:
+    command = ["likeness", "reembed", str(source), "collection", "--format", "json", *model]
     script = (
         "import atexit, sys; from jobs.cli import app; "
-        f"atexit.register(lambda: print([name for name in {WITHOUT!r} if name in sys.modules], file=sys.stderr)); "
+        f"atexit.register(lambda: print([name for name in {SLOW_MODULES!r} if name in sys.modules], file=sys.stderr)); "
         f"sys.argv = {command!r}; app.main()"
     )
     done = python("-c", script, folder=Path())
@@ -65,12 +65,12 @@ def test_without_changes_neither_torch_nor_ray_is_loaded(here: Path, model: list
     assert (report["listed"], report["unchanged"], report["to_embed"], report["runs"]) == (3, 3, 0, [])
 
 
-def test_what_was_done_is_said_and_written_to_a_file(here: Path, run: Run) -> None:
-    code, out, _ = run(here, "collection", "--dry-run")
+def test_the_outcome_is_printed_and_written_to_a_file(source: Path, run: Run) -> None:
+    code, out, _ = run(source, "collection", "--dry-run")
     assert code == 0
     assert out.split()[:4] == ["listed", "3", "unchanged", "3"]
     assert out.rstrip().endswith("nothing was changed")
-    code, out, _ = run(here, "collection", "--report", "outcome.json")
+    code, out, _ = run(source, "collection", "--report", "outcome.json")
     assert code == 0
     assert "index 000001 stays live" in out
     assert len(Collection.open("collection").runs()) == 1
@@ -80,7 +80,7 @@ def test_what_was_done_is_said_and_written_to_a_file(here: Path, run: Run) -> No
     assert {"list", "compare", "index"} <= set(report["seconds"])
 
 
-def test_pictures_that_are_not_read_are_told_of(run: Run, tmp_path: Path) -> None:
+def test_files_of_other_kinds_are_reported(run: Run, tmp_path: Path) -> None:
     job = make_job(tmp_path)
     for name in ("one.psd", "two.PSD", "raw.x3f", "notes.txt"):
         (tmp_path / "pictures" / name).write_bytes(b"no picture that is read")
@@ -95,18 +95,18 @@ def test_pictures_that_are_not_read_are_told_of(run: Run, tmp_path: Path) -> Non
     assert json.loads((tmp_path / "outcome.json").read_text())["left_out"] == {"psd": 2, "x3f": 1}
 
 
-def test_one_run_of_a_job_may_be_allowed_more(run: Run, tmp_path: Path) -> None:
+def test_max_missing_overrides_the_file(run: Run, tmp_path: Path) -> None:
     job = make_job(tmp_path)
     (tmp_path / "pictures" / "red.png").unlink()
     assert run("--spec", job)[0] == 3
-    refused = run("--spec", job, "--missing", "keep")
-    assert (refused[0], "--missing beside --spec" in refused[2]) == (2, True)
+    refused = run("--spec", job, "--missing", "keep", "pictures")
+    assert (refused.code, "--missing, source cannot be combined with --spec" in refused.err) == (2, True)
     code, out, _ = run("--spec", job, "--max-missing", "0.34", "--format", "json")
     assert (code, json.loads(out)["deleted"]) == (0, 1)
 
 
 @pytest.mark.parametrize("with_spec", [True, False])
-def test_a_run_that_fails_replaces_the_report_of_the_one_before(run: Run, tmp_path: Path, with_spec: bool) -> None:
+def test_a_failed_run_replaces_the_earlier_report(run: Run, tmp_path: Path, with_spec: bool) -> None:
     job, report = make_job(tmp_path), tmp_path / "outcome.json"
     arguments = ("--spec", job) if with_spec else (tmp_path / "pictures", tmp_path / "collection")
 
@@ -129,7 +129,7 @@ def test_a_run_that_fails_replaces_the_report_of_the_one_before(run: Run, tmp_pa
 
 
 @pytest.mark.parametrize("with_spec", [True, False])
-def test_where_the_report_goes_is_checked_before_anything_is_done(run: Run, tmp_path: Path, with_spec: bool) -> None:
+def test_the_place_of_the_report_is_checked_first(run: Run, tmp_path: Path, with_spec: bool) -> None:
     job = make_job(tmp_path)
     arguments = ("--spec", job) if with_spec else (tmp_path / "pictures", tmp_path / "collection")
     code, _, err = run(*arguments, "--report", tmp_path / "none" / "outcome.json")
@@ -138,7 +138,7 @@ def test_where_the_report_goes_is_checked_before_anything_is_done(run: Run, tmp_
 
 
 def in_ray(pid: int) -> bool:
-    """Whether an actor runs in the Ray of a job."""
+    """Whether a job's Ray runs an actor."""
     with suppress(psutil.Error):
         return any("EmbedImages" in " ".join(child.cmdline()) for child in psutil.Process(pid).children(recursive=True))
     return False
@@ -148,24 +148,20 @@ def in_ray(pid: int) -> bool:
 @pytest.mark.parametrize(
     ("with_spec", "on"), [(True, "ray"), (False, "local"), pytest.param(False, "ray", marks=pytest.mark.long)]
 )
-def test_a_job_that_is_told_to_stop_while_it_embeds_exits_with_130(tmp_path: Path, with_spec: bool, on: str) -> None:
-    """Ray has a handler of its own for SIGTERM, which would end it with 15."""
+def test_sigterm_while_embedding_exits_with_130(tmp_path: Path, with_spec: bool, on: str) -> None:
+    """Ray's own handler of SIGTERM would end the job with 15."""
     pictures, collection = put_pictures(tmp_path / "pictures", PLAIN), tmp_path / "collection"
     Collection.create_or_open(str(collection))
     (tmp_path / "job.yaml").write_text(
         f"source: pictures\ncollection: collection\nmodel: demo\nresources: {{on: {on}}}\n"
     )
-    here = [str(pictures), str(collection), "--model", "demo", "--on", on]
-    command = [
-        sys.executable,
-        "-m",
-        "jobs",
-        "reembed",
-        *(["--spec", str(tmp_path / "job.yaml")] if with_spec else here),
-    ]
+    arguments = [str(pictures), str(collection), "--model", "demo", "--on", on]
+    if with_spec:
+        arguments = ["--spec", str(tmp_path / "job.yaml")]
+    command = [sys.executable, "-m", "jobs", "reembed", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as job:
         deadline = time.monotonic() + 200
-        # The model is being loaded, on Ray in a worker of its own.
+        # Wait until the model is being loaded, on Ray in a separate worker.
         while not (in_ray(job.pid) if on == "ray" else list(collection.glob("runs/*/started.json"))):
             assert job.poll() is None
             assert time.monotonic() < deadline
@@ -178,30 +174,30 @@ def test_a_job_that_is_told_to_stop_while_it_embeds_exits_with_130(tmp_path: Pat
     assert history == (["stopped"] if with_spec else [])
 
 
-def test_starting_ray_leaves_sigterm_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[int] = []
+def test_starting_ray_keeps_the_handler_of_sigterm(monkeypatch: pytest.MonkeyPatch) -> None:
+    received: list[int] = []
 
-    def mine(number: int, _: object) -> None:
-        told.append(number)
+    def record(number: int, _: object) -> None:
+        received.append(number)
 
-    def exits(number: int, _: object) -> None:
+    def exit_like_ray(number: int, _: object) -> None:
         sys.exit(number)
 
     def start(**_: object) -> None:
-        signal.signal(signal.SIGTERM, exits)
-        if told_meanwhile:
+        signal.signal(signal.SIGTERM, exit_like_ray)
+        if stopped_meanwhile:
             signal.raise_signal(signal.SIGTERM)
 
     monkeypatch.setattr("ray.init", start)
-    before = signal.signal(signal.SIGTERM, mine)
+    before = signal.signal(signal.SIGTERM, record)
     try:
-        told_meanwhile = False
+        stopped_meanwhile = False
         init(address="local")
-        assert signal.getsignal(signal.SIGTERM) is mine
-        told_meanwhile = True
+        assert signal.getsignal(signal.SIGTERM) is record
+        stopped_meanwhile = True
         with pytest.raises(SystemExit):
             init(address="local")
-        assert (told, signal.getsignal(signal.SIGTERM)) == ([signal.SIGTERM], mine)
+        assert (received, signal.getsignal(signal.SIGTERM)) == ([signal.SIGTERM], record)
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -214,8 +210,8 @@ def index_two(location: str, source: str) -> None:
 
 def test_credentials_in_addresses_are_neither_printed_nor_reported(store: Bucket, run: Run, tmp_path: Path) -> None:
     store.put("pics/a.png", png((1, 2, 3)))
-    source, shown = f"s3://{store.name}/pics", f"s3://{store.name}/mine"
-    index_two(shown, source)
+    source = f"s3://{store.name}/pics"
+    index_two(f"s3://{store.name}/mine", source)
     with_key = f"s3://KEY:s3cret@{store.name}/mine"
     code, out, err = run(source, with_key)
     assert (code, f"1 of the 2 images of {source} are no longer listed" in err) == (3, True)
@@ -223,27 +219,27 @@ def test_credentials_in_addresses_are_neither_printed_nor_reported(store: Bucket
     code, out, err = run(source, with_key, "--missing", "keep", "--dry-run", "--format", "json")
     assert (code, json.loads(out)["source"]) == (0, source)
     assert "s3cret" not in out + err
-    # Workers open each picture by its address, which would have to say them to everybody.
+    # Workers open each picture by its address, which would have to contain the credentials.
     code, out, err = run(f"s3://KEY:s3cret@{store.name}/pics", tmp_path / "collection")
     assert (code, "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" in " ".join(err.split())) == (2, True)
     assert "s3cret" not in out + err
 
 
-def test_a_prefix_that_was_emptied_is_one_whose_images_are_gone(store: Bucket, run: Run, tmp_path: Path) -> None:
+def test_in_an_emptied_prefix_all_images_are_gone(store: Bucket, run: Run, tmp_path: Path) -> None:
     store.put("other.png", png((1, 2, 3)))
     source = f"s3://{store.name}/pics"
     index_two(str(tmp_path / "collection"), source)
     code, _, err = run(source, tmp_path / "collection")
     assert (code, f"2 of the 2 images of {source} are no longer listed" in err) == (3, True)
     for unknown in (f"s3://{store.name}/pisc", source):
-        there = tmp_path / ("new" if unknown == source else "collection")
-        code, _, err = run(unknown, there, "--model", "demo")
+        collection = tmp_path / ("new" if unknown == source else "collection")
+        code, _, err = run(unknown, collection, "--model", "demo")
         assert (code, f"{unknown} does not exist, or holds nothing" in err) == (2, True)
     assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("nowhere", "collection"), "nowhere does not exist"),
         ((".", "no-collection"), "no-collection does not exist: make a collection"),
@@ -251,8 +247,9 @@ def test_a_prefix_that_was_emptied_is_one_whose_images_are_gone(store: Bucket, r
         ((".", "collection", "--actors", "none"), "expected a number or LEAST:MOST"),
     ],
 )
-def test_a_mistake_exits_with_2(here: Path, run: Run, tmp_path: Path, arguments: tuple[str, ...], told: str) -> None:
+@pytest.mark.usefixtures("source")
+def test_usage_errors_exit_with_2(run: Run, tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
     (tmp_path / "a.png").write_bytes(png((1, 2, 3)))
     code, _, err = run(*arguments)
     assert (code, err.count("\n")) == (2, 1)
-    assert told in err
+    assert message in err

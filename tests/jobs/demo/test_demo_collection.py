@@ -31,7 +31,7 @@ def test_broken_pictures_are_rejects_of_it(tmp_path: Path) -> None:
     assert Searcher.open(collection).ntotal == 99
 
 
-def test_the_second_night_holds_what_has_changed(tmp_path: Path) -> None:
+def test_the_second_night_holds_the_changes(tmp_path: Path) -> None:
     nights = make_nights(tmp_path, count=40)
     before, after = (Searcher.open(nights.nightly, version) for version in ("000001", "000002"))
     found = changes(before, after)

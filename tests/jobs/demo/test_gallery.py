@@ -23,7 +23,7 @@ def test_each_broken_kind_is_rejected_for_its_reason(breakage: Breakage) -> None
     assert rejection.value.reason == breakage.reason
 
 
-def test_gallery_holds_what_its_record_says(tmp_path: Path) -> None:
+def test_the_gallery_holds_the_files_that_it_lists(tmp_path: Path) -> None:
     gallery = make_gallery(tmp_path, count=60, broken=20)
     found = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
     assert found == {exhibit.image_id for exhibit in gallery.exhibits} | set(gallery.broken)
@@ -34,7 +34,7 @@ def test_gallery_holds_what_its_record_says(tmp_path: Path) -> None:
         assert (decoded.width, decoded.height) == exhibit.size
 
 
-def test_completes_what_is_missing_and_leaves_the_rest(tmp_path: Path) -> None:
+def test_missing_files_are_drawn_and_others_left_alone(tmp_path: Path) -> None:
     gallery = make_gallery(tmp_path, count=20, broken=2)
     lost, kept = gallery.exhibits[3], gallery.exhibits[4]
     data = (tmp_path / lost.image_id).read_bytes()
@@ -47,7 +47,7 @@ def test_completes_what_is_missing_and_leaves_the_rest(tmp_path: Path) -> None:
 
 def test_pool_draws_the_same_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_gallery(tmp_path / "one", count=12, broken=0)
-    monkeypatch.setattr("jobs.demo.gallery._WORTH_A_POOL", 1)
+    monkeypatch.setattr("jobs.demo.gallery._MIN_POOL_FILES", 1)
     gallery = make_gallery(tmp_path / "many", count=12, broken=0)
     for exhibit in gallery.exhibits:
         one, many = tmp_path / "one" / exhibit.image_id, tmp_path / "many" / exhibit.image_id

@@ -79,7 +79,7 @@ def first(likeness: Likeness, search: Search) -> list[str]:
 
 
 @pytest.mark.slow
-def test_words_find_what_fits_them_or_nothing(likeness: Likeness) -> None:
+def test_words_find_matching_pictures_or_nothing(likeness: Likeness) -> None:
     found = [first(likeness, search) for search in present()]
     right = [ids for ids, words in zip(found, evenly(200), strict=True) if ids and words_of(ids[0]) == words]
     assert len(right) >= 0.95 * 200

@@ -29,7 +29,7 @@ from tests.support.nights.reembed_nights import (
     load_once,
 )
 
-EVERY = 30.0
+INTERVAL_S = 30.0
 Step = Callable[[], object]
 
 
@@ -74,7 +74,7 @@ def watch(nights: Nights, *steps: Step, source: str | None = None, **fields: obj
     )
     update = Update(spec=spec, console=Console(quiet=True), command="watch", settle_s=0.0 if source else SETTLE_S)
     with patch.object(ClipEmbedder, "load", load_once), pytest.raises(KeyboardInterrupt):
-        Watch(update=update, say=said.append, every=EVERY, wait=wait, pause=pause).run()
+        Watch(update=update, say=said.append, interval_s=INTERVAL_S, wait=wait, pause=pause).run()
     return said, waits
 
 
@@ -84,7 +84,7 @@ def assert_up_to_date(nights: Nights) -> None:
     nights.collection.check_lease()
 
 
-def test_rounds_follow_the_source_with_the_model_that_was_loaded_first(nights: Nights) -> None:
+def test_rounds_follow_the_source_and_load_the_model_once(nights: Nights) -> None:
     models = iter([load_once(DEMO, device="cpu")])
 
     def add() -> None:
@@ -106,11 +106,11 @@ def test_rounds_follow_the_source_with_the_model_that_was_loaded_first(nights: N
         "2 new, 1 changed, 1 moved, 1 deleted: searchable",
     ]
     assert said[-1].endswith(", but 1 cannot be used: `likeness rejects` says why")
-    assert waits == [EVERY] * 4
+    assert waits == [INTERVAL_S] * 4
     assert_up_to_date(nights)
 
 
-def test_a_file_counts_once_it_is_still(nights: Nights) -> None:
+def test_a_file_is_embedded_once_it_no_longer_changes(nights: Nights) -> None:
     """A new one waits, one that is being replaced keeps its row, and one that paused too long is made good."""
 
     def begin() -> None:
@@ -128,12 +128,12 @@ def test_a_file_counts_once_it_is_still(nights: Nights) -> None:
         save(nights, "1.bmp", bmp(31))
 
     said, waits = watch(nights, begin, check_and_end)
-    assert waits == [EVERY, SETTLE_S, EVERY]
+    assert waits == [INTERVAL_S, SETTLE_S, INTERVAL_S]
     assert said[-1].startswith("1 new, 2 changed: searchable")
     assert_up_to_date(nights)
 
 
-def test_it_waits_while_another_job_writes_and_has_no_lease_while_it_waits(nights: Nights) -> None:
+def test_it_waits_while_another_job_writes_and_holds_no_lease_meanwhile(nights: Nights) -> None:
     nights.night(DEMO)
     job = writing(nights.collection, "reembed")
 
@@ -142,7 +142,7 @@ def test_it_waits_while_another_job_writes_and_has_no_lease_while_it_waits(night
         save(nights, "new.bmp", bmp(30))
 
     said, waits = watch(nights, begin, lambda: None, lambda: job.__exit__(None, None, None))
-    assert waits == [EVERY, 2.0, 4.0, EVERY]
+    assert waits == [INTERVAL_S, 2.0, 4.0, INTERVAL_S]
     assert "is being written by `likeness reembed`" in said[-2]
     assert said[-1].startswith("1 new: searchable")
     assert_up_to_date(nights)
@@ -162,7 +162,7 @@ def test_a_round_that_fails_is_tried_again(nights: Nights) -> None:
         save(nights, "broken.jpg", bmp(30))
 
     said, waits = watch(nights, unmount, lambda: None, spoil, mend, max_reject_rate=0)
-    assert waits == [EVERY, 2.0, 4.0, 8.0, EVERY]
+    assert waits == [INTERVAL_S, 2.0, 4.0, 8.0, INTERVAL_S]
     assert [line.partition(" ")[2][:15] for line in said[2:4]] == ["does not exist ", "of 7 images wer"]
     assert_up_to_date(nights)
 
@@ -183,7 +183,7 @@ def test_new_pictures_are_found_while_too_many_are_gone(nights: Nights) -> None:
 
 
 @pytest.mark.parametrize("files", [[], [BROKEN]])
-def test_it_may_begin_with_nothing(nights: Nights, files: Sequence[bytes]) -> None:
+def test_the_source_may_be_empty_at_first(nights: Nights, files: Sequence[bytes]) -> None:
     for path in nights.pictures.iterdir():
         path.unlink()
     for number, data in enumerate(files):
@@ -202,11 +202,12 @@ def test_a_bucket_is_listed(nights: Nights, store: Bucket) -> None:
     assert_search_is_exact(nights.collection)
 
 
-def test_a_mistake_ends_it_at_once(nights: Nights, run: Run) -> None:
+def test_usage_errors_end_it_at_once(nights: Nights, run: Run) -> None:
     resources = Resources(device="cpu", precision="fp32", on="local")
     spec = JobSpec(source=f"{nights.pictures}-", collection=nights.location, model=DEMO, resources=resources)
+    update = Update(spec=spec, console=Console(), command="watch")
     with pytest.raises(SourceError, match="does not exist"):
-        Watch(update=Update(spec=spec, console=Console(), command="watch"), say=print, every=EVERY, wait=print).run()
+        Watch(update=update, say=print, interval_s=INTERVAL_S, wait=print).run()
     assert not Path(nights.location).exists()
     Collection.create_or_open(nights.location)
     for option, message in {"0": "--every is 0: expected a duration", "soon": "--every is 'soon': expected"}.items():
@@ -214,7 +215,7 @@ def test_a_mistake_ends_it_at_once(nights: Nights, run: Run) -> None:
         assert (done.code, message in done.err) == (2, True)
 
 
-def test_the_system_tells_of_changes(tmp_path: Path) -> None:
+def test_changes_of_a_folder_are_noticed(tmp_path: Path) -> None:
     said = list[str]()
     folder = tmp_path / "pictures"
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""The whole cycle on an S3 server that fails: embed, index, serve, search, re-embed, roll back, as in a folder."""
+"""The whole cycle (embed, index, serve, search, re-embed, roll back) on a failing S3 server, compared with a folder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from index.versions.files import version_files
 from tests.support.collections.s3_server import FAULTS, Bucket, FaultyProxy
 from tests.support.nights.reembed_nights import DEMO, Nights, bmp, load_once
 
-Found = list[tuple[str, float]]
+Matches = list[tuple[str, float]]
 
 QUERIES = 3
 PICTURES = 20
@@ -59,7 +59,7 @@ class Source:
             self.place.client.delete_object(Bucket=self.place.name, Key=f"pictures/{name}")
 
     def change(self) -> None:
-        """Three pictures each are new, others, and gone: as many as before."""
+        """Add, replace and remove three pictures each: there are as many as before."""
         for number in range(3):
             self.write(f"{number % 4}/new-{number}.bmp", 200 + number)
             self.write(f"{number % 4}/{number}.bmp", 300 + number)
@@ -68,34 +68,34 @@ class Source:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the cycle came to: rows by content, and what searches found at first, after the change and gone back."""
+    """The results of a cycle: rows by content, and matches at first, after the change and after the rollback."""
 
     rows: list[list[tuple[str, str]]]
-    found: list[list[Found]]
+    matches: list[list[Matches]]
     embedded: list[list[str]]
 
 
 def cycle(source: Source, location: str) -> Outcome:
-    """In this process, but for Ray: the jobs' own stages, and the app that serves."""
+    """The cycle in this process without Ray: the jobs' own stages, and the app that serves."""
     for number in range(PICTURES):
         source.write(f"{number % 4}/{number}.bmp", number)
     nights = Nights(Path(), location)
     nights.night(DEMO, source=source.address)
     settings = ServeSettings(collection=location, embedding_cache_bytes=0)
     service = build_service(settings, load_model=lambda record: load_once(record.id))
-    rows, found = [_rows(nights)], []
+    rows, matches = [_rows(nights)], []
     with TestClient(create_app(service)) as client:
-        found.append(_searched(client))
+        matches.append(_search(client))
         source.change()
         nights.night(source=source.address)
         rows.append(_rows(nights))
         service.live.refresh()
-        found.append(_searched(client))
+        matches.append(_search(client))
         assert nights.night(source=source.address).embedded == 0  # nothing has changed
         promotion.rollback(nights.collection)
         service.live.refresh()
-        found.append(_searched(client))
-    return Outcome(rows, found, [sorted(ids) for ids in nights.embedded])
+        matches.append(_search(client))
+    return Outcome(rows, matches, [sorted(ids) for ids in nights.embedded])
 
 
 def _rows(nights: Nights) -> list[tuple[str, str]]:
@@ -104,21 +104,21 @@ def _rows(nights: Nights) -> list[tuple[str, str]]:
     return [(str(row["image_id"]), str(row["content_hash"])) for row in table.to_pylist()]
 
 
-def _searched(client: TestClient) -> list[Found]:
-    return [_found(client.post("/search", files=_query(n), data={"k": "10"}).json()) for n in range(QUERIES)]
+def _search(client: TestClient) -> list[Matches]:
+    return [_matches(client.post("/search", files=_query(n), data={"k": "10"}).json()) for n in range(QUERIES)]
 
 
 def _query(number: int) -> dict[str, Any]:
     return {"image": ("query.bmp", bmp(number), "image/bmp")}
 
 
-def _found(answer: dict[str, Any]) -> Found:
+def _matches(answer: dict[str, Any]) -> Matches:
     return [(match["image_id"], round(match["score"], 5)) for match in answer["matches"]]
 
 
 @contextmanager
 def watched(bucket: Bucket, location: str) -> Iterator[Counter[str]]:
-    """Reads the collection all the while through a connection without faults; what is visible has to be whole."""
+    """Reads the collection all the while through a connection without faults; everything visible must be complete."""
     seen: Counter[str] = Counter()
     wrong: list[str] = []
     over = threading.Event()
@@ -126,7 +126,7 @@ def watched(bucket: Bucket, location: str) -> Iterator[Counter[str]]:
     def watch() -> None:
         while not over.wait(0.05):
             try:
-                wrong.extend(_partial(bucket, location, seen))
+                wrong.extend(_incomplete_files(bucket, location, seen))
             except Exception as error:
                 wrong.append(repr(error))
             if wrong:
@@ -142,8 +142,8 @@ def watched(bucket: Bucket, location: str) -> Iterator[Counter[str]]:
     assert wrong == []
 
 
-def _partial(bucket: Bucket, location: str, seen: Counter[str]) -> list[str]:
-    """What a manifest or CURRENT names and is not there in full. A manifest is read before the files are listed."""
+def _incomplete_files(bucket: Bucket, location: str, seen: Counter[str]) -> list[str]:
+    """Files that a manifest or CURRENT names and that are not complete. Manifests are read before files are listed."""
     if "collection/.lease" not in bucket.keys("collection/"):
         return []
     collection = Collection(Storage.open(location))
@@ -155,9 +155,9 @@ def _partial(bucket: Bucket, location: str, seen: Counter[str]) -> list[str]:
     for run in collection.runs():
         named |= {file.path: file.size for file in [*run.files, *([run.deletes] if run.deletes else [])]}
     pages = bucket.client.get_paginator("list_objects_v2").paginate(Bucket=bucket.name, Prefix="collection/")
-    there = {entry["Key"].removeprefix("collection/"): entry["Size"] for page in pages for entry in page["Contents"]}
-    seen.update({"looks": 1, f"live {live}": 1, f"{len(manifests)} versions": 1})
-    wrong = [f"{path}: {there.get(path)} of {size} bytes" for path, size in named.items() if there.get(path) != size]
+    sizes = {entry["Key"].removeprefix("collection/"): entry["Size"] for page in pages for entry in page["Contents"]}
+    seen.update({"reads": 1, f"live {live}": 1})
+    wrong = [f"{path}: {sizes.get(path)} of {size} bytes" for path, size in named.items() if sizes.get(path) != size]
     if live and live not in [manifest.version for manifest in manifests]:
         wrong.append(f"CURRENT names {live}, which is not complete")
     return wrong
@@ -165,7 +165,7 @@ def _partial(bucket: Bucket, location: str, seen: Counter[str]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def in_folder(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    """What the cycle comes to without faults."""
+    """The outcome of the cycle in a folder, without faults."""
     folder = tmp_path_factory.mktemp("cycle")
     return cycle(Source(folder / "pictures"), str(folder / "collection"))
 
@@ -174,15 +174,15 @@ def run_with_faults(bucket: Bucket, proxy: FaultyProxy, expected: Outcome, monke
     with proxy.listening() as host, watched(bucket, bucket.address("collection")) as seen:
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}")
         assert cycle(Source(bucket), f"s3://{bucket.name}/collection") == expected
-    assert seen["looks"] > 5
+    assert seen["reads"] > 5
     assert seen["live 000002"] > 0
     assert all(proxy.count[fault] > 0 for fault in proxy.faults), proxy.count
     assert bucket.unfinished_uploads() == []
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Requests, those for pictures too, wait `REQUEST_S` and no longer."""
+def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All requests, also those for pictures, time out after `REQUEST_S`."""
     defaults: Any = BucketAddress.__init__
     monkeypatch.setitem(defaults.__kwdefaults__, "request_s", REQUEST_S)
     fetcher = Fetcher(buckets=PictureReader(request_s=REQUEST_S))
@@ -191,13 +191,13 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("short_timeouts")
 def test_the_cycle_on_a_store_that_fails(bucket: Bucket, in_folder: Outcome, monkeypatch: pytest.MonkeyPatch) -> None:
     faults = (*FAULTS, "silent")
     proxy = FaultyProxy(bucket.server, share=0.06, seed=1, faults=faults, page=7, pause_s=2.5 * REQUEST_S)
     run_with_faults(bucket, proxy, in_folder, monkeypatch)
     assert [len(rows) for rows in in_folder.rows] == [PICTURES, PICTURES]
-    assert in_folder.found[0] == in_folder.found[2] != in_folder.found[1]
+    assert in_folder.matches[0] == in_folder.matches[2] != in_folder.matches[1]
     assert [len(ids) for ids in in_folder.embedded] == [PICTURES, 6, 0]
 
 

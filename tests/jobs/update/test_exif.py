@@ -1,4 +1,4 @@
-"""`--exif`: columns of when, with what and where pictures were taken, remembered by the source's runs."""
+"""`--exif`: columns of the time, camera and place of pictures, remembered by the source's runs."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def exif(nights: Nights) -> dict[str, list[Any]]:
     return {str(row["image_id"]): [row[name] for name in NAMES] for row in rows}
 
 
-def test_coordinates_are_stored_only_if_asked_for_and_that_is_remembered(nights: Nights) -> None:
+def test_exif_is_stored_only_on_request_and_the_choice_is_remembered(nights: Nights) -> None:
     nights.night(DEMO)
     assert not {*NAMES} & {*nights.collection.live_rows().column_names}
     report = nights.night(DEMO, exif=True)
     assert (report.embedded, exif(nights)) == (2, {"noon.jpg": NOON, "plain.jpg": [None] * 4})
     searcher = Searcher.open(nights.collection)
-    (found,) = searcher.search([searcher.vector("plain.jpg")], 10, filter={"exif_latitude": {"$gt": 50}})
-    assert [match.metadata["exif_camera"] for match in found] == ["Nokia 7"]
-    # Nobody says so again: what is there stays, what is moved keeps its values, and what is new has them too.
+    (matches,) = searcher.search([searcher.vector("plain.jpg")], 10, filter={"exif_latitude": {"$gt": 50}})
+    assert [match.metadata["exif_camera"] for match in matches] == ["Nokia 7"]
+    # Without the option, existing and moved pictures keep their values, and new ones get them too.
     (nights.pictures / "noon.jpg").rename(nights.pictures / "moved.jpg")
     (nights.pictures / "new.jpg").write_bytes(with_exif("JPEG", "2023:01:01 00:00:00", colour="green"))
     report = nights.night(DEMO, max_missing=1)
@@ -50,7 +50,7 @@ def test_coordinates_are_stored_only_if_asked_for_and_that_is_remembered(nights:
     new = [datetime(2023, 1, 1), None, None, None]
     assert exif(nights) == {"moved.jpg": NOON, "plain.jpg": [None] * 4, "new.jpg": new}
     assert nights.night(DEMO).counts.unchanged == 3
-    # Taken away again, without the model.
+    # The columns can be removed without the model.
     report = nights.night(DEMO, exif=False)
     assert (report.embedded, report.counts.reused) == (0, 3)
     assert not {*NAMES} & {*nights.collection.live_rows().column_names}

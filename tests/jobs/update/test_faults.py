@@ -28,14 +28,14 @@ CROSSWISE = (("driver", "local"), ("driver", "ray"))
 
 
 class Job:
-    """A running driver and the processes that it has started."""
+    """A running driver and its child processes."""
 
     def __init__(self, source: Path, collection: Path, log: Path, on: str) -> None:
         command = [sys.executable, *DRIVER, *map(str, (source, collection, log)), on]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=ROOT)
 
     def kill(self, victim: str) -> bool:
-        """SIGKILL the driver, or a worker in that stage; False when there is none such now."""
+        """SIGKILL the driver, or a worker of this stage; False if there is none at the moment."""
         if victim == "driver":
             self.process.kill()
             self.process.wait()
@@ -64,7 +64,7 @@ def embedded_so_far(log: Path) -> int:
         pytest.param(CROSSWISE * 5, 900, marks=pytest.mark.long),
     ],
 )
-def test_however_often_it_is_killed_every_good_image_is_there_once(
+def test_after_any_number_of_kills_every_good_image_is_embedded_once(
     tmp_path: Path, victims: tuple[tuple[str, str], ...], count: int
 ) -> None:
     rng = random.Random(20261121)
@@ -93,6 +93,6 @@ def test_however_often_it_is_killed_every_good_image_is_there_once(
     lines = Counter(log.read_text().splitlines())
     good = {hashlib.sha256(crop.tobytes()).hexdigest() for crop in crops_of(gallery).values()}
     assert good == set(lines), "pictures were embedded that are not in the source, or the reverse"
-    # A kill of the driver or of the actor costs at most the block in hand; one of a decoding worker costs none.
+    # Killing the driver or the actor costs at most the current block; killing a decoding worker costs none.
     costly = sum("decode" not in victim for victim, _ in victims)
     assert sum(lines.values()) - len(gallery.exhibits) <= costly * BLOCK

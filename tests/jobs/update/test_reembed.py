@@ -1,4 +1,4 @@
-"""Re-embedding, night by night: what the model is needed for, what rows are left, and when it stops."""
+"""Re-embedding, night by night: what needs the model, which rows result, and when the job refuses to go on."""
 
 import os
 import shutil
@@ -42,12 +42,12 @@ def nights(tmp_path: Path) -> Nights:
 
 
 def later(path: Path) -> None:
-    """As if it had been written a second later."""
+    """Set the file's time a second later."""
     status = path.stat()
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 10**9))
 
 
-def test_a_night_embeds_what_is_new_or_changed_and_forgets_what_is_gone(nights: Nights) -> None:
+def test_a_night_embeds_new_and_changed_images_and_deletes_missing_ones(nights: Nights) -> None:
     (nights.pictures / "b.bmp").write_bytes(bmp(11))
     (nights.pictures / "a" / "3.bmp").write_bytes(bmp(12))
     later(nights.pictures / "a" / "3.bmp")
@@ -116,7 +116,7 @@ def test_more_missing_than_allowed_stops_the_night(nights: Nights, dry_run: bool
 
 
 @pytest.mark.parametrize("missing", ["keep", "delete"])
-def test_an_empty_listing_is_not_believed(nights: Nights, missing: str) -> None:
+def test_an_empty_source_deletes_nothing(nights: Nights, missing: str) -> None:
     nights.pictures.rename(nights.pictures.with_name("unmounted"))
     with pytest.raises(SourceError, match="does not exist"):
         nights.night(missing=missing)
@@ -142,7 +142,9 @@ def test_the_last_images_of_a_collection_are_not_deleted(nights: Nights, tmp_pat
     assert Searcher.open(nights.collection).ntotal == 1
 
 
-def test_replaced_rows_of_another_source(nights: Nights, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_of_another_source_are_replaced_within_limits(
+    nights: Nights, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     other = tmp_path / "other"
     put_pictures(other / "a", {f"{seed}.bmp": bmp(20 + seed) for seed in range(3)})
     before = nights.collection.live_rows().to_pylist()
@@ -156,9 +158,9 @@ def test_replaced_rows_of_another_source(nights: Nights, tmp_path: Path, capsys:
     for dry_run in (True, False):
         report = nights.night(source=other, dry_run=dry_run, console=Console(width=500))
         assert (report.counts.changed, report.counts.replaced) == (2, 2)
-        said = capsys.readouterr().out
-        assert "2 ids belong to images elsewhere, which will be replaced; the first is a/0.bmp, now" in said
-        assert str(before[0]["uri"]) in said
+        printed = capsys.readouterr().out
+        assert "2 ids belong to images elsewhere, which will be replaced; the first is a/0.bmp, now" in printed
+        assert str(before[0]["uri"]) in printed
     assert nights.night(source=other).counts.replaced == 0
     assert nights.night(max_missing=1.0).counts.replaced == 2
 
@@ -184,7 +186,7 @@ def test_a_dry_run_writes_nothing(nights: Nights) -> None:
     assert (report.runs, report.promoted, report.dry_run) == ([], False, True)
 
 
-def test_a_dry_run_of_a_collection_that_is_not_there_yet(nights: Nights, tmp_path: Path) -> None:
+def test_a_dry_run_creates_no_collection(nights: Nights, tmp_path: Path) -> None:
     first = Nights(nights.pictures, str(tmp_path / "new"))
     report = first.night(DEMO, dry_run=True)
     assert (report.counts.new, report.index_before) == (report.counts.listed, None)
@@ -208,7 +210,7 @@ def test_a_broken_file_is_not_fetched_again_until_it_changes(nights: Nights, mon
     assert_rows_are_what_is_there(nights)
 
 
-def test_what_could_not_be_fetched_is_tried_again_every_night(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_fetches_are_retried_every_night(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     (nights.pictures / "b.bmp").write_bytes(bmp(11))
     fetch = Fetcher.fetch
 
@@ -223,7 +225,7 @@ def test_what_could_not_be_fetched_is_tried_again_every_night(nights: Nights, mo
         assert (report.counts.new, report.counts.retried, report.rejected, report.failed) == (1, 0, 0, 1)
         report = nights.night(max_reject_rate=LENIENT)
         assert (report.counts.changed, report.counts.retried, report.failed) == (0, 1, 1)
-        # Nothing has changed: an index like the last would push out one that could be gone back to.
+        # Nothing has changed: another version of the same images would push out one to roll back to.
         assert (report.runs, report.promoted) == ([], False)
     assert [row["error_reason"] for row in list_rejects(nights.collection)] == ["timeout"]
     report = nights.night(max_reject_rate=LENIENT)
@@ -233,7 +235,7 @@ def test_what_could_not_be_fetched_is_tried_again_every_night(nights: Nights, mo
     assert nights.night(max_reject_rate=LENIENT).runs == []
 
 
-def test_a_list_whose_pictures_were_out_of_reach_is_embedded_later(nights: Nights, tmp_path: Path) -> None:
+def test_a_list_whose_pictures_were_unreachable_is_embedded_later(nights: Nights, tmp_path: Path) -> None:
     listed = tmp_path / "list.csv"
     listed.write_text("".join(["uri\n", *(f"pictures/a/{seed}.bmp\n" for seed in range(10))]))
     nights.pictures.rename(tmp_path / "unmounted")
@@ -278,7 +280,7 @@ def test_new_labels_need_no_model(nights: Nights, tmp_path: Path, monkeypatch: p
     assert nights.night(max_reject_rate=LENIENT).runs == []
 
 
-def test_a_run_that_crashed_before_its_labels_changed_brings_new_ones(nights: Nights, tmp_path: Path) -> None:
+def test_a_run_that_crashed_gets_labels_that_changed_since(nights: Nights, tmp_path: Path) -> None:
     listed = tmp_path / "list.csv"
     listed.write_text("uri,label\npictures/a/0.bmp,cat\npictures/a/1.bmp,dog\n")
     nights = Nights(listed, str(tmp_path / "listed"))
@@ -316,7 +318,7 @@ def test_going_back_to_a_model_needs_neither_it_nor_the_pictures(
     assert Searcher.open(nights.collection).model.dim == 64
 
 
-def test_a_model_change_that_crashed_goes_on_while_the_old_index_answers(nights: Nights, other_model: str) -> None:
+def test_a_model_change_that_crashed_is_resumed_while_the_old_index_answers(nights: Nights, other_model: str) -> None:
     blocks = iter([None, None])
 
     def crash() -> None:
@@ -326,7 +328,7 @@ def test_a_model_change_that_crashed_goes_on_while_the_old_index_answers(nights:
     with pytest.raises(CrashedError):
         nights.night(other_model, after_block=crash)
     assert Searcher.open(nights.collection).model.dim == 64
-    # The old model's nights go on meanwhile, and what the new one has done is not lost by that.
+    # Nights with the old model in between do not lose the new model's work.
     (nights.pictures / "b.bmp").write_bytes(bmp(11))
     assert nights.night().embedded == 1
     report = nights.night(other_model)
@@ -357,7 +359,7 @@ def test_the_budget_outlives_a_damaged_live_version(tmp_path: Path, damaged: str
     assert collection.read_version("000004").settings == budget
 
 
-def test_a_version_that_was_rolled_back_stays_so_until_something_changes(nights: Nights) -> None:
+def test_a_rolled_back_version_stays_so_until_something_changes(nights: Nights) -> None:
     (nights.pictures / "b.bmp").write_bytes(bmp(11))
     nights.night()
     rollback(nights.collection)
@@ -374,7 +376,7 @@ def test_a_version_that_was_rolled_back_stays_so_until_something_changes(nights:
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("after", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_killed_at_any_step_the_next_night_completes(nights: Nights, step: str, after: bool) -> None:
+def test_the_night_after_a_kill_at_any_step_completes(nights: Nights, step: str, after: bool) -> None:
     folder = nights.pictures / "a"
     (nights.pictures / "b.bmp").write_bytes(bmp(11))
     shutil.move(folder / "0.bmp", nights.pictures / "moved.bmp")
@@ -383,7 +385,7 @@ def test_killed_at_any_step_the_next_night_completes(nights: Nights, step: str, 
         nights.night()
     Searcher.open(nights.collection)
     expire(nights.collection.storage)
-    # What was written for a picture that has gone meanwhile must not come to life.
+    # Rows written for a picture that is gone by now must not become live.
     (nights.pictures / "b.bmp").unlink()
     (nights.pictures / "d.bmp").write_bytes(bmp(13))
     nights.night()
@@ -394,7 +396,7 @@ def test_killed_at_any_step_the_next_night_completes(nights: Nights, step: str, 
 
 def test_a_run_overtaken_as_it_began_leaves_nothing_to_do(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     (nights.pictures / "b.bmp").write_bytes(bmp(11))
-    # Both take the second after this one, and whoever draws first gets the later name.
+    # Both runs are named after the second after this one, and the first to draw a token gets the later name.
     nights.collection.storage.create_folder("runs/29990101T000000Z-0000")
     drawn = iter(range(0xFFFF, 0, -1))
     monkeypatch.setattr("secrets.token_hex", lambda size: f"{next(drawn):0{2 * size}x}")

@@ -1,4 +1,4 @@
-"""Whatever happens to the pictures and to the jobs: after a night the rows and the index are what the source holds."""
+"""Whatever happens to the pictures and to the jobs, after a night the rows and the index match the source."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from tests.support.nights.reembed_nights import (
     bmp,
 )
 
-STAYS = ("pictures/stays.bmp", "more/remains.bmp")  # an index cannot be made of nothing
+STAYS = ("pictures/stays.bmp", "more/remains.bmp")  # an index cannot be empty
 FILES = st.sampled_from(
     ["pictures/a.bmp", "pictures/b.bmp", "pictures/sub/a.bmp", "pictures/sub/b.bmp", "more/x.bmp", "more/y.bmp"]
 )
 SOURCES = st.sampled_from(["pictures", "more"])
-# What happens, at which change of a file, and whether before or after it. A night makes some fifteen.
+# What happens, at which write of a file, and whether before or after it. A night makes some fifteen.
 EVENTS = st.one_of(
     st.none(), st.tuples(st.sampled_from(["killed", "second job", "overtaken"]), st.integers(1, 16), st.booleans())
 )
@@ -126,7 +126,7 @@ class AnyNights(RuleBasedStateMachine):
                 except LeaseLostError:
                     assert event is not None
                     assert event[0] == "overtaken"
-            # Whoever was overtaken, and wherever that was, has not spoilt what the other did.
+            # A job that was overtaken, wherever that was, has not spoilt the other's work.
             self._check(source, wanted)
         assert self._ids_of_others(source) == others
         if not self.unreachable:
@@ -190,7 +190,7 @@ class AnyNights(RuleBasedStateMachine):
         assert self._files() == before
 
     def _overtake(self, run: Callable[[], Report]) -> None:
-        """As when the job was frozen for longer than its lease lasts, and another came by."""
+        """As if the job had been frozen for longer than its lease lasts, while another one ran."""
         expire(self.nights.collection.storage)
         run()
 
@@ -203,7 +203,7 @@ class AnyNights(RuleBasedStateMachine):
         return fetched
 
     def _put(self, file: str, data: bytes) -> None:
-        """Each file that is written has a time of its own, for file systems' clocks are coarse."""
+        """Write a file with its own time, because file systems' clocks are coarse."""
         path = self.root / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
@@ -232,8 +232,8 @@ class AnyNights(RuleBasedStateMachine):
         pytest.param(120, 25, id="many", marks=[pytest.mark.long, pytest.mark.timeout(3_600)]),
     ],
 )
-def test_after_any_nights_rows_and_index_are_what_the_sources_hold(other_model: str, examples: int, steps: int) -> None:
-    # On a busy machine it may take long to draw what happens, too.
+def test_after_any_nights_rows_and_index_match_the_sources(other_model: str, examples: int, steps: int) -> None:
+    # On a busy machine, drawing the events may take long too.
     patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
     run_state_machine_as_test(
         type("AnyNights", (AnyNights,), {"other": other_model}),

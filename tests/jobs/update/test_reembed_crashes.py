@@ -1,4 +1,4 @@
-"""Jobs killed at each step of their commits while a server answers: nothing is lost, doubled or left unanswered."""
+"""Jobs killed at each step of their commits while a server answers: nothing is lost or doubled, no search fails."""
 
 import signal
 from collections import Counter
@@ -33,17 +33,17 @@ class ServedNights:
     numbers: Iterator[int]
     answers: dict[str, tuple[str, int]] = field(default_factory=dict)
 
-    def change(self, each: int) -> None:
-        """Draw, edit, move and delete so many pictures each: afterwards there are as many as before."""
+    def change(self, number: int) -> None:
+        """Draw, edit, move and delete `number` pictures each: afterwards there are as many as before."""
         files = sorted(self.nights.pictures.iterdir(), key=lambda path: path.stat().st_mtime_ns)
-        edited, moved, deleted = (files[each * part : each * (part + 1)] for part in range(3))
+        edited, moved, deleted = (files[number * part : number * (part + 1)] for part in range(3))
         for path in moved:
             path.rename(path.with_name(f"{next(self.numbers)}.bmp"))
         for path in deleted:
             path.unlink()
         for path in edited:
             path.write_bytes(bmp(next(self.numbers)))
-        draw(self.nights.pictures, islice(self.numbers, each))
+        draw(self.nights.pictures, islice(self.numbers, number))
 
     def await_version(self) -> None:
         """Wait until the live version answers."""
@@ -53,15 +53,15 @@ class ServedNights:
         eventually(lambda: self.served.version() == live.version, f"{live.version} answers", seconds=60)
 
     def require_answered(self, asked: list[Asked]) -> None:
-        """That no search failed, and each answer is of one version, with its own model."""
+        """Check that no search failed, and that each answer is of one version, with its own model."""
         failed = Counter((each.status, each.body) for each in asked if each.status != 200)
         assert not failed, f"of {len(asked)} searches failed, by status and answer: {failed}"
         for each in asked:
             index, model = each.answer["index"], each.answer["model"]
             assert (model["fingerprint"], index["ntotal"]) == self.answers[index["version"]], each
 
-    def found(self) -> list[str]:
-        """The ids of all that a search finds, in order."""
+    def searchable(self) -> list[str]:
+        """The ids of all images that a search returns, sorted."""
         with (self.queries / "0.bmp").open("rb") as file:
             answer = requests.post(f"{self.served.url}/search", files={"image": file}, data={"k": "1000"}, timeout=60)
         answer.raise_for_status()
@@ -82,7 +82,7 @@ def served_nights(folder: Path, location: str) -> Iterator[ServedNights]:
         draw(each, range(number))
     nights = Nights(pictures, location, block=64)
     nights.night(DEMO)
-    # A server that has a picture's vector in its cache would not need its model.
+    # A server with a picture's vector in its cache would not need the model.
     settings = {"embedding_cache_bytes": 0, "swap_interval_s": 0.2}
     with serving(location, folder / "log", "--local", **settings) as served:
         made = ServedNights(nights, served, queries, numbers=count(25))
@@ -109,27 +109,27 @@ def in_bucket(s3: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
             yield served
 
 
-def every(steps: Iterable[str], often: tuple[str, str]) -> pytest.MarkDecorator:
-    """Before and after each of these steps; `often` is the one that CI takes."""
+def at_steps(steps: Iterable[str], often: tuple[str, str]) -> pytest.MarkDecorator:
+    """Before and after each of these steps; `often` is the one that CI runs."""
     points = product(steps, ("before", "after"))
     marks = {True: pytest.mark.slow, False: pytest.mark.long}
     return pytest.mark.parametrize(("step", "when"), [pytest.param(*p, marks=marks[p == often]) for p in points])
 
 
-@every(STEPS, often=("version manifest", "before"))
+@at_steps(STEPS, often=("version manifest", "before"))
 def test_a_job_is_killed_in_a_folder(in_folder: ServedNights, step: str, when: str) -> None:
-    kill_and_go_on(in_folder, step, when)
+    kill_and_resume(in_folder, step, when)
 
 
-@every(("run manifest", "version manifest", "CURRENT"), often=("CURRENT", "after"))
+@at_steps(("run manifest", "version manifest", "CURRENT"), often=("CURRENT", "after"))
 def test_a_job_is_killed_in_a_bucket(in_bucket: ServedNights, step: str, when: str) -> None:
-    kill_and_go_on(in_bucket, step, when)
+    kill_and_resume(in_bucket, step, when)
 
 
-def kill_and_go_on(served: ServedNights, step: str, when: str) -> None:
+def kill_and_resume(served: ServedNights, step: str, when: str) -> None:
     nights = served.nights
     served.change(2)
-    with load(served.served.url, served.queries, _RATE) as going:
+    with load(served.served.url, served.queries, _RATE) as searches:
         command = ["-m", "tests.support.nights.killed_night", str(nights.pictures), nights.location, step, when]
         killed = python(*command)
         assert killed.returncode == -signal.SIGKILL, killed.stderr
@@ -137,11 +137,11 @@ def kill_and_go_on(served: ServedNights, step: str, when: str) -> None:
         assert_search_is_exact(nights.collection)
         nights.night()
         served.await_version()
-    served.require_answered(going.asked)
-    assert len(going.asked) > _RATE  # some, all the while
+    served.require_answered(searches.asked)
+    assert len(searches.asked) > _RATE  # searches ran all the while
     assert_rows_are_what_is_there(nights)
     assert_search_is_exact(nights.collection)
-    assert served.found() == sorted(path.name for path in nights.pictures.iterdir())
+    assert served.searchable() == sorted(path.name for path in nights.pictures.iterdir())
     runs = nights.collection.runs()
     again = nights.night()
     assert (again.runs, again.promoted, nights.embedded[-1]) == ([], False, [])
