@@ -161,9 +161,9 @@ def test_a_pil_image_travels_upright_as_png(client: LikenessClient, server: Scri
 def test_what_cannot_be_sent_is_said_before(client: LikenessClient, server: ScriptedServer, tmp_path: Path) -> None:
     wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"image": tmp_path / "none.png"}, FileNotFoundError, r"none\.png"),
-        ({"image": np.zeros((2, 2, 3))}, TypeError, "a picture as ndarray: expected a path, the bytes of a file or"),
+        ({"image": np.zeros((2, 2, 3))}, TypeError, "expected a picture as a path, .* or a PIL image, got ndarray"),
         ({"embedding": [float("nan"), 1.0]}, ValueError, "not JSON compliant"),
-        ({"text": "a", "filter": {"label": object()}}, TypeError, "expected what JSON can hold"),
+        ({"text": "a", "filter": {"label": object()}}, TypeError, "expected a value that JSON can hold"),
     ]
     for search, error, message in wrong:
         with pytest.raises(error, match=message):
@@ -249,7 +249,7 @@ NO_JSON = r"expected a JSON object from .*/search, got .* a Likeness server"
 @pytest.mark.parametrize(
     ("replies", "call", "message"),
     [
-        (OTHER_MODEL, lambda client: client.embed_texts(["a"] * 65), "changed its model"),
+        (OTHER_MODEL, lambda client: client.embed_texts(["a"] * 65), "the server has switched models"),
         ([embedded([1.0])], lambda client: client.embed_texts(["a", "b"]), "expected 2 results from /embed, got 1"),
         ([Reply(data=b"<html>hello")], lambda client: client.search(text="a"), NO_JSON),
         ([Reply(data=b"[1]")], lambda client: client.search(text="a"), NO_JSON),
@@ -421,7 +421,7 @@ def test_a_key_stays_with_its_server(server: ScriptedServer) -> None:
         server.replies = [Reply(status=307, headers={"Location": f"{other.url}/search"})]
         with (
             LikenessClient(server.url, api_key="lk_secret") as client,
-            pytest.raises(RequestRefused, match=f"sends to {other.url}/search: make that the base_url"),
+            pytest.raises(RequestRefused, match=f"redirects to {other.url}/search: use that as the base_url"),
         ):
             client.search(text="a")
         assert other.asked == []
@@ -433,7 +433,7 @@ def test_keys_that_no_header_can_hold_and_base_urls_that_are_none() -> None:
             LikenessClient("http://127.0.0.1:8000", api_key=key)
         assert "secret" not in str(caught.value)
     for url in ("", "127.0.0.1:8000", "ftp://a.example", "http://", "http://a.example/?q=1"):
-        with pytest.raises(ValueError, match="expected one such as http://127"):
+        with pytest.raises(ValueError, match="expected a base_url such as http://127"):
             LikenessClient(url)
 
 
