@@ -86,7 +86,7 @@ class Resources(_Section):
     """Where the job runs, and on how much."""
 
     address: str | None = Field(None, description="a Ray cluster's address; none: one is started here if it pays")
-    actors: Actors | None = Field(None, description="embedding actors: a number, or LEAST:MOST")
+    actors: Actors | None = Field(None, description="embedding actors: a number, or MIN:MAX")
     num_gpus: Gpus | None = Field(None, description="GPUs for each actor: a whole number, or a share of one")
     cpus_per_actor: Cpus | None = Field(
         None, description="CPUs that Ray sets aside for each actor, one by default; the others decode"

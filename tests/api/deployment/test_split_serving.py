@@ -70,7 +70,7 @@ def test_replicas_are_a_number_or_two(text: str, expected: tuple[int, int], monk
 @pytest.mark.parametrize("text", ["0", "4:1", "0:2", "-1", "many", "1:", ":2", "1:2:3", ""])
 @pytest.mark.parametrize("name", ["replicas", "embedders"])
 def test_replicas_that_make_no_sense_are_refused(text: str, name: str) -> None:
-    with pytest.raises(ValidationError, match="expected a number of replicas, such as 2, or LEAST:MOST, such as 1:4"):
+    with pytest.raises(ValidationError, match="expected a number of replicas, such as 2, or MIN:MAX, such as 1:4"):
         ServeSettings.model_validate({"collection": "c", name: text})
 
 

@@ -248,7 +248,7 @@ def test_a_prefix_that_was_emptied_is_one_whose_images_are_gone(store: Bucket, r
         (("nowhere", "collection"), "nowhere does not exist"),
         ((".", "no-collection"), "no-collection does not exist: make a collection"),
         ((".", "collection", "--model", "./no-model"), "there is no folder"),
-        ((".", "collection", "--actors", "none"), "expected a number or LEAST:MOST"),
+        ((".", "collection", "--actors", "none"), "expected a number or MIN:MAX"),
     ],
 )
 def test_a_mistake_exits_with_2(here: Path, run: Run, tmp_path: Path, arguments: tuple[str, ...], told: str) -> None:
