@@ -97,7 +97,7 @@ def test_a_server_does_not_start_without_keys_that_were_promised(file: Path) -> 
         file.write_text(broken)
         with pytest.raises(KeysError, match="is not a file of keys"):
             KeyRing(file)
-    with pytest.raises(KeysError, match="cannot be read: it is no regular file"):
+    with pytest.raises(KeysError, match="cannot be read: it is not a regular file"):
         KeyRing(file.parent)
 
 
@@ -133,9 +133,9 @@ def test_mend_18_a_file_that_cannot_be_read_for_a_while_leaves_the_keys(
 
 def test_names_are_given_once_and_removed_once(file: Path) -> None:
     add_key(file, "alice", KeyScope.search)
-    with pytest.raises(KeysError, match="has a key named 'alice' already"):
+    with pytest.raises(KeysError, match="already has a key named 'alice'"):
         add_key(file, "alice", KeyScope.admin)
-    with pytest.raises(KeysError, match="no key named 'bob': there are alice"):
+    with pytest.raises(KeysError, match="no key named 'bob', only: alice"):
         remove_key(file, "bob")
     with pytest.raises(KeysError, match="no folder for the key file"):
         add_key(file.parent / "none" / "keys.json", "alice", KeyScope.search)
