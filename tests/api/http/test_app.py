@@ -313,7 +313,7 @@ def test_health_and_readiness(searcher: Searcher) -> None:
     app = create_app(fake_service(searcher))
     before = TestClient(app)
     assert before.get("/healthz").json() == {"status": "up"}
-    assert_problem(before.get("/readyz"), "not-ready", detail="no query can be answered now")
+    assert_problem(before.get("/readyz"), "not-ready", detail="the server cannot answer queries now")
     with TestClient(app) as started:
         assert started.get("/readyz").json() == {"status": "ready", "index": "000001"}
 

@@ -170,7 +170,7 @@ def test_matches_of_several_are_those_of_each(client: TestClient) -> None:
 @pytest.mark.parametrize(
     ("body", "status", "said"),
     [
-        ({"collections": ["art", "dogs"], "text": "star"}, 422, "collections of one model"),
+        ({"collections": ["art", "dogs"], "text": "star"}, 422, "collections with one model"),
         ({"collections": ["art", "cats"], "text": "star"}, 503, "has been altered"),
         ({"collections": ["art", "zebras"], "text": "star"}, 404, "no collection"),
         ({"collections": [], "text": "star"}, 422, "a list that is not empty"),

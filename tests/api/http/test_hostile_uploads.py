@@ -15,7 +15,7 @@ from fastapi.testclient import TestClient
 from api.build_service import build_service
 from api.http.app import create_app
 from api.http.middleware.admission import ConcurrencyLimit, Slots
-from api.observe.log import is_awaited, taking_notes
+from api.observe.log import is_awaited, record_request
 from api.search.service import SearchService
 from api.settings import ServeSettings
 from benchmarks.hostile import pictures as hostile
@@ -119,7 +119,7 @@ def test_mend_13_work_is_told_when_nobody_waits_for_it(leaves: bool, method: str
         return {"type": "http.disconnect"}
 
     async def ask() -> list[MutableMapping[str, Any]]:
-        with taking_notes("one"):
+        with record_request("one"):
             sent = await sent_by(app, receive, method, 60 if leaves else 0.05)
         while len(awaited) < 2:
             await asyncio.sleep(0.01)

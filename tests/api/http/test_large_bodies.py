@@ -126,7 +126,7 @@ def test_mend_15_a_search_whose_place_is_taken_is_refused_before_its_body_is_par
     service: SearchService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two bodies that came slowly have lost their places by the time they are there."""
-    monkeypatch.setattr("api.http.middleware.admission._KEPT_S", 0.0)
+    monkeypatch.setattr("api.http.middleware.admission._RESERVED_S", 0.0)
     held, body = Held(monkeypatch, *PARSED), padded(STAR)
 
     def in_two() -> Iterator[bytes]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from api.client import LikenessClient
 from api.http.app import create_app
-from api.http.responses import redact, shown_model_id
+from api.http.responses import redact, visible_model_id
 from api.local import running
 from api.search.engine import IndexSource
 from api.search.service import SearchService
@@ -160,8 +160,8 @@ def test_mend_20_beyond_loopback_it_takes_a_setting(settings: dict[str, Any], sh
     ],
 )
 def test_mend_20_a_models_folder_is_told_by_its_name(model_id: str, name: str) -> None:
-    assert shown_model_id(model_id, locations=False) == name
-    assert shown_model_id(model_id, locations=True) == model_id
+    assert visible_model_id(model_id, show_locations=False) == name
+    assert visible_model_id(model_id, show_locations=True) == model_id
 
 
 @pytest.mark.parametrize(
@@ -183,11 +183,12 @@ def test_mend_20_a_models_folder_is_told_by_its_name(model_id: str, name: str) -
     ],
 )
 def test_mend_20_folders_are_taken_out_of_messages(text: str, left: str) -> None:
-    assert redact(text, show=False) == left
-    assert redact(text, show=True) == text
+    assert redact(text, show_locations=False) == left
+    assert redact(text, show_locations=True) == text
 
 
 def test_places_that_are_known_are_redacted_whatever_is_in_their_names() -> None:
     places = ("/srv/our own", "/srv/our own/it's a/clip", "openai/clip", "photos")
     said = "/srv/our own holds no photos: /srv/our own/it's a/clip is not openai/clip"
-    assert redact(said, show=False, places=places) == "our own holds no photos: clip is not openai/clip"
+    redacted = redact(said, show_locations=False, known_locations=places)
+    assert redacted == "our own holds no photos: clip is not openai/clip"

@@ -346,7 +346,7 @@ def test_a_search_in_a_url_is_checked_likewise(
         ({"text": "a", "distinct": "yes"}, "distinct", "a cosine from -1 to 1"),
         ({"text": "a", "offset": -1}, "offset", "a number of at least 0"),
         ({"text": "a", "offset": 9_995}, "offset", "at most 9990"),
-        ({"text": "a", "offset": 991, "diversity": 0.5}, "diversity", "k + offset of 1,000 at most with it"),
+        ({"text": "a", "offset": 991, "diversity": 0.5}, "diversity", "k + offset of at most 1,000 with it"),
         ({"text": "a", "diversity": 2}, "diversity", "a number of at most 1"),
         ({"text": "a", "min_percentile": 101}, "min_percentile", "a number of at most 100"),
         ({"text": "star", "k": 1.5}, "k", "a whole number"),

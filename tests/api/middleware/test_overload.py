@@ -152,7 +152,7 @@ def test_a_batch_that_is_refused_is_told_why_and_not_charged(searcher: Searcher,
         embedder.go.set()
         assert told(refused) == (429, "overloaded")
         assert refused.json()["detail"] == (
-            "5 searches are being worked on: 4 more are too many; come back soon, or with fewer"
+            "5 searches are in progress: 4 more are too many; retry soon, or with fewer"
         )
         assert refused.headers["retry-after"] == "1"
         assert len(accepted.result().json()["results"]) == 5

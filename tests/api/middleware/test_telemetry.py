@@ -22,7 +22,7 @@ from prometheus_client.samples import Sample
 from api.access.keys import KeyRing, KeyScope, add_key
 from api.errors import PROBLEMS
 from api.http.app import create_app
-from api.observe.metrics import Metrics, merged
+from api.observe.metrics import Metrics, merge_replicas
 from api.search.service import SearchService
 from api.settings import Access
 from embedder.errors import FetchError
@@ -344,13 +344,13 @@ def test_the_dashboard_draws_every_metric_and_names_the_replica_of_what_it_does_
 
 def test_what_replicas_counted_is_told_apart_and_adds_up() -> None:
     first, second = Metrics(), Metrics()
-    first.answered("POST", "/search", 200, 0.01)
+    first.count_request("POST", "/search", 200, 0.01)
     for _ in range(2):
-        second.answered("POST", "/search", 200, 0.3)
+        second.count_request("POST", "/search", 200, 0.3)
 
     async def gather() -> list[Metric]:
         counted = {"a": first.collect(), "b": second.collect()}
-        return merged({name: pickle.loads(pickle.dumps(each)) for name, each in counted.items()})
+        return merge_replicas({name: pickle.loads(pickle.dumps(each)) for name, each in counted.items()})
 
     text = asyncio.run(Metrics(gather).exposition())[0].decode()
     found = samples(text)
