@@ -144,11 +144,8 @@ class TextLines(logging.Formatter):
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    request_id = current_record().request_id
-    fields: Mapping[str, Any] = getattr(record, "fields", {})
-    return ({"request_id": request_id} if request_id else {}) | {
-        name: value for name, value in fields.items() if value is not None
-    }
+    fields: Mapping[str, Any] = {"request_id": current_record().request_id or None, **getattr(record, "fields", {})}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _time(record: logging.LogRecord) -> datetime:

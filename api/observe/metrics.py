@@ -89,9 +89,8 @@ class Metrics:
             encode, media_type = choose_encoder(accept)
         except (TypeError, ValueError):  # a version that it cannot parse
             encode, media_type = choose_encoder("")
-        if self._gather is None:
-            return encode(self._registry), media_type
-        return encode(_Snapshot(await self._gather())), media_type
+        source = self._registry if self._gather is None else _Snapshot(await self._gather())
+        return encode(source), media_type
 
 
 @dataclass(frozen=True, eq=False)
