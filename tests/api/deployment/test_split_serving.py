@@ -26,7 +26,7 @@ from index.collection import Collection
 from jobs.cli.serve import serve as serve_command
 from jobs.errors import UsageError
 from tests.support.collections.small_collection import PLAIN, add_pictures
-from tests.support.servers.clients import told
+from tests.support.servers.clients import refusal
 from tests.support.servers.fake_models import fakes
 
 OTHER_SIDE = 64
@@ -195,7 +195,7 @@ def _a_slow_embedder_is_not_waited_for(client: httpx.Client, notes: Path) -> Non
     """And when it is done it answers again."""
     before = set(notes.iterdir())
     refused = client.post("/search", json={"text": "slow"})
-    assert told(refused) == (503, "embedder-unavailable")
+    assert refusal(refused) == (503, "embedder-unavailable")
     assert refused.headers["retry-after"] == "2"
     (notes.parent / "go").touch()
     assert len(answer(client, {"text": "quick"})["matches"]) == 3
@@ -245,7 +245,7 @@ def _one_embedder_is_replaced(client: httpx.Client, notes: Path) -> None:
         statuses.append(response.status_code)
         if response.status_code == 200:
             break
-        assert told(response) == (503, "embedder-unavailable")
+        assert refusal(response) == (503, "embedder-unavailable")
         assert response.headers["retry-after"] == "2"
     assert statuses[-1] == 200, statuses
     vector = np.array(client.post("/embed", json={"texts": ["star"]}).json()["results"][0]["ok"])
