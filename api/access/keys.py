@@ -110,7 +110,7 @@ def list_keys(path: str | Path) -> tuple[StoredKey, ...]:
 
 
 def add_key(path: str | Path, name: str, scope: KeyScope, collections: Iterable[str] = ()) -> str:
-    """Add a key and return it, which is possible only now. Creates the file if necessary.
+    """Add a key and return it; only its hash is stored. Creates the file if necessary.
 
     With `collections` the key is valid for these only. Raises KeysError for a taken or invalid name.
     """
