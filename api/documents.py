@@ -34,7 +34,7 @@ class MatchOut(TypedDict):
         list[float] | None,
         Field(
             description="in a collection with tiles: the part of the picture that matched, as x, y, width and height "
-            "in shares of the picture; null if the whole picture matches better"
+            "as fractions of the picture; null if the whole picture matches better"
         ),
     ]
 

@@ -29,7 +29,7 @@ _PNG_MODES: Final = frozenset({"1", "L", "LA", "I", "I;16", "P", "RGB", "RGBA"})
 class Example(TypedDict, total=False):
     """One part of a mix: exactly one of the first five fields. A negative `weight` (default 1) means unlike it.
 
-    `crop` selects a part of the picture: x, y, width and height, as shares of the upright picture.
+    `crop` selects a part of the picture: x, y, width and height, as fractions of the upright picture.
     """
 
     url: str

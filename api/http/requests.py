@@ -57,7 +57,7 @@ Crop = Annotated[
         {"type": "array", "items": {"type": "number", "minimum": 0, "maximum": 1}, "minItems": 4, "maxItems": 4}
     ),
 ]
-_CROP: Final = "use only this part of the picture: x, y, width and height, as shares of the upright picture"
+_CROP: Final = "use only this part of the picture: x, y, width and height, as fractions of the upright picture"
 
 
 class Options(BaseModel):

@@ -1,4 +1,4 @@
-"""The small collection that most tests of the API search but do not change, and the server's log."""
+"""The small collection that most tests of the api search, and nobody changes; and what the server logs."""
 
 import io
 import logging
@@ -19,20 +19,20 @@ from tests.support.collections.small_collection import PLAIN, make_collection
 
 @pytest.fixture(scope="session")
 def searcher(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
-    """Searches the plain pictures, with the fake model."""
+    """Of the plain pictures, with the fake model."""
     return make_collection(tmp_path_factory.mktemp("plain"), PLAIN, FakeEmbedder())
 
 
 @pytest.fixture
 def collection(tmp_path: Path) -> Collection:
-    """The plain pictures, with the fake model, for one test."""
+    """The plain pictures, with the fake model, for this test alone."""
     make_collection(tmp_path / "collection", PLAIN, FakeEmbedder())
     return Collection.open(str(tmp_path / "collection"))
 
 
 @pytest.fixture
 def client(service: SearchService) -> Iterator[TestClient]:
-    """A client of an app with the service fixture of the test's file."""
+    """Of an app with the service that the test's file makes."""
     with TestClient(create_app(service)) as client:
         yield client
 
@@ -52,9 +52,9 @@ def logging_to(formatter: logging.Formatter) -> Iterator[io.StringIO]:
     handler = logging.StreamHandler(stream)
     handler.setFormatter(formatter)
     logger = logging.getLogger("api")
-    level = logger.level
+    before = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     yield stream
     logger.removeHandler(handler)
-    logger.setLevel(level)
+    logger.setLevel(before)
