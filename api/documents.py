@@ -1,13 +1,13 @@
-"""The JSON documents that a server answers with, as it writes and its clients read them.
+"""The JSON documents of a server's answers, for the server and its client.
 
-The OpenAPI document is made from these types. Times are ISO 8601.
+The OpenAPI document is generated from these types. Times are ISO 8601.
 """
 
 from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import Field, WithJsonSchema
 from pydantic_core import to_json
-from typing_extensions import TypedDict  # pydantic refuses that of `typing` before Python 3.12
+from typing_extensions import TypedDict  # pydantic refuses `typing.TypedDict` before Python 3.12
 
 Time = Annotated[str, WithJsonSchema({"type": "string", "format": "date-time"})]
 Uri = Annotated[
@@ -34,7 +34,7 @@ class MatchOut(TypedDict):
         list[float] | None,
         Field(
             description="in a collection with tiles: the part of the picture that matched, as x, y, width and height "
-            "in shares of the picture; null if the whole picture matches better"
+            "as fractions of the picture; null if the whole picture matches better"
         ),
     ]
 
@@ -56,11 +56,11 @@ class KindOut(TypedDict):
 
     queries: Annotated[int, Field(description="how many queries this was measured with")]
     recall: Annotated[float, Field(description="the share of the 10 nearest images that a search finds")]
-    width: Annotated[float, Field(description="how many times as far a search looks as for an image")]
+    width: Annotated[float, Field(description="how far a search of this kind looks, relative to one for an image")]
 
 
 class IndexDetailsOut(IndexOut):
-    """The index version that answers, as it was measured when it was built."""
+    """The index version that answers, with measurements from its build."""
 
     collection: Annotated[str, Field(description="the collection's name")]
     model: ModelOut
@@ -73,7 +73,7 @@ class IndexDetailsOut(IndexOut):
         dict[str, KindOut], Field(description="by kind of query: image, mix, contrast (with negative weights) and text")
     ]
     latency_ms: Annotated[dict[str, float], Field(description="p50 and p99 of one query")]
-    queries_per_second: Annotated[float, Field(description="measured with many queries at once")]
+    queries_per_second: Annotated[float, Field(description="measured with concurrent queries")]
     columns: Annotated[dict[str, str], Field(description="columns that filters can use, with Arrow's type names")]
 
 
@@ -153,7 +153,7 @@ class EmbedResponse(TypedDict):
 
 
 class VersionOut(TypedDict):
-    """An index version. If its manifest cannot be read, `damage` says why, and what would come from it is null."""
+    """An index version. If its manifest cannot be read, `damage` says why, and the manifest's values are null."""
 
     version: str
     live: Annotated[bool, Field(description="whether CURRENT names it")]
@@ -177,7 +177,7 @@ class SwitchedOut(TypedDict):
     before: Annotated[str, Field(description="the version that this server answered from until now")]
     serving: str
     failure: str | None
-    skipped: Annotated[dict[str, str], Field(description="versions that a rollback passed over, and why")]
+    skipped: Annotated[dict[str, str], Field(description="versions that a rollback skipped, and why")]
 
 
 class ImageOut(TypedDict):
@@ -197,7 +197,7 @@ class ImageOut(TypedDict):
 
 
 class CollectionOut(TypedDict):
-    """A collection of the server. What comes from its manifest is null if it has no version or that cannot be read."""
+    """A collection of the server. Values from its manifest are null if there is none or it cannot be read."""
 
     name: str
     path: Annotated[str, Field(description="prefix of its page and routes, relative to the server's root")]
@@ -230,5 +230,5 @@ class CollectionsSearchResponse(TypedDict):
 
 
 def json_bytes(document: object) -> bytes:
-    """JSON of any column's values: no NaN, bytes as URL-safe base64, times in ISO 8601."""
+    """JSON of any column's values: NaN and infinity as null, bytes as URL-safe base64, times in ISO 8601."""
     return to_json(document, inf_nan_mode="null", bytes_mode="base64", fallback=str)

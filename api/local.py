@@ -17,7 +17,7 @@ from api.http.app import create_app
 from api.observe.log import configure_logs
 from api.search.collections import Collections
 from api.search.service import SearchService
-from api.settings import ServeSettings, url_of
+from api.settings import ServeSettings, server_url
 
 Compose = Callable[[ServeSettings], SearchService | Collections]
 
@@ -92,4 +92,4 @@ def _server(app: FastAPI) -> uvicorn.Server:
 
 
 def _url(listener: socket.socket) -> str:
-    return url_of(*listener.getsockname()[:2])
+    return server_url(*listener.getsockname()[:2])

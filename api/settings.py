@@ -16,45 +16,45 @@ from index.queries import MAX_K
 
 _REQUESTS_PER_MINUTE: Final = 600
 _SEARCHES_PER_CORE: Final = 16
-# Besides searches and fetches: pages, thumbnails, and slow request bodies.
+# In addition to searches and fetches: pages, thumbnails, and slow request bodies.
 _OTHER_REQUESTS: Final = 64
 
 
 @dataclass(frozen=True)
 class Replicas:
-    """How many replicas a deployment has: `least` at all times, and up to `most` under load. Written "2", or "1:4"."""
+    """The number of replicas of a deployment: at least `minimum`, and up to `maximum` under load."""
 
-    least: int
-    most: int
+    minimum: int
+    maximum: int
 
     @classmethod
     def parse(cls, text: object) -> Self:
-        """Parse `2` or `1:4`. ValueError for anything but a number from 1, or two such numbers, LEAST:MOST."""
-        least, colon, most = str(text).partition(":")
+        """Parse `2` or `1:4`. Raises ValueError for anything but a number from 1, or two such numbers as MIN:MAX."""
+        minimum, colon, maximum = str(text).partition(":")
         try:
-            replicas = cls(int(least), int(most if colon else least))
+            replicas = cls(int(minimum), int(maximum if colon else minimum))
         except ValueError:
             replicas = cls(0, 0)
-        if not 1 <= replicas.least <= replicas.most:
-            raise ValueError("expected a number of replicas, such as 2, or LEAST:MOST, such as 1:4")
+        if not 1 <= replicas.minimum <= replicas.maximum:
+            raise ValueError("expected a number of replicas, such as 2, or MIN:MAX, such as 1:4")
         return replicas
 
 
 @dataclass(frozen=True, kw_only=True)
 class RequestLimits:
-    """Limits of a request, and of what it learns. Sizes in bytes.
+    """Limits on requests, with sizes in bytes.
 
-    `show_locations`: callers are told where pictures, models and the collection lie.
+    `show_locations`: whether answers reveal where pictures, models and the collection are.
     """
 
     max_k: int = 1_000
     max_upload_bytes: int = 16 * 2**20
     max_json_bytes: int = 32 * 2**20  # a picture of the largest size in base64
-    # 64 vectors of 4,096. Parsing holds the interpreter: so many take 20 ms, as many as fit into the bytes a second.
+    # 64 vectors of 4,096. Parsing holds the GIL: for 20 ms at this limit, for a second if only bytes were limited.
     max_json_values: int = 2**18
     body_timeout_s: float = 30.0
-    # More are refused, so that the admitted ones are answered soon. Each URL holds a thread until its host has
-    # answered; a separate limit keeps slow hosts from delaying uploads and texts.
+    # More are refused, so that the admitted ones are answered soon. Each URL occupies a thread until its host answers;
+    # a separate limit keeps slow hosts from delaying uploads and texts.
     max_url_fetches: int = 32
     max_searches: int = 32
     show_locations: bool = True
@@ -66,8 +66,8 @@ class Access:
 
     Without `keys` everybody may search, and callers on this machine may change index versions. `rate_limit_per_minute`
     is per key, or without keys per address; 0: no limit. At most `max_ongoing_requests` are in progress or queued in
-    this process; more are refused at once. `cors_origins`: the sites whose pages may send requests, "*" for all.
-    `loopback_names_only`: only callers that address this machine by its own name, so that no other site's name works.
+    this process; more are refused at once. `cors_origins` are the sites whose pages may send requests, "*" for all.
+    `loopback_names_only`: accept only requests whose Host is a loopback name, against DNS rebinding.
     """
 
     keys: KeyRing | None = None
@@ -160,7 +160,7 @@ class ServeSettings(BaseSettings):
     """Separate replicas for the model: a number or a range. By default each of `LIKENESS_REPLICAS` holds the model
     too.
     """
-    # One of `replicas` makes at most 4 calls at once (32 queries in calls of 8), for up to 4 embedders.
+    # Each of `replicas` makes at most 4 concurrent calls (32 queries in calls of 8), to up to 4 embedders.
     target_ongoing_embeddings: float = Field(1, gt=0)
     """Concurrent calls per embedder to aim for, if `LIKENESS_EMBEDDERS` is a range. A call has up to 8 queries."""
     embedder_timeout_s: float = Field(10, gt=0)
@@ -202,22 +202,22 @@ class ServeSettings(BaseSettings):
 
     @field_validator("replicas", "embedders", "searchers", mode="before")
     @classmethod
-    def _counted(cls, value: Any) -> Any:
+    def _parse_replicas(cls, value: Any) -> Any:
         return Replicas.parse(value) if isinstance(value, str | int) else value
 
     def cores(self, replicas: Replicas) -> int:
-        """How many cores each of `replicas` may use: all if there is only one, else those that Ray reserves for it."""
-        return (os.cpu_count() or 1) if replicas.most == 1 else max(1, int(self.num_cpus))
+        """Cores that each of `replicas` may use: all if there is only one, else those that Ray reserves for it."""
+        return (os.cpu_count() or 1) if replicas.maximum == 1 else max(1, int(self.num_cpus))
 
     @property
     def is_private(self) -> bool:
-        """Whether only this machine's users send requests. With keys there is a proxy for others."""
+        """Whether only this machine's users send requests. Keys are a sign of a proxy, and so of others."""
         return self.keys_file is None and is_loopback(self.host) and not self.allow_remote
 
     @property
-    def counts_addresses(self) -> bool:
-        """Whether it matters who calls from where: without keys, each address has a rate of its own, and only this
-        machine's may change index versions.
+    def needs_caller_addresses(self) -> bool:
+        """Whether callers' addresses matter: without keys, each address has its own rate, and only this machine's may
+        change index versions.
         """
         return self.keys_file is None and not is_loopback(self.host)
 
@@ -227,23 +227,23 @@ class ServeSettings(BaseSettings):
             max_k=self.max_k,
             max_upload_bytes=self.max_upload_bytes,
             max_json_bytes=2 * self.max_upload_bytes,
-            # The last one admitted waits for all before it: more places make answers later, not more numerous.
+            # The last one admitted waits for all before it: a higher limit adds latency, not throughput.
             max_searches=self.max_searches or _SEARCHES_PER_CORE * self.cores(self.replicas),
             max_url_fetches=self.max_url_fetches,
             show_locations=self.is_private if self.show_locations is None else self.show_locations,
         )
 
     def ongoing_requests(self) -> int:
-        """How many requests of all kinds are worked on at once: by default more than searches and fetches can fill."""
+        """Maximum concurrent requests of all kinds; by default more than searches and fetches can fill."""
         limits = self.limits()
         return self.max_ongoing_requests or limits.max_searches + limits.max_url_fetches + _OTHER_REQUESTS
 
     def access(self) -> Access:
-        """The access rules. Raises KeysError for a file of keys that is missing, broken or empty."""
-        by_default = 0 if self.is_private else _REQUESTS_PER_MINUTE
+        """The access rules. Raises KeysError if the file of keys is missing, broken or empty."""
+        default_rate = 0 if self.is_private else _REQUESTS_PER_MINUTE
         return Access(
             keys=None if self.keys_file is None else KeyRing(self.keys_file),
-            rate_limit_per_minute=by_default if self.rate_limit_per_minute is None else self.rate_limit_per_minute,
+            rate_limit_per_minute=default_rate if self.rate_limit_per_minute is None else self.rate_limit_per_minute,
             max_ongoing_requests=self.ongoing_requests(),
             request_timeout_s=self.request_timeout_s,
             cors_origins=self.cors_origins,
@@ -254,12 +254,12 @@ class ServeSettings(BaseSettings):
         """Host and port. Raises ListenError for a host beyond loopback without keys or `allow_remote`."""
         if self.keys_file is None and not self.allow_remote and not is_loopback(self.host):
             raise ListenError(
-                f"expected a loopback host such as 127.0.0.1, got {self.host!r}: everyone who can reach it "
-                "could search the collection and see its pictures. Ask for keys with --keys (LIKENESS_KEYS_FILE; "
-                "`likeness keys add` makes them), or allow it without with --allow-remote (LIKENESS_ALLOW_REMOTE=true)"
+                f"expected a loopback host such as 127.0.0.1, got {self.host!r}, where everyone who can reach it could "
+                "search the collection and see its pictures: require keys with --keys (LIKENESS_KEYS_FILE; `likeness "
+                "keys add` makes them), or allow this without keys by --allow-remote (LIKENESS_ALLOW_REMOTE=true)"
             )
         return self.host, self.port
 
 
-def url_of(host: str, port: int) -> str:
+def server_url(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

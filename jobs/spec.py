@@ -87,7 +87,7 @@ class Resources(_Section):
     address: str | None = Field(
         None, description="a Ray cluster's address; by default Ray is started here if it is worthwhile"
     )
-    actors: Actors | None = Field(None, description="embedding actors: a number, or LEAST:MOST")
+    actors: Actors | None = Field(None, description="embedding actors: a number, or MIN:MAX")
     num_gpus: Gpus | None = Field(None, description="GPUs for each actor: a whole number, or a fraction of one")
     cpus_per_actor: Cpus | None = Field(
         None, description="CPUs that Ray reserves for each actor, one by default; the others decode"

@@ -62,7 +62,7 @@ def parse_actors(text: str) -> tuple[int, int]:
     except ValueError:
         limits = (0, 0)
     if not 1 <= limits[0] <= limits[1]:
-        raise ValueError(f"is {text!r}: expected a number or LEAST:MOST")
+        raise ValueError(f"is {text!r}: expected a number or MIN:MAX")
     return limits
 
 

@@ -1,18 +1,19 @@
-"""Callers' addresses, and the names by which they address this server. Nothing here raises, whatever a caller sends."""
+"""Parses callers' addresses and Host headers. Nothing here raises, whatever a caller sends."""
 
 import re
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from typing import Final
 
-# As RFC 9110 has it, for names without per cent signs: no user before the host, no path after it.
+# As in RFC 9110, for names without per cent signs: no user before the host, and no path after it.
 _HOST: Final = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]+))(?::[0-9]*)?")
-_OF_ONE_CALLER: Final = 64  # bits of an IPv6 address: one caller usually has a whole /64
+_CALLER_PREFIX_BITS: Final = 64  # bits of an IPv6 address: one caller usually has a whole /64
 
 
 def canonical_address(text: str) -> IPv4Address | IPv6Address | None:
-    """The address that `text` stands for; None if it is no address.
+    """`text` as an address, or None if it is not one.
 
-    On a socket for IPv6 and IPv4, callers by IPv4 have mapped addresses, such as ::ffff:127.0.0.1: these are IPv4 ones.
+    A socket for both IPv6 and IPv4 reports IPv4 callers as mapped addresses, such as ::ffff:127.0.0.1; this returns the
+    IPv4 address.
     """
     try:
         address = ip_address(text)
@@ -22,20 +23,22 @@ def canonical_address(text: str) -> IPv4Address | IPv6Address | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host's name or address is a loopback one, without resolving it."""
+    """Whether a host name or address is a loopback one, without resolving it."""
     address = canonical_address(host)
     return host == "localhost" if address is None else address.is_loopback
 
 
-def caller_at(host: str) -> str:
-    """To whose rate a request from this address counts. What is no address is one caller: anybody can make up more."""
+def caller_id(host: str) -> str:
+    """The caller whose rate a request from this address counts against. All invalid addresses are one caller, because
+    anybody can make up more.
+    """
     address = canonical_address(host)
     if isinstance(address, IPv6Address):
-        return str(IPv6Network((int(address), _OF_ONE_CALLER), strict=False))
+        return str(IPv6Network((int(address), _CALLER_PREFIX_BITS), strict=False))
     return "unknown" if address is None else str(address)
 
 
-def named_host(header: str) -> str:
+def host_name(header: str) -> str:
     """The host in a Host header, without the port and in lower case; empty if there is none."""
-    found = _HOST.fullmatch(header)
-    return "" if found is None else (found["v6"] or found["name"]).lower()
+    match = _HOST.fullmatch(header)
+    return "" if match is None else (match["v6"] or match["name"]).lower()

@@ -1,7 +1,7 @@
 """API keys: a small file of salted hashes, written by `likeness keys` and read again whenever it changes.
 
-A key is 256 random bits, so nobody can guess one from its hash, no matter how fast that is: a slow password hash would
-only make each request slower. With the file's salt, equal keys of two files have different hashes.
+A key is 256 random bits, so it cannot be guessed from its hash, however fast the hash is; a slow password hash would
+only slow down each request. Because of the file's salt, equal keys in two files have different hashes.
 """
 
 import fcntl
@@ -46,13 +46,13 @@ class StoredKey(BaseModel):
     hash: _Hex
     created_at: datetime
     collections: tuple[str, ...] | None = None
-    """The only collections that it is good for; None: all. Left out of the file then, as earlier releases expect."""
+    """The collections that the key is valid for; None, which is omitted from the file, means all."""
 
     def allows(self, collection: str) -> bool:
         return self.collections is None or collection in self.collections
 
 
-class _Contents(BaseModel):
+class _KeyFile(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: Literal[1] = 1
@@ -61,18 +61,18 @@ class _Contents(BaseModel):
 
     def find(self, key: bytes) -> StoredKey | None:
         digest = _digest(key, self.salt)
-        found = None
-        for stored in self.keys:  # all of them, so that the time does not show which one matches
+        match = None
+        for stored in self.keys:  # always all, so that the time does not reveal which one matches
             if hmac.compare_digest(digest, stored.hash):
-                found = stored
-        return found
+                match = stored
+        return match
 
 
 class KeyRing:
     """The keys of a file, read again when it has changed. If the file is removed, no key is valid. If it cannot be
-    read, or makes no sense, this is reported once, and the keys read before stay valid.
+    read or parsed, this is logged once, and the keys read before stay valid.
 
-    Raises KeysError when at first there is no such file, or no key in it.
+    The constructor raises KeysError if the file is missing, broken or without keys.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -81,7 +81,7 @@ class KeyRing:
         self._seen: tuple[int, int, int] | None = _stamp(self._path)
         self._contents = _read(self._path)
         if not self._contents.keys:
-            raise KeysError(f"{path} has no key in it, so nobody could ask for anything: {_how_to_add(path)}")
+            raise KeysError(f"{path} has no key in it, so every request would be refused: {_how_to_add(path)}")
 
     def find(self, key: bytes) -> StoredKey | None:
         self._refresh()
@@ -97,7 +97,7 @@ class KeyRing:
         except KeysError as error:
             if isinstance(error.__cause__, FileNotFoundError):
                 self._contents = self._contents.model_copy(update={"keys": ()})
-            # Tried again with each request: the file may be readable by then without being another.
+            # Try again with each request: the file may become readable without having changed.
             self._seen = None
             if str(error) != self._reported:
                 self._reported = str(error)
@@ -105,25 +105,25 @@ class KeyRing:
 
 
 def list_keys(path: str | Path) -> tuple[StoredKey, ...]:
-    """The record of each key. Raises KeysError."""
+    """The records of all keys. Raises KeysError."""
     return _read(Path(path)).keys
 
 
 def add_key(path: str | Path, name: str, scope: KeyScope, collections: Iterable[str] = ()) -> str:
-    """A new key, which is returned only this once; creates the file. With `collections` it is good for these alone.
+    """Add a key and return it; only its hash is stored. Creates the file if necessary.
 
-    Raises KeysError for a taken or invalid name.
+    With `collections` the key is valid for these only. Raises KeysError for a taken or invalid name.
     """
     path = Path(path)
     key = PREFIX + secrets.token_urlsafe(32)
-    with _alone(path):
-        contents = _read(path) if path.exists() else _Contents(salt=secrets.token_hex(32))
+    with _locked(path):
+        contents = _read(path) if path.exists() else _KeyFile(salt=secrets.token_hex(32))
         if any(stored.name == name for stored in contents.keys):
-            raise KeysError(f"{path} has a key named {name!r} already: remove it first, or take another name")
+            raise KeysError(f"{path} already has a key named {name!r}: remove it first, or choose another name")
         try:
             digest = _digest(key.encode(), contents.salt)
-            only = tuple(sorted(set(collections))) or None
-            stored = StoredKey(name=name, scope=scope, hash=digest, created_at=datetime.now(UTC), collections=only)
+            allowed = tuple(sorted(set(collections))) or None
+            stored = StoredKey(name=name, scope=scope, hash=digest, created_at=datetime.now(UTC), collections=allowed)
         except ValidationError as error:
             raise KeysError(f"expected a name of up to 64 letters, digits and any of . _ @ -, got {name!r}") from error
         _write(path, contents.model_copy(update={"keys": (*contents.keys, stored)}))
@@ -131,15 +131,15 @@ def add_key(path: str | Path, name: str, scope: KeyScope, collections: Iterable[
 
 
 def remove_key(path: str | Path, name: str) -> None:
-    """Remove a key: servers refuse it from their next request on. Raises KeysError when there is none of this name."""
+    """Remove a key: servers refuse it from the next request. Raises KeysError if there is no key of this name."""
     path = Path(path)
-    with _alone(path):
+    with _locked(path):
         contents = _read(path)
-        left = tuple(stored for stored in contents.keys if stored.name != name)
-        if len(left) == len(contents.keys):
-            known = ", ".join(stored.name for stored in contents.keys) or "none"
-            raise KeysError(f"{path} has no key named {name!r}: there are {known}")
-        _write(path, contents.model_copy(update={"keys": left}))
+        remaining = tuple(stored for stored in contents.keys if stored.name != name)
+        if len(remaining) == len(contents.keys):
+            names = ", ".join(stored.name for stored in contents.keys) or "none"
+            raise KeysError(f"{path} has no key named {name!r}, only: {names}")
+        _write(path, contents.model_copy(update={"keys": remaining}))
 
 
 def _digest(key: bytes, salt: str) -> str:
@@ -147,26 +147,26 @@ def _digest(key: bytes, salt: str) -> str:
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:
-    """Changes with the file. Raises KeysError."""
-    with _naming(path):
+    """Inode, size and modification time, which tell whether the file has changed. Raises KeysError."""
+    with _file_errors(path):
         stat = path.stat()
     if not S_ISREG(stat.st_mode):  # reading a pipe would wait for ever
-        raise KeysError(f"the key file {path} cannot be read: it is no regular file")
+        raise KeysError(f"the key file {path} cannot be read: it is not a regular file")
     return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
-def _read(path: Path) -> _Contents:
-    with _naming(path):
+def _read(path: Path) -> _KeyFile:
+    with _file_errors(path):
         data = path.read_bytes()
     try:
-        return _Contents.model_validate_json(data)
+        return _KeyFile.model_validate_json(data)
     except ValidationError as error:
-        raise KeysError(f"{path} is not a file of keys as `likeness keys` writes them") from error
+        raise KeysError(f"{path} is not a file of keys written by `likeness keys`") from error
 
 
 @contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Turns errors of the file system into KeysError."""
+def _file_errors(path: Path) -> Iterator[None]:
+    """Turns file system errors into KeysError."""
     try:
         yield
     except FileNotFoundError as error:
@@ -180,8 +180,8 @@ def _how_to_add(path: str | Path) -> str:
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Locks the folder, as the file is replaced: else two keys added at the same time could become one."""
+def _locked(path: Path) -> Iterator[None]:
+    """Locks the folder, because the file is replaced: one of two keys added at the same time could be lost."""
     try:
         folder = os.open(path.parent, os.O_RDONLY)
     except OSError as error:
@@ -193,7 +193,7 @@ def _alone(path: Path) -> Iterator[None]:
         os.close(folder)
 
 
-def _write(path: Path, contents: _Contents) -> None:
-    from index.storage.disk import write_atomic  # late: pyarrow comes with it
+def _write(path: Path, contents: _KeyFile) -> None:
+    from index.storage.disk import write_atomic  # here, because it imports pyarrow
 
     write_atomic(path.resolve(), f"{contents.model_dump_json(indent=2, exclude_none=True)}\n".encode(), mode=0o600)

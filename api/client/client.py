@@ -9,7 +9,7 @@ from urllib.parse import quote
 import numpy as np
 import numpy.typing as npt
 
-from api.client.query import Body, Example, ImageLike, Search, image_text, json_text, search_body, search_text
+from api.client.query import Body, Example, ImageLike, Search, image_base64, search_body, search_json, to_json
 from api.client.transport import Timeout, Transport, refusal
 from api.documents import IndexDetailsOut, MatchOut, SearchResponse, SwitchedOut, VersionOut
 from api.errors import ClientError, RequestRefused, ServerUnreachable, TooBusy
@@ -33,7 +33,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-# Limits of one request: the server's maximum counts of items and values, and half of its default maximum of bytes.
+# Limits per request: the server's maximum numbers of items and values, and half of its default maximum of bytes.
 _BATCH: Final = 64
 _BATCH_VALUES: Final = 2**18
 _BATCH_BYTES: Final = 16 * 2**20
@@ -46,8 +46,8 @@ class LikenessClient:
             for match in client.search(image="star.jpg", k=5).matches:
                 print(match.score, match.image_id)
 
-    `timeout` is a Timeout, or seconds for a whole call. Every method raises RequestRefused with the server's problem
-    document (TooBusy if the server has no room after `retries` more attempts) and ServerUnreachable. All calls but
+    `timeout` is a Timeout, or seconds for a whole call. Every method raises ServerUnreachable, and RequestRefused with
+    the server's problem document (TooBusy if the server is overloaded after `retries` retries). All calls except
     `promote` and `rollback` are retried if that may help.
     """
 
@@ -68,37 +68,37 @@ class LikenessClient:
         self.close()
 
     def close(self) -> None:
-        """Close the connections. Another call would open new ones."""
+        """Close the connections. Further calls open new ones."""
         self._http.close()
 
     def search(self, **search: Unpack[Search]) -> SearchResult:
-        """The nearest images to one of `url`, `image`, `text`, `id`, `embedding`, or to a mix of `queries`.
+        """The images nearest to one of `url`, `image`, `text`, `id`, `embedding`, or to a mix of `queries`.
 
-        `queries` are Examples: `[{"image": path}, {"text": "at night", "weight": -0.5}]`. Options: see `Search`. The
-        `uri` of a match is empty if the server keeps locations to itself.
+        `queries` are Examples: `[{"image": path}, {"text": "at night", "weight": -0.5}]`. For options see `Search`.
+        The `uri` of a match is empty if the server hides locations.
         """
-        return _parsed(_search_result, self._http.json("POST", "/search", body=search_body(search)))
+        return _read_answer(_search_result, self._http.json("POST", "/search", body=search_body(search)))
 
     def search_batch(self, searches: Iterable[Search]) -> list[SearchResult | RequestRefused]:
-        """The result or the error of each search, in their order. Any number, sent 64 at a time."""
-        found: list[SearchResult | RequestRefused] = []
-        for answer in self._answers("/search/batch", "searches", map(search_text, searches)):
-            found += _parsed(lambda answer: [_outcome(each, _search_result) for each in answer["results"]], answer)
-        return found
+        """The result or error of each search, in order. Takes any number of searches and sends 64 at a time."""
+        results: list[SearchResult | RequestRefused] = []
+        for answer in self._send_batches("/search/batch", "searches", map(search_json, searches)):
+            results += _outcomes(answer, _search_result)
+        return results
 
     def embed_images(self, images: Iterable[ImageLike]) -> npt.NDArray[np.float32]:
-        """`(n, dim)` float32, unit norm. RequestRefused names the first picture that cannot be used.
+        """`(n, dim)` float32, unit norm. RequestRefused names the first unusable picture.
 
-        Any number, sent 64 at a time: of an iterator no more than that is read ahead.
+        Takes any number of pictures and sends 64 at a time; from an iterator it reads no more than that ahead.
         """
-        return self._embedded("images", (json_text(image_text(image)) for image in images))
+        return self._embed("images", (to_json(image_base64(image)) for image in images))
 
     def embed_texts(self, texts: Iterable[str]) -> npt.NDArray[np.float32]:
-        """`(n, dim)` float32, unit norm. RequestRefused when the model takes no text."""
-        return self._embedded("texts", map(json_text, texts))
+        """`(n, dim)` float32, unit norm. Raises RequestRefused if the model does not take text."""
+        return self._embed("texts", map(to_json, texts))
 
     def image(self, image_id: str) -> dict[str, Any]:
-        """An image's row by the names of its columns, metadata among them; times are ISO 8601."""
+        """An image's row by column name, including metadata; times are ISO 8601."""
         row = self._http.json("GET", f"/image?id={quote(image_id)}")
         row.pop("picture", None)
         metadata: dict[str, Any] = row.pop("metadata", {})
@@ -110,49 +110,49 @@ class LikenessClient:
         return self._http.send("GET", f"/picture?id={quote(image_id)}{thumbnail}")
 
     def index(self) -> IndexDetailsOut:
-        """The index version that answers: its model, size, recall, speed, and the columns that a filter can name."""
+        """The index version that answers: its model, size, recall, speed, and the columns for filters."""
         return cast(IndexDetailsOut, self._http.json("GET", "/index"))
 
     def versions(self) -> list[VersionOut]:
-        """The versions of the index, oldest first."""
+        """The index versions, oldest first."""
         answer = self._http.json("GET", "/index/versions")
-        return _parsed(lambda answer: cast(list[VersionOut], answer["versions"]), answer)
+        return _read_answer(lambda answer: cast(list[VersionOut], answer["versions"]), answer)
 
     def promote(self, version: str) -> SwitchedOut:
         """Make `version` the live one. Needs a key of scope admin if the server requires keys."""
-        body = Body.json(json_text({"version": version}))
+        body = Body.json(to_json({"version": version}))
         return cast(SwitchedOut, self._http.json("POST", "/index/promote", body=body, repeatable=False))
 
     def rollback(self) -> SwitchedOut:
-        """Go back to the version before the live one. Needs a key of scope admin if the server requires keys."""
+        """Make the version before the live one live again. Needs a key of scope admin if the server requires keys."""
         return cast(SwitchedOut, self._http.json("POST", "/index/rollback", repeatable=False))
 
-    def _embedded(self, name: str, texts: Iterator[str]) -> npt.NDArray[np.float32]:
+    def _embed(self, name: str, texts: Iterator[str]) -> npt.NDArray[np.float32]:
         vectors: list[npt.NDArray[np.float32]] = []
         models: set[str] = set()
-        for answer in self._answers("/embed", name, texts):
-            models.add(_parsed(lambda answer: str(answer["model"]["fingerprint"]), answer))
+        for answer in self._send_batches("/embed", name, texts):
+            models.add(_read_answer(lambda answer: str(answer["model"]["fingerprint"]), answer))
             if len(models) > 1:
-                raise ClientError("the server has changed its model meanwhile: expected vectors of one; embed again")
-            for found in _parsed(lambda answer: [_outcome(each, _vector) for each in answer["results"]], answer):
-                if isinstance(found, RequestRefused):
-                    # The server counts within its batch.
-                    known = {key: value for key, value in found.problem.items() if key != "field"}
-                    raise refusal({**known, "detail": f"{name}[{len(vectors)}]: {found.detail}"})
-                vectors.append(found)
+                raise ClientError("expected vectors of one model, but the server has switched models: embed again")
+            for result in _outcomes(answer, _vector):
+                if isinstance(result, RequestRefused):
+                    # `field` counts within the batch.
+                    members = {key: value for key, value in result.problem.items() if key != "field"}
+                    raise refusal({**members, "detail": f"{name}[{len(vectors)}]: {result.detail}"})
+                vectors.append(result)
         return np.stack(vectors) if vectors else np.empty((0, self.index()["model"]["dim"]), np.float32)
 
-    def _answers(self, path: str, name: str, texts: Iterator[str]) -> Iterator[dict[str, Any]]:
+    def _send_batches(self, path: str, name: str, texts: Iterator[str]) -> Iterator[dict[str, Any]]:
         for batch in _batches(texts):
             body = Body.json(f'{{"{name}": [{", ".join(batch)}]}}')
             answer = self._http.json("POST", path, body=body)
-            if _parsed(lambda answer: len(answer["results"]), answer) != len(batch):
+            if _read_answer(lambda answer: len(answer["results"]), answer) != len(batch):
                 raise ClientError(f"expected {len(batch)} results from {path}, got {len(answer['results'])}")
             yield answer
 
 
 def _batches(texts: Iterator[str]) -> Iterator[list[str]]:
-    """Batches of texts, in order; a text that exceeds the size of a batch is sent alone, for the server to judge."""
+    """Batches of JSON texts, in order. One that is over a limit by itself is a batch, which the server may refuse."""
     batch: list[str] = []
     size = values = 0
     for text in texts:
@@ -166,18 +166,22 @@ def _batches(texts: Iterator[str]) -> Iterator[list[str]]:
         yield batch
 
 
-def _parsed(read: Callable[[Any], T], answer: dict[str, Any]) -> T:
-    """`read(answer)`. ClientError when the answer is not of the expected form."""
+def _read_answer(read: Callable[[Any], T], answer: dict[str, Any]) -> T:
+    """`read(answer)`. Raises ClientError if the answer does not have the expected form."""
     try:
         return read(answer)
     except (KeyError, TypeError, ValueError) as error:
-        raise ClientError(f"the answer is not as expected ({error!r}): is the server of another version?") from error
+        raise ClientError(f"the answer is not as expected ({error!r}): is the server another version?") from error
 
 
-def _outcome(document: Mapping[str, Any], read: Callable[[Any], T]) -> T | RequestRefused:
-    """One of several results: `read` of its document, or the error in place of it."""
-    problem = document.get("problem")
-    return read(document["ok"]) if problem is None else refusal(problem)
+def _outcomes(answer: dict[str, Any], read: Callable[[Any], T]) -> list[T | RequestRefused]:
+    """The results of a batch: `read` of each document, or its error."""
+
+    def outcome(document: Mapping[str, Any]) -> T | RequestRefused:
+        problem = document.get("problem")
+        return read(document["ok"]) if problem is None else refusal(problem)
+
+    return _read_answer(lambda body: list(map(outcome, body["results"])), answer)
 
 
 def _vector(numbers: list[float]) -> npt.NDArray[np.float32]:
@@ -194,7 +198,7 @@ def _search_result(document: SearchResponse) -> SearchResult:
         model=ModelIdentity(
             model_id=model["id"], revision=model["revision"], fingerprint=model["fingerprint"], dim=model["dim"]
         ),
-        timing_ms=document["timing_ms"],  # type: ignore[arg-type]  # a TypedDict of floats alone
+        timing_ms=document["timing_ms"],  # type: ignore[arg-type]  # a TypedDict of floats
     )
 
 

@@ -1,4 +1,4 @@
-"""The queries of LikenessClient as the bytes of requests."""
+"""Turns the queries of LikenessClient into bodies of requests."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 ImageLike: TypeAlias = "str | os.PathLike[str] | bytes | Image"
-"""A path, the bytes of a file, or a PIL image, which is sent upright and as PNG."""
+"""A path, a file's bytes, or a PIL image, which is sent upright as PNG."""
 
 EXAMPLE_FIELDS: Final = ("url", "image", "text", "id", "embedding")
 _PNG_MODES: Final = frozenset({"1", "L", "LA", "I", "I;16", "P", "RGB", "RGBA"})
 
 
 class Example(TypedDict, total=False):
-    """One part of a mix: exactly one of the first five. A negative `weight` (default 1) means unlike it.
+    """One part of a mix: exactly one of the first five fields. A negative `weight` (default 1) means unlike it.
 
-    `crop` takes a part of the picture: x, y, width and height, as shares of the upright picture.
+    `crop` selects a part of the picture: x, y, width and height, as fractions of the upright picture.
     """
 
     url: str
@@ -42,13 +42,13 @@ class Example(TypedDict, total=False):
 
 
 class Search(TypedDict, total=False):
-    """Exactly one of `url`, `image`, `text`, `id`, `embedding` and `queries` (a mix); others are the server's options.
+    """Exactly one of `url`, `image`, `text`, `id`, `embedding` and `queries` (a mix), and options.
 
-    `id` is of an image of the index, `embedding` is `(dim,)` of any length but zero, and `crop` as in Example. `filter`
-    names columns and conditions (see `index.filters`); `distinct` folds images whose cosine with a better match reaches
-    it (True: 0.98); `diversity`, 0 to 1, prefers images unlike those before them; `fields` are the metadata columns to
-    return; with `allow_partial` a part of the index that does not answer is left out (see `SearchResult.searched`).
-    None counts as not given.
+    `id` is the id of an indexed image, `embedding` is `(dim,)` with any norm except zero, and `crop` is as in Example.
+    `filter` has conditions on columns (see `index.filters`); `distinct` folds images whose cosine with a better match
+    is at least this (True: 0.98); `diversity`, 0 to 1, prefers images unlike those before them; `fields` are the
+    metadata columns to return; `allow_partial` leaves out parts of the index that do not answer (see
+    `SearchResult.searched`). None counts as absent.
     """
 
     url: str | None
@@ -80,36 +80,36 @@ class Body:
 
 
 def search_body(search: Search) -> Body:
-    """The body of a search. A single picture is sent by multipart: base64 would make it a third larger."""
-    given = {name: value for name, value in search.items() if value is not None}
-    if given.keys() & {*EXAMPLE_FIELDS, "queries"} != {"image"}:
-        return Body.json(search_text(search))
-    picture: Any = given.pop("image")
-    parts = [(name, value if isinstance(value, str) else json_text(value)) for name, value in given.items()]
+    """The body of a search. A single picture is sent as multipart, because base64 would make it a third larger."""
+    fields = {name: value for name, value in search.items() if value is not None}
+    if fields.keys() & {*EXAMPLE_FIELDS, "queries"} != {"image"}:
+        return Body.json(search_json(search))
+    picture: Any = fields.pop("image")
+    parts = [(name, value if isinstance(value, str) else to_json(value)) for name, value in fields.items()]
     data, media_type = encode_multipart_formdata(
         [*parts, ("image", ("image", image_bytes(picture), "application/octet-stream"))]
     )
     return Body(data=data, media_type=media_type)
 
 
-def search_text(search: Search) -> str:
-    document = _plain_example(search)
+def search_json(search: Search) -> str:
+    document = _json_example(search)
     if "queries" in document:
-        document["queries"] = [_plain_example(example) for example in document["queries"]]
-    return json_text(document)
+        document["queries"] = [_json_example(example) for example in document["queries"]]
+    return to_json(document)
 
 
-def json_text(value: object) -> str:
-    """A value as JSON. ValueError for a number that JSON does not have, TypeError for any other such object."""
-    return json.dumps(value, default=_plain, allow_nan=False)
+def to_json(value: object) -> str:
+    """A value as JSON. Raises ValueError for NaN or infinity, TypeError for other values that JSON cannot represent."""
+    return json.dumps(value, default=_json_default, allow_nan=False)
 
 
-def image_text(image: ImageLike) -> str:
+def image_base64(image: ImageLike) -> str:
     return base64.b64encode(image_bytes(image)).decode("ascii")
 
 
 def image_bytes(image: ImageLike) -> bytes:
-    """The bytes of a picture's file. OSError when it cannot be read, TypeError for anything but a picture."""
+    """The bytes of a picture's file. Raises OSError if it cannot be read, TypeError for anything else."""
     if isinstance(image, bytes | bytearray | memoryview):
         return bytes(image)
     if isinstance(image, str | os.PathLike):
@@ -119,28 +119,28 @@ def image_bytes(image: ImageLike) -> bytes:
 
 def _png(image: Image) -> bytes:
     if not hasattr(image, "getexif"):
-        raise TypeError(f"got a picture as {type(image).__name__}: expected a path, the bytes of a file or a PIL image")
-    from PIL import ImageOps  # a caller with such an image has pillow
+        raise TypeError(f"expected a picture as a path, a file's bytes or a PIL image, got {type(image).__name__}")
+    from PIL import ImageOps  # a caller with a PIL image has pillow
 
-    # Rotated like the server would rotate the file that it comes from.
+    # Rotated as the server would rotate the original file.
     upright = ImageOps.exif_transpose(image)
     target = io.BytesIO()
     (upright if upright.mode in _PNG_MODES else upright.convert("RGB")).save(target, "PNG", compress_level=1)
     return target.getvalue()
 
 
-def _plain_example(example: Example | Search) -> dict[str, Any]:
-    """The given fields, with a picture as text and a vector as a list."""
-    plain: dict[str, Any] = {name: value for name, value in example.items() if value is not None}
-    if "image" in plain:
-        plain["image"] = image_text(plain["image"])
-    if "embedding" in plain:
-        plain["embedding"] = np.asarray(plain["embedding"], np.float32).tolist()
-    return plain
+def _json_example(example: Example | Search) -> dict[str, Any]:
+    """The fields that are not None, with a picture as base64 and a vector as a list."""
+    document: dict[str, Any] = {name: value for name, value in example.items() if value is not None}
+    if "image" in document:
+        document["image"] = image_base64(document["image"])
+    if "embedding" in document:
+        document["embedding"] = np.asarray(document["embedding"], np.float32).tolist()
+    return document
 
 
-def _plain(value: object) -> object:
-    """A filter's value for JSON: filters may hold a column's values, such as times and numpy's numbers."""
+def _json_default(value: object) -> object:
+    """A value as JSON can hold it: filters may have a column's values, such as times and numpy's numbers."""
     match value:
         case np.generic() | np.ndarray():
             return value.tolist()
@@ -151,4 +151,4 @@ def _plain(value: object) -> object:
         case Sequence() | set() | frozenset():
             return list(value)
         case _:
-            raise TypeError(f"got {value!r}: expected what JSON can hold, a time or a number of numpy")
+            raise TypeError(f"expected a value that JSON can hold, a time or a NumPy number, got {value!r}")

@@ -18,16 +18,16 @@ from api.client.query import Body
 from api.errors import ClientError, RequestRefused, ServerUnreachable, TooBusy
 
 _TRANSIENT: Final = frozenset({429, 502, 503, 504})
-_ONCE: Final = Retry(0)
-_INSTANT: Final = 1e-3  # a socket takes 0 s for "do not wait at all"
-_BLOCK: Final = 2**16
+_NO_RETRIES: Final = Retry(0)
+_MIN_TIMEOUT_S: Final = 1e-3  # 0 would make a socket non-blocking
+_BLOCK_BYTES: Final = 2**16
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timeout:
-    """Seconds: `connect` for a connection, `read` without a byte, `total` for a call, including waits and retries.
+    """Seconds: `connect` to connect, `read` without a byte, `total` for a call, including waits and retries.
 
-    `total` is checked whenever bytes come or a read ends, so a call can exceed it by one `read` at most.
+    `total` is checked whenever bytes arrive or a read ends, so a call can exceed it by at most one `read`.
     """
 
     connect: float = 5.0
@@ -38,36 +38,36 @@ class Timeout:
 class Transport:
     """HTTP to one server. Thread-safe.
 
-    Idempotent requests are retried, `retries` times at most, after a connection that failed or broke and after 429,
-    502, 503 and 504, unless the problem document says that this is of no use. Retry-After is honoured.
+    Idempotent requests are retried, at most `retries` times, after a connection that failed or broke and after 429,
+    502, 503 and 504, unless the problem document says that a retry is useless. Retry-After is honoured.
     """
 
-    # Not the retries of requests' adapter: these have no time limit for the whole call, and do not retry an answer that
-    # breaks off in the middle of its body.
+    # Not the retries of requests' adapter, which have no time limit for the whole call, and do not retry an answer that
+    # breaks off in its body.
     def __init__(self, base_url: str, *, api_key: str | None, timeout: Timeout, retries: int) -> None:
         parts = urlsplit(base_url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-            raise ValueError(f"base_url is {base_url!r}: expected one such as http://127.0.0.1:8000")
+            raise ValueError(f"expected a base_url such as http://127.0.0.1:8000, got {base_url!r}")
         self.base_url = base_url.rstrip("/")
         self._timeout = timeout
         self._retry = Retry(retries, backoff_factor=0.1, backoff_max=5.0, backoff_jitter=0.1)
         self._session = requests.Session()
         self._session.headers.update({"Accept": "application/json", "API-Version": "1"})
-        # A session without cookies does not change between requests, so threads can share it.
+        # Without cookies a session does not change between requests, so threads can share it.
         self._session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
         adapter = requests.adapters.HTTPAdapter(pool_maxsize=64)
         self._session.mount("http://", adapter)
         self._session.mount("https://", adapter)
         if api_key is not None:
-            self._session.auth = _Bearer(api_key)
+            self._session.auth = _BearerAuth(api_key)
 
     def close(self) -> None:
         self._session.close()
 
     def json(self, method: str, path: str, *, body: Body | None = None, repeatable: bool = True) -> dict[str, Any]:
-        """The JSON object of the answer. Raises like `send`, and ClientError when it is no JSON object."""
+        """The JSON object in the answer. Raises like `send`, and ClientError if it is not a JSON object."""
         data = self.send(method, path, body=body, repeatable=repeatable)
-        document = _object(data)
+        document = _json_object(data)
         if document is None:
             raise ClientError(
                 f"expected a JSON object from {self.base_url}{path}, got {data[:40]!r}: is this a Likeness server?"
@@ -77,31 +77,31 @@ class Transport:
     def send(self, method: str, path: str, *, body: Body | None = None, repeatable: bool = True) -> bytes:
         """The body of the answer. Raises RequestRefused, TooBusy, ServerUnreachable."""
         deadline = time.monotonic() + self._timeout.total
-        retry = self._retry if repeatable else _ONCE
+        retry = self._retry if repeatable else _NO_RETRIES
         while True:
             try:
                 return self._attempt(method, path, body, deadline)
             except ClientError as error:
-                if not retry.total or not _transient(error):
+                if not retry.total or not _is_transient(error):
                     raise
                 retry = retry.increment(method, path)
-                asked = error.retry_after if isinstance(error, RequestRefused) else None
-                wait = retry.get_backoff_time() if asked is None else asked
-                # A caller that would have to wait beyond its time limit gets the error now.
+                requested_wait = error.retry_after if isinstance(error, RequestRefused) else None
+                wait = retry.get_backoff_time() if requested_wait is None else requested_wait
+                # If the wait would exceed the time limit, the caller gets the error now.
                 if time.monotonic() + wait >= deadline:
                     raise
             time.sleep(wait)
 
     def _attempt(self, method: str, path: str, body: Body | None, deadline: float) -> bytes:
-        left = max(deadline - time.monotonic(), _INSTANT)
+        remaining = max(deadline - time.monotonic(), _MIN_TIMEOUT_S)
         try:
             with self._session.request(
                 method,
                 self.base_url + path,
                 data=body.data if body else None,
                 headers={"Content-Type": body.media_type} if body else None,
-                timeout=(min(self._timeout.connect, left), min(self._timeout.read, left)),
-                allow_redirects=False,  # a key must not travel on to another host
+                timeout=(min(self._timeout.connect, remaining), min(self._timeout.read, remaining)),
+                allow_redirects=False,  # a key must not be sent to another host
                 stream=True,
             ) as response:
                 data = self._read(response, deadline)
@@ -113,8 +113,8 @@ class Transport:
 
     def _read(self, response: requests.Response, deadline: float) -> bytes:
         blocks = []
-        # Not `iter_content`, which waits for whole blocks, no matter how slowly they fill.
-        while block := response.raw.read1(_BLOCK, decode_content=True):
+        # Not `iter_content`, which waits for whole blocks, however slowly they fill.
+        while block := response.raw.read1(_BLOCK_BYTES, decode_content=True):
             blocks.append(block)
             if time.monotonic() > deadline:
                 raise ServerUnreachable(f"{response.url}: the answer took longer than {self._timeout.total:g} s")
@@ -136,11 +136,11 @@ class Transport:
             return None
 
 
-class _Bearer(AuthBase):
-    # Not as a header of the session, which a .netrc would replace.
+class _BearerAuth(AuthBase):
+    # Not a header of the session, because a .netrc would override that.
     def __init__(self, key: str) -> None:
         if not key or not key.isascii() or not key.isprintable() or " " in key:
-            raise ValueError("api_key: expected printable ASCII without spaces; has a line end come along?")
+            raise ValueError("api_key: expected printable ASCII without spaces; does it end with a line break?")
         self._key = key
 
     def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
@@ -155,7 +155,7 @@ def refusal(problem: Mapping[str, Any], retry_after: float | None = None) -> Req
     return (TooBusy if problem.get("status") == 429 else RequestRefused)(problem, retry_after)
 
 
-def _object(data: bytes) -> dict[str, Any] | None:
+def _json_object(data: bytes) -> dict[str, Any] | None:
     try:
         document = json.loads(data)
     except ValueError:
@@ -163,22 +163,22 @@ def _object(data: bytes) -> dict[str, Any] | None:
     return document if isinstance(document, dict) else None
 
 
-def _transient(error: ClientError) -> bool:
+def _is_transient(error: ClientError) -> bool:
     """Whether a retry of the same request may succeed."""
     if isinstance(error, RequestRefused):
         return error.status in _TRANSIENT and error.problem.get("retryable") is not False
-    # A server that is slow to answer is not given more work either.
-    broken = isinstance(error.__cause__, requests.ConnectionError | ProtocolError)
-    return broken and not isinstance(error.__cause__, requests.exceptions.SSLError)
+    # A read timeout is not retried: a slow server must not get more work.
+    is_broken = isinstance(error.__cause__, requests.ConnectionError | ProtocolError)
+    return is_broken and not isinstance(error.__cause__, requests.exceptions.SSLError)
 
 
 def _problem(response: requests.Response, data: bytes) -> dict[str, Any]:
-    """The problem document, or a substitute for it: proxies answer with pages of their own."""
+    """The problem document, or a substitute if the answer has none, for example from a proxy."""
     status = response.status_code
-    document = _object(data)
+    document = _json_object(data)
     if document is not None and "type" in document:
         return {**document, "status": status}
     detail = f"{response.url} answers {status} {response.reason} without a problem document"
     if response.is_redirect:
-        detail = f"{response.url} sends to {response.headers['Location']}: make that the base_url"
+        detail = f"{response.url} redirects to {response.headers['Location']}: use that as the base_url"
     return {"type": "about:blank", "title": response.reason, "status": status, "detail": detail}

@@ -19,7 +19,7 @@ from api.deployment.ingress import APP_NAME, DEPLOYMENT, IngressReplica
 from api.deployment.searcher import SearcherReplica
 from api.errors import DeployError, ListenError
 from api.search.engine import LoadModel
-from api.settings import Replicas, ServeSettings, url_of
+from api.settings import Replicas, ServeSettings, server_url
 from embedder.openmp import OPENMP_ENVIRONMENT
 from embedder.protocol import Embedder
 from embedder.python_class import append_to_path
@@ -121,7 +121,7 @@ def run(
     except RuntimeError as error:
         why = failure() or str(error).splitlines()[-1]
         raise DeployError(f"Ray Serve could not start the application: {why}") from error
-    url = url_of(host, port)
+    url = server_url(host, port)
     if on_listening is not None:
         on_listening(url)
     if blocking:
@@ -169,7 +169,7 @@ def searcher(settings: ServeSettings, number: int, memory: int) -> serve.Applica
     """
     collection = hashlib.sha256(without_secrets(settings.collection).encode()).hexdigest()[:8]
     apart: dict[str, Any] = {}
-    if 1 < settings.searchers.most <= places(settings, nodes(), memory):
+    if 1 < settings.searchers.maximum <= places(settings, nodes(), memory):
         apart["max_replicas_per_node"] = 1  # so that the loss of one node does not lose all of them
     searching = serve.deployment(
         name=f"Searcher-{number}-of-{settings.shards}-{collection}",
@@ -196,7 +196,7 @@ def _resources(settings: ServeSettings, *, model: bool) -> dict[str, Any]:
 def _common(settings: ServeSettings, replicas: Replicas, target_ongoing_requests: float) -> dict[str, Any]:
     """The options of every deployment, and the number of its replicas: fixed, or following the load."""
     common = {**_COMMON, "graceful_shutdown_timeout_s": settings.request_timeout_s}
-    if replicas.least == replicas.most:
-        return {**common, "num_replicas": replicas.least}
-    scale = {"min_replicas": replicas.least, "max_replicas": replicas.most}
+    if replicas.minimum == replicas.maximum:
+        return {**common, "num_replicas": replicas.minimum}
+    scale = {"min_replicas": replicas.minimum, "max_replicas": replicas.maximum}
     return {**common, "autoscaling_config": {**scale, "target_ongoing_requests": target_ongoing_requests}}

@@ -57,11 +57,11 @@ def shortage(settings: ServeSettings, nodes: Nodes, shard_memory: Sequence[int] 
 
     `shard_memory`: the bytes that a searcher of each shard reserves. None if there is room.
     """
-    embedders = settings.embedders.least if settings.embedders else 0
-    searchers = (settings.shards or 0) * settings.searchers.least
+    embedders = settings.embedders.minimum if settings.embedders else 0
+    searchers = (settings.shards or 0) * settings.searchers.minimum
     for kind, replicas, each in (
-        ("CPU", settings.replicas.least + embedders + searchers, settings.num_cpus),
-        ("GPU", embedders or settings.replicas.least, settings.num_gpus),
+        ("CPU", settings.replicas.minimum + embedders + searchers, settings.num_cpus),
+        ("GPU", embedders or settings.replicas.minimum, settings.num_gpus),
     ):
         needed, there = replicas * each, _sum(nodes, kind)
         if needed > there + 1e-6:
@@ -74,7 +74,7 @@ def shortage(settings: ServeSettings, nodes: Nodes, shard_memory: Sequence[int] 
                 f"expected a node with {each:g} {kind}s for a replica, got {most:g} at most: ask for less for each "
                 f"with LIKENESS_NUM_{kind}S, or add such nodes"
             )
-    memory, there = sum(shard_memory) * settings.searchers.least, _sum(nodes, "memory")
+    memory, there = sum(shard_memory) * settings.searchers.minimum, _sum(nodes, "memory")
     if memory > there:
         return (
             f"expected {memory / 2**30:.1f} GiB of memory for {searchers} searchers, got {there / 2**30:.1f} GiB: ask "

@@ -37,7 +37,7 @@ def require_room(settings: ServeSettings, *, joined: bool) -> None:
         logger.warning("%s", warning)
     memory = shard_memory(settings, live)
     there = nodes()
-    if joined and memory and 1 < settings.searchers.most > places(settings, there, max(memory)):
+    if joined and memory and 1 < settings.searchers.maximum > places(settings, there, max(memory)):
         logger.warning(
             "some searchers of one shard share a node: losing that node loses them all; redeploy when more nodes are up"
         )

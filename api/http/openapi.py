@@ -1,4 +1,4 @@
-"""What the OpenAPI document says beyond what FastAPI knows: bodies that routes read themselves, examples, limits."""
+"""Adds to the OpenAPI document what FastAPI does not know: bodies that routes read themselves, examples, limits."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -6,11 +6,11 @@ from typing import Any, Final
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from api.http.middleware.auth import OPEN
+from api.http.middleware.auth import OPEN_PATHS
 from api.http.middleware.every_request import API_VERSION, VERSION
 from api.http.problems import ProblemOut, problem_docs
 from api.http.requests import (
-    AS_TEXT,
+    JSON_TEXT_FIELDS,
     ONE_OF,
     BatchRequest,
     CollectionsSearchRequest,
@@ -22,7 +22,7 @@ from api.http.requests import (
 from api.settings import Access, RequestLimits
 
 _PICTURE: Final = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII="
-# Except for the URL and the id, the examples work as they are on every server.
+# Except those with a URL or an id, the examples work on every server.
 _SEARCHES: Final[dict[str, dict[str, Any]]] = {
     "by URL": {"url": "https://example.com/cat.jpg", "k": 5},
     "by a picture's bytes": {"image": _PICTURE},
@@ -43,9 +43,9 @@ _SEARCHES: Final[dict[str, dict[str, Any]]] = {
 
 
 def json_body(model: type[BaseModel], examples: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    shown = {name: {"value": value} for name, value in examples.items()}
+    named_examples = {name: {"value": value} for name, value in examples.items()}
     schema = {"$ref": f"#/components/schemas/{model.__name__}"}
-    return {"required": True, "content": {"application/json": {"schema": schema, "examples": shown}}}
+    return {"required": True, "content": {"application/json": {"schema": schema, "examples": named_examples}}}
 
 
 BATCH_BODY: Final = json_body(
@@ -65,7 +65,7 @@ PROMOTE_BODY: Final = json_body(PromoteRequest, {"a version": {"version": "00001
 def search_body(limits: RequestLimits) -> dict[str, Any]:
     body = json_body(SearchRequest, _SEARCHES)
     fields = _form_fields(UploadFields, limits)
-    # A picture alone: its options are parameters of the URL.
+    # A picture alone has its options in the URL.
     body["content"]["image/*"] = {"schema": {"type": "string", "format": "binary"}}
     body["content"]["multipart/form-data"] = {
         "schema": {
@@ -79,7 +79,7 @@ def search_body(limits: RequestLimits) -> dict[str, Any]:
 
 
 def parameters_of(model: type[BaseModel], limits: RequestLimits) -> list[dict[str, Any]]:
-    """The fields of `model` as parameters of a URL."""
+    """The fields of `model` as query parameters."""
     return [
         {"name": name, "in": "query", "schema": schema, "description": schema.pop("description")}
         for name, schema in _form_fields(model, limits).items()
@@ -92,8 +92,8 @@ def _form_fields(model: type[BaseModel], limits: RequestLimits) -> dict[str, dic
     if "k" in fields:
         fields["k"] |= {"maximum": limits.max_k}
     for name, schema in fields.items():
-        if name in AS_TEXT:
-            text = f"JSON text such as {AS_TEXT[name]}: {schema['description']}"
+        if name in JSON_TEXT_FIELDS:
+            text = f"JSON text such as {JSON_TEXT_FIELDS[name]}: {schema['description']}"
             fields[name] = {"type": "string", "contentMediaType": "application/json", "description": text}
         elif "anyOf" in schema:
             schema |= schema.pop("anyOf")[0]
@@ -101,36 +101,36 @@ def _form_fields(model: type[BaseModel], limits: RequestLimits) -> dict[str, dic
     return fields
 
 
-def install_description(app: FastAPI, limits: RequestLimits, access: Access) -> None:
-    """Let the OpenAPI document of `app` say what FastAPI cannot know: the models that no route has in its signature,
-    this server's limits, how a key is given, and the header that names the version.
+def install_openapi(app: FastAPI, limits: RequestLimits, access: Access) -> None:
+    """Add to the OpenAPI document of `app` the models that no route has in its signature, this server's limits, how to
+    send a key, and the version header.
     """
     generate = app.openapi
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
-            _describe(generate(), limits, access)
+            _complete(generate(), limits, access)
         return generate()
 
     app.openapi = openapi  # type: ignore[method-assign]
 
 
-def _describe(document: dict[str, Any], limits: RequestLimits, access: Access) -> None:
+def _complete(document: dict[str, Any], limits: RequestLimits, access: Access) -> None:
     components = document.setdefault("components", {})
     _add_models(components.setdefault("schemas", {}), limits)
-    keyed = access.keys is not None
-    if keyed:
+    needs_key = access.keys is not None
+    if needs_key:
         components["securitySchemes"] = {
             "bearer": {"type": "http", "scheme": "bearer"},
             "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
         }
-    keys = ("unauthorized", "forbidden") if keyed else ()
+    keys = ("unauthorized", "forbidden") if needs_key else ()
     refusals = problem_docs("rate-limited", "overloaded", "timeout", "collection-unavailable", *keys)
     for path, operations in document["paths"].items():
         for operation in operations.values():
-            if path not in OPEN:
+            if path not in OPEN_PATHS:
                 _add_responses(operation, refusals)
-                if keyed:
+                if needs_key:
                     operation["security"] = [{"bearer": []}, {"header": []}]
             _add_version(operation)
 
@@ -142,7 +142,7 @@ def _add_models(schemas: dict[str, Any], limits: RequestLimits) -> None:
         schemas[model.__name__] = schema
     schemas["BatchRequest"]["properties"]["searches"]["items"] = {"$ref": "#/components/schemas/SearchRequest"}
     for owner, names in ((owner, names) for owner, names in ONE_OF.items() if owner in schemas):
-        schemas[owner]["oneOf"] = [_only(schemas[owner], name) for name in names]
+        schemas[owner]["oneOf"] = [_has_only(schemas[owner], name) for name in names]
     for owner in ("SearchRequest", "CollectionsSearchRequest"):
         schemas[owner]["properties"]["k"]["maximum"] = limits.max_k
 
@@ -154,11 +154,11 @@ def _add_version(operation: dict[str, Any]) -> None:
             "name": API_VERSION,
             "in": "header",
             "schema": schema,
-            "description": "the version of the API that the client was written for",
+            "description": "the API version that the client was written for",
         }
     )
     _add_responses(operation, problem_docs("unknown-api-version"))
-    header = {"schema": schema, "description": "the version of the API of this answer", "required": True}
+    header = {"schema": schema, "description": "the API version of this answer", "required": True}
     operation["responses"]["200"].setdefault("headers", {})[API_VERSION] = header
 
 
@@ -167,7 +167,7 @@ def _add_responses(operation: dict[str, Any], responses: Mapping[int | str, dict
         operation["responses"].setdefault(str(status), response)
 
 
-def _only(schema: dict[str, Any], name: str) -> dict[str, Any]:
-    """What a document has if its one field out of several is this: null counts as left out."""
+def _has_only(schema: dict[str, Any], name: str) -> dict[str, Any]:
+    """The schema of a document with this field and no alternative to it; null counts as absent."""
     kind, _null = schema["properties"][name]["anyOf"]
     return {"title": name, "required": [name], "properties": {name: {"type": kind["type"]}}}

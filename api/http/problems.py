@@ -1,4 +1,4 @@
-"""Turns errors into RFC 9457 problem documents in plain words, and describes them in the OpenAPI document."""
+"""Turns errors into RFC 9457 problem documents, and describes these in the OpenAPI document."""
 
 import logging
 import math
@@ -18,7 +18,7 @@ from starlette.routing import Match
 from api.documents import Failed
 from api.errors import PROBLEMS, Problem, abbreviate, invalid_fields
 from api.http.requests import Example
-from api.observe.log import notes
+from api.observe.log import current_record
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ MEDIA_TYPE: Final = "application/problem+json"
 BODY_PROBLEMS: Final = (
     *("malformed-body", "request-timeout", "too-large", "unsupported-media-type", "invalid-request", "internal"),
 )
-"""Of every route that reads a body."""
+"""Problems of every route that reads a body."""
 SEARCH_PROBLEMS: Final = (
     *BODY_PROBLEMS,
     *("bad-url", "forbidden-scheme", "forbidden-address", "url-not-usable", "url-unreachable", "url-timeout"),
@@ -82,7 +82,7 @@ _EXAMPLES: Final[dict[str, dict[str, Any]]] = {
 
 MAX_ERRORS: Final = 100
 
-# By pydantic's types of errors; for the others, its own message.
+# By pydantic's error type; other types get pydantic's own message.
 _EXPECTED: Final = {
     "missing": "a value, as this field is required",
     **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "an object"),
@@ -104,14 +104,14 @@ _EXPECTED: Final = {
 
 
 def problem_response(problem: Problem, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """The document of `problem`, with its status and the headers that go with it."""
-    notes().problems.append(problem.kind.slug)
-    more = dict(headers or {})
+    """The response for `problem`, with its status and headers."""
+    current_record().problems.append(problem.kind.slug)
+    headers = dict(headers or {})
     if problem.kind.status == 401:
-        more["WWW-Authenticate"] = 'Bearer realm="likeness"'
+        headers["WWW-Authenticate"] = 'Bearer realm="likeness"'
     if "retry_after_s" in problem.extensions:
-        more["Retry-After"] = str(math.ceil(problem.extensions["retry_after_s"]))
-    return JSONResponse(_document_of(problem), problem.kind.status, more, MEDIA_TYPE)
+        headers["Retry-After"] = str(math.ceil(problem.extensions["retry_after_s"]))
+    return JSONResponse(_document_of(problem), problem.kind.status, headers, MEDIA_TYPE)
 
 
 def install_problems(app: FastAPI) -> None:
@@ -119,38 +119,38 @@ def install_problems(app: FastAPI) -> None:
         Problem: lambda _, error: problem_response(error),
         HTTPException: _on_http_exception,
         RequestValidationError: _on_invalid_parameters,
-        # Where even the outermost middleware has failed. Starlette raises the exception again: that logs it.
-        Exception: lambda *_: problem_response(unforeseen()),
+        # For a failure of the outermost middleware. Starlette raises the exception again, so it is logged.
+        Exception: lambda *_: problem_response(internal_problem()),
     }
     for kind, handler in handlers.items():
         app.add_exception_handler(kind, handler)
 
 
-def failed(error: BaseException) -> Failed:
+def failed_item(error: BaseException) -> Failed:
     """The problem document of one failed item of a batch; unexpected errors are logged."""
     if isinstance(error, Problem):
         problem = error
     else:
-        logger.error("one of many failed", exc_info=error)
-        problem = unforeseen()
-    notes().problems.append(problem.kind.slug)
+        logger.error("an item of a batch failed", exc_info=error)
+        problem = internal_problem()
+    current_record().problems.append(problem.kind.slug)
     return Failed(problem=_document_of(problem))
 
 
 def problem_docs(*slugs: str) -> dict[int | str, dict[str, Any]]:
-    """`responses` of a route that may answer with these problems, with an example of each."""
+    """The `responses` of a route that may answer with these problems, with an example of each."""
     by_status: dict[int | str, dict[str, Any]] = {}
     for kind in (PROBLEMS[slug] for slug in slugs):
         new: dict[str, Any] = {"description": kind.title, "content": {MEDIA_TYPE: {"examples": {}}}}
         entry = by_status.setdefault(kind.status, new)
         entry["content"][MEDIA_TYPE]["schema"] = {"$ref": f"#/components/schemas/{ProblemOut.__name__}"}
-        entry["content"][MEDIA_TYPE]["examples"][kind.slug] = {"summary": kind.title, "value": example_of(kind.slug)}
+        entry["content"][MEDIA_TYPE]["examples"][kind.slug] = {"summary": kind.title, "value": _example(kind.slug)}
         if kind.title not in entry["description"]:
             entry["description"] += f"; {kind.title[0].lower()}{kind.title[1:]}"
     return by_status
 
 
-def example_of(slug: str) -> dict[str, Any]:
+def _example(slug: str) -> dict[str, Any]:
     return _document(slug, _EXAMPLES.get(slug, {"detail": PROBLEMS[slug].when}))
 
 
@@ -169,12 +169,12 @@ def _document(slug: str, members: dict[str, Any]) -> dict[str, Any]:
 
 
 def _on_http_exception(request: Request, error: HTTPException) -> Response:
-    """Answers requests that the framework itself refuses: unknown paths, methods, broken multipart."""
+    """Answers requests that the framework refuses: unknown paths and methods, broken multipart."""
     headers = dict(error.headers or {})
     match error.status_code:
         case 404:
             page = abbreviate(request.scope["path"])
-            problem = Problem("not-found", f"no page {page}; see /docs for those there are")
+            problem = Problem("not-found", f"no page {page}; /docs lists the API")
         case 405:
             headers["Allow"] = _methods_of(request)
             problem = Problem("method-not-allowed", f"expected {headers['Allow']}, got {request.method}")
@@ -186,26 +186,26 @@ def _on_http_exception(request: Request, error: HTTPException) -> Response:
 
 
 def _methods_of(request: Request) -> str:
-    """The methods of all routes of the path: Starlette names those of the first alone."""
+    """The methods of all routes of the path; Starlette names only those of the first."""
     routes = [context.original_route for context in iter_route_contexts(request.app.routes)]
     matching = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
     return ", ".join(sorted({method for route in matching for method in getattr(route, "methods", None) or ()}))
 
 
 def _on_invalid_parameters(_: Request, error: RequestValidationError) -> Response:
-    """Answers invalid parameters of the path and the query; bodies are checked in `api.http.body`."""
+    """Answers requests with invalid parameters in the path or the URL; `api.http.body` checks bodies."""
     errors = [field_error(detail, str(detail["loc"][-1])) for detail in error.errors()]
     return problem_response(invalid_fields(errors))
 
 
-def unforeseen() -> Problem:
-    """The problem of any other exception: callers get no details."""
+def internal_problem() -> Problem:
+    """The problem for any other exception, without details."""
     return Problem("internal", "the server failed to answer; its log says why")
 
 
 def field_error(detail: Mapping[str, Any], field: str, known: Iterable[str] = ()) -> dict[str, str]:
-    """One of a ValidationError's errors, as a problem document has it. `known` are the fields that there are."""
-    given = detail["input"]
+    """One of a ValidationError's errors, as in a problem document. `known` are the valid fields."""
+    value = detail["input"]
     match detail["type"]:
         case "extra_forbidden":
             return {"field": field, "expected": f"only {', '.join(sorted(known))}", "got": "an unknown field"}
@@ -214,31 +214,31 @@ def field_error(detail: Mapping[str, Any], field: str, known: Iterable[str] = ()
         case "too_long":
             got = f"{detail['ctx']['actual_length']:,}"
         case "string_too_long":
-            got = str(len(given))
-        case "value_error" if isinstance(given, dict):  # its values may be long, and are not at fault
-            got = abbreviate([name for name, value in given.items() if value is not None])[1:-1] or "nothing"
+            got = str(len(value))
+        case "value_error" if isinstance(value, dict):  # only the names: values may be long, and are not at fault
+            got = abbreviate([name for name, member in value.items() if member is not None])[1:-1] or "nothing"
         case _:
-            got = abbreviate(given)
-    if (words := _EXPECTED.get(detail["type"])) is not None:
-        expected = words.format(**detail.get("ctx", {}))
+            got = abbreviate(value)
+    if (template := _EXPECTED.get(detail["type"])) is not None:
+        expected = template.format(**detail.get("ctx", {}))
     else:
         expected = detail["msg"].removeprefix("Input should be ")
     return {"field": field, "expected": expected, "got": got}
 
 
-def problem_of_invalid(error: ValidationError, model: type[BaseModel], *more: str) -> Problem:
-    """The problem of an invalid document, field by field. `more` are known fields besides the model's."""
+def invalid_document(error: ValidationError, model: type[BaseModel], *other_fields: str) -> Problem:
+    """The problem of an invalid document, field by field. `other_fields` are valid ones besides the model's."""
     if (count := error.error_count()) > MAX_ERRORS:
-        return not_as_described(f"{count:,} mistakes")
+        return wrong_document(f"{count:,} mistakes")
     details = error.errors(include_url=False)
-    return invalid_fields([_explained(detail, {*model.model_fields, *more}) for detail in details])
+    return invalid_fields([_located_error(detail, {*model.model_fields, *other_fields}) for detail in details])
 
 
-def _explained(detail: ErrorDetails, known: set[str]) -> dict[str, str]:
-    place = detail["loc"]
-    names = set(Example.model_fields) if place and place[0] == "queries" else known
-    return field_error(detail, ".".join(map(str, place)) or "body", names)
+def _located_error(detail: ErrorDetails, known: set[str]) -> dict[str, str]:
+    location = detail["loc"]
+    names = set(Example.model_fields) if location and location[0] == "queries" else known
+    return field_error(detail, ".".join(map(str, location)) or "body", names)
 
 
-def not_as_described(got: str) -> Problem:
+def wrong_document(got: str) -> Problem:
     return invalid_fields([{"field": "body", "expected": "a document as the API describes it", "got": got}])

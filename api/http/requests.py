@@ -1,4 +1,4 @@
-"""The documents that may be sent: searches, alone and in batches, things to embed, versions to promote."""
+"""The bodies and parameters of requests: searches, alone and in batches, items to embed, versions to promote."""
 
 from typing import Annotated, Any, Final, Self
 
@@ -24,19 +24,19 @@ ONE_OF: Final = {
     "EmbedRequest": ("images", "texts", "urls"),
     "SearchParameters": ("url", "text", "id"),
 }
-"""By model, the fields of which a document has exactly one."""
+"""By model, the fields of which exactly one is required."""
 
 _MAX_FIELDS: Final = 1_000
 _MAX_NAMES: Final = 64
 _MAX_EXAMPLES: Final = 16
 _MAX_BATCH: Final = 64
-AS_TEXT: Final = {
+JSON_TEXT_FIELDS: Final = {
     "crop": "[0.5, 0, 0.5, 1]",
     "distinct": "true or 0.98",
     "fields": '["label"]',
     "filter": '{"label": "cat"}',
 }
-"""Fields that a form has as JSON text, with an example of each."""
+"""Fields that are JSON text in a form or URL, with an example of each."""
 STRICT: Final = ConfigDict(strict=True, extra="forbid")
 
 
@@ -57,13 +57,13 @@ Crop = Annotated[
         {"type": "array", "items": {"type": "number", "minimum": 0, "maximum": 1}, "minItems": 4, "maxItems": 4}
     ),
 ]
-_CROP: Final = "use only this part of the picture: x, y, width and height, as shares of the upright picture"
+_CROP: Final = "use only this part of the picture: x, y, width and height, as fractions of the upright picture"
 
 
 class Options(BaseModel):
-    """Which neighbours are wanted."""
+    """Which neighbours to return."""
 
-    # How many it may be depends on the server, which says both bounds in one place.
+    # The maximum depends on the server's settings, so `api.http.body` checks both bounds.
     k: int = Field(default=10, json_schema_extra={"minimum": 1}, description="how many matches to return")
     offset: int = Field(
         default=0, ge=0, le=MAX_K, description="how many matches to skip; k + offset may be at most 10,000"
@@ -113,8 +113,8 @@ class Options(BaseModel):
     )
 
 
-class _OneOf(BaseModel):
-    """A document with exactly one of the fields that ONE_OF names."""
+class _ExactlyOne(BaseModel):
+    """A document with exactly one of the fields in ONE_OF."""
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
@@ -124,8 +124,8 @@ class _OneOf(BaseModel):
         return self
 
 
-class _Named(BaseModel):
-    """Queries that can also be parameters of a URL."""
+class _UrlQueries(BaseModel):
+    """Queries that can also be URL parameters."""
 
     url: str | None = Field(
         default=None, min_length=1, max_length=4_096, description="an http or https URL of a picture"
@@ -134,11 +134,11 @@ class _Named(BaseModel):
         default=None, max_length=1_000, description="what the picture shows, in words", examples=["a red star"]
     )
     id: str | None = Field(
-        default=None, max_length=4_096, description="the id of an indexed image, which is not among the matches itself"
+        default=None, max_length=4_096, description="the id of an indexed image, which is left out of the matches"
     )
 
 
-class QuerySource(_Named):
+class QuerySource(_UrlQueries):
     """What to look for."""
 
     model_config = STRICT
@@ -152,7 +152,7 @@ class QuerySource(_Named):
     crop: Crop | None = Field(default=None, description=f"with image, url or id: {_CROP}", examples=[[0.5, 0, 0.5, 1]])
 
 
-class Example(QuerySource, _OneOf):
+class Example(QuerySource, _ExactlyOne):
     """One part of a mix: exactly one of url, image, text, id and embedding."""
 
     weight: float = Field(
@@ -160,8 +160,8 @@ class Example(QuerySource, _OneOf):
     )
 
 
-class SearchRequest(QuerySource, Options, _OneOf):
-    """A search: exactly one of url, image, text, id, embedding and queries, and which neighbours are wanted."""
+class SearchRequest(QuerySource, Options, _ExactlyOne):
+    """A search: exactly one of url, image, text, id, embedding and queries, with options."""
 
     queries: list[Example] | None = Field(
         default=None,
@@ -182,15 +182,15 @@ class CollectionNames(BaseModel):
 
 
 class CollectionsSearchRequest(SearchRequest, CollectionNames):
-    """A search of several collections. It takes no id, since an id belongs to one collection; `distinct` applies within
-    each.
+    """A search of several collections. It takes no id, because an id belongs to one collection; `distinct` applies
+    within each.
     """
 
 
-class _Texts(BaseModel):
-    """Fields of a form or a URL, of which those in AS_TEXT are JSON text.
+class _TextFields(BaseModel):
+    """Fields of a form or a URL; those in JSON_TEXT_FIELDS are JSON text.
 
-    One that is empty counts as left out: that is what a browser sends of a field that nobody filled in.
+    An empty field counts as absent, because browsers send one for an input that nobody filled in.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -200,7 +200,7 @@ class _Texts(BaseModel):
     def _filled_in(cls, form: dict[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in form.items() if value != ""}
 
-    @field_validator(*AS_TEXT, mode="before", check_fields=False)
+    @field_validator(*JSON_TEXT_FIELDS, mode="before", check_fields=False)
     @classmethod
     def _read(cls, value: object, info: ValidationInfo) -> object:
         if not isinstance(value, str):
@@ -208,24 +208,24 @@ class _Texts(BaseModel):
         try:
             return from_json(value, allow_inf_nan=False)
         except ValueError as error:
-            raise ValueError(f"JSON text such as {AS_TEXT[info.field_name or '']} ({error})") from error
+            raise ValueError(f"JSON text such as {JSON_TEXT_FIELDS[info.field_name or '']} ({error})") from error
 
 
-class UploadFields(_Texts, Options):
-    """The form fields that go with an uploaded `image`."""
+class UploadFields(_TextFields, Options):
+    """The form fields besides an uploaded `image`."""
 
     crop: Crop | None = Field(default=None, description=_CROP)
 
 
-class FacetParameters(_Texts):
-    """Which images are counted."""
+class FacetParameters(_TextFields):
+    """Which images to count."""
 
     model_config = ConfigDict(extra="ignore")
 
     filter: dict[str, Any] | None = Field(default=None, description="the filter of a search")
 
 
-class SearchParameters(_Named, UploadFields, _OneOf):
+class SearchParameters(_UrlQueries, UploadFields, _ExactlyOne):
     """A search in a URL: exactly one of url, text and id, with the options of a form."""
 
     @property
@@ -234,19 +234,19 @@ class SearchParameters(_Named, UploadFields, _OneOf):
 
 
 class BatchRequest(BaseModel):
-    """Searches, each of which has its own result or problem."""
+    """Searches, each with its own result or problem."""
 
     model_config = STRICT
 
-    # Read one by one, so that one that is wrong leaves the others alone.
+    # Validated one by one, so that an invalid search does not affect the others.
     searches: list[Any] = Field(min_length=1, max_length=_MAX_BATCH, description="SearchRequests")
 
 
 _Items = Annotated[list[str] | None, Field(min_length=1, max_length=_MAX_BATCH)]
 
 
-class EmbedRequest(_OneOf):
-    """Things to embed: exactly one of images, texts and urls."""
+class EmbedRequest(_ExactlyOne):
+    """Items to embed: exactly one of images, texts and urls."""
 
     model_config = STRICT
 

@@ -1,4 +1,4 @@
-"""From the library's objects to the documents that are answered, with or without where the operator keeps things."""
+"""Converts the library's objects to the documents of answers, with or without the locations of files."""
 
 import hashlib
 import re
@@ -33,9 +33,9 @@ from index.match import Match
 from index.versions.promotion import Version
 
 LOCATION_COLUMNS: Final = frozenset({"uri"})
-"""Columns of every row that say where its picture lies."""
+"""Columns that reveal where a picture is stored."""
 
-# From the root, or a scheme, to the last slash. A folder's name may have spaces, but only quotes show where it ends.
+# From the root, or a scheme, to the last slash. Folder names may have spaces, but only in quotes is their end clear.
 _ROOT: Final = r"(?:[A-Za-z][A-Za-z0-9+.-]*://|[A-Za-z]:[\\/]|~?/)"
 _FOLDERS: Final = re.compile(rf"(?<=['\"]){_ROOT}(?:[^'\"\n]*[\\/])?|(?<![\w.~]){_ROOT}(?:[^\s'\"()]*[\\/])?")
 
@@ -45,29 +45,29 @@ def json_response(document: object) -> Response:
     return Response(json_bytes(document), media_type="application/json")
 
 
-def tagged(request: Request, data: bytes, media_type: str, headers: Mapping[str, str]) -> Response:
-    """The bytes with these headers, or 304 if the caller has these very bytes according to If-None-Match."""
+def etag_response(request: Request, data: bytes, media_type: str, headers: Mapping[str, str]) -> Response:
+    """The bytes with an ETag and these headers, or 304 if the caller has them already, according to If-None-Match."""
     etag = f'"{hashlib.sha256(data).hexdigest()[:32]}"'
     headers = {**headers, "ETag": etag}
-    known = request.headers.get("if-none-match", "").split(",")
-    if any(tag.strip().removeprefix("W/") in (etag, "*") for tag in known):
+    cached = request.headers.get("if-none-match", "").split(",")
+    if any(tag.strip().removeprefix("W/") in (etag, "*") for tag in cached):
         return Response(status_code=304, headers=headers)
     return Response(data, media_type=media_type, headers=headers)
 
 
-def search_response(result: SearchResult, locations: bool) -> SearchResponse:
+def search_response(result: SearchResult, show_locations: bool) -> SearchResponse:
     return {
-        "matches": [_match(match, locations) for match in result.matches],
+        "matches": [_match(match, show_locations) for match in result.matches],
         "index": IndexOut(version=result.version, ntotal=result.ntotal),
         "searched": SearchedOut(rows=result.searched, of=result.ntotal),
-        "model": model_out(result.model, locations),
+        "model": model_out(result.model, show_locations),
         "timing_ms": timing(result.timing_ms),
     }
 
 
-def model_out(model: ModelIdentity | ModelRecord, locations: bool) -> ModelOut:
+def model_out(model: ModelIdentity | ModelRecord, show_locations: bool) -> ModelOut:
     return {
-        "id": shown_model_id(model.id if isinstance(model, ModelRecord) else model.model_id, locations),
+        "id": visible_model_id(model.id if isinstance(model, ModelRecord) else model.model_id, show_locations),
         "revision": model.revision,
         "fingerprint": model.fingerprint,
         "dim": model.dim,
@@ -78,34 +78,36 @@ def timing(milliseconds: Mapping[str, float]) -> TimingOut:
     return cast(TimingOut, {stage: round(ms, 3) for stage, ms in milliseconds.items()})
 
 
-def index_details(name: str, manifest: VersionManifest, columns: dict[str, str], locations: bool) -> IndexDetailsOut:
+def index_details(
+    name: str, manifest: VersionManifest, columns: dict[str, str], show_locations: bool
+) -> IndexDetailsOut:
     return {
         "collection": name,
         "version": manifest.version,
         "ntotal": manifest.ntotal,
-        "model": model_out(manifest.model, locations),
+        "model": model_out(manifest.model, show_locations),
         "kind": manifest.kind,
         "created_at": _time(manifest.created_at),
         "recall": manifest.recall,
         "kinds": _kinds(manifest),
         "latency_ms": manifest.latency_ms,
         "queries_per_second": manifest.queries_per_second,
-        "columns": {name: kind for name, kind in columns.items() if locations or name not in LOCATION_COLUMNS},
+        "columns": {name: kind for name, kind in columns.items() if show_locations or name not in LOCATION_COLUMNS},
     }
 
 
-def version_out(version: Version, serving: str, locations: bool) -> VersionOut:
+def version_out(version: Version, serving: str, show_locations: bool) -> VersionOut:
     manifest = version.manifest
     return {
         "version": version.name,
         "live": version.live,
         "serving": version.name == serving,
         "ntotal": manifest.ntotal if manifest else None,
-        "model": model_out(manifest.model, locations) if manifest else None,
+        "model": model_out(manifest.model, show_locations) if manifest else None,
         "recall": manifest.recall if manifest else None,
         "kinds": _kinds(manifest) if manifest else None,
         "created_at": _time(manifest.created_at) if manifest else None,
-        "damage": version.damage and redact(version.damage, show=locations),
+        "damage": version.damage and redact(version.damage, show_locations=show_locations),
     }
 
 
@@ -113,19 +115,19 @@ def _kinds(manifest: VersionManifest) -> dict[str, KindOut]:
     return {kind: cast(KindOut, record.model_dump()) for kind, record in manifest.kinds.items()}
 
 
-def image_out(row: Mapping[str, Any], locations: bool) -> ImageOut:
-    hidden = frozenset() if locations else LOCATION_COLUMNS
-    known = {name: row.get(name) for name in ImageOut.__annotations__ if name in FIXED_COLUMNS and name not in hidden}
+def image_out(row: Mapping[str, Any], show_locations: bool) -> ImageOut:
+    hidden = frozenset() if show_locations else LOCATION_COLUMNS
+    columns = {name: row.get(name) for name in ImageOut.__annotations__ if name in FIXED_COLUMNS and name not in hidden}
     metadata = {name: value for name, value in row.items() if name not in FIXED_COLUMNS}
-    more = {"metadata": metadata, "picture": _picture_path(row["image_id"])}
-    return cast(ImageOut, dict.fromkeys(ImageOut.__annotations__) | known | more)
+    others = {"metadata": metadata, "picture": _picture_path(row["image_id"])}
+    return cast(ImageOut, dict.fromkeys(ImageOut.__annotations__) | columns | others)
 
 
-def _match(match: Match, locations: bool) -> MatchOut:
+def _match(match: Match, show_locations: bool) -> MatchOut:
     return {
         "image_id": match.image_id,
         "score": match.score,
-        "uri": match.uri if locations else None,
+        "uri": match.uri if show_locations else None,
         "metadata": match.metadata,
         "picture": _picture_path(match.image_id),
         "duplicates": list(match.duplicates),
@@ -143,26 +145,26 @@ def _time(moment: datetime) -> str:
     return str(to_jsonable_python(moment))
 
 
-def redact(text: str, *, show: bool, places: Sequence[str] = ()) -> str:
-    """`text` with no more of absolute paths and addresses than their last part: `/srv/x/clip` becomes `clip`.
+def redact(text: str, *, show_locations: bool, known_locations: Sequence[str] = ()) -> str:
+    """`text` with absolute paths and addresses cut to their last part: `/srv/x/clip` becomes `clip`.
 
-    `places` are known to occur in it; others end at white space unless they are quoted. The whole text if `show`.
+    `known_locations` may contain spaces; others are taken to end at white space unless they are quoted.
     """
-    if show:
+    if show_locations:
         return text
-    for place in sorted(places, key=len, reverse=True):  # one may lie within another
-        text = text.replace(place, shown_model_id(place, locations=False))
+    for location in sorted(known_locations, key=len, reverse=True):  # one may be within another
+        text = text.replace(location, visible_model_id(location, show_locations=False))
     return _FOLDERS.sub("", text)
 
 
-def shown_model_id(model_id: str, locations: bool) -> str:
-    """A model's id as callers get it. That of a folder is its path, of which they may get the last part alone."""
-    return re.split(r"[/\\]", model_id)[-1] if not locations and re.match(_ROOT, model_id) else model_id
+def visible_model_id(model_id: str, show_locations: bool) -> str:
+    """A model's id as callers see it. The id of a model in a folder is its path, cut to the last part here."""
+    return re.split(r"[/\\]", model_id)[-1] if not show_locations and re.match(_ROOT, model_id) else model_id
 
 
-def check_filter(expression: object, columns: Collection[str], locations: bool) -> None:
-    """Raises Problem for a filter of other columns than callers may know. `index.filters` checks the rest."""
-    for name in () if locations else _columns_in(expression):
+def check_filter(expression: object, columns: Collection[str], show_locations: bool) -> None:
+    """Raises Problem for a filter on columns that callers must not know about. `index.filters` checks the rest."""
+    for name in () if show_locations else _columns_in(expression):
         if name not in columns or name in LOCATION_COLUMNS:
             raise invalid("filter", "columns that `GET /index` names", name)
 

@@ -1,6 +1,6 @@
 """Logs and metrics.
 
-Facts about a request are noted where they are learned (`log.py`, a context variable). The outermost
-middleware turns them into metrics and one log line when the request ends, so inner code depends on neither. Labels are
-route templates and `http_4xx`: no caller can create series without end.
+Code adds facts about the current request to a record in a context variable (`log.py`). When the request ends, the
+outermost middleware turns the record into metrics and one log line, so other code depends on neither. Labels are route
+templates and classes such as `http_4xx`, so callers cannot create unlimited series.
 """

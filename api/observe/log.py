@@ -1,4 +1,4 @@
-"""What is recorded of a request on its way through the app, and the server's log: JSON lines, or text for people."""
+"""The record of a request on its way through the app, and the server's log, as JSON lines or text."""
 
 import json
 import logging
@@ -22,11 +22,12 @@ _AFTER_PATH: Final = re.compile(r"(https?://[^\s?#'\"]*)[?#][^\s'\"]+")
 
 @dataclass(kw_only=True)
 class RequestRecord:
-    """`stages` are names and seconds. `outcomes` are each fetched or decoded picture's stage, and "ok" or a reason.
+    """Facts about a request, for its log line and metrics.
 
-    `problems` are slugs of api.errors.PROBLEMS, `lost_shards` the numbers of those that did not answer, `index` is the
-    version that answers, `key` the API key's name, `collection` the one of several that was asked.
-    The searches of a batch note from several threads: appending needs no lock.
+    `stages` are names and seconds; `outcomes` are the stage ("fetch" or "decode") of each picture, and "ok" or a
+    reason; `problems` are keys of api.errors.PROBLEMS; `lost_shards` are the numbers of shards that did not answer;
+    `index` is the version that answers; `key` is the API key's name; `collection` is set if the server has several.
+    The searches of a batch append from several threads, which needs no lock.
     """
 
     request_id: str
@@ -40,43 +41,43 @@ class RequestRecord:
     closed: bool = False
 
 
-_current: ContextVar[RequestRecord | None] = ContextVar("likeness_notes", default=None)
+_current: ContextVar[RequestRecord | None] = ContextVar("likeness_request_record", default=None)
 
 
-def notes() -> RequestRecord:
-    """The notes of the current request; outside of any, new ones that nobody reads."""
+def current_record() -> RequestRecord:
+    """The record of the current request; outside a request, a new one that nobody reads."""
     current = _current.get()
     # A task that outlives its request keeps that request's context.
     return RequestRecord(request_id="") if current is None or current.closed else current
 
 
 def is_awaited() -> bool:
-    """Whether the current request still waits for its answer; outside of any, always."""
+    """Whether the current request still waits for its answer; outside a request, True."""
     current = _current.get()
     return current is None or not current.closed
 
 
 @contextmanager
-def taking_notes(request_id: str) -> Iterator[RequestRecord]:
-    """New notes for this task, and for the tasks and threads that it starts, while the block lasts."""
-    opened = RequestRecord(request_id=request_id)
-    token = _current.set(opened)
+def record_request(request_id: str) -> Iterator[RequestRecord]:
+    """A new record for this task, and for the tasks and threads that it starts, until the block ends."""
+    record = RequestRecord(request_id=request_id)
+    token = _current.set(record)
     try:
-        yield opened
+        yield record
     finally:
-        opened.closed = True
+        record.closed = True
         _current.reset(token)
 
 
 @contextmanager
 def record_outcome(stage: str) -> Iterator[None]:
-    """Notes whether a picture passed the block, or why not."""
+    """Records whether a picture passed the block, or why not."""
     try:
         yield
     except Rejected as error:
-        notes().outcomes.append((stage, error.reason))
+        current_record().outcomes.append((stage, error.reason))
         raise
-    notes().outcomes.append((stage, "ok"))
+    current_record().outcomes.append((stage, "ok"))
 
 
 class Stopwatch:
@@ -93,29 +94,29 @@ class Stopwatch:
         finally:
             seconds = time.perf_counter() - started
             self._seconds[name] = self._seconds.get(name, 0.0) + seconds
-            notes().stages.append((name, seconds))
+            current_record().stages.append((name, seconds))
 
     def milliseconds(self) -> dict[str, float]:
-        """By stage, and `total` since the watch was made."""
+        """Milliseconds by stage, and `total` since the stopwatch was created."""
         total = time.perf_counter() - self._started
         return {name: seconds * 1e3 for name, seconds in (*self._seconds.items(), ("total", total))}
 
 
 def configure_logs(log_format: LogFormat) -> None:
-    """Send this process's log to stderr: the server's own messages, and warnings of all libraries."""
-    # The file itself: in a replica Ray Serve replaces sys.stderr by a logger of its own.
+    """Send this process's log to stderr: the server's messages, and warnings of all libraries."""
+    # Not sys.stderr, which Ray Serve replaces with its own logger in a replica.
     handler = logging.StreamHandler(sys.__stderr__)
     handler.setFormatter(JsonLines() if log_format == "json" else TextLines())
     root = logging.getLogger()
-    for old in [each for each in root.handlers if isinstance(each.formatter, JsonLines | TextLines)]:
-        root.removeHandler(old)
+    for previous in [each for each in root.handlers if isinstance(each.formatter, JsonLines | TextLines)]:
+        root.removeHandler(previous)
     root.addHandler(handler)
     logging.getLogger("api").setLevel(logging.INFO)
-    logging.getLogger("urllib3").setLevel(logging.ERROR)  # its warnings name query URLs
+    logging.getLogger("urllib3").setLevel(logging.ERROR)  # its warnings contain query URLs
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, request_id, the members of `extra={"fields": {…}}`."""
+    """One JSON object per line: time, level, logger, message, request_id, and members of `extra={"fields": {…}}`."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -131,11 +132,11 @@ class JsonLines(logging.Formatter):
 
 
 class TextLines(logging.Formatter):
-    """The same for people; the traceback of an exception follows on separate lines."""
+    """The same as text; an exception's traceback follows on separate lines."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = "".join(f" {name}={_short(value)}" for name, value in _fields(record).items())
-        # A line break that a caller sent must not look like a line of ours.
+        # A line break in a caller's text must not forge a log line.
         text = _redacted(record.getMessage()) + fields
         message = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
         line = f"{_time(record):%Y-%m-%d %H:%M:%S} {record.levelname:<7} {message}"
@@ -143,11 +144,8 @@ class TextLines(logging.Formatter):
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    request_id = notes().request_id
-    fields: Mapping[str, Any] = getattr(record, "fields", {})
-    return ({"request_id": request_id} if request_id else {}) | {
-        name: value for name, value in fields.items() if value is not None
-    }
+    fields: Mapping[str, Any] = {"request_id": current_record().request_id or None, **getattr(record, "fields", {})}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _time(record: logging.LogRecord) -> datetime:
@@ -165,5 +163,5 @@ def _short(value: object) -> str:
 
 
 def _redacted(text: str) -> str:
-    """`text` without the secrets of URLs: user and password, and signatures in the query."""
+    """`text` without secrets in URLs: user, password and query, which may have a signature."""
     return _AFTER_PATH.sub(r"\1?…", _USERINFO.sub("…@", text))

@@ -20,13 +20,13 @@ _QUERIES: Final = (1, 2, 4, 8, 16, 32, 64)
 
 
 Gather = Callable[[], Awaitable[Sequence[Metric]]]
-"""The metrics of a server that consists of several processes."""
+"""Collects the metrics of all processes of a server."""
 
 
 class Metrics:
-    """The counters of one process, in a registry of its own. Thread-safe; costs microseconds if nobody reads it.
+    """The counters of one process, in a separate registry. Thread-safe; costs microseconds if nobody reads it.
 
-    If the process is one of several, `gather` gets the metrics of all of them.
+    If the process is one of several, `gather` collects the metrics of all.
     """
 
     def __init__(self, gather: Gather | None = None) -> None:
@@ -34,78 +34,77 @@ class Metrics:
         self._registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         histogram, counter = partial(Histogram, registry=registry), partial(Counter, registry=registry)
-        what = "Requests, from their first byte in to the last byte out."
+        help_text = "Requests, from the first byte received to the last byte sent."
         labels = ("method", "route", "status")
-        self._requests = histogram("likeness_request_duration_seconds", what, labels, buckets=_SECONDS)
+        self._requests = histogram("likeness_request_duration_seconds", help_text, labels, buckets=_SECONDS)
         self._in_flight = Gauge("likeness_requests_in_flight", "Requests being answered.", registry=registry)
-        what = "Problems answered with, those of the searches in a batch too."
-        self._problems = counter("likeness_problems", what, ("type",))
-        # Series start at 0: one that began with its first failure would not show this as an increase.
+        help_text = "Problems in answers, including those of a batch's searches."
+        self._problems = counter("likeness_problems", help_text, ("type",))
+        # Series start at 0; otherwise the first failure would not be an increase.
         for slug in PROBLEMS:
             self._problems.labels(slug)
-        what = "Stages of queries, waiting for their turn included."
-        self._stages = histogram("likeness_stage_duration_seconds", what, ("stage",), buckets=_SECONDS)
-        self._fetches = counter("likeness_fetches", "Fetches of queries' URLs: ok, or why not.", ("outcome",))
-        self._rejected = counter("likeness_rejected_pictures", "Query pictures of no use, by reason.", ("reason",))
-        what = "Times that a shard of the index did not answer."
-        self._lost_shards = counter("likeness_lost_shards", what, ("shard",))
-        what = "Queries embedded, or sent to embedders, together."
-        self._batches = histogram("likeness_embedding_batch_queries", what, buckets=_QUERIES)
+        help_text = "Duration of the stages of queries, including waiting."
+        self._stages = histogram("likeness_stage_duration_seconds", help_text, ("stage",), buckets=_SECONDS)
+        self._fetches = counter("likeness_fetches", "Fetches of query URLs: ok, or why they failed.", ("outcome",))
+        self._rejected = counter("likeness_rejected_pictures", "Unusable query pictures, by reason.", ("reason",))
+        help_text = "Times that a shard of the index did not answer."
+        self._lost_shards = counter("likeness_lost_shards", help_text, ("shard",))
+        help_text = "Queries per forward pass, or per call of an embedder."
+        self._batches = histogram("likeness_embedding_batch_queries", help_text, buckets=_QUERIES)
 
     def in_flight(self) -> AbstractContextManager[None]:
         return self._in_flight.track_inprogress()
 
-    def answered(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count a request to `route`, which is a template and not a path."""
+    def count_request(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count a request to `route`, which is a template, not a path."""
         self._requests.labels(method, route, status).observe(seconds)
 
-    def noted(self, noted: RequestRecord) -> None:
-        for slug in noted.problems:
+    def count_record(self, record: RequestRecord) -> None:
+        for slug in record.problems:
             self._problems.labels(slug).inc()
-        for shard in noted.lost_shards:
+        for shard in record.lost_shards:
             self._lost_shards.labels(shard).inc()
-        for stage, seconds in noted.stages:
+        for stage, seconds in record.stages:
             self._stages.labels(stage).observe(seconds)
-        for stage, outcome in noted.outcomes:
+        for stage, outcome in record.outcomes:
             if stage == "fetch":
                 self._fetches.labels(reason_label(outcome)).inc()
             elif outcome != "ok":
                 self._rejected.labels(outcome).inc()
 
-    def batch(self, queries: int) -> None:
+    def count_batch(self, queries: int) -> None:
         self._batches.observe(queries)
 
-    def follow(self, collector: Collector) -> None:
-        """Add what `collector` collects whenever the metrics are read."""
+    def register(self, collector: Collector) -> None:
+        """Add the metrics of `collector`, which is called whenever the metrics are read."""
         self._registry.register(collector)
 
     def collect(self) -> list[Metric]:
-        """This process's metrics; can be pickled."""
+        """This process's metrics, picklable."""
         return list(self._registry.collect())
 
     async def exposition(self, accept: str = "") -> tuple[bytes, str]:
-        """The metrics of the server in the format of an Accept header, and its media type."""
+        """The server's metrics in the format that an Accept header asks for, and its media type."""
         try:
             encode, media_type = choose_encoder(accept)
-        except (TypeError, ValueError):  # a version that it cannot compare
+        except (TypeError, ValueError):  # a version that it cannot parse
             encode, media_type = choose_encoder("")
-        if self._gather is None:
-            return encode(self._registry), media_type
-        return encode(_Gathered(await self._gather())), media_type
+        source = self._registry if self._gather is None else _Snapshot(await self._gather())
+        return encode(source), media_type
 
 
 @dataclass(frozen=True, eq=False)
-class _Gathered(Collector):
+class _Snapshot(Collector):
     metrics: Sequence[Metric]
 
     def collect(self) -> Sequence[Metric]:
         return self.metrics
 
 
-def merged(by_replica: Mapping[str, Iterable[Metric]]) -> list[Metric]:
-    """The metrics of several replicas as one answer, since a scrape through Ray Serve's proxy reaches any one of them.
+def merge_replicas(by_replica: Mapping[str, Iterable[Metric]]) -> list[Metric]:
+    """The metrics of several replicas as one answer, because a scrape through Ray Serve's proxy reaches only one.
 
-    A label `replica` tells their samples apart, so that sums are right no matter which replica answers.
+    A label `replica` distinguishes their samples, so that sums are right whichever replica answers.
     """
     families: dict[str, Metric] = {}
     for replica, metrics in by_replica.items():
@@ -114,5 +113,5 @@ def merged(by_replica: Mapping[str, Iterable[Metric]]) -> list[Metric]:
             family.samples += [
                 sample._replace(labels={**sample.labels, "replica": replica}) for sample in metric.samples
             ]
-    scraped = GaugeMetricFamily("likeness_scraped_replicas", "Replicas whose metrics these are.", len(by_replica))
+    scraped = GaugeMetricFamily("likeness_scraped_replicas", "Replicas whose metrics are included.", len(by_replica))
     return [*families.values(), scraped]

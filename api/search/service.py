@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from api.errors import Problem, abbreviate, invalid, invalid_fields
-from api.observe.log import Stopwatch, is_awaited, notes, record_outcome
+from api.observe.log import Stopwatch, current_record, is_awaited, record_outcome
 from api.search.batcher import ContentKey
 from api.search.engine import Batchers, Engine, IndexSource, LiveEngine
 from api.search.partial_answers import ask_shards
@@ -139,7 +139,7 @@ class SearchService:
 
     def vectors(self, engine: Engine, parts: Sequence[Part], watch: Stopwatch) -> list[Vector]:
         """The vector of each part, `(dim,)`, unit norm. Raises as `search`."""
-        notes().index = engine.searcher.version
+        current_record().index = engine.searcher.version
         if any(part.to_fetch for part in parts):
             with watch.stage("fetch"):
                 parts = [self.fetch(part, engine) for part in parts]
@@ -163,7 +163,7 @@ class SearchService:
             return self.pictures.read(row).data
         except Problem as problem:
             why = f"{problem.detail}: a part of it cannot be searched with, the whole can, without crop"
-            raise problem.saying(why, field=part.picture_field) from problem
+            raise problem.with_detail(why, field=part.picture_field) from problem
 
     def _begin(self, engine: Engine, part: Part, watch: Stopwatch) -> "Future[Vector] | Vector":
         region = region_of(part)

@@ -59,7 +59,7 @@ def embedding_options(
 
 def cluster_options(
     num_gpus: Annotated[float | None, typer.Option(min=0, help=_GPUS)] = None,
-    actors: Annotated[str | None, typer.Option(help="Embedding actors: a number, or LEAST:MOST.")] = None,
+    actors: Annotated[str | None, typer.Option(help="Embedding actors: a number, or MIN:MAX.")] = None,
     cpus_per_actor: Annotated[float | None, typer.Option(help=_CPUS)] = None,
     accelerator_type: Annotated[str | None, typer.Option(help="Kind of GPU, as Ray names it: A100, H200, …")] = None,
     actor_resources: Annotated[str | None, typer.Option(help=_AMOUNTS)] = None,

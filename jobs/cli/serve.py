@@ -38,7 +38,7 @@ PrecisionOption = Annotated[
     Precision | None, typer.Option(help="Precision of the model; by default the fastest that agrees with fp32.")
 ]
 ReplicasOption = Annotated[
-    str | None, typer.Option(help="Replicas that answer: a number, or `LEAST:MOST` to scale with the load.")
+    str | None, typer.Option(help="Replicas that answer: a number, or `MIN:MAX` to scale with the load.")
 ]
 EmbeddersOption = Annotated[
     str | None, typer.Option(help="Separate replicas for the model, like `--replicas`, which hold it by default.")

@@ -138,7 +138,7 @@ def test_the_service() -> None:
     groups = {group["groupName"]: group for group in service["rayClusterConfig"]["workerGroupSpecs"]}
     assert settings.embedders is not None
     for group, replicas in (("cpu", settings.replicas), ("gpu", settings.embedders)):
-        assert (groups[group]["minReplicas"], groups[group]["maxReplicas"]) == (replicas.least, replicas.most)
+        assert (groups[group]["minReplicas"], groups[group]["maxReplicas"]) == (replicas.minimum, replicas.maximum)
         [container] = groups[group]["template"]["spec"]["containers"]
         assert float(container["resources"]["requests"]["cpu"]) >= settings.num_cpus
         mounted = container["volumeMounts"][0]["mountPath"]

@@ -19,7 +19,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from ray.dashboard.modules.metrics import dashboards
 
-from api.http.routes.metrics import follow
+from api.http.routes.metrics import register_engine_metrics
 from api.observe.log import RequestRecord
 from api.observe.metrics import Metrics
 from api.search.collections import Collections
@@ -88,10 +88,10 @@ def asked(expression: str) -> Iterator[tuple[str, set[str]]]:
 def of_the_service(folder: Path) -> dict[str, set[str]]:
     metrics = Metrics()
     searcher = make_collection(folder / "served", PLAIN, FakeEmbedder())
-    follow(Collections.of(fake_service(searcher)), metrics, RequestLimits())
-    metrics.answered("POST", "/search", 200, 0.1)
+    register_engine_metrics(Collections.of(fake_service(searcher)), metrics, RequestLimits())
+    metrics.count_request("POST", "/search", 200, 0.1)
     outcomes = [("fetch", "ok"), ("decode", "not_an_image")]
-    metrics.noted(RequestRecord(request_id="", stages=[("embed", 0.1)], outcomes=outcomes, lost_shards=[0]))
+    metrics.count_record(RequestRecord(request_id="", stages=[("embed", 0.1)], outcomes=outcomes, lost_shards=[0]))
     return {sample.name: set(sample.labels) for family in metrics.collect() for sample in family.samples}
 
 

@@ -59,7 +59,7 @@ def _default(name: str, field: FieldInfo) -> str:
     if field.is_required() or value is None or value in (frozenset(), ()):
         return ""
     if isinstance(value, Replicas):
-        value = value.least if value.least == value.most else f"{value.least}:{value.most}"
+        value = value.minimum if value.minimum == value.maximum else f"{value.minimum}:{value.maximum}"
     text = str(value).lower() if isinstance(value, bool) else str(value).removesuffix(".0")
     return f"`{text}` ({value // 2**20} MiB)" if name.endswith("_bytes") else f"`{text}`"
 

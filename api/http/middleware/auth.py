@@ -5,22 +5,22 @@ from typing import Final
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from api.access.caller_addresses import caller_at, is_loopback, named_host
+from api.access.caller_addresses import caller_id, host_name, is_loopback
 from api.access.keys import KeyRing, KeyScope, StoredKey
 from api.errors import Problem, abbreviate
-from api.http.middleware.admission import PROBES, route_path
-from api.http.middleware.every_request import COLLECTION, NAMED
+from api.http.middleware.admission import PROBE_PATHS, route_path
+from api.http.middleware.every_request import COLLECTION, HAS_PREFIX
 from api.http.middleware.rate_limit import RateLimit
 from api.http.problems import problem_response
-from api.observe.log import notes
+from api.observe.log import current_record
 from api.settings import Access
 
-OPEN: Final = frozenset({"/", "/healthz", "/readyz", "/openapi.json", "/docs", "/duplicates"})
+OPEN_PATHS: Final = frozenset({"/", "/healthz", "/readyz", "/openapi.json", "/docs", "/duplicates"})
 """Paths that need no key."""
-# What is still below /collections/ without the prefix: redirects to pages.
-_OPEN_FOLDERS: Final = ("/web/", "/collections/")
-# What these answer depends on the key's collections.
-_OF_SEVERAL: Final = frozenset({"/collections", "/search/collections"})
+# Once its prefix is stripped, a path still below /collections/ is a redirect to a collection's page.
+_OPEN_PREFIXES: Final = ("/web/", "/collections/")
+# Their answers depend on the key's collections.
+_MULTI_COLLECTION_PATHS: Final = frozenset({"/collections", "/search/collections"})
 
 KEY: Final = "likeness.key"
 """In the scope: the StoredKey of the request, if the server requires keys."""
@@ -45,52 +45,52 @@ class AuthMiddleware:
         await self._app(scope, receive, send)
 
     def _check(self, scope: Scope) -> None:
-        if self._loopback_names_only and not is_loopback(_named_host(scope)):
+        if self._loopback_names_only and not is_loopback(host := _requested_host(scope)):
             raise Problem(
                 "forbidden",
-                f"expected a Host that names this machine, such as localhost, got {abbreviate(_named_host(scope))}: "
+                f"expected a Host that names this machine, such as localhost, got {abbreviate(host)}: "
                 "without keys, another site's name may not lead here; start the server with --keys or --allow-remote",
             )
-        caller = _stranger(scope) if self._keys is None else _holder(scope, self._keys)
-        if self._rate is not None and route_path(scope) not in PROBES:
+        caller = _check_without_key(scope) if self._keys is None else _check_key(scope, self._keys)
+        if self._rate is not None and route_path(scope) not in PROBE_PATHS:
             self._rate.admit(scope, caller)
 
 
 def require_collection(scope: Scope, name: str) -> None:
-    """Raises Problem if the request has a key that is not good for the collection, whether that exists or not."""
+    """Raises Problem if the request's key is not valid for the collection, whether or not the collection exists."""
     key: StoredKey | None = scope.get(KEY)
     if key is not None and key.collections is not None:
         if name not in key.collections:
-            raise Problem("forbidden", f"the key {key.name!r} is for other collections than {abbreviate(name)}")
+            raise Problem("forbidden", f"the key {key.name!r} is not for the collection {abbreviate(name)}")
         if route_path(scope) == "/metrics":
-            raise Problem("forbidden", f"the key {key.name!r} is for some collections, and metrics are of all")
+            raise Problem("forbidden", f"the key {key.name!r} is for some collections only, but metrics cover all")
 
 
-def _stranger(scope: Scope) -> str:
-    """The caller to whose rate a request without a key counts. Raises Problem for anything but searching."""
+def _check_without_key(scope: Scope) -> str:
+    """The caller whose rate a request without a key counts against. Raises Problem for a remote admin request."""
     if _is_admin(scope) and not _is_local(scope):
         raise Problem(
             "forbidden",
-            "without keys, index versions are changed from this machine only, and not by other sites' pages; "
-            "to allow it from elsewhere, start the server with a file of keys",
+            "without keys, index versions can be changed only from this machine, and not by other sites' pages; "
+            "to allow it from elsewhere, start the server with --keys",
         )
-    return caller_at(_host(scope))
+    return caller_id(_client_address(scope))
 
 
-def _holder(scope: Scope, keys: KeyRing) -> str:
-    """The caller to whose rate a request with a key counts. Raises Problem for a missing, wrong or too narrow key."""
-    given = _given_key(Headers(scope=scope))
-    if given is None:
+def _check_key(scope: Scope, keys: KeyRing) -> str:
+    """The caller whose rate a request counts against. Raises Problem for a missing, invalid or insufficient key."""
+    sent = _sent_key(Headers(scope=scope))
+    if sent is None:
         raise Problem("unauthorized", "expected a key as `Authorization: Bearer KEY` or `X-API-Key: KEY`, got none")
     # Header values are bytes, which Starlette reads as latin-1.
-    key = keys.find(given.encode("latin-1"))
+    key = keys.find(sent.encode("latin-1"))
     if key is None:
-        raise Problem("unauthorized", "the key is not valid: mistyped, removed, or another server's")
-    notes().key = key.name
+        raise Problem("unauthorized", "the key is not valid: it is mistyped, was removed, or belongs to another server")
+    current_record().key = key.name
     if _is_admin(scope) and key.scope is not KeyScope.admin:
         raise Problem("forbidden", f"expected a key of scope admin, got {key.name!r} of scope {key.scope}")
     scope[KEY] = key
-    if route_path(scope) not in _OF_SEVERAL:
+    if route_path(scope) not in _MULTI_COLLECTION_PATHS:
         require_collection(scope, scope[COLLECTION])
     return f"key {key.name}"
 
@@ -98,34 +98,35 @@ def _holder(scope: Scope, keys: KeyRing) -> str:
 def _is_open(scope: Scope) -> bool:
     path = route_path(scope)
     if path == "/readyz":
-        return not scope[NAMED]  # of a collection that is named, which this opens
-    return path in OPEN or path.startswith(_OPEN_FOLDERS)
+        return not scope[HAS_PREFIX]  # with the prefix it opens the collection
+    return path in OPEN_PATHS or path.startswith(_OPEN_PREFIXES)
 
 
 def _is_admin(scope: Scope) -> bool:
     return scope["method"] not in ("GET", "HEAD") and f"{route_path(scope)}/".startswith("/index/")
 
 
-def _given_key(headers: Headers) -> str | None:
+def _sent_key(headers: Headers) -> str | None:
     scheme, _, key = headers.get("authorization", "").partition(" ")
     return key.strip() if scheme.lower() == "bearer" else headers.get("x-api-key")
 
 
 def _is_local(scope: Scope) -> bool:
-    """Whether a request is from this machine itself: not through a proxy on it, and not from another site's page in a
-    browser on it, even under a name that resolves to this machine.
+    """Whether a request is from this machine itself: not through a proxy on it, and not from a page of another site in
+    a browser on it, even if that site's name resolves to this machine.
     """
     headers = Headers(scope=scope)
     host = headers.get("host", "")
-    own = headers.get("origin") in (None, f"http://{host}", f"https://{host}")
-    proxied = "forwarded" in headers or "x-forwarded-for" in headers
-    return is_loopback(_host(scope)) and is_loopback(_named_host(scope)) and own and not proxied
+    is_own_page = headers.get("origin") in (None, f"http://{host}", f"https://{host}")
+    is_proxied = "forwarded" in headers or "x-forwarded-for" in headers
+    from_here = is_loopback(_client_address(scope)) and is_loopback(_requested_host(scope))
+    return from_here and is_own_page and not is_proxied
 
 
-def _named_host(scope: Scope) -> str:
-    """The name by which the caller addresses this server; empty when there is none."""
-    return named_host(Headers(scope=scope).get("host", ""))
+def _requested_host(scope: Scope) -> str:
+    """The host that the request names; empty if there is none."""
+    return host_name(Headers(scope=scope).get("host", ""))
 
 
-def _host(scope: Scope) -> str:
+def _client_address(scope: Scope) -> str:
     return str((scope.get("client") or ("unknown",))[0])

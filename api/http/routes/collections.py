@@ -1,4 +1,4 @@
-"""Routes of the server's collections, and of a search in several of them."""
+"""Routes that list the server's collections, and search several of them."""
 
 import asyncio
 from collections.abc import Awaitable, Mapping
@@ -20,11 +20,11 @@ from api.documents import (
     SearchResponse,
 )
 from api.errors import Problem, invalid
-from api.http.answering import Answering
-from api.http.body import BodyReader, names_of, search_of
+from api.http.body import BodyReader, parse_collection_names, parse_search
 from api.http.middleware.auth import KEY, require_collection
 from api.http.openapi import COLLECTIONS_BODY
 from api.http.problems import SEARCH_PROBLEMS, problem_docs
+from api.http.query_runner import QueryRunner
 from api.http.requests import CollectionsSearchRequest
 from api.http.responses import json_response, model_out, timing
 from api.observe.log import Stopwatch
@@ -33,24 +33,24 @@ from api.search.engine import Engine
 from api.search.query import Query
 
 
-def collection_routes(answering: Answering) -> APIRouter:
+def collection_routes(runner: QueryRunner) -> APIRouter:
     """`GET /collections`, and `POST /search/collections`.
 
-    All routes of this app are below `/collections/NAME/` too: `api.http.middleware.every_request` takes the prefix off.
+    All routes are below `/collections/NAME/` too: `api.http.middleware.every_request` strips this prefix.
     """
     router = APIRouter(tags=["collections"])
-    bodies = BodyReader(answering.limits)
+    bodies = BodyReader(runner.limits)
 
     @router.get("/collections", summary="The collections of this server that the caller may search")
     async def collections(request: Request) -> CollectionsOut:
         key = request.scope.get(KEY)
-        names = [name for name in answering.collections.names if key is None or key.allows(name)]
-        states = await asyncio.gather(*map(answering.collections.state, names))
-        return CollectionsOut(collections=[_document(state, answering) for state in states])
+        names = [name for name in runner.collections.names if key is None or key.allows(name)]
+        states = await asyncio.gather(*map(runner.collections.state, names))
+        return CollectionsOut(collections=[_collection_out(state, runner) for state in states])
 
     @router.get("/collections/{name}", include_in_schema=False)
     async def page(name: str, request: Request) -> Response:
-        # Relative, because a proxy may add a prefix of its own.
+        # Relative, because a proxy may add a prefix.
         return RedirectResponse(str(URL(f"./{quote(name)}/").replace(query=request.url.query)))
 
     @router.post(
@@ -62,31 +62,31 @@ def collection_routes(answering: Answering) -> APIRouter:
     )
     async def search(request: Request) -> Response:
         body = await bodies.json(request, lambda document: document)
-        names = names_of(body)
+        names = parse_collection_names(body)
         for name in names:
             require_collection(request.scope, name)
-        found = {name: await answering.named(name) for name in names}
-        engines = {name: service.engine for name, service in found.items()}
-        service, engine = found[names[0]], _of_one_model(engines)
-        reading = partial(search_of, body, limits=answering.limits, model=CollectionsSearchRequest)
-        query = _checked(await to_thread.run_sync(reading))
-        answering.admit(request, [query.parts, *[()] * (len(names) - 1)], cost=len(names))
+        services = {name: await runner.service_of(name) for name in names}
+        engines = {name: service.engine for name, service in services.items()}
+        engine = _common_engine(engines)
+        parse = partial(parse_search, body, limits=runner.limits, model=CollectionsSearchRequest)
+        query = await to_thread.run_sync(parse)
+        _require_mergeable(query)
+        runner.admit(request, [query.parts, *[()] * (len(names) - 1)], cost=len(names))
         watch = Stopwatch()
-        vectors = await answering.vectors(query.parts, service, engine, watch)
+        vectors = await runner.vectors(query.parts, services[names[0]], engine, watch)
         offset = query.options.get("offset", 0)
         last = offset + query.k
-        first_ones = replace(query, k=last, options={**query.options, "offset": 0})
+        every_page = replace(query, k=last, options={**query.options, "offset": 0})
         with watch.stage("search"):
-            answers = await asyncio.gather(
-                *(_naming(name, answering.search(first_ones, found[name], engines[name], vectors)) for name in names)
-            )
-        merged = _merged(dict(zip(names, answers, strict=True)), watch)
+            searches = (runner.search(every_page, services[name], engines[name], vectors) for name in names)
+            answers = await asyncio.gather(*map(_search_named, names, searches))
+        merged = _merge(dict(zip(names, answers, strict=True)), watch)
         return json_response({**merged, "matches": merged["matches"][offset:last]})
 
     return router
 
 
-def _document(state: CollectionState, answering: Answering) -> CollectionOut:
+def _collection_out(state: CollectionState, runner: QueryRunner) -> CollectionOut:
     manifest, failure = state.manifest, state.failure
     return {
         "name": state.name,
@@ -94,41 +94,40 @@ def _document(state: CollectionState, answering: Answering) -> CollectionOut:
         "state": "open" if state.is_open else "closed" if failure is None else "unavailable",
         "ntotal": manifest.ntotal if manifest else None,
         "version": manifest.version if manifest else None,
-        "model": model_out(manifest.model, answering.limits.show_locations) if manifest else None,
-        "failure": failure and answering.shown(failure, state.name),
+        "model": model_out(manifest.model, runner.limits.show_locations) if manifest else None,
+        "failure": failure and runner.redacted(failure, state.name),
     }
 
 
-def _of_one_model(engines: Mapping[str, Engine]) -> Engine:
-    """The engine that embeds for all of them. Raises Problem when their vectors cannot be compared."""
+def _common_engine(engines: Mapping[str, Engine]) -> Engine:
+    """The engine that embeds for all collections. Raises Problem if their models differ."""
     first, *others = engines.items()
     for name, engine in others:
         if engine.embedder.identity.fingerprint != first[1].embedder.identity.fingerprint:
-            expected = "collections of one model, as scores of several cannot be compared"
-            raise invalid("collections", expected, f"{first[0]} and {name}, which have different ones")
+            expected = "collections with one model, because scores of different models cannot be compared"
+            raise invalid("collections", expected, f"{first[0]} and {name}, whose models differ")
     return first[1]
 
 
-async def _naming(name: str, searching: Awaitable[SearchResponse]) -> SearchResponse:
-    """The answer. The Problem says of which collection it is: they may have different columns."""
+async def _search_named(name: str, search: Awaitable[SearchResponse]) -> SearchResponse:
+    """The answer. A Problem names the collection, because collections may have different columns."""
     try:
-        return await searching
+        return await search
     except Problem as problem:
-        raise problem.saying(f"in {name}: {problem.detail}") from problem
+        raise problem.with_detail(f"in {name}: {problem.detail}") from problem
 
 
-def _checked(query: Query) -> Query:
-    """Raises Problem for what cannot be merged."""
-    if query.options.get("diversity"):
-        raise invalid("diversity", "none, since matches of several collections are merged by score", "one")
+def _require_mergeable(query: Query) -> None:
+    """Raises Problem for a query whose matches in several collections cannot be merged."""
+    if diversity := query.options.get("diversity"):
+        raise invalid("diversity", "none, because matches of several collections are merged by score", diversity)
     for part in query.parts:
         if part.image_id is not None:
-            expected = "a picture, words or a vector, since an id belongs to one collection: search it there"
+            expected = "a picture, words or a vector, because an id belongs to one collection: search there"
             raise invalid(part.at.format("id"), expected, part.image_id)
-    return query
 
 
-def _merged(answers: Mapping[str, SearchResponse], watch: Stopwatch) -> CollectionsSearchResponse:
+def _merge(answers: Mapping[str, SearchResponse], watch: Stopwatch) -> CollectionsSearchResponse:
     matches: list[CollectionMatchOut] = [
         {**match, "collection": name, "picture": f"/collections/{quote(name)}{match['picture']}"}
         for name, answer in answers.items()

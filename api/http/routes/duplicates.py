@@ -1,4 +1,4 @@
-"""The plan that `likeness duplicates` has written. Nothing is computed here, so searches do not wait for it."""
+"""The plan that `likeness duplicates` wrote. Nothing is computed here, so searches do not wait."""
 
 from typing import Annotated
 
@@ -6,8 +6,8 @@ from anyio import to_thread
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 
-from api.http.answering import Answering
 from api.http.problems import problem_docs
+from api.http.query_runner import QueryRunner
 from index.analysis.duplicate_plan import PlannedGroup, PlanSummary, read_plan
 
 Offset = Annotated[int, Query(ge=0, le=10**9, description="how many groups to skip")]
@@ -20,7 +20,7 @@ class DuplicatesOut(BaseModel):
     groups: list[PlannedGroup]
 
 
-def duplicate_routes(answering: Answering) -> APIRouter:
+def duplicate_routes(runner: QueryRunner) -> APIRouter:
     """`GET /duplicates/plan`."""
     router = APIRouter(tags=["images"])
 
@@ -30,10 +30,10 @@ def duplicate_routes(answering: Answering) -> APIRouter:
         responses=problem_docs("invalid-request", "internal"),
     )
     async def plan(request: Request, offset: Offset = 0, limit: Limit = 20) -> DuplicatesOut:
-        service, collection = await answering.with_collection(request)
-        found = await to_thread.run_sync(read_plan, collection, offset, limit)
-        summary, groups = found or (None, [])
-        shown = groups if answering.limits.show_locations else [group.without_locations() for group in groups]
-        return DuplicatesOut(plan=summary, serving=service.engine.searcher.version, groups=shown)
+        service, collection = await runner.with_collection(request)
+        summary, groups = await to_thread.run_sync(read_plan, collection, offset, limit) or (None, [])
+        if not runner.limits.show_locations:
+            groups = [group.without_locations() for group in groups]
+        return DuplicatesOut(plan=summary, serving=service.engine.searcher.version, groups=groups)
 
     return router

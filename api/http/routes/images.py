@@ -8,16 +8,16 @@ from fastapi.responses import Response
 
 from api.documents import ImageOut
 from api.errors import Problem, abbreviate
-from api.http.answering import Answering
 from api.http.problems import problem_docs
-from api.http.responses import image_out, json_response, tagged
+from api.http.query_runner import QueryRunner
+from api.http.responses import etag_response, image_out, json_response
 from api.search.service import row_of_image
 from index.search import Searcher
 
 Id = Annotated[str, Query(alias="id", description="the id of an indexed image")]
 Size = Annotated[int | None, Query(ge=16, le=1024, description="for a thumbnail: pixels per side at most")]
 
-# The content of a picture's file is untrusted: a browser must never take it for a page of ours.
+# Picture files are untrusted: a browser must never treat one as a page of this server.
 _PICTURE_HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; sandbox",
     "Cache-Control": "private, max-age=300",
@@ -25,7 +25,7 @@ _PICTURE_HEADERS: Final = {
 _PROBLEMS: Final = ("image-not-found", "invalid-request", "internal", "shard-unavailable")
 
 
-def image_routes(answering: Answering) -> APIRouter:
+def image_routes(runner: QueryRunner) -> APIRouter:
     """`GET /image?id=` and `/picture?id=`: as part of a path, an id would lose dots and line breaks."""
     router = APIRouter(tags=["images"])
 
@@ -35,15 +35,15 @@ def image_routes(answering: Answering) -> APIRouter:
         response_class=Response,
         responses={
             200: {"content": {"image/*": {}}, "description": "The picture"},
-            304: {"description": "The caller has it already, says If-None-Match"},
+            304: {"description": "The caller has the picture already, according to If-None-Match"},
             **problem_docs(*_PROBLEMS, "picture-not-found", "picture-unavailable"),
         },
     )
     async def picture(request: Request, image_id: Id, size: Size = None) -> Response:
-        service = await answering.service(request)
+        service = await runner.service(request)
         row = await _row(service.engine.searcher, image_id)
-        found = await to_thread.run_sync(service.pictures.read, row, size)
-        return tagged(request, *found, _PICTURE_HEADERS)
+        read = await to_thread.run_sync(service.pictures.read, row, size)
+        return etag_response(request, *read, _PICTURE_HEADERS)
 
     @router.get(
         "/image",
@@ -52,8 +52,8 @@ def image_routes(answering: Answering) -> APIRouter:
         responses=problem_docs(*_PROBLEMS),
     )
     async def image(request: Request, image_id: Id) -> Response:
-        row = await _row((await answering.service(request)).engine.searcher, image_id)
-        return json_response(image_out(row, answering.limits.show_locations))
+        row = await _row((await runner.service(request)).engine.searcher, image_id)
+        return json_response(image_out(row, runner.limits.show_locations))
 
     return router
 

@@ -1,4 +1,4 @@
-"""The route of the metrics, and those of the indexes and the model's queue, which are read when they are asked for."""
+"""`GET /metrics`, and the metrics of open indexes and the model's queue, which are collected on each request."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from api.http.responses import shown_model_id
+from api.http.responses import visible_model_id
 from api.observe.metrics import Metrics
 from api.search.collections import Collections
 from api.settings import RequestLimits
@@ -30,25 +30,22 @@ def metrics_routes(metrics: Metrics) -> APIRouter:
     return router
 
 
-def follow(collections: Collections, metrics: Metrics, limits: RequestLimits) -> None:
-    """Let `metrics` report the engines of open collections, and how queries are embedded."""
-    collections.batchers.on_batch.append(metrics.batch)
-    metrics.follow(_EngineMetrics(collections, limits.show_locations))
+def register_engine_metrics(collections: Collections, metrics: Metrics, limits: RequestLimits) -> None:
+    """Add the engines of open collections, and how queries are embedded, to `metrics`."""
+    collections.batchers.on_batch.append(metrics.count_batch)
+    metrics.register(_EngineMetrics(collections, limits.show_locations))
 
 
 class _EngineMetrics(Collector):
-    """What the engines in use, the queues and the cache are when the metrics are read.
+    """The state of engines, queues and the cache. Only a server of several collections has the label `collection`."""
 
-    Only where there are several collections has a metric of one the label `collection`.
-    """
-
-    def __init__(self, collections: Collections, locations: bool) -> None:
+    def __init__(self, collections: Collections, show_locations: bool) -> None:
         self._collections = collections
-        self._locations = locations
+        self._show_locations = show_locations
 
     def collect(self) -> Iterator[Metric]:
         batchers = self._collections.batchers
-        yield from self._of_indexes()
+        yield from self._index_metrics()
         yield GaugeMetricFamily("likeness_embedding_queue_queries", "Queries waiting to be embedded.", batchers.waiting)
         lookups = CounterMetricFamily(
             "likeness_embedding_cache_lookups", "Lookups of queries' embeddings.", labels=("result",)
@@ -57,14 +54,14 @@ class _EngineMetrics(Collector):
         lookups.add_metric(("miss",), batchers.cache.misses)
         yield lookups
 
-    def _of_indexes(self) -> Sequence[Metric]:
+    def _index_metrics(self) -> Sequence[Metric]:
         labels = () if self._collections.is_single else ("collection",)
         info = InfoMetricFamily("likeness_index", "The index version that answers, and its model.", labels=labels)
         rows, age, behind = (
             GaugeMetricFamily(f"likeness_{name}", help_text, labels=labels)
             for name, help_text in (
                 ("index_rows", "Images in the index version that answers."),
-                ("index_age_seconds", "Since the index version that answers was built."),
+                ("index_age_seconds", "Seconds since the index version that answers was built."),
                 ("index_behind", "1 while the live version cannot be served, and another answers."),
             )
         )
@@ -72,12 +69,12 @@ class _EngineMetrics(Collector):
             "likeness_index_swaps", "Changes to another index version: ok or failed.", labels=(*labels, "result")
         )
         for name, service in self._collections.open_services.items():
-            own, live, searcher = (name,) if labels else (), service.live, service.engine.searcher
-            model = shown_model_id(service.engine.embedder.identity.model_id, self._locations)
-            info.add_metric(own, {"version": searcher.version, "model": model})
-            rows.add_metric(own, searcher.ntotal)
-            age.add_metric(own, time.time() - searcher.manifest.created_at.timestamp())
-            behind.add_metric(own, live.failure is not None)
-            swaps.add_metric((*own, "ok"), live.swaps)
-            swaps.add_metric((*own, "failed"), live.failed_swaps)
+            values, live, searcher = (name,) if labels else (), service.live, service.engine.searcher
+            model = visible_model_id(service.engine.embedder.identity.model_id, self._show_locations)
+            info.add_metric(values, {"version": searcher.version, "model": model})
+            rows.add_metric(values, searcher.ntotal)
+            age.add_metric(values, time.time() - searcher.manifest.created_at.timestamp())
+            behind.add_metric(values, live.failure is not None)
+            swaps.add_metric((*values, "ok"), live.swaps)
+            swaps.add_metric((*values, "failed"), live.failed_swaps)
         return info, rows, age, behind, swaps

@@ -1,8 +1,9 @@
-"""The web pages: `/` to search with, `/duplicates` to look at a plan, and the API's documentation at `/docs`.
+"""The web pages: search at `/`, a plan of duplicates at `/duplicates`, and the API's documentation at `/docs`.
 
-Their files are in `web/`, but for those of Swagger UI. They need nothing but the HTTP interface.
+Their files are in `web/`, except for Swagger UI's. They use only the HTTP interface.
 """
 
+from collections.abc import Awaitable, Callable
 from importlib.resources import files
 from pathlib import Path
 from typing import Final
@@ -11,12 +12,12 @@ from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
 from api.errors import Problem, abbreviate
-from api.http.responses import tagged
+from api.http.responses import etag_response
 
 FOLDER: Final = Path(__file__).parents[2] / "web"
 _SWAGGER_UI: Final = ("swagger-ui-bundle.js", "swagger-ui.css")
 
-# Named here, because what `mimetypes` says depends on the machine.
+# Not from `mimetypes`, whose answers depend on the machine.
 _MEDIA_TYPES: Final = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -24,40 +25,38 @@ _MEDIA_TYPES: Final = {
     ".svg": "image/svg+xml",
 }
 
-# `blob:` is for pictures that a browser holds: uploads, and those that it fetched with a key.
+# `blob:` is for pictures in the browser's memory: uploads, and those that it fetched with a key.
 _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "
     "connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'",
-    # Revalidated each time, mostly with a 304, since the page and its server must be of one release.
+    # Revalidated each time, mostly with a 304, because the page must match the server's release.
     "Cache-Control": "no-cache",
 }
 
 
 def install_web(app: FastAPI) -> None:
-    """Let `app` serve the pages, and their files below `/web/`. They are read once, here."""
-    served = _read_files()
+    """Serve the pages, and their files below `/web/`. The files are read once, here."""
+    contents = _read_files()
 
-    async def page(request: Request) -> Response:
-        return tagged(request, *served["index.html"], _HEADERS)
+    def page(name: str) -> Callable[[Request], Awaitable[Response]]:
+        async def endpoint(request: Request) -> Response:
+            return etag_response(request, *contents[name], _HEADERS)
 
-    async def docs(request: Request) -> Response:
-        return tagged(request, *served["docs.html"], _HEADERS)
-
-    async def duplicates(request: Request) -> Response:
-        return tagged(request, *served["duplicates.html"], _HEADERS)
+        return endpoint
 
     async def file(request: Request, name: str) -> Response:
-        if name not in served:
+        if name not in contents:
             raise Problem("not-found", f"no file {abbreviate(name)} below /web")
-        return tagged(request, *served[name], _HEADERS)
+        return etag_response(request, *contents[name], _HEADERS)
 
-    for path, endpoint in (("/", page), ("/docs", docs), ("/duplicates", duplicates), ("/web/{name}", file)):
-        app.add_api_route(path, endpoint, include_in_schema=False)
+    for path, name in (("/", "index.html"), ("/docs", "docs.html"), ("/duplicates", "duplicates.html")):
+        app.add_api_route(path, page(name), include_in_schema=False)
+    app.add_api_route("/web/{name}", file, include_in_schema=False)
 
 
 def _read_files() -> dict[str, tuple[bytes, str]]:
     data = {path.name: path.read_bytes() for path in FOLDER.iterdir() if path.suffix in _MEDIA_TYPES}
-    # FastAPI's own page would load these from a CDN, which needs a network and trust in it.
+    # FastAPI's own page loads these from a CDN, which needs a network, and trust in the CDN.
     swagger_ui = files("fastapi_offline") / "static"
     data |= {name: (swagger_ui / name).read_bytes() for name in _SWAGGER_UI}
     return {name: (content, _MEDIA_TYPES[Path(name).suffix]) for name, content in data.items()}

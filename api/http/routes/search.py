@@ -11,10 +11,10 @@ from fastapi.responses import Response
 
 from api.documents import BatchResponse, Embedded, EmbedResponse, Failed, Found, IndexOut, SearchResponse, json_bytes
 from api.errors import Problem
-from api.http.answering import Answering
-from api.http.body import BodyReader, parts_of, searches_of
+from api.http.body import BodyReader, parse_batch, parse_embed_items
 from api.http.openapi import BATCH_BODY, EMBED_BODY, parameters_of, search_body
-from api.http.problems import BODY_PROBLEMS, SEARCH_PROBLEMS, failed, problem_docs
+from api.http.problems import BODY_PROBLEMS, SEARCH_PROBLEMS, failed_item, problem_docs
+from api.http.query_runner import QueryRunner
 from api.http.requests import SearchParameters, UploadFields
 from api.http.responses import json_response, model_out
 from api.search.engine import Engine
@@ -23,12 +23,12 @@ from api.search.query import Part, Query
 T = TypeVar("T")
 R = TypeVar("R")
 
-_OF_BODIES: Final = frozenset(BODY_PROBLEMS) - {"invalid-request", "internal"}
+_BODY_ONLY_PROBLEMS: Final = frozenset(BODY_PROBLEMS) - {"invalid-request", "internal"}
 
 
-def search_routes(answering: Answering) -> APIRouter:
-    """`POST` and `GET /search`, `POST /search/batch` and `/embed`; each search and each embedding takes a place."""
-    router, limits = APIRouter(tags=["search"]), answering.limits
+def search_routes(runner: QueryRunner) -> APIRouter:
+    """`POST` and `GET /search`, `POST /search/batch` and `/embed`; each search and each embedding takes a slot."""
+    router, limits = APIRouter(tags=["search"]), runner.limits
     bodies = BodyReader(limits)
 
     @router.post(
@@ -40,16 +40,16 @@ def search_routes(answering: Answering) -> APIRouter:
     )
     @router.get(
         "/search",
-        summary="The images nearest to a text, a URL's picture or an indexed image, given in the address",
+        summary="The images nearest to a text, a URL's picture or an indexed image, as parameters of the URL",
         response_model=SearchResponse,
-        responses=problem_docs(*(slug for slug in SEARCH_PROBLEMS if slug not in _OF_BODIES)),
+        responses=problem_docs(*(slug for slug in SEARCH_PROBLEMS if slug not in _BODY_ONLY_PROBLEMS)),
         openapi_extra={"parameters": parameters_of(SearchParameters, limits)},
     )
     async def search(request: Request) -> Response:
-        service = await answering.service(request)
+        service = await runner.service(request)
         query = await bodies.search(request)
-        answering.admit(request, [query.parts])
-        return json_response(await answering.search(query, service, service.engine))
+        runner.admit(request, [query.parts])
+        return json_response(await runner.search(query, service, service.engine))
 
     @router.post(
         "/search/batch",
@@ -59,14 +59,14 @@ def search_routes(answering: Answering) -> APIRouter:
         openapi_extra={"requestBody": BATCH_BODY},
     )
     async def batch(request: Request) -> Response:
-        service = await answering.service(request)
-        queries, engine = await bodies.json(request, partial(searches_of, limits=limits)), service.engine
-        answering.admit(request, [query.parts for query in queries if isinstance(query, Query)], cost=len(queries))
+        service = await runner.service(request)
+        queries, engine = await bodies.json(request, partial(parse_batch, limits=limits)), service.engine
+        runner.admit(request, [query.parts for query in queries if isinstance(query, Query)], cost=len(queries))
 
         async def answer(query: Query) -> Found:
-            return {"ok": await answering.search(query, service, engine)}
+            return {"ok": await runner.search(query, service, engine)}
 
-        return await to_thread.run_sync(_batch_json, await _each(queries, answer))
+        return await to_thread.run_sync(_batch_response, await _gather(queries, answer))
 
     @router.post(
         "/embed",
@@ -76,33 +76,33 @@ def search_routes(answering: Answering) -> APIRouter:
         openapi_extra={"requestBody": EMBED_BODY},
     )
     async def embed(request: Request) -> Response:
-        service = await answering.service(request)
-        parts, engine = await bodies.json(request, partial(parts_of, limits=limits)), service.engine
-        answering.admit(request, [(part,) for part in parts if isinstance(part, Part)], cost=len(parts))
-        vectors = await _each(parts, lambda part: answering.embed(part, service, engine))
-        return json_response(_of_engine(vectors, engine, limits.show_locations))
+        service = await runner.service(request)
+        parts, engine = await bodies.json(request, partial(parse_embed_items, limits=limits)), service.engine
+        runner.admit(request, [(part,) for part in parts if isinstance(part, Part)], cost=len(parts))
+        vectors = await _gather(parts, lambda part: runner.embed(part, service, engine))
+        return json_response(_embed_response(vectors, engine, limits.show_locations))
 
     return router
 
 
-def _of_engine(results: list[Embedded | Failed], engine: Engine, locations: bool) -> EmbedResponse:
+def _embed_response(results: list[Embedded | Failed], engine: Engine, show_locations: bool) -> EmbedResponse:
     index = IndexOut(version=engine.searcher.version, ntotal=engine.searcher.ntotal)
-    return EmbedResponse(index=index, model=model_out(engine.embedder.identity, locations), results=results)
+    return EmbedResponse(index=index, model=model_out(engine.embedder.identity, show_locations), results=results)
 
 
-async def _each(items: Sequence[T | Problem], answer: Callable[[T], Awaitable[R]]) -> list[R | Failed]:
-    """The answer to each item, or the problem with it. They are answered concurrently."""
+async def _gather(items: Sequence[T | Problem], answer: Callable[[T], Awaitable[R]]) -> list[R | Failed]:
+    """The answer to each item, or the problem with it; concurrently."""
 
     async def run(item: T | Problem) -> R:
         if isinstance(item, Problem):
             raise item
         return await answer(item)
 
-    found = await asyncio.gather(*map(run, items), return_exceptions=True)
-    return [failed(each) if isinstance(each, BaseException) else each for each in found]
+    results = await asyncio.gather(*map(run, items), return_exceptions=True)
+    return [failed_item(result) if isinstance(result, BaseException) else result for result in results]
 
 
-def _batch_json(results: Sequence[Found | Failed]) -> Response:
-    """A BatchResponse, written one by one: 64,000 matches at once hold the interpreter for a third of a second."""
-    written = b",".join(map(json_bytes, results))
-    return Response(b'{"results":[%b]}' % written, media_type="application/json")
+def _batch_response(results: Sequence[Found | Failed]) -> Response:
+    """A BatchResponse, serialised in parts: 64,000 matches at once would block all threads for a third of a second."""
+    joined = b",".join(map(json_bytes, results))
+    return Response(b'{"results":[%b]}' % joined, media_type="application/json")

@@ -1,4 +1,4 @@
-"""Routes of the server's state and of index versions, of which the live one is chosen with the admin scope."""
+"""Routes that show the server's state and its index versions, and switch the live version."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,11 +9,11 @@ from fastapi import APIRouter, Request
 
 from api.documents import IndexDetailsOut, SwitchedOut, VersionsOut
 from api.errors import Problem, invalid
-from api.http.answering import Answering
-from api.http.body import BodyReader, valid
-from api.http.middleware.every_request import COLLECTION, NAMED
+from api.http.body import BodyReader, validate
+from api.http.middleware.every_request import COLLECTION, HAS_PREFIX
 from api.http.openapi import PROMOTE_BODY
 from api.http.problems import BODY_PROBLEMS, problem_docs
+from api.http.query_runner import QueryRunner
 from api.http.requests import PromoteRequest
 from api.http.responses import index_details, redact, version_out
 from api.search.engine import LiveEngine
@@ -21,13 +21,13 @@ from index.collection import Collection
 from index.errors import CollectionError
 from index.versions.promotion import list_versions, promote, rollback
 
-_Redacted = Callable[[str], str]
+_Redact = Callable[[str], str]
 _PROBLEMS: Final = ("forbidden", "version-not-usable")
 
 
-def state_routes(answering: Answering) -> APIRouter:
+def state_routes(runner: QueryRunner) -> APIRouter:
     """`/index`, `/healthz` and `/readyz`."""
-    router, limits = APIRouter(tags=["state"]), answering.limits
+    router, limits = APIRouter(tags=["state"]), runner.limits
 
     @router.get(
         "/index",
@@ -35,7 +35,7 @@ def state_routes(answering: Answering) -> APIRouter:
         response_model=IndexDetailsOut,
     )
     async def index(request: Request) -> IndexDetailsOut:
-        searcher = (await answering.service(request)).engine.searcher
+        searcher = (await runner.service(request)).engine.searcher
         return index_details(request.scope[COLLECTION], searcher.manifest, searcher.filterable, limits.show_locations)
 
     @router.get("/healthz", summary="The process is up")
@@ -44,32 +44,33 @@ def state_routes(answering: Answering) -> APIRouter:
 
     @router.get("/readyz", summary="A query can be answered", responses=problem_docs("not-ready"))
     async def readyz(request: Request) -> dict[str, str]:
-        if not (answering.collections.is_single or request.scope[NAMED]):
-            return {"status": "ready"}  # each collection is opened when it is asked for
-        service = await answering.service(request)
+        if not (runner.collections.is_single or request.scope[HAS_PREFIX]):
+            return {"status": "ready"}  # collections are opened by their first request
+        service = await runner.service(request)
         if not service.live.has_answered:
-            raise Problem("not-ready", "no query can be answered now; the server's log says why")
+            raise Problem("not-ready", "the server cannot answer queries now; its log says why")
         return {"status": "ready", "index": service.engine.searcher.version}
 
     return router
 
 
-def version_routes(answering: Answering) -> APIRouter:
+def version_routes(runner: QueryRunner) -> APIRouter:
     """`GET /index/versions`, `POST /index/promote` and `/index/rollback`."""
-    router, limits = APIRouter(prefix="/index", tags=["index versions"]), answering.limits
+    router, limits = APIRouter(prefix="/index", tags=["index versions"]), runner.limits
     bodies = BodyReader(limits)
 
-    async def followed(request: Request) -> tuple[LiveEngine, Collection, _Redacted]:
-        """Of the request's collection: what answers, where its versions are, and how to speak of them."""
-        service, collection = await answering.with_collection(request)
-        return service.live, collection, partial(redact, show=limits.show_locations, places=(collection.location,))
+    async def resolve(request: Request) -> tuple[LiveEngine, Collection, _Redact]:
+        """The request's collection, the engine that follows it, and how to redact messages about it."""
+        service, collection = await runner.with_collection(request)
+        redacted = partial(redact, show_locations=limits.show_locations, known_locations=(collection.location,))
+        return service.live, collection, redacted
 
     @router.get("/versions", summary="All complete index versions", responses=problem_docs("internal"))
     async def versions(request: Request) -> VersionsOut:
-        live, collection, _ = await followed(request)
-        found = await to_thread.run_sync(list_versions, collection)
+        live, collection, _ = await resolve(request)
+        listed = await to_thread.run_sync(list_versions, collection)
         serving = live.engine.searcher.version
-        return VersionsOut(versions=[version_out(version, serving, limits.show_locations) for version in found])
+        return VersionsOut(versions=[version_out(version, serving, limits.show_locations) for version in listed])
 
     @router.post(
         "/promote",
@@ -78,8 +79,8 @@ def version_routes(answering: Answering) -> APIRouter:
         openapi_extra={"requestBody": PROMOTE_BODY},
     )
     async def promote_version(request: Request) -> SwitchedOut:
-        promotion = await bodies.json(request, lambda document: valid(document, PromoteRequest))
-        live, collection, redacted = await followed(request)
+        promotion = await bodies.json(request, lambda document: validate(document, PromoteRequest))
+        live, collection, redacted = await resolve(request)
         return await to_thread.run_sync(_promote, live, collection, promotion.version, redacted)
 
     @router.post(
@@ -88,12 +89,12 @@ def version_routes(answering: Answering) -> APIRouter:
         responses=problem_docs(*_PROBLEMS, "internal"),
     )
     async def roll_back(request: Request) -> SwitchedOut:
-        return await to_thread.run_sync(_roll_back, *await followed(request))
+        return await to_thread.run_sync(_roll_back, *await resolve(request))
 
     return router
 
 
-def _promote(live: LiveEngine, collection: Collection, version: str, redacted: _Redacted) -> SwitchedOut:
+def _promote(live: LiveEngine, collection: Collection, version: str, redacted: _Redact) -> SwitchedOut:
     known = collection.versions()
     if version not in known:
         raise invalid("version", f"one of {', '.join(known)}", version)
@@ -101,18 +102,18 @@ def _promote(live: LiveEngine, collection: Collection, version: str, redacted: _
         promote(collection, version)
     except CollectionError as error:
         raise Problem("version-not-usable", redacted(str(error))) from error
-    return _switched(live, version, {}, redacted)
+    return _switched_out(live, version, {}, redacted)
 
 
-def _roll_back(live: LiveEngine, collection: Collection, redacted: _Redacted) -> SwitchedOut:
+def _roll_back(live: LiveEngine, collection: Collection, redacted: _Redact) -> SwitchedOut:
     try:
         done = rollback(collection)
     except CollectionError as error:
         raise Problem("version-not-usable", redacted(str(error))) from error
-    return _switched(live, done.manifest.version, done.skipped, redacted)
+    return _switched_out(live, done.manifest.version, done.skipped, redacted)
 
 
-def _switched(live: LiveEngine, version: str, skipped: dict[str, str], redacted: _Redacted) -> SwitchedOut:
+def _switched_out(live: LiveEngine, version: str, skipped: dict[str, str], redacted: _Redact) -> SwitchedOut:
     before = live.engine.searcher.version
     live.refresh()
     return SwitchedOut(

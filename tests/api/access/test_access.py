@@ -1,4 +1,4 @@
-"""Who may ask, and how often."""
+"""Who may send requests, and how often."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from api.search.service import SearchService
 from api.settings import Access, ServeSettings
 from embedder.fake import FakeEmbedder
 from tests.support.collections.small_collection import PLAIN, followed_service, make_collection
-from tests.support.servers.clients import on_this_machine, search_star, told
+from tests.support.servers.clients import on_this_machine, refusal, search_star
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> SearchService:
-    """It is ready, and has its pictures."""
+    """A warmed-up service that has its pictures."""
     location = tmp_path_factory.mktemp("guarded") / "collection"
     make_collection(location, PLAIN, FakeEmbedder())
     service = followed_service(location, pictures={f"memory:{name}": data for name, data in PLAIN.items()})
@@ -55,45 +55,45 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> SearchService:
 # Keys
 
 
-def test_what_takes_which_key(service: SearchService, keys: Keys) -> None:
+def test_which_routes_need_which_key(service: SearchService, keys: Keys) -> None:
     """No route is left open by mistake."""
     app = create_app(service, access=Access(keys=keys.ring))
     client = on_this_machine(app)
-    for_all = {"get /", "get /healthz", "get /readyz", "get /docs", "get /openapi.json", "get /web/main.js"}
-    for_admins = {"post /index/promote", "post /index/rollback"}
+    open_routes = {"get /", "get /healthz", "get /readyz", "get /docs", "get /openapi.json", "get /web/main.js"}
+    admin_routes = {"post /index/promote", "post /index/rollback"}
     routes = {f"{method} {path}" for path, operations in app.openapi()["paths"].items() for method in operations}
-    assert {"get /metrics", "get /picture", "get /index", "post /search", "post /embed"} | for_admins < routes
-    for route in routes | for_all:
+    assert {"get /metrics", "get /picture", "get /index", "post /search", "post /embed"} | admin_routes < routes
+    for route in routes | open_routes:
         method, path = route.split()
         address = f"{path}?id=red.png"
         nobody = client.request(method, address)
         reader, boss = (client.request(method, address, headers=keys.headers(who)) for who in ("search", "admin"))
-        assert route in for_all or told(nobody) == (401, "unauthorized")
-        assert route not in for_admins or told(reader) == (403, "forbidden")
-        let_in = [boss] + [nobody] * (route in for_all) + [reader] * (route not in for_admins)
+        assert route in open_routes or refusal(nobody) == (401, "unauthorized")
+        assert route not in admin_routes or refusal(reader) == (403, "forbidden")
+        admitted = [boss] + [nobody] * (route in open_routes) + [reader] * (route not in admin_routes)
         # A POST lacks its body, or there is no older version.
-        assert {response.status_code for response in let_in} <= ({200} if method == "get" else {409, 415}), route
+        assert {response.status_code for response in admitted} <= ({200} if method == "get" else {409, 415}), route
 
 
-def test_what_is_not_there_takes_a_key_too(service: SearchService, keys: Keys) -> None:
+def test_unknown_paths_need_a_key_too(service: SearchService, keys: Keys) -> None:
     client = on_this_machine(create_app(service, access=Access(keys=keys.ring)))
     paths = ("/nothing", "/images", "/index/none", "//index/promote", "/search/", "/webx", "/docs/x")
     for path, method in product(paths, ("GET", "POST", "PUT", "DELETE", "OPTIONS", "HEAD")):
         assert client.request(method, path, follow_redirects=False).status_code == 401, (method, path)
 
 
-def test_how_a_key_is_given(service: SearchService, keys: Keys) -> None:
+def test_accepted_and_refused_ways_to_send_a_key(service: SearchService, keys: Keys) -> None:
     client = on_this_machine(create_app(service, access=Access(keys=keys.ring)))
     by_name = {"X-API-Key": keys.search}
     good: list[dict[str, str]] = [by_name, {"Authorization": "Basic dXNlcjpwYXNz", **by_name}]
     good += [{"Authorization": f"{scheme} {keys.search}"} for scheme in ("bearer", "BEARER ")]
     bad: list[Mapping[Any, Any]] = [{"X-API-Key": ""}, {b"X-API-Key": b"\xff\xfe"}, {"Cookie": f"key={keys.search}"}]
-    bad += [{"Authorization": given} for given in (keys.search, f"Basic {keys.search}", "Bearer")]
+    bad += [{"Authorization": value} for value in (keys.search, f"Basic {keys.search}", "Bearer")]
     bad += [{"Authorization": "Bearer wrong", **by_name}]
     assert [search_star(client, headers=headers).status_code for headers in good] == [200] * 4
     for headers in bad:
         response = search_star(client, headers=dict(headers))
-        assert told(response) == (401, "unauthorized")
+        assert refusal(response) == (401, "unauthorized")
         assert response.headers["www-authenticate"] == 'Bearer realm="likeness"'
         assert keys.search not in response.text
     assert client.post(f"/search?key={keys.search}&api_key={keys.search}").status_code == 401
@@ -123,51 +123,52 @@ def test_how_a_key_is_given(service: SearchService, keys: Keys) -> None:
         ("127.0.0.1", {"Forwarded": "for=127.0.0.1"}, 403),
     ],
 )
-def test_mend_17_without_keys_admin_is_for_this_machine(
+def test_without_keys_admin_is_for_this_machine(
     service: SearchService, address: str, headers: dict[str, str], status: int
 ) -> None:
     client = on_this_machine(create_app(service), client=(address, 1))
     response = client.post("/index/promote", json={"version": "000001"}, headers=headers)
     assert response.status_code == status
     if status == 403:
-        assert told(response) == (403, "forbidden")
+        assert refusal(response) == (403, "forbidden")
     assert search_star(client, headers=headers).status_code == 200
 
 
-OURS = ("localhost:8000", "127.0.0.1", "[::1]:80", "LOCALHOST:8000", "[::ffff:127.0.0.1]:8000")
-THEIRS = (
+LOOPBACK_HOSTS = ("localhost:8000", "127.0.0.1", "[::1]:80", "LOCALHOST:8000", "[::ffff:127.0.0.1]:8000")
+OTHER_HOSTS = (
     *("rebound.example", "[bad", "", "evil.test:80@127.0.0.1", "127.0.0.1/evil.test", "127.0.0.1:80:80"),
     *("127.0.0.1#evil.test", "[::1]evil.test", "evil.test\\@127.0.0.1"),
 )
 
 
-def test_mend_17_another_sites_name_does_not_lead_to_a_server_of_this_machine_alone(service: SearchService) -> None:
+def test_a_server_for_this_machine_refuses_other_host_names(service: SearchService) -> None:
     client = on_this_machine(create_app(service, access=Access(loopback_names_only=True)))
-    for host in OURS:
+    for host in LOOPBACK_HOSTS:
         assert search_star(client, headers={"Host": host}).status_code == 200, host
-    for host in THEIRS:
-        assert told(search_star(client, headers={"Host": host})) == (403, "forbidden"), host
-    for host in (*OURS, *THEIRS):
+    for host in OTHER_HOSTS:
+        assert refusal(search_star(client, headers={"Host": host})) == (403, "forbidden"), host
+    for host in (*LOOPBACK_HOSTS, *OTHER_HOSTS):
         assert client.get("/healthz", headers={"Host": host}).status_code == 200, host
 
 
-BEYOND = ("::", "0.0.0.0", "::ffff:10.0.0.1", "::ffff:0.0.0.0", "10.0.0.1", "evil@127.0.0.1", "example.com", "")
+REMOTE_HOSTS = ("::", "0.0.0.0", "::ffff:10.0.0.1", "::ffff:0.0.0.0", "10.0.0.1", "evil@127.0.0.1", "example.com", "")
 
 
-@pytest.mark.parametrize("host", BEYOND)
-def test_mend_17_any_address_but_loopback_needs_keys_or_leave(keys: Keys, host: str) -> None:
-    for ours in ("127.0.0.1", "::1", "localhost", "::ffff:127.0.0.1"):
-        assert ServeSettings(collection="c", host=ours).listen_address() == (ours, 8000)
+@pytest.mark.parametrize("host", REMOTE_HOSTS)
+def test_any_address_but_loopback_needs_keys_or_allow_remote(keys: Keys, host: str) -> None:
+    for local in ("127.0.0.1", "::1", "localhost", "::ffff:127.0.0.1"):
+        assert ServeSettings(collection="c", host=local).listen_address() == (local, 8000)
     with pytest.raises(ListenError, match=r"expected a loopback host .*LIKENESS_KEYS_FILE.*LIKENESS_ALLOW_REMOTE=true"):
         ServeSettings(collection="c", host=host).listen_address()
-    for leave in ({"allow_remote": True}, {"keys_file": str(keys.path)}):
-        assert ServeSettings.model_validate({"collection": "c", "host": host, **leave}).listen_address() == (host, 8000)
+    for permission in ({"allow_remote": True}, {"keys_file": str(keys.path)}):
+        settings = ServeSettings.model_validate({"collection": "c", "host": host, **permission})
+        assert settings.listen_address() == (host, 8000)
 
 
 # Rates
 
 
-def test_a_bucket_fills_evenly_and_no_further_and_what_costs_more_leaves_a_debt() -> None:
+def test_a_bucket_refills_evenly_up_to_its_size_and_a_higher_cost_leaves_a_debt() -> None:
     now = 0.0
     rate = RateLimit(60, clock=lambda: now)
     assert [rate.wait_s("a") for _ in range(61)] == [0.0] * 60 + [1.0]
@@ -189,7 +190,7 @@ def test_each_key_has_its_own_rate(service: SearchService, keys: Keys) -> None:
     client = on_this_machine(create_app(service, access=Access(keys=keys.ring, rate_limit_per_minute=3)))
     answers = [search_star(client, headers=keys.headers("search")) for _ in range(5)]
     assert [answer.status_code for answer in answers] == [200, 200, 200, 429, 429]
-    assert told(answers[-1]) == (429, "rate-limited")
+    assert refusal(answers[-1]) == (429, "rate-limited")
     assert answers[-1].headers["retry-after"] == "20"
     assert answers[-1].json()["retry_after_s"] == 20
     assert search_star(client, headers=keys.headers("admin")).status_code == 200
@@ -198,13 +199,13 @@ def test_each_key_has_its_own_rate(service: SearchService, keys: Keys) -> None:
 
 
 @pytest.mark.parametrize(("path", "times"), [("/picture?id=red.png", 10), ("/search?id=red.png", 1)])
-def test_reading_costs_little_and_a_search_in_an_address_is_one(service: SearchService, path: str, times: int) -> None:
+def test_a_picture_costs_a_tenth_and_a_search_by_get_one(service: SearchService, path: str, times: int) -> None:
     client = on_this_machine(create_app(service, access=Access(rate_limit_per_minute=1)))
     assert [client.get(path).status_code for _ in range(times + 1)] == [200] * times + [429]
 
 
 @pytest.mark.parametrize(("host", "at"), [("127.0.0.1", "127.0.0.1"), ("::", "127.0.0.1"), ("::", "[::1]")])
-def test_mend_17_a_proxys_callers_have_rates_of_their_own(service: SearchService, host: str, at: str) -> None:
+def test_callers_behind_a_proxy_have_separate_rates(service: SearchService, host: str, at: str) -> None:
     app = create_app(service, access=Access(rate_limit_per_minute=1))
     with running(app, host=host) as url, httpx.Client(base_url=f"http://{at}:{url.rpartition(':')[2]}") as client:
         callers = ("10.0.0.1", "10.0.0.2", "::ffff:10.0.0.1")
@@ -212,14 +213,14 @@ def test_mend_17_a_proxys_callers_have_rates_of_their_own(service: SearchService
         assert [answer.status_code for answer in answers] == [200, 200, 429]
 
 
-def test_mend_18_what_machines_ask_for_every_few_seconds_is_not_counted(service: SearchService, keys: Keys) -> None:
+def test_probes_are_not_rate_limited(service: SearchService, keys: Keys) -> None:
     for access in (Access(rate_limit_per_minute=1), Access(rate_limit_per_minute=1, keys=keys.ring)):
         client = on_this_machine(create_app(service, access=access), headers=keys.headers("search"))
         for path in ("/metrics", "/healthz", "/readyz"):
             assert [client.get(path).status_code for _ in range(30)] == [200] * 30
         assert [search_star(client).status_code for _ in range(2)] == [200, 429]
         assert client.get("/metrics").status_code == 200
-    assert told(client.get("/metrics", headers={"Authorization": ""})) == (401, "unauthorized")
+    assert refusal(client.get("/metrics", headers={"Authorization": ""})) == (401, "unauthorized")
 
 
 @pytest.mark.parametrize(
@@ -235,7 +236,7 @@ def test_mend_18_what_machines_ask_for_every_few_seconds_is_not_counted(service:
         ("a:b", "c:d", True),
     ],
 )
-def test_mend_17_without_keys_an_address_has_a_rate(
+def test_without_keys_each_address_has_its_own_rate(
     service: SearchService, first: str, second: str, shared: bool
 ) -> None:
     app = create_app(service, access=Access(rate_limit_per_minute=1))
@@ -247,16 +248,16 @@ def test_mend_17_without_keys_an_address_has_a_rate(
     ("path", "body"),
     [("/search/batch", {"searches": [{"text": "star", "k": 1}] * 10}), ("/embed", {"texts": ["star"] * 10})],
 )
-def test_a_batch_costs_what_is_in_it(service: SearchService, path: str, body: object) -> None:
+def test_a_batch_costs_as_much_as_its_items(service: SearchService, path: str, body: object) -> None:
     client = on_this_machine(create_app(service, access=Access(rate_limit_per_minute=15)))
     assert client.post(path, json=body).status_code == 200
     assert [search_star(client).status_code for _ in range(6)] == [200] * 5 + [429]
     refused = client.post(path, json=body)
-    assert told(refused) == (429, "rate-limited")
+    assert refusal(refused) == (429, "rate-limited")
     assert refused.headers["retry-after"] == "4"
 
 
-def test_the_apps_document_says_how_a_key_is_given(service: SearchService, keys: Keys) -> None:
+def test_the_openapi_document_says_how_to_send_a_key(service: SearchService, keys: Keys) -> None:
     document = create_app(service, access=Access(keys=keys.ring)).openapi()
     assert document["components"]["securitySchemes"].keys() == {"bearer", "header"}
     assert "securitySchemes" not in create_app(service).openapi()["components"]
@@ -269,9 +270,7 @@ def test_the_apps_document_says_how_a_key_is_given(service: SearchService, keys:
 # Settings
 
 
-def test_rates_are_limited_where_strangers_may_come_and_names_matter_where_none_do(
-    keys: Keys, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_defaults_of_the_rate_limit_and_of_loopback_names(keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
     def limit(**settings: Any) -> tuple[int, bool]:
         access = ServeSettings(collection="c", **settings).access()
         return access.rate_limit_per_minute, access.loopback_names_only
@@ -287,7 +286,7 @@ def test_rates_are_limited_where_strangers_may_come_and_names_matter_where_none_
 
 
 @pytest.mark.parametrize(
-    ("given", "searches", "requests"),
+    ("options", "searches", "requests"),
     [
         ({}, 128, 224),
         ({"replicas": 4}, 16, 112),
@@ -297,11 +296,11 @@ def test_rates_are_limited_where_strangers_may_come_and_names_matter_where_none_
         ({"max_ongoing_requests": 9}, 128, 9),
     ],
 )
-def test_each_replica_lets_in_what_its_cores_can_do_and_other_requests_besides(
-    given: dict[str, Any], searches: int, requests: int, monkeypatch: pytest.MonkeyPatch
+def test_a_replicas_limits_depend_on_its_cores(
+    options: dict[str, Any], searches: int, requests: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Several may be on one machine: each has the cores that are reserved for it."""
+    """Several replicas may be on one machine: each has the cores that Ray reserves for it."""
     monkeypatch.setattr("api.settings.os.cpu_count", lambda: 8)
-    settings = ServeSettings(collection="c", **given)
+    settings = ServeSettings(collection="c", **options)
     assert settings.limits().max_searches == searches
     assert settings.access().max_ongoing_requests == requests

@@ -1,4 +1,4 @@
-"""Keys and bounds on Ray Serve, where they are the same as under uvicorn alone."""
+"""Keys and limits on Ray Serve, where they are the same as with uvicorn alone."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,13 +11,13 @@ from api.deployment.application import run
 from api.settings import ServeSettings
 from benchmarks.common.servers import eventually
 from index.collection import Collection
-from tests.support.servers.clients import told
+from tests.support.servers.clients import refusal
 from tests.support.servers.fake_models import fakes, one_fake
 
 pytestmark = pytest.mark.ray
 
 
-def test_keys_and_bounds_on_ray_serve(
+def test_keys_and_limits_on_ray_serve(
     collection: Collection, cluster: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -29,19 +29,19 @@ def test_keys_and_bounds_on_ray_serve(
     url = run(settings, blocking=False, models=fakes(tmp_path / "notes"))
     with httpx.Client(base_url=url, timeout=30) as client:
         assert client.get("/healthz").status_code == 200
-        assert told(client.get("/index")) == (401, "unauthorized")
+        assert refusal(client.get("/index")) == (401, "unauthorized")
         refused = client.post("/index/promote", headers={"X-API-Key": search})
-        assert told(refused) == (403, "forbidden")
+        assert refusal(refused) == (403, "forbidden")
         assert refused.headers["x-content-type-options"] == "nosniff"
         assert client.get("/index", headers={"X-API-Key": admin}).status_code == 200
 
         client.headers["Authorization"] = f"Bearer {search}"
         with ThreadPoolExecutor(8) as pool:
-            asked = [pool.submit(client.post, "/search", json={"text": "slow"}) for _ in range(8)]
-            eventually(lambda: sum(each.done() for each in asked) == 6, "all but two are refused")
+            searches = [pool.submit(client.post, "/search", json={"text": "slow"}) for _ in range(8)]
+            eventually(lambda: sum(each.done() for each in searches) == 6, "all but two are refused")
             (tmp_path / "go").touch()
-        busy = [each.result() for each in asked if each.result().status_code != 200]
-        assert [told(each) for each in busy] == [(429, "overloaded")] * 6
+        busy = [each.result() for each in searches if each.result().status_code != 200]
+        assert [refusal(each) for each in busy] == [(429, "overloaded")] * 6
         assert {each.headers["retry-after"] for each in busy} == {"1"}
         assert client.post("/search", json={"text": "star"}).status_code == 200
 
@@ -50,4 +50,4 @@ def test_without_keys_admin_is_for_this_machine_on_ray_serve(collection: Collect
     url = run(ServeSettings(collection=collection.location, port=cluster), blocking=False, models=one_fake())
     with httpx.Client(base_url=url, timeout=30) as client:
         assert client.post("/index/promote", json={"version": "000001"}).json()["serving"] == "000001"
-        assert told(client.post("/index/promote", headers={"Origin": "https://evil.example"})) == (403, "forbidden")
+        assert refusal(client.post("/index/promote", headers={"Origin": "https://evil.example"})) == (403, "forbidden")

@@ -1,4 +1,4 @@
-"""API keys: what is kept of them, and that servers take and refuse them as the file says."""
+"""API keys: what is stored of them, and which ones are valid."""
 
 import errno
 import hashlib
@@ -26,21 +26,21 @@ def names(file: Path) -> list[str]:
     return [key.name for key in list_keys(file)]
 
 
-def test_a_key_is_256_random_bits_and_only_its_hash_is_kept(file: Path) -> None:
+def test_a_key_is_256_random_bits_and_only_its_hash_is_stored(file: Path) -> None:
     key, other = (add_key(file, name, KeyScope.search) for name in ("alice", "bob"))
     assert key.startswith("lk_")
     assert len(key) == len(other) == 3 + 43
     assert key != other
-    kept = json.loads(file.read_text())
+    content = json.loads(file.read_text())
     assert key.removeprefix("lk_") not in file.read_text()
-    salt = bytes.fromhex(kept["salt"])
+    salt = bytes.fromhex(content["salt"])
     assert len(salt) == 32
-    assert kept["keys"][0]["hash"] == hashlib.blake2b(key.encode(), key=salt, digest_size=32).hexdigest()
+    assert content["keys"][0]["hash"] == hashlib.blake2b(key.encode(), key=salt, digest_size=32).hexdigest()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert [path.name for path in file.parent.iterdir()] == ["keys.json"]
 
 
-def test_the_ring_knows_its_keys_and_no_others_and_changes_count_at_once(file: Path) -> None:
+def test_the_ring_finds_only_its_keys_and_changes_apply_at_once(file: Path) -> None:
     search, admin = add_key(file, "reader", KeyScope.search), add_key(file, "boss", KeyScope.admin)
     ring = KeyRing(file)
     for key, name, scope in ((search, "reader", "search"), (admin, "boss", "admin")):
@@ -63,7 +63,7 @@ def test_equal_keys_of_two_files_do_not_look_equal(tmp_path: Path, monkeypatch: 
     assert list_keys(tmp_path / "a.json")[0].hash != list_keys(tmp_path / "b.json")[0].hash
 
 
-def test_a_broken_file_leaves_the_keys_and_one_that_is_gone_opens_nothing(
+def test_a_broken_file_leaves_the_keys_valid_and_a_removed_one_does_not(
     file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     key = add_key(file, "alice", KeyScope.search).encode()
@@ -80,13 +80,13 @@ def test_a_broken_file_leaves_the_keys_and_one_that_is_gone_opens_nothing(
     assert caplog.text.count("no key file") == 1
     file.write_text(whole)
     assert ring.find(key) is not None
-    # Nor is a pipe in its place waited for.
+    # A pipe in its place is not read, which would block.
     file.unlink()
     os.mkfifo(file)
     assert ring.find(key) is not None
 
 
-def test_a_server_does_not_start_without_keys_that_were_promised(file: Path) -> None:
+def test_a_server_does_not_start_without_its_keys(file: Path) -> None:
     with pytest.raises(KeysError, match=rf"no key file {file}: add one with `likeness keys add {file} --name NAME`"):
         KeyRing(file)
     add_key(file, "alice", KeyScope.search)
@@ -97,12 +97,12 @@ def test_a_server_does_not_start_without_keys_that_were_promised(file: Path) -> 
         file.write_text(broken)
         with pytest.raises(KeysError, match="is not a file of keys"):
             KeyRing(file)
-    with pytest.raises(KeysError, match="cannot be read: it is no regular file"):
+    with pytest.raises(KeysError, match="cannot be read: it is not a regular file"):
         KeyRing(file.parent)
 
 
 @pytest.mark.parametrize("name", ["", " ", "a b", "-a", "a\n", "ü", "x" * 65, "a/b", "[red]"])
-def test_names_that_logs_could_not_hold_are_refused(file: Path, name: str) -> None:
+def test_names_unfit_for_logs_are_refused(file: Path, name: str) -> None:
     with pytest.raises(KeysError, match="expected a name of up to 64 letters"):
         add_key(file, name, KeyScope.search)
     assert not file.exists()
@@ -110,7 +110,7 @@ def test_names_that_logs_could_not_hold_are_refused(file: Path, name: str) -> No
 
 @pytest.mark.parametrize("failing", ["stat", "read_bytes"])
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES, errno.ETIMEDOUT])
-def test_mend_18_a_file_that_cannot_be_read_for_a_while_leaves_the_keys(
+def test_a_temporarily_unreadable_file_leaves_the_keys_valid(
     file: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, failing: str, number: int
 ) -> None:
     alice = add_key(file, "alice", KeyScope.search)
@@ -131,33 +131,33 @@ def test_mend_18_a_file_that_cannot_be_read_for_a_while_leaves_the_keys(
     assert ring.find(alice.encode()) is None
 
 
-def test_names_are_given_once_and_removed_once(file: Path) -> None:
+def test_a_name_is_added_once_and_removed_once(file: Path) -> None:
     add_key(file, "alice", KeyScope.search)
-    with pytest.raises(KeysError, match="has a key named 'alice' already"):
+    with pytest.raises(KeysError, match="already has a key named 'alice'"):
         add_key(file, "alice", KeyScope.admin)
-    with pytest.raises(KeysError, match="no key named 'bob': there are alice"):
+    with pytest.raises(KeysError, match="no key named 'bob', only: alice"):
         remove_key(file, "bob")
     with pytest.raises(KeysError, match="no folder for the key file"):
         add_key(file.parent / "none" / "keys.json", "alice", KeyScope.search)
     assert names(file) == ["alice"]
 
 
-def test_those_who_add_at_once_lose_no_key(file: Path) -> None:
-    wanted = [f"user{n}" for n in range(24)]
+def test_concurrent_additions_lose_no_key(file: Path) -> None:
+    users = [f"user{n}" for n in range(24)]
     with ThreadPoolExecutor(8) as pool:
-        keys = list(pool.map(lambda name: add_key(file, name, KeyScope.search), wanted))
-    assert sorted(names(file)) == sorted(wanted)
+        keys = list(pool.map(lambda name: add_key(file, name, KeyScope.search), users))
+    assert sorted(names(file)) == sorted(users)
     ring = KeyRing(file)
-    assert [found.name if (found := ring.find(key.encode())) else None for key in keys] == wanted
+    assert [found.name if (found := ring.find(key.encode())) else None for key in keys] == users
 
 
 def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
 
     run = partial(command_line(monkeypatch, capsys), "keys")
-    code, key, said = run("add", "--name", "alice")
+    code, key, message = run("add", "--name", "alice")
     assert code == 0
-    assert "alice's key, of scope search, in likeness-keys.json" in said
+    assert "alice's key, of scope search, in likeness-keys.json" in message
     assert KeyRing("likeness-keys.json").find(key.removesuffix("\n").encode()) is not None
     assert run("add", "likeness-keys.json", "--name", "boss", "--scope", "admin")[0] == 0
     facts = json.loads(run("list", "--format", "json")[1])
@@ -166,8 +166,8 @@ def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     assert "alice" in run("list")[1]
     assert run("remove", "--name", "alice")[1] == "alice's key is removed from likeness-keys.json\n"
     monkeypatch.setenv("LIKENESS_KEYS_FILE", "other.json")
-    code, out, said = run("list")
+    code, out, message = run("list")
     assert (code, out) == (2, "")
-    assert said.startswith("error: no key file other.json")
+    assert message.startswith("error: no key file other.json")
     monkeypatch.delenv("LIKENESS_KEYS_FILE")
     assert names(Path("likeness-keys.json")) == ["boss"]

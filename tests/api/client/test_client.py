@@ -1,4 +1,4 @@
-"""The Python client, against a server that plays given answers: what it sends, what it makes of what comes back."""
+"""The Python client: its requests and results with a scripted server, and with the real one."""
 
 import email.parser
 import email.policy
@@ -81,7 +81,7 @@ def client(server: ScriptedServer) -> Iterator[LikenessClient]:
         yield client
 
 
-def test_importing_it_imports_none_of_the_servers_packages() -> None:
+def test_importing_the_client_imports_no_server_packages() -> None:
     heavy = {"fastapi", "starlette", "torch", "transformers", "faiss", "ray", "pyarrow", "PIL"}
     code = f"import sys, api.client.client; print(sorted({heavy} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
@@ -91,7 +91,7 @@ def test_importing_it_imports_none_of_the_servers_packages() -> None:
 # What is sent
 
 
-def test_a_search_gives_the_librarys_objects(client: LikenessClient, server: ScriptedServer) -> None:
+def test_a_search_returns_the_librarys_objects(client: LikenessClient, server: ScriptedServer) -> None:
     assert client.search(text="a star") == RESULT
     (asked,) = server.asked
     assert (asked.method, asked.path, asked.document) == ("POST", "/search", {"text": "a star"})
@@ -100,11 +100,11 @@ def test_a_search_gives_the_librarys_objects(client: LikenessClient, server: Scr
     assert "authorization" not in asked.headers
 
 
-def test_every_option_travels(client: LikenessClient, server: ScriptedServer) -> None:
+def test_every_option_is_sent(client: LikenessClient, server: ScriptedServer) -> None:
     plain: dict[str, Any] = {"id": "a.png", "k": 3, "offset": 2, "min_score": 0.25, "distinct": True}
     plain |= {"crop": [0, 0, 0.5, 1], "min_percentile": 99, "diversity": 0.3}
-    wanted = {"day": {"$gte": datetime(2026, 1, 2, tzinfo=UTC)}, "size": {"$in": np.arange(2)}}
-    client.search(**plain, filter=wanted, fields=("label",))
+    where = {"day": {"$gte": datetime(2026, 1, 2, tzinfo=UTC)}, "size": {"$in": np.arange(2)}}
+    client.search(**plain, filter=where, fields=("label",))
     client.search(embedding=np.array([0.5, -1.0]), text=None, min_score=None)
     client.search(queries=[{"image": b"GIF"}, {"text": "night", "weight": -0.5}, {"embedding": [1, 0]}], k=2)
     every, vector, mix = server.asked
@@ -116,7 +116,7 @@ def test_every_option_travels(client: LikenessClient, server: ScriptedServer) ->
 
 
 def form(server: ScriptedServer) -> dict[str, bytes]:
-    """The parts of the multipart form that came last, by name."""
+    """The parts of the last multipart form, by name."""
     asked = server.asked[-1]
     head = f"Content-Type: {asked.headers['content-type']}\r\n\r\n".encode()
     message = email.parser.BytesParser(policy=email.policy.HTTP).parsebytes(head + asked.body)
@@ -128,7 +128,7 @@ def form(server: ScriptedServer) -> dict[str, bytes]:
     return parts
 
 
-def test_a_picture_travels_as_a_file(client: LikenessClient, server: ScriptedServer, tmp_path: Path) -> None:
+def test_a_picture_is_sent_as_a_file(client: LikenessClient, server: ScriptedServer, tmp_path: Path) -> None:
     path = tmp_path / "ü.jpg"
     path.write_bytes(b"\xff\xd8 picture")
     assert client.search(image=path, k=3, filter={"label": "ü"}, fields=["label"], distinct=0.9) == RESULT
@@ -145,8 +145,8 @@ def test_a_picture_travels_as_a_file(client: LikenessClient, server: ScriptedSer
     assert form(server) == {"image": b"bytes"}
 
 
-def test_a_pil_image_travels_upright_as_png(client: LikenessClient, server: ScriptedServer) -> None:
-    """Sent as the server would see the file that it comes from."""
+def test_a_pil_image_is_sent_upright_as_png(client: LikenessClient, server: ScriptedServer) -> None:
+    """It is sent as the server would see its file."""
     pixels = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
     image = Image.fromarray(pixels)
     for each in (image, Image.open(io.BytesIO(rotated(image, 6, "png")))):
@@ -158,12 +158,12 @@ def test_a_pil_image_travels_upright_as_png(client: LikenessClient, server: Scri
     assert Image.open(io.BytesIO(form(server)["image"])).convert("RGB").getpixel((0, 0)) == (255, 0, 0)
 
 
-def test_what_cannot_be_sent_is_said_before(client: LikenessClient, server: ScriptedServer, tmp_path: Path) -> None:
+def test_invalid_arguments_are_not_sent(client: LikenessClient, server: ScriptedServer, tmp_path: Path) -> None:
     wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"image": tmp_path / "none.png"}, FileNotFoundError, r"none\.png"),
-        ({"image": np.zeros((2, 2, 3))}, TypeError, "a picture as ndarray: expected a path, the bytes of a file or"),
+        ({"image": np.zeros((2, 2, 3))}, TypeError, "expected a picture as a path, .* or a PIL image, got ndarray"),
         ({"embedding": [float("nan"), 1.0]}, ValueError, "not JSON compliant"),
-        ({"text": "a", "filter": {"label": object()}}, TypeError, "expected what JSON can hold"),
+        ({"text": "a", "filter": {"label": object()}}, TypeError, "expected a value that JSON can hold"),
     ]
     for search, error, message in wrong:
         with pytest.raises(error, match=message):
@@ -200,7 +200,7 @@ def test_a_result_is_a_data_frame() -> None:
 # Batches
 
 
-def test_a_batch_has_results_and_refusals_in_its_order(client: LikenessClient, server: ScriptedServer) -> None:
+def test_a_batch_has_results_and_refusals_in_order(client: LikenessClient, server: ScriptedServer) -> None:
     invalid = {"type": "urn:likeness:problem:invalid-request", "status": 422, "detail": "k", "errors": [{"field": "k"}]}
     busy = {"type": "urn:likeness:problem:rate-limited", "status": 429, "detail": "later", "retry_after_s": 1.5}
     results = [{"ok": ANSWER, "problem": None}, {"problem": invalid}, {"problem": busy}]
@@ -216,7 +216,7 @@ def test_a_batch_has_results_and_refusals_in_its_order(client: LikenessClient, s
     assert third.retry_after == 1.5
 
 
-def test_many_searches_go_64_at_a_time(client: LikenessClient, server: ScriptedServer) -> None:
+def test_searches_are_sent_64_at_a_time(client: LikenessClient, server: ScriptedServer) -> None:
     server.replies = [Reply(document={"results": [{"ok": ANSWER}] * n}) for n in (64, 64, 2)]
     assert client.search_batch({"text": str(n)} for n in range(130)) == [RESULT] * 130
     sent = [[search["text"] for search in asked.document["searches"]] for asked in server.asked]
@@ -227,8 +227,8 @@ def embedded(*vectors: list[float], fingerprint: str = "f1") -> Reply:
     return Reply(document={"model": MODEL | {"fingerprint": fingerprint}, "results": [{"ok": v} for v in vectors]})
 
 
-def test_large_pictures_go_few_at_a_time(client: LikenessClient, server: ScriptedServer) -> None:
-    """No more than 16 MiB of text in a request, as long as it holds more than one; and nothing is read too early."""
+def test_large_pictures_are_sent_in_smaller_batches(client: LikenessClient, server: ScriptedServer) -> None:
+    """At most 16 MiB of text per request, unless one picture is larger; and nothing is read too early."""
     read = []
 
     def pictures() -> Iterator[bytes]:
@@ -249,7 +249,7 @@ NO_JSON = r"expected a JSON object from .*/search, got .* a Likeness server"
 @pytest.mark.parametrize(
     ("replies", "call", "message"),
     [
-        (OTHER_MODEL, lambda client: client.embed_texts(["a"] * 65), "changed its model"),
+        (OTHER_MODEL, lambda client: client.embed_texts(["a"] * 65), "the server has switched models"),
         ([embedded([1.0])], lambda client: client.embed_texts(["a", "b"]), "expected 2 results from /embed, got 1"),
         ([Reply(data=b"<html>hello")], lambda client: client.search(text="a"), NO_JSON),
         ([Reply(data=b"[1]")], lambda client: client.search(text="a"), NO_JSON),
@@ -260,7 +260,7 @@ NO_JSON = r"expected a JSON object from .*/search, got .* a Likeness server"
         ),
     ],
 )
-def test_answers_of_something_else_are_refused(
+def test_unexpected_answers_are_refused(
     client: LikenessClient, server: ScriptedServer, replies: list[Reply], call: Any, message: str
 ) -> None:
     server.replies = list(replies)
@@ -278,7 +278,7 @@ def test_a_proxys_page_is_a_refusal_too(client: LikenessClient, server: Scripted
     assert (caught.value.type, caught.value.status) == ("about:blank", 403)
 
 
-# Asked again
+# Retries
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_a_proxys_page_is_a_refusal_too(client: LikenessClient, server: Scripted
         problem("overloaded", 429),
     ],
 )
-def test_what_passes_is_asked_again(client: LikenessClient, server: ScriptedServer, failure: Reply) -> None:
+def test_transient_failures_are_retried(client: LikenessClient, server: ScriptedServer, failure: Reply) -> None:
     server.replies = [failure, failure, FOUND]
     assert client.search(image=b"GIF") == RESULT
     assert len({asked.body for asked in server.asked}) == 1
@@ -307,10 +307,10 @@ def test_what_passes_is_asked_again(client: LikenessClient, server: ScriptedServ
         (problem("not-ready", 503), 1, 2, None),
         (problem("not-ready", 503), 0, 1, None),
         (problem("rate-limited", 429, {"Retry-After": "soon"}), 1, 2, None),
-        (problem("rate-limited", 429, {"Retry-After": "120"}), 3, 1, 120.0),  # longer than it waits
+        (problem("rate-limited", 429, {"Retry-After": "120"}), 3, 1, 120.0),  # longer than its time limit
     ],
 )
-def test_what_stays_is_not_asked_again_nor_what_was_often_enough(
+def test_permanent_failures_are_not_retried_nor_others_more_than_the_limit(
     server: ScriptedServer, failure: Reply, retries: int, asked: int, retry_after: float | None
 ) -> None:
     server.replies = [failure]
@@ -322,7 +322,7 @@ def test_what_stays_is_not_asked_again_nor_what_was_often_enough(
 
 
 @pytest.mark.parametrize("failure", [problem("not-ready", 503), problem("overloaded", 429), Reply(hang_up=True)])
-def test_a_change_of_the_index_is_asked_for_once(
+def test_changes_of_the_live_version_are_not_retried(
     client: LikenessClient, server: ScriptedServer, failure: Reply
 ) -> None:
     server.replies = [failure]
@@ -333,7 +333,7 @@ def test_a_change_of_the_index_is_asked_for_once(
     assert len(server.asked) == 2
 
 
-def test_it_waits_as_long_as_the_server_asks(client: LikenessClient, server: ScriptedServer) -> None:
+def test_retries_wait_as_long_as_the_server_asks(client: LikenessClient, server: ScriptedServer) -> None:
     at = format_datetime(datetime.fromtimestamp(time.time() + 2, UTC), usegmt=True)  # whole seconds
     server.replies = [problem("overloaded", 429, {"Retry-After": "1"}), problem("x", 503, {"Retry-After": at}), FOUND]
     assert client.search(text="a") == RESULT
@@ -345,7 +345,7 @@ def test_it_waits_as_long_as_the_server_asks(client: LikenessClient, server: Scr
 # Time
 
 
-def test_no_server(server: ScriptedServer) -> None:
+def test_an_unreachable_server(server: ScriptedServer) -> None:
     url = server.url
     server.server_close()
     with LikenessClient(url, retries=1) as client, pytest.raises(ServerUnreachable, match=r"/index: .*refused"):
@@ -366,7 +366,7 @@ def test_no_server(server: ScriptedServer) -> None:
     ],
     ids=["silent", "silent half way", "dripping"],
 )
-def test_a_call_ends_in_time_and_a_silent_server_is_not_given_more_to_do(
+def test_a_call_ends_in_time_and_a_silent_server_gets_no_retry(
     server: ScriptedServer, reply: Reply, timeout: Any, message: str
 ) -> None:
     server.replies = [reply]
@@ -378,7 +378,7 @@ def test_a_call_ends_in_time_and_a_silent_server_is_not_given_more_to_do(
 # Connections
 
 
-def test_connections_are_kept_and_closed(server: ScriptedServer) -> None:
+def test_connections_are_reused_and_closed(server: ScriptedServer) -> None:
     with LikenessClient(server.url) as client:
         for _ in range(5):
             client.search(text="a")
@@ -403,7 +403,7 @@ def test_threads_share_a_client(server: ScriptedServer, client: LikenessClient) 
 # Keys
 
 
-def test_the_key_travels_and_nothing_replaces_it(
+def test_the_key_is_sent_and_netrc_does_not_replace_it(
     server: ScriptedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     netrc = tmp_path / "netrc"
@@ -416,28 +416,28 @@ def test_the_key_travels_and_nothing_replaces_it(
     assert server.asked[0].path == "/likeness/search"  # a server below a path
 
 
-def test_a_key_stays_with_its_server(server: ScriptedServer) -> None:
+def test_a_key_is_not_sent_to_another_server(server: ScriptedServer) -> None:
     with scripted(FOUND) as other:
         server.replies = [Reply(status=307, headers={"Location": f"{other.url}/search"})]
         with (
             LikenessClient(server.url, api_key="lk_secret") as client,
-            pytest.raises(RequestRefused, match=f"sends to {other.url}/search: make that the base_url"),
+            pytest.raises(RequestRefused, match=f"redirects to {other.url}/search: use that as the base_url"),
         ):
             client.search(text="a")
         assert other.asked == []
 
 
-def test_keys_that_no_header_can_hold_and_base_urls_that_are_none() -> None:
+def test_invalid_keys_and_base_urls() -> None:
     for key in ("", "lk_secret\n", "lk secret", "lk_sécret"):
         with pytest.raises(ValueError, match="api_key: expected printable ASCII") as caught:
             LikenessClient("http://127.0.0.1:8000", api_key=key)
         assert "secret" not in str(caught.value)
     for url in ("", "127.0.0.1:8000", "ftp://a.example", "http://", "http://a.example/?q=1"):
-        with pytest.raises(ValueError, match="expected one such as http://127"):
+        with pytest.raises(ValueError, match="expected a base_url such as http://127"):
             LikenessClient(url)
 
 
-# Against the very server
+# With the real server
 
 
 @pytest.fixture(scope="module")
@@ -459,7 +459,7 @@ def served(service: SearchService) -> Iterator[LikenessClient]:
         yield served
 
 
-def test_it_finds_what_the_library_finds(served: LikenessClient, service: SearchService, tmp_path: Path) -> None:
+def test_matches_are_those_of_the_library(served: LikenessClient, service: SearchService, tmp_path: Path) -> None:
     (tmp_path / "red.png").write_bytes(PLAIN["red.png"])
     vector = FakeEmbedder().embed_texts(["a star"])[0]
     expected = service.search(Query(parts=(Part(data=PLAIN["red.png"]),), k=3))
@@ -476,7 +476,7 @@ def test_it_finds_what_the_library_finds(served: LikenessClient, service: Search
     assert served.search(text="a star", k=4).matches == served.search(embedding=5 * vector, k=4).matches
 
 
-def test_vectors_are_the_models(served: LikenessClient, service: SearchService) -> None:
+def test_vectors_are_those_of_the_model(served: LikenessClient, service: SearchService) -> None:
     texts = [f"text {number}" for number in range(70)]
     assert np.allclose(served.embed_texts(texts), FakeEmbedder().embed_texts(texts), atol=1e-6)
     vectors = served.embed_images([PLAIN["red.png"], PLAIN["blue.png"]])
@@ -488,7 +488,7 @@ def test_vectors_are_the_models(served: LikenessClient, service: SearchService) 
     assert caught.value.type == "urn:likeness:problem:unusable-image"
 
 
-def test_refusals(served: LikenessClient) -> None:
+def test_refusals_name_the_problem_and_field(served: LikenessClient) -> None:
     def refusal(**search: Any) -> RequestRefused:
         with pytest.raises(RequestRefused) as caught:
             served.search(**search)
@@ -505,7 +505,7 @@ def test_refusals(served: LikenessClient) -> None:
     assert "colour" in refusal(text="a", filter={"colour": "red"}).detail
 
 
-def test_keys_open_what_their_scopes_say(service: SearchService, tmp_path: Path) -> None:
+def test_keys_allow_what_their_scopes_say(service: SearchService, tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
     searcher = add_key(file, "searcher", KeyScope.search)
     app = create_app(service, access=Access(keys=KeyRing(file), rate_limit_per_minute=1))
@@ -524,7 +524,7 @@ def test_keys_open_what_their_scopes_say(service: SearchService, tmp_path: Path)
 
 
 def test_versions_are_switched(served: LikenessClient, collection: Collection) -> None:
-    """Last: the collection has a second version from here on."""
+    """Must be last, because it adds a version to the collection."""
     add_pictures(collection, {"new.png": png((7, 7, 7))}, FakeEmbedder())
     assert [version["version"] for version in served.versions()] == ["000001", "000002"]
     assert served.promote("000002")["serving"] == "000002"

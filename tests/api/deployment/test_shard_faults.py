@@ -15,7 +15,7 @@ import pytest
 
 from api.build_service import build_service
 from api.deployment.application import run
-from api.http.body import search_of
+from api.http.body import parse_search
 from api.settings import RequestLimits, ServeSettings
 from benchmarks.common.servers import eventually, replicas_of
 from embedder.fake import FakeEmbedder
@@ -105,7 +105,7 @@ def answers_of_one_process(collection: Collection) -> list[list[Match]]:
     service = build_service(ServeSettings(collection=collection.location), load_model=lambda _: FakeEmbedder())
     whole = Searcher.open(collection).ntotal
     asked = [{"embedding": query.tolist(), "k": whole} for query in _QUERIES]
-    answers = [service.search(search_of(each, limits=RequestLimits())).matches for each in asked]
+    answers = [service.search(parse_search(each, limits=RequestLimits())).matches for each in asked]
     return [[(match.image_id, match.score, match.uri) for match in answer] for answer in answers]
 
 

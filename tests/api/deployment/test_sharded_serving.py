@@ -32,7 +32,7 @@ from index.search.sharded_index import ShardsLostError
 from jobs.embedding.model_source import model_record
 from tests.support.collections.hand_made import add_run, rows, unit_vectors
 from tests.support.collections.sharded import DIM, LIMITS, ids_of, make_sharded
-from tests.support.servers.clients import told
+from tests.support.servers.clients import refusal
 from tests.support.servers.fake_models import fakes
 
 GIB = 2**30
@@ -148,7 +148,7 @@ def test_a_lost_shard_is_a_503_or_a_part_of_the_answer_as_the_caller_chose(url: 
     gone = ids_held(handles[2])
     lost(handles[2])
     refused = httpx.post(f"{url}/search", json=query)
-    assert told(refused) == (503, "shard-unavailable")
+    assert refusal(refused) == (503, "shard-unavailable")
     assert refused.headers["retry-after"] == "2"
     assert f"shard 2 does not answer: {len(gone)} of 798 images" in refused.json()["detail"]
     part = httpx.post(f"{url}/search", json={**query, "allow_partial": True}).json()
@@ -183,12 +183,12 @@ def test_an_image_of_a_lost_shard_is_away_and_not_missing(url: str, handles: lis
     lost(handles[1])
     assert httpx.get(f"{url}/image?id={here}").json()["image_id"] == here
     for image_id in (away, "nobody"):
-        assert told(httpx.get(f"{url}/image?id={image_id}")) == (503, "shard-unavailable")
+        assert refusal(httpx.get(f"{url}/image?id={image_id}")) == (503, "shard-unavailable")
         by_id = {"id": image_id, "allow_partial": True}
-        assert told(httpx.post(f"{url}/search", json=by_id)) == (503, "shard-unavailable")
+        assert refusal(httpx.post(f"{url}/search", json=by_id)) == (503, "shard-unavailable")
     handles[1].befalls.clear()
     assert httpx.get(f"{url}/image?id={away}").status_code == 200
-    assert told(httpx.get(f"{url}/image?id=nobody")) == (404, "image-not-found")
+    assert refusal(httpx.get(f"{url}/image?id=nobody")) == (404, "image-not-found")
 
 
 def test_a_shard_that_was_lost_holds_up_no_more_searches_until_it_answers_again(
@@ -207,7 +207,7 @@ def test_a_shard_that_was_lost_holds_up_no_more_searches_until_it_answers_again(
     # Nothing is left to answer without any shard.
     for handle in handles:
         lost(handle)
-    assert told(httpx.post(f"{url}/search", json=query)) == (503, "shard-unavailable")
+    assert refusal(httpx.post(f"{url}/search", json=query)) == (503, "shard-unavailable")
 
 
 def test_no_search_gives_a_lost_shard_the_whole_time_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,7 +256,7 @@ def test_replicas_that_die_are_asked_for_at_intervals_and_only_for_as_long_as_a_
 ) -> None:
     handles[1].befalls[:] = [ActorDiedError() for _ in range(1000)]
     refused = httpx.post(f"{url}/search", json={"embedding": vector()})
-    assert told(refused) == (503, "shard-unavailable")
+    assert refusal(refused) == (503, "shard-unavailable")
     assert clock.now == pytest.approx(105.0, abs=0.1)
 
 
@@ -265,7 +265,7 @@ def test_a_shard_that_cannot_be_opened_is_lost_like_one_that_does_not_answer(url
     error = RayTaskError("call", "Traceback", full, proctitle="ray", ip="127.0.0.1")  # type: ignore[no-untyped-call]
     handles[2].befalls[:] = [error]
     refused = httpx.post(f"{url}/search", json={"embedding": vector()})
-    assert told(refused) == (503, "shard-unavailable")
+    assert refusal(refused) == (503, "shard-unavailable")
 
 
 def test_a_replica_that_dies_while_it_opens_a_version_does_not_fail_the_swap(
@@ -390,7 +390,7 @@ def test_four_searchers_answer_as_one_process_does(tmp_path: Path, cluster: int,
                 del said["timing_ms"]
             assert found == expected
         assert client.get("/image?id=042").json() == httpx.get(f"{local}/image?id=042").json()
-        assert told(client.post("/search", json={"id": "500"})) == (422, "invalid-request")
+        assert refusal(client.post("/search", json={"id": "500"})) == (422, "invalid-request")
         # A new version is opened by all searchers before it answers.
         new = rows(["new"], np.array([vector(6)], np.float32))
         add_run(collection, new, model=model_record(FakeEmbedder().identity))

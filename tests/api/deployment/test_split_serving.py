@@ -26,7 +26,7 @@ from index.collection import Collection
 from jobs.cli.serve import serve as serve_command
 from jobs.errors import UsageError
 from tests.support.collections.small_collection import PLAIN, add_pictures
-from tests.support.servers.clients import told
+from tests.support.servers.clients import refusal
 from tests.support.servers.fake_models import fakes
 
 OTHER_SIDE = 64
@@ -70,7 +70,7 @@ def test_replicas_are_a_number_or_two(text: str, expected: tuple[int, int], monk
 @pytest.mark.parametrize("text", ["0", "4:1", "0:2", "-1", "many", "1:", ":2", "1:2:3", ""])
 @pytest.mark.parametrize("name", ["replicas", "embedders"])
 def test_replicas_that_make_no_sense_are_refused(text: str, name: str) -> None:
-    with pytest.raises(ValidationError, match="expected a number of replicas, such as 2, or LEAST:MOST, such as 1:4"):
+    with pytest.raises(ValidationError, match="expected a number of replicas, such as 2, or MIN:MAX, such as 1:4"):
         ServeSettings.model_validate({"collection": "c", name: text})
 
 
@@ -195,7 +195,7 @@ def _a_slow_embedder_is_not_waited_for(client: httpx.Client, notes: Path) -> Non
     """And when it is done it answers again."""
     before = set(notes.iterdir())
     refused = client.post("/search", json={"text": "slow"})
-    assert told(refused) == (503, "embedder-unavailable")
+    assert refusal(refused) == (503, "embedder-unavailable")
     assert refused.headers["retry-after"] == "2"
     (notes.parent / "go").touch()
     assert len(answer(client, {"text": "quick"})["matches"]) == 3
@@ -245,7 +245,7 @@ def _one_embedder_is_replaced(client: httpx.Client, notes: Path) -> None:
         statuses.append(response.status_code)
         if response.status_code == 200:
             break
-        assert told(response) == (503, "embedder-unavailable")
+        assert refusal(response) == (503, "embedder-unavailable")
         assert response.headers["retry-after"] == "2"
     assert statuses[-1] == 200, statuses
     vector = np.array(client.post("/embed", json={"texts": ["star"]}).json()["results"][0]["ok"])

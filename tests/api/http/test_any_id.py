@@ -1,4 +1,4 @@
-"""Every id has an address: of its row and of its picture, for the client, the page and the notebooks."""
+"""Rows and pictures of images with awkward ids, for the client, the web page and notebooks."""
 
 from pathlib import Path
 from urllib.parse import urljoin
@@ -20,7 +20,7 @@ AWKWARD = (
 )
 
 
-def test_mend_21_any_id_leads_to_its_row_and_its_picture(tmp_path: Path) -> None:
+def test_any_id_leads_to_its_row_and_picture(tmp_path: Path) -> None:
     pictures = {image_id: png((number * 4 % 256, number % 256, 99)) for number, image_id in enumerate(AWKWARD)}
     fetcher = RecordingFetcher({f"memory:{image_id}": data for image_id, data in pictures.items()})
     searcher = make_collection(tmp_path / "c", pictures, FakeEmbedder())
@@ -31,7 +31,7 @@ def test_mend_21_any_id_leads_to_its_row_and_its_picture(tmp_path: Path) -> None
         assert found == set(AWKWARD)
         answer = browser.post(f"{url}/search", json={"text": "a star", "k": 1_000}).json()
         for match in answer["matches"]:
-            # As a browser resolves an address.
+            # As a browser resolves the address.
             assert browser.get(urljoin(f"{url}/", match["picture"])).content == pictures[match["image_id"]]
         for image_id in AWKWARD:
             assert client.image(image_id)["image_id"] == image_id

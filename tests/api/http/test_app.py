@@ -37,7 +37,7 @@ NAMES = {"pictures.example": "127.0.0.1", "inside.example": "10.0.0.7"}
 
 
 def resolve(host: str, port: int) -> list[str]:
-    """Of the names that there are; numbers stand for themselves, as they do for getaddrinfo."""
+    """The addresses of known names; numeric addresses stay as they are, as with getaddrinfo."""
     if host.endswith(".example") and host not in NAMES:
         raise socket.gaierror(socket.EAI_NONAME, "no such host")
     return [NAMES.get(host, host.strip("[]"))]
@@ -45,7 +45,7 @@ def resolve(host: str, port: int) -> list[str]:
 
 @pytest.fixture(scope="module")
 def pictures_at() -> Iterator[str]:
-    """A web server of pictures, of which some misbehave."""
+    """A web server of pictures, some of which misbehave."""
     with scripted() as host:
         host.routes = {
             "/red.png": answer(png(COLOURS["red.png"])),
@@ -87,7 +87,7 @@ def client(service: SearchService) -> Iterator[TestClient]:
 
 
 def assert_problem(response: Any, slug: str, *, detail: str, **members: Any) -> dict[str, Any]:
-    """The response is the problem document of this type, its detail says this, and it has these members."""
+    """Assert that the response is a problem document of this type, with this text in its detail and these members."""
     assert response.headers["content-type"] == "application/problem+json"
     document: dict[str, Any] = response.json()
     assert document["type"] == f"urn:likeness:problem:{slug}", document
@@ -99,7 +99,7 @@ def assert_problem(response: Any, slug: str, *, detail: str, **members: Any) -> 
 
 
 BOMB = sample_images.png(20_000, 10_000, 8, 2, bytes(300))
-"""A few hundred bytes whose header promises 200 million pixels."""
+"""A few hundred bytes whose header declares 200 million pixels."""
 
 
 # Answers
@@ -138,7 +138,7 @@ def test_a_form_that_cannot_be_read(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("media_type", ["text/plain", "video/mp4", "application/x-www-form-urlencoded", ""])
-def test_another_content_type_and_a_compressed_body(client: TestClient, media_type: str) -> None:
+def test_other_content_types_and_compressed_bodies_are_refused(client: TestClient, media_type: str) -> None:
     response = client.post("/search", content=b"x", headers={"content-type": media_type})
     assert_problem(response, "unsupported-media-type", detail=f'"{media_type}"' if media_type else "no content type")
     compressed = {"content-type": "application/json", "content-encoding": "gzip"}
@@ -146,7 +146,7 @@ def test_another_content_type_and_a_compressed_body(client: TestClient, media_ty
     assert_problem(response, "unsupported-media-type", detail='expected a body without Content-Encoding, got "gzip"')
 
 
-def test_an_empty_field_of_a_form_counts_as_left_out(client: TestClient) -> None:
+def test_an_empty_form_field_counts_as_absent(client: TestClient) -> None:
     upload = {"image": ("blue.png", png(COLOURS["blue.png"]), "image/png")}
     blank = dict.fromkeys(("k", "offset", "min_score", "filter", "distinct", "fields"), "")
     answer = client.post("/search", files=upload, data=blank).json()
@@ -154,14 +154,14 @@ def test_an_empty_field_of_a_form_counts_as_left_out(client: TestClient) -> None
 
 
 @pytest.mark.parametrize("path", ["/", "/docs", "/index", "/readyz", "/image?id=red.png", "/picture?id=red.png"])
-def test_a_head_has_the_headers_of_a_get_alone(client: TestClient, path: str) -> None:
+def test_head_answers_with_the_headers_of_get(client: TestClient, path: str) -> None:
     head, get = client.head(path), client.get(path)
     assert (head.status_code, head.content) == (200, b"")
     del head.headers["x-request-id"], get.headers["x-request-id"]
     assert head.headers == get.headers
 
 
-def test_paths_and_methods_that_are_not_there(client: TestClient) -> None:
+def test_unknown_paths_and_methods(client: TestClient) -> None:
     assert client.head("/embed").status_code == 405
     assert_problem(client.get("/nowhere"), "not-found", detail='"/nowhere"')
     assert_problem(client.post("/images", follow_redirects=False), "not-found", detail='"/images"')
@@ -174,8 +174,8 @@ def test_paths_and_methods_that_are_not_there(client: TestClient) -> None:
 # Sizes
 
 
-def test_an_upload_over_the_limit_is_refused_while_it_comes(service: SearchService) -> None:
-    """Without a length in the header the server must stop by itself, and long before the end."""
+def test_an_upload_over_the_limit_is_refused_before_its_end(service: SearchService) -> None:
+    """Without a Content-Length the server must stop reading long before the end."""
     form = b'--b\r\nContent-Disposition: form-data; name="image"; filename="a.png"\r\n\r\n'
     chunks = [b"%x\r\n%b\r\n" % (len(data), data) for data in (form, *[bytes(65_536)] * 6)]
     head = b"Transfer-Encoding: chunked\r\nContent-Type: multipart/form-data; boundary=b\r\n\r\n"
@@ -184,14 +184,14 @@ def test_an_upload_over_the_limit_is_refused_while_it_comes(service: SearchServi
     assert b"urn:likeness:problem:too-large" in answer
 
 
-def test_a_body_that_does_not_come(service: SearchService) -> None:
+def test_a_body_that_does_not_arrive_times_out(service: SearchService) -> None:
     head = b"Content-Length: 20\r\nContent-Type: application/json\r\n\r\n{"
     answer = answer_to(head, service=service, limits=replace(LIMITS, body_timeout_s=0.2))
     assert answer.startswith(b"HTTP/1.1 408 ")
 
 
 def answer_to(*parts: bytes, service: SearchService, limits: RequestLimits) -> bytes:
-    """To a request to /search of which these parts come, and no more."""
+    """The answer to a request to /search of which only these parts are sent."""
     with running(create_app(service, limits=limits)) as url:
         address = urlsplit(url)
         with socket.create_connection((address.hostname, address.port), timeout=10) as caller:
@@ -224,7 +224,7 @@ def test_a_body_a_little_over_the_limit_is_too_large(client: TestClient, body: d
         (BOMB, "too_many_pixels"),
     ],
 )
-def test_an_upload_that_is_no_usable_picture(client: TestClient, data: bytes, reason: str) -> None:
+def test_an_unusable_upload_is_refused_with_a_reason(client: TestClient, data: bytes, reason: str) -> None:
     response = client.post("/search", files={"image": ("a.png", data)})
     assert_problem(response, "unusable-image", detail="", reason=reason, stage="decode", retryable=False)
 
@@ -242,10 +242,10 @@ def test_an_upload_that_is_no_usable_picture(client: TestClient, data: bytes, re
 def test_a_rejected_picture_is_named_by_its_field(
     client: TestClient, pictures_at: str, body: dict[str, Any], slug: str, field: str
 ) -> None:
-    asked = json.loads(json.dumps(body).replace("{host}", pictures_at))
-    assert_problem(client.post("/search", json=asked), slug, detail="", field=field)
-    (found,) = client.post("/search/batch", json={"searches": [asked]}).json()["results"]
-    assert found["problem"]["field"] == field
+    search = json.loads(json.dumps(body).replace("{host}", pictures_at))
+    assert_problem(client.post("/search", json=search), slug, detail="", field=field)
+    (result,) = client.post("/search/batch", json={"searches": [search]}).json()["results"]
+    assert result["problem"]["field"] == field
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ def test_a_rejected_picture_is_named_by_its_field(
         ("http://nowhere.example/x.png", "url-unreachable", "unknown_host"),
     ],
 )
-def test_a_url_that_leads_to_no_usable_picture(
+def test_a_url_without_a_usable_picture_is_refused_with_a_reason(
     client: TestClient, pictures_at: str, url: str, slug: str, reason: str
 ) -> None:
     response = client.post("/search", json={"url": url.replace("{host}", pictures_at)})
@@ -282,7 +282,7 @@ def test_a_url_that_leads_to_no_usable_picture(
 # Images and their pictures
 
 
-def test_an_image_has_a_picture_that_is_sent_as_it_is_and_never_as_a_page(client: TestClient) -> None:
+def test_a_picture_is_sent_unchanged_and_never_as_a_page(client: TestClient) -> None:
     row = client.get("/image", params={"id": ODD}).json()
     assert (row["image_id"], row["width"], row["height"], row["format"]) == (ODD, 48, 40, "png")
     assert client.get(row["picture"]).content == PICTURES[ODD]
@@ -302,7 +302,7 @@ def test_a_thumbnail_fits_into_its_size(client: TestClient, size: int, expected:
 
 
 @pytest.mark.parametrize("path", ["/image?id=none.png", "/picture?id=none.png", "/image?id=", "/image?id=../x"])
-def test_an_image_that_is_not_there(client: TestClient, path: str) -> None:
+def test_an_unknown_image(client: TestClient, path: str) -> None:
     assert_problem(client.get(path), "image-not-found", detail="index version 000001 has no image")
 
 
@@ -313,12 +313,12 @@ def test_health_and_readiness(searcher: Searcher) -> None:
     app = create_app(fake_service(searcher))
     before = TestClient(app)
     assert before.get("/healthz").json() == {"status": "up"}
-    assert_problem(before.get("/readyz"), "not-ready", detail="no query can be answered now")
+    assert_problem(before.get("/readyz"), "not-ready", detail="the server cannot answer queries now")
     with TestClient(app) as started:
         assert started.get("/readyz").json() == {"status": "ready", "index": "000001"}
 
 
-def test_the_index_says_how_well_it_answers(client: TestClient, service: SearchService) -> None:
+def test_the_index_shows_its_measurements(client: TestClient, service: SearchService) -> None:
     found = client.get("/index").json()
     manifest = service.engine.searcher.manifest
     assert (found["version"], found["ntotal"], found["kind"]) == ("000001", len(PICTURES), "Flat")
@@ -330,14 +330,14 @@ def test_the_index_says_how_well_it_answers(client: TestClient, service: SearchS
     assert "embedding" not in found["columns"]
 
 
-def test_facets_count_what_passes_the_filter(client: TestClient) -> None:
+def test_facets_count_images_that_pass_the_filter(client: TestClient) -> None:
     found = client.get("/facets").json()
     assert (found["index"]["version"], found["rows"]) == ("000001", len(PICTURES))
     assert found["columns"]["format"] == {"values": [{"value": "png", "count": len(PICTURES)}], "others": 0}
     narrowed = client.get("/facets", params={"filter": '{"image_id": {"$prefix": "r"}}'}).json()
     assert narrowed["columns"]["format"]["values"] == [{"value": "png", "count": 1}]
-    for wrong, said in (("{", "JSON text such as"), ("[1]", "an object"), ('{"nowhere": 1}', "one of the columns")):
-        problem = assert_problem(client.get("/facets", params={"filter": wrong}), "invalid-request", detail=said)
+    for wrong, detail in (("{", "JSON text such as"), ("[1]", "an object"), ('{"nowhere": 1}', "one of the columns")):
+        problem = assert_problem(client.get("/facets", params={"filter": wrong}), "invalid-request", detail=detail)
         assert problem["errors"][0]["field"] == "filter"
 
 
@@ -349,7 +349,7 @@ class BrokenEmbedder(FakeEmbedder):
         raise UnsupportedInputError("model 'fake' has no text side")
 
 
-def test_a_defect_says_nothing_but_is_logged(searcher: Searcher, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_defect_is_logged_but_not_disclosed(searcher: Searcher, caplog: pytest.LogCaptureFixture) -> None:
     service = fake_service(searcher, embedder=BrokenEmbedder())
     with TestClient(create_app(service)) as client:
         assert client.get("/healthz").status_code == 200
@@ -363,15 +363,15 @@ def test_a_defect_says_nothing_but_is_logged(searcher: Searcher, caplog: pytest.
         assert_problem(response, "text-not-supported", detail="no text side")
 
 
-def test_documented_examples_can_be_tried_as_they_are(client: TestClient) -> None:
+def test_documented_examples_work_unchanged(client: TestClient) -> None:
     paths = client.get("/openapi.json").json()["paths"]
-    tried = {
+    statuses = {
         name: client.post(path, json=example["value"]).status_code
         for path in ("/search", "/search/batch", "/embed")
         for name, example in paths[path]["post"]["requestBody"]["content"]["application/json"]["examples"].items()
     }
-    assert {name for name, status in tried.items() if status != 200} == {"by URL", "more like an image of the index"}
-    assert len(tried) == 9
+    assert {name for name, status in statuses.items() if status != 200} == {"by URL", "more like an image of the index"}
+    assert len(statuses) == 9
 
 
 def test_openapi_lists_every_problem_with_an_example(client: TestClient) -> None:
@@ -379,12 +379,12 @@ def test_openapi_lists_every_problem_with_an_example(client: TestClient) -> None
     assert all(kind.type in document["info"]["description"] for kind in PROBLEMS.values())
     search = document["paths"]["/search"]["post"]
     assert set(search["requestBody"]["content"]) == {"application/json", "image/*", "multipart/form-data"}
-    shown = {
+    types = {
         example["value"]["type"]
         for answer in search["responses"].values()
         for example in answer["content"].get("application/problem+json", {}).get("examples", {}).values()
     }
-    assert {"urn:likeness:problem:forbidden-address", "urn:likeness:problem:too-large"} <= shown
+    assert {"urn:likeness:problem:forbidden-address", "urn:likeness:problem:too-large"} <= types
     references = {part.split('"')[0] for part in client.get("/openapi.json").text.split("#/components/schemas/")[1:]}
     assert references <= set(document["components"]["schemas"])
     assert client.get("/docs").status_code == 200

@@ -1,4 +1,4 @@
-"""Several collections on one server: each answers for itself, is opened and closed by need, and breaks alone."""
+"""Several collections on one server: each answers for itself, opens and closes on demand, and fails alone."""
 
 import gc
 import shutil
@@ -25,7 +25,7 @@ from index.collection.find import find_collections
 from index.errors import CollectionError, NotACollectionError
 from tests.support.collections.several import Loader, damage, make_several, own_colour, picture_of
 from tests.support.collections.small_collection import png
-from tests.support.servers.clients import on_this_machine, told
+from tests.support.servers.clients import on_this_machine, refusal
 
 NAMES = ["art", "birds", "cats", "dogs"]
 
@@ -62,7 +62,7 @@ def search(client: TestClient, prefix: str, colour: tuple[int, int, int], **more
     return client.post(f"{prefix}/search", files=files, data={"k": "1", **more})
 
 
-def test_each_collection_answers_below_its_name_and_the_first_without_one(client: TestClient) -> None:
+def test_each_collection_answers_below_its_name_and_the_first_one_without_a_prefix(client: TestClient) -> None:
     for name in ("", "art", "birds", "dogs"):
         prefix, name = f"/collections/{name}" if name else "", name or "art"
         found = search(client, prefix, own_colour(name, 0)).json()
@@ -83,13 +83,13 @@ def test_the_page_and_the_documentation_are_below_each_name(client: TestClient) 
     assert client.get("/collections/birds/docs").status_code == 200
     assert client.get("/collections/birds/openapi.json").json()["servers"] == [{"url": "/collections/birds"}]
     assert "servers" not in client.get("/openapi.json").json()
-    slash_left_out = client.get("/collections/birds?text=star", follow_redirects=False)
-    assert slash_left_out.headers["location"] == "./birds/?text=star"
+    redirect = client.get("/collections/birds?text=star", follow_redirects=False)
+    assert redirect.headers["location"] == "./birds/?text=star"
 
 
-def test_a_broken_collection_says_why_and_leaves_the_others_alone(client: TestClient) -> None:
+def test_a_broken_collection_says_why_and_does_not_affect_others(client: TestClient) -> None:
     for call in (search(client, "/collections/cats", (1, 2, 3)), client.get("/collections/cats/index")):
-        assert told(call) == (503, "collection-unavailable")
+        assert refusal(call) == (503, "collection-unavailable")
         assert "has been altered" in call.json()["detail"]
     listed = {each["name"]: each for each in client.get("/collections").json()["collections"]}
     assert [listed[name]["state"] for name in NAMES] == ["closed", "closed", "unavailable", "closed"]
@@ -98,14 +98,14 @@ def test_a_broken_collection_says_why_and_leaves_the_others_alone(client: TestCl
     assert client.get("/readyz").status_code == 200
 
 
-def test_the_list_says_what_there_is_without_opening_it(client: TestClient, unchanged: Path) -> None:
+def test_collections_are_listed_without_opening_them(client: TestClient, unchanged: Path) -> None:
     search(client, "/collections/birds", (1, 2, 3))
     first, second, _, last = client.get("/collections").json()["collections"]
     assert (first["state"], second["state"]) == ("closed", "open")
     assert {**first, "state": "open", "name": "birds", "path": "/collections/birds/"} == second
     assert (first["ntotal"], first["version"], first["failure"]) == (3, "000001", None)
     assert first["model"]["fingerprint"] != last["model"]["fingerprint"]
-    below = client.get("/collections/birds/collections").json()  # so that the page finds it at one relative address
+    below = client.get("/collections/birds/collections").json()  # so that the page can use one relative address
     assert [each["name"] for each in below["collections"]] == NAMES
 
 
@@ -120,16 +120,16 @@ def test_the_list_says_what_there_is_without_opening_it(client: TestClient, unch
         ("/collections/art/nothing", 404, "not-found"),
     ],
 )
-def test_what_is_not_there(client: TestClient, path: str, status: int, problem: str) -> None:
-    assert told(client.get(path)) == (status, problem)
+def test_unknown_collections_and_paths(client: TestClient, path: str, status: int, problem: str) -> None:
+    assert refusal(client.get(path)) == (status, problem)
 
 
-def test_a_reason_keeps_locations_to_itself(unchanged: Path) -> None:
+def test_the_reason_of_a_failure_hides_locations(unchanged: Path) -> None:
     with TestClient(create_app(served(unchanged), limits=RequestLimits(show_locations=False))) as client:
         client.get("/collections/cats/index")
-        said = client.get("/collections/cats/index").text + client.get("/collections").text
-    assert "altered" in said
-    assert str(unchanged) not in said
+        text = client.get("/collections/cats/index").text + client.get("/collections").text
+    assert "altered" in text
+    assert str(unchanged) not in text
 
 
 # Several at once
@@ -139,7 +139,7 @@ def merged(client: TestClient, **body: Any) -> Any:
     return client.post("/search/collections", json=body)
 
 
-def test_a_search_of_several_merges_by_score(client: TestClient) -> None:
+def test_a_search_of_several_collections_merges_by_score(client: TestClient) -> None:
     alone = [
         (match["score"], name)
         for name in ("art", "birds")
@@ -155,22 +155,22 @@ def test_a_search_of_several_merges_by_score(client: TestClient) -> None:
     assert client.get(best["picture"]).content == picture_of(best["collection"], int(best["image_id"][0]))
 
 
-def test_matches_of_several_are_those_of_each(client: TestClient) -> None:
-    """Also their percentiles, which depend on the kind of the query: it is not lost when one model embeds for all."""
+def test_matches_are_the_same_as_in_a_search_of_one_collection(client: TestClient) -> None:
+    """Also their percentiles, which depend on the query's kind, even though one model embeds for all collections."""
     picture = b64encode(png(own_colour("art", 0))).decode()
-    for asked in ({"image": picture}, {"image": picture, "min_percentile": 50}, {"queries": [{"image": picture}] * 2}):
-        alone = client.post("/search", json=asked).json()["matches"]
+    for body in ({"image": picture}, {"image": picture, "min_percentile": 50}, {"queries": [{"image": picture}] * 2}):
+        alone = client.post("/search", json=body).json()["matches"]
         assert alone[0]["percentile"] is not None
-        found = merged(client, collections=["art"], **asked).json()["matches"]
+        found = merged(client, collections=["art"], **body).json()["matches"]
         assert found == [
             match | {"collection": "art", "picture": f"/collections/art{match['picture']}"} for match in alone
         ]
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "said"),
+    ("body", "status", "detail"),
     [
-        ({"collections": ["art", "dogs"], "text": "star"}, 422, "collections of one model"),
+        ({"collections": ["art", "dogs"], "text": "star"}, 422, "collections with one model"),
         ({"collections": ["art", "cats"], "text": "star"}, 503, "has been altered"),
         ({"collections": ["art", "zebras"], "text": "star"}, 404, "no collection"),
         ({"collections": [], "text": "star"}, 422, "a list that is not empty"),
@@ -183,16 +183,16 @@ def test_matches_of_several_are_those_of_each(client: TestClient) -> None:
         (["art"], 422, "expected an object"),
     ],
 )
-def test_what_a_search_of_several_refuses(client: TestClient, body: Any, status: int, said: str) -> None:
+def test_a_search_of_several_collections_refuses(client: TestClient, body: Any, status: int, detail: str) -> None:
     answer = client.post("/search/collections", json=body)
     assert answer.status_code == status
-    assert said in answer.json()["detail"]
+    assert detail in answer.json()["detail"]
 
 
 # Keys
 
 
-def test_a_key_may_be_for_some_collections_only(unchanged: Path, tmp_path: Path) -> None:
+def test_a_key_may_be_limited_to_some_collections(unchanged: Path, tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
     keys = {
         "birds": add_key(file, "birds", KeyScope.admin, ["birds"]),
@@ -205,7 +205,7 @@ def test_a_key_may_be_for_some_collections_only(unchanged: Path, tmp_path: Path)
             headers = {"X-API-Key": keys[who]}
             return client.request("POST" if body else "GET", path, json=body or None, headers=headers).status_code
 
-        # The key of an existing collection and of one that is not there tell a holder of another the same.
+        # A key gets the same answer for an existing collection and one that does not exist.
         for path in ("/index", "/picture?id=0.png", "/collections/art/index", "/collections/zebras/index", "/metrics"):
             assert status("birds", path) == 403, path
         assert status("birds", "/collections/birds/metrics") == 403
@@ -213,14 +213,14 @@ def test_a_key_may_be_for_some_collections_only(unchanged: Path, tmp_path: Path)
             status("birds", "/collections/birds/index") == status("both", "/index") == status("all", "/metrics") == 200
         )
         assert status("both", "/collections/birds/index/rollback", version="1") == 403
-        assert status("birds", "/collections/birds/index/rollback", version="1") == 409  # there is none to go back to
+        assert status("birds", "/collections/birds/index/rollback", version="1") == 409  # there is no earlier version
         both = {"collections": ["art", "birds"], "text": "star"}
         assert [status(who, "/search/collections", **both) for who in ("birds", "both", "all")] == [403, 200, 200]
         for who, names in (("birds", ["birds"]), ("both", ["art", "birds"]), ("all", NAMES)):
             listed = client.get("/collections", headers={"X-API-Key": keys[who]}).json()["collections"]
             assert [each["name"] for each in listed] == names
         assert client.get("/collections/birds/").status_code == 200  # the page, which asks for the key
-        assert client.get("/collections/birds").status_code == 200  # the way there
+        assert client.get("/collections/birds").status_code == 200  # the redirect to it
         assert client.get("/readyz").status_code == 200
         assert client.get("/collections/dogs/readyz").status_code == 401  # it would open the collection
         assert [status(who, "/collections/art/readyz") for who in ("birds", "both")] == [403, 200]
@@ -230,7 +230,7 @@ def test_a_key_may_be_for_some_collections_only(unchanged: Path, tmp_path: Path)
 # Opening and closing
 
 
-def test_collections_share_a_model_and_it_goes_with_the_last_of_them(folder: Path) -> None:
+def test_collections_share_a_model_that_is_freed_with_the_last_of_them(folder: Path) -> None:
     loader = Loader()
     collections = served(folder, loader, collection_idle_s=2)
     with on_this_machine(create_app(collections)) as client:
@@ -248,7 +248,7 @@ def test_collections_share_a_model_and_it_goes_with_the_last_of_them(folder: Pat
         assert search(client, "/collections/art", own_colour("art", 0)).json()["matches"][0]["score"] > 0.999
 
 
-def test_the_least_recently_used_is_closed_when_memory_is_short(folder: Path) -> None:
+def test_the_least_recently_used_collection_is_closed_when_memory_is_short(folder: Path) -> None:
     memory = Collection.open(str(folder / "art")).read_version("000001").memory
     collections = served(folder, max_memory=2 * memory)
     with on_this_machine(create_app(collections)) as client:
@@ -263,11 +263,11 @@ def test_the_least_recently_used_is_closed_when_memory_is_short(folder: Path) ->
     small = served(folder, max_memory=memory - 1)
     with on_this_machine(create_app(small)) as client:
         refused = client.get("/collections/art/index")
-    assert told(refused) == (503, "collection-unavailable")
+    assert refusal(refused) == (503, "collection-unavailable")
     assert "larger --max-memory" in refused.json()["detail"]
 
 
-def test_a_new_version_takes_over_in_its_collection_alone(folder: Path) -> None:
+def test_a_new_version_goes_live_only_in_its_collection(folder: Path) -> None:
     with on_this_machine(create_app(served(folder))) as client:
         assert [version_of(client, name) for name in ("art", "birds")] == ["000001", "000001"]
         make_several(folder, ["birds"], start=3)
@@ -280,7 +280,7 @@ def test_a_new_version_takes_over_in_its_collection_alone(folder: Path) -> None:
     assert 'likeness_index_rows{collection="art"} 3.0' in metrics
 
 
-def test_many_ask_at_once_for_what_is_closed_and_it_is_opened_once(folder: Path) -> None:
+def test_concurrent_requests_open_a_closed_collection_once(folder: Path) -> None:
     loader = Loader()
     with (
         running(create_app(served(folder, loader))) as url,
@@ -296,10 +296,10 @@ def version_of(client: TestClient, name: str) -> str:
     return str(client.get(f"/collections/{name}/index").json()["version"])
 
 
-# What is found at a place
+# Names
 
 
-def test_collections_are_named_by_their_folders_or_as_one_likes(unchanged: Path, tmp_path: Path) -> None:
+def test_collections_are_named_after_folders_or_by_the_user(unchanged: Path, tmp_path: Path) -> None:
     art, birds = str(unchanged / "art"), str(unchanged / "birds")
     assert list(find_collections([f"{art}/", birds])) == ["art", "birds"]
     named = find_collections([f"old photos={art}", birds, f"{unchanged}/birds/../art"])
@@ -313,7 +313,7 @@ def test_collections_are_named_by_their_folders_or_as_one_likes(unchanged: Path,
             find_collections([art, str(nothing)])
 
 
-def test_a_single_collection_is_open_from_the_start_and_has_its_name_too(unchanged: Path) -> None:
+def test_a_single_collection_is_open_from_the_start_and_has_a_named_path_too(unchanged: Path) -> None:
     collections = served(unchanged / "art")
     with on_this_machine(create_app(collections)) as client:
         (only,) = client.get("/collections").json()["collections"]

@@ -1,4 +1,4 @@
-"""The plan of duplicates over HTTP: pages of its groups, without locations where they are kept back."""
+"""The plan of duplicates over HTTP: pages of groups, without locations if these are hidden."""
 
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from index.collection import Collection
 from index.search import Searcher
 from tests.support.collections.planned import plan_of
 from tests.support.collections.small_collection import followed_service
+from tests.support.servers.clients import refusal
 
 
 def client_of(collection: Collection, **limits: Any) -> TestClient:
@@ -26,7 +27,7 @@ def planned(collection: Collection) -> Collection:
     return collection
 
 
-def test_before_there_is_a_plan(collection: Collection) -> None:
+def test_without_a_plan(collection: Collection) -> None:
     document = client_of(collection).get("/duplicates/plan").json()
     assert document == {"plan": None, "serving": "000001", "groups": []}
 
@@ -41,16 +42,14 @@ def test_a_page_of_the_plan(planned: Collection) -> None:
     assert client.get("/duplicates/plan?offset=2").json()["groups"] == []
 
 
-def test_locations_only_where_they_are_shown(planned: Collection) -> None:
+def test_locations_are_included_only_if_shown(planned: Collection) -> None:
     for show in (True, False):
         text = client_of(planned, show_locations=show).get("/duplicates/plan").text
         assert ("memory:red.png" in text) is show
 
 
-def test_a_damaged_plan_costs_this_route_alone(planned: Collection) -> None:
+def test_a_damaged_plan_affects_only_its_route(planned: Collection) -> None:
     (Path(planned.location) / "duplicates.jsonl").write_text("no plan")
     client = client_of(planned)
-    assert (client.get("/duplicates/plan").json()["type"], client.get("/index").status_code) == (
-        "urn:likeness:problem:internal",
-        200,
-    )
+    assert refusal(client.get("/duplicates/plan")) == (500, "internal")
+    assert client.get("/index").status_code == 200

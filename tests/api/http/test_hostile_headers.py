@@ -1,4 +1,4 @@
-"""Whatever stands in a request's headers, the answer is ours: never a status 500, never plain text."""
+"""Whatever a request's headers contain, the answer is never a server error, and every error is a problem document."""
 
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from embedder.fake import FakeEmbedder
 from index.search import Searcher
 from tests.support.collections.small_collection import PLAIN, fake_service, followed_service, make_collection
 
-# What we read, or a library does for us.
+# Headers that this server reads, or a library for it.
 READ: Final = (
     *("Host", "Origin", "Forwarded", "X-Forwarded-For", "X-Forwarded-Proto", "Authorization", "X-API-Key"),
     *("X-Request-ID", "API-Version", "Content-Type", "Content-Length", "Content-Encoding", "Accept", "If-None-Match"),
@@ -49,7 +49,7 @@ REQUESTS: Final[tuple[dict[str, Any], ...]] = (
 
 @pytest.fixture(scope="module")
 def clients(tmp_path_factory: pytest.TempPathFactory) -> list[TestClient]:
-    """The app as uvicorn runs it, behind a proxy on this machine: open to strangers, for this machine, with keys."""
+    """The app as uvicorn runs it behind a local proxy: open to all, only for this machine, and with keys."""
     location = tmp_path_factory.mktemp("hostile")
     make_collection(location / "c", PLAIN, FakeEmbedder())
     service = followed_service(location / "c", pictures={f"memory:{name}": data for name, data in PLAIN.items()})
@@ -78,11 +78,11 @@ def assert_answered(client: TestClient, request: dict[str, Any], headers: dict[b
     if "content" in request:
         headers = {b"Content-Type": b"multipart/form-data; boundary=x", **headers}
     response = client.request(**request, headers=headers)
-    said = (response.status_code, response.headers.get("content-type"), request["url"], headers)
-    assert response.status_code < 500, said
+    context = (response.status_code, response.headers.get("content-type"), request["url"], headers)
+    assert response.status_code < 500, context
     if response.status_code >= 400 and "access-control-request-method" not in response.request.headers:
-        assert response.headers["content-type"] == MEDIA_TYPE, said
-        assert response.headers["api-version"] == "1", said
+        assert response.headers["content-type"] == MEDIA_TYPE, context
+        assert response.headers["api-version"] == "1", context
 
 
 @settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -96,14 +96,14 @@ def assert_answered(client: TestClient, request: dict[str, Any], headers: dict[b
     request=st.sampled_from(REQUESTS),
     which=st.integers(0, 2),
 )
-def test_mend_16_whatever_stands_in_headers_is_answered(
+def test_any_headers_get_a_proper_answer(
     clients: list[TestClient], headers: dict[bytes, bytes], request: dict[str, Any], which: int
 ) -> None:
     assert_answered(clients[which], request, headers)
 
 
 @pytest.mark.parametrize("broken", ["AuthMiddleware", "ConcurrencyLimit", "EveryRequestMiddleware"])
-def test_mend_16_a_defect_in_any_middleware_is_a_problem_document(
+def test_a_defect_in_any_middleware_is_a_problem_document(
     monkeypatch: pytest.MonkeyPatch, clients: list[TestClient], searcher: Searcher, broken: str
 ) -> None:
     async def defect(self: object, scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,4 +1,4 @@
-"""Costly pictures that strangers send: what a server says to each, and that it answers others beside them."""
+"""Pictures that are costly to decode: a server refuses each, and still answers others."""
 
 import asyncio
 import base64
@@ -15,7 +15,7 @@ from fastapi.testclient import TestClient
 from api.build_service import build_service
 from api.http.app import create_app
 from api.http.middleware.admission import ConcurrencyLimit, Slots
-from api.observe.log import is_awaited, taking_notes
+from api.observe.log import is_awaited, record_request
 from api.search.service import SearchService
 from api.settings import ServeSettings
 from benchmarks.hostile import pictures as hostile
@@ -42,7 +42,7 @@ def upload(client: TestClient, data: bytes) -> Any:
     return client.post("/search", files={"image": ("picture", data)})
 
 
-def test_mend_13_a_picture_that_takes_too_long_is_refused_wherever_it_comes_from(client: TestClient) -> None:
+def test_a_picture_that_takes_too_long_is_refused_from_any_source(client: TestClient) -> None:
     answers = [
         upload(client, ENDLESS),
         client.post("/search", json={"image": base64.b64encode(ENDLESS).decode()}),
@@ -54,7 +54,7 @@ def test_mend_13_a_picture_that_takes_too_long_is_refused_wherever_it_comes_from
     assert upload(client, png(COLOURS["red.png"])).status_code == 200
 
 
-def test_mend_13_more_heavy_pictures_than_can_be_decoded_are_told_to_come_back(client: TestClient) -> None:
+def test_too_many_heavy_pictures_get_429(client: TestClient) -> None:
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda _: upload(client, ENDLESS), range(4)))
     assert sorted(answer.status_code for answer in answers) == [422, 429, 429, 429]
@@ -75,9 +75,7 @@ def test_mend_13_more_heavy_pictures_than_can_be_decoded_are_told_to_come_back(c
     ],
     ids=["jpeg", "gif", "webp", "png"],
 )
-def test_mend_14_queries_have_a_lower_limit_of_pixels_than_pictures_of_the_collection(
-    tmp_path: Path, data: bytes, reason: str
-) -> None:
+def test_queries_have_a_lower_pixel_limit_than_the_collection(tmp_path: Path, data: bytes, reason: str) -> None:
     make_collection(tmp_path / "c", {"red.png": png(COLOURS["red.png"])}, FakeEmbedder())
     service = build_service(ServeSettings(collection=str(tmp_path / "c")), load_model=lambda _: FakeEmbedder())
     with closing(service.decoders), TestClient(create_app(service)) as client:
@@ -86,7 +84,7 @@ def test_mend_14_queries_have_a_lower_limit_of_pixels_than_pictures_of_the_colle
 
 
 async def sent_by(app: Any, receive: Any, method: str, timeout_s: float = 60) -> list[MutableMapping[str, Any]]:
-    """The messages of an app that one request at a time gets to, for so long."""
+    """The messages that an app sends behind a ConcurrencyLimit of one request and this timeout."""
     sent: list[MutableMapping[str, Any]] = []
 
     async def send(message: MutableMapping[str, Any]) -> None:
@@ -99,8 +97,8 @@ async def sent_by(app: Any, receive: Any, method: str, timeout_s: float = 60) ->
 
 @pytest.mark.parametrize("method", ["POST", "GET"])
 @pytest.mark.parametrize("leaves", [True, False])
-def test_mend_13_work_is_told_when_nobody_waits_for_it(leaves: bool, method: str) -> None:
-    """A caller who leaves, and one who was told that it took too long. The app reads no body of a GET."""
+def test_work_learns_that_nobody_waits_for_it(leaves: bool, method: str) -> None:
+    """A caller who leaves, and one who got a timeout. The app does not read the body of a GET."""
     awaited: list[bool] = []
     messages = [{"type": "http.request", "body": b""}]
 
@@ -119,7 +117,7 @@ def test_mend_13_work_is_told_when_nobody_waits_for_it(leaves: bool, method: str
         return {"type": "http.disconnect"}
 
     async def ask() -> list[MutableMapping[str, Any]]:
-        with taking_notes("one"):
+        with record_request("one"):
             sent = await sent_by(app, receive, method, 60 if leaves else 0.05)
         while len(awaited) < 2:
             await asyncio.sleep(0.01)
@@ -132,8 +130,8 @@ def test_mend_13_work_is_told_when_nobody_waits_for_it(leaves: bool, method: str
     )
 
 
-def test_a_connection_that_cannot_be_read_is_not_a_caller_who_has_left() -> None:
-    unread: list[dict[str, Any]] = []
+def test_an_unreadable_connection_is_not_a_disconnect() -> None:
+    unretrieved: list[dict[str, Any]] = []
 
     async def app(_: Any, __: Any, send: Any) -> None:
         await asyncio.sleep(0.05)
@@ -144,11 +142,11 @@ def test_a_connection_that_cannot_be_read_is_not_a_caller_who_has_left() -> None
         raise RuntimeError("the proxy is gone")
 
     async def ask() -> list[MutableMapping[str, Any]]:
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: unread.append(context))
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: unretrieved.append(context))
         sent = await sent_by(app, receive, "GET")
-        gc.collect()  # an exception that nobody has retrieved is reported when its task goes
+        gc.collect()  # reports an exception that nobody retrieved from its task
         return sent
 
     sent = asyncio.run(asyncio.wait_for(ask(), 30))
     assert [message.get("status", message.get("body")) for message in sent] == [200, b"here"]
-    assert unread == []
+    assert unretrieved == []

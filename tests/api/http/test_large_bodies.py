@@ -1,4 +1,4 @@
-"""Large JSON bodies: one of them must not keep the server from anybody else."""
+"""Large JSON bodies must not keep the server from answering others."""
 
 import json
 import threading
@@ -21,7 +21,7 @@ from api.search.service import SearchService
 from api.settings import RequestLimits
 from index.search import Searcher
 from tests.support.collections.small_collection import fake_service
-from tests.support.servers.clients import told
+from tests.support.servers.clients import refusal
 
 
 @pytest.fixture(scope="module")
@@ -36,15 +36,15 @@ def client(service: SearchService) -> Iterator[TestClient]:
 
 
 def padded(document: dict[str, Any]) -> bytes:
-    """The document in 100,000 bytes."""
+    """The document, padded to 100,000 bytes."""
     return json.dumps(document).encode().ljust(100_000)
 
 
 JSON = {"Content-Type": "application/json"}
 
 
-class Held:
-    """A function in the place of `name`, which sets `begun` and goes on when it may."""
+class PausedFunction:
+    """Replaces the function `name` with one that waits until it may go on."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str, function: Callable[..., Any]) -> None:
         self.begun, self.may_go_on = threading.Event(), threading.Event()
@@ -57,8 +57,8 @@ class Held:
         return self._function(*args)
 
     @contextmanager
-    def holding(self) -> Iterator[None]:
-        """Has begun when the block does, and may go on after it."""
+    def running(self) -> Iterator[None]:
+        """The function is running during the block, and continues after it."""
         try:
             assert self.begun.wait(20)
             yield
@@ -80,13 +80,13 @@ STAR: dict[str, Any] = {"text": "a star", "k": 1}
         (WRITTEN, "/search/batch", {"searches": [STAR, {}]}),
     ],
 )
-def test_mend_15_others_are_answered_while_a_body_is_parsed_and_while_the_answer_to_a_batch_is_written(
+def test_others_are_answered_while_a_body_is_parsed_or_a_batch_serialised(
     service: SearchService, monkeypatch: pytest.MonkeyPatch, step: Any, path: str, document: dict[str, Any]
 ) -> None:
-    held = Held(monkeypatch, *step)
+    paused = PausedFunction(monkeypatch, *step)
     with running(create_app(service)) as url, ThreadPoolExecutor() as pool:
         answer = pool.submit(httpx.post, url + path, content=padded(document), headers=JSON, timeout=30)
-        with held.holding():
+        with paused.running():
             assert httpx.get(f"{url}/healthz").json() == {"status": "up"}
         assert answer.result().status_code == 200
         if step is WRITTEN:
@@ -94,11 +94,11 @@ def test_mend_15_others_are_answered_while_a_body_is_parsed_and_while_the_answer
             assert (len(found["ok"]["matches"]), failed["problem"]["status"]) == (1, 422)
 
 
-def test_mend_15_a_body_of_too_many_values_is_not_parsed(client: TestClient) -> None:
+def test_a_body_of_too_many_values_is_not_parsed(client: TestClient) -> None:
     vector = "[" + ",".join(["0.1"] * 65_536) + "]"
     body = '{"searches": [' + ",".join([f'{{"embedding": {vector}}}'] * 64) + "]}"
     refused = client.post("/search/batch", content=body, headers=JSON)
-    assert told(refused) == (413, "too-large")
+    assert refusal(refused) == (413, "too-large")
     assert refused.json()["detail"] == ("expected a JSON body of at most 262,144 values, got more: send it in parts")
 
 
@@ -111,7 +111,7 @@ def test_mend_15_a_body_of_too_many_values_is_not_parsed(client: TestClient) -> 
         ({f"field {number}": 0 for number in range(101)}, "body", "a document as the API describes it", "101 fields"),
     ],
 )
-def test_mend_15_counts_are_checked_before_what_is_counted(
+def test_lengths_are_checked_before_contents(
     client: TestClient, search: dict[str, Any], field: str, expected: str, got: str
 ) -> None:
     for path, document in (("/search", search), ("/search/batch", {"searches": [search]})):
@@ -122,28 +122,28 @@ def test_mend_15_counts_are_checked_before_what_is_counted(
         assert error["expected"].startswith(expected)
 
 
-def test_mend_15_a_search_whose_place_is_taken_is_refused_before_its_body_is_parsed(
+def test_a_search_without_a_free_slot_is_refused_before_its_body_is_parsed(
     service: SearchService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two bodies that came slowly have lost their places by the time they are there."""
-    monkeypatch.setattr("api.http.middleware.admission._KEPT_S", 0.0)
-    held, body = Held(monkeypatch, *PARSED), padded(STAR)
+    """Two slow bodies have lost their reserved slots when they arrive."""
+    monkeypatch.setattr("api.http.middleware.admission._RESERVED_S", 0.0)
+    paused, body = PausedFunction(monkeypatch, *PARSED), padded(STAR)
 
-    def in_two() -> Iterator[bytes]:
+    def halves() -> Iterator[bytes]:
         yield body[:70_000]
         threading.Event().wait(0.2)
         yield body[70_000:]
 
     app = create_app(service, limits=RequestLimits(max_searches=1))
     with running(app) as url, ThreadPoolExecutor() as pool:
-        first = pool.submit(httpx.post, f"{url}/search", content=in_two(), headers=JSON, timeout=30)
-        with held.holding():
+        first = pool.submit(httpx.post, f"{url}/search", content=halves(), headers=JSON, timeout=30)
+        with paused.running():
             second = httpx.post(f"{url}/search", content=padded({"text": 7}), headers=JSON, timeout=30)
-        assert told(second) == (429, "overloaded")
+        assert refusal(second) == (429, "overloaded")
         assert first.result().status_code == 200
 
 
-def test_mend_15_the_client_sends_many_vectors_in_parts(service: SearchService) -> None:
+def test_the_client_sends_many_vectors_in_batches(service: SearchService) -> None:
     mixes: list[Search] = [{"queries": [{"embedding": np.full(16, n + 1)}] * 16, "k": 1} for n in range(64)]
     with (
         running(create_app(service, limits=RequestLimits(max_json_values=2**14))) as url,

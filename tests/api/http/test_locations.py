@@ -1,4 +1,4 @@
-"""Where the operator keeps pictures, models and the collection is told only where it is meant to be."""
+"""Answers reveal where pictures, models and the collection are only if the settings allow it."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from api.client import LikenessClient
 from api.http.app import create_app
-from api.http.responses import redact, shown_model_id
+from api.http.responses import redact, visible_model_id
 from api.local import running
 from api.search.engine import IndexSource
 from api.search.service import SearchService
@@ -28,7 +28,7 @@ NAMES = ("a.png", "b.png", "c.png")
 
 
 class ModelOfAFolder(FakeEmbedder):
-    """Takes no words, and says where it lies."""
+    """Takes no text, and names its folder in the error."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ def secret(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def service(secret: Path) -> SearchService:
-    """Two versions, of which the first is damaged; no picture can be read."""
+    """A collection of two versions, the first one damaged, and of pictures that cannot be read."""
     embedder = ModelOfAFolder(secret / "models" / "clip")
     location = secret / "collection"
     make_collection(location, {name: png((9, 9, n)) for n, name in enumerate(NAMES)}, embedder)
@@ -60,8 +60,8 @@ def service(secret: Path) -> SearchService:
     )
 
 
-def asked(client: TestClient) -> list[Any]:
-    """The answers of every route, to good requests and bad ones."""
+def answers_of(client: TestClient) -> list[Any]:
+    """The answers of every route to valid and invalid requests."""
     vector = FakeEmbedder().embed_texts(["x"])[0].tolist()
     picture = {"image": ("a.png", png((1, 2, 3)))}
     return [
@@ -84,17 +84,17 @@ def asked(client: TestClient) -> list[Any]:
     ]
 
 
-def test_mend_20_no_answer_tells_where_things_lie(service: SearchService, secret: Path) -> None:
+def test_no_answer_reveals_locations(service: SearchService, secret: Path) -> None:
     hidden = on_this_machine(create_app(service, limits=RequestLimits(show_locations=False)))
-    for answer in asked(hidden):
+    for answer in answers_of(hidden):
         for word in ("secret", "of ours", "of%20ours", "memory:"):
             assert word not in answer.text, (answer.request.url, answer.text)
-    shown = "".join(answer.text for answer in asked(on_this_machine(create_app(service))))
+    shown = "".join(answer.text for answer in answers_of(on_this_machine(create_app(service))))
     for word in (f"{secret}/models/clip", f"{secret}/models/clip (vit) knows pictures", '"uri":"memory:d.png"'):
         assert word in shown
 
 
-def test_mend_20_what_is_left_still_says_what_is_wrong(service: SearchService) -> None:
+def test_redacted_messages_still_say_what_is_wrong(service: SearchService) -> None:
     client = on_this_machine(create_app(service, limits=RequestLimits(show_locations=False)))
     assert client.get("/index").json()["model"]["id"] == "clip"
     assert 'likeness_index_info{model="clip",version="000002"} 1.0' in client.get("/metrics").text
@@ -113,7 +113,7 @@ def test_mend_20_what_is_left_still_says_what_is_wrong(service: SearchService) -
         {"$not": {"$or": [{"uri": {"$exists": True}}]}},
     ],
 )
-def test_mend_20_a_filter_cannot_find_it_out(service: SearchService, expression: dict[str, Any]) -> None:
+def test_a_filter_cannot_reveal_locations(service: SearchService, expression: dict[str, Any]) -> None:
     search = {"id": "d.png", "filter": expression}
     client = TestClient(create_app(service, limits=RequestLimits(show_locations=False)))
     refused = client.post("/search", json=search)
@@ -127,7 +127,7 @@ def test_mend_20_a_filter_cannot_find_it_out(service: SearchService, expression:
     assert TestClient(create_app(service)).post("/search", json=search).status_code == 200
 
 
-def test_mend_20_the_client_takes_answers_without_locations(service: SearchService) -> None:
+def test_the_client_accepts_answers_without_locations(service: SearchService) -> None:
     with running(create_app(service, limits=RequestLimits(show_locations=False))) as url, LikenessClient(url) as client:
         assert [match.uri for match in client.search(id="d.png").matches] == ["", "", ""]
         assert client.image("d.png")["uri"] is None
@@ -145,7 +145,7 @@ def test_mend_20_the_client_takes_answers_without_locations(service: SearchServi
         ({"show_locations": False}, False),
     ],
 )
-def test_mend_20_beyond_loopback_it_takes_a_setting(settings: dict[str, Any], shown: bool) -> None:
+def test_beyond_loopback_locations_are_shown_only_by_a_setting(settings: dict[str, Any], shown: bool) -> None:
     assert ServeSettings(collection="c", **settings).limits().show_locations is shown
 
 
@@ -159,9 +159,9 @@ def test_mend_20_beyond_loopback_it_takes_a_setting(settings: dict[str, Any], sh
         ("fake", "fake"),
     ],
 )
-def test_mend_20_a_models_folder_is_told_by_its_name(model_id: str, name: str) -> None:
-    assert shown_model_id(model_id, locations=False) == name
-    assert shown_model_id(model_id, locations=True) == model_id
+def test_the_id_of_a_model_in_a_folder_is_the_folders_name(model_id: str, name: str) -> None:
+    assert visible_model_id(model_id, show_locations=False) == name
+    assert visible_model_id(model_id, show_locations=True) == model_id
 
 
 @pytest.mark.parametrize(
@@ -182,12 +182,13 @@ def test_mend_20_a_models_folder_is_told_by_its_name(model_id: str, name: str) -
         ("file:///srv/a/b.json is cut", "b.json is cut"),
     ],
 )
-def test_mend_20_folders_are_taken_out_of_messages(text: str, left: str) -> None:
-    assert redact(text, show=False) == left
-    assert redact(text, show=True) == text
+def test_folders_are_removed_from_messages(text: str, left: str) -> None:
+    assert redact(text, show_locations=False) == left
+    assert redact(text, show_locations=True) == text
 
 
-def test_places_that_are_known_are_redacted_whatever_is_in_their_names() -> None:
-    places = ("/srv/our own", "/srv/our own/it's a/clip", "openai/clip", "photos")
-    said = "/srv/our own holds no photos: /srv/our own/it's a/clip is not openai/clip"
-    assert redact(said, show=False, places=places) == "our own holds no photos: clip is not openai/clip"
+def test_known_locations_are_redacted_whatever_their_names() -> None:
+    locations = ("/srv/our own", "/srv/our own/it's a/clip", "openai/clip", "photos")
+    message = "/srv/our own holds no photos: /srv/our own/it's a/clip is not openai/clip"
+    redacted = redact(message, show_locations=False, known_locations=locations)
+    assert redacted == "our own holds no photos: clip is not openai/clip"

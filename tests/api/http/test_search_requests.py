@@ -1,4 +1,4 @@
-"""`POST /search` in all its forms, `/search/batch` and `/embed`: values against the vectors themselves."""
+"""All forms of `/search`, `/search/batch` and `/embed`, compared with scores of the vectors themselves."""
 
 import base64
 import json
@@ -22,7 +22,7 @@ from index.search import Searcher
 from tests.support.collections.small_collection import RecordingFetcher, fake_service, make_collection, png
 from tests.support.pictures.sample_images import rotated
 
-# Reds that hardly differ, and others that do.
+# Two reds that hardly differ, and other colours.
 COLOURS = {
     "red-1.png": (220, 30, 30),
     "red-2.png": (221, 30, 31),
@@ -87,7 +87,7 @@ def errors_of(response: Any) -> list[dict[str, str]]:
     return errors
 
 
-# What to look for
+# Queries
 
 
 @pytest.mark.parametrize(
@@ -99,13 +99,13 @@ def errors_of(response: Any) -> list[dict[str, str]]:
         {"queries": [{"url": URL, "weight": 3}]},
     ],
 )
-def test_a_picture_in_every_form_finds_the_same(client: TestClient, what: dict[str, Any]) -> None:
+def test_a_picture_in_any_form_finds_the_same(client: TestClient, what: dict[str, Any]) -> None:
     found = search(client, **what)
     assert ids(found)[:2] == ["red-1.png", "red-2.png"]
     assert scores(found) == pytest.approx(expected_scores(vector_of("red-1.png")), abs=2e-6)
 
 
-def test_an_image_of_the_index_is_itself_left_out(client: TestClient) -> None:
+def test_an_indexed_image_does_not_match_itself(client: TestClient) -> None:
     found = search(client, id="red-1.png")
     assert ids(found)[0] == "red-2.png"
     assert set(ids(found)) == COLOURS.keys() - {"red-1.png"}
@@ -134,7 +134,7 @@ RIGHT = [0.5, 0, 0.5, 1]
 
 
 def halves(left: str, right: str) -> bytes:
-    """A picture of two colours, stored on its side."""
+    """A picture of two colours, stored rotated."""
     image = Image.new("RGB", (64, 48), COLOURS[left])
     image.paste(COLOURS[right], (32, 0, 64, 48))
     return rotated(image, 6, "png")
@@ -142,13 +142,13 @@ def halves(left: str, right: str) -> bytes:
 
 @pytest.fixture
 def cropping(searcher: Searcher) -> Iterator[TestClient]:
-    """The picture of blue.png is half green where its source is, and that of grey.png is gone."""
+    """The source of blue.png is a picture that is half green, and that of grey.png is missing."""
     files = {URL: halves("green.png", "blue.png"), "memory:blue.png": halves("red-3.png", "green.png")}
     with TestClient(create_app(fake_service(searcher, queries=files, pictures=files), limits=LIMITS)) as client:
         yield client
 
 
-def test_a_part_of_a_picture_is_the_query(cropping: TestClient) -> None:
+def test_a_crop_of_a_picture_is_the_query(cropping: TestClient) -> None:
     data = halves("green.png", "blue.png")
     whole = scores(search(cropping, image=encoded(data)))
     for part in ({"image": encoded(data)}, {"url": URL}):
@@ -159,10 +159,10 @@ def test_a_part_of_a_picture_is_the_query(cropping: TestClient) -> None:
     form = {"image": ("a.png", data)}
     uploaded = cropping.post("/search", files=form, data={"crop": json.dumps(RIGHT)}).json()
     assert scores(uploaded) == scores(search(cropping, url=URL, crop=RIGHT))
-    assert scores(search(cropping, image=encoded(data))) == whole  # which no part has taken the place of
+    assert scores(search(cropping, image=encoded(data))) == whole  # no crop has replaced it in the cache
 
 
-def test_a_part_of_an_image_of_the_index_is_read_from_its_source(cropping: TestClient) -> None:
+def test_a_crop_of_an_indexed_image_is_read_from_its_source(cropping: TestClient) -> None:
     found = search(cropping, id="blue.png", crop=RIGHT)
     expected = expected_scores(vector_of("green.png"))
     del expected["blue.png"]
@@ -191,15 +191,15 @@ SHARES = "[x, y, width, height] in shares of the picture: from 0 to 1, none beyo
         ({"id": "none.png", "crop": RIGHT}, "id", "an image of index version 000001"),
     ],
 )
-def test_what_is_no_part_is_refused(cropping: TestClient, body: dict[str, Any], field: str, expected: str) -> None:
+def test_an_invalid_crop_is_refused(cropping: TestClient, body: dict[str, Any], field: str, expected: str) -> None:
     (error,) = errors_of(cropping.post("/search", json=body))
     assert (error["field"], error["expected"]) == (field, expected)
 
 
-# Which neighbours
+# Options
 
 
-def test_a_filter_a_bar_and_fields(client: TestClient) -> None:
+def test_filter_min_score_and_fields(client: TestClient) -> None:
     found = search(client, url=URL, filter={"label": {"$in": ["blue", "green"]}})
     assert set(ids(found)) == {"blue.png", "green.png"}
     everything = search(client, url=URL)
@@ -247,7 +247,7 @@ def test_a_score_has_the_percentile_of_its_kind_of_query(
         assert (match["percentile"] is None) == (kind is None)
 
 
-def test_a_lowest_percentile(client: TestClient) -> None:
+def test_min_percentile(client: TestClient) -> None:
     everything = search(client, url=URL)["matches"]
     for rank in (0, 2, 5):
         bar = everything[rank]["percentile"]
@@ -270,19 +270,19 @@ def test_diverse_matches_keep_their_scores(client: TestClient) -> None:
     assert scores(diverse) == scores(plain)
 
 
-def test_an_upload_takes_every_option(client: TestClient) -> None:
-    asked = {"filter": {"label": {"$ne": "red-1"}}, "distinct": True, "fields": ["label"], "min_score": -0.5}
-    asked |= {"k": 2, "offset": 1, "diversity": 0.5, "min_percentile": 0, "crop": [0, 0, 1, 1], "allow_partial": True}
-    form = {name: json.dumps(value) for name, value in asked.items()}
+def test_an_upload_accepts_every_option(client: TestClient) -> None:
+    options = {"filter": {"label": {"$ne": "red-1"}}, "distinct": True, "fields": ["label"], "min_score": -0.5}
+    options |= {"k": 2, "offset": 1, "diversity": 0.5, "min_percentile": 0, "crop": [0, 0, 1, 1], "allow_partial": True}
+    form = {name: json.dumps(value) for name, value in options.items()}
     response = client.post("/search", files={"image": ("a.png", png(COLOURS["red-1.png"]))}, data=form)
-    expected = search(client, url=URL, **asked)
+    expected = search(client, url=URL, **options)
     assert response.json()["matches"] == expected["matches"] != []
 
 
 # Without JSON
 
 
-def test_a_search_in_a_url(client: TestClient) -> None:
+def test_a_search_in_a_url_is_the_same_as_in_json(client: TestClient) -> None:
     options = {"k": 3, "offset": 1, "min_score": -0.5, "distinct": 0.9999, "fields": ["label"], "diversity": 0.2}
     texts = {name: json.dumps(value) for name, value in options.items()}
     for what in ({"url": URL}, {"text": "a dark red"}, {"id": "grey.png"}):
@@ -295,7 +295,7 @@ def test_a_search_in_a_url(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("media_type", ["image/png", "image/jpeg", "image/webp; charset=binary"])
-def test_a_picture_alone_is_a_body(client: TestClient, media_type: str) -> None:
+def test_a_body_may_be_just_a_picture(client: TestClient, media_type: str) -> None:
     params = {"k": "2", "crop": "[0, 0, 1, 1]", "fields": "[]"}
     data, headers = png(COLOURS["red-1.png"]), {"content-type": media_type}
     answered = client.post("/search", content=data, headers=headers, params=params).json()
@@ -318,9 +318,7 @@ def test_a_picture_alone_is_a_body(client: TestClient, media_type: str) -> None:
         ({"id": "none.png"}, "id", "an image of index version"),
     ],
 )
-def test_a_search_in_a_url_is_checked_likewise(
-    client: TestClient, params: dict[str, str], field: str, expected: str
-) -> None:
+def test_what_is_wrong_in_a_url_is_named(client: TestClient, params: dict[str, str], field: str, expected: str) -> None:
     (error,) = errors_of(client.get("/search", params=params))
     assert error["field"] == field
     assert expected in error["expected"]
@@ -346,7 +344,7 @@ def test_a_search_in_a_url_is_checked_likewise(
         ({"text": "a", "distinct": "yes"}, "distinct", "a cosine from -1 to 1"),
         ({"text": "a", "offset": -1}, "offset", "a number of at least 0"),
         ({"text": "a", "offset": 9_995}, "offset", "at most 9990"),
-        ({"text": "a", "offset": 991, "diversity": 0.5}, "diversity", "k + offset of 1,000 at most with it"),
+        ({"text": "a", "offset": 991, "diversity": 0.5}, "diversity", "k + offset of at most 1,000 with it"),
         ({"text": "a", "diversity": 2}, "diversity", "a number of at most 1"),
         ({"text": "a", "min_percentile": 101}, "min_percentile", "a number of at most 100"),
         ({"text": "star", "k": 1.5}, "k", "a whole number"),
@@ -362,7 +360,7 @@ def test_what_is_wrong_is_named(client: TestClient, body: object, field: str, ex
     assert expected in error["expected"]
 
 
-def test_a_vector_may_be_of_any_length_but_has_numbers_that_json_has(client: TestClient) -> None:
+def test_a_vector_may_have_any_norm_but_only_finite_numbers(client: TestClient) -> None:
     expected = scores(search(client, embedding=vector_of("red-3.png").tolist()))
     for factor in (1e-300, 1e300):
         scaled = (vector_of("red-3.png").astype(np.float64) * factor).tolist()
@@ -390,7 +388,7 @@ def test_a_vector_may_be_of_any_length_but_has_numbers_that_json_has(client: Tes
         ),
     ],
 )
-def test_a_form_is_checked_likewise(client: TestClient, form: dict[str, str], field: str, expected: str) -> None:
+def test_what_is_wrong_in_a_form_is_named(client: TestClient, form: dict[str, str], field: str, expected: str) -> None:
     response = client.post("/search", files={"image": ("a.png", png((1, 2, 3)))}, data=form)
     (error,) = errors_of(response)
     assert error["field"] == field
@@ -403,7 +401,7 @@ def test_a_form_needs_one_file(client: TestClient) -> None:
         assert errors_of(client.post("/search", files=files))[0]["field"] == field
 
 
-def test_a_picture_over_the_limit_in_base64(client: TestClient) -> None:
+def test_a_base64_picture_over_the_limit_is_refused(client: TestClient) -> None:
     response = client.post("/search", json={"image": encoded(bytes(LIMITS.max_upload_bytes + 3))})
     assert (response.status_code, response.json()["type"]) == (413, "urn:likeness:problem:too-large")
     response = client.post("/search", json={"image": encoded(bytes(LIMITS.max_upload_bytes))})
@@ -433,12 +431,12 @@ def test_each_search_of_a_batch_has_its_own_result_or_problem(client: TestClient
 
 
 @pytest.mark.parametrize(("path", "field"), [("/search/batch", "searches"), ("/embed", "texts")])
-def test_mend_15_a_batch_is_counted_before_it_is_read(client: TestClient, path: str, field: str) -> None:
+def test_the_size_of_a_batch_is_checked_before_its_items(client: TestClient, path: str, field: str) -> None:
     errors = errors_of(client.post(path, json={field: [7] * 65}))
     assert errors == [{"field": field, "expected": "at most 64 items", "got": "65"}]
 
 
-def test_a_defect_in_a_batch_stays_with_its_search(client: TestClient, fetcher: RecordingFetcher) -> None:
+def test_a_defect_in_a_batch_affects_only_its_search(client: TestClient, fetcher: RecordingFetcher) -> None:
     class Broken(dict[str, bytes]):
         def __contains__(self, key: object) -> bool:
             raise RuntimeError("secret")
@@ -477,8 +475,8 @@ def test_vectors_of_pictures_and_texts(client: TestClient) -> None:
     assert second["problem"]["type"] == "urn:likeness:problem:url-not-usable"
 
 
-def test_slow_hosts_hold_up_nobody_else(searcher: Searcher) -> None:
-    """As many fetches as there may be: the next URLs are refused at once, and a text is answered all the same."""
+def test_slow_hosts_delay_nobody_else(searcher: Searcher) -> None:
+    """At the limit of fetches, further URLs are refused at once, and texts are still answered."""
 
     class SlowHost(RecordingFetcher):
         def fetch(self, uri: str) -> bytes:

@@ -1,4 +1,4 @@
-"""What is wrong with a document is said as a user would say it."""
+"""Error messages for invalid documents, in full."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -41,7 +41,7 @@ def filtered(expression: object) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "detail"),
     [
         ({"k": 5}, 'body: expected exactly one of url, image, text, id, embedding and queries, got "k"'),
         ({"text": None}, "body: expected exactly one of url, image, text, id, embedding and queries, got nothing"),
@@ -75,15 +75,15 @@ def filtered(expression: object) -> dict[str, Any]:
         ({str(n): 1 for n in range(50_000)}, "body: expected a document as the API describes it, got 50,000 fields"),
     ],
 )
-def test_mend_smaller_what_is_wrong_with_a_search(client: TestClient, body: dict[str, Any], said: str) -> None:
+def test_what_is_wrong_with_a_search_is_said_in_full(client: TestClient, body: dict[str, Any], detail: str) -> None:
     refused = client.post("/search", json=body)
     assert 400 <= refused.status_code < 500
-    assert refused.json()["detail"] == said
+    assert refused.json()["detail"] == detail
     assert len(refused.content) < 1_000
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "said"),
+    ("path", "body", "detail"),
     [
         ("/search/batch", {}, "searches: expected a value, as this field is required, got nothing"),
         ("/search/batch", {"searches": None}, "searches: expected a list, got null"),
@@ -98,11 +98,11 @@ def test_mend_smaller_what_is_wrong_with_a_search(client: TestClient, body: dict
         ("/embed", {"images": [1]}, "images.0: expected text, got 1"),
     ],
 )
-def test_mend_smaller_what_is_wrong_with_a_batch(client: TestClient, path: str, body: object, said: str) -> None:
-    assert client.post(path, json=body).json()["detail"] == said
+def test_what_is_wrong_with_a_batch_is_said_in_full(client: TestClient, path: str, body: object, detail: str) -> None:
+    assert client.post(path, json=body).json()["detail"] == detail
 
 
-def test_mend_smaller_what_is_wrong_elsewhere(client: TestClient) -> None:
+def test_what_is_wrong_elsewhere_is_said_in_full(client: TestClient) -> None:
     assert client.get("/image").json()["detail"] == "id: expected a value, as this field is required, got nothing"
     size = client.get("/picture?id=red.png&size=big").json()["detail"]
     assert size == 'size: expected a whole number, got "big"'
@@ -112,24 +112,24 @@ def test_mend_smaller_what_is_wrong_elsewhere(client: TestClient) -> None:
 
 
 PART, BOTH = {"text": "a"}, {"text": "a", "id": "b"}
-FIT: dict[str, list[dict[str, Any]]] = {
+VALID: dict[str, list[dict[str, Any]]] = {
     "SearchRequest": [{"text": "a"}, {"text": "a", "url": None, "k": 3}, {"embedding": [1, 0.5]}, {"queries": [PART]}],
     "EmbedRequest": [{"texts": ["a"]}, {"texts": ["a"], "urls": None}],
     "BatchRequest": [{"searches": [PART]}],
 }
-DO_NOT_FIT: dict[str, list[dict[str, Any]]] = {
+INVALID: dict[str, list[dict[str, Any]]] = {
     "SearchRequest": [{}, {"text": None}, BOTH, {"queries": [BOTH]}, {"queries": [{"weight": 1}]}],
     "EmbedRequest": [{}, {"texts": ["a"], "urls": ["b"]}],
     "BatchRequest": [{"searches": [{}]}],
 }
 
 
-@pytest.mark.parametrize("model", FIT)
-def test_mend_smaller_the_schema_says_exactly_one_of(client: TestClient, model: str) -> None:
+@pytest.mark.parametrize("model", VALID)
+def test_the_schema_requires_exactly_one_of_the_fields(client: TestClient, model: str) -> None:
     components = client.get("/openapi.json").json()["components"]
     schema = jsonschema.Draft202012Validator({"$ref": f"#/components/schemas/{model}", "components": components})
-    assert [document for document in FIT[model] if not schema.is_valid(document)] == []
-    assert [document for document in DO_NOT_FIT[model] if schema.is_valid(document)] == []
+    assert [document for document in VALID[model] if not schema.is_valid(document)] == []
+    assert [document for document in INVALID[model] if schema.is_valid(document)] == []
 
 
 @pytest.mark.parametrize(
@@ -143,6 +143,6 @@ def test_mend_smaller_the_schema_says_exactly_one_of(client: TestClient, model: 
         ([0] * 200, "[" + "0, " * 26 + "…"),
     ],
 )
-def test_what_came_is_quoted_as_json(value: object, text: str) -> None:
+def test_values_are_quoted_as_json(value: object, text: str) -> None:
     assert abbreviate(value) == text
     assert len(text) <= 80

@@ -1,4 +1,4 @@
-"""How much is worked on at once and for how long."""
+"""Limits on concurrent requests, and on their time."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -19,13 +19,13 @@ from benchmarks.common.servers import eventually
 from embedder.fake import FakeEmbedder
 from index.search import Searcher
 from tests.support.collections.small_collection import PLAIN, RecordingFetcher, fake_service
-from tests.support.servers.clients import on_this_machine, search_star, told
+from tests.support.servers.clients import on_this_machine, refusal, search_star
 
 BY_URL = {"url": "https://pictures.example/red.png"}
 
 
 class HeldHost(RecordingFetcher):
-    """Sends its picture when it `may_end`."""
+    """Sends its picture when `may_end` is set."""
 
     def __init__(self) -> None:
         super().__init__({BY_URL["url"]: PLAIN["red.png"]})
@@ -42,7 +42,7 @@ class HeldHost(RecordingFetcher):
 def busy_with(
     searcher: Searcher, access: Access, count: int
 ) -> Iterator[tuple[httpx.Client, HeldHost, list[Future[httpx.Response]]]]:
-    """A client of a server that works on `count` searches until its host may end."""
+    """A client of a server that is busy with `count` searches until the host may end."""
     host = HeldHost()
     app = create_app(fake_service(searcher, queries=host), access=access)
     with running(app) as url, httpx.Client(base_url=url, timeout=30) as client, ThreadPoolExecutor(20) as pool:
@@ -52,12 +52,12 @@ def busy_with(
         yield client, host, searches
 
 
-def test_what_is_too_much_is_refused_at_once_and_the_rest_is_answered(searcher: Searcher) -> None:
+def test_requests_over_the_limit_are_refused_at_once_and_others_answered(searcher: Searcher) -> None:
     with busy_with(searcher, Access(max_ongoing_requests=3), 3) as (client, host, searches):
         refused = [client.post("/search", content=b"x" * 100_000) for _ in range(20)]
-        assert {told(response) for response in refused} == {(429, "overloaded")}
+        assert {refusal(response) for response in refused} == {(429, "overloaded")}
         assert {response.headers["retry-after"] for response in refused} == {"1"}
-        # Machines that ask whether it lives are answered, whoever else is not.
+        # Probes are answered even so.
         assert [client.get(path).status_code for path in ("/healthz", "/readyz", "/metrics", "/index")] == [
             *(200, 200, 200, 429)
         ]
@@ -66,34 +66,34 @@ def test_what_is_too_much_is_refused_at_once_and_the_rest_is_answered(searcher: 
         assert [search_star(client).status_code for _ in range(5)] == [200] * 5
 
 
-def test_no_answer_in_time_is_said_in_time_and_the_place_stays_taken_until_the_work_ends(searcher: Searcher) -> None:
+def test_a_timeout_is_answered_in_time_and_the_slot_stays_taken_until_the_work_ends(searcher: Searcher) -> None:
     access = Access(max_ongoing_requests=1, request_timeout_s=0.5)
     with busy_with(searcher, access, 1) as (client, host, searches):
         late = searches[0].result()
-        assert told(late) == (503, "timeout")
+        assert refusal(late) == (503, "timeout")
         assert late.headers["retry-after"] == "1"
         assert late.headers["x-content-type-options"] == "nosniff"
-        assert told(search_star(client)) == (429, "overloaded")
+        assert refusal(search_star(client)) == (429, "overloaded")
         host.may_end.set()
         eventually(lambda: client.get("/index").status_code == 200, "the place is free")
         assert search_star(client).status_code == 200
 
 
-def test_a_defect_frees_its_place(searcher: Searcher) -> None:
+def test_a_defect_frees_its_slot(searcher: Searcher) -> None:
     class Defect(RecordingFetcher):
         def fetch(self, uri: str) -> bytes:
             raise RuntimeError("secret")
 
     app = create_app(fake_service(searcher, queries=Defect({})), access=Access(max_ongoing_requests=1))
     with on_this_machine(app) as client:
-        assert [told(client.post("/search", json=BY_URL)) for _ in range(3)] == [(500, "internal")] * 3
+        assert [refusal(client.post("/search", json=BY_URL)) for _ in range(3)] == [(500, "internal")] * 3
 
 
-# What searches take
+# Slots of searches
 
 
 class HeldEmbedder(FakeEmbedder):
-    """Embeds no text while `go` is not set."""
+    """Embeds texts only while `go` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ def embedder() -> Iterator[HeldEmbedder]:
 def full(
     searcher: Searcher, embedder: HeldEmbedder, limits: RequestLimits, access: Access, path: str, body: object
 ) -> Iterator[tuple[TestClient, Future[Any]]]:
-    """A client of an app whose model does not come to an end with the request to `path`."""
+    """A client of an app whose model is busy with a request to `path`."""
     app = create_app(fake_service(searcher, embedder=embedder), limits=limits, access=access)
     with on_this_machine(app) as client, ThreadPoolExecutor(1) as pool:
         embedder.go.clear()
@@ -128,21 +128,19 @@ def full(
         yield client, accepted
 
 
-def test_searches_are_refused_before_their_bodies_are_read_and_other_pages_are_not(
-    searcher: Searcher, embedder: HeldEmbedder
-) -> None:
+def test_only_searches_are_refused_and_before_their_bodies_are_read(searcher: Searcher, embedder: HeldEmbedder) -> None:
     limits = RequestLimits(max_searches=1)
     with full(searcher, embedder, limits, Access(), "/search", {"text": "star"}) as (client, accepted):
-        assert told(client.post("/search", content=b"x" * 100_000)) == (429, "overloaded")
+        assert refusal(client.post("/search", content=b"x" * 100_000)) == (429, "overloaded")
         assert client.get("/index").status_code == 200
         embedder.go.set()
         assert accepted.result().status_code == 200
-        # A request of which no body is read gives its place back when it ends.
+        # A request whose body is not read releases its slot when it ends.
         assert [client.post("/search", content=b"x").status_code for _ in range(3)] == [415] * 3
         assert [search_star(client).status_code for _ in range(3)] == [200] * 3
 
 
-def test_a_batch_that_is_refused_is_told_why_and_not_charged(searcher: Searcher, embedder: HeldEmbedder) -> None:
+def test_a_refused_batch_says_why_and_is_not_charged(searcher: Searcher, embedder: HeldEmbedder) -> None:
     def stars(first: int, count: int) -> dict[str, object]:
         return {"searches": [{"text": f"star {number}", "k": 1} for number in range(first, first + count)]}
 
@@ -150,11 +148,11 @@ def test_a_batch_that_is_refused_is_told_why_and_not_charged(searcher: Searcher,
     with full(searcher, embedder, limits, access, "/search/batch", stars(0, 5)) as (client, accepted):
         refused = client.post("/search/batch", json=stars(5, 4))
         embedder.go.set()
-        assert told(refused) == (429, "overloaded")
+        assert refusal(refused) == (429, "overloaded")
         assert refused.json()["detail"] == (
-            "5 searches are being worked on: 4 more are too many; come back soon, or with fewer"
+            "5 searches are in progress: 4 more are too many; retry soon, or with fewer"
         )
         assert refused.headers["retry-after"] == "1"
         assert len(accepted.result().json()["results"]) == 5
-        # Five, and one for having asked: six of the twelve are left.
+        # The batch cost five and the refused one a single request: six of twelve are left.
         assert [search_star(client).status_code for _ in range(7)] == [200] * 6 + [429]

@@ -1,4 +1,4 @@
-"""Ten times the load that a server can take, for a minute, on a model of ViT-B/32's size; in one process and on Ray."""
+"""Ten times a server's capacity, for a minute, with a model of ViT-B/32's size, in one process and on Ray."""
 
 import threading
 import time
@@ -17,24 +17,24 @@ from index.build.build_index import build_index
 from index.collection import Collection
 from tests.support.collections.many_rows import add_many
 
-_PLACES = 8
+_MAX_SEARCHES = 8
 _FLOOD_S = 60.0
 
 
 @contextmanager
 def watching_memory(served: Server) -> Iterator[list[int]]:
-    """The server's memory in bytes, each second while the block lasts."""
-    seen: list[int] = []
+    """The server's memory in bytes, sampled each second during the block."""
+    samples: list[int] = []
     ended = threading.Event()
 
     def watch() -> None:
         while not ended.wait(1.0):
-            seen.append(served.rss())
+            samples.append(served.rss())
 
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
-        yield seen
+        yield samples
     finally:
         ended.set()
         watcher.join()
@@ -48,9 +48,9 @@ def test_ten_times_the_load_is_answered_or_refused_and_leaves_nothing(tmp_path: 
     collection = Collection.create_or_open(str(tmp_path / "collection"))
     add_many(collection, pictures, ClipEmbedder.load(str(save_clip(tmp_path / "vit-b-32")), device="cpu"))
     build_index(collection)
-    settings = {"embedding_cache_bytes": 0, "max_searches": _PLACES}
+    settings = {"embedding_cache_bytes": 0, "max_searches": _MAX_SEARCHES}
     with serving(collection.location, tmp_path / "log", *options, **settings) as served:
-        before = crowd(served.url, pictures, clients=_PLACES, seconds=10)
+        before = crowd(served.url, pictures, clients=_MAX_SEARCHES, seconds=10)
         with load(served.url, pictures, len(before)) as flood, watching_memory(served) as memory:
             time.sleep(_FLOOD_S)
             receded = time.monotonic()

@@ -1,4 +1,4 @@
-"""What a server says of itself: request ids, metrics, log lines, readiness, and the dashboard that draws them."""
+"""Request ids, metrics, log lines and readiness of a server, and the dashboard of its metrics."""
 
 import asyncio
 import base64
@@ -22,7 +22,7 @@ from prometheus_client.samples import Sample
 from api.access.keys import KeyRing, KeyScope, add_key
 from api.errors import PROBLEMS
 from api.http.app import create_app
-from api.observe.metrics import Metrics, merged
+from api.observe.metrics import Metrics, merge_replicas
 from api.search.service import SearchService
 from api.settings import Access
 from embedder.errors import FetchError
@@ -54,7 +54,7 @@ def service(collection: Collection) -> SearchService:
 
 
 def broken(client: TestClient, **options: Any) -> Any:
-    """The answer to a request that meets a defect."""
+    """The answer to a request that fails because of a defect."""
     return client.post("/search", json={"url": BROKEN_URL}, **options)
 
 
@@ -67,9 +67,9 @@ def samples(exposition: str) -> list[Sample]:
 
 
 def measured(client: TestClient, name: str) -> dict[tuple[str, ...], float]:
-    """Label values → value, of the samples of this name."""
-    found = [sample for sample in samples(client.get("/metrics").text) if sample.name == name]
-    return {tuple(sample.labels.values()): sample.value for sample in found}
+    """The samples of this metric: label values → value."""
+    exposition = client.get("/metrics").text
+    return {tuple(sample.labels.values()): sample.value for sample in samples(exposition) if sample.name == name}
 
 
 def grow(collection: Collection, name: str) -> None:
@@ -79,14 +79,14 @@ def grow(collection: Collection, name: str) -> None:
 # Request ids
 
 
-def test_a_sane_request_id_is_kept_and_another_is_made(client: TestClient, log: io.StringIO) -> None:
-    for given in ("a", "0af7651916cd43dd8448eb211c80319c", "!" * 128, 'quo"ted~'):
-        mine = {"X-Request-ID": given}
-        answers = [client.get(path, headers=mine) for path in ("/index", "/image?id=gone", "/nowhere")]
-        answers.append(broken(client, headers=mine))
+def test_a_valid_request_id_is_kept_and_an_invalid_one_replaced(client: TestClient, log: io.StringIO) -> None:
+    for request_id in ("a", "0af7651916cd43dd8448eb211c80319c", "!" * 128, 'quo"ted~'):
+        headers = {"X-Request-ID": request_id}
+        answers = [client.get(path, headers=headers) for path in ("/index", "/image?id=gone", "/nowhere")]
+        answers.append(broken(client, headers=headers))
         assert [each.status_code for each in answers] == [200, 404, 404, 500]
-        assert [each.headers.get_list("x-request-id") for each in answers] == [[given]] * 4
-        assert {line["request_id"] for line in lines(log)[-4:]} == {given}
+        assert [each.headers.get_list("x-request-id") for each in answers] == [[request_id]] * 4
+        assert {line["request_id"] for line in lines(log)[-4:]} == {request_id}
     for raw in (b"", b"!" * 129, b"two words", b"tab\there", b"\x7f", "ü".encode("latin-1")):
         answer = client.get("/index", headers=[(b"x-request-id", raw)])
         assert re.fullmatch(r"[0-9a-f]{32}", answer.headers["x-request-id"])
@@ -129,7 +129,7 @@ def test_metrics_are_prometheus_text_or_openmetrics(client: TestClient) -> None:
     assert odd.headers["content-type"] == plain.headers["content-type"]
 
 
-def test_whoever_is_sent_away_is_counted_and_keys_are_named(
+def test_refused_requests_are_counted_and_keys_logged_by_name(
     service: SearchService, tmp_path: Path, log: io.StringIO
 ) -> None:
     key = add_key(tmp_path / "keys.json", "alice", KeyScope.search)
@@ -194,7 +194,7 @@ def test_urls_and_pictures_that_fail_are_counted_by_reason_and_not_logged(client
     assert "pictures.example" not in log.getvalue()
 
 
-def test_the_same_picture_is_a_hit_in_the_cache_and_no_batch(client: TestClient) -> None:
+def test_a_repeated_picture_is_a_cache_hit_and_not_embedded(client: TestClient) -> None:
     batches = measured(client, "likeness_embedding_batch_queries_count")[()]
     lookups = measured(client, "likeness_embedding_cache_lookups_total")
     for _ in range(3):
@@ -220,7 +220,7 @@ def test_problems_within_a_batch_are_counted_and_its_stages_add_up(client: TestC
 # Log lines
 
 
-def test_what_was_asked_for_is_in_no_line(client: TestClient, log: io.StringIO) -> None:
+def test_queries_are_not_logged(client: TestClient, log: io.StringIO) -> None:
     picture = base64.b64encode(RED).decode()
     client.post("/search", json={"text": "private words"})
     client.post("/search", json={"image": picture, "filter": {"label": "private label"}})
@@ -287,22 +287,22 @@ app.add_middleware(EveryRequestMiddleware, metrics=Metrics(), first="collection"
 with running(app) as url:
     for _ in range(2):
         urllib.request.urlopen(url + "/openapi.json").read()
-logging.getLogger("uvicorn.error").warning("what uvicorn says")
+logging.getLogger("uvicorn.error").warning("a warning of uvicorn")
 """
 
 
-def test_a_server_writes_one_line_a_request() -> None:
+def test_a_server_logs_one_line_per_request() -> None:
     done = subprocess.run([sys.executable, "-c", SERVER], capture_output=True, text=True, timeout=60, check=True)
     written = [json.loads(line) for line in done.stderr.splitlines()]
-    asked = ("api.requests", "/openapi.json")
-    assert [(line["logger"], line.get("route")) for line in written] == [asked, asked, ("uvicorn.error", None)]
+    request = ("api.requests", "/openapi.json")
+    assert [(line["logger"], line.get("route")) for line in written] == [request, request, ("uvicorn.error", None)]
     assert done.stdout == ""
 
 
 # The index
 
 
-def test_the_index_is_told_and_followed(client: TestClient, service: SearchService, collection: Collection) -> None:
+def test_metrics_follow_the_index_version(client: TestClient, service: SearchService, collection: Collection) -> None:
     for version, rows, swaps in (("000001", 3, 0), ("000002", 4, 1)):
         assert [set(labels) for labels in measured(client, "likeness_index_info")] == [{version, "fake"}]
         assert measured(client, "likeness_index_rows") == {(): rows}
@@ -313,7 +313,7 @@ def test_the_index_is_told_and_followed(client: TestClient, service: SearchServi
         service.live.refresh()
 
 
-def test_a_version_that_fails_to_open_is_told_and_the_server_stays_ready(
+def test_metrics_show_a_version_that_fails_to_open_and_the_server_stays_ready(
     client: TestClient, service: SearchService, collection: Collection
 ) -> None:
     grow(collection, "new.png")
@@ -330,27 +330,28 @@ def test_a_version_that_fails_to_open_is_told_and_the_server_stays_ready(
 # The dashboard
 
 
-def test_the_dashboard_draws_every_metric_and_names_the_replica_of_what_it_does_not_add_up(client: TestClient) -> None:
+def test_the_dashboard_shows_every_metric_and_the_replica_of_unaggregated_ones(client: TestClient) -> None:
     families = text_string_to_metric_families(client.get("/metrics").text)
     ours = {family.name for family in families if re.fullmatch(r"likeness_\w+(?<!_created)", family.name)}
-    drawn = DASHBOARD.read_text()
+    dashboard = DASHBOARD.read_text()
     assert len(ours) > 10
-    assert {name for name in ours if name not in drawn} == set()
-    targets = [target for panel in json.loads(drawn)["panels"] for target in panel.get("targets", ())]
-    each = [target for target in targets if not re.match(r"(sum|max|count|histogram_quantile)\b", target["expr"])]
-    assert len(each) == 3
-    assert {target["legendFormat"] for target in each} == {"{{instance}} {{replica}}"}
+    assert {name for name in ours if name not in dashboard} == set()
+    targets = [target for panel in json.loads(dashboard)["panels"] for target in panel.get("targets", ())]
+    aggregation = re.compile(r"(sum|max|count|histogram_quantile)\b")
+    unaggregated = [target for target in targets if not aggregation.match(target["expr"])]
+    assert len(unaggregated) == 3
+    assert {target["legendFormat"] for target in unaggregated} == {"{{instance}} {{replica}}"}
 
 
-def test_what_replicas_counted_is_told_apart_and_adds_up() -> None:
+def test_metrics_of_replicas_are_labelled_and_add_up() -> None:
     first, second = Metrics(), Metrics()
-    first.answered("POST", "/search", 200, 0.01)
+    first.count_request("POST", "/search", 200, 0.01)
     for _ in range(2):
-        second.answered("POST", "/search", 200, 0.3)
+        second.count_request("POST", "/search", 200, 0.3)
 
     async def gather() -> list[Metric]:
         counted = {"a": first.collect(), "b": second.collect()}
-        return merged({name: pickle.loads(pickle.dumps(each)) for name, each in counted.items()})
+        return merge_replicas({name: pickle.loads(pickle.dumps(each)) for name, each in counted.items()})
 
     text = asyncio.run(Metrics(gather).exposition())[0].decode()
     found = samples(text)

@@ -300,7 +300,7 @@ def test_more_that_is_refused_is_said_beside_the_button(open_page: Callable[...,
     expect(said).to_have_attribute("aria-live", "polite")
     button.evaluate("it => it.scrollIntoView({ block: 'end' })")
     button.click()
-    expect(said).to_have_text("too many requests: come back in 7 s")
+    expect(said).to_have_text("too many requests: retry in 7 s")
     expect(said).to_be_in_viewport(ratio=1)
     expect(button).to_be_focused()
     expect(page.get_by_role("status")).to_have_text(summary)
@@ -312,7 +312,7 @@ def test_more_that_is_refused_is_said_beside_the_button(open_page: Callable[...,
 
 
 def refuse(route: Route) -> None:
-    document = json.dumps({"title": "Too many requests", "detail": "too many requests: come back in 7 s"})
+    document = json.dumps({"title": "Too many requests", "detail": "too many requests: retry in 7 s"})
     route.fulfill(status=429, headers={"Retry-After": "7"}, content_type="application/problem+json", body=document)
 
 

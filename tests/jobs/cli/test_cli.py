@@ -527,7 +527,7 @@ def test_options_that_typer_refuses(run: Run, tmp_path: Path, arguments: list[st
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        *(("actors", value, "is '{}': expected a number or LEAST:MOST") for value in ("many", "0", "3:2")),
+        *(("actors", value, "is '{}': expected a number or MIN:MAX") for value in ("many", "0", "3:2")),
         ("extensions", ",", "is '{}': expected extensions such as"),
         *(("actor-resources", value, "is '{}': expected a JSON object such as") for value in ("npu", "[1]")),
         *(

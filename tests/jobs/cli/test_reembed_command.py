@@ -244,7 +244,7 @@ def test_in_an_emptied_prefix_all_images_are_gone(store: Bucket, run: Run, tmp_p
         (("nowhere", "collection"), "nowhere does not exist"),
         ((".", "no-collection"), "no-collection does not exist: make a collection"),
         ((".", "collection", "--model", "./no-model"), "there is no folder"),
-        ((".", "collection", "--actors", "none"), "expected a number or LEAST:MOST"),
+        ((".", "collection", "--actors", "none"), "expected a number or MIN:MAX"),
     ],
 )
 @pytest.mark.usefixtures("source")
