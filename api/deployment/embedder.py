@@ -17,7 +17,7 @@ from api.deployment.replica_cache import ReplicaCache
 from api.deployment.replica_calls import answer, cancel, replica_errors
 from api.observe.log import configure_logs
 from api.search.batcher import ContentKey, EmbeddingCache, QueryBatcher
-from api.search.engine import EXPECTED, Batchers, LoadModel
+from api.search.engine import EXPECTED_ERRORS, Batchers, LoadModel
 from api.settings import ServeSettings
 from embedder.images import CropSpec
 from embedder.protocol import ModelIdentity
@@ -51,7 +51,7 @@ class EmbedderReplica:
             first = first_model(served_collections(settings))
             if first is not None:
                 self._models.put(first.fingerprint, self._batchers.of(first, load_model))
-        except EXPECTED as error:
+        except EXPECTED_ERRORS as error:
             logger.warning("the model of the live index version cannot be loaded: %s", error)
 
     async def describe(self, record: ModelRecord) -> tuple[ModelIdentity, CropSpec]:

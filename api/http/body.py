@@ -245,7 +245,7 @@ def _part(what: QuerySource, at: str, limits: RequestLimits) -> Part:
         vector=None if what.embedding is None else np.asarray(what.embedding, np.float64),
         crop=None if what.crop is None else tuple(what.crop),
         weight=what.weight if isinstance(what, Example) else 1.0,
-        at=at,
+        field_path=at,
     )
 
 

@@ -124,7 +124,7 @@ def _checked(query: Query) -> Query:
     for part in query.parts:
         if part.image_id is not None:
             expected = "a picture, words or a vector, since an id belongs to one collection: search it there"
-            raise invalid(part.at.format("id"), expected, part.image_id)
+            raise invalid(part.field_path.format("id"), expected, part.image_id)
     return query
 
 

@@ -113,7 +113,7 @@ def test_mend_19_another_picture_than_was_embedded_is_not_sent(tmp_path: Path, q
     refused = client.get(f"/picture?id=a.png{query}")
     assert (refused.status_code, refused.json()["reason"], refused.json()["retryable"]) == (502, "changed", False)
     assert refused.json()["detail"] == (
-        "the file of 'a.png' is another than was embedded: it can be seen once it is embedded again"
+        "the file of 'a.png' has changed since it was embedded: embed it again to see it"
     )
     fetcher.files["memory:a.png"] = mine
     shown = client.get(f"/picture?id=a.png{query}")

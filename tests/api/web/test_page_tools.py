@@ -11,7 +11,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page, Request, Route, expect
 
-from api.search.query import FITTING
+from api.search.query import FITTING_PERCENTILE
 from tests.support.collections.small_collection import png
 from tests.support.servers.page_server import Site
 from tests.support.servers.page_tools import asked, exhibit, heading, ids, labels, search, tiles
@@ -255,7 +255,7 @@ def test_options_order_and_size(open_page: Callable[..., Page]) -> None:
     page.get_by_label("Lowest score").fill("")
     page.get_by_label("Only what fits the words").check()
     expect(tiles(page)).not_to_have_count(24)
-    assert sent[-1]["min_percentile"] == FITTING
+    assert sent[-1]["min_percentile"] == FITTING_PERCENTILE
     assert asked(page) == {"text": "star", "fitting": "1"}
     page.get_by_label("Only what fits the words").uncheck()
     page.get_by_label("Lowest score").fill("0.999")
