@@ -255,7 +255,7 @@ def test_more_replicas_than_the_machine_has_room_for_are_refused(
 ) -> None:
     """Serve would wait for room for ever, and say nothing."""
     without_a_cluster(monkeypatch)
-    with pytest.raises(DeployError, match="expected 3 CPUs, 1 for each of 3 replicas, got 2: ask for fewer"):
+    with pytest.raises(DeployError, match="expected 3 CPUs, 1 for each of 3 replicas, got 2: lower --replicas"):
         run(ServeSettings(collection=collection, port=free_port(), replicas=3))
 
 
@@ -379,6 +379,8 @@ def test_ray_serve_answers_like_the_local_server(collection: str, cluster: int) 
     with pytest.raises(DeployError, match=r"api\.errors\.OtherModelError: expected model 'fake'"):
         run(settings, blocking=False, models=one_fake(side=64))
     elsewhere = settings.model_copy(update={"host": "0.0.0.0", "allow_remote": True})
-    advice = f"on 127.0.0.1:{settings.port}: serve with --host 127.0.0.1 --port {settings.port}, or end"
-    with pytest.raises(ListenError, match=rf"expected to listen on 0.0.0.0:{settings.port}, .*already, {advice}"):
+    there = f"127.0.0.1:{settings.port} .*: use --host 127.0.0.1 --port {settings.port}, or stop"
+    with pytest.raises(
+        ListenError, match=rf"expected to listen on 0.0.0.0:{settings.port}, .*already listens on {there}"
+    ):
         run(elsewhere, blocking=False)

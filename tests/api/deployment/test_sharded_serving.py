@@ -15,7 +15,7 @@ from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
 from api.build_service import build_service
 from api.client.client import LikenessClient, RequestRefused
-from api.deployment.application import run, searcher, serve_app
+from api.deployment.application import run, serve_app, shard_application
 from api.deployment.capacity import empty_shards, shard_memory, shortage
 from api.deployment.searcher import SearcherReplica, Searchers
 from api.deployment.shard_calls import ShardCaller
@@ -319,7 +319,7 @@ def test_what_serve_is_told_of_shards(collection: Collection) -> None:
     assert sum(memory) == 3 * 300 * 2**20 + live.memory
     assert empty_shards(settings.model_copy(update={"shards": 5}), live) is None
     warning = empty_shards(settings.model_copy(update={"shards": 6}), live) or ""
-    assert warning.startswith("index version 000002 has 5 segments for 6 shards, some of which hold nothing")
+    assert warning.startswith("index version 000002 has 5 segments for 6 shards, so some shards are empty")
 
 
 def test_searchers_of_something_else_have_another_name(collection: Collection, tmp_path: Path) -> None:
@@ -327,10 +327,10 @@ def test_searchers_of_something_else_have_another_name(collection: Collection, t
     settings = ServeSettings(collection=collection.location, shards=3)
     more = settings.model_copy(update={"shards": 4})
     other = settings.model_copy(update={"collection": make_sharded(tmp_path).location})
-    names = {searcher(each, 0, 0)._bound_deployment.name for each in (settings, more, other)}
+    names = {shard_application(each, 0, 0)._bound_deployment.name for each in (settings, more, other)}
     assert len(names) == 3
     another_cpu = settings.model_copy(update={"num_cpus": 2, "searchers": Replicas.parse("2")})
-    assert searcher(another_cpu, 0, 0)._bound_deployment.name in names
+    assert shard_application(another_cpu, 0, 0)._bound_deployment.name in names
 
 
 def test_room_for_shards_is_said_in_numbers(collection: Collection) -> None:
@@ -346,7 +346,7 @@ def test_room_for_shards_is_said_in_numbers(collection: Collection) -> None:
     assert shortage(settings, there, [8 * GIB, 4 * GIB]) is None
     short = shortage(settings, there, [4 * GIB, 12 * GIB])
     assert (short or "").startswith(
-        "expected a node with 12.0 GiB of memory for the largest shard, got 8.0 GiB at most: ask for more with --shards"
+        "expected a node with 12.0 GiB of memory for the largest shard, got 8.0 GiB at most: raise --shards"
     )
     short = shortage(settings.model_copy(update={"num_cpus": 2.5}), there)
     assert (short or "").startswith("expected a node with 2.5 CPUs for a replica, got 2 at most")

@@ -127,7 +127,7 @@ def test_what_serve_is_told_of_replicas(collection: Collection) -> None:
     [
         ({"replicas": 2}, None),
         ({"replicas": "1:8"}, None),
-        ({"replicas": 3}, "expected 3 CPUs, 1 for each of 3 replicas, got 2: ask for fewer with --replicas"),
+        ({"replicas": 3}, "expected 3 CPUs, 1 for each of 3 replicas, got 2: lower --replicas"),
         ({"replicas": 4, "num_cpus": 0.5}, None),
         ({"replicas": 2, "embedders": 1}, "expected 3 CPUs, 1 for each of 3 replicas, got 2"),
         ({"embedders": 1, "num_gpus": 0.5}, "expected 0.5 GPUs, 0.5 for each of 1 replicas, got 0:.*LIKENESS_NUM_GPUS"),
