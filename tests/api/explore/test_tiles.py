@@ -100,4 +100,4 @@ def test_the_page_draws_the_box_on_the_card_and_in_the_detail_view(url: str, que
             assert (box["y"] - image["y"]) / image["height"] == pytest.approx(0.45, abs=0.05)
             if picture is tile:
                 tile.locator(".tile-link").click()
-                expect(page.locator("#subject").get_by_text("found by the part in the box")).to_be_visible()
+                expect(page.locator("#subject").get_by_text("The part in the box matched")).to_be_visible()

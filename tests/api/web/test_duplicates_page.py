@@ -54,7 +54,7 @@ def test_the_picture_to_keep_is_beside_its_duplicates(
     first = page.locator(".group").first
     expect(first.get_by_role("heading")).to_have_text(["Keep", "Cropped"])
     expect(first).to_contain_text("48 × 40, PNG")
-    expect(first.locator(".mat.here img")).to_have_count(2)
+    expect(first.locator(".mat.loaded img")).to_have_count(2)
     left, right = (image.bounding_box() for image in first.locator("img").all())
     assert left
     assert right

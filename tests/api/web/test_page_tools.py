@@ -47,7 +47,7 @@ def test_a_card_has_its_name_its_values_and_its_score(open_page: Callable[..., P
     page = open_page(f"/?id={quote(exhibit(site).image_id)}")
     found = ids(page)
     assert tiles(page).locator(".tile-name").all_inner_texts() == [file_name(image_id) for image_id in found]
-    expect(tiles(page).first.locator(".tile-why")).to_contain_text("nearer than 9")
+    expect(tiles(page).first.locator(".tile-percentile")).to_contain_text("nearer than 9")
     expect(page.locator("#collection")).to_have_text("collection")
     expect(page).to_have_title("collection")
     outline = heading(page, "More like").evaluate("it => (it.focus(), getComputedStyle(it).outlineStyle)")
@@ -104,12 +104,12 @@ def test_a_small_picture_fills_its_tile_and_one_that_is_missing_says_why(open_pa
     page.route("**/picture?**", answer)
     page.goto("/?text=red")
     star = tiles(page).filter(has=page.locator(".tile-link[title*='star']")).first
-    img = star.locator(".mat.here img")
+    img = star.locator(".mat.loaded img")
     expect(img).to_be_visible()
     boxes = [each.bounding_box() for each in (img, star.locator(".mat"))]
     assert boxes[0]["width"] > 0.9 * boxes[1]["width"]  # type: ignore[index]
     assert img.evaluate("it => getComputedStyle(it).imageRendering") == "pixelated"
-    gone = tiles(page).filter(has_not=page.locator(".tile-link[title*='star']")).first.locator(".gone")
+    gone = tiles(page).filter(has_not=page.locator(".tile-link[title*='star']")).first.locator(".missing")
     gone.scroll_into_view_if_needed()
     expect(gone).to_have_text("The picture cannot be readchanged")
     expect(gone).to_have_attribute("title", "the file is another")
@@ -247,22 +247,22 @@ def test_options_order_and_size(open_page: Callable[..., Page]) -> None:
     assert tiles(page).first.bounding_box()["width"] > 1.3 * width  # type: ignore[index]
     middle = float(tiles(page).nth(9).locator(".tile-score").inner_text().removeprefix("score").strip())
     page.locator("summary").click()
-    page.get_by_label("Lowest score").fill(str(middle))
-    page.get_by_label("Lowest score").press("Enter")
+    page.get_by_label("Minimum score").fill(str(middle))
+    page.get_by_label("Minimum score").press("Enter")
     expect(tiles(page)).not_to_have_count(24)
     assert ids(page) == found[: len(ids(page))]
     assert sent[-1]["min_score"] == middle == float(asked(page)["min_score"])
-    page.get_by_label("Lowest score").fill("")
+    page.get_by_label("Minimum score").fill("")
     page.get_by_label("Only what fits the words").check()
     expect(tiles(page)).not_to_have_count(24)
     assert sent[-1]["min_percentile"] == FITTING_PERCENTILE
     assert asked(page) == {"text": "star", "fitting": "1"}
     page.get_by_label("Only what fits the words").uncheck()
-    page.get_by_label("Lowest score").fill("0.999")
-    page.get_by_label("Lowest score").blur()
+    page.get_by_label("Minimum score").fill("0.999")
+    page.get_by_label("Minimum score").blur()
     expect(page.get_by_text("Allow a lower score.")).to_be_visible()
-    page.get_by_label("Lowest score").fill("")
-    page.get_by_label("Lowest score").blur()
+    page.get_by_label("Minimum score").fill("")
+    page.get_by_label("Minimum score").blur()
     page.get_by_label("Diversity").fill("0.8")
     expect(tiles(page)).to_have_count(24)
     assert sent[-1]["diversity"] == 0.8
@@ -284,7 +284,7 @@ def test_a_part_of_a_picture(open_page: Callable[..., Page], site: Site) -> None
     chosen = exhibit(site)
     page = open_page(f"/?id={quote(chosen.image_id)}")
     whole, sent = ids(page), bodies(page)
-    expect(page.locator(".subject .mat.here img")).to_be_visible()
+    expect(page.locator(".subject .mat.loaded img")).to_be_visible()
     page.get_by_role("button", name="Search a part").click()
     layer = page.get_by_role("application", name="Part of the picture")
     expect(layer).to_be_focused()

@@ -160,7 +160,7 @@ def test_duplicates_are_folded_when_asked(open_page: Callable[..., Page], site: 
     both = {site.copied, f"copies/{site.copied}"}
     assert set(ids(page)[:2]) == both
     page.get_by_label("Fold duplicates").check()
-    expect(tiles(page).first.locator(".alike")).to_contain_text("duplicate")
+    expect(tiles(page).first.locator(".folded")).to_contain_text("duplicate")
     assert len(both & set(ids(page))) == 1
     assert asked(page)["distinct"] == "1"
 
@@ -200,7 +200,7 @@ def test_filters_are_built_from_the_columns(open_page: Callable[..., Page], site
 def test_a_filter_that_nothing_passes_says_so(open_page: Callable[..., Page]) -> None:
     page = open_page("/?text=red&filter=" + quote('{"label": "unicorn"}'))
     expect(page.get_by_role("status")).to_have_text("None of the 91 pictures qualifies.")
-    expect(page.get_by_text("Loosen a filter")).to_be_visible()
+    expect(page.get_by_text("Loosen or remove a filter")).to_be_visible()
 
 
 def test_a_condition_that_the_fields_cannot_show_is_shown_as_it_is(open_page: Callable[..., Page]) -> None:
@@ -316,7 +316,7 @@ def refuse(route: Route) -> None:
     route.fulfill(status=429, headers={"Retry-After": "7"}, content_type="application/problem+json", body=document)
 
 
-NOT_VALID = "This key is not valid: mistyped, removed, or of another server."
+NOT_VALID = "This key is not valid: it is mistyped, was removed, or is for another server."
 
 
 def test_mend_smaller_a_server_that_asks_for_a_key(browser: Browser, tmp_path: Path) -> None:
@@ -327,7 +327,7 @@ def test_mend_smaller_a_server_that_asks_for_a_key(browser: Browser, tmp_path: P
         page.goto("/?text=star")
         field = page.get_by_label("API key")
         expect(field).to_be_focused()
-        expect(page.locator("#key-why")).to_have_text("Whoever runs it can give you one.")
+        expect(page.locator("#key-why")).to_have_text("Ask the operator of this server for one.")
         for wrong in ("lk_wrong", "ключ", "two words"):
             field.fill(wrong)
             page.keyboard.press("Enter")
@@ -338,7 +338,7 @@ def test_mend_smaller_a_server_that_asks_for_a_key(browser: Browser, tmp_path: P
         page.keyboard.press("Enter")
         expect(tiles(page)).to_have_count(11)
         expect(field).to_be_hidden()
-        expect(tiles(page).first.locator(".mat.here img")).to_be_visible()
+        expect(tiles(page).first.locator(".mat.loaded img")).to_be_visible()
         tiles(page).first.locator(".tile-link").click()
         with page.expect_download() as download:
             page.get_by_role("link", name="Whole picture").click()
@@ -360,11 +360,11 @@ def test_mend_21_a_picture_of_any_id_is_shown(browser: Browser, tmp_path: Path) 
         page = browser.new_page(base_url=url)
         page.goto("/?text=star")
         expect(tiles(page)).to_have_count(len(ids))
-        expect(page.locator("#pictures .mat.here img")).to_have_count(len(ids))
+        expect(page.locator("#pictures .mat.loaded img")).to_have_count(len(ids))
         for image_id in ids:
             page.goto(f"/?id={quote(image_id, safe='')}")
             expect(tiles(page)).to_have_count(len(ids) - 1)
-            expect(page.locator(".subject .mat.here img")).to_be_visible()
+            expect(page.locator(".subject .mat.loaded img")).to_be_visible()
             assert page.locator(".facts dd").first.text_content() == image_id
             expect(page.locator(".facts")).not_to_contain_text("source")
             address = page.get_by_role("link", name="Whole picture").evaluate("link => link.href")
