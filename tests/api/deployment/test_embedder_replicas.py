@@ -55,7 +55,7 @@ def replica(collection: Collection, load: Callable[[ModelRecord], FakeEmbedder])
 # EmbedderReplica
 
 
-def test_a_replica_begins_with_the_live_model_or_embeds_with_the_one_that_is_still_served(
+def test_a_replica_loads_the_live_model_at_the_start_or_later_the_one_that_a_call_names(
     collection: Collection,
 ) -> None:
     load = Loader()
@@ -69,7 +69,7 @@ def test_a_replica_begins_with_the_live_model_or_embeds_with_the_one_that_is_sti
     assert load.loaded == [32, 64]
 
 
-def test_a_replica_never_holds_three_models_nor_another_than_is_named(collection: Collection) -> None:
+def test_a_replica_never_holds_three_models_and_refuses_a_wrong_one(collection: Collection) -> None:
     made: list[weakref.ref[FakeEmbedder]] = []
     held: list[int] = []
 
@@ -145,7 +145,7 @@ class Asked:
 TEXTS = [f"star {number}" for number in range(20)]
 
 
-def test_a_batch_goes_in_calls_of_eight(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_is_split_into_calls_of_eight(monkeypatch: pytest.MonkeyPatch) -> None:
     replicas = Replicas(monkeypatch, (1, None), (1, None), (1, None))
     vectors = replicas.embedder().embed_texts(TEXTS)
     np.testing.assert_array_equal(vectors, FakeEmbedder().embed_texts(TEXTS))
@@ -153,7 +153,7 @@ def test_a_batch_goes_in_calls_of_eight(monkeypatch: pytest.MonkeyPatch) -> None
     assert not any(each.cancelled for each in replicas.asked)
 
 
-def test_all_calls_of_a_batch_have_the_time_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_calls_of_a_batch_share_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     replicas = Replicas(monkeypatch, (6, None), (99, None), (99, None))
     with pytest.raises(Problem, match="the model does not answer") as caught:
         replicas.embedder(timeout_s=10).embed_texts(TEXTS)
@@ -163,7 +163,7 @@ def test_all_calls_of_a_batch_have_the_time_of_one(monkeypatch: pytest.MonkeyPat
     assert [each.cancelled for each in replicas.asked] == [True, True, True]
 
 
-def test_what_a_dead_replica_left_undone_is_asked_for_again_in_what_is_left_of_the_time(
+def test_a_dead_replicas_calls_are_repeated_until_the_deadline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     replicas = Replicas(monkeypatch, (7, ActorDiedError()), (1, None))
@@ -176,7 +176,7 @@ def test_what_a_dead_replica_left_undone_is_asked_for_again_in_what_is_left_of_t
     assert replicas.now == 110.0
 
 
-def test_whatever_befalls_the_cluster_is_a_problem_to_come_again_with(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_failure_of_the_cluster_is_a_problem_with_retry_after(monkeypatch: pytest.MonkeyPatch) -> None:
     for error in (
         NodeDiedError("the node is gone"),  # type: ignore[no-untyped-call]
         ObjectLostError("00" * 28, None, ""),
@@ -215,7 +215,7 @@ async def calls(held: ReplicaCache[str], maker: Maker, *keys: str) -> list[str]:
     return [await held.call(key, maker.of(key)) for key in keys]
 
 
-def test_what_nobody_waits_for_any_more_goes_on_being_made() -> None:
+def test_a_value_is_still_made_after_its_callers_have_left() -> None:
     """A shard that takes longer to open than a search may take is there for a later one."""
     maker, held = Maker(), ReplicaCache[str]()
     maker.go.clear()
@@ -231,7 +231,7 @@ def test_what_nobody_waits_for_any_more_goes_on_being_made() -> None:
     assert maker.made == ["a"]
 
 
-def test_all_who_wait_share_one_and_an_error_is_everybodys_until_it_is_tried_again() -> None:
+def test_all_callers_that_wait_share_one_value_or_error() -> None:
     maker, held = Maker(), ReplicaCache[str]()
 
     async def ask() -> list[str | BaseException]:
@@ -244,7 +244,7 @@ def test_all_who_wait_share_one_and_an_error_is_everybodys_until_it_is_tried_aga
     assert maker.made == ["a", "broken", "broken"]
 
 
-def test_two_are_held_and_those_that_were_called_last_while_others_are_made_beforehand() -> None:
+def test_the_two_values_called_last_stay_while_others_are_made_in_advance() -> None:
     maker, held = Maker(), ReplicaCache[str]()
     assert asyncio.run(calls(held, maker, "a", "b", "a", "c", "a", "b")) == ["A", "B", "A", "C", "A", "B"]
     assert maker.made == ["a", "b", "c", "b"]
@@ -258,7 +258,7 @@ def test_two_are_held_and_those_that_were_called_last_while_others_are_made_befo
     assert maker.made == ["a", "b", "c", "b", "d", "e", "f"]
 
 
-def test_what_was_not_called_for_a_quarter_of_an_hour_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_value_that_is_not_called_for_a_quarter_of_an_hour_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr("api.deployment.replica_cache.monotonic", lambda: now)
     maker, held = Maker(), ReplicaCache[str]()

@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("replicas", [2, pytest.param(1, marks=pytest.mark.long)])
-def test_a_killed_replica_fails_what_it_had_in_hand_and_nothing_else(folder: Path, cluster: int, replicas: int) -> None:
+def test_a_killed_replica_fails_only_its_requests_in_progress(folder: Path, cluster: int, replicas: int) -> None:
     settings = ServeSettings(
         collection=str(folder / "collection"),
         port=cluster,
@@ -70,7 +70,7 @@ def test_a_killed_replica_fails_what_it_had_in_hand_and_nothing_else(folder: Pat
     assert 200 in after <= {200, 429}
 
 
-def test_a_server_that_is_told_to_stop_takes_the_application_down(folder: Path, tmp_path: Path) -> None:
+def test_a_server_that_gets_sigterm_deletes_the_application(folder: Path, tmp_path: Path) -> None:
     """Ray has a handler of its own for SIGTERM, which would leave in the middle of it."""
     with serving(str(folder / "collection"), tmp_path / "log") as served:
         before = served.replicas()

@@ -141,7 +141,7 @@ def lost(handle: Handle, times: int = 50) -> None:
     handle.befalls[:] = [99.0] * times
 
 
-def test_a_lost_shard_is_a_503_or_a_part_of_the_answer_as_the_caller_chose(url: str, handles: list[Handle]) -> None:
+def test_with_a_lost_shard_a_search_fails_or_is_partial_as_the_caller_chose(url: str, handles: list[Handle]) -> None:
     query = {"embedding": vector(), "k": 30}
     whole = httpx.post(f"{url}/search", json=query).json()
     assert whole["searched"] == {"rows": 798, "of": 798}
@@ -178,7 +178,7 @@ def ids_held(handle: Handle) -> set[str]:
     return ids_of(shard)
 
 
-def test_an_image_of_a_lost_shard_is_away_and_not_missing(url: str, handles: list[Handle]) -> None:
+def test_an_image_of_a_lost_shard_is_unavailable_and_not_missing(url: str, handles: list[Handle]) -> None:
     away, here = min(ids_held(handles[1])), min(ids_held(handles[3]))
     lost(handles[1])
     assert httpx.get(f"{url}/image?id={here}").json()["image_id"] == here
@@ -191,9 +191,7 @@ def test_an_image_of_a_lost_shard_is_away_and_not_missing(url: str, handles: lis
     assert told(httpx.get(f"{url}/image?id=nobody")) == (404, "image-not-found")
 
 
-def test_a_shard_that_was_lost_holds_up_no_more_searches_until_it_answers_again(
-    url: str, handles: list[Handle]
-) -> None:
+def test_a_lost_shard_does_not_delay_later_searches(url: str, handles: list[Handle]) -> None:
     lost(handles[0])
     query = {"embedding": vector(), "allow_partial": True}
     for _ in range(3):
@@ -210,7 +208,7 @@ def test_a_shard_that_was_lost_holds_up_no_more_searches_until_it_answers_again(
     assert told(httpx.post(f"{url}/search", json=query)) == (503, "shard-unavailable")
 
 
-def test_no_search_gives_a_lost_shard_the_whole_time_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_search_waits_the_whole_time_for_a_lost_shard(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that answers, but not within a quarter of a second, is found again by what is asked beside them."""
     monkeypatch.setattr("api.deployment.shard_calls._TRY_AGAIN_S", 0.0)
     monkeypatch.setattr("api.deployment.shard_calls._LOST_TIMEOUT_S", 0.01)
@@ -235,7 +233,7 @@ def test_no_search_gives_a_lost_shard_the_whole_time_again(monkeypatch: pytest.M
     eventually(lambda: asked({0: ("count", ("{}",))}) == {0: 7}, "the shard is found again")
 
 
-def test_what_a_dead_replica_left_undone_another_one_is_asked_for(url: str, handles: list[Handle]) -> None:
+def test_a_dead_replicas_calls_are_repeated_at_another_one(url: str, handles: list[Handle]) -> None:
     expected = httpx.post(f"{url}/search", json={"embedding": vector()}).json()["matches"]
     handles[1].befalls[:] = [ActorDiedError(), ActorDiedError()]
     handles[2].befalls[:] = [ActorDiedError()]
@@ -243,7 +241,7 @@ def test_what_a_dead_replica_left_undone_another_one_is_asked_for(url: str, hand
     assert (again["matches"], again["searched"]["rows"]) == (expected, 798)
 
 
-def test_shards_that_hold_nothing_are_not_asked(collection: Collection, clock: Clock) -> None:
+def test_empty_shards_are_not_called(collection: Collection, clock: Clock) -> None:
     handles = handles_of(collection, 7, clock)
     searcher = Searchers(handles, 5.0).open(collection)
     queries = unit_vectors(3, seed=8, dim=DIM)
@@ -251,7 +249,7 @@ def test_shards_that_hold_nothing_are_not_asked(collection: Collection, clock: C
     assert [handle.opened for handle in handles] == [["000002"]] * 5 + [[]] * 2
 
 
-def test_replicas_that_die_are_asked_for_at_intervals_and_only_for_as_long_as_a_search_may_take(
+def test_calls_to_dying_replicas_are_repeated_with_pauses_until_the_deadline(
     url: str, handles: list[Handle], clock: Clock
 ) -> None:
     handles[1].befalls[:] = [ActorDiedError() for _ in range(1000)]
@@ -260,7 +258,7 @@ def test_replicas_that_die_are_asked_for_at_intervals_and_only_for_as_long_as_a_
     assert clock.now == pytest.approx(105.0, abs=0.1)
 
 
-def test_a_shard_that_cannot_be_opened_is_lost_like_one_that_does_not_answer(url: str, handles: list[Handle]) -> None:
+def test_a_shard_that_cannot_be_opened_is_lost(url: str, handles: list[Handle]) -> None:
     full = CollectionError("no room in the cache for vectors.faiss")
     error = RayTaskError("call", "Traceback", full, proctitle="ray", ip="127.0.0.1")  # type: ignore[no-untyped-call]
     handles[2].befalls[:] = [error]
@@ -276,7 +274,7 @@ def test_a_replica_that_dies_while_it_opens_a_version_does_not_fail_the_swap(
     assert [handle.opened for handle in handles] == [["000002"]] * 4
 
 
-def test_a_version_of_that_number_that_took_its_place_answers_for_none(tmp_path: Path, clock: Clock) -> None:
+def test_a_version_of_another_collection_with_the_same_number_is_not_searched(tmp_path: Path, clock: Clock) -> None:
     """A searcher that is started anew finds another collection there."""
     collection = make_sharded(tmp_path / "collection")
     handles = handles_of(collection, 2, clock)
@@ -290,7 +288,7 @@ def test_a_version_of_that_number_that_took_its_place_answers_for_none(tmp_path:
         searcher.search(query, 10)
 
 
-def test_a_version_of_which_a_shard_is_damaged_gives_way_to_the_last_good_one(tmp_path: Path, clock: Clock) -> None:
+def test_a_version_with_a_damaged_shard_is_replaced_by_the_last_good_one(tmp_path: Path, clock: Clock) -> None:
     collection = make_sharded(tmp_path)
     newest = collection.read_version("000002").segments[-1].name
     path = tmp_path / "index/segments" / newest / "vectors.faiss"
@@ -306,7 +304,7 @@ def test_a_version_of_which_a_shard_is_damaged_gives_way_to_the_last_good_one(tm
 # Settings
 
 
-def test_what_serve_is_told_of_shards(collection: Collection) -> None:
+def test_serve_gets_a_deployment_for_each_shard(collection: Collection) -> None:
     settings = ServeSettings(collection=collection.location, shards=3, searchers="2:4", num_cpus=0.5)
     ingress: Any = serve_app(settings)._bound_deployment
     (bound,) = [arg for arg in ingress.init_args if isinstance(arg, list)]
@@ -322,7 +320,9 @@ def test_what_serve_is_told_of_shards(collection: Collection) -> None:
     assert warning.startswith("index version 000002 has 5 segments for 6 shards, so some shards are empty")
 
 
-def test_searchers_of_something_else_have_another_name(collection: Collection, tmp_path: Path) -> None:
+def test_searchers_of_another_collection_or_number_of_shards_have_another_name(
+    collection: Collection, tmp_path: Path
+) -> None:
     """Serve would replace them one by one, and let those that are there still ask both."""
     settings = ServeSettings(collection=collection.location, shards=3)
     more = settings.model_copy(update={"shards": 4})
@@ -333,7 +333,7 @@ def test_searchers_of_something_else_have_another_name(collection: Collection, t
     assert shard_application(another_cpu, 0, 0)._bound_deployment.name in names
 
 
-def test_room_for_shards_is_said_in_numbers(collection: Collection) -> None:
+def test_missing_room_for_shards_is_reported_in_numbers(collection: Collection) -> None:
     settings = ServeSettings(collection=collection.location, shards=4, searchers=2)
     assert (shortage(settings, [{"CPU": 8.0}]) or "").startswith("expected 9 CPUs, 1 for each of 9 replicas, got 8")
     there = [{"CPU": 4.0, "memory": 1.0 * GIB}, {"CPU": 5.0, "memory": 1.0 * GIB}]
@@ -358,7 +358,7 @@ LARGE, NO_MEMORY, NO_CPU = ({"CPU": cpus, "memory": GIB * gib} for cpus, gib in 
 @pytest.mark.parametrize(
     ("nodes", "apart"), [([LARGE] * 2, 1), ([LARGE], None), ([LARGE, NO_MEMORY], None), ([LARGE, NO_CPU], None)]
 )
-def test_searchers_of_a_shard_are_on_several_nodes_where_these_have_room(
+def test_searchers_of_a_shard_are_on_separate_nodes_if_these_have_room(
     collection: Collection, monkeypatch: pytest.MonkeyPatch, nodes: list[dict[str, float]], apart: int | None
 ) -> None:
     monkeypatch.setattr("api.deployment.application.nodes", lambda: nodes)

@@ -61,7 +61,9 @@ def reserved(deployment: Any) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize(("text", "expected"), [("2", (2, 2)), ("1:4", (1, 4)), ("3:3", (3, 3))])
-def test_replicas_are_a_number_or_two(text: str, expected: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replicas_are_a_number_or_a_range(
+    text: str, expected: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LIKENESS_EMBEDDERS", text)
     settings = ServeSettings(collection="c", replicas=text)
     assert settings.replicas == settings.embedders == Replicas(*expected)
@@ -90,7 +92,7 @@ def test_the_command_says_which_option_is_wrong(options: dict[str, Any], message
         serve_command(["no such folder"], **options)
 
 
-def test_what_serve_is_told_of_replicas(collection: Collection) -> None:
+def test_serve_gets_the_replicas_and_resources_of_the_settings(collection: Collection) -> None:
     settings = ServeSettings(
         collection=collection.location,
         replicas="2:6",
@@ -133,9 +135,7 @@ def test_what_serve_is_told_of_replicas(collection: Collection) -> None:
         ({"embedders": 1, "num_gpus": 0.5}, "expected 0.5 GPUs, 0.5 for each of 1 replicas, got 0:.*LIKENESS_NUM_GPUS"),
     ],
 )
-def test_a_machine_without_room_for_the_replicas_is_said_in_numbers(
-    options: dict[str, Any], message: str | None
-) -> None:
+def test_missing_room_for_replicas_is_reported_in_numbers(options: dict[str, Any], message: str | None) -> None:
     missing = shortage(ServeSettings(collection="c", **options), [{"CPU": 2.0}])
     assert (missing is None) if message is None else re.match(message, missing or "")
 
@@ -144,7 +144,7 @@ def test_a_machine_without_room_for_the_replicas_is_said_in_numbers(
 
 
 @pytest.mark.ray
-def test_the_parts_apart_answer_as_they_do_together(collection: Collection, cluster: int, notes: Path) -> None:
+def test_separate_embedders_answer_like_one_process(collection: Collection, cluster: int, notes: Path) -> None:
     settings = ServeSettings(
         collection=collection.location,
         port=cluster,

@@ -43,7 +43,7 @@ def no_fault(page: Page) -> None:
     assert {fault["id"]: [node["html"] for node in fault["nodes"]] for fault in found.response["violations"]} == {}
 
 
-def test_a_card_has_its_name_its_values_and_its_score(open_page: Callable[..., Page], site: Site) -> None:
+def test_a_card_shows_name_values_and_score(open_page: Callable[..., Page], site: Site) -> None:
     page = open_page(f"/?id={quote(exhibit(site).image_id)}")
     found = ids(page)
     assert tiles(page).locator(".tile-name").all_inner_texts() == [file_name(image_id) for image_id in found]
@@ -144,7 +144,7 @@ def test_facets_have_values_and_counts(open_page: Callable[..., Page], site: Sit
     assert json.loads(asked(page)["filter"]) == {"label": second}
 
 
-def test_a_time_is_narrowed_down_by_its_month(open_page: Callable[..., Page]) -> None:
+def test_times_are_filtered_by_month(open_page: Callable[..., Page]) -> None:
     page = open_page("/?text=red")
     page.locator("summary").click()
     months = page.get_by_role("list", name="exif_taken", exact=True).get_by_role("link")
@@ -224,7 +224,7 @@ def test_several_pictures_to_be_like_and_unlike(open_page: Callable[..., Page], 
     expect(heading(page, "Like your picture")).to_be_visible()
 
 
-def test_options_order_and_size(open_page: Callable[..., Page]) -> None:
+def test_options_order_and_tile_size(open_page: Callable[..., Page]) -> None:
     page = open_page("/?text=star")
     found, sent = ids(page), bodies(page)
     page.get_by_label("Sort").select_option("name")

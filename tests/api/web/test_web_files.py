@@ -53,7 +53,7 @@ def test_a_file_has_its_type_and_a_strict_policy(client: TestClient, name: str) 
     assert response.headers["cache-control"] == "no-cache"
 
 
-def test_what_a_browser_has_is_not_sent_again(client: TestClient) -> None:
+def test_a_file_that_the_browser_has_cached_is_not_sent_again(client: TestClient) -> None:
     etag = client.get("/web/main.js").headers["etag"]
     again = client.get("/web/main.js", headers={"if-none-match": f'"other", W/{etag}'})
     assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", etag)

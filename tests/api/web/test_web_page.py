@@ -99,7 +99,7 @@ def test_search_by_url_can_be_shared(open_page: Callable[..., Page], site: Site)
     expect(shared.get_by_role("textbox", name="Words")).to_have_value(url)
 
 
-def test_search_by_text_and_more_of_it(open_page: Callable[..., Page]) -> None:
+def test_search_by_text_and_more_matches(open_page: Callable[..., Page]) -> None:
     page = open_page()
     search(page, "a checked green heart")
     expect(heading(page, "“a checked green heart”")).to_be_visible()
@@ -114,7 +114,7 @@ def test_search_by_text_and_more_of_it(open_page: Callable[..., Page]) -> None:
     assert asked(page) == {"text": "a checked green heart", "k": "48"}
 
 
-def test_more_like_a_picture_with_what_is_known_of_it(open_page: Callable[..., Page], site: Site) -> None:
+def test_more_like_a_picture_with_its_facts(open_page: Callable[..., Page], site: Site) -> None:
     page = open_page("/?text=star")
     before = ids(page)
     page.evaluate("scrollTo(0, 300)")
@@ -141,7 +141,7 @@ def test_more_like_a_picture_with_what_is_known_of_it(open_page: Callable[..., P
     expect(title).to_be_visible()
 
 
-def test_the_beginning_has_examples(open_page: Callable[..., Page]) -> None:
+def test_the_start_page_has_examples(open_page: Callable[..., Page]) -> None:
     page = open_page()
     expect(heading(page, "What does it look like?")).to_be_visible()
     assert 2 <= len(ids(page)) <= 12
@@ -197,19 +197,19 @@ def test_filters_are_built_from_the_columns(open_page: Callable[..., Page], site
     assert labels(shared) == {"heart"}
 
 
-def test_a_filter_that_nothing_passes_says_so(open_page: Callable[..., Page]) -> None:
+def test_a_filter_without_matches_is_reported(open_page: Callable[..., Page]) -> None:
     page = open_page("/?text=red&filter=" + quote('{"label": "unicorn"}'))
     expect(page.get_by_role("status")).to_have_text("None of the 91 pictures qualifies.")
     expect(page.get_by_text("Loosen or remove a filter")).to_be_visible()
 
 
-def test_a_condition_that_the_fields_cannot_show_is_shown_as_it_is(open_page: Callable[..., Page]) -> None:
+def test_a_condition_that_the_fields_cannot_edit_is_shown_as_text(open_page: Callable[..., Page]) -> None:
     page = open_page("/?text=red&filter=" + quote('{"label": {"$in": ["star", "heart"]}, "note": {"$exists": false}}'))
     conditions = page.locator(".condition code")
     expect(conditions).to_have_text(["star or heart", '{"$exists":false}'])
 
 
-def test_conditions_come_out_as_they_went_in(open_page: Callable[..., Page]) -> None:
+def test_filters_survive_conversion_to_conditions_and_back(open_page: Callable[..., Page]) -> None:
     """What the fields cannot show is kept as it is."""
     columns = {
         "label": (pa.string(), "text"),
@@ -246,7 +246,7 @@ def test_conditions_come_out_as_they_went_in(open_page: Callable[..., Page]) -> 
 # What goes wrong
 
 
-def test_a_file_that_is_no_picture_and_nothing_to_search_for(open_page: Callable[..., Page], tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_picture_and_an_empty_query(open_page: Callable[..., Page], tmp_path: Path) -> None:
     (tmp_path / "notes.png").write_text("not a picture at all")
     page = open_page()
     search(page, "   ")
@@ -272,14 +272,14 @@ def test_a_file_that_is_no_picture_and_nothing_to_search_for(open_page: Callable
         ("/?text=red&filter=%7B", "filter"),
     ],
 )
-def test_what_the_server_refuses_is_said_in_its_words(open_page: Callable[..., Page], address: str, said: str) -> None:
+def test_problems_are_shown_in_the_servers_words(open_page: Callable[..., Page], address: str, said: str) -> None:
     page = open_page(address)
     expect(page.get_by_role("alert")).to_contain_text(said)
     expect(page.locator("#answer")).to_have_attribute("aria-busy", "false")
     expect(page.get_by_role("status")).to_be_empty()
 
 
-def test_a_server_that_is_gone_and_a_proxy_that_refuses_in_plain_text(open_page: Callable[..., Page]) -> None:
+def test_an_unreachable_server_and_a_proxy_that_refuses_in_plain_text(open_page: Callable[..., Page]) -> None:
     page = open_page("/?text=star")
     ids(page)
     page.route("**/search", lambda route: route.abort())
@@ -291,7 +291,7 @@ def test_a_server_that_is_gone_and_a_proxy_that_refuses_in_plain_text(open_page:
     expect(page.get_by_role("alert")).to_contain_text("The server answered with status 429. Try again in 7 s.")
 
 
-def test_more_that_is_refused_is_said_beside_the_button(open_page: Callable[..., Page]) -> None:
+def test_a_problem_with_more_matches_is_shown_beside_the_button(open_page: Callable[..., Page]) -> None:
     page = open_page("/?text=star")
     ids(page)
     summary = page.get_by_role("status").inner_text()
@@ -372,9 +372,7 @@ def test_mend_21_a_picture_of_any_id_is_shown(browser: Browser, tmp_path: Path) 
         page.close()
 
 
-def test_metadata_stays_text_and_a_picture_that_is_gone_leaves_a_word(
-    open_page: Callable[..., Page], site: Site
-) -> None:
+def test_metadata_stays_text_and_a_missing_picture_is_named_so(open_page: Callable[..., Page], site: Site) -> None:
     page = open_page("/?id=" + quote(site.copied))
     expect(page.locator(".facts")).to_contain_text(MARKUP)
     page.route("**/picture?**", lambda route: route.fulfill(status=404))
@@ -410,7 +408,7 @@ def shown(open_page: Callable[..., Page], site: Site, state: str, **options: Any
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("state", ADDRESSES)
-def test_axe_finds_no_fault(open_page: Callable[..., Page], site: Site, state: str, scheme: str) -> None:
+def test_axe_finds_no_violations(open_page: Callable[..., Page], site: Site, state: str, scheme: str) -> None:
     page = shown(open_page, site, state, color_scheme=scheme, reduced_motion="reduce")
     if state == "words":
         assert tiles(page).locator("img").first.evaluate("it => getComputedStyle(it).transitionDuration") == "0s"
@@ -481,7 +479,7 @@ def test_by_keyboard_alone(open_page: Callable[..., Page], site: Site) -> None:
     expect(heading(page, "“star”")).to_be_visible()
 
 
-def test_what_happens_is_announced(open_page: Callable[..., Page]) -> None:
+def test_progress_is_announced(open_page: Callable[..., Page]) -> None:
     page = open_page()
     ids(page)
     gates: list[Route] = []
