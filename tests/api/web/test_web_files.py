@@ -1,4 +1,4 @@
-"""The files of the web page, as they go over the wire; what they do is tested in a browser."""
+"""The files of the web page as they are served; what they do is tested in a browser."""
 
 import re
 from pathlib import PurePath
@@ -70,7 +70,7 @@ def test_nothing_else_is_below_web(client: TestClient, path: str) -> None:
 
 @pytest.mark.parametrize("address", ["/", "/docs", "/duplicates"])
 def test_a_page_needs_nothing_from_elsewhere(client: TestClient, address: str) -> None:
-    """Neither outside addresses nor inline scripts and styles, which the policy would stop."""
+    """No outside addresses, and no inline scripts and styles, which the policy would block."""
     page = client.get(address).text
     named = re.findall(r'(?:src|href)="([^"#]*)"', page)
     own = [name for name in named if name.startswith("web/")]
