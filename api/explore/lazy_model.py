@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +24,16 @@ class LazyModel:
         )
         self._record = record
         self._load = load
+        self._lock = Lock()
+
+    @property
+    def loaded(self) -> Embedder:
+        """The model, loaded once for all threads. Raises ModelError, OtherModelError."""
+        with self._lock:  # since Python 3.12 a cached property has none
+            return self._loaded
 
     @cached_property
-    def loaded(self) -> Embedder:
-        """The model. Raises ModelError, OtherModelError."""
+    def _loaded(self) -> Embedder:
         alternative = "Searches by id and by vector work without a model"
         try:
             embedder = self._load()

@@ -157,6 +157,7 @@ class Likeness:
         _check_known(options, _OPTIONS)
         if isinstance(queries, str | bytes):
             raise TypeError(f"got one query, {queries!r:.60}: expected a list of queries; use search(…) for one")
+        _ = self._service  # created before the threads share it
         return map_concurrently(lambda query: self.search(query, **options), list(queries))
 
     def vector(self, query: BareQuery | None = None, /, **search: Unpack[Search]) -> Vector:

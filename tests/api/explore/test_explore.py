@@ -4,6 +4,7 @@ import base64
 import io
 import re
 import sys
+import time
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -203,13 +204,12 @@ def test_mend_07_keywords_that_would_have_no_effect_are_refused(likeness: Likene
 def test_the_model_is_loaded_once_by_the_first_query_that_needs_it(
     searcher: Searcher, fetcher: RecordingFetcher
 ) -> None:
-    load = Mock(side_effect=FakeEmbedder)
+    load = Mock(side_effect=lambda: time.sleep(0.05) or FakeEmbedder())
     likeness = Likeness(searcher, load, fetcher=fetcher)
     likeness.search("red.png")
     likeness.search(searcher.vector("red.png"))
     assert load.call_count == 0
-    likeness.search("a red star")
-    likeness.search(png((1, 2, 3)))
+    likeness.search_many(["a red star", "a blue moon", png((1, 2, 3))])
     assert load.call_count == 1
 
 
