@@ -54,7 +54,7 @@ function groupItem({ keep, duplicates: others }) {
   const kept = candidate(keep, element("h2", { tabIndex: -1 }, others[0].kind === "similar" ? "Best" : "Keep"));
   kept.classList.add("keep");
   const items = others.map((other) => {
-    const why = other.kind === "similar" ? `score ${other.score.toFixed(3)}` : `the kept one: ${other.why}`;
+    const why = other.kind === "similar" ? `score ${other.score.toFixed(3)}` : `the picture to keep: ${other.why}`;
     return element("li", {}, candidate(other, element("h3", {}, KINDS[other.kind]), element("p", { class: "hint" }, why)));
   });
   return element("li", { class: "group" }, kept, element("ul", { class: "others", role: "list" }, ...items));

@@ -194,7 +194,7 @@ function unfold(open) {
   byId("unfold").ariaExpanded = String(open);
 }
 
-// A new picture or new words are not mixed with what the last ones were.
+// A new picture or new words are not mixed with the pictures of the last query.
 const NO_MIX = { crop: null, like: [], unlike: [] };
 
 function searchUpload(file) {
