@@ -203,8 +203,11 @@ def test_mend_07_keywords_that_would_have_no_effect_are_refused(likeness: Likene
 def test_the_model_is_loaded_once_by_the_first_query_that_needs_it(
     searcher: Searcher, fetcher: RecordingFetcher
 ) -> None:
-    load = Mock(side_effect=lambda: time.sleep(0.05) or FakeEmbedder())
-    likeness = Likeness(searcher, load, fetcher=fetcher)
+    def slow_load() -> FakeEmbedder:
+        time.sleep(0.05)  # the other threads need it meanwhile
+        return FakeEmbedder()
+
+    likeness = Likeness(searcher, load := Mock(side_effect=slow_load), fetcher=fetcher)
     likeness.search("red.png")
     likeness.search(searcher.vector("red.png"))
     assert load.call_count == 0

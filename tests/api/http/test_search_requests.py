@@ -494,7 +494,7 @@ def test_slow_hosts_hold_up_nobody_else(searcher: Searcher) -> None:
         answers.append(client.post("/search", json={"url": URL, "k": 1}))
 
     def came(count: int) -> bool:
-        return len(host.asked) + len(answers) >= count
+        return len(host.fetched) + len(answers) >= count
 
     with TestClient(create_app(fake_service(searcher, queries=host), limits=few)) as client:
         threads = [threading.Thread(target=ask, args=(client,)) for _ in range(10)]
