@@ -1,4 +1,4 @@
-"""Puts a service together from settings: the one place where the server's parts are chosen."""
+"""Builds services from settings. Only this module chooses the server's parts."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -32,16 +32,16 @@ from index.versions.servable import live_manifest, live_version, open_last_good
 def build_collections(
     settings: ServeSettings, *, load_model: LoadModel | None = None, open_version: OpenVersion = Searcher.open
 ) -> Collections:
-    """The collections of `settings`: a single one is opened at once, several when they are first asked for.
+    """The collections of `settings`: a single one is opened at once, several on first use.
 
-    Raises CollectionError for a place without a collection, and for a single one as `build_service`.
+    Raises CollectionError for a location without a collection, and for a single collection like `build_service`.
     """
-    found = served_collections(settings)
-    parts = _Parts(settings, open_version)
-    if len(found) == 1:
-        [(name, collection)] = found.items()
+    collections = served_collections(settings)
+    parts = _SharedParts(settings, open_version)
+    if len(collections) == 1:
+        [(name, collection)] = collections.items()
         return Collections.of(parts.service(collection, load_model), name)
-    load_model = load_model or model_loader(settings, first_model(found))
+    load_model = load_model or model_loader(settings, first_model(collections))
     return Collections(
         {
             name: CollectionSource(
@@ -49,7 +49,7 @@ def build_collections(
                 open=partial(parts.service, collection, load_model),
                 live=partial(live_version, collection),
             )
-            for name, collection in found.items()
+            for name, collection in collections.items()
         },
         batchers=parts.batchers,
         decoders=parts.pictures.decoders,
@@ -63,16 +63,16 @@ def build_service(
 ) -> SearchService:
     """Open the collection's live index, or the last good one before it, and load its model (or `settings.model`).
 
-    `load_model` loads it, and `open_version` opens this index version and later ones; by default both do so in this
-    process. URLs of queries may name only public web addresses and `settings.allowed_hosts`.
+    `load_model` loads the model, and `open_version` opens this index version and later ones; by default in this
+    process. Queries may only have URLs of public web addresses and of `settings.allowed_hosts`.
 
     Raises CollectionError, ModelError, OtherModelError.
     """
-    return _Parts(settings, open_version).service(Collection.open(settings.collection), load_model)
+    return _SharedParts(settings, open_version).service(Collection.open(settings.collection), load_model)
 
 
-class _Parts:
-    """What the services of several collections share: models, caches, decoders and fetchers."""
+class _SharedParts:
+    """The models, caches, decoders and fetchers that the services of several collections share."""
 
     def __init__(self, settings: ServeSettings, open_version: OpenVersion) -> None:
         self._settings = settings
@@ -82,11 +82,11 @@ class _Parts:
             settings.cores(settings.replicas),
             timeout_s=settings.decode_timeout_s,
             max_wait_s=settings.decode_timeout_s,
-            # Each holds the place of a search: most are left to other requests.
+            # Each takes the slot of a search; this leaves most slots to other requests.
             max_waiting=settings.limits().max_searches // 4,
         )
         self.pictures = Pictures(Fetcher(FetchPolicy(), buckets=PictureReader()), decoders)
-        # A URL may lead to as many bytes as an upload may have.
+        # Pictures from URLs have the same maximum size as uploads.
         untrusted = FetchPolicy.for_untrusted_urls(settings.allowed_hosts)
         self._query_fetcher = Fetcher(replace(untrusted, max_bytes=settings.max_upload_bytes))
 
@@ -111,33 +111,33 @@ class _Parts:
 
 
 def served_collections(settings: ServeSettings) -> dict[str, Collection]:
-    """By name. Raises CollectionError for a place without a collection, and for a name that two have."""
+    """The collections by name. Raises CollectionError for a location without one, and if two have the same name."""
     return find_collections([settings.collection, *settings.more_collections])
 
 
 def first_model(collections: Mapping[str, Collection]) -> ModelRecord | None:
-    """The model whose place or class the settings name: that of the first collection of which it can be read."""
+    """The model that the settings' `model` or `embedder` is for: that of the first collection with a readable index."""
     for collection in collections.values():
         try:
             if live := live_manifest(collection):
                 return live.model
-        except (CollectionError, OSError):  # reported when it is opened
+        except (CollectionError, OSError):  # reported when the collection is opened
             continue
     return None
 
 
 def model_loader(settings: ServeSettings, first: ModelRecord | None) -> LoadModel:
-    """A function that loads models into this process. `settings` name the place of the `first` one, or its class;
-    others are where their records say.
+    """A function that loads models into this process. `settings` give the location or class of the `first` one; others
+    are loaded from where their records say.
     """
 
     def load(record: ModelRecord) -> Embedder:
-        named = first is None or record.fingerprint == first.fingerprint
+        is_first = first is None or record.fingerprint == first.fingerprint
         return load_recorded(
             record,
-            model=settings.model if named else None,
-            revision=settings.revision if named else None,
-            embedder=settings.embedder if named or is_class_name(record.id) else None,
+            model=settings.model if is_first else None,
+            revision=settings.revision if is_first else None,
+            embedder=settings.embedder if is_first or is_class_name(record.id) else None,
             device=settings.device,
             precision=settings.precision,
             threads=settings.threads,
@@ -156,8 +156,8 @@ def load_recorded(
     precision: Precision = "auto",
     threads: int | None = None,
 ) -> Embedder:
-    """The model that made the vectors of an index. `model` says where it is now, if it has moved; a class of the user's
-    own has to be named as `embedder`. An unknown model is one that embeds nothing.
+    """The model that made the vectors of an index. `model` is its new location, if it has moved; a user's own class
+    must be named in `embedder`. For an unknown model the result embeds nothing.
 
     Raises ModelError, OtherModelError.
     """
@@ -165,9 +165,9 @@ def load_recorded(
         raise ModelError(f"expected one of model and embedder, got {model} and {embedder}")
     if record.is_unknown:
         return UnknownModel(record)
-    place, revision = model or record.id, revision or (record.revision if model is None else None)
-    found = find_model(place, revision, embedder=embedder)
-    require_same_model(found.identity, record)  # before it is converted, which takes half a minute
-    if isinstance(found, OwnModel):
-        return found()
-    return load_embedder(found, device=device, precision=precision, threads=threads)
+    revision = revision or (record.revision if model is None else None)
+    source = find_model(model or record.id, revision, embedder=embedder)
+    require_same_model(source.identity, record)  # before it is converted, which takes half a minute
+    if isinstance(source, OwnModel):
+        return source()
+    return load_embedder(source, device=device, precision=precision, threads=threads)

@@ -1,4 +1,4 @@
-"""Runs the app in this process under uvicorn, with no cluster: for the demo, notebooks and one machine."""
+"""Runs the app in this process under uvicorn, without a cluster: for the demo, notebooks and single machines."""
 
 import os
 import socket
@@ -21,7 +21,7 @@ from api.settings import ServeSettings, server_url
 
 Compose = Callable[[ServeSettings], SearchService | Collections]
 
-# An id of the longest kind, percent-encoded, takes 12 KiB; browsers send cookies on top.
+# The longest id takes 12 KiB percent-encoded, and browsers add cookies.
 MAX_HEAD_BYTES: Final = 2**16
 
 
@@ -43,7 +43,7 @@ def run_local(
 
 @contextmanager
 def running(app: FastAPI, *, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
-    """Serve `app` from a thread while the block lasts; gives the server's URL. Port 0 takes a free port."""
+    """Serve `app` from a thread while the block lasts; yields the server's URL. Port 0 picks a free port."""
     with listening(host, port) as listener:
         server = _server(app)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="likeness-http")
@@ -61,7 +61,7 @@ def running(app: FastAPI, *, host: str = "127.0.0.1", port: int = 0) -> Iterator
 
 @contextmanager
 def listening(host: str, port: int) -> Iterator[socket.socket]:
-    """A socket that listens on the address while the block lasts. Raises ListenError when another process does."""
+    """A socket that listens on the address while the block lasts. Raises ListenError if another process does."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -77,14 +77,14 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
 def _server(app: FastAPI) -> uvicorn.Server:
     config = uvicorn.Config(
         app,
-        # httptools, which uvicorn takes where it is installed, keeps a request's head in memory however long it gets.
+        # httptools, which uvicorn prefers if it is installed, keeps a request's head in memory however long it gets.
         http="h11",
         h11_max_incomplete_event_size=MAX_HEAD_BYTES,
-        # Its own log goes where ours goes; of requests `api.http.middleware.every_request` writes the lines.
+        # uvicorn's messages go to our log; `api.http.middleware.every_request` logs the requests.
         log_config=None,
         access_log=False,
         log_level="warning",
-        # Whose X-Forwarded-For is believed: a proxy on this machine, over IPv6 too.
+        # X-Forwarded-For is trusted only from a proxy on this machine, over IPv4 or IPv6.
         forwarded_allow_ips=os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1,::1,::ffff:127.0.0.1"),
         timeout_graceful_shutdown=5,
     )

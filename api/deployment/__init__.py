@@ -1,9 +1,9 @@
-"""The app on Ray Serve, as few hops behind the proxy as the load allows.
+"""The app on Ray Serve, with as few hops behind the proxy as the load allows.
 
-A replica holds the model and the index. With `embedders` the model has replicas of its own, with the GPUs, and
-`RemoteEmbedder` is an Embedder like any other; a batch is split into calls of eight. With searchers the shards of a
-large index have. Calls name their model or version, and a replica holds the last two, so queries go on during a change.
-A call whose replica dies is made again elsewhere.
+A replica holds the model and the index. With `embedders` the model has its own replicas, which get the GPUs, and
+`RemoteEmbedder` is an Embedder like any other; it splits a batch into calls of eight. With `shards` each shard of a
+large index has its own replicas. Calls name their model or version, and a replica holds the last two, so queries go on
+during a change. If a replica dies, its calls are repeated at another one.
 
-Serve lets twice the limit through to a replica, so that the app itself refuses, with a problem document.
+Serve passes twice the limit of requests to a replica, so that the app itself refuses some, with a problem document.
 """

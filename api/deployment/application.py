@@ -12,8 +12,8 @@ import ray
 from ray import serve
 
 from api.build_service import first_model, model_loader, served_collections
-from api.deployment.capacity import places, shard_memory, sharded_version
-from api.deployment.cluster import failure, nodes, require_address, require_room
+from api.deployment.capacity import nodes_with_room, shard_memory, sharded_version
+from api.deployment.cluster import deployment_failure, nodes, require_address, require_room
 from api.deployment.embedder import EmbedderReplica
 from api.deployment.ingress import APP_NAME, DEPLOYMENT, IngressReplica
 from api.deployment.searcher import SearcherReplica
@@ -30,62 +30,62 @@ from index.storage.bucket_address import without_secrets
 Models = Callable[[ServeSettings, ModelRecord | None], LoadModel]
 
 _COMMON: Final[dict[str, Any]] = {
-    # An error at start-up, such as a missing model, will occur again: the default would be 20 attempts.
+    # An error at start-up, such as a missing model, would recur; the default is 20 attempts.
     "max_constructor_retry_count": 2,
-    # A dead replica is noticed within this time: the default, 10 s, is half of what starting another one takes.
+    # A dead replica is noticed within this time. The default, 10 s, is half the time that starting another one takes.
     "health_check_period_s": 2,
-    # `api.http.middleware.every_request` writes a line for each request.
+    # `api.http.middleware.every_request` logs the requests.
     "logging_config": {"enable_access_log": False},
 }
 
 
 def serve_app(settings: ServeSettings, *, models: Models = model_loader) -> serve.Application:
     """The Serve application of `settings`: replicas that answer HTTP and hold the index and the model. With `embedders`
-    the model has replicas of its own, and with `shards` the index has.
+    the model has its own replicas, with `shards` the index has.
 
-    `models` makes, in the replica, the loader of models from the settings and the record of the live index's model; it
-    must pickle. Raises CollectionError.
+    `models` is called in the replica, with the settings and the record of the live index's model, and returns the
+    loader of models; it must be picklable. Raises CollectionError.
     """
     first = first_model(served_collections(settings))
     deployment = serve.deployment(
         name=DEPLOYMENT,
         ray_actor_options=_resources(settings, model=settings.embedders is None),
-        # The app itself refuses requests beyond its limit, with a problem document: so as many again may reach it.
+        # The app itself refuses requests beyond its limit, with a problem document, so more of them may reach it.
         max_ongoing_requests=2 * settings.ongoing_requests(),
         max_queued_requests=settings.max_queued_requests,
         backpressure_config={"status_code": 429, "retry_after_s": 1},
         **_common(settings, settings.replicas, settings.target_ongoing_requests),
     )
-    load_model = partial(_load_here, settings, models, first, str(Path.cwd()))
+    load_model = partial(_load_in_replica, settings, models, first, str(Path.cwd()))
     embedder = None
     if settings.embedders is not None:
         embedding = serve.deployment(
             name="Embedder",
             ray_actor_options=_resources(settings, model=True),
-            # Waiting items are embedded together: enough for one batch in progress and one that gathers.
+            # Waiting items are embedded together; this is enough for one batch in progress and the next one.
             max_ongoing_requests=64,
             **_common(settings, settings.embedders, settings.target_ongoing_embeddings),
         )
         embedder = embedding(EmbedderReplica).bind(settings, load_model)
     searchers = [
-        searcher(settings, number, memory)
+        shard_application(settings, number, memory)
         for number, memory in enumerate(shard_memory(settings, sharded_version(settings)))
     ]
     return deployment(serve.ingress()(IngressReplica)).bind(settings, load_model, embedder, searchers)
 
 
 def application(args: dict[str, Any]) -> serve.Application:
-    """What `import_path` names in a Serve config file, such as KubeRay's serveConfigV2.
+    """The builder that `import_path` names in a Serve config file, such as KubeRay's serveConfigV2.
 
-    `args` are fields of ServeSettings; missing ones come from the environment of the container. Where Serve listens is
-    not known here, so it is assumed to be beyond this machine: without a file of keys `allow_remote` has to be true.
-    The application's name in the file must be "likeness". If the cluster lacks resources, a warning says so: it may
-    still be starting. Raises ValidationError, ListenError, KeysError, CollectionError.
+    `args` are fields of ServeSettings; missing ones come from the environment of the container. The address that Serve
+    listens on is not known here and assumed to be beyond this machine, so without a file of keys `allow_remote` must be
+    true. The application's name in the file must be "likeness". If the cluster lacks resources, this only logs a
+    warning, as it may still be starting. Raises ValidationError, ListenError, KeysError, CollectionError.
     """
     settings = ServeSettings(**{"host": "0.0.0.0", **args})
     settings.listen_address()
     settings = _absolute(settings)
-    settings.access()  # raises errors of the keys here, before a replica starts
+    settings.access()  # raises KeysError here, before a replica starts
     require_room(settings, joined=True)
     return serve_app(settings)
 
@@ -100,16 +100,16 @@ def run(
 ) -> str:
     """Deploy on the Ray cluster that this process is connected to; returns the server's URL.
 
-    `connect` connects to one, once the settings are checked, and returns whether the cluster was there before.
-    With `blocking`, serves until interrupted and takes the application down again; `on_listening` gets the URL
-    once queries can be answered. A Serve that already runs on the cluster has to listen there already.
+    `connect` is called once the settings are checked: it connects to a cluster and returns whether that ran before.
+    With `blocking`, serves until interrupted and then deletes the application; `on_listening` gets the URL once queries
+    can be answered. If Serve already runs on the cluster, it must listen on the address of the settings.
     Raises ListenError, KeysError, CollectionError, DeployError.
     """
     host, port = settings.listen_address()
     if port == 0:
-        raise ListenError("expected a port from 1 to 65535 for Ray Serve, got 0, which stands for any: name a free one")
+        raise ListenError("expected a port from 1 to 65535 for Ray Serve, got 0; only --local can pick a free one")
     settings = _absolute(settings)
-    settings.access()  # raises errors of the keys at once too
+    settings.access()  # raises KeysError before anything starts
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
     require_room(settings, joined=connect())
     try:
@@ -119,7 +119,7 @@ def run(
         require_address(host, port)
         serve.run(serve_app(settings, models=models), name=APP_NAME, route_prefix="/")
     except RuntimeError as error:
-        why = failure() or str(error).splitlines()[-1]
+        why = deployment_failure() or str(error).splitlines()[-1]
         raise DeployError(f"Ray Serve could not start the application: {why}") from error
     url = server_url(host, port)
     if on_listening is not None:
@@ -132,18 +132,18 @@ def run(
     return url
 
 
-def _load_here(
+def _load_in_replica(
     settings: ServeSettings, models: Models, first: ModelRecord | None, folder: str, record: ModelRecord
 ) -> Embedder:
-    append_to_path(folder)  # a replica's working directory may be another
-    # Ray gives OpenMP as many threads as it reserves CPUs, by default one, so a single replica would leave cores idle.
+    append_to_path(folder)  # a replica may have another working directory
+    # Ray gives OpenMP one thread per reserved CPU, by default one, so a single replica would leave cores idle.
     threads = settings.threads or settings.cores(settings.embedders or settings.replicas)
     return models(settings.model_copy(update={"threads": threads}), first)(record)
 
 
 def _absolute(settings: ServeSettings) -> ServeSettings:
-    """The same settings with absolute paths: a replica's working directory may be another."""
-    # Opened here too, so that a mistyped collection is reported before a cluster is started.
+    """The same settings with absolute paths, as a replica may have another working directory."""
+    # Opened here too, so that a mistyped location is reported before a cluster is started.
     collections = served_collections(settings)
     for collection in collections.values():
         if len(collections) == 1 and not collection.versions():
@@ -152,49 +152,49 @@ def _absolute(settings: ServeSettings) -> ServeSettings:
     if model is not None and Path(model).is_dir():
         model = str(Path(model).resolve())
     keys_file = settings.keys_file and str(Path(settings.keys_file).resolve())
-    # Addresses, not locations: those leave out the credentials, which replicas need too.
+    # Addresses, not locations, which omit the credentials that replicas need.
     first, *others = (
         collection.storage.address if name == collection.name else f"{name}={collection.storage.address}"
         for name, collection in collections.items()
     )
-    places = {"collection": first, "more_collections": tuple(others)}
-    return settings.model_copy(update={**places, "model": model, "keys_file": keys_file})
+    addresses = {"collection": first, "more_collections": tuple(others)}
+    return settings.model_copy(update={**addresses, "model": model, "keys_file": keys_file})
 
 
-def searcher(settings: ServeSettings, number: int, memory: int) -> serve.Application:
-    """The searchers of one shard: each on a node of its own, if enough nodes have room for one.
+def shard_application(settings: ServeSettings, number: int, memory: int) -> serve.Application:
+    """The searchers of one shard, each on a node of its own if enough nodes have room for one.
 
-    Their name contains the collection and the number of shards: Serve replaces replicas of one name one by one, so
-    while either setting is changed, old callers would query searchers that already hold something else.
+    Their name contains the collection and the number of shards. Serve replaces replicas of the same name one by one, so
+    after a change of these settings old callers would query searchers that already hold something else.
     """
     collection = hashlib.sha256(without_secrets(settings.collection).encode()).hexdigest()[:8]
-    apart: dict[str, Any] = {}
-    if 1 < settings.searchers.maximum <= places(settings, nodes(), memory):
-        apart["max_replicas_per_node"] = 1  # so that the loss of one node does not lose all of them
+    spread: dict[str, Any] = {}
+    if 1 < settings.searchers.maximum <= nodes_with_room(settings, nodes(), memory):
+        spread["max_replicas_per_node"] = 1  # so that the loss of one node does not lose all of them
     searching = serve.deployment(
         name=f"Searcher-{number}-of-{settings.shards}-{collection}",
         ray_actor_options={**_resources(settings, model=False), "memory": memory},
-        # Each replica that answers HTTP sends all of its admitted searches at once.
+        # Each replica that answers HTTP sends all its admitted searches at once.
         max_ongoing_requests=2 * settings.ongoing_requests(),
-        **apart,
+        **spread,
         **_common(settings, settings.searchers, settings.target_ongoing_requests),
     )
     return searching(SearcherReplica).bind(settings, number)
 
 
 def _resources(settings: ServeSettings, *, model: bool) -> dict[str, Any]:
-    """What Ray reserves for a replica, and its environment; `model`: whether it holds the model."""
-    # Replicas in a cluster that was already running do not have the environment that the command line sets.
+    """The resources that Ray reserves for a replica, and its environment. `model`: whether it holds the model."""
+    # Replicas on a cluster that was already running lack the environment variables that the command line sets.
     environment: dict[str, Any] = {"env_vars": OPENMP_ENVIRONMENT}
-    ours = ray.get_runtime_context().runtime_env if ray.is_initialized() else {}
-    if "py_modules" in ours:  # the code that the driver brought: Serve leaves it out for replicas with a runtime_env
-        environment["py_modules"] = list(ours["py_modules"])
+    driver = ray.get_runtime_context().runtime_env if ray.is_initialized() else {}
+    if "py_modules" in driver:  # the driver's code, which Serve leaves out for replicas with a runtime_env
+        environment["py_modules"] = list(driver["py_modules"])
     gpus = settings.num_gpus if model else 0
     return {"num_cpus": settings.num_cpus, "num_gpus": gpus, "runtime_env": environment}
 
 
 def _common(settings: ServeSettings, replicas: Replicas, target_ongoing_requests: float) -> dict[str, Any]:
-    """The options of every deployment, and the number of its replicas: fixed, or following the load."""
+    """The options of every deployment, and the number of its replicas: fixed, or depending on the load."""
     common = {**_COMMON, "graceful_shutdown_timeout_s": settings.request_timeout_s}
     if replicas.minimum == replicas.maximum:
         return {**common, "num_replicas": replicas.minimum}

@@ -14,7 +14,7 @@ _SEARCHER_BYTES: Final = 300 * 2**20  # Python, faiss and Arrow
 
 
 def shard_memory(settings: ServeSettings, live: VersionManifest | None) -> list[int]:
-    """Bytes of memory for a searcher of each shard: its own, plus the part of the `live` index that it keeps hot."""
+    """Memory for a searcher of each shard, in bytes: its own, plus the part of the `live` index that it keeps hot."""
     if settings.shards is None:
         return []
     if live is None:
@@ -23,17 +23,17 @@ def shard_memory(settings: ServeSettings, live: VersionManifest | None) -> list[
 
 
 def empty_shards(settings: ServeSettings, live: VersionManifest) -> str | None:
-    """What to do if there are more shards than segments of the `live` version; None if there are not."""
+    """A warning if there are more shards than segments of the `live` version, otherwise None."""
     if len(live.segments) >= (settings.shards or 0):
         return None
     return (
-        f"index version {live.version} has {len(live.segments)} segments for {settings.shards} shards, some of which "
-        "hold nothing: build smaller ones with `likeness index --segment-rows`, or ask for fewer shards"
+        f"index version {live.version} has {len(live.segments)} segments for {settings.shards} shards, so some shards "
+        "are empty: build smaller segments with `likeness index --segment-rows`, or use fewer shards"
     )
 
 
 def sharded_version(settings: ServeSettings) -> VersionManifest | None:
-    """The live version that is spread over shards; None if there are no shards, or no version.
+    """The live version, which is spread over shards; None without shards or without a version.
 
     Raises DeployError for several collections.
     """
@@ -49,54 +49,54 @@ def sharded_version(settings: ServeSettings) -> VersionManifest | None:
 
 
 Nodes = Sequence[Mapping[str, float]]
-"""What each node of a cluster has, as Ray counts it: CPU, GPU, memory in bytes."""
+"""The resources of each node of a cluster, as Ray counts them: CPU, GPU, memory in bytes."""
 
 
 def shortage(settings: ServeSettings, nodes: Nodes, shard_memory: Sequence[int] = ()) -> str | None:
-    """What the minimum number of replicas in `settings` needs beyond what `nodes` have, and what to do about it.
+    """Why `nodes` have no room for the minimum number of replicas in `settings`, and what to do; None if they have.
 
-    `shard_memory`: the bytes that a searcher of each shard reserves. None if there is room.
+    `shard_memory`: the memory that a searcher of each shard reserves, in bytes.
     """
     embedders = settings.embedders.minimum if settings.embedders else 0
     searchers = (settings.shards or 0) * settings.searchers.minimum
-    for kind, replicas, each in (
+    for kind, replicas, per_replica in (
         ("CPU", settings.replicas.minimum + embedders + searchers, settings.num_cpus),
         ("GPU", embedders or settings.replicas.minimum, settings.num_gpus),
     ):
-        needed, there = replicas * each, _sum(nodes, kind)
-        if needed > there + 1e-6:
+        needed, available = replicas * per_replica, _total(nodes, kind)
+        if needed > available + 1e-6:
             return (
-                f"expected {needed:g} {kind}s, {each:g} for each of {replicas} replicas, got {there:g}: ask for fewer "
-                f"with --replicas, --embedders and --shards, or for less for each with LIKENESS_NUM_{kind}S"
+                f"expected {needed:g} {kind}s, {per_replica:g} for each of {replicas} replicas, got {available:g}: "
+                f"lower --replicas, --embedders or --shards, or reserve less for each with LIKENESS_NUM_{kind}S"
             )
-        if each > (most := _most(nodes, kind)) + 1e-6:
+        if per_replica > (largest := _largest(nodes, kind)) + 1e-6:
             return (
-                f"expected a node with {each:g} {kind}s for a replica, got {most:g} at most: ask for less for each "
-                f"with LIKENESS_NUM_{kind}S, or add such nodes"
+                f"expected a node with {per_replica:g} {kind}s for a replica, got {largest:g} at most: reserve less "
+                f"for each with LIKENESS_NUM_{kind}S, or add such nodes"
             )
-    memory, there = sum(shard_memory) * settings.searchers.minimum, _sum(nodes, "memory")
-    if memory > there:
+    memory, available = sum(shard_memory) * settings.searchers.minimum, _total(nodes, "memory")
+    if memory > available:
         return (
-            f"expected {memory / 2**30:.1f} GiB of memory for {searchers} searchers, got {there / 2**30:.1f} GiB: ask "
-            "for fewer with --searchers, for a smaller index with `likeness index --max-memory`, or add nodes"
+            f"expected {memory / 2**30:.1f} GiB of memory for {searchers} searchers, got {available / 2**30:.1f} GiB: "
+            "lower --searchers, build a smaller index with `likeness index --max-memory`, or add nodes"
         )
-    if shard_memory and max(shard_memory) > (most := _most(nodes, "memory")):
+    if shard_memory and max(shard_memory) > (largest := _largest(nodes, "memory")):
         return (
             f"expected a node with {max(shard_memory) / 2**30:.1f} GiB of memory for the largest shard, got "
-            f"{most / 2**30:.1f} GiB at most: ask for more with --shards, build smaller segments with `likeness index "
+            f"{largest / 2**30:.1f} GiB at most: raise --shards, build smaller segments with `likeness index "
             "--segment-rows`, or add such nodes"
         )
     return None
 
 
-def places(settings: ServeSettings, nodes: Nodes, memory: int) -> int:
+def nodes_with_room(settings: ServeSettings, nodes: Nodes, memory: int) -> int:
     """How many nodes have room for a searcher that reserves `memory` bytes."""
     return sum(node.get("CPU", 0.0) >= settings.num_cpus and node.get("memory", 0.0) >= memory for node in nodes)
 
 
-def _sum(nodes: Nodes, kind: str) -> float:
+def _total(nodes: Nodes, kind: str) -> float:
     return sum(node.get(kind, 0.0) for node in nodes)
 
 
-def _most(nodes: Nodes, kind: str) -> float:
+def _largest(nodes: Nodes, kind: str) -> float:
     return max((node.get(kind, 0.0) for node in nodes), default=0.0)

@@ -17,7 +17,7 @@ from api.deployment.replica_cache import ReplicaCache
 from api.deployment.replica_calls import answer, cancel, replica_errors
 from api.observe.log import configure_logs
 from api.search.batcher import ContentKey, EmbeddingCache, QueryBatcher
-from api.search.engine import EXPECTED, Batchers, LoadModel
+from api.search.engine import EXPECTED_ERRORS, Batchers, LoadModel
 from api.settings import ServeSettings
 from embedder.images import CropSpec
 from embedder.protocol import ModelIdentity
@@ -29,17 +29,17 @@ Items = NDArray[np.uint8] | Sequence[str]
 """Crops, `(n, side, side, 3)`, or texts."""
 
 # Small enough to spread concurrent queries over the replicas, and large enough not to pay a hop for each query.
-_ITEMS_A_CALL: Final = 8
-# A model may have to come from a hub first.
+_ITEMS_PER_CALL: Final = 8
+# A model may have to be downloaded first.
 _LOAD_TIMEOUT_S: Final = 900.0
 
 
 class EmbedderReplica:
-    """Embeds with the model that each call names, and loads that model first if it does not hold it.
+    """Embeds with the model that each call names, and loads it first if necessary.
 
-    So a replica that is new, or that has missed a change of models, answers like the others. The live index's model is
+    So a replica that is new, or has missed a change of models, answers like the others. The live index's model is
     loaded at the start, so that a replica is not ready before it can embed. If that fails, an older version may still
-    be served: its model is loaded by the first call that names it.
+    be served: the first call that names its model loads it.
     """
 
     def __init__(self, settings: ServeSettings, load_model: LoadModel) -> None:
@@ -51,11 +51,11 @@ class EmbedderReplica:
             first = first_model(served_collections(settings))
             if first is not None:
                 self._models.put(first.fingerprint, self._batchers.of(first, load_model))
-        except EXPECTED as error:
+        except EXPECTED_ERRORS as error:
             logger.warning("the model of the live index version cannot be loaded: %s", error)
 
     async def describe(self, record: ModelRecord) -> tuple[ModelIdentity, CropSpec]:
-        """Hold the model; returns its identity and how its pictures are cropped. Raises ModelError, OtherModelError."""
+        """Load the model if necessary; returns its identity and crop. Raises ModelError, OtherModelError."""
         batcher = await self._models.make(record.fingerprint, partial(self._batchers.of, record, self._load_model))
         return batcher.embedder.identity, batcher.embedder.crop
 
@@ -63,18 +63,18 @@ class EmbedderReplica:
         """`(n, dim)` float32, unit norm; n is at least 1. Raises ModelError, OtherModelError."""
         batcher = await self._models.call(record.fingerprint, partial(self._batchers.of, record, self._load_model))
         contents = [item if isinstance(item, str) else item.tobytes() for item in items]
-        begun = [
+        futures = [
             batcher.embed(ContentKey.of(content, record.fingerprint), lambda item=item: item)  # type: ignore[misc]
             for content, item in zip(contents, items, strict=True)
         ]
-        return np.stack(await asyncio.gather(*map(asyncio.wrap_future, begun)))
+        return np.stack(await asyncio.gather(*map(asyncio.wrap_future, futures)))
 
 
 class RemoteEmbedder:
-    """A model that EmbedderReplicas hold, as an Embedder. Thread-safe; not for an event loop's thread.
+    """An Embedder whose model EmbedderReplicas hold. Thread-safe; not for an event loop's thread.
 
-    If a replica dies, its calls are made again at another one. Raises the problem `embedder-unavailable` when a batch
-    is not answered within `timeout_s`, no matter in how many calls.
+    If a replica dies, its calls are repeated at another one. Raises the problem `embedder-unavailable` if a batch is
+    not answered within `timeout_s`, however many calls it takes.
     """
 
     def __init__(
@@ -94,8 +94,8 @@ class RemoteEmbedder:
     @classmethod
     def connect(cls, handle: DeploymentHandle[Any], record: ModelRecord, *, timeout_s: float) -> Self:
         """Returns once every replica holds the model. Raises ModelError, OtherModelError, Problem."""
-        with replica_errors("embedder-unavailable", "the model does"):
-            # The first answer waits for a replica, where none is up yet.
+        with replica_errors("embedder-unavailable", "the model does not answer"):
+            # The first answer waits for a replica, if none is up yet.
             identity, crop = handle.describe.remote(record).result(timeout_s=_LOAD_TIMEOUT_S)
             handle.broadcast("describe", record).results(timeout_s=_LOAD_TIMEOUT_S)
         return cls(handle, record, identity, crop, timeout_s)
@@ -108,15 +108,15 @@ class RemoteEmbedder:
 
     def _embed(self, items: Items) -> NDArray[np.float32]:
         deadline = monotonic() + self._timeout_s
-        parts = [items[start : start + _ITEMS_A_CALL] for start in range(0, len(items), _ITEMS_A_CALL)]
-        with replica_errors("embedder-unavailable", "the model does"), ExitStack() as unanswered:
-            calls = [partial(self._ask, part, unanswered) for part in parts]
-            begun = [(call, call()) for call in calls]
-            vectors = [answer(call, response, deadline) for call, response in begun]
+        parts = [items[start : start + _ITEMS_PER_CALL] for start in range(0, len(items), _ITEMS_PER_CALL)]
+        with replica_errors("embedder-unavailable", "the model does not answer"), ExitStack() as unanswered:
+            calls = [partial(self._call, part, unanswered) for part in parts]
+            responses = [call() for call in calls]
+            vectors = [answer(call, response, deadline) for call, response in zip(calls, responses, strict=True)]
             unanswered.pop_all()
         return np.concatenate(vectors) if vectors else np.empty((0, self.identity.dim), np.float32)
 
-    def _ask(self, part: Items, unanswered: ExitStack) -> Any:
+    def _call(self, part: Items, unanswered: ExitStack) -> Any:
         response = self._handle.embed.remote(self._record, part)
         unanswered.callback(cancel, response)
         return response

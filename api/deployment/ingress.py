@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class IngressReplica:
-    """Builds the app in the replica: a loaded model cannot be sent there."""
+    """Builds the app in the replica, because a loaded model cannot be sent there."""
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self,
@@ -41,17 +41,17 @@ class IngressReplica:
         searchers: Sequence[DeploymentHandle[Any]],
     ) -> None:
         configure_logs(settings.log_format)
-        # Here, because the environment is the cluster's, which may have been started elsewhere.
+        # Checked here, because the variable is the cluster's, which may have been started elsewhere.
         if os.environ.get("RAY_SERVE_ENABLE_HA_PROXY") == "1" and settings.needs_caller_addresses:
             raise ListenError(
                 "expected keys, or a loopback host, on a Ray cluster with RAY_SERVE_ENABLE_HA_PROXY=1: HAProxy hides "
-                "the callers' addresses. Ask for keys with LIKENESS_KEYS_FILE, or start the cluster without it"
+                "the callers' addresses. Set LIKENESS_KEYS_FILE, or start the cluster without HAProxy"
             )
         self._metrics = Metrics(self._gather)
         if embedder is not None:
             load_model = partial(RemoteEmbedder.connect, embedder, timeout_s=settings.embedder_timeout_s)
         open_version = Searchers(searchers, settings.searcher_timeout_s).open if searchers else Searcher.open
-        # In a thread: handles wait for answers, which the event loop's own thread must not do.
+        # In a thread, because handles block while they wait for answers.
         collections = await asyncio.to_thread(
             build_collections, settings, load_model=load_model, open_version=open_version
         )

@@ -1,4 +1,4 @@
-"""Caches the two index versions or models that a replica used last."""
+"""Caches the index versions or models that a replica used last."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,18 +7,18 @@ from typing import Final, Generic, TypeVar
 
 V = TypeVar("V")
 
-# During a change there are queries for both the old one and the new one.
+# During a change, queries come for both the old value and the new one.
 _MAX_VALUES: Final = 2
-# Longer than other replicas may take to make the same value: until all have made it, nobody calls it.
+# Longer than the slowest replica may take to make the same value, since nobody calls it until all have made it.
 _IDLE_S: Final = 900.0
 
 
 class ReplicaCache(Generic[V]):
-    """At most two values by key: those called last, without any that was not called for 15 minutes.
+    """The two values that were called last, by key. A value that is not called for 15 minutes is dropped.
 
     A value is made once, in a thread, for all callers that wait for it. If they leave, making it continues, and a later
-    call finds it. Only a called value counts as used, so a value made in advance replaces one that nobody calls. For
-    one event loop.
+    call finds it. Only a call counts as use, so a value made in advance replaces one that nobody calls. For one event
+    loop.
     """
 
     def __init__(self) -> None:
@@ -28,12 +28,12 @@ class ReplicaCache(Generic[V]):
         self._one_at_a_time = asyncio.Lock()
 
     def put(self, key: str, value: V) -> None:
-        """Hold a value that nobody has called yet."""
+        """Add a value that nobody has called yet."""
         self._values = {key: value, **self._values}
         self._used[key] = monotonic()
 
     async def make(self, key: str, make: Callable[[], V]) -> V:
-        """The value of `key`, made if it is not held. Raises what `make` raises; the next call tries again."""
+        """The value of `key`, made if necessary. Raises what `make` raises; the next call tries again."""
         if key in self._values:
             return self._values[key]
         if key not in self._making:
@@ -54,7 +54,7 @@ class ReplicaCache(Generic[V]):
     async def _make_once(self, key: str, make: Callable[[], V]) -> V:
         try:
             async with self._one_at_a_time:
-                # Before the new one is made, since there may be no memory for a third.
+                # Before making the new one, since there may be no memory for a third.
                 while len(self._values) >= _MAX_VALUES:
                     self._drop(next(iter(self._values)))
                 value = await asyncio.to_thread(make)

@@ -1,4 +1,4 @@
-"""Shards of the index in replicas of their own, and the Searcher that calls them. Uses Ray."""
+"""Replicas that hold the shards of the index, and the Searcher that calls them. Uses Ray."""
 
 import asyncio
 import logging
@@ -24,14 +24,14 @@ from index.search.sharded_index import ShardedIndex
 
 logger = logging.getLogger(__name__)
 
-# A version's files may have to come from a bucket first.
+# A version's files may have to be downloaded from a bucket first.
 _OPEN_TIMEOUT_S: Final = 900.0
 
 
 class SearcherReplica:
     """Searches the shard `number` of the version whose edition each call names.
 
-    It opens versions when and for the reasons that an EmbedderReplica loads models.
+    It opens versions the way an EmbedderReplica loads models.
     """
 
     def __init__(self, settings: ServeSettings, number: int) -> None:
@@ -44,54 +44,54 @@ class SearcherReplica:
             live = self._collection.current()
             if live is not None:
                 edition = self._collection.read_version(live).edition
-                self._shards.put(edition, self._opened(edition))
+                self._shards.put(edition, self._open_shard(edition))
         except (CollectionError, OSError) as error:
             logger.warning("shard %d of the live index version cannot be opened: %s", number, error)
 
     async def open(self, edition: str) -> None:
-        """Hold the version. Raises CollectionError, OSError."""
-        await self._shards.make(edition, partial(self._opened, edition))
+        """Open the version if necessary. Raises CollectionError, OSError."""
+        await self._shards.make(edition, partial(self._open_shard, edition))
 
     async def call(self, edition: str, method: str, arguments: tuple[Any, ...]) -> Any:
-        """The result of Shard's method. Raises CollectionError, OSError when the version cannot be opened."""
-        shard = await self._shards.call(edition, partial(self._opened, edition))
+        """The result of a method of Shard. Raises CollectionError, OSError if the version cannot be opened."""
+        shard = await self._shards.call(edition, partial(self._open_shard, edition))
         return await asyncio.to_thread(getattr(shard, method), *arguments)
 
-    def _opened(self, edition: str) -> Shard:
+    def _open_shard(self, edition: str) -> Shard:
         manifest = self._collection.read_version(edition.partition(" ")[0])
         if manifest.edition != edition:
             raise CollectionError(
-                f"expected index version {edition}, got {manifest.edition}: another collection is at "
-                f"{self._collection.location} now; start the server anew"
+                f"expected index version {edition}, got {manifest.edition}: {self._collection.location} is another "
+                "collection now; restart the server"
             )
         return Shard.open(self._collection, manifest, split_into_shards(manifest.segments, self._count)[self._number])
 
 
 class Searchers:
-    """The caller's side of the SearcherReplicas of all shards. Thread-safe; not for an event loop's thread."""
+    """Opens searchers that call the SearcherReplicas of all shards. Thread-safe; not for an event loop's thread."""
 
     def __init__(self, handles: Sequence[DeploymentHandle[Any]], timeout_s: float) -> None:
         self._handles = list(handles)
         self._timeout_s = timeout_s
 
     def open(self, collection: Collection, version: str | None = None) -> Searcher:
-        """A searcher of the version (None: the live one), once every replica of every shard holds it.
+        """A searcher of the version (None: the live one), once all replicas of all shards have opened it.
 
-        Raises CollectionError, and the Problem `shard-unavailable` when replicas do not answer.
+        Raises CollectionError, and the Problem `shard-unavailable` if replicas do not answer.
         """
         manifest = searched_version(collection, version)
         schema = version_schema(collection, manifest)
         shards = dict(enumerate(split_into_shards(manifest.segments, len(self._handles))))
         handles = [self._handles[number] for number, shard in shards.items() if shard.segments]
         deadline = monotonic() + _OPEN_TIMEOUT_S
-        with replica_errors("shard-unavailable", "searchers do"):
-            # The first answer waits for a replica, where none is up yet.
+        with replica_errors("shard-unavailable", "searchers do not answer"):
+            # The first answer waits for a replica, if none is up yet.
             calls = [partial(handle.open.remote, manifest.edition) for handle in handles]
-            for call, begun in [(call, call()) for call in calls]:
-                answer(call, begun, deadline)
+            for call, response in [(call, call()) for call in calls]:
+                answer(call, response, deadline)
             for responses in [handle.broadcast("open", manifest.edition) for handle in handles]:
-                left = max(0.0, deadline - monotonic())
-                for outcome in responses.results(timeout_s=left, return_exceptions=True):
+                time_left = max(0.0, deadline - monotonic())
+                for outcome in responses.results(timeout_s=time_left, return_exceptions=True):
                     # A dead replica's successor opens the live version.
                     if isinstance(outcome, BaseException) and not isinstance(outcome, RayActorError):
                         raise outcome

@@ -1,4 +1,4 @@
-"""Colours of the groups on a map: the nearer two groups lie, the more their colours differ."""
+"""Chooses the colours of groups on a map: the nearer two groups are, the more their colours differ."""
 
 from collections.abc import Sequence
 
@@ -9,9 +9,9 @@ PALETTE = (
     *("#4363d8", "#f58231", "#3cb44b", "#e6194b", "#911eb4", "#21b6d6", "#d9a400", "#f032e6"),
     *("#9a6324", "#2a8c82", "#f48fb1", "#8fbf1f", "#8c1c13", "#a08cff", "#6b7a00"),
 )
-"""Of a lightness that shows on white and on black."""
+"""Colours that show on white and on black."""
 
-# From sRGB without gamma to OKLab, in which distances are as they are seen: bottosson.github.io/posts/oklab
+# From linear sRGB to OKLab, where distances match perceived ones: bottosson.github.io/posts/oklab
 _TO_LMS = (
     (0.4122214708, 0.5363325363, 0.0514459929),
     (0.2119034982, 0.6806995451, 0.1073969566),
@@ -25,19 +25,19 @@ _TO_LAB = (
 
 
 def group_colours(centres: npt.NDArray[np.float64]) -> list[str]:
-    """A colour for each group by its place, `(n, 2)`; the first choose first. More groups than colours share some."""
-    apart = colour_distances(PALETTE) + 0.01
+    """A colour for each group by its position, `(n, 2)`; earlier groups choose first. More groups share colours."""
+    differences = colour_distances(PALETTE) + 0.01
     chosen: list[int] = []
     for number, centre in enumerate(centres):
-        away = np.square(centres[:number] - centre).sum(axis=1) + 1e-9
-        clash = (1 / (away[:, np.newaxis] * apart[chosen] ** 2)).sum(axis=0)
-        unused = np.bincount(chosen, minlength=len(PALETTE)) * 1e12
-        chosen.append(int(np.argmin(clash + unused)))
+        squares = np.square(centres[:number] - centre).sum(axis=1) + 1e-9
+        clash = (1 / (squares[:, np.newaxis] * differences[chosen] ** 2)).sum(axis=0)
+        uses = np.bincount(chosen, minlength=len(PALETTE)) * 1e12
+        chosen.append(int(np.argmin(clash + uses)))
     return [PALETTE[colour] for colour in chosen]
 
 
 def colour_distances(colours: Sequence[str]) -> npt.NDArray[np.float64]:
-    """How much colours such as "#4363d8" differ for the eye, `(n, n)`: 0.02 is hardly seen, black and white are 1."""
+    """Perceived difference of colours such as "#4363d8", `(n, n)`: 0.02 is hardly visible, black to white is 1."""
     srgb = np.array([[int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)] for colour in colours])
     linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
     lab = np.cbrt(linear @ np.array(_TO_LMS).T) @ np.array(_TO_LAB).T

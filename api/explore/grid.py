@@ -1,6 +1,6 @@
-"""Pictures side by side as HTML that needs nothing else: for notebooks, their static exports, and mail.
+"""Pictures side by side as self-contained HTML: for notebooks, their static exports, and mail.
 
-No scripts and no outside resources. Colours derive from the text's own, so that light and dark themes both fit.
+It has no scripts and loads nothing. Colours derive from the text's, so that it fits light and dark themes.
 """
 
 import base64
@@ -11,9 +11,9 @@ from html import escape
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """One picture of a grid, as a JPEG; without one `problem` says why, or `words` stand in its place.
+    """One picture of a grid, as a JPEG; without one the card shows `words`, or the `problem` with the picture.
 
-    `heading` and `detail` are the lines below, `tooltip` is shown on hovering. All are plain text.
+    `heading` and `detail` are the lines below, `tooltip` appears on hovering. All are plain text.
     """
 
     heading: str
@@ -25,11 +25,11 @@ class Card:
 
 
 def grid_html(query: Sequence[Card], matches: Sequence[Card], *, caption: str, note: str = "") -> str:
-    """The query's cards, if any, beside those of its matches. `caption` stands above, `note`, if any, below."""
-    beside = f'<div class="lk-query">{"".join(map(card_html, query))}</div>' if query else ""
+    """The query's cards, if any, beside those of its matches, with `caption` above and `note`, if any, below."""
+    query_html = f'<div class="lk-query">{"".join(map(card_html, query))}</div>' if query else ""
     return (
         f'<div class="likeness"><style>{CSS}</style><div class="lk-caption">{escape(caption)}</div>'
-        f'<div class="lk-row">{beside}<div class="lk-grid">{"".join(map(card_html, matches))}</div></div>'
+        f'<div class="lk-row">{query_html}<div class="lk-grid">{"".join(map(card_html, matches))}</div></div>'
         + (f'<div class="lk-note">{escape(note)}</div>' if note else "")
         + "</div>"
     )
@@ -37,13 +37,13 @@ def grid_html(query: Sequence[Card], matches: Sequence[Card], *, caption: str, n
 
 def card_html(card: Card) -> str:
     if card.jpeg is not None:
-        inside = f'<img src="{data_uri(card.jpeg)}" alt="{escape(card.heading)}">'
+        content = f'<img src="{data_uri(card.jpeg)}" alt="{escape(card.heading)}">'
     elif card.words:
-        inside = f'<span class="lk-words">{escape(card.words)}</span>'
+        content = f'<span class="lk-words">{escape(card.words)}</span>'
     else:
-        inside = f'<span class="lk-gone">{escape(card.problem)}</span>'
+        content = f'<span class="lk-missing">{escape(card.problem)}</span>'
     return (
-        f'<figure class="lk-card" title="{escape(card.tooltip or card.heading)}"><div class="lk-mat">{inside}</div>'
+        f'<figure class="lk-card" title="{escape(card.tooltip or card.heading)}"><div class="lk-mat">{content}</div>'
         f'<figcaption><b>{escape(card.heading)}</b><span class="lk-detail">{escape(card.detail)}</span>'
         "</figcaption></figure>"
     )
@@ -67,7 +67,7 @@ CSS = """
   overflow: hidden; background: color-mix(in srgb, currentColor 7%, transparent); box-sizing: border-box; }
 .likeness .lk-mat img { max-width: 100%; max-height: 100%; min-width: 0; min-height: 0; margin: 0; border-radius: 3px; }
 .likeness .lk-words { font-size: 15px; font-style: italic; text-align: center; overflow-wrap: anywhere; }
-.likeness .lk-gone { font-size: 12px; opacity: .7; text-align: center; overflow-wrap: anywhere; }
+.likeness .lk-missing { font-size: 12px; opacity: .7; text-align: center; overflow-wrap: anywhere; }
 .likeness figcaption { display: block; margin: 5px 2px 0; text-align: left; font-style: normal; }
 .likeness figcaption b { display: block; overflow: hidden; text-overflow: ellipsis; white-space: nowrap;
   font-variant-numeric: tabular-nums; }

@@ -1,7 +1,8 @@
-"""The model of an index, loaded when a query first needs it."""
+"""The model of an index, loaded by the first query that needs it."""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from index.collection.records import ModelRecord
 
 
 class LazyModel:
-    """An Embedder that `load` loads. Its identity is known before: it is the index's."""
+    """An Embedder that `load` loads when it is needed. Its identity, the index's, is known before."""
 
     def __init__(self, record: ModelRecord, load: Callable[[], Embedder]) -> None:
         self.identity = ModelIdentity(
@@ -23,19 +24,25 @@ class LazyModel:
         )
         self._record = record
         self._load = load
+        self._lock = Lock()
+
+    @property
+    def loaded(self) -> Embedder:
+        """The model, loaded once for all threads. Raises ModelError, OtherModelError."""
+        with self._lock:  # since Python 3.12 a cached property has none
+            return self._loaded
 
     @cached_property
-    def loaded(self) -> Embedder:
-        """The model. Raises ModelError, OtherModelError."""
-        still = "Searches by id and by vector work without"
+    def _loaded(self) -> Embedder:
+        alternative = "Searches by id and by vector work without a model"
         try:
             embedder = self._load()
             require_same_model(embedder.identity, self._record)
         except ModelError as error:
-            moved = "if the model has moved, say where it is: Likeness.open(…, model=…)"
-            raise type(error)(f"{error}. {still}; {moved}") from error
+            moved = "if the model has moved, give its location: Likeness.open(…, model=…)"
+            raise type(error)(f"{error}. {alternative}; {moved}") from error
         except OtherModelError as error:
-            raise OtherModelError(f"{error}. {still} a model") from error
+            raise OtherModelError(f"{error}. {alternative}") from error
         return embedder
 
     @property

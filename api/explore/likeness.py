@@ -43,22 +43,22 @@ __all__ = ["Likeness", "Neighbours"]
 
 _OPTIONS = tuple(
     name for name in Search.__annotations__ if name not in (*EXAMPLE_FIELDS, "queries", "crop", "offset")
-)  # of every page
+)  # of several searches
 # A grid should not wait for a host that is gone.
-_FOR_EYES = FetchPolicy(timeout_s=10.0, retries=1)
-_BUCKETS_FOR_EYES = PictureReader(request_s=10.0, attempts=3)
+_FETCH_POLICY = FetchPolicy(timeout_s=10.0, retries=1)
+_BUCKET_READER = PictureReader(request_s=10.0, attempts=3)
 
 
 class Likeness:
-    """The images of one index version, to be searched and looked at.
+    """The images of one index version, to search and to look at.
 
         likeness = Likeness.open("my-collection")
         likeness.search("a striped red star", k=12, filter={"width": {"$gte": 640}})
 
-    Opening maps the index and loads no model: `load_model` is called by the first query that needs it, and `close`, or
+    Opening maps the index and loads no model: the first query that needs the model calls `load_model`, and `close`, or
     the end of a `with` block, frees it.
 
-    `labels` are one's own, by id: grids and maps show them. Nothing is written.
+    `labels` are your own, by id; grids and maps show them. They are not saved.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Likeness:
         self.location = location
         self.labels: dict[str, str] = {}
         self._load_model = load_model
-        self._fetcher = fetcher or Fetcher(_FOR_EYES, buckets=_BUCKETS_FOR_EYES)
+        self._fetcher = fetcher or Fetcher(_FETCH_POLICY, buckets=_BUCKET_READER)
 
     @classmethod
     def open(
@@ -88,8 +88,8 @@ class Likeness:
     ) -> Self:
         """Open the live index of a collection, or the last good one before it.
 
-        `model` says where the model of the index is, if it has moved: a folder or a hub id. `embedder` names the class
-        that made the vectors, `module:Class`, if one did. CollectionError says what is wrong with the collection.
+        `model` is the new location of the index's model, if it has moved: a folder or a hub id. `embedder` is the class
+        that made the vectors, `module:Class`, if one did. Raises CollectionError.
         """
         opened = Collection.open(str(collection))
         searcher = open_last_good(opened, Searcher.open)
@@ -127,14 +127,14 @@ class Likeness:
         """The `k` (10) nearest to `query`, or to one of `url`, `image`, `text`, `id`, `embedding` and `queries`, a mix.
 
         A bare `query` is a URL, an id, a path, words, a picture, a vector or a match: see `example_of`. The keywords
-        are those of `LikenessClient.search`. ModelError says why the model cannot be loaded, Problem what is wrong with
-        the query.
+        are those of `LikenessClient.search`. Raises ModelError if the model cannot be loaded, and Problem for a wrong
+        query.
         """
         _check_known(search, Search.__annotations__)
         parts = tuple(self._query_part(example) for example in self._examples(query, search))
-        found = self._service.search(
+        result = self._service.search(
             Query(
-                parts=tuple(each.part for each in parts),
+                parts=tuple(part.part for part in parts),
                 k=search.get("k", 10),
                 options=_options(search),
                 min_percentile=search.get("min_percentile"),
@@ -142,21 +142,22 @@ class Likeness:
         )
         schema = self.searcher.segments.schema
         return Neighbours(
-            matches=tuple(found.matches),
+            matches=tuple(result.matches),
             parts=parts,
             metadata=pa.schema([field for field in schema if field.name not in FIXED_COLUMNS]),
-            version=found.version,
-            ntotal=found.ntotal,
+            version=result.version,
+            ntotal=result.ntotal,
             thumbnail=self.thumbnail,
             labels=self.labels,
             first=(search.get("offset") or 0) + 1,
         )
 
     def search_many(self, queries: Iterable[BareQuery], /, **options: Unpack[Search]) -> list[Neighbours]:
-        """What `search` returns for each of the queries, in their order. They are embedded together."""
+        """Like `search` for each of the queries, in their order. They are embedded together."""
         _check_known(options, _OPTIONS)
         if isinstance(queries, str | bytes):
-            raise TypeError(f"got one query, {queries!r:.60}: expected a list of them; for a single one: search(…)")
+            raise TypeError(f"got one query, {queries!r:.60}: expected a list of queries; use search(…) for one")
+        _ = self._service  # created before the threads share it
         return map_concurrently(lambda query: self.search(query, **options), list(queries))
 
     def vector(self, query: BareQuery | None = None, /, **search: Unpack[Search]) -> Vector:
@@ -169,9 +170,9 @@ class Likeness:
     def explore(
         self, query: BareQuery, toward: BareQuery | None = None, **options: Unpack[Search]
     ) -> ExploreWidget | Neighbours:
-        """A grid to click in: a match becomes the query; with `toward`, a slider mixes the two; pages are of `k` (18).
+        """A grid to click in: a click makes a match the query. With `toward`, a slider mixes both. A page has `k` (18).
 
-        `options` go with every search. Without anywidget (the extra `notebooks`) it returns what `search` returns.
+        `options` apply to every search. Without anywidget (the extra `notebooks`) it returns what `search` returns.
         """
         _check_known(options, _OPTIONS)
         ends = [example_of(end, self.searcher) for end in (query, toward) if end is not None]
@@ -186,31 +187,33 @@ class Likeness:
         return ExploreWidget(Exploration(lambda search: self.search(**search), ends[0], other, options))
 
     def mark(self, images: Iterable[str | Match], label: str) -> None:
-        """Give images, by id or as matches, a label of one's own: in `labels`. QueryError for one that is not there."""
+        """Give images, by id or as matches, a label of your own, in `labels`. Raises QueryError for an unknown id."""
         if isinstance(images, str):
             raise TypeError(f"got one id, {images!r}: expected a list of ids or matches")
         ids = [image.image_id if isinstance(image, Match) else image for image in images]
         self.labels.update({str(self._row(image_id)["image_id"]): label for image_id in ids})
 
     def map(self, points: npt.ArrayLike, ids: Sequence[str], groups: Sequence[str | None] | None = None) -> PictureMap:
-        """The pictures of `ids` on a plane at `points`, `(n, 2)`, coloured by `groups`, or by one's own labels."""
+        """The pictures of `ids` on a plane at `points`, `(n, 2)`, coloured by `groups`, or by your own labels."""
         named = [None] * len(ids) if groups is None else groups
         if self.labels and len(named) == len(ids):
             groups = [self.labels.get(image_id, group) for image_id, group in zip(ids, named, strict=True)]
         return PictureMap(points, ids, thumbnail=self.thumbnail, groups=groups)
 
     def show(self, ids: Sequence[str], details: Sequence[str] | None = None, *, caption: str = "") -> PictureRow:
-        """The pictures of `ids`, each with a line of `details` below. ValueError when these are not one for each."""
+        """The pictures of `ids` in a row, each with its line of `details`. ValueError if their numbers differ."""
         return PictureRow(ids, details, caption=caption, thumbnail=self.thumbnail)
 
     def thumbnail(self, image_id: str, side: int = 160) -> bytes:
-        """A JPEG of an image, its longer side `side` pixels at most. Problem when its file cannot be read."""
+        """A JPEG of an image, its longer side at most `side` pixels. Raises Problem if its file cannot be read."""
         return self._service.pictures.read(self._row(image_id), side).data
 
     def _row(self, image_id: str) -> Mapping[str, Any]:
         row = self.searcher.row(image_id)
         if row is None:
-            raise QueryError(f"index version {self.searcher.version} holds no image {image_id!r}: expected an id of it")
+            raise QueryError(
+                f"index version {self.searcher.version} holds no image {image_id!r}: expected the id of one it holds"
+            )
         return row
 
     @cached_property
@@ -227,7 +230,7 @@ class Likeness:
         )
 
     def _examples(self, query: BareQuery | None, search: Search) -> Sequence[Example]:
-        """The parts of a query: exactly one, or those of a mix. A crop goes with one."""
+        """The parts of a query: exactly one, perhaps with a crop, or those of a mix."""
         given = [name for name in (*EXAMPLE_FIELDS, "queries") if search.get(name) is not None]
         if (query is not None) + len(given) != 1:
             raise TypeError(
@@ -239,24 +242,26 @@ class Likeness:
             only: Example = {given[0]: search[given[0]]} if query is None else example_of(query, self.searcher)  # type: ignore[misc]
             return [{**only, "crop": crop}]
         if crop is not None:
-            raise TypeError("got crop beside queries: expected it in the part of the mix that it is for")
+            raise TypeError("got crop beside queries: expected it in one of the queries")
         if not mixed:
-            raise TypeError("got no queries: expected a list of one part or more")
+            raise TypeError("got no queries: expected a list of one or more")
         return mixed
 
     def _query_part(self, example: Example) -> QueryPart:
-        """A part of a query, its picture fetched and the model for it loaded, with a name for it."""
+        """A part of a query with a caption, its picture fetched and the model that it needs loaded."""
         given: dict[str, Any] = {name: value for name, value in example.items() if value is not None}
         crop: Sequence[float] | None = given.pop("crop", None)
         if crop is not None and np.shape(crop) != (4,):
-            raise TypeError(f"got crop {crop!r}: expected [x, y, width, height] as shares of the picture, from 0 to 1")
+            raise TypeError(
+                f"got crop {crop!r}: expected [x, y, width, height] as fractions of the picture, from 0 to 1"
+            )
         more: Any = {"weight": float(given.pop("weight", 1.0)), "crop": None if crop is None else tuple(crop)}
         if len(given) != 1 or not given.keys() <= set(EXAMPLE_FIELDS):
             raise TypeError(
-                f"a part of a mix has {', '.join(given) or 'nothing'}: expected one of {', '.join(EXAMPLE_FIELDS)}"
+                f"expected one of {', '.join(EXAMPLE_FIELDS)} in each of the queries, got {', '.join(given) or 'none'}"
             )
-        [(what, value)] = given.items()
-        match what:
+        [(kind, value)] = given.items()
+        match kind:
             case "url":
                 part, caption = self._service.fetch(Part(url=value, **more)), value
             case "image":
@@ -269,7 +274,7 @@ class Likeness:
             case _:
                 part, caption = Part(vector=np.asarray(value, np.float64), **more), "a vector"
         if part.data is not None or part.text is not None:
-            _ = self._model.loaded  # here, so that the error is the model's and not one of the query
+            _ = self._model.loaded  # here, so that the error is about the model and not the query
         return QueryPart(part=part, caption=caption if crop is None else f"a part of {caption}")
 
 
@@ -285,8 +290,8 @@ def _options(search: Search) -> SearchOptions:
     )
 
 
-def _check_known(given: Search, known: Iterable[str]) -> None:
-    """TypeError names keywords that would have no effect, such as misspelt ones."""
-    unknown = sorted(given.keys() - set(known))
+def _check_known(keywords: Search, known: Iterable[str]) -> None:
+    """Raises TypeError, which names the keywords that would have no effect, such as misspelt ones."""
+    unknown = sorted(keywords.keys() - set(known))
     if unknown:
         raise TypeError(f"got {', '.join(unknown)}: expected keywords among {', '.join(known)}")

@@ -1,4 +1,4 @@
-"""The result of a search in a notebook: a sequence of matches that is displayed as pictures."""
+"""The result of a search in a notebook: a sequence of matches, displayed as pictures."""
 
 import io
 from collections import Counter
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_SHOWN = 60  # pictures of one grid: more would weigh megabytes in a notebook's file
+_MAX_SHOWN = 60  # pictures in a grid: more would add megabytes to a notebook's file
 SIDE = 160  # pixels of a thumbnail
 
-# There are always nearest neighbours, no matter how far away, unless one of these options excludes them.
-_WHY_NONE = "passes filter, min_score, min_percentile and offset"
+# Nearest neighbours, however far away, always exist, unless one of these options excludes them.
+_NO_MATCH = "passes filter, min_score, min_percentile and offset"
 
 _TYPES = (
     *(pa.int64(), pa.float64(), pa.float64(), pa.string(), pa.string()),
     *(pa.list_(pa.string()), pa.list_(pa.float64())),
 )
-"""Of MATCH_COLUMNS."""
+"""The types of MATCH_COLUMNS."""
 
 Thumbnail = Callable[[str, int], bytes]
-"""From the id of an image of the index and a side in pixels to a JPEG. Raises Problem."""
+"""Returns a JPEG of the image with this id, whose longer side has at most so many pixels. Raises Problem."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -53,9 +53,8 @@ class QueryPart:
 class Neighbours(Sequence[Match]):
     """Matches, best first, with their query. A notebook shows them as a grid of pictures.
 
-    `first` is the rank of the first; `metadata` has the columns that the source carried, `version` names the index
-    version and `ntotal` says how many images it has; `labels` are one's own, by id. A picture that cannot be read is a
-    placeholder with the reason.
+    `first` is the rank of the first match, `metadata` are the source's columns, `version` is the index version, which
+    has `ntotal` images, and `labels` are your own, by id. For a picture that cannot be read, the grid gives the reason.
     """
 
     matches: tuple[Match, ...]
@@ -91,14 +90,14 @@ class Neighbours(Sequence[Match]):
     @property
     def caption(self) -> str:
         like = f"like {', '.join(part.title for part in self.parts)}"
-        return f"{len(self):,} of {self.ntotal:,} images {like}" if self else f"no image {like} {_WHY_NONE}"
+        return f"{len(self):,} of {self.ntotal:,} images {like}" if self else f"no image {like} {_NO_MATCH}"
 
     def query_cards(self) -> list[Card]:
         return [self._query_card(part) for part in self.parts]
 
     def match_cards(self) -> list[Card]:
-        """A card for each match, of the first 60."""
-        return map_concurrently(self._match_card, self.matches[:_SHOWN])
+        """Cards of the first 60 matches."""
+        return map_concurrently(self._match_card, self.matches[:_MAX_SHOWN])
 
     def to_arrow(self) -> pa.Table:
         """A row for each match: rank, score, percentile, image_id, uri, duplicates, box, then the metadata.
@@ -114,14 +113,14 @@ class Neighbours(Sequence[Match]):
         return frame
 
     def _match_card(self, match: Match) -> Card:
-        label, own = match.metadata.get("label"), self.labels.get(match.image_id)
-        alike = f", and {len(match.duplicates)} alike" if match.duplicates else ""
+        label, own_label = match.metadata.get("label"), self.labels.get(match.image_id)
+        duplicates = f", and {len(match.duplicates)} alike" if match.duplicates else ""
         card = Card(
-            heading=f"{match.score:.3f}" + (f" ● {own}" if own else ""),
-            detail=(match.image_id.rpartition("/")[2] if label is None else str(label)) + alike,
+            heading=f"{match.score:.3f}" + (f" ● {own_label}" if own_label else ""),
+            detail=(match.image_id.rpartition("/")[2] if label is None else str(label)) + duplicates,
             tooltip="\n".join([match.image_id, *_facts(match)]),
         )
-        return with_picture(card, lambda: _outlined(self.thumbnail(match.image_id, SIDE), match.box))
+        return with_picture(card, lambda: _outline(self.thumbnail(match.image_id, SIDE), match.box))
 
     def _query_card(self, query: QueryPart) -> Card:
         part = query.part
@@ -137,13 +136,13 @@ class Neighbours(Sequence[Match]):
 
 
 def map_concurrently(make: Callable[..., T], *items: Sequence[Any]) -> list[T]:
-    """Like `map`, for what reads pictures: their hosts may be slow."""
+    """Like `map`, in threads: for functions that read pictures, whose hosts may be slow."""
     with ThreadPoolExecutor(8) as pool:
         return list(pool.map(make, *items))
 
 
 def with_picture(card: Card, jpeg: Callable[[], bytes]) -> Card:
-    """The card with its picture, or with the reason why there is none."""
+    """The card with its picture, or with the reason for its absence."""
     try:
         return replace(card, jpeg=jpeg())
     except Problem as error:
@@ -152,8 +151,8 @@ def with_picture(card: Card, jpeg: Callable[[], bytes]) -> Card:
         return replace(card, problem=f"cannot be shown ({error.reason})")
 
 
-def _outlined(jpeg: bytes, box: Sequence[float] | None) -> bytes:
-    """The picture with a frame around the part that was found, if it was a part."""
+def _outline(jpeg: bytes, box: Sequence[float] | None) -> bytes:
+    """The picture with a frame around the part that matched, if only a part did."""
     if box is None:
         return jpeg
     image = Image.open(io.BytesIO(jpeg))
@@ -179,10 +178,10 @@ def _note(cards: Sequence[Card], count: int) -> str:
         notes.append(f"The first {len(cards)} of {count} are shown.")
     problems = Counter(card.problem for card in cards if card.problem)
     if problems:
-        what = ", ".join(f"{count}: {problem}" for problem, count in problems.most_common())
+        reasons = ", ".join(f"{count}: {problem}" for problem, count in problems.most_common())
         pictures = "1 picture" if problems.total() == 1 else f"{problems.total()} pictures"
         notes.append(
-            f"{pictures} cannot be shown ({what}). The scores hold all the same; hover to see where each was when it "
-            "was embedded."
+            f"{pictures} cannot be shown ({reasons}). Their scores are still valid. Hover over one to see where it was "
+            "when it was embedded."
         )
     return " ".join(notes)

@@ -1,4 +1,4 @@
-"""Pictures on a plane in a notebook: a point for each, and pictures where no points lie."""
+"""A map of pictures in a notebook: a point for each, and thumbnails where there are no points."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from api.explore.colours import group_colours
 from api.explore.grid import data_uri
 from api.explore.neighbours import Thumbnail, map_concurrently
 
-_CELL = 48  # pixels of a square that holds a picture or points, never both
+_CELL = 48  # pixels of a square with a picture or points, never both
 _WIDTH, _HEIGHT, _PICTURE = 20 * _CELL, 14 * _CELL, _CELL - 4
-_POINT = 4  # pixels around a point that are kept free
-_FARTHEST = 3 * _CELL  # from a picture to its point
-_NAMES = 24  # groups that are named on the map: more would cover it
-_FEW = 10
+_MARGIN = 4  # free pixels around a point
+_MAX_DISTANCE = 3 * _CELL  # from a picture to its point
+_MAX_NAMES = 24  # of groups on the map: more would cover it
+_FEW_POINTS = 10
 _LINE, _LETTER = 18, 8  # pixels
 
 
 class PictureMap:
-    """A map that a notebook shows as one drawing: a point for each image, and pictures beside them where there is room,
-    each with a line to its point.
+    """A map that a notebook shows as one drawing: a point for each image, and where there is room a picture beside it,
+    with a line to its point.
 
     `points` is `(n, 2)`, one for each of `ids`; `groups`, if given, colours the points, and each is named at its
-    centre. `thumbnail` is as in `Neighbours`: a picture that cannot be read stays a point. ValueError when lengths
-    differ.
+    centre. `thumbnail` is as in `Neighbours`; a picture that cannot be read is only a point. Raises ValueError if
+    lengths differ.
     """
 
     def __init__(
@@ -45,71 +45,70 @@ class PictureMap:
             count = "" if groups is None else f" and {len(groups)} groups"
             raise ValueError(f"got points of shape {self.points.shape}{count} for {len(ids)} ids: expected (n, 2)")
         if not np.isfinite(self.points).all():
-            raise ValueError("got points that are not finite: expected a place for each picture")
+            raise ValueError("got points that are not finite: expected finite coordinates for each picture")
         self.ids = list(ids)
         self.groups = [None] * len(ids) if groups is None else list(groups)
         self._thumbnail = thumbnail
 
     def __repr__(self) -> str:
-        return f"<a map of {len(self.ids):,} images, to be shown in a notebook>"
+        return f"<map of {len(self.ids):,} images, which a notebook shows>"
 
     def _repr_html_(self) -> str:
         places = self._places()
         centres = self._centres(places)
         colours = dict(zip(centres, group_colours(np.array([*centres.values()]).reshape(-1, 2)), strict=True))
-        shown = self._beside(places)
-        pictures = zip(shown.items(), map_concurrently(self._picture, list(shown)), strict=True)
-        drawn = [
+        cells = self._picture_cells(places)
+        pictures = zip(cells.items(), map_concurrently(self._picture, list(cells)), strict=True)
+        shapes = [
             self._image(number, places[number], corner, data, colours)
             for (number, corner), data in pictures
             if data is not None
         ]
         grouped_last = sorted(range(len(self.ids)), key=lambda number: self.groups[number] is not None)
-        drawn += [self._point(number, places[number], colours) for number in grouped_last]
-        drawn += _names(centres, colours) if len(centres) <= _NAMES else []
+        shapes += [self._point(number, places[number], colours) for number in grouped_last]
+        shapes += _names(centres, colours) if len(centres) <= _MAX_NAMES else []
         return (
             f'<svg class="likeness-map" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" '
             f'style="max-width:100%;height:auto" role="img" aria-label="a map of {len(self.ids)} images">'
-            f"{''.join(drawn)}</svg>{_legend(colours)}"
+            f"{''.join(shapes)}</svg>{_legend(colours)}"
         )
 
     def _places(self) -> npt.NDArray[np.float64]:
-        """Where each point is drawn, in pixels; around them all is room for a frame of pictures."""
+        """Where each point is drawn, in pixels, with room for a frame of pictures around all points."""
         if not len(self.points):
             return self.points
         low, high = self.points.min(axis=0), self.points.max(axis=0)
         inside = (self.points - low) / np.maximum(high - low, 1e-12)
-        inside[:, 1] = 1 - inside[:, 1]  # upwards
-        edge = _CELL + _POINT
+        inside[:, 1] = 1 - inside[:, 1]  # SVG counts downwards
+        edge = _CELL + _MARGIN
         places: npt.NDArray[np.float64] = edge + inside * (np.array([_WIDTH, _HEIGHT]) - 2 * edge)
         return places
 
     def _centres(self, places: npt.NDArray[np.float64]) -> dict[str, npt.NDArray[np.float64]]:
-        """The median place of each group, the largest first; above a few points, which a name would cover."""
+        """The median place of each group, the largest first; a little above few points, which a name would cover."""
         sizes = Counter(sorted(group for group in self.groups if group is not None))
         groups = np.array(self.groups, object)
         return {
-            name: np.median(places[groups == name], axis=0) - (0, _LINE if size < _FEW else 0)
+            name: np.median(places[groups == name], axis=0) - (0, _LINE if size < _FEW_POINTS else 0)
             for name, size in sizes.most_common()
         }
 
-    def _beside(self, places: npt.NDArray[np.float64]) -> dict[int, npt.NDArray[np.float64]]:
-        """Numbers of images with the corner of the cell that has their picture: a cell without points, and near."""
+    def _picture_cells(self, places: npt.NDArray[np.float64]) -> dict[int, npt.NDArray[np.float64]]:
+        """By image number, the corner of a cell for its picture: a near one without points. Not all images get one."""
         corners = np.array([(x, y) for y in range(0, _HEIGHT, _CELL) for x in range(0, _WIDTH, _CELL)], np.float64)
-        shown: dict[int, npt.NDArray[np.float64]] = {}
+        cells: dict[int, npt.NDArray[np.float64]] = {}
         if not len(places):
-            return shown
+            return cells
         distances = np.linalg.norm(corners[:, np.newaxis] + _CELL / 2 - places, axis=2)
         offsets = places - corners[:, np.newaxis]
-        inside = ((offsets > -_POINT) & (offsets < _CELL + _POINT)).all(axis=2)
-        taken = np.asarray(inside).any(axis=1)
-        distances[taken] = np.inf
+        inside = ((offsets > -_MARGIN) & (offsets < _CELL + _MARGIN)).all(axis=2)
+        distances[np.asarray(inside).any(axis=1)] = np.inf
         for cell in np.argsort(distances.min(axis=1)):
             number = int(distances[cell].argmin())
-            if distances[cell, number] <= _FARTHEST:
-                shown[number] = corners[cell]
+            if distances[cell, number] <= _MAX_DISTANCE:
+                cells[number] = corners[cell]
                 distances[:, number] = np.inf
-        return shown
+        return cells
 
     def _colour(self, number: int, colours: dict[str, str]) -> str:
         group = self.groups[number]
@@ -152,21 +151,21 @@ class PictureMap:
 
 
 def _names(centres: dict[str, npt.NDArray[np.float64]], colours: dict[str, str]) -> list[str]:
-    """The groups' names at their centres, or below, where another name is."""
-    drawn: list[str] = []
+    """The groups' names at their centres, or below if another name is there."""
+    texts: list[str] = []
     taken: list[tuple[float, float, float]] = []
     for name, (x, y) in centres.items():
         width = _LETTER * len(name)
         while any(abs(x - left) < (width + other) / 2 and abs(y - top) < _LINE for left, top, other in taken):
             y += _LINE
         taken.append((x, y, width))
-        drawn.append(
+        texts.append(
             f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="middle" dominant-baseline="central" fill="white" '
             f'stroke="{colours[name]}" stroke-width="5" stroke-linejoin="round" paint-order="stroke" '
             f'pointer-events="none" font-family="system-ui,sans-serif" font-size="14" font-weight="600">'
             f"{escape(name)}</text>"
         )
-    return drawn
+    return texts
 
 
 def _legend(colours: dict[str, str]) -> str:

@@ -9,9 +9,9 @@ from api.explore.neighbours import SIDE, Thumbnail, map_concurrently, with_pictu
 
 
 class PictureRow:
-    """A grid without a query. A picture that cannot be read is a placeholder with the reason.
+    """A grid without a query. For a picture that cannot be read, it gives the reason.
 
-    ValueError when `details`, a line for each, are not one for each of `ids`.
+    `details` has a line for each of `ids`. Raises ValueError if their numbers differ.
     """
 
     def __init__(

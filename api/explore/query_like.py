@@ -1,4 +1,4 @@
-"""Finds out the kind of a query that is given without a keyword, as in a notebook."""
+"""Determines the kind of a query without a keyword, as in `likeness.search("a red star")`."""
 
 from __future__ import annotations
 
@@ -20,15 +20,14 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 BareQuery: TypeAlias = "str | PathLike[str] | bytes | Image | npt.NDArray[np.generic] | Sequence[float] | Match"
-"""A URL, an id, a path or words; the bytes of a picture's file; a PIL image; pixels; a vector; a match."""
+"""A URL, id, path or words; the bytes of a picture's file; a PIL image; pixels; a vector; a match."""
 
 
 def example_of(query: BareQuery, searcher: Searcher) -> Example:
     """The example that a bare query stands for.
 
-    A string is a URL if it has a scheme, an id if the index has it, a path if the file exists, else words.
-    FileNotFoundError for a string that is none of the first three and ends like a picture's name; TypeError for
-    anything that cannot be a query.
+    A string is a URL if it has a scheme, an id if the index has it, a path if the file exists, otherwise words. Raises
+    FileNotFoundError for words that end like a picture's file name, and TypeError for anything that cannot be a query.
     """
     match query:
         case Match():
@@ -45,7 +44,7 @@ def example_of(query: BareQuery, searcher: Searcher) -> Example:
             return {"image": cast(ImageLike, query)}
     raise TypeError(
         f"got a query of type {type(query).__name__}: expected a string (URL, id, path or words), a path, a picture "
-        "(its file's bytes, PIL, or pixels of shape (height, width, 3)), a vector or a match"
+        "(the bytes of its file, a PIL image, or pixels of shape (height, width, 3)), a vector or a match"
     )
 
 
@@ -59,7 +58,7 @@ def _of_text(query: str, searcher: Searcher) -> Example:
     if Path(query).suffix.lower().lstrip(".") in IMAGE_EXTENSIONS:
         raise FileNotFoundError(
             f"{query!r} is neither a file nor an image of index version {searcher.version}: expected a path, an id, a "
-            "URL or words; for words that end so: text=…"
+            "URL or words; use text=… for words with such an ending"
         )
     return {"text": query}
 
@@ -67,7 +66,7 @@ def _of_text(query: str, searcher: Searcher) -> Example:
 def _is_file(path: str) -> bool:
     try:
         return Path(path).is_file()
-    except (OSError, ValueError):  # too long for a name, or a null byte in it
+    except (OSError, ValueError):  # too long for a path, or with a null byte
         return False
 
 

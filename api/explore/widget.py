@@ -46,9 +46,9 @@ class ExploreWidget(anywidget.AnyWidget):
         self.on_msg(self._on_message)
 
     def _repr_mimebundle_(self, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Includes the static grid, for pages without live widgets: exports, nbviewer."""
+        """Also the static grid, for pages without live widgets, such as exports and nbviewer."""
         data, metadata = super()._repr_mimebundle_(**options) or ({}, {})
-        return {**data, "text/html": self.exploration.found._repr_html_()}, metadata
+        return {**data, "text/html": self.exploration.results._repr_html_()}, metadata
 
     def _on_message(self, _: object, message: dict[str, Any], buffers: object) -> None:
         try:
@@ -64,19 +64,20 @@ class ExploreWidget(anywidget.AnyWidget):
                 case {"back": True}:
                     self.exploration.back()
         except (ApiError, EmbedderError, CollectionError, OSError) as error:
-            # An exception would end up in a log that nobody sees; so the current view stays.
+            # Keep the current view: an exception would end up in a log that nobody sees.
             self.view = {**self.view, "error": str(error)}
         else:
             self.view = self._view()
 
     def _view(self) -> dict[str, Any]:
-        exploration, found = self.exploration, self.exploration.found
+        exploration, results = self.exploration, self.exploration.results
         return {
-            "caption": found.caption,
+            "caption": results.caption,
             "error": "",
-            "query": [_plain(card) for card in found.query_cards()],
+            "query": [_fields(card) for card in results.query_cards()],
             "matches": [
-                {**_plain(card), "id": match.image_id} for card, match in zip(found.match_cards(), found, strict=False)
+                {**_fields(card), "id": match.image_id}
+                for card, match in zip(results.match_cards(), results, strict=False)
             ],
             "ends": exploration.ends,
             "share": exploration.share,
@@ -86,7 +87,7 @@ class ExploreWidget(anywidget.AnyWidget):
         }
 
 
-def _plain(card: Card) -> dict[str, Any]:
+def _fields(card: Card) -> dict[str, Any]:
     fields = asdict(card)
     jpeg = fields.pop("jpeg")
     return {**fields, "src": data_uri(jpeg) if jpeg else ""}

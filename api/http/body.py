@@ -247,7 +247,7 @@ def _part(source: QuerySource, at: str, limits: RequestLimits) -> Part:
         vector=None if source.embedding is None else np.asarray(source.embedding, np.float64),
         crop=None if source.crop is None else tuple(source.crop),
         weight=source.weight if isinstance(source, Example) else 1.0,
-        at=at,
+        field_path=at,
     )
 
 

@@ -72,7 +72,7 @@ class QueryRunner:
         Raises Problem if too few slots are free.
         """
         admit(request, self._searching, len(searches))
-        if count := sum(part.to_fetch for parts in searches for part in parts):
+        if count := sum(part.needs_fetch for parts in searches for part in parts):
             self._fetching.require(count)
         if cost > 1:
             charge(request, cost - 1)
@@ -120,7 +120,7 @@ class QueryRunner:
     async def _fetch(
         self, parts: tuple[Part, ...], service: SearchService, engine: Engine, watch: Stopwatch
     ) -> tuple[Part, ...]:
-        count = sum(part.to_fetch for part in parts)
+        count = sum(part.needs_fetch for part in parts)
         if not count:
             return parts
         fetches = (to_thread.run_sync(service.fetch, part, engine, limiter=self._fetchers) for part in parts)

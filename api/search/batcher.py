@@ -25,12 +25,12 @@ Item = NDArray[np.uint8] | str
 OnBatch = Sequence[Callable[[int], None]]
 
 ENTRY_BYTES: Final = 512
-"""What an entry of a cache takes besides its data: the key, the value's header, the slot of the dict."""
+"""Overhead of a cache entry: its key, the value's header, its slot in the dict."""
 
 
 @dataclass(frozen=True)
 class ContentKey:
-    """The content and the model of a vector. A picture and a text never share a key, nor do two parts of a picture."""
+    """Identifies a vector by its content and model. Pictures, parts of pictures and texts never share a key."""
 
     kind: str
     digest: bytes
@@ -45,12 +45,12 @@ class ContentKey:
 
     @classmethod
     def unique(cls) -> "ContentKey":
-        """A key that is never in the cache: a cached vector would not show that the model works."""
+        """A key that is never in the cache, to check that the model works."""
         return cls("probe", uuid4().bytes, "")
 
 
 class EmbeddingCache:
-    """The most recently used vectors, up to `max_bytes`; 0 keeps none. Counts `hits` and `misses`. Thread-safe."""
+    """The most recently used vectors, up to `max_bytes`. Counts `hits` and `misses`. Thread-safe."""
 
     def __init__(self, max_bytes: int = 32 * 2**20) -> None:
         self.hits = self.misses = 0
@@ -65,12 +65,12 @@ class EmbeddingCache:
             self.misses += vector is None
             return vector
 
-    def keep(self, key: ContentKey, vector: Vector) -> None:
-        """Keep a copy: the vector may be a row of a whole batch."""
-        kept = vector.copy()
-        kept.flags.writeable = False
+    def put(self, key: ContentKey, vector: Vector) -> None:
+        """Store a copy, as the vector may be a view into a whole batch."""
+        copy = vector.copy()
+        copy.flags.writeable = False
         with self._lock, suppress(ValueError):  # larger than the cache
-            self._vectors[key] = kept
+            self._vectors[key] = copy
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,17 +81,17 @@ class _Job:
 
 
 class QueryBatcher:
-    """One thread that embeds whatever is waiting, `max_batch` at most, in one forward pass at a time. Thread-safe.
+    """Embeds waiting queries together, up to `max_batch` in one forward pass, in a thread of its own. Thread-safe.
 
-    Two passes at once would share the same cores, and torch keeps a pool of threads for every thread that calls it.
-    While one pass runs, the next batch gathers. A lone query never waits. Callers answered together tend to ask again
-    together, so the first waits for as many queries as the last batch had, while each arrives within `linger` times
-    that batch's duration of the one before. After that it takes only queries that follow within a tenth of this time;
-    without them one caller would be left out of every batch.
+    There is one pass at a time, because two would compete for the same cores, and torch keeps a pool of threads for
+    every thread that calls it. While one pass runs, the next batch gathers. A lone query never waits. Callers that are
+    answered together tend to ask again together, so a batch waits until it has as many queries as the last one, if each
+    arrives within `linger` times the last pass's duration of the one before. After that it takes only queries that
+    follow within a tenth of this time; otherwise one caller could miss every batch.
 
     The thread ends with `close`, with the last reference to the batcher, or at the latest with the program, which waits
-    for it: torch ends the process with SIGABRT if Python shuts down under a thread that computes or frees tensors.
-    The functions in `on_batch` get the size of each pass.
+    for it: torch ends the process with SIGABRT if Python shuts down while a thread computes or frees tensors.
+    The functions in `on_batch` are called with the size of each pass.
     """
 
     def __init__(
@@ -113,34 +113,34 @@ class QueryBatcher:
         self._queue: SimpleQueue[_Job] = SimpleQueue()
         self._futures: dict[ContentKey, Future[Vector]] = {}
         self._lock = threading.Lock()
-        # Holds the batcher only while it embeds: an idle one can be dropped.
+        # References the batcher only while it embeds, so that an idle one can be freed.
         self._thread = ThreadPoolExecutor(1, "likeness-embed")
 
     @property
     def waiting(self) -> int:
         return self._queue.qsize()
 
-    def embed(self, key: ContentKey, item: Callable[[], Item]) -> "Future[Vector]":
-        """The vector of what `item` returns, `(dim,)` float32, unit norm; or what the embedder raises.
+    def embed(self, key: ContentKey, make: Callable[[], Item]) -> "Future[Vector]":
+        """The vector of the item that `make` returns, `(dim,)` float32, unit norm; or what the embedder raises.
 
-        `item` is not called, and nothing embedded, when the vector of `key` is in the cache or is being made for
+        `make` is not called, and nothing is embedded, if the vector of `key` is in the cache or is being made for
         another caller.
         """
         known = self._find(key)
         if known is not None:
             return known
-        made = item()
+        item = make()
         future, is_new = self._start(key)
         if is_new:
-            self._queue.put(_Job(key, made, future))
+            self._queue.put(_Job(key, item, future))
             try:
                 self._thread.submit(self._embed_next)
-            except RuntimeError:  # it is being closed, or the program ends
+            except RuntimeError:  # the batcher is being closed, or the program ends
                 self._refuse_waiting()
         return future
 
     def close(self) -> None:
-        """End the thread when its pass is over. What waits then is refused; a later query starts it again."""
+        """End the thread after its current pass, and refuse the waiting queries. A later query starts a new thread."""
         ending, self._thread = self._thread, ThreadPoolExecutor(1, "likeness-embed")
         ending.shutdown(cancel_futures=True)
         self._refuse_waiting()
@@ -169,7 +169,7 @@ class QueryBatcher:
             return future, True
 
     def _embed_next(self) -> None:
-        """Embed a batch of what waits. It is called once for each job: nothing waits if an earlier batch had it."""
+        """Embed a batch of waiting queries. Called once for each job; an earlier batch may have taken them all."""
         try:
             first = self._queue.get_nowait()
         except Empty:
@@ -190,7 +190,7 @@ class QueryBatcher:
                 self._fail(self._queue.get_nowait(), Problem("embedder-unavailable", "the model is closed: try again"))
 
     def _gather(self, first: _Job) -> list[_Job]:
-        """All queries that wait and, up to the size of the last batch, those that come within `max_wait_s` seconds."""
+        """`first` and all waiting queries; up to the size of the last batch, also those within `_max_wait_s`."""
         batch = [first]
         close_behind = self._max_wait_s / 10 if self._last_batch > 1 else 0
         with suppress(Empty):
@@ -208,13 +208,13 @@ class QueryBatcher:
             for job in jobs:
                 if len(jobs) == 1 or isinstance(error, Problem):  # a Problem is the embedder's fault, not the items'
                     self._fail(job, error)
-                else:  # one of them is at fault: embedded one by one, only that one fails
+                else:  # one of them is at fault: tried one by one, only that one fails
                     self._embed([job], embed)
             return
-        for hear in self._on_batch:
-            hear(len(jobs))
+        for callback in self._on_batch:
+            callback(len(jobs))
         for job, vector in done:
-            self._cache.keep(job.key, vector)  # first, so that the vector is always found in one of the two
+            self._cache.put(job.key, vector)  # before `_forget`, so that `_find` always sees it in one of the two
             self._forget(job)
             job.future.set_result(vector)
 

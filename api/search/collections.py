@@ -1,4 +1,4 @@
-"""The collections of one server: opened when they are first asked for, closed when idle or when memory is short."""
+"""The collections of one server: opened on first use, closed when idle or when memory is short."""
 
 import asyncio
 import logging
@@ -12,7 +12,7 @@ from typing import Final, Self, TypeVar
 from anyio import CapacityLimiter, to_thread
 
 from api.errors import ApiError, Problem, abbreviate
-from api.search.engine import EXPECTED, Batchers
+from api.search.engine import EXPECTED_ERRORS, Batchers
 from api.search.service import SearchService
 from embedder.images.decoder_pool import DecodePool
 from index.collection.records import VersionManifest
@@ -22,13 +22,13 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_AGAIN_S: Final = 15.0
-_DESCRIBED_WITHIN_S: Final = 5.0
+_RETRY_S: Final = 15.0
+_STATE_TIMEOUT_S: Final = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class CollectionSource:
-    """How a collection is opened, and what is live in it, which opens nothing. Both block."""
+    """Functions that open a collection, and that read its live version without opening it. Both block."""
 
     location: str
     open: Callable[[], SearchService]
@@ -37,7 +37,7 @@ class CollectionSource:
 
 @dataclass(frozen=True, kw_only=True)
 class CollectionState:
-    """`failure` says why a collection cannot be opened; `manifest` is None if there is none that can be read."""
+    """`failure` says why a collection cannot be opened; `manifest` is None if none can be read."""
 
     name: str
     is_open: bool = False
@@ -46,9 +46,9 @@ class CollectionState:
 
 
 @dataclass(kw_only=True)
-class _Open:
+class _OpenCollection:
     service: SearchService
-    used: float
+    last_used: float
 
     @property
     def memory(self) -> int:
@@ -58,9 +58,9 @@ class _Open:
 class Collections:
     """The services of collections, by name. They share models and decoders. For one event loop.
 
-    One is closed after `idle_s` without a request, and earlier, the least recently used first, while the open indexes
-    keep more than `max_memory` bytes hot. A request that still has a closed one ends undisturbed, and its memory is
-    freed with the last. One that cannot be opened is tried again after 15 s. Requests that name none get the `first`.
+    A collection is closed after `idle_s` without a request; or earlier, the least recently used first, while the open
+    indexes keep more than `max_memory` bytes hot. Requests that still use it complete normally, and the last one frees
+    its memory. If one cannot be opened, it is tried again after 15 s. Requests without a name get the `first`.
     """
 
     def __init__(
@@ -79,24 +79,24 @@ class Collections:
         self._sources = sources
         self._idle_s = idle_s
         self._max_memory = max_memory
-        self._open: dict[str, _Open] = {}
+        self._open: dict[str, _OpenCollection] = {}
         self._opening: dict[str, asyncio.Task[SearchService]] = {}
         self._failures: dict[str, tuple[float, str]] = {}
-        # Threads enough for all: one that takes long keeps no other waiting.
+        # Enough threads for all, so that a slow collection does not delay the others.
         self._threads = CapacityLimiter(2 * len(self.names))
-        self._describing = CapacityLimiter(len(self.names))
-        self._tidying: asyncio.Task[None] | None = None
+        self._state_threads = CapacityLimiter(len(self.names))
+        self._idle_task: asyncio.Task[None] | None = None
 
     @classmethod
     def of(cls, service: SearchService, name: str | None = None) -> Self:
-        """A single collection, which is open, and stays so."""
+        """A single collection, which is open and never closed."""
         collection = service.live.source and service.live.source.collection
         source = CollectionSource(
             location=collection.location if collection else "", open=lambda: service, live=LiveVersion
         )
         name = name or (collection.name if collection else "collection")
         single = cls({name: source}, batchers=service.batchers, decoders=service.decoders)
-        single._open[name] = _Open(service=service, used=0.0)
+        single._open[name] = _OpenCollection(service=service, last_used=0.0)
         return single
 
     @property
@@ -105,24 +105,24 @@ class Collections:
 
     @property
     def open_services(self) -> dict[str, SearchService]:
-        return {name: held.service for name, held in list(self._open.items())}
+        return {name: opened.service for name, opened in list(self._open.items())}
 
     @property
     def memory(self) -> int:
         """Bytes that the open indexes keep hot."""
-        return sum(held.memory for held in list(self._open.values()))
+        return sum(opened.memory for opened in list(self._open.values()))
 
     async def start(self) -> None:
-        """Start what is open, and close what becomes idle from now on."""
+        """Start the open services, and from now on close idle ones."""
         self.decoders.start()
         for service in self.open_services.values():
             await self._in_thread(service.start)
         if not self.is_single:
-            self._tidying = asyncio.create_task(self._close_idle())
+            self._idle_task = asyncio.create_task(self._close_idle())
 
     async def close(self) -> None:
-        if self._tidying is not None:
-            self._tidying.cancel()
+        if self._idle_task is not None:
+            self._idle_task.cancel()
         for opening in list(self._opening.values()):
             with suppress(Exception):
                 await opening
@@ -131,34 +131,34 @@ class Collections:
         self.decoders.close()
 
     async def service(self, name: str) -> SearchService:
-        """The service of a collection, which is opened if it is not. Raises Problem."""
-        held = self._open.get(name)
-        if held is not None:
-            held.used = monotonic()
-            return held.service
+        """The service of a collection, which is opened if necessary. Raises Problem."""
+        opened = self._open.get(name)
+        if opened is not None:
+            opened.last_used = monotonic()
+            return opened.service
         if name not in self._sources:
             raise Problem("collection-not-found", f"no collection {abbreviate(name)}: see /collections")
         if name not in self._opening:
             self._require_retry_due(name)
-            self._opening[name] = opening = asyncio.create_task(self._opened(name))
-            opening.add_done_callback(asyncio.Future.exception)  # nobody may wait for it any more
+            self._opening[name] = opening = asyncio.create_task(self._open_once(name))
+            opening.add_done_callback(asyncio.Future.exception)  # all who wait for it may have left
         return await asyncio.shield(self._opening[name])
 
     def location(self, name: str) -> str:
         return self._sources[name].location
 
     async def state(self, name: str) -> CollectionState:
-        if (held := self._open.get(name)) is not None:
-            manifest = held.service.engine.searcher.manifest
+        if (opened := self._open.get(name)) is not None:
+            manifest = opened.service.engine.searcher.manifest
             return CollectionState(name=name, is_open=True, manifest=manifest)
         _, failure = self._failures.get(name, (0.0, ""))
         try:
-            async with asyncio.timeout(_DESCRIBED_WITHIN_S):
+            async with asyncio.timeout(_STATE_TIMEOUT_S):
                 live = await to_thread.run_sync(
-                    self._sources[name].live, limiter=self._describing, abandon_on_cancel=True
+                    self._sources[name].live, limiter=self._state_threads, abandon_on_cancel=True
                 )
         except TimeoutError:
-            live, failure = LiveVersion(), f"its manifest could not be read within {_DESCRIBED_WITHIN_S:g} s"
+            live, failure = LiveVersion(), f"its manifest could not be read within {_STATE_TIMEOUT_S:g} s"
         except Exception as error:
             live, failure = LiveVersion(), failure or str(error)
         if live.damage and not failure:
@@ -166,19 +166,19 @@ class Collections:
         return CollectionState(name=name, manifest=live.manifest, failure=failure or None)
 
     def _require_retry_due(self, name: str) -> None:
-        failed_at, reason = self._failures.get(name, (-_AGAIN_S, ""))
-        if monotonic() - failed_at < _AGAIN_S:
+        failed_at, reason = self._failures.get(name, (-_RETRY_S, ""))
+        if monotonic() - failed_at < _RETRY_S:
             raise _unavailable(name, reason)
 
-    async def _opened(self, name: str) -> SearchService:
+    async def _open_once(self, name: str) -> SearchService:
         try:
-            service = await self._in_thread(partial(self._started, name))
-            held = _Open(service=service, used=monotonic())
-            if self._max_memory is not None and held.memory > self._max_memory:
+            service = await self._in_thread(partial(self._open_and_start, name))
+            opened = _OpenCollection(service=service, last_used=monotonic())
+            if self._max_memory is not None and opened.memory > self._max_memory:
                 service.live.stop(wait=False)
                 raise ApiError(
-                    f"its index keeps {held.memory:,} bytes in memory, more than the {self._max_memory:,} that all "
-                    "collections may: start the server with a larger --max-memory"
+                    f"its index keeps {opened.memory:,} bytes in memory, more than the {self._max_memory:,} allowed "
+                    "for all collections: start the server with a larger --max-memory"
                 )
         except Exception as error:
             self._failures[name] = monotonic(), str(error)
@@ -186,18 +186,18 @@ class Collections:
                 "collection %s cannot be opened: %s",
                 name,
                 error,
-                exc_info=None if isinstance(error, EXPECTED) else error,
+                exc_info=None if isinstance(error, EXPECTED_ERRORS) else error,
             )
             raise _unavailable(name, str(error)) from error
         finally:
             del self._opening[name]
         self._failures.pop(name, None)
-        self._make_room(held.memory)
-        self._open[name] = held
+        self._make_room(opened.memory)
+        self._open[name] = opened
         logger.info("collection %s is open: index version %s", name, service.engine.searcher.version)
         return service
 
-    def _started(self, name: str) -> SearchService:
+    def _open_and_start(self, name: str) -> SearchService:
         service = self._sources[name].open()
         service.start()
         return service
@@ -206,12 +206,12 @@ class Collections:
         while True:
             await asyncio.sleep(min(self._idle_s / 4, 15.0))
             oldest = monotonic() - self._idle_s
-            for name in [name for name, held in self._open.items() if held.used < oldest]:
+            for name in [name for name, opened in self._open.items() if opened.last_used < oldest]:
                 self._close(name, "idle")
-            self._make_room()  # a new version may need more
+            self._make_room()  # a new index version may need more
 
     def _make_room(self, needed: int = 0) -> None:
-        for name in sorted(self._open, key=lambda name: self._open[name].used):
+        for name in sorted(self._open, key=lambda name: self._open[name].last_used):
             if self._max_memory is None or self.memory + needed <= self._max_memory:
                 return
             self._close(name, "others need its memory")

@@ -28,22 +28,22 @@ logger = logging.getLogger(__name__)
 LoadModel = Callable[[ModelRecord], Embedder]
 """Loads the model that an index version records."""
 
-_AGAIN_S: Final = 60.0
-EXPECTED: Final = (CollectionError, EmbedderError, ApiError, OSError)
-"""Why a version or a model cannot be opened: what is wrong with them, and no defect of ours."""
+_RETRY_S: Final = 60.0
+EXPECTED_ERRORS: Final = (CollectionError, EmbedderError, ApiError, OSError)
+"""A version or model that cannot be opened; other errors are defects of ours and logged with a traceback."""
 
 
 class Batchers:
-    """A batcher for each model in use, which all engines of that model share. It goes with the last of them.
+    """One batcher for each model in use, which all its engines share. It is freed with the last of them.
 
-    The functions in `on_batch` get the size of each batch. Thread-safe.
+    The functions in `on_batch` are called with the size of each batch. Thread-safe.
     """
 
     def __init__(self, cache: EmbeddingCache | None = None) -> None:
         self.cache = cache or EmbeddingCache()
         self.on_batch: list[Callable[[int], None]] = []
         self._by_model: WeakValueDictionary[str, QueryBatcher] = WeakValueDictionary()
-        # One for each model: a model that takes long to download keeps no other waiting.
+        # One for each model, so that a slow download does not delay the others.
         self._loading: dict[str, threading.Lock] = {}
 
     def of(self, record: ModelRecord, load_model: LoadModel) -> QueryBatcher:
@@ -80,7 +80,7 @@ class Engine:
         side = self.embedder.crop.side
         grey = np.full((side, side, 3), 127, np.uint8)
         vector = np.ones(self.searcher.dim, np.float32)
-        with suppress(UnsupportedInputError, Rejected):  # to a class of the user's own, grey may say nothing
+        with suppress(UnsupportedInputError, Rejected):  # a user's own class may have no vector for grey
             vector = self.batcher.embed(ContentKey.unique(), lambda: grey).result()
         self.searcher.search(vector[np.newaxis], 10)
         with suppress(UnsupportedInputError):
@@ -88,7 +88,7 @@ class Engine:
 
 
 def require_same_model(ours: ModelIdentity, theirs: ModelRecord) -> None:
-    """OtherModelError when the vectors of the index come from another model than ours."""
+    """Raises OtherModelError if the vectors of the index come from another model than ours."""
     if ours.fingerprint != theirs.fingerprint:
         raise OtherModelError(
             f"expected model {theirs.id!r} (fingerprint {theirs.fingerprint}), which made the vectors of the "
@@ -98,7 +98,7 @@ def require_same_model(ours: ModelIdentity, theirs: ModelRecord) -> None:
 
 
 class UnknownModel:
-    """In place of the model of imported vectors that nobody named: queries by id and by vector need none."""
+    """Stands for the model of imported vectors if nobody named it; queries by id and by vector need no model."""
 
     crop = CropSpec(side=1, shortest_edge=None)
 
@@ -127,9 +127,9 @@ class LiveEngine:
     """Holds the current `engine`. Read it once for a request, and keep it to the request's end.
 
     With a source the engine follows CURRENT. If a version cannot be opened, this is reported once and the engine stays;
-    it is tried again after a minute, and at once if CURRENT names another version. A replaced engine is freed with the
-    last request that holds it. `failure` says why the engine is not that of CURRENT. `has_answered`: the engine has
-    answered a query, and was not marked unavailable since. If not, it is sent a query whenever CURRENT is read.
+    that version is tried again after a minute, another one at once. A replaced engine is freed with the last request
+    that holds it. `failure` says why the engine is not that of CURRENT. `has_answered`: the engine has answered a
+    query, and was not marked unavailable since. If not, it is sent a query whenever CURRENT is read.
     """
 
     def __init__(self, engine: Engine, batchers: Batchers, source: IndexSource | None = None) -> None:
@@ -165,7 +165,7 @@ class LiveEngine:
         self.has_answered = True
 
     def mark_unavailable(self, engine: Engine) -> None:
-        """Record that the model of `engine` does not answer any more."""
+        """Record that the model of `engine` no longer answers."""
         if self.has_answered and engine.batcher is self.engine.batcher:
             self.has_answered = False
             logger.warning(
@@ -182,10 +182,10 @@ class LiveEngine:
                 version = self.source.collection.current()
                 if version is None or version == self.engine.searcher.version:
                     self.failure = self._failed_version = None
-                elif now or version != self._failed_version or time.monotonic() - self._failed_at >= _AGAIN_S:
+                elif now or version != self._failed_version or time.monotonic() - self._failed_at >= _RETRY_S:
                     self._swap(self.source, version)
             except Exception as error:
-                self._failed(version, error)
+                self._record_failure(version, error)
             if not self.has_answered:
                 self._warm_up_again()
 
@@ -204,26 +204,26 @@ class LiveEngine:
         self.swaps += 1
         self.failure = self._failed_version = None
         model = engine.embedder.identity
-        said = "" if model == before.embedder.identity else f", model {model.model_id}"
-        took = time.monotonic() - started
+        new_model = "" if model == before.embedder.identity else f", with model {model.model_id}"
+        seconds = time.monotonic() - started
         logger.info(
-            "index version %s answers after %s%s; opened in %.1f s", version, before.searcher.version, said, took
+            "index version %s replaces %s%s; opened in %.1f s", version, before.searcher.version, new_model, seconds
         )
 
     def _warm_up_again(self) -> None:
         try:
             self.warm_up()
         except Exception:
-            logger.debug("index version %s still answers nothing", self.engine.searcher.version, exc_info=True)
+            logger.debug("index version %s still does not answer", self.engine.searcher.version, exc_info=True)
         else:
             logger.info("index version %s answers now", self.engine.searcher.version)
 
-    def _failed(self, version: str | None, error: Exception) -> None:
-        known = self.failure is not None and version == self._failed_version
+    def _record_failure(self, version: str | None, error: Exception) -> None:
+        is_known = self.failure is not None and version == self._failed_version
         self.failure, self._failed_version, self._failed_at = str(error), version, time.monotonic()
-        if not known:
+        if not is_known:
             self.failed_swaps += 1
-            unexpected = None if isinstance(error, EXPECTED) else error
+            unexpected = None if isinstance(error, EXPECTED_ERRORS) else error
             logger.error(
                 "index version %s cannot be served, %s stays: %s",
                 version or "of CURRENT",

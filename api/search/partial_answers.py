@@ -14,7 +14,7 @@ def ask_shards(
     searcher: Searcher, question: Callable[[Searcher], T], *, allow_partial: bool = False
 ) -> tuple[T, Searcher]:
     """The answer to `question`, and the searcher that gave it: this one, or with `allow_partial` one of the shards that
-    answer. Raises Problem `shard-unavailable` when shards do not answer and that is not allowed, or none does.
+    answer. Raises Problem `shard-unavailable` if shards do not answer and that is not allowed, or if none answers.
     """
     while True:
         try:

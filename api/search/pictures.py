@@ -1,4 +1,4 @@
-"""The pictures of the collection's own rows, and the problem of a picture that cannot be used."""
+"""Reads the pictures of a collection's rows, and turns the rejection of a query's picture into a problem."""
 
 import logging
 from collections.abc import Mapping
@@ -19,11 +19,10 @@ from embedder.images.formats import SUPPORTED, picture_format
 logger = logging.getLogger(__name__)
 
 _MAX_CACHED: Final = 64 * 2**20  # bytes of thumbnails
-# Seconds until a heavy picture is worth another try.
-_BUSY_S: Final = 2
+_BUSY_RETRY_S: Final = 2
 
-# Problems of a query's picture by the reason of its rejection; other reasons are mapped by their stage.
-_BY_REASON: Final = {
+# Problem of a query's picture for each reason of rejection; other reasons are mapped by their stage.
+_SLUG_BY_REASON: Final = {
     "bad_uri": "bad-url",
     "forbidden_userinfo": "bad-url",
     "forbidden_scheme": "forbidden-scheme",
@@ -51,13 +50,13 @@ class Pictures:
         self._fetcher = fetcher
         self.decoders = decoders
         thumbnails: LRUCache[Any, Picture] = LRUCache(_MAX_CACHED, lambda small: len(small.data) + ENTRY_BYTES)
-        self._thumbnail = cached(thumbnails, key=_thumbnail_key, lock=Lock())(self._made_thumbnail)
+        self._thumbnail = cached(thumbnails, key=_thumbnail_key, lock=Lock())(self._make_thumbnail)
 
     def read(self, row: Mapping[str, Any], size: int | None = None) -> Picture:
         """The original file of a row, or a thumbnail whose longer side has at most `size` pixels.
 
-        It is the picture that was embedded: one of another content is not shown. Raises Problem: picture-not-found when
-        the file is gone, overloaded when too many are being decoded, else picture-unavailable.
+        Only the content that was embedded is returned. Raises Problem: picture-not-found if the file is gone,
+        overloaded if too many pictures are being decoded, otherwise picture-unavailable.
         """
         try:
             return self._original(row) if size is None else self._thumbnail(row, size)
@@ -66,32 +65,32 @@ class Pictures:
                 raise _problem_of(error, "overloaded", str(error)) from error
             # The error's message may name the operator's paths and buckets, so callers get only the reason.
             gone = error.reason in {"not_found", "http_404", "http_410"}
-            said = "is no longer there" if gone else f"cannot be read: {error.reason}"
+            failure = "is no longer there" if gone else f"cannot be read: {error.reason}"
             slug = "picture-not-found" if gone else "picture-unavailable"
-            raise _problem_of(error, slug, f"the file of {row['image_id']!r} {said}") from error
+            raise _problem_of(error, slug, f"the file of {row['image_id']!r} {failure}") from error
 
     def _original(self, row: Mapping[str, Any]) -> Picture:
-        data = self._embedded(row)
-        # A few bytes may look like a picture's: its decoder checks whether it is one.
+        data = self._read_embedded(row)
+        # Its first bytes may look like a picture's: the decoder checks whether it is one.
         if row["content_hash"] is None:
             self.decoders.thumbnail(data, 1, is_awaited=is_awaited)
-        # A browser is told only these types: whatever else a file may be, it is never shown as a page.
+        # Browsers are told only these types, so that no file is ever shown as a page.
         name = picture_format(data)
         return Picture(data, f"image/{name.lower()}" if name in SUPPORTED else "application/octet-stream")
 
-    def _made_thumbnail(self, row: Mapping[str, Any], size: int) -> Picture:
-        return Picture(self.decoders.thumbnail(self._embedded(row), size, is_awaited=is_awaited), "image/jpeg")
+    def _make_thumbnail(self, row: Mapping[str, Any], size: int) -> Picture:
+        return Picture(self.decoders.thumbnail(self._read_embedded(row), size, is_awaited=is_awaited), "image/jpeg")
 
-    def _embedded(self, row: Mapping[str, Any]) -> bytes:
-        """The file of a row. Raises Problem when it is not the one that was embedded: the address may lead elsewhere by
-        now, and what lies there is not for callers.
+    def _read_embedded(self, row: Mapping[str, Any]) -> bytes:
+        """The file of a row. Raises Problem if it is not the one that was embedded: the URI may lead to another file by
+        now, which callers must not see.
         """
         data = self._fetcher.fetch(row["uri"])
         if row["content_hash"] in (None, sha256(data).hexdigest()):
             return data
         raise Problem(
             "picture-unavailable",
-            f"the file of {row['image_id']!r} is another than was embedded: it can be seen once it is embedded again",
+            f"the file of {row['image_id']!r} has changed since it was embedded: embed it again to see it",
             reason="changed",
             stage="fetch",
             retryable=False,
@@ -99,25 +98,25 @@ class Pictures:
 
 
 def problem_of_query(rejected: Rejected, field: str) -> Problem:
-    """The problem of a query's picture that `field` of the request gave."""
-    slug = _BY_REASON.get(rejected.reason)
+    """The problem of a query's picture, which came in `field` of the request."""
+    slug = _SLUG_BY_REASON.get(rejected.reason)
     if slug is None and rejected.stage != "fetch":
         slug = "unusable-image"
     elif slug is None:
         slug = "url-unreachable" if rejected.reason.startswith("http_5") else "url-not-usable"
     detail = str(rejected)
-    if rejected.stage == "embed":  # what a class of the user's own raised is the operator's, like any defect
+    if rejected.stage == "embed":  # raised by the operator's own class: the details are for the log
         logger.warning("a query's picture has no vector: %s", rejected)
         detail = "the model has no vector for this picture: try another one"
     return _problem_of(rejected, slug, detail, field=field)
 
 
 def _thumbnail_key(row: Mapping[str, Any], size: int) -> tuple[Any, ...]:
-    """If a file has changed, its row differs in one of these once it has been embedded again."""
+    """When a changed file has been embedded again, its row differs in at least one of these."""
     return (*(row[name] for name in ("uri", "content_hash", "modified", "etag", "size")), size)
 
 
 def _problem_of(rejected: Rejected, slug: str, detail: str, **more: Any) -> Problem:
-    wait = {"retry_after_s": _BUSY_S} if slug == "overloaded" else {}
+    wait = {"retry_after_s": _BUSY_RETRY_S} if slug == "overloaded" else {}
     facts = {"reason": rejected.reason, "stage": rejected.stage, "retryable": rejected.retryable}
     return Problem(slug, detail, **more, **facts, **wait)

@@ -1,4 +1,4 @@
-"""A query, once its request has been read, and its result."""
+"""A parsed query, and its result."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,27 +15,26 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MATCH_COLUMNS: Final = ("rank", "score", "percentile", "image_id", "uri", "duplicates", "box")
-"""Of a table of matches; its other columns are metadata."""
-UNLIKE: Final = 0.3
-"""How much an image to be unlike weighs against one to be like, if nobody says. Like one drawn picture and unlike one
+"""The columns of a table of matches besides the metadata."""
+UNLIKE_WEIGHT: Final = 0.3
+"""Default weight of an image to be unlike, if one to be like weighs 1. Searching for one drawn picture and against one
 of another shape, 94% of first matches have the right shape; 95% without the latter, and 67% if it weighs 1.
 """
 DISTINCT: Final = 0.98
-"""Minimum cosine of duplicates by default."""
-
-FITTING: Final = 99.995
-"""The lowest percentile of a match that fits its words, if a caller names none. In the demo collection 99% of 200
-captions find what they describe, and 97% of 200 for a shape, a colour or a subject that no image has find nothing.
+"""Default minimum cosine of duplicates."""
+FITTING_PERCENTILE: Final = 99.995
+"""Default minimum percentile of a match that fits its words. In the demo collection 99% of 200 captions find what they
+describe, and 97% of 200 for a shape, a colour or a subject that no image has find nothing.
 """
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Part:
-    """One thing to be like, or unlike if `weight` is negative: the first of these fields that is given.
+    """A picture, text or vector to be like, or unlike if `weight` is negative. The first field that is set counts.
 
-    `data` is a picture's file, `url` its address, `image_id` an image of the index, and `vector` `(dim,)` of any length
-    but zero. `crop` is a part of the picture: left, top, width and height, as shares of the upright picture. `at` tells
-    messages the place of a field in the request, for example "queries.2.{}".
+    `data` is a picture's file, `url` its address, `image_id` an image of the index, and `vector` `(dim,)` of any norm
+    but zero. `crop` is a part of the picture: left, top, width and height, as fractions of the upright picture.
+    `field_path` is the path of a field in the request, as error messages give it, for example "queries.2.{}".
     """
 
     data: bytes | None = None
@@ -45,21 +44,21 @@ class Part:
     vector: NDArray[np.floating[Any]] | None = None
     crop: tuple[float, ...] | None = None
     weight: float = 1.0
-    at: str = "{}"
+    field_path: str = "{}"
 
     @property
-    def to_fetch(self) -> bool:
-        """Whether a picture has to be fetched: that of a URL, or of an id of which a part is wanted."""
+    def needs_fetch(self) -> bool:
+        """Whether a picture has to be fetched: from a URL, or for a crop of an image of the index."""
         return self.data is None and (self.url is not None or (self.image_id is not None and self.crop is not None))
 
     @property
     def picture_field(self) -> str:
-        """The field of the request that gives the picture."""
-        return self.at.format("url" if self.url is not None else "id" if self.image_id is not None else "image")
+        """The path of the field that names the picture in the request."""
+        return self.field_path.format("url" if self.url is not None else "id" if self.image_id is not None else "image")
 
     @property
     def source(self) -> Source:
-        """What it is made from."""
+        """What its vector is made from."""
         if self.data is not None or self.url is not None:
             return "image"
         return "text" if self.text is not None else "image" if self.image_id is not None else "vector"
@@ -67,10 +66,10 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Query:
-    """The mix of `parts`, and how many and which neighbours of it to return.
+    """A mix of `parts`, and how many and which of its neighbours to return.
 
-    `min_percentile`: leave out matches of a lower percentile. `allow_partial`: if a part of the index does not answer,
-    answer from the others.
+    `min_percentile`: leave out matches with a lower percentile. `allow_partial`: if a part of the index does not
+    answer, answer from the others.
     """
 
     parts: tuple[Part, ...]
@@ -81,7 +80,7 @@ class Query:
 
     @property
     def kind(self) -> QueryKind | None:
-        """On which it depends how far the search looks, and whether matches have a percentile."""
+        """Decides how far the search looks, and whether matches have a percentile."""
         return kind_of([(part.source, part.weight) for part in self.parts])
 
 
@@ -90,7 +89,8 @@ class SearchResult:
     """Matches, best first, with the index version and model.
 
     `searched` of the `ntotal` images were searched: fewer than all if a part of the index did not answer and the caller
-    allowed that. `timing_ms`: fetch, decode and embed, if the query needed them, search and total.
+    allowed that. `timing_ms`: milliseconds by stage (fetch, decode and embed if the query needed them, search), and
+    `total`.
     """
 
     matches: list[Match]
@@ -101,9 +101,9 @@ class SearchResult:
     timing_ms: Mapping[str, float]
 
     def to_pandas(self) -> "pd.DataFrame":
-        """A row for each match: rank of these, score, percentile, image_id, uri, duplicates, box, then the metadata.
+        """A row for each match: rank among these, score, percentile, image_id, uri, duplicates, box, then the metadata.
 
-        A metadata column that has one of these names is called "metadata.<name>".
+        A metadata column with one of these names is called "metadata.<name>".
         """
         import pandas as pd
 
@@ -112,7 +112,7 @@ class SearchResult:
 
 
 def match_rows(matches: Sequence[Match], first: int = 1) -> list[dict[str, Any]]:
-    """A row of a table for each match, of which the first has the rank `first`."""
+    """A table row for each match; `first` is the rank of the first one."""
     return [
         {"rank": rank}
         | {name: getattr(match, name) for name in MATCH_COLUMNS[1:]}
@@ -122,5 +122,5 @@ def match_rows(matches: Sequence[Match], first: int = 1) -> list[dict[str, Any]]
 
 
 def metadata_column(name: str) -> str:
-    """What a metadata column is called beside the others."""
+    """The name of a metadata column in a table of matches."""
     return f"metadata.{name}" if name in MATCH_COLUMNS else name

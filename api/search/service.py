@@ -35,21 +35,21 @@ logger = logging.getLogger(__name__)
 
 Vector = NDArray[np.float32]
 
-OF_THE_PICTURE: Final = frozenset({"width", "height", "size", "modified"})
+PICTURE_FIELDS: Final = frozenset({"width", "height", "size", "modified"})
 """Columns besides the metadata that `fields` may name."""
 
 _ROUNDING: Final = 1e-6
 
 
 class SearchService:
-    """Everything that a query needs. Thread-safe; every method blocks.
+    """Answers the queries to one collection. Thread-safe; every method blocks.
 
-    `query_fetcher` reads the URLs that callers send and must be one for untrusted URLs. `pictures` reads the pictures
-    of the collection's own rows, whose URIs the operator chose and which may be local files; its decoders decode those
-    of queries too. With a `source` the service follows CURRENT to other index versions and their models (`start`).
-    Services with the same `batchers` share models.
+    `query_fetcher` fetches the URLs that callers send, so it must be one for untrusted URLs. `pictures` reads the
+    pictures of the collection's rows, whose URIs the operator chose and which may be local files; its decoders also
+    decode the pictures of queries. With a `source` the service follows CURRENT to other index versions and their models
+    (`start`). Services with the same `batchers` share models.
 
-    Raises OtherModelError when the searcher's vectors come from another model than `embedder`.
+    Raises OtherModelError if the searcher's vectors come from another model than `embedder`.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class SearchService:
 
     @property
     def engine(self) -> Engine:
-        """The current engine. A request takes it once and keeps it to its end."""
+        """The current engine. A request reads it once and keeps it to its end."""
         return self.live.engine
 
     def start(self) -> None:
@@ -86,9 +86,9 @@ class SearchService:
         self.live.start()
 
     def close(self) -> None:
-        """End the threads that follow CURRENT and embed, the latter when its pass is over, and the decoders.
+        """End the thread that follows CURRENT, the one that embeds (after its current pass), and the decoders.
 
-        A later query starts them again, but for the one that follows CURRENT.
+        A later query restarts all but the first.
         """
         self.live.stop()
         self.engine.batcher.close()
@@ -101,12 +101,10 @@ class SearchService:
         watch: Stopwatch | None = None,
         vectors: Sequence[Vector] | None = None,
     ) -> SearchResult:
-        """The nearest to the query's mix. Images of the index that are parts of it are left out.
+        """The nearest neighbours of the query's mix, without the images that are parts of it.
 
-        `vectors` are those of the query's parts, if they are known.
-
-        Matches have a percentile if the query is of a kind that has one. Raises Problem, which names the field; and as
-        `ask_shards` when shards do not answer.
+        `vectors` are those of the query's parts, if they are known. Matches have a percentile if the query's kind has
+        one. Raises Problem, which names the field; and like `ask_shards` if shards do not answer.
         """
         engine, watch = engine or self.engine, watch or Stopwatch()
         searcher = engine.searcher
@@ -126,35 +124,35 @@ class SearchService:
         )
 
     def fetch(self, part: Part, engine: Engine | None = None) -> Part:
-        """The part with its picture, where that is to be fetched: from a URL, or for a crop of an image of the index
-        from where the image was found. Raises Problem.
+        """The part with its picture, if it needs one: from its URL, or for a crop of an image of the index from that
+        image's file. Raises Problem.
         """
-        if not part.to_fetch:
+        if not part.needs_fetch:
             return part
-        region_of(part)  # a wrong one is refused first
+        region_of(part)  # an invalid one is refused first
         if part.url is None:
-            return replace(part, data=self._source_of(part, (engine or self.engine).searcher))
+            return replace(part, data=self._read_image(part, (engine or self.engine).searcher))
         with _naming_field(part), record_outcome("fetch"):
             return replace(part, data=self._query_fetcher.fetch(part.url))
 
     def vectors(self, engine: Engine, parts: Sequence[Part], watch: Stopwatch) -> list[Vector]:
-        """The vector of each part, `(dim,)`, unit norm. Raises as `search`."""
+        """The vector of each part, `(dim,)`, unit norm. Raises like `search`."""
         current_record().index = engine.searcher.version
-        if any(part.to_fetch for part in parts):
+        if any(part.needs_fetch for part in parts):
             with watch.stage("fetch"):
                 parts = [self.fetch(part, engine) for part in parts]
         # All parts are submitted before waiting for the first, so that they are embedded together.
-        begun = [self._begin(engine, part, watch) for part in parts]
-        waiting = any(isinstance(each, Future) for each in begun)
+        vectors = [self._submit(engine, part, watch) for part in parts]
+        must_wait = any(isinstance(vector, Future) for vector in vectors)
         try:
-            with watch.stage("embed") if waiting else nullcontext():
-                return list(map(_awaited, parts, begun))
+            with watch.stage("embed") if must_wait else nullcontext():
+                return list(map(_result, parts, vectors))
         except Problem as problem:
             if problem.kind.slug == "embedder-unavailable":
                 self.live.mark_unavailable(engine)
             raise
 
-    def _source_of(self, part: Part, searcher: Searcher) -> bytes:
+    def _read_image(self, part: Part, searcher: Searcher) -> bytes:
         """The file of an image of the index."""
         row = row_of_image(searcher, part.image_id or "")
         if row is None:
@@ -162,19 +160,19 @@ class SearchService:
         try:
             return self.pictures.read(row).data
         except Problem as problem:
-            why = f"{problem.detail}: a part of it cannot be searched with, the whole can, without crop"
-            raise problem.with_detail(why, field=part.picture_field) from problem
+            detail = f"{problem.detail}. A search by the whole image, without crop, still works"
+            raise problem.with_detail(detail, field=part.picture_field) from problem
 
-    def _begin(self, engine: Engine, part: Part, watch: Stopwatch) -> "Future[Vector] | Vector":
+    def _submit(self, engine: Engine, part: Part, watch: Stopwatch) -> "Future[Vector] | Vector":
         region = region_of(part)
         if part.data is not None:
             data, key = part.data, ContentKey.of(part.data, engine.embedder.identity.fingerprint, region)
             with _naming_field(part):
-                return engine.batcher.embed(key, lambda: self._decoded(engine, data, region, watch))
+                return engine.batcher.embed(key, lambda: self._decode(engine, data, region, watch))
         if part.text is not None:
             text = part.text
             if not text.strip():
-                raise invalid(part.at.format("text"), "words that say what to look for", text)
+                raise invalid(part.field_path.format("text"), "words that say what to look for", text)
             return engine.batcher.embed(ContentKey.of(text, engine.embedder.identity.fingerprint), lambda: text)
         if part.image_id is not None:
             image_id = part.image_id
@@ -183,27 +181,27 @@ class SearchService:
             except QueryError as error:
                 raise _not_in_index(part, engine.searcher) from error
         if part.vector is None:
-            raise ValueError("a part without anything to look for")
+            raise ValueError("expected a part with a picture, text, id or vector")
         if part.vector.shape != (engine.embedder.identity.dim,):
             expected = f"{engine.embedder.identity.dim} numbers, as the model of the index makes"
             shape = part.vector.shape
-            raise invalid(part.at.format("embedding"), expected, shape[0] if len(shape) == 1 else shape)
+            raise invalid(part.field_path.format("embedding"), expected, shape[0] if len(shape) == 1 else shape)
         largest = np.abs(part.vector).max()
         if not 0 < largest < np.inf:
             expected = "finite numbers" if largest else "numbers, not all of them zero"
-            raise invalid(part.at.format("embedding"), expected, part.vector.tolist())
+            raise invalid(part.field_path.format("embedding"), expected, part.vector.tolist())
         scaled = part.vector.astype(np.float64) / largest  # squares of float32 values may not fit in a float32
         vector: Vector = (scaled / np.linalg.norm(scaled)).astype(np.float32)
         return vector
 
-    def _decoded(self, engine: Engine, data: bytes, region: Region | None, watch: Stopwatch) -> NDArray[np.uint8]:
+    def _decode(self, engine: Engine, data: bytes, region: Region | None, watch: Stopwatch) -> NDArray[np.uint8]:
         with watch.stage("decode"), record_outcome("decode"):
             crop, limits = replace(engine.embedder.crop, region=region), self._query_limits
             return self.decoders.decode(data, crop, limits=limits, is_awaited=is_awaited).pixels
 
 
 def row_of_image(searcher: Searcher, image_id: str) -> dict[str, Any] | None:
-    """Like `Searcher.row`. Problem `shard-unavailable` when the row may be in a shard that does not answer."""
+    """Like `Searcher.row`. Problem `shard-unavailable` if the row may be in a shard that does not answer."""
     return ask_shards(searcher, lambda each: each.row(image_id))[0]
 
 
@@ -217,14 +215,14 @@ def facets_of(searcher: Searcher, where: Mapping[str, Any] | None) -> Counts:
 
 @contextmanager
 def _naming_field(part: Part) -> Iterator[None]:
-    """Turns the rejection of a picture, or what the model has no vector for, into the Problem of its field."""
+    """Raises the Problem of the part's field if its picture is rejected, or the model has no vector for such input."""
     try:
         yield
     except Rejected as error:
         raise problem_of_query(error, part.picture_field) from error
     except UnsupportedInputError as error:
         if part.text is not None:
-            raise Problem("text-not-supported", str(error), field=part.at.format("text")) from error
+            raise Problem("text-not-supported", str(error), field=part.field_path.format("text")) from error
         raise invalid(part.picture_field, f"an id or a vector, because {error}", "a picture") from error
 
 
@@ -235,8 +233,8 @@ def _nearest(searcher: Searcher, query: Query, vectors: Sequence[Vector]) -> lis
     percentile = partial(searcher.percentile, kind=query.kind)
     if query.min_percentile is not None:
         lowest = _lowest_score(percentile, query.min_percentile)
-        given = options.get("min_score")
-        options["min_score"] = lowest if given is None else max(lowest, given)
+        min_score = options.get("min_score")
+        options["min_score"] = lowest if min_score is None else max(lowest, min_score)
     weights = [part.weight for part in query.parts]
     try:
         direction = mix(np.stack(vectors), weights)
@@ -250,7 +248,7 @@ def _nearest(searcher: Searcher, query: Query, vectors: Sequence[Vector]) -> lis
     except QueryError as error:  # its message says what was expected
         got = [{"field": "body", "expected": str(error), "got": abbreviate({"k": query.k})}]
         raise Problem("invalid-request", f"body: {error}", errors=got) from error
-    return [replace(each, percentile=percentile(each.score)) for each in matches]
+    return [replace(match, percentile=percentile(match.score)) for match in matches]
 
 
 def _lowest_score(percentile: Callable[[float], float | None], lowest: float) -> float:
@@ -265,40 +263,40 @@ def _lowest_score(percentile: Callable[[float], float | None], lowest: float) ->
     return scores[at] / 1e6 if at < len(scores) else 1.0
 
 
-def _check_fields(searcher: Searcher, wanted: Sequence[str] | None) -> None:
-    """Problem names the `wanted` fields that no match can have. None: all metadata columns are wanted."""
-    if wanted is None:
+def _check_fields(searcher: Searcher, fields: Sequence[str] | None) -> None:
+    """Raises Problem, which names the `fields` that no match can have. None stands for all metadata columns."""
+    if fields is None:
         return
-    known = sorted((searcher.filterable.keys() - FIXED_COLUMNS) | OF_THE_PICTURE)
-    wrong = [name for name in wanted if name not in known]
+    known = sorted((searcher.filterable.keys() - FIXED_COLUMNS) | PICTURE_FIELDS)
+    wrong = [name for name in fields if name not in known]
     if wrong:
         expected = f"only {', '.join(known)}"
         raise invalid_fields([{"field": "fields", "expected": expected, "got": abbreviate(name)} for name in wrong])
 
 
-def _awaited(part: Part, vector: "Future[Vector] | Vector") -> Vector:
-    """The vector of a part, once it is there. Raises Problem when the model has none for it."""
+def _result(part: Part, vector: "Future[Vector] | Vector") -> Vector:
+    """Wait for the vector of a part. Raises Problem if the model has none for it."""
     with _naming_field(part):
         return vector.result() if isinstance(vector, Future) else vector
 
 
 def region_of(part: Part) -> Region | None:
-    """The part's crop, within the picture. Raises Problem for one that is none."""
+    """The part's crop, within the picture; None without one. Raises Problem if it is invalid."""
     if part.crop is None:
         return None
     if part.text is not None or part.vector is not None:
-        raise invalid(part.at.format("crop"), "a picture to take it from: image, url or id", list(part.crop))
+        raise invalid(part.field_path.format("crop"), "a picture to take it from: image, url or id", list(part.crop))
     if len(part.crop) == 4:
         x, y, width, height = part.crop
-        # Shares that were computed elsewhere may add up to a little more than 1.
+        # Fractions that were computed elsewhere may add up to a little more than 1.
         if 0 <= x < 1 and 0 <= y < 1 and 0 < width <= 1 + _ROUNDING - x and 0 < height <= 1 + _ROUNDING - y:
             return x, y, min(width, 1 - x), min(height, 1 - y)
-    expected = "[x, y, width, height] in shares of the picture: from 0 to 1, none beyond its edge"
-    raise invalid(part.at.format("crop"), expected, list(part.crop))
+    expected = "[x, y, width, height] as fractions of the picture, from 0 to 1 and within its edges"
+    raise invalid(part.field_path.format("crop"), expected, list(part.crop))
 
 
 def _not_in_index(part: Part, searcher: Searcher) -> Problem:
-    return invalid(part.at.format("id"), f"an image of index version {searcher.version}", part.image_id)
+    return invalid(part.field_path.format("id"), f"an image of index version {searcher.version}", part.image_id)
 
 
 def _wrong_filter(error: FilterError) -> Problem:

@@ -2,7 +2,7 @@
 
 const KEY = "likeness-key";
 
-/** An error that can be shown: a problem document of the server, or no answer at all (status 0). */
+/** An error to show: a problem document of the server, or no answer at all (status 0). */
 export class Problem extends Error {
   constructor({ title, detail, status = 0, reason = null }) {
     super(detail);
@@ -14,43 +14,43 @@ export class Problem extends Error {
 
 export const hasKey = () => sessionStorage.getItem(KEY) !== null;
 export const setKey = (key) => sessionStorage.setItem(KEY, key);
-export const dropKey = () => sessionStorage.removeItem(KEY);
+export const removeKey = () => sessionStorage.removeItem(KEY);
 
-/** The answer to `body`, a search as JSON or as a form with a picture. */
+/** The result of a search; `body` is JSON or a form with a picture. */
 export function search(body, signal) {
   return json("search", post(body, signal));
 }
 
 export const index = (signal) => json("index", { signal });
 
-/** How many pictures that pass `filter` have each value; null where that cannot be told. */
+/** How many of the pictures that pass `filter` have each value; null if the server does not answer. */
 export async function facets(filter, signal) {
   const query = filter ? `?filter=${encodeURIComponent(JSON.stringify(filter))}` : "";
   return json(`facets${query}`, { signal }).catch(() => null);
 }
 
-/** The collections of this server, where it tells them. */
-export const collections = () => json("collections", {}).then((found) => found.collections, () => []);
+/** The server's collections; none if it does not list them. */
+export const collections = () => json("collections", {}).then((list) => list.collections, () => []);
 
-/** An address that the server gives relative to its root, whichever of its collections this page is of. */
+/** The address of a path below the server's root, also on the page of one of several collections. */
 export function fromRoot(path) {
   const root = location.pathname.replace(/(collections\/[^/]+\/)?[^/]*$/, "");
   return root + path.replace(/^\//, "");
 }
 
-/** What the index knows of an image. */
+/** The index's row of an image. */
 export const image = (id, signal) => json(`image?id=${encodeURIComponent(id)}`, { signal });
 
-/** Some groups of the plan of duplicates. */
+/** A page of the plan of duplicates: `limit` groups from `offset` on. */
 export const duplicates = (offset, limit) => json(`duplicates/plan?offset=${offset}&limit=${limit}`, {});
 
-/** Pictures of the collection to begin with: those nearest to a direction that nobody chose. */
+/** Example pictures: the nearest to a random vector. */
 export async function examples(dim, count) {
   const embedding = Array.from({ length: dim }, () => Math.random() - 0.5);
   return (await search({ embedding, k: count, distinct: 0.9 })).matches;
 }
 
-/** Let `img` show a picture of the server's; with `size`, a thumbnail of at most that many pixels a side. */
+/** Show a picture of the server in `img`; with `size`, a thumbnail of at most that many pixels a side. */
 export async function showPicture(img, path, size) {
   const address = picture(path) + (size ? `&size=${size}` : "");
   if (!hasKey()) {
@@ -59,30 +59,30 @@ export async function showPicture(img, path, size) {
   }
   // An img element cannot send a key.
   try {
-    img.src = URL.createObjectURL(await (await answer(address, {})).blob());
+    img.src = URL.createObjectURL(await (await request(address, {})).blob());
     img.addEventListener("load", () => URL.revokeObjectURL(img.src), { once: true });
   } catch {
     img.dispatchEvent(new Event("error"));
   }
 }
 
-/** Why there is no picture: the problem that the server answers with instead. */
-export async function whyNone(path, size) {
+/** The problem that the server answers with instead of a picture. */
+export async function pictureProblem(path, size) {
   try {
-    await answer(picture(path) + (size ? `&size=${size}` : ""), {});
+    await request(picture(path) + (size ? `&size=${size}` : ""), {});
   } catch (error) {
     return error;
   }
-  return new Problem({ detail: "It cannot be shown here" });
+  return new Problem({ detail: "The browser cannot show it" });
 }
 
 /** A picture's address; relative, so that the page also works below a prefix. */
 export const picture = (path) => path.replace(/^\//, "");
 
-/** Save the whole picture: what a link cannot do where a key is asked for. */
+/** Save the whole picture. With a key a link cannot do this, as it does not send the key. */
 export async function savePicture(path, name) {
   const link = document.createElement("a");
-  link.href = URL.createObjectURL(await (await answer(picture(path), {})).blob());
+  link.href = URL.createObjectURL(await (await request(picture(path), {})).blob());
   link.download = name;
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
@@ -94,10 +94,10 @@ function post(body, signal) {
 }
 
 async function json(path, options) {
-  return (await answer(path, options)).json();
+  return (await request(path, options)).json();
 }
 
-async function answer(path, options) {
+async function request(path, options) {
   const key = sessionStorage.getItem(KEY);
   const headers = { ...options.headers, ...(key ? { Authorization: `Bearer ${key}` } : {}) };
   let response;
@@ -105,7 +105,7 @@ async function answer(path, options) {
     response = await fetch(path, { ...options, headers });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Problem({ title: "No answer", detail: "The server cannot be reached, or hung up. Try again." });
+    throw new Problem({ title: "No answer", detail: "The server cannot be reached, or closed the connection. Try again." });
   }
   if (!response.ok) throw await problemOf(response);
   return response;

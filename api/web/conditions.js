@@ -1,24 +1,24 @@
-// Conditions on columns: between the server's filters and what the fields of the page hold.
+// Converts between the server's filters and conditions on columns, which the fields of the page edit.
 // A condition is {column, kind, ...}, by kind:
 //   text     {operator: "is" | "prefix", value}
 //   number   {from, to}, as typed
 //   time     {from, to}, days
 //   boolean  {value: "true" | "false"}
-//   other    {operand}: what the fields cannot show, kept as it is
+//   other    {operand}: what the fields cannot edit, kept unchanged
 
-// Arrow's columns of every row; those of the source are of more interest and come first.
-export const COMMON = ["image_id", "format", "width", "height", "size", "modified", "uri", "content_hash", "etag"];
+// The columns of every row. Those of the source are more interesting and come first.
+export const COMMON_COLUMNS = ["image_id", "format", "width", "height", "size", "modified", "uri", "content_hash", "etag"];
 const END_OF_DAY = "T23:59:59.999999";
 
 /** Columns that the fields can filter, as [name, kind], from Arrow's types by name. */
 export function filterable(types) {
   const known = Object.entries(types).map(([name, type]) => [name, kindOf(type)]);
-  const rank = ([name]) => COMMON.indexOf(name);
+  const rank = ([name]) => COMMON_COLUMNS.indexOf(name);
   return known.filter(([, kind]) => kind).sort((one, other) => rank(one) - rank(other));
 }
 
 /** The kind of an Arrow type. A column of lists is filtered by its elements. */
-export function kindOf(type) {
+function kindOf(type) {
   const inner = /^(?:large_|fixed_size_)?list(?:_view)?<\w+: (.+?)(?: not null)?>/.exec(type)?.[1];
   if (inner) return kindOf(inner);
   const dictionary = /^dictionary<values=(\w+)/.exec(type)?.[1];
@@ -31,7 +31,7 @@ export function kindOf(type) {
 
 export const blank = (column, kind) => ({ column, kind, operator: "is", value: "", from: "", to: "" });
 
-/** The filter of all conditions that say something, or null. */
+/** The filter of all conditions that are filled in, or null. */
 export function toFilter(conditions) {
   const parts = conditions.map((condition) => [condition.column, operand(condition)]);
   const filter = Object.fromEntries(parts.filter(([, value]) => value !== undefined));
@@ -40,10 +40,10 @@ export function toFilter(conditions) {
 
 /** The conditions of a filter; `kinds` are those of the columns. */
 export function toConditions(filter, kinds) {
-  if (filter === null || typeof filter !== "object") return []; // an address that somebody wrote: the server will say
+  if (filter === null || typeof filter !== "object") return []; // from a hand-written address: the server reports it
   return Object.entries(filter).map(([column, given]) => {
-    const condition = { ...blank(column, kinds[column]), ...shown(given, kinds[column]) };
-    // Only what comes out again as it went in can be edited without changing what it means.
+    const condition = { ...blank(column, kinds[column]), ...fieldValues(given, kinds[column]) };
+    // Only a filter that converts back unchanged can be edited without a change of meaning.
     const same = kinds[column] && JSON.stringify(operand(condition)) === JSON.stringify(given);
     return same ? condition : { column, kind: "other", operand: given };
   });
@@ -72,7 +72,7 @@ function range(from, to) {
   return { ...(from !== undefined && { $gte: from }), ...(to !== undefined && { $lte: to }) };
 }
 
-function shown(given, kind) {
+function fieldValues(given, kind) {
   switch (kind) {
     case "text":
       if (given?.$prefix) return { operator: "prefix", value: given.$prefix };

@@ -1,4 +1,4 @@
-// The API's documentation, with a form to try every call: Swagger UI, from this server.
+// The API's documentation, with a form to try each call: Swagger UI, served from here.
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const follow = () => document.documentElement.classList.toggle("dark-mode", dark.matches);

@@ -1,22 +1,22 @@
-// Pictures that come in by hand: chosen, dropped or pasted.
+// Takes pictures that are chosen, dropped or pasted.
 
 /**
  * Call `onPicture` with each picture that is chosen in `input`, dropped on the page or pasted into it, and `onAddress`
- * with a web address that comes in the same way. `veil` is shown while something that can be dropped is over the page.
+ * with each web address that is dropped or pasted. `overlay` is shown while something is dragged over the page.
  */
-export function takePictures({ input, veil, onPicture, onAddress }) {
+export function takePictures({ input, overlay, onPicture, onAddress }) {
   input.addEventListener("change", () => {
     const [file] = input.files;
-    input.value = ""; // or choosing the same file again would go unnoticed
+    input.value = ""; // otherwise choosing the same file again would not be noticed
     if (file) onPicture(file);
   });
   document.addEventListener("paste", (event) => {
     if (take(event.clipboardData, onPicture, isEditable(event.target) ? null : onAddress)) event.preventDefault();
   });
-  watchDrags(veil, (data) => take(data, onPicture, onAddress));
+  watchDrags(overlay, (data) => take(data, onPicture, onAddress));
 }
 
-/** Whether there was something to take. */
+/** Returns whether there was anything to take. */
 function take(data, onPicture, onAddress) {
   const [file] = data.files;
   if (file) {
@@ -30,14 +30,14 @@ function take(data, onPicture, onAddress) {
   return true;
 }
 
-function watchDrags(veil, onDrop) {
-  let own = false; // pictures of the page itself can be dragged elsewhere, but are not dropped here
+function watchDrags(overlay, onDrop) {
+  let own = false; // the page's own pictures can be dragged elsewhere, but not dropped here
   let depth = 0;
   const droppable = ({ dataTransfer }) =>
     !own && ["Files", "text/uri-list"].some((type) => dataTransfer.types.includes(type));
   const cover = (change) => {
     depth = Math.max(0, depth + change);
-    veil.classList.toggle("shown", depth > 0);
+    overlay.classList.toggle("shown", depth > 0);
   };
   document.addEventListener("dragstart", () => (own = true));
   document.addEventListener("dragend", () => (own = false));

@@ -1,8 +1,8 @@
-// The page of duplicates: the plan that `likeness duplicates` has written, some groups at a time.
+// The page of duplicates: shows the plan of `likeness duplicates`, some groups at a time.
 
 import { duplicates, index } from "./api.js";
-import { byId, counted, element, plural } from "./elements.js";
-import { matted } from "./results.js";
+import { byId, element, formatCount, plural } from "./elements.js";
+import { pictureMat } from "./results.js";
 import { bytes } from "./subject.js";
 
 const PAGE = 20;
@@ -13,22 +13,22 @@ const KINDS = {
   cropped: "Cropped",
   similar: "Similar",
 };
-const NO_PLAN = "Run “likeness duplicates” for this collection, then load this page again.";
-let shown = 0;
+const NO_PLAN = "Run “likeness duplicates” for this collection, then reload this page.";
+let groupCount = 0;
 
 async function showMore() {
   const more = byId("more");
   more.disabled = true;
   try {
-    const { plan, serving, groups } = await duplicates(shown, PAGE);
+    const { plan, serving, groups } = await duplicates(groupCount, PAGE);
     byId("problem").replaceChildren();
     byId("status").textContent = plan ? summary(plan, serving) : "";
     if (!plan) byId("problem").replaceChildren(notice("No plan yet", NO_PLAN));
     const items = groups.map(groupItem);
     byId("groups").append(...items);
-    if (shown) items[0]?.querySelector("h2").focus();
-    shown += groups.length;
-    more.hidden = !plan || !groups.length || shown >= plan.groups;
+    if (groupCount) items[0]?.querySelector("h2").focus();
+    groupCount += groups.length;
+    more.hidden = !plan || !groups.length || groupCount >= plan.groups;
   } catch (error) {
     byId("status").textContent = "";
     const key = error.status === 401 ? " Enter a key on the search page first, then come back." : "";
@@ -40,7 +40,7 @@ async function showMore() {
 const notice = (title, text) => element("div", { class: "notice" }, element("h2", {}, title), element("p", {}, text));
 
 function summary(plan, serving) {
-  const kinds = Object.entries(plan.duplicates).map(([kind, count]) => `${counted(count)} ${KINDS[kind].toLowerCase()}`);
+  const kinds = Object.entries(plan.duplicates).map(([kind, count]) => `${formatCount(count)} ${KINDS[kind].toLowerCase()}`);
   const unread = Object.values(plan.unread).reduce((sum, count) => sum + count, 0);
   return [
     plan.groups ? `${plural(plan.groups, "group")}: ${kinds.join(", ")}` : "No duplicates were found.",
@@ -51,29 +51,29 @@ function summary(plan, serving) {
 }
 
 function groupItem({ keep, duplicates: others }) {
-  const kept = judged(keep, element("h2", { tabIndex: -1 }, others[0].kind === "similar" ? "Best" : "Keep"));
+  const kept = candidate(keep, element("h2", { tabIndex: -1 }, others[0].kind === "similar" ? "Best" : "Keep"));
   kept.classList.add("keep");
   const items = others.map((other) => {
-    const why = other.kind === "similar" ? `score ${other.score.toFixed(3)}` : `the kept one: ${other.why}`;
-    return element("li", {}, judged(other, element("h3", {}, KINDS[other.kind]), element("p", { class: "hint" }, why)));
+    const why = other.kind === "similar" ? `score ${other.score.toFixed(3)}` : `the picture to keep: ${other.why}`;
+    return element("li", {}, candidate(other, element("h3", {}, KINDS[other.kind]), element("p", { class: "hint" }, why)));
   });
   return element("li", { class: "group" }, kept, element("ul", { class: "others", role: "list" }, ...items));
 }
 
-function judged(image, ...heading) {
+function candidate(image, ...heading) {
   const { image_id: id, width, height, format, size, exif, modified } = image;
   const facts = [
-    width && `${counted(width)} × ${counted(height)}`,
+    width && `${formatCount(width)} × ${formatCount(height)}`,
     format?.toUpperCase(),
     size !== null && bytes(size),
     exif && "EXIF",
     modified && new Date(modified).toLocaleDateString("en", { dateStyle: "medium" }),
   ];
-  return element("div", { class: "judged" }, matted(`picture?id=${encodeURIComponent(id)}`, 384, id), ...heading, element("p", {}, id),
+  return element("div", { class: "candidate" }, pictureMat(`picture?id=${encodeURIComponent(id)}`, 384, id), ...heading, element("p", {}, id),
     element("p", { class: "hint" }, facts.filter(Boolean).join(", ")));
 }
 
-async function entitle() {
+async function showCollection() {
   const { collection } = await index();
   byId("collection").textContent = collection ?? "";
   if (collection) document.title = `Duplicates – ${collection}`;
@@ -81,4 +81,4 @@ async function entitle() {
 
 byId("more").addEventListener("click", showMore);
 showMore();
-entitle().catch(() => {}); // what is wrong is said beside the plan
+showCollection().catch(() => {}); // showMore reports the problem

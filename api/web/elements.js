@@ -1,4 +1,4 @@
-// Elements without innerHTML: whatever a picture's metadata says, it stays text.
+// Creates elements without innerHTML, so that metadata stays text.
 
 /** An element with properties (`class`, and attributes in `attributes`) and children, nodes or texts. */
 export function element(tag, { class: classes, attributes = {}, ...properties } = {}, ...children) {
@@ -9,26 +9,26 @@ export function element(tag, { class: classes, attributes = {}, ...properties } 
   return made;
 }
 
-/** Words for those who listen to the page. */
-export const unseen = (text) => element("span", { class: "unseen" }, text);
+/** Text for screen readers alone. */
+export const screenReaderText = (text) => element("span", { class: "visually-hidden" }, text);
 
 export const byId = (id) => document.getElementById(id);
 
-/** A number as people write it: 1,980. */
-export const counted = (number) => number.toLocaleString("en");
+/** A number with separators, such as 1,980. */
+export const formatCount = (number) => number.toLocaleString("en");
 
-export const plural = (number, one, many = `${one}s`) => `${counted(number)} ${number === 1 ? one : many}`;
+export const plural = (number, one, many = `${one}s`) => `${formatCount(number)} ${number === 1 ? one : many}`;
 
 /** The last part of an id. */
 export const fileName = (id) => id.split("/").filter(Boolean).pop() ?? id;
 
-/** Put a text into the clipboard, also where the page has no secure address. Whether that worked. */
+/** Copy a text to the clipboard, even without HTTPS. Returns whether that worked. */
 export async function copy(text) {
   try {
     await navigator.clipboard.writeText(text);
     return true;
   } catch {
-    const field = element("textarea", { class: "away", value: text });
+    const field = element("textarea", { class: "visually-hidden", value: text });
     document.body.append(field);
     field.select();
     const done = document.execCommand("copy");

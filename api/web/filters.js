@@ -1,10 +1,10 @@
-// The fields that narrow a search down by the columns of the collection.
+// The fields that filter a search by the columns of the collection.
 
 import { blank, filterable, toConditions, toFilter } from "./conditions.js";
 import { element } from "./elements.js";
-import { said } from "./facets.js";
+import { conditionText } from "./facets.js";
 
-/** Fields for the columns of `types`, in `root`. `onRemove` is called when a condition has been taken away. */
+/** Fields for the columns of `types`, in `root`. `onRemove` is called when a condition has been removed. */
 export class Filters {
   #columns;
   #rows = element("div", { class: "conditions" });
@@ -22,13 +22,13 @@ export class Filters {
     root.replaceChildren(this.#rows, element("div", { class: "condition-add" }, label, this.#choice, add, apply));
   }
 
-  /** What the fields say now: the server's filter, or null. */
+  /** The fields as a filter for the server, or null. */
   get filter() {
     return toFilter(this.#conditions);
   }
 
   set filter(filter) {
-    if (JSON.stringify(filter) === JSON.stringify(this.filter)) return; // whoever types here goes on typing
+    if (JSON.stringify(filter) === JSON.stringify(this.filter)) return; // somebody may be typing here
     this.#conditions = toConditions(filter, Object.fromEntries(this.#columns));
     this.#rows.replaceChildren(...this.#conditions.map((condition) => this.#row(condition)));
   }
@@ -70,15 +70,15 @@ function fields(condition) {
     case "boolean":
       return [choice(condition, "value", "value", { "": "either", true: "yes", false: "no" })];
     case "number":
-      return span(condition, { type: "number", step: "any" });
+      return rangeFields(condition, { type: "number", step: "any" });
     case "time":
-      return span(condition, { type: "date" });
+      return rangeFields(condition, { type: "date" });
     default:
-      return [element("code", {}, said(condition.operand))];
+      return [element("code", {}, conditionText(condition.operand))];
   }
 }
 
-function span(condition, properties) {
+function rangeFields(condition, properties) {
   return ["from", "to"].map((end) => element("label", {}, end, input(condition, end, end, properties)));
 }
 

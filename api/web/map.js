@@ -1,43 +1,43 @@
-// Where pictures were taken: points by longitude and latitude, as far as their EXIF says. No other server is asked.
+// A map of where pictures were taken: points by EXIF longitude and latitude, without a background.
 
-import { cropButton } from "./crop.js";
-import { counted, element } from "./elements.js";
+import { cropButtons } from "./crop.js";
+import { element, formatCount } from "./elements.js";
 
 const COLUMNS = ["exif_longitude", "exif_latitude"];
 const WIDTH = 720;
 const HEIGHT = 360;
-const AROUND = 1.15; // the span that is shown, relative to that of the points
-const LEAST = 0.004; // degrees of latitude that are shown: some hundred metres
-const STEPS = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30];
+const ZOOM_OUT = 1.15; // the visible span, relative to that of the points
+const MIN_SPAN = 0.004; // visible degrees of latitude, some hundred metres
+const LINE_STEPS = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30];
 
-/** A map of the pictures that have a place, or null. `onFilter` gets the query's filter with a box that was drawn. */
+/** A map of the pictures with a place; null without any. `onFilter` gets the query's filter with the drawn box. */
 export function placesMap(matches, filter, onFilter) {
   const places = matches.map(({ metadata }) => COLUMNS.map((name) => metadata?.[name]));
   const known = places.filter((place) => place.every(Number.isFinite));
   if (!known.length) return null;
   const view = viewOf(known);
-  const said = `${counted(known.length)} of ${counted(matches.length)} pictures have a place.`;
-  const img = element("img", { src: drawing(known, view), alt: said, width: WIDTH, height: HEIGHT });
+  const caption = `${formatCount(known.length)} of ${formatCount(matches.length)} pictures have a place.`;
+  const img = element("img", { src: drawMap(known, view), alt: caption, width: WIDTH, height: HEIGHT });
   const map = element("div", { class: "map" }, img);
   const onBox = (box) => onFilter({ ...filter, ...within(box, view) });
-  const buttons = element("div", { class: "actions" }, ...cropButton(map, onBox, ["Choose a region", "Only this region"]));
+  const buttons = element("div", { class: "actions" }, ...cropButtons(map, onBox, ["Choose a region", "Only this region"]));
   const name = element("span", { class: "condition-name", ariaHidden: "true" }, "where taken");
-  return element("div", { class: "facet" }, name, element("div", {}, map, element("p", { class: "hint" }, said), buttons));
+  return element("div", { class: "facet" }, name, element("div", {}, map, element("p", { class: "hint" }, caption), buttons));
 }
 
-/** West, north, and degrees of longitude and latitude that are shown: the same distance in both directions. */
+/** The map's west and north edges, and its width and height in degrees, at the same scale in both directions. */
 function viewOf(places) {
   const [[west, east], [south, north]] = [0, 1].map((axis) => {
     const values = places.map((place) => place[axis]);
     return [Math.min(...values), Math.max(...values)];
   });
-  const narrower = Math.max(Math.cos(((north + south) / 2) * (Math.PI / 180)), 0.1); // a degree of longitude than one of latitude
-  const tall = AROUND * Math.max(north - south, ((east - west) * narrower * HEIGHT) / WIDTH, LEAST);
-  const wide = (tall * WIDTH) / HEIGHT / narrower;
+  const ratio = Math.max(Math.cos(((north + south) / 2) * (Math.PI / 180)), 0.1); // of a degree of longitude to one of latitude
+  const tall = ZOOM_OUT * Math.max(north - south, ((east - west) * ratio * HEIGHT) / WIDTH, MIN_SPAN);
+  const wide = (tall * WIDTH) / HEIGHT / ratio;
   return { west: (west + east - wide) / 2, north: (south + north + tall) / 2, wide, tall };
 }
 
-/** The filter of a box in shares of the map. */
+/** The filter for a box, which is given as fractions of the map. */
 function within([x, y, width, height], { west, north, wide, tall }) {
   const range = (from, to) => ({ $gte: rounded(from), $lte: rounded(to) });
   return {
@@ -46,8 +46,8 @@ function within([x, y, width, height], { west, north, wide, tall }) {
   };
 }
 
-/** The points over lines of whole degrees or parts of them, as the address of an SVG. Its colours show on light and dark. */
-function drawing(places, { west, north, wide, tall }) {
+/** The data URL of an SVG: the points over a grid. Its colours show on light and dark. */
+function drawMap(places, { west, north, wide, tall }) {
   const x = (longitude) => rounded(((longitude - west) / wide) * WIDTH);
   const y = (latitude) => rounded(((north - latitude) / tall) * HEIGHT);
   const lines = [
@@ -65,7 +65,7 @@ const line = (x, y, toX, toY, label) =>
   `<text x="${x + 4}" y="${y ? y - 4 : HEIGHT - 4}" fill="#808080">${label}</text>`;
 
 function ticks(from, to) {
-  const step = STEPS.find((each) => (to - from) / each <= 6) ?? 60;
+  const step = LINE_STEPS.find((each) => (to - from) / each <= 6) ?? 60;
   const first = Math.ceil(from / step);
   return Array.from({ length: Math.floor(to / step) - first + 1 }, (_, number) => rounded((first + number) * step));
 }

@@ -1,4 +1,4 @@
-// Pictures marked as to be like or unlike, until they are searched with.
+// Marks pictures to be like or unlike in the next search.
 
 import { picture, showPicture } from "./api.js";
 import { byId, element, plural } from "./elements.js";
@@ -6,9 +6,9 @@ import { queryLink } from "./facets.js";
 
 const THUMBNAIL = 96; // pixels a side
 const SIGNS = { like: "+", unlike: "−" };
-const SAID = { like: "More like", unlike: "Less like" };
+const LABELS = { like: "More like", unlike: "Less like" };
 
-/** The marks of the pictures on the page. `onSearch` gets {like, unlike}: lists of ids. */
+/** The marked pictures of the page. `onSearch` gets {like, unlike}: lists of ids. */
 export class Marks {
   #marks = new Map(); // "like" or "unlike", by id
   #bar = byId("mix");
@@ -21,14 +21,14 @@ export class Marks {
   clear() {
     this.#marks.clear();
     for (const button of document.querySelectorAll(".mark")) button.ariaPressed = "false";
-    this.#tell();
+    this.#update();
   }
 
   /** The two buttons of a picture. */
   buttons(id, name) {
     const group = element("span", { class: "marks" });
     group.append(...Object.keys(SIGNS).map((kind) => {
-      const label = `${SAID[kind]} ${name}`;
+      const label = `${LABELS[kind]} ${name}`;
       const button = element("button", { type: "button", value: kind, class: "mark", title: label }, SIGNS[kind]);
       button.ariaLabel = label;
       button.ariaPressed = String(this.#marks.get(id) === kind);
@@ -37,7 +37,7 @@ export class Marks {
         else this.#marks.set(id, kind);
         const mark = this.#marks.get(id);
         for (const each of group.children) each.ariaPressed = String(each.value === mark);
-        this.#tell();
+        this.#update();
       });
       return button;
     }));
@@ -49,22 +49,22 @@ export class Marks {
     return { like: of("like"), unlike: of("unlike") };
   }
 
-  #tell() {
+  #update() {
     const { like, unlike } = this.#lists();
-    const said = [like.length && `like ${plural(like.length, "picture")}`, unlike.length && `unlike ${unlike.length}`];
-    byId("mix-said").textContent = said.filter(Boolean).join(", ");
+    const counts = [like.length && `like ${plural(like.length, "picture")}`, unlike.length && `unlike ${unlike.length}`];
+    byId("mix-summary").textContent = counts.filter(Boolean).join(", ");
     this.#bar.hidden = !this.#marks.size;
   }
 }
 
-/** The pictures that a query is to be like or unlike, each with a link to the same query without it. */
-export function mixed(query) {
+/** The pictures that a query is like or unlike, each with a link to the query without it; null if there are none. */
+export function mixList(query) {
   const items = Object.keys(SIGNS).flatMap((kind) => query[kind].map((id) => {
     const img = element("img", { alt: "" });
     showPicture(img, picture(`/picture?id=${encodeURIComponent(id)}`), THUMBNAIL);
     const without = { ...query, [kind]: query[kind].filter((each) => each !== id) };
     const link = queryLink(without, { class: `mixed-${kind}`, title: id }, img, `${SIGNS[kind]} ×`);
-    link.ariaLabel = `${SAID[kind]} ${id}: take it away`;
+    link.ariaLabel = `${LABELS[kind]} ${id}: remove`;
     return element("li", {}, link);
   }));
   return items.length ? element("ul", { class: "mixed", role: "list", ariaLabel: "Mixed with" }, ...items) : null;

@@ -1,4 +1,4 @@
-// The options of a search in the form: what is folded, the lowest score, whether words have to fit, and how much the pictures are to differ.
+// The options of a search in the form: folding of duplicates, minimum score, matches that fit the words, diversity.
 
 import { byId } from "./elements.js";
 

@@ -1,17 +1,17 @@
-// What went wrong, in the server's words, and the question for a key.
+// Shows problems in the server's words, and asks for a key.
 
 import * as api from "./api.js";
 import { byId, element } from "./elements.js";
 
-const NOT_VALID = "This key is not valid: mistyped, removed, or of another server.";
+const NOT_VALID = "This key is not valid: it is mistyped, was removed, or is for another server.";
 
-/** Let the form for a key work: `onKey` is called when there is one. */
+/** Set up the form for a key: `onKey` is called when one is entered. */
 export function watchKey(onKey) {
   byId("key-form").addEventListener("submit", (event) => {
     event.preventDefault();
     const key = byId("key").value.trim();
     byId("key").value = "";
-    if (!/^[!-~]+$/.test(key)) { // no header can hold it
+    if (!/^[!-~]+$/.test(key)) { // not allowed in a header
       askForKey(NOT_VALID);
       return;
     }
@@ -21,22 +21,22 @@ export function watchKey(onKey) {
 }
 
 /** Show an error in place of an answer. */
-export function fail(error) {
+export function showProblem(error) {
   byId("status").textContent = "";
   byId("pictures").replaceChildren();
   byId("more").hidden = true;
   byId("more-status").textContent = "";
   if (error.status === 401) {
-    askForKey(api.hasKey() ? NOT_VALID : "Whoever runs it can give you one.");
-    api.dropKey();
+    askForKey(api.hasKey() ? NOT_VALID : "Ask the operator of this server for one.");
+    api.removeKey();
     return;
   }
   const title = element("h2", { tabIndex: -1 }, error.title ?? "Something went wrong");
-  const lost = byId("answer").contains(document.activeElement) || document.activeElement === document.body;
+  const losesFocus = byId("answer").contains(document.activeElement) || document.activeElement === document.body;
   byId("subject").replaceChildren();
   byId("answer").classList.remove("beside");
   byId("problem").replaceChildren(element("div", { class: "notice" }, title, element("p", {}, error.message)));
-  if (lost) title.focus();
+  if (losesFocus) title.focus();
 }
 
 function askForKey(why) {

@@ -1,48 +1,48 @@
-// What is asked, as the page's address and as the server's request. A query is a plain object:
-//   kind       "text", "url", "id", "upload" or null: no subject
+// Converts a query from and to the page's address, and to a request. A query is a plain object:
+//   kind       "text", "url", "id", "upload" or null: the query has no subject
 //   value      the text, the URL, the id, or the number of the upload in this tab
-//   crop       a part of the picture, [x, y, width, height] as shares of it, or null
+//   crop       a part of the picture, [x, y, width, height] as fractions of it, or null
 //   like       ids of further pictures to be like
 //   unlike     ids of pictures to be unlike
 //   k          how many pictures
 //   filter     conditions on columns, as the server takes them, or null
 //   distinct   whether near duplicates are folded into one
-//   minScore   the lowest score, or null
-//   fitting    whether only what fits the words is wanted; it is of no effect without words
-//   diversity  0 to 1: how much the pictures found are to differ, or null
+//   minScore   minimum score, or null
+//   fitting    whether matches must fit the words; without words it has no effect
+//   diversity  how much the matches should differ, 0 to 1, or null
 
 export const PAGE = 24;
-export const MOST = 1000; // the server's largest k
+export const MAX_K = 1000; // the server's largest k
 const CHUNK = 0x8000; // bytes: a function takes only so many arguments
-const SHARED = ["text", "url", "id"];
+const ADDRESS_KINDS = ["text", "url", "id"];
 const FITTING = 99.995; // as in api/search/query.py
-const UNLIKE = -0.3; // at full weight it would drown what the pictures are to be like
+const UNLIKE = -0.3; // at full weight it would outweigh what the pictures should be like
 
-export const nothing = () => ({
+export const emptyQuery = () => ({
   ...{ kind: null, value: "", crop: null, like: [], unlike: [] },
   ...{ k: PAGE, filter: null, distinct: false, minScore: null, fitting: false, diversity: null },
 });
 
-/** Whether there is anything to look for: else the page is at its beginning. */
-export const isAsked = ({ kind, filter, like, unlike }) => Boolean(kind || filter || like.length || unlike.length);
+/** Whether there is anything to search for; otherwise the page shows its start. */
+export const hasQuery = ({ kind, filter, like, unlike }) => Boolean(kind || filter || like.length || unlike.length);
 
 /** Whether scores mean something: pictures that only pass a filter have none. */
 export const isRanked = ({ kind, like, unlike }) => Boolean(kind || like.length || unlike.length);
 
-/** The query of an address. `state` is that of the history's entry: an upload is there and not in the address. */
+/** The query of an address. `state` is that of the history's entry, which has the upload that no address can have. */
 export function fromAddress(address, state) {
   const params = new URLSearchParams(address);
-  const shared = SHARED.find((kind) => params.get(kind));
+  const kindInAddress = ADDRESS_KINDS.find((kind) => params.get(kind));
   const k = Number(params.get("k"));
   const crop = params.get("crop")?.split(",").map(Number);
   return {
-    kind: shared ?? (state?.upload ? "upload" : null),
-    value: shared ? params.get(shared) : (state?.upload ?? ""),
+    kind: kindInAddress ?? (state?.upload ? "upload" : null),
+    value: kindInAddress ? params.get(kindInAddress) : (state?.upload ?? ""),
     crop: crop?.length === 4 ? crop : null,
     like: params.getAll("like"),
     unlike: params.getAll("unlike"),
     k: Number.isInteger(k) && k > 0 ? k : PAGE,
-    filter: parsed(params.get("filter")),
+    filter: parseFilter(params.get("filter")),
     distinct: params.get("distinct") === "1",
     minScore: number(params.get("min_score")),
     fitting: params.get("fitting") === "1",
@@ -53,7 +53,7 @@ export function fromAddress(address, state) {
 /** The address of a query, relative to the page. */
 export function toAddress({ kind, value, crop, like, unlike, k, filter, distinct, minScore, fitting, diversity }) {
   const params = new URLSearchParams();
-  if (SHARED.includes(kind)) params.set(kind, value);
+  if (ADDRESS_KINDS.includes(kind)) params.set(kind, value);
   if (crop) params.set("crop", crop.join(","));
   for (const id of like) params.append("like", id);
   for (const id of unlike) params.append("unlike", id);
@@ -83,7 +83,7 @@ export async function toBody(query, file, { dim, fields }) {
     ...(diversity !== null && { diversity }),
   };
   const cropped = crop && { crop };
-  if (!isRanked(query)) return { embedding: direction(dim), ...options };
+  if (!isRanked(query)) return { embedding: fixedDirection(dim), ...options };
   if (!like.length && !unlike.length) {
     return kind === "upload" ? form(file, { ...cropped, ...options }) : { [kind]: value, ...cropped, ...options };
   }
@@ -93,8 +93,8 @@ export async function toBody(query, file, { dim, fields }) {
   return { queries: [...parts, ...others], ...options };
 }
 
-/** What somebody typed or pasted: a picture's web address, or words. */
-export function typed(text) {
+/** The query in a text that was typed or pasted: a picture's web address, or words. */
+export function parseInput(text) {
   const value = text.trim();
   if (!value) return null;
   return { kind: /^https?:\/\/\S+$/i.test(value) ? "url" : "text", value };
@@ -116,13 +116,13 @@ async function base64(file) {
   return btoa(pieces.join(""));
 }
 
-/** A direction that nobody chose, always the same: where nothing is asked, the order is arbitrary but stays. */
-const direction = (dim) => Array.from({ length: dim }, (_, place) => Math.sin((place + 1) ** 2));
+/** An arbitrary vector, always the same, so that the order of pictures that only pass a filter does not change. */
+const fixedDirection = (dim) => Array.from({ length: dim }, (_, place) => Math.sin((place + 1) ** 2));
 
 const number = (text) => (text === null || text === "" || Number.isNaN(Number(text)) ? null : Number(text));
 
-/** A filter from the address. What is no object stays a text: the server then says what is wrong with it. */
-function parsed(text) {
+/** A filter from the address. What is not JSON stays text: the server reports what is wrong with it. */
+function parseFilter(text) {
   if (!text) return null;
   try {
     return JSON.parse(text);

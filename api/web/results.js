@@ -1,40 +1,40 @@
-// Pictures found, as a grid of links: each leads to more like it.
+// The matches as a grid of links; each leads to more like it.
 
-import { showPicture, whyNone } from "./api.js";
+import { pictureProblem, showPicture } from "./api.js";
 import { showCrop } from "./crop.js";
-import { counted, element, fileName, plural, unseen } from "./elements.js";
+import { element, fileName, formatCount, plural, screenReaderText } from "./elements.js";
 import { chips, queryLink } from "./facets.js";
-import { isRanked, nothing } from "./query.js";
+import { emptyQuery, isRanked } from "./query.js";
 
 const THUMBNAIL = 384; // pixels: sharp at a tile's width on a dense display
-/** Of pictures that were found by a part of them, that part, by id: as they were found last. */
+/** By id, the part of the picture that matched in the last search, if it was only a part. */
 export const boxes = new Map();
-const SMALL = 128; // pixels a side: what has no more is enlarged with its pixels as they are
+const SMALL_SIDE = 128; // pixels a side: smaller pictures are enlarged without smoothing
 
-/** The grid for a query. `facets` are those of the collection, or null; `marks` those of pictures, or null. */
+/** The grid of a query's matches. `facets` are the collection's, `marks` add buttons to mark pictures. */
 export function grid(matches, query, { facets = null, marks = null } = {}) {
   return element("ol", { class: "grid", role: "list" }, ...matches.map((match) => tile(match, query, facets, marks)));
 }
 
-/** Tiles to look at while the answer is on its way. */
+/** Empty tiles to show while a search runs. */
 export function skeleton(count) {
   const tile = () => element("li", { class: "tile waiting" }, element("div", { class: "mat" }));
   return element("ol", { class: "grid", ariaHidden: "true" }, ...Array.from({ length: count }, tile));
 }
 
-/** A picture in its mat; where there is none, the mat says why. */
-export function matted(path, size, alt) {
+/** A picture in its mat; if it cannot be shown, the mat says why. */
+export function pictureMat(path, size, alt) {
   const img = element("img", { alt, loading: "lazy", decoding: "async" });
   const mat = element("div", { class: "mat" }, img);
   img.addEventListener("load", () => {
-    img.classList.toggle("small", Math.max(img.naturalWidth, img.naturalHeight) <= SMALL);
-    mat.classList.add("here");
+    img.classList.toggle("small", Math.max(img.naturalWidth, img.naturalHeight) <= SMALL_SIDE);
+    mat.classList.add("loaded");
   });
   img.addEventListener("error", async () => {
-    const { title, message, reason } = await whyNone(path, size);
-    const said = element("span", { class: "gone", title: message }, title ?? "No picture");
-    if (reason) said.append(element("small", {}, reason.replaceAll("_", " ")));
-    mat.replaceChildren(said);
+    const { title, message, reason } = await pictureProblem(path, size);
+    const problem = element("span", { class: "missing", title: message }, title ?? "No picture");
+    if (reason) problem.append(element("small", {}, reason.replaceAll("_", " ")));
+    mat.replaceChildren(problem);
   });
   showPicture(img, path, size);
   return mat;
@@ -43,51 +43,51 @@ export function matted(path, size, alt) {
 function tile(match, query, facets, marks) {
   const { image_id: id, picture, duplicates = [], metadata, box } = match;
   const name = fileName(id);
-  const { filter, distinct, minScore, fitting, diversity } = query; // these also hold for what is like one of the pictures
-  const mat = matted(picture, THUMBNAIL, "");
+  const { filter, distinct, minScore, fitting, diversity } = query; // these stay for a search by one of the matches
+  const mat = pictureMat(picture, THUMBNAIL, "");
   boxes.set(id, box);
   if (box) showCrop(mat, box);
   const link = queryLink(
-    { ...nothing(), filter, distinct, minScore, fitting, diversity, kind: "id", value: id },
+    { ...emptyQuery(), filter, distinct, minScore, fitting, diversity, kind: "id", value: id },
     { class: "tile-link", title: id },
-    unseen("More like "),
+    screenReaderText("More like "),
     mat,
     element("span", { class: "tile-text" },
       element("span", { class: "tile-name" }, ...breakable(name)),
       ...(isRanked(query) ? scoreOf(match) : []),
-      box ? unseen("found by a part of it") : null,
+      box ? screenReaderText("matched by a part of it") : null,
     ),
   );
   const values = chips(metadata, facets, query);
   return element("li", { class: "tile" },
     link,
     values.length ? element("div", { class: "chips" }, ...values) : null,
-    duplicates.length ? folded(duplicates) : null,
+    duplicates.length ? duplicatesBadge(duplicates) : null,
     marks?.buttons(id, name),
   );
 }
 
-function folded(ids) {
-  const words = unseen(ids.length === 1 ? " duplicate folded" : " duplicates folded");
-  return element("span", { class: "alike", title: ids.join("\n") }, `+${ids.length}`, words);
+function duplicatesBadge(ids) {
+  const words = screenReaderText(ids.length === 1 ? " duplicate folded" : " duplicates folded");
+  return element("span", { class: "folded", title: ids.join("\n") }, `+${ids.length}`, words);
 }
 
 function scoreOf({ score, percentile }) {
-  const number = element("span", { class: "tile-score" }, unseen("score "), score.toFixed(3));
+  const number = element("span", { class: "tile-score" }, screenReaderText("score "), score.toFixed(3));
   number.title = "cosine similarity";
   if (percentile == null) return [number];
-  const title = "Of random pairs of pictures of this collection, so many are less alike";
-  const said = [`nearer than ${shareOf(percentile)}`, element("span", { class: "wide" }, " of pairs")];
-  return [number, element("span", { class: "tile-why", title }, ...said)];
+  const title = "The share of random pairs of this collection's pictures that are less alike";
+  const texts = [`nearer than ${percentText(percentile)}`, element("span", { class: "wide" }, " of pairs")];
+  return [number, element("span", { class: "tile-percentile", title }, ...texts)];
 }
 
-/** A file's name that wraps where its words end. */
+/** A file's name that can wrap between its words. */
 const breakable = (name) => name.split(/(?<=[-_. ])/).flatMap((part) => [part, element("wbr")]);
 
-const shareOf = (percentile) => `${Math.floor(percentile * 10) / 10}%`;
+const percentText = (percentile) => `${Math.floor(percentile * 10) / 10}%`;
 
-/** What was found, in one line. */
+/** A line about the matches. */
 export function summary({ matches, index, timing_ms: timing }) {
   if (!matches.length) return `None of the ${plural(index.ntotal, "picture")} qualifies.`;
-  return `${plural(matches.length, "picture")} of ${counted(index.ntotal)} · ${Math.ceil(timing.total)} ms`;
+  return `${plural(matches.length, "picture")} of ${formatCount(index.ntotal)} · ${Math.ceil(timing.total)} ms`;
 }

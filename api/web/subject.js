@@ -1,54 +1,54 @@
-// What was asked, shown above the pictures found: the words, or the picture with what is known of it.
+// What was searched for, shown above or beside the matches: the words, or the picture with its columns.
 
 import { hasKey, picture, savePicture } from "./api.js";
-import { chosen, queryLink, shown } from "./facets.js";
-import { cropButton, showCrop } from "./crop.js";
-import { copy, counted, element, fileName } from "./elements.js";
-import { boxes, matted } from "./results.js";
+import { cropButtons, showCrop } from "./crop.js";
+import { copy, element, fileName, formatCount } from "./elements.js";
+import { allowedValues, queryLink, valueText } from "./facets.js";
+import { boxes, pictureMat } from "./results.js";
 
 const NOT_SHARED = "Your own picture is not part of the address. To share a search, use words, "
-  + "a picture’s web address or one of the pictures found.";
+  + "a picture’s web address or one of the matches.";
 const PREVIEW = 768; // pixels a side
 
-/** The heading of a search without a picture of its own. */
-export function asked(query) {
+/** The heading of a search that is shown without a picture. */
+export function queryHeading(query) {
   const { kind, value } = query;
   if (kind === "url") return title(crop(query, "Like "), element("span", { class: "address" }, value));
   if (kind === "text") return title(`“${value}”`);
   if (query.like.length || query.unlike.length) return title("A mix of pictures");
   const columns = Object.keys(query.filter ?? {});
-  const name = (column, value) => (typeof value === "string" ? value : `${column}: ${shown(value)}`);
-  const values = columns.flatMap((column) => chosen(query.filter, column).map((value) => name(column, value)));
+  const name = (column, value) => (typeof value === "string" ? value : `${column}: ${valueText(value)}`);
+  const values = columns.flatMap((column) => allowedValues(query.filter, column).map((value) => name(column, value)));
   return title(values.join(", ") || "Pictures that pass the filter");
 }
 
-/** A picture of the searcher's own. Only this tab has it: the address cannot bring it back. */
-export function uploaded(file, query, onCrop) {
+/** An uploaded picture. Only this tab has it, so it is not part of the address. */
+export function uploadPanel(file, query, onCrop) {
   const img = element("img", { alt: "Your picture", src: URL.createObjectURL(file) });
-  const mat = element("div", { class: "mat here" }, img);
+  const mat = element("div", { class: "mat loaded" }, img);
   img.addEventListener("load", () => URL.revokeObjectURL(img.src));
-  img.addEventListener("error", () => mat.replaceChildren(element("span", { class: "gone" }, "Cannot be shown here")));
+  img.addEventListener("error", () => mat.replaceChildren(element("span", { class: "missing" }, "The browser cannot show it")));
   const facts = [`${file.name || "Pasted picture"}, ${bytes(file.size)}`, NOT_SHARED];
-  const actions = element("p", { class: "actions" }, ...cropButton(mat, onCrop));
+  const actions = element("p", { class: "actions" }, ...cropButtons(mat, onCrop));
   const texts = facts.map((fact) => element("p", { class: "hint" }, fact));
   return panel(mat, query, title(crop(query, "Like "), "your picture"), [actions, ...texts]);
 }
 
-/** A picture of the collection, with its columns. `trail` are the pictures among which it was found. */
-export function details(image, query, trail, onCrop) {
+/** A picture of the collection, with its columns. `trail` are the ids of the matches that it was chosen from. */
+export function imagePanel(image, query, trail, onCrop) {
   const name = fileName(image.image_id);
-  const mat = matted(image.picture, PREVIEW, name);
-  // The room it will take: the answer below does not jump when the picture is there.
+  const mat = pictureMat(image.picture, PREVIEW, name);
+  // Reserve its room, so that the matches below do not jump when the picture is loaded.
   Object.assign(mat.querySelector("img"), { width: image.width ?? 1, height: image.height ?? 1 });
-  const facts = Object.entries(known(image)).map(([term, fact]) =>
+  const facts = Object.entries(imageFacts(image)).map(([term, fact]) =>
     element("div", {}, element("dt", {}, term), element("dd", {}, fact)));
   const about = element("details", { open: matchMedia("(min-width: 40rem)").matches });
   about.append(element("summary", {}, "About this picture"), element("dl", { class: "facts" }, ...facts));
-  const actions = element("p", { class: "actions" }, ...files(image), ...cropButton(mat, onCrop));
+  const actions = element("p", { class: "actions" }, ...files(image), ...cropButtons(mat, onCrop));
   const box = !query.crop && boxes.get(query.value);
   if (box) showCrop(mat, box);
-  const found = box ? element("p", { class: "hint" }, "It was found by the part in the box.") : null;
-  return panel(mat, query, title(crop(query, "More like "), name), [steps(query, trail), found, actions, about]);
+  const note = box ? element("p", { class: "hint" }, "The part in the box matched.") : null;
+  return panel(mat, query, title(crop(query, "More like "), name), [steps(query, trail), note, actions, about]);
 }
 
 const title = (...words) => element("h2", { tabIndex: -1 }, ...words);
@@ -60,7 +60,7 @@ function panel(mat, query, heading, facts) {
   return element("div", { class: "subject" }, mat, element("div", { class: "subject-text" }, heading, ...texts));
 }
 
-/** Links to the pictures before and after this one, where it was found. */
+/** Links to the matches before and after this one. */
 function steps(query, trail) {
   const here = trail.indexOf(query.value);
   if (here < 0 || trail.length < 2) return null;
@@ -68,13 +68,13 @@ function steps(query, trail) {
     if (id === undefined) return element("span", { class: "step" }, words);
     return queryLink({ ...query, crop: null, value: id }, { class: "step", title: id }, words);
   };
-  const place = element("span", { class: "hint" }, `${counted(here + 1)} of ${counted(trail.length)}`);
+  const place = element("span", { class: "hint" }, `${formatCount(here + 1)} of ${formatCount(trail.length)}`);
   const nav = element("nav", { class: "steps", ariaLabel: "Pictures found" });
   nav.append(step("Previous", trail[here - 1]), place, step("Next", trail[here + 1]));
   return nav;
 }
 
-/** The whole picture, its file, and its path. */
+/** Links to the whole picture and its download, and a button that copies its path. */
 function files({ picture: path, image_id: id, uri }) {
   const whole = element("a", { href: picture(path), target: "_blank", rel: "noopener" }, "Whole picture");
   const file = element("a", { href: picture(path), download: fileName(id) }, "Download");
@@ -85,21 +85,21 @@ function files({ picture: path, image_id: id, uri }) {
       savePicture(path, fileName(id));
     });
   }
-  const copied = element("button", { type: "button", class: "quiet" }, uri ? "Copy path" : "Copy id");
-  copied.addEventListener("click", async () => {
-    const said = copied.textContent;
-    copied.textContent = (await copy(uri ?? id)) ? "Copied" : "Cannot copy here";
-    setTimeout(() => (copied.textContent = said), 2000);
+  const copyButton = element("button", { type: "button", class: "quiet" }, uri ? "Copy path" : "Copy id");
+  copyButton.addEventListener("click", async () => {
+    const label = copyButton.textContent;
+    copyButton.textContent = (await copy(uri ?? id)) ? "Copied" : "Cannot copy here";
+    setTimeout(() => (copyButton.textContent = label), 2000);
   });
-  return [whole, file, copied];
+  return [whole, file, copyButton];
 }
 
-function known({ image_id: id, uri, size, width, height, format, modified, metadata }) {
+function imageFacts({ image_id: id, uri, size, width, height, format, modified, metadata }) {
   const facts = { id };
   for (const [name, value] of Object.entries(metadata)) {
     if (value !== null && value !== "") facts[name] = typeof value === "object" ? JSON.stringify(value) : String(value);
   }
-  if (width && height) facts.pixels = `${counted(width)} × ${counted(height)}`;
+  if (width && height) facts.pixels = `${formatCount(width)} × ${formatCount(height)}`;
   if (format || size) facts.file = [format?.toUpperCase(), size && bytes(size)].filter(Boolean).join(", ");
   if (modified) facts.modified = new Date(modified).toLocaleDateString("en", { dateStyle: "medium" });
   if (uri) facts.source = /^https?:\/\//.test(uri) ? element("a", { href: uri, rel: "noreferrer" }, uri) : uri;

@@ -1,20 +1,20 @@
-// What there is to see before anything has been asked: pictures of the collection, and values that many of them share.
+// The page before a search: example pictures of the collection, and values that many of them share.
 
 import * as api from "./api.js";
 import { element } from "./elements.js";
 import { queryLink } from "./facets.js";
-import { nothing } from "./query.js";
+import { emptyQuery } from "./query.js";
 import { grid } from "./results.js";
 
-const PICTURES = 12;
-const VALUES = 8;
-let begun = null; // the same pictures whenever the page comes back to its beginning
+const MAX_PICTURES = 12;
+const MAX_VALUES = 8;
+let examples = null; // a promise; the same pictures whenever the page returns to its start
 
 /** Fill `root` with examples; `dim` is that of the model's vectors. */
 export async function welcome(root, dim, tools, signal) {
-  begun ??= api.examples(dim, PICTURES);
-  const matches = await begun.catch((error) => {
-    begun = null;
+  examples ??= api.examples(dim, MAX_PICTURES);
+  const matches = await examples.catch((error) => {
+    examples = null;
     throw error;
   });
   if (signal.aborted) return;
@@ -22,18 +22,18 @@ export async function welcome(root, dim, tools, signal) {
     root.replaceChildren(element("p", { class: "nothing" }, "This collection has no pictures yet."));
     return;
   }
-  const pictures = grid(matches.map(({ duplicates, ...match }) => match), nothing(), tools);
-  root.replaceChildren(element("h2", {}, "Begin with one of these"), ...values(tools.facets), pictures);
+  const pictures = grid(matches.map(({ duplicates, ...match }) => match), emptyQuery(), tools);
+  root.replaceChildren(element("h2", {}, "Start with one of these"), ...values(tools.facets), pictures);
 }
 
-/** The most frequent values of the first column of texts that images share. */
+/** The most frequent values of the first text column in the facets. */
 function values(facets) {
   const isText = ([, { values: [first] }]) => typeof first?.value === "string";
   const texts = Object.entries(facets?.columns ?? {}).find(isText);
   if (!texts) return [];
   const [column, { values: all }] = texts;
-  const links = all.slice(0, VALUES).map(({ value }) => {
-    const query = { ...nothing(), filter: { [column]: value } };
+  const links = all.slice(0, MAX_VALUES).map(({ value }) => {
+    const query = { ...emptyQuery(), filter: { [column]: value } };
     return element("li", {}, queryLink(query, { class: "word", title: `${column}: ${value}` }, value));
   });
   return [element("ul", { class: "words", role: "list", ariaLabel: `Pictures by ${column}` }, ...links)];

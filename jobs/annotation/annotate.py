@@ -141,7 +141,9 @@ def require_free(name: str, metadata: Sequence[str], others: Sequence[Annotation
     def within(one: str, other: str) -> bool:
         return one == other or one.startswith(f"{other}_")
 
-    taken = [column for column in dict.fromkeys([*metadata, *FIXED_COLUMNS, TILES, *EXIF_COLUMNS]) if within(column, name)]
+    taken = [
+        column for column in dict.fromkeys([*metadata, *FIXED_COLUMNS, TILES, *EXIF_COLUMNS]) if within(column, name)
+    ]
     taken += [
         each.name for each in others if each.name != name and (within(each.name, name) or within(name, each.name))
     ]

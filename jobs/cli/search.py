@@ -75,7 +75,7 @@ def search(
     `likeness search my-collection --like cat.jpg --filter '{"width": {"$gte": 640}}' --min-score 0.8`
     """
     from api.documents import json_bytes
-    from api.search.query import FITTING, Query
+    from api.search.query import FITTING_PERCENTILE, Query
     from index.queries import MAX_K, SearchOptions
     from jobs.cli.tables.collection import match_table
 
@@ -90,8 +90,8 @@ def search(
         offset=offset, min_score=min_score, distinct=distinct, diversity=diversity, filter=condition
     )
     parts = _query_parts(collection, query, text, like or [], unlike or [], crop)
-    percentile = FITTING if fitting else min_percentile
-    matches = _search(collection, model, embedder, Query(parts=parts, k=k, options=options, min_percentile=percentile))
+    search = Query(parts=parts, k=k, options=options, min_percentile=FITTING_PERCENTILE if fitting else min_percentile)
+    matches = _search(collection, model, embedder, search)
     show(output, json.loads(json_bytes(matches)), lambda: match_table(matches, first=offset + 1))
 
 
@@ -204,8 +204,8 @@ def weighted_example(example: str, weight: float) -> tuple[str, float]:
 def _query_parts(
     collection: str, query: str | None, text: str | None, like: list[str], unlike: list[str], crop: str | None
 ) -> "tuple[Part, ...]":
-    """The parts of the query that the options describe. Raises UsageError."""
-    from api.search.query import UNLIKE, Part
+    """What is searched for. Raises UsageError."""
+    from api.search.query import UNLIKE_WEIGHT, Part
 
     if unlike and not like:
         raise UsageError("--unlike goes with --like: also name an image that matches should be like")
@@ -218,10 +218,10 @@ def _query_parts(
         open_collection(collection)  # before the picture and the model, which may take seconds
         return (Part(data=None if query is None else _fetch_picture(query), text=text, crop=shares),)
     weighted = [("--like", 1.0, *weighted_example(each, 1.0)) for each in like]
-    weighted += [("--unlike", -1.0, *weighted_example(each, UNLIKE)) for each in unlike]
+    weighted += [("--unlike", -1.0, *weighted_example(each, UNLIKE_WEIGHT)) for each in unlike]
     return tuple(
-        Part(image_id=image_id, weight=sign * weight, crop=shares if sign > 0 else None, at=at)
-        for at, sign, image_id, weight in weighted
+        Part(image_id=image_id, weight=sign * weight, crop=shares if sign > 0 else None, field_path=option)
+        for option, sign, image_id, weight in weighted
     )
 
 

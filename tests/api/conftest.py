@@ -1,4 +1,4 @@
-"""The small collection that most tests of the api search, and nobody changes; and what the server logs."""
+"""The small collection that most tests of the api search, and the server's log."""
 
 import io
 import logging
@@ -19,20 +19,20 @@ from tests.support.collections.small_collection import PLAIN, make_collection
 
 @pytest.fixture(scope="session")
 def searcher(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
-    """Of the plain pictures, with the fake model."""
+    """A searcher of the plain pictures, with the fake model; shared, so no test may change the collection."""
     return make_collection(tmp_path_factory.mktemp("plain"), PLAIN, FakeEmbedder())
 
 
 @pytest.fixture
 def collection(tmp_path: Path) -> Collection:
-    """The plain pictures, with the fake model, for this test alone."""
+    """A collection of the plain pictures, with the fake model, for this test alone."""
     make_collection(tmp_path / "collection", PLAIN, FakeEmbedder())
     return Collection.open(str(tmp_path / "collection"))
 
 
 @pytest.fixture
 def client(service: SearchService) -> Iterator[TestClient]:
-    """Of an app with the service that the test's file makes."""
+    """A client of an app with the `service` that the test's file defines."""
     with TestClient(create_app(service)) as client:
         yield client
 

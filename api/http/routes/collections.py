@@ -123,8 +123,8 @@ def _require_mergeable(query: Query) -> None:
         raise invalid("diversity", "none, because matches of several collections are merged by score", diversity)
     for part in query.parts:
         if part.image_id is not None:
-            expected = "a picture, words or a vector, because an id belongs to one collection: search there"
-            raise invalid(part.at.format("id"), expected, part.image_id)
+            expected = "a picture, words or a vector, because an id belongs to one collection: search it there"
+            raise invalid(part.field_path.format("id"), expected, part.image_id)
 
 
 def _merge(answers: Mapping[str, SearchResponse], watch: Stopwatch) -> CollectionsSearchResponse:

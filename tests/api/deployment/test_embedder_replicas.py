@@ -1,4 +1,4 @@
-"""The model in replicas of its own and the Embedder that asks them, without a cluster."""
+"""EmbedderReplica, RemoteEmbedder and ReplicaCache, without a cluster."""
 
 import asyncio
 import gc
@@ -16,6 +16,7 @@ from ray.serve.exceptions import RequestCancelledError
 from api.deployment.embedder import EmbedderReplica, RemoteEmbedder
 from api.deployment.replica_cache import ReplicaCache
 from api.errors import OtherModelError, Problem
+from api.search.engine import LoadModel
 from api.settings import ServeSettings
 from benchmarks.common.servers import eventually
 from embedder.errors import ModelError
@@ -23,75 +24,57 @@ from embedder.fake import FakeEmbedder
 from index.collection import Collection
 from index.collection.records import ModelRecord
 from jobs.embedding.model_source import model_record
+from tests.support.collections.several import Loader
 from tests.support.collections.small_collection import PLAIN, add_pictures
 
-SIDES = (32, 64, 96)
-
-
-RECORDS = {side: model_record(FakeEmbedder(side=side).identity) for side in SIDES}
+FAKES = {side: FakeEmbedder(side=side) for side in (32, 64, 96)}
+RECORDS = {side: model_record(fake.identity) for side, fake in FAKES.items()}
 SIDE_OF = {record.fingerprint: side for side, record in RECORDS.items()}
 
 
-class Loader:
-    """Loads fakes, unless `broken`. `loaded` has their sides."""
-
-    def __init__(self, make: Callable[[int], FakeEmbedder] | None = None) -> None:
-        self.loaded: list[int] = []
-        self.broken = False
-        self._make = make or (lambda side: FakeEmbedder(side=side))
-
-    def __call__(self, record: ModelRecord) -> FakeEmbedder:
-        if self.broken:
-            raise ModelError("its files are gone")
-        side = SIDE_OF[record.fingerprint]
-        self.loaded.append(side)
-        return self._make(side)
-
-
-def replica(collection: Collection, load: Callable[[ModelRecord], FakeEmbedder]) -> EmbedderReplica:
+def replica(collection: Collection, load: LoadModel) -> EmbedderReplica:
     return EmbedderReplica(ServeSettings(collection=collection.location), load)
 
 
 # EmbedderReplica
 
 
-def test_a_replica_begins_with_the_live_model_or_embeds_with_the_one_that_is_still_served(
+def test_a_replica_loads_the_live_model_at_the_start_or_later_the_one_that_a_call_names(
     collection: Collection,
 ) -> None:
-    load = Loader()
-    load.broken = True
-    begun = replica(collection, load)
-    load.broken = False
-    vectors = asyncio.run(begun.embed(RECORDS[32], ["star"]))
+    models = Loader(FAKES[64])
+    started = replica(collection, models.load)
+    models.add(FAKES[32])
+    vectors = asyncio.run(started.embed(RECORDS[32], ["star"]))
     np.testing.assert_array_equal(vectors, FakeEmbedder().embed_texts(["star"]))
     add_pictures(collection, PLAIN, FakeEmbedder(side=64))
-    asyncio.run(replica(collection, load).describe(RECORDS[64]))
-    assert load.loaded == [32, 64]
+    asyncio.run(replica(collection, models.load).describe(RECORDS[64]))
+    assert [SIDE_OF[fingerprint] for fingerprint in models.loaded] == [32, 32, 64]  # the first attempt failed
 
 
-def test_a_replica_never_holds_three_models_nor_another_than_is_named(collection: Collection) -> None:
+def test_a_replica_never_holds_three_models_and_refuses_a_wrong_one(collection: Collection) -> None:
     made: list[weakref.ref[FakeEmbedder]] = []
-    held: list[int] = []
+    counts: list[int] = []
 
     def others() -> int:
         gc.collect()
         return sum(each() is not None for each in made)
 
-    def make(side: int) -> FakeEmbedder:
-        # One that was dropped goes with its thread, which takes a moment.
-        eventually(lambda: others() < 2, "one is left at most")
-        held.append(others())
-        made.append(weakref.ref(embedder := FakeEmbedder(side=side)))
+    def load(record: ModelRecord) -> FakeEmbedder:
+        # A dropped one is freed with its thread, which takes a moment.
+        eventually(lambda: others() < 2, "at most one is left")
+        counts.append(others())
+        made.append(weakref.ref(embedder := FakeEmbedder(side=SIDE_OF[record.fingerprint])))
         return embedder
 
     async def describe_all() -> None:
-        for side in SIDES:
-            assert (await begun.describe(RECORDS[side]))[0].fingerprint == RECORDS[side].fingerprint
+        for record in RECORDS.values():
+            assert (await started.describe(record))[0].fingerprint == record.fingerprint
 
-    begun = replica(collection, Loader(make))
+    started = replica(collection, load)
     asyncio.run(describe_all())
-    assert held == [0, 1, 1]
-    other = replica(collection, Loader(lambda side: FakeEmbedder(side=64)))
+    assert counts == [0, 1, 1]
+    other = replica(collection, lambda record: FakeEmbedder(side=64))
     with pytest.raises(OtherModelError, match="serve with the model of the index"):
         asyncio.run(other.describe(RECORDS[32]))
 
@@ -99,38 +82,38 @@ def test_a_replica_never_holds_three_models_nor_another_than_is_named(collection
 # RemoteEmbedder
 
 
-class Replicas:
-    """Stands for a Serve handle: each call takes the next of `calls`, its seconds and what is raised then."""
+class FakeHandle:
+    """Stands for a Serve handle. Each call takes the next of `calls`: seconds, and the error that is raised then."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *calls: tuple[float, Exception | None]) -> None:
         self.now = 100.0
-        self.asked: list[Asked] = []
+        self.responses: list[FakeResponse] = []
         self._calls = iter(calls)
         self.embed = SimpleNamespace(remote=self._remote)
         for module in ("api.deployment.embedder", "api.deployment.replica_calls"):
             monkeypatch.setattr(f"{module}.monotonic", lambda: self.now)
         monkeypatch.setattr("api.deployment.replica_calls.sleep", lambda seconds: None)
 
-    def _remote(self, record: ModelRecord, items: Sequence[str]) -> "Asked":
-        self.asked.append(Asked(self, items, *next(self._calls)))
-        return self.asked[-1]
+    def _remote(self, record: ModelRecord, items: Sequence[str]) -> "FakeResponse":
+        self.responses.append(FakeResponse(self, items, *next(self._calls)))
+        return self.responses[-1]
 
     def embedder(self, timeout_s: float = 10.0) -> RemoteEmbedder:
         fake = FakeEmbedder()
         return RemoteEmbedder(self, RECORDS[32], fake.identity, fake.crop, timeout_s)  # type: ignore[arg-type]
 
 
-class Asked:
-    def __init__(self, replicas: Replicas, items: Sequence[str], seconds: float, error: Exception | None) -> None:
+class FakeResponse:
+    def __init__(self, handle: FakeHandle, items: Sequence[str], seconds: float, error: Exception | None) -> None:
         self.items = items
         self.cancelled = False
         self.timeout_s = -1.0
-        self._replicas, self._done, self._error = replicas, replicas.now + seconds, error
+        self._handle, self._done, self._error = handle, handle.now + seconds, error
 
     def result(self, *, timeout_s: float) -> NDArray[np.float32]:
         self.timeout_s = timeout_s
-        late = self._done > self._replicas.now + timeout_s
-        self._replicas.now = max(self._replicas.now, min(self._done, self._replicas.now + timeout_s))
+        late = self._done > self._handle.now + timeout_s
+        self._handle.now = max(self._handle.now, min(self._done, self._handle.now + timeout_s))
         if late:
             raise TimeoutError
         if self._error is not None:
@@ -139,44 +122,44 @@ class Asked:
 
     def cancel(self) -> None:
         self.cancelled = True
-        raise RequestCancelledError("1")  # as Serve does where the call had not reached a replica
+        raise RequestCancelledError("1")  # as Serve does if the call has not reached a replica
 
 
 TEXTS = [f"star {number}" for number in range(20)]
 
 
-def test_a_batch_goes_in_calls_of_eight(monkeypatch: pytest.MonkeyPatch) -> None:
-    replicas = Replicas(monkeypatch, (1, None), (1, None), (1, None))
-    vectors = replicas.embedder().embed_texts(TEXTS)
+def test_a_batch_is_split_into_calls_of_eight(monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = FakeHandle(monkeypatch, (1, None), (1, None), (1, None))
+    vectors = handle.embedder().embed_texts(TEXTS)
     np.testing.assert_array_equal(vectors, FakeEmbedder().embed_texts(TEXTS))
-    assert [len(each.items) for each in replicas.asked] == [8, 8, 4]
-    assert not any(each.cancelled for each in replicas.asked)
+    assert [len(each.items) for each in handle.responses] == [8, 8, 4]
+    assert not any(each.cancelled for each in handle.responses)
 
 
-def test_all_calls_of_a_batch_have_the_time_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    replicas = Replicas(monkeypatch, (6, None), (99, None), (99, None))
+def test_all_calls_of_a_batch_share_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = FakeHandle(monkeypatch, (6, None), (99, None), (99, None))
     with pytest.raises(Problem, match="the model does not answer") as caught:
-        replicas.embedder(timeout_s=10).embed_texts(TEXTS)
+        handle.embedder(timeout_s=10).embed_texts(TEXTS)
     assert caught.value.kind.slug == "embedder-unavailable"
-    assert replicas.now == 110.0
-    assert [each.timeout_s for each in replicas.asked] == [10.0, 4.0, -1.0]
-    assert [each.cancelled for each in replicas.asked] == [True, True, True]
+    assert handle.now == 110.0
+    assert [each.timeout_s for each in handle.responses] == [10.0, 4.0, -1.0]
+    assert [each.cancelled for each in handle.responses] == [True, True, True]
 
 
-def test_what_a_dead_replica_left_undone_is_asked_for_again_in_what_is_left_of_the_time(
+def test_a_dead_replicas_calls_are_repeated_until_the_deadline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    replicas = Replicas(monkeypatch, (7, ActorDiedError()), (1, None))
-    np.testing.assert_array_equal(replicas.embedder().embed_texts(["star"]), FakeEmbedder().embed_texts(["star"]))
-    assert [each.timeout_s for each in replicas.asked] == [10.0, 3.0]
+    handle = FakeHandle(monkeypatch, (7, ActorDiedError()), (1, None))
+    np.testing.assert_array_equal(handle.embedder().embed_texts(["star"]), FakeEmbedder().embed_texts(["star"]))
+    assert [each.timeout_s for each in handle.responses] == [10.0, 3.0]
 
-    replicas = Replicas(monkeypatch, (7, ActorDiedError()), (99, None))
+    handle = FakeHandle(monkeypatch, (7, ActorDiedError()), (99, None))
     with pytest.raises(Problem, match="the model does not answer"):
-        replicas.embedder().embed_texts(["star"])
-    assert replicas.now == 110.0
+        handle.embedder().embed_texts(["star"])
+    assert handle.now == 110.0
 
 
-def test_whatever_befalls_the_cluster_is_a_problem_to_come_again_with(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_failure_of_the_cluster_is_a_problem_with_retry_after(monkeypatch: pytest.MonkeyPatch) -> None:
     for error in (
         NodeDiedError("the node is gone"),  # type: ignore[no-untyped-call]
         ObjectLostError("00" * 28, None, ""),
@@ -184,16 +167,16 @@ def test_whatever_befalls_the_cluster_is_a_problem_to_come_again_with(monkeypatc
         RequestCancelledError("1"),
     ):
         with pytest.raises(Problem) as caught:
-            Replicas(monkeypatch, (1, error)).embedder().embed_texts(["star"])
+            FakeHandle(monkeypatch, (1, error)).embedder().embed_texts(["star"])
         assert (caught.value.kind.slug, caught.value.extensions) == ("embedder-unavailable", {"retry_after_s": 2})
     cause = ModelError("no vector of this")
     raised = RayTaskError("embed", "Traceback", cause, proctitle="ray", ip="127.0.0.1")  # type: ignore[no-untyped-call]
-    with pytest.raises(ModelError, match="no vector of this"):  # what the model raises is raised here
-        Replicas(monkeypatch, (1, raised)).embedder().embed_texts(["star"])
+    with pytest.raises(ModelError, match="no vector of this"):  # the model's own error is raised here
+        FakeHandle(monkeypatch, (1, raised)).embedder().embed_texts(["star"])
 
 
 class Maker:
-    """Makes values of their keys, and keeps which in `made`; waits for `go`."""
+    """Makes a value of each key, after waiting for `go`, and records the keys in `made`."""
 
     def __init__(self) -> None:
         self.made: list[str] = []
@@ -211,60 +194,60 @@ class Maker:
         return make
 
 
-async def calls(held: ReplicaCache[str], maker: Maker, *keys: str) -> list[str]:
-    return [await held.call(key, maker.of(key)) for key in keys]
+async def calls(cache: ReplicaCache[str], maker: Maker, *keys: str) -> list[str]:
+    return [await cache.call(key, maker.of(key)) for key in keys]
 
 
-def test_what_nobody_waits_for_any_more_goes_on_being_made() -> None:
-    """A shard that takes longer to open than a search may take is there for a later one."""
-    maker, held = Maker(), ReplicaCache[str]()
+def test_a_value_is_still_made_after_its_callers_have_left() -> None:
+    """If opening a shard takes longer than a search may, a later search finds it."""
+    maker, cache = Maker(), ReplicaCache[str]()
     maker.go.clear()
 
     async def ask() -> str:
         for _ in range(3):
             with pytest.raises(TimeoutError):
-                await asyncio.wait_for(held.call("a", maker.of("a")), 0.05)
+                await asyncio.wait_for(cache.call("a", maker.of("a")), 0.05)
         maker.go.set()
-        return await held.call("a", maker.of("a"))
+        return await cache.call("a", maker.of("a"))
 
     assert asyncio.run(ask()) == "A"
     assert maker.made == ["a"]
 
 
-def test_all_who_wait_share_one_and_an_error_is_everybodys_until_it_is_tried_again() -> None:
-    maker, held = Maker(), ReplicaCache[str]()
+def test_all_callers_that_wait_share_one_value_or_error() -> None:
+    maker, cache = Maker(), ReplicaCache[str]()
 
     async def ask() -> list[str | BaseException]:
-        asked = [held.call(key, maker.of(key)) for key in ("a", "broken", "a", "broken")]
-        return await asyncio.gather(*asked, return_exceptions=True)
+        pending = [cache.call(key, maker.of(key)) for key in ("a", "broken", "a", "broken")]
+        return await asyncio.gather(*pending, return_exceptions=True)
 
     assert list(map(str, asyncio.run(ask()))) == ["A", "damaged", "A", "damaged"]
     with pytest.raises(OSError, match="damaged"):
-        asyncio.run(calls(held, maker, "broken"))
+        asyncio.run(calls(cache, maker, "broken"))
     assert maker.made == ["a", "broken", "broken"]
 
 
-def test_two_are_held_and_those_that_were_called_last_while_others_are_made_beforehand() -> None:
-    maker, held = Maker(), ReplicaCache[str]()
-    assert asyncio.run(calls(held, maker, "a", "b", "a", "c", "a", "b")) == ["A", "B", "A", "C", "A", "B"]
+def test_the_two_values_called_last_stay_while_others_are_made_in_advance() -> None:
+    maker, cache = Maker(), ReplicaCache[str]()
+    assert asyncio.run(calls(cache, maker, "a", "b", "a", "c", "a", "b")) == ["A", "B", "A", "C", "A", "B"]
     assert maker.made == ["a", "b", "c", "b"]
 
     async def swaps_that_fail() -> None:
         for key in ("d", "e", "f"):
-            await held.make(key, maker.of(key))
-        await calls(held, maker, "b")
+            await cache.make(key, maker.of(key))
+        await calls(cache, maker, "b")
 
     asyncio.run(swaps_that_fail())
     assert maker.made == ["a", "b", "c", "b", "d", "e", "f"]
 
 
-def test_what_was_not_called_for_a_quarter_of_an_hour_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_value_that_is_not_called_for_a_quarter_of_an_hour_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr("api.deployment.replica_cache.monotonic", lambda: now)
-    maker, held = Maker(), ReplicaCache[str]()
-    asyncio.run(calls(held, maker, "old", "new"))
+    maker, cache = Maker(), ReplicaCache[str]()
+    asyncio.run(calls(cache, maker, "old", "new"))
     now += 899
-    asyncio.run(calls(held, maker, "new", "old"))
+    asyncio.run(calls(cache, maker, "new", "old"))
     now += 901
-    asyncio.run(calls(held, maker, "new", "old"))
+    asyncio.run(calls(cache, maker, "new", "old"))
     assert maker.made == ["old", "new", "old"]

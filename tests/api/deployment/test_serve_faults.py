@@ -1,4 +1,4 @@
-"""A replica on Ray Serve is killed while searches come, and the server is told to stop."""
+"""A replica on Ray Serve is killed under load, and the server gets SIGTERM."""
 
 import re
 import signal
@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("replicas", [2, pytest.param(1, marks=pytest.mark.long)])
-def test_a_killed_replica_fails_what_it_had_in_hand_and_nothing_else(folder: Path, cluster: int, replicas: int) -> None:
+def test_a_killed_replica_fails_only_its_requests_in_progress(folder: Path, cluster: int, replicas: int) -> None:
     settings = ServeSettings(
         collection=str(folder / "collection"),
         port=cluster,
@@ -53,25 +53,25 @@ def test_a_killed_replica_fails_what_it_had_in_hand_and_nothing_else(folder: Pat
         assert len(before) == replicas
         killed = time.monotonic()
         victim.send_signal(signal.SIGKILL)
-        # Its port takes connections until its last thread has ended, a tenth of a second later: these fail too.
+        # Its port accepts connections until its last thread ends, a tenth of a second later; these requests fail too.
         psutil.wait_procs([victim], timeout=30)
         gone = time.monotonic()
         eventually(lambda: is_whole(before), f"{replicas} replicas again", 120)
         whole = time.monotonic()
         time.sleep(5)
         ended = time.monotonic()
-    # Sent away at once, with leave to come back, is not failed: where one replica or none is left few can wait.
+    # A request refused with Retry-After has not failed: with one replica left, or none, few requests can wait.
     refused = [each for each in going.asked if each.status == 429]
     failed = [each for each in going.asked if each.status not in (200, 429)]
     assert [each for each in failed if not in_flight(each, killed, gone)] == []
     assert all(each.retry_after == "1" for each in refused)
-    # The queue of those who waited for it takes a moment; a busy machine has one for longer.
+    # The queue of waiting requests takes a moment, and longer on a busy machine.
     after = {each.status for each in going.between(whole + 1, ended)}
     assert 200 in after <= {200, 429}
 
 
-def test_a_server_that_is_told_to_stop_takes_the_application_down(folder: Path, tmp_path: Path) -> None:
-    """Ray has a handler of its own for SIGTERM, which would leave in the middle of it."""
+def test_a_server_that_gets_sigterm_deletes_the_application(folder: Path, tmp_path: Path) -> None:
+    """Ray's own handler of SIGTERM would exit before this is done."""
     with serving(str(folder / "collection"), tmp_path / "log") as served:
         before = served.replicas()
         served.process.send_signal(signal.SIGTERM)
@@ -81,7 +81,7 @@ def test_a_server_that_is_told_to_stop_takes_the_application_down(folder: Path, 
 
 
 def in_flight(asked: Asked, start: float, end: float) -> bool:
-    """Whether it was in progress at some time from `start` to `end`."""
+    """Whether the request was in progress at some time from `start` to `end`."""
     return asked.at <= end and start <= asked.ended
 
 

@@ -1,4 +1,4 @@
-"""Searchers are killed, or replaced by those of something else, while searches come: answers stay right."""
+"""Answers stay right while searchers are killed, or replaced by those of other settings."""
 
 import json
 import signal
@@ -33,12 +33,12 @@ _K = 20
 _QUERIES = unit_vectors(40, seed=21, dim=DIM)
 
 Match = tuple[str, float, str]
-"""Its id, score and address: the last come from the shards in another round than the first."""
+"""Id, score and URI; shards return URIs in another round than ids and scores."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
-    """What came of a search that was sent `at`. `rows` were searched; `problem`: the type of a 503."""
+class Outcome:
+    """The outcome of a search that was sent `at`. `rows` were searched; `problem`: the type of a 503."""
 
     at: float
     seconds: float
@@ -51,10 +51,10 @@ class Told:
 
 
 class Load:
-    """Searches `_RATE` times a second, every other one content with a part of the index, until it is stopped."""
+    """Searches `_RATE` times a second until it is stopped. Every other search allows partial answers."""
 
     def __init__(self, url: str) -> None:
-        self.told: list[Told] = []
+        self.outcomes: list[Outcome] = []
         self._client = httpx.Client(base_url=url, timeout=30, limits=httpx.Limits(max_connections=None))
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -81,16 +81,16 @@ class Load:
         response = self._client.post("/search", json=body)
         seen: dict[str, Any] = {}
         if response.status_code == 200:
-            said = response.json()
+            document = response.json()
             seen = {
-                "rows": said["searched"]["rows"],
-                "matches": tuple((match["image_id"], match["score"], match["uri"]) for match in said["matches"]),
+                "rows": document["searched"]["rows"],
+                "matches": tuple((match["image_id"], match["score"], match["uri"]) for match in document["matches"]),
             }
         elif response.status_code == 503:
             seen = {"problem": json.loads(response.text)["type"]}
         seconds = time.monotonic() - at
-        self.told.append(
-            Told(at=at, seconds=seconds, query=query, partial=partial, status=response.status_code, **seen)
+        self.outcomes.append(
+            Outcome(at=at, seconds=seconds, query=query, partial=partial, status=response.status_code, **seen)
         )
 
 
@@ -101,7 +101,7 @@ def ids_in(collection: Collection, number: int, shards: int = 4) -> set[str]:
 
 
 def answers_of_one_process(collection: Collection) -> list[list[Match]]:
-    """All matches of each of the very queries."""
+    """All matches of each of `_QUERIES`."""
     service = build_service(ServeSettings(collection=collection.location), load_model=lambda _: FakeEmbedder())
     whole = Searcher.open(collection).ntotal
     asked = [{"embedding": query.tolist(), "k": whole} for query in _QUERIES]
@@ -126,7 +126,7 @@ def serving(collection: Collection, tmp_path: Path, port: int, replicas: int) ->
         shards=4,
         searchers=replicas,
         num_cpus=0.25,
-        searcher_timeout_s=2,  # a busy machine makes other shards late within one
+        searcher_timeout_s=2,  # within one second, other shards would be late on a busy machine
     )
     return run(settings, blocking=False, models=fakes(tmp_path / "notes"))
 
@@ -149,21 +149,21 @@ def test_a_killed_searcher_makes_no_answer_wrong(
         before[0].send_signal(signal.SIGKILL)
         eventually(lambda: is_whole(before), f"{replicas} searchers of shard 2 again", 60)
         time.sleep(4)
-    answered = [told for told in load.told if told.status != 429]  # a busy machine has too many at once
-    for told in answered:
-        if told.status == 200:
+    answered = [outcome for outcome in load.outcomes if outcome.status != 429]  # a busy machine may refuse some
+    for outcome in answered:
+        if outcome.status == 200:
             right = [
-                tuple([match for match in every[told.query] if match[0] not in missing][:_K])
+                tuple([match for match in every[outcome.query] if match[0] not in missing][:_K])
                 for missing in losses
-                if told.rows == whole.ntotal - len(missing) and (told.partial or not missing)
+                if outcome.rows == whole.ntotal - len(missing) and (outcome.partial or not missing)
             ]
-            assert told.matches in right, told
+            assert outcome.matches in right, outcome
         else:
-            assert (told.status, told.problem) == (503, "urn:likeness:problem:shard-unavailable"), told
-    refused = [told for told in answered if told.status != 200]
-    parts = [told for told in load.told if told.status == 200 and told.rows < whole.ntotal]
-    last = max((told.at + told.seconds for told in (*refused, *parts)), default=killed)
-    assert any(told.at > last for told in load.told)
+            assert (outcome.status, outcome.problem) == (503, "urn:likeness:problem:shard-unavailable"), outcome
+    refused = [outcome for outcome in answered if outcome.status != 200]
+    parts = [outcome for outcome in load.outcomes if outcome.status == 200 and outcome.rows < whole.ntotal]
+    last = max((outcome.at + outcome.seconds for outcome in (*refused, *parts)), default=killed)
+    assert any(outcome.at > last for outcome in load.outcomes)
     if replicas == 1:
         assert refused
         assert parts
@@ -196,21 +196,24 @@ def test_no_answer_is_wrong_while_the_deployment_is_changed(
         run(second, blocking=False, models=models)
         again = time.monotonic()
         time.sleep(3)
-    answered = [told for told in load.told if told.status == 200]
-    for told in answered:
-        assert any(told.matches == matches[told.query] for rows, matches in right if rows == told.rows), told
-    # Of those that were sent to the second, whose replicas may still be replaced one by one when it says that it runs.
-    last = [told for told in load.told if told.at > again + 2 and told.status != 429]
+    answered = [outcome for outcome in load.outcomes if outcome.status == 200]
+    for outcome in answered:
+        assert any(outcome.matches == matches[outcome.query] for rows, matches in right if rows == outcome.rows), (
+            outcome
+        )
+    # Those sent to the second deployment, whose replicas may still be replaced one by one after `run` returns.
+    last = [outcome for outcome in load.outcomes if outcome.at > again + 2 and outcome.status != 429]
     expected = right_answers(Collection.open(second.collection), second.shards or 0)[0][1]
-    assert [told.matches for told in last] == [expected[told.query] for told in last]
+    assert [outcome.matches for outcome in last] == [expected[outcome.query] for outcome in last]
 
 
 def right_answers(collection: Collection, shards: int) -> list[tuple[int, list[tuple[Match, ...]]]]:
-    """How many rows are searched, and the matches of each query: of all shards, and of some where others are lost."""
-    every, held = answers_of_one_process(collection), [ids_in(collection, number, shards) for number in range(shards)]
+    """The number of rows searched and the matches of each query, for every set of shards that may answer."""
+    every = answers_of_one_process(collection)
+    shard_ids = [ids_in(collection, number, shards) for number in range(shards)]
     right = []
-    for there in product([True, False], repeat=shards):
-        known = set().union(*(ids for ids, is_there in zip(held, there, strict=True) if is_there))
+    for is_up in product([True, False], repeat=shards):
+        known = set().union(*(ids for ids, is_shard_up in zip(shard_ids, is_up, strict=True) if is_shard_up))
         matches = [tuple([match for match in answer if match[0] in known][:_K]) for answer in every]
         right.append((len(known), matches))
     return right

@@ -1,4 +1,4 @@
-"""The index in shards: what callers get when one is lost, and the whole of it on Ray Serve."""
+"""The index in shards: answers when a shard is lost, deployments, and all of it on Ray Serve."""
 
 import asyncio
 import re
@@ -15,7 +15,7 @@ from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
 from api.build_service import build_service
 from api.client.client import LikenessClient, RequestRefused
-from api.deployment.application import run, searcher, serve_app
+from api.deployment.application import run, serve_app, shard_application
 from api.deployment.capacity import empty_shards, shard_memory, shortage
 from api.deployment.searcher import SearcherReplica, Searchers
 from api.deployment.shard_calls import ShardCaller
@@ -51,25 +51,25 @@ def vector(seed: int = 4) -> list[float]:
 
 
 class Handle:
-    """Stands for the Serve handle of a shard: a replica in this process, and what befalls calls to it."""
+    """Stands for the Serve handle of a shard: a replica in this process, and failures of calls to it."""
 
     def __init__(self, replica: SearcherReplica, clock: "Clock") -> None:
         self.replica, self.clock = replica, clock
         self.opened: list[str] = []
         self.waits: list[float] = []
-        self.befalls: list[Exception | float] = []  # to the next calls: what is raised, or the seconds that it takes
+        self.failures: list[Exception | float] = []  # of the next calls: an error, or the seconds that the call takes
         self.open = SimpleNamespace(remote=lambda *args: Response(self, self.replica.open, args))
         self.call = SimpleNamespace(remote=lambda *args: Response(self, self.replica.call, args))
 
     def broadcast(self, method: str, *args: Any) -> Any:
         self.opened.append(args[0].partition(" ")[0])
-        begun = Response(self, getattr(self.replica, method), args)
-        return SimpleNamespace(results=lambda *, timeout_s, return_exceptions: [outcome(begun, timeout_s)])
+        response = Response(self, getattr(self.replica, method), args)
+        return SimpleNamespace(results=lambda *, timeout_s, return_exceptions: [outcome(response, timeout_s)])
 
 
-def outcome(begun: "Response", timeout_s: float) -> Any:
+def outcome(response: "Response", timeout_s: float) -> Any:
     try:
-        return begun.result(timeout_s=timeout_s)
+        return response.result(timeout_s=timeout_s)
     except (RayError, CollectionError) as error:
         return error
 
@@ -77,16 +77,16 @@ def outcome(begun: "Response", timeout_s: float) -> Any:
 class Response:
     def __init__(self, handle: Handle, method: Any, args: tuple[Any, ...]) -> None:
         self.handle, self.method, self.args = handle, method, args
-        self.befallen: Exception | float | None = handle.befalls.pop(0) if handle.befalls else None
-        self.begun = handle.clock.now
+        self.failure: Exception | float | None = handle.failures.pop(0) if handle.failures else None
+        self.started = handle.clock.now
 
     def result(self, *, timeout_s: float) -> Any:
-        clock, takes = self.handle.clock, self.befallen
+        clock, failure = self.handle.clock, self.failure
         self.handle.waits.append(timeout_s)
-        if isinstance(takes, Exception):
-            raise takes
-        if isinstance(takes, float):
-            done = max(clock.now, self.begun + takes)
+        if isinstance(failure, Exception):
+            raise failure
+        if isinstance(failure, float):
+            done = max(clock.now, self.started + failure)
             if done > clock.now + timeout_s:
                 clock.now += timeout_s
                 raise TimeoutError
@@ -128,7 +128,7 @@ def handles(collection: Collection, clock: Clock) -> Any:
 
 @pytest.fixture
 def url(collection: Collection, handles: list[Handle]) -> Iterator[str]:
-    """A server of these shards, each of which has 5 s."""
+    """The URL of a server with these shards, which gives each 5 s."""
     settings = ServeSettings(collection=collection.location)
     searchers: Any = Searchers(handles, 5.0)  # type: ignore[arg-type]
     service = build_service(settings, load_model=lambda _: FakeEmbedder(), open_version=searchers.open)
@@ -137,35 +137,35 @@ def url(collection: Collection, handles: list[Handle]) -> Iterator[str]:
         yield url
 
 
-def lost(handle: Handle, times: int = 50) -> None:
-    handle.befalls[:] = [99.0] * times
+def lose(handle: Handle) -> None:
+    handle.failures[:] = [99.0] * 50
 
 
-def test_a_lost_shard_is_a_503_or_a_part_of_the_answer_as_the_caller_chose(url: str, handles: list[Handle]) -> None:
+def test_with_a_lost_shard_a_search_fails_or_is_partial_as_the_caller_chose(url: str, handles: list[Handle]) -> None:
     query = {"embedding": vector(), "k": 30}
     whole = httpx.post(f"{url}/search", json=query).json()
     assert whole["searched"] == {"rows": 798, "of": 798}
-    gone = ids_held(handles[2])
-    lost(handles[2])
+    lost_ids = ids_held(handles[2])
+    lose(handles[2])
     refused = httpx.post(f"{url}/search", json=query)
     assert refusal(refused) == (503, "shard-unavailable")
     assert refused.headers["retry-after"] == "2"
-    assert f"shard 2 does not answer: {len(gone)} of 798 images" in refused.json()["detail"]
+    assert f"shard 2 does not answer: {len(lost_ids)} of 798 images" in refused.json()["detail"]
     part = httpx.post(f"{url}/search", json={**query, "allow_partial": True}).json()
-    assert part["searched"] == {"rows": 798 - len(gone), "of": 798}
-    left = [match for match in whole["matches"] if match["image_id"] not in gone]
+    assert part["searched"] == {"rows": 798 - len(lost_ids), "of": 798}
+    left = [match for match in whole["matches"] if match["image_id"] not in lost_ids]
     assert part["matches"][: len(left)] == left
-    assert not gone.intersection(match["image_id"] for match in part["matches"])
+    assert not lost_ids.intersection(match["image_id"] for match in part["matches"])
     assert len(part["matches"]) == 30
 
     both = {"searches": [query, {**query, "allow_partial": True}]}
-    no, yes = httpx.post(f"{url}/search/batch", json=both).json()["results"]
-    assert no["problem"]["type"] == "urn:likeness:problem:shard-unavailable"
-    assert yes["ok"]["searched"] == part["searched"]
+    failed, partial = httpx.post(f"{url}/search/batch", json=both).json()["results"]
+    assert failed["problem"]["type"] == "urn:likeness:problem:shard-unavailable"
+    assert partial["ok"]["searched"] == part["searched"]
 
     with LikenessClient(url, retries=0) as client:
         found = client.search(embedding=vector(), allow_partial=True)
-        assert (found.searched, found.ntotal) == (798 - len(gone), 798)
+        assert (found.searched, found.ntotal) == (798 - len(lost_ids), 798)
         with pytest.raises(RequestRefused, match="shard 2 does not answer"):
             client.search(embedding=vector())
     counted = re.search(r'likeness_lost_shards_total\{shard="2"\} (\d+)', httpx.get(f"{url}/metrics").text)
@@ -178,40 +178,38 @@ def ids_held(handle: Handle) -> set[str]:
     return ids_of(shard)
 
 
-def test_an_image_of_a_lost_shard_is_away_and_not_missing(url: str, handles: list[Handle]) -> None:
-    away, here = min(ids_held(handles[1])), min(ids_held(handles[3]))
-    lost(handles[1])
-    assert httpx.get(f"{url}/image?id={here}").json()["image_id"] == here
-    for image_id in (away, "nobody"):
+def test_an_image_of_a_lost_shard_is_unavailable_and_not_missing(url: str, handles: list[Handle]) -> None:
+    lost_id, other_id = min(ids_held(handles[1])), min(ids_held(handles[3]))
+    lose(handles[1])
+    assert httpx.get(f"{url}/image?id={other_id}").json()["image_id"] == other_id
+    for image_id in (lost_id, "nobody"):
         assert refusal(httpx.get(f"{url}/image?id={image_id}")) == (503, "shard-unavailable")
         by_id = {"id": image_id, "allow_partial": True}
         assert refusal(httpx.post(f"{url}/search", json=by_id)) == (503, "shard-unavailable")
-    handles[1].befalls.clear()
-    assert httpx.get(f"{url}/image?id={away}").status_code == 200
+    handles[1].failures.clear()
+    assert httpx.get(f"{url}/image?id={lost_id}").status_code == 200
     assert refusal(httpx.get(f"{url}/image?id=nobody")) == (404, "image-not-found")
 
 
-def test_a_shard_that_was_lost_holds_up_no_more_searches_until_it_answers_again(
-    url: str, handles: list[Handle]
-) -> None:
-    lost(handles[0])
+def test_a_lost_shard_does_not_delay_later_searches(url: str, handles: list[Handle]) -> None:
+    lose(handles[0])
     query = {"embedding": vector(), "allow_partial": True}
     for _ in range(3):
         assert httpx.post(f"{url}/search", json=query).json()["searched"]["rows"] < 798
     assert handles[0].waits[-3:] == [5.0, 0.25, 0.25]
-    handles[0].befalls.clear()
+    handles[0].failures.clear()
     assert httpx.post(f"{url}/search", json=query).json()["searched"]["rows"] == 798
     handles[0].waits.clear()
     httpx.post(f"{url}/search", json=query)
     assert handles[0].waits[0] == 5.0
-    # Nothing is left to answer without any shard.
+    # Without any shard even a partial search fails.
     for handle in handles:
-        lost(handle)
+        lose(handle)
     assert refusal(httpx.post(f"{url}/search", json=query)) == (503, "shard-unavailable")
 
 
-def test_no_search_gives_a_lost_shard_the_whole_time_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that answers, but not within a quarter of a second, is found again by what is asked beside them."""
+def test_no_search_waits_the_whole_time_for_a_lost_shard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shard that answers later than that is found again by a thread beside the searches."""
     monkeypatch.setattr("api.deployment.shard_calls._TRY_AGAIN_S", 0.0)
     monkeypatch.setattr("api.deployment.shard_calls._LOST_TIMEOUT_S", 0.01)
     waits: list[tuple[bool, float]] = []
@@ -227,23 +225,23 @@ def test_no_search_gives_a_lost_shard_the_whole_time_again(monkeypatch: pytest.M
         return 7
 
     call = SimpleNamespace(remote=lambda *_: SimpleNamespace(result=result, cancel=lambda: None))
-    asked = ShardCaller([SimpleNamespace(call=call)], "000001", 5.0)  # type: ignore[list-item]
+    caller = ShardCaller([SimpleNamespace(call=call)], "000001", 5.0)  # type: ignore[list-item]
     for _ in range(4):
-        assert asked({0: ("count", ("{}",))}) == {}
+        assert caller({0: ("count", ("{}",))}) == {}
     assert [timeout_s > 1 for is_search, timeout_s in waits if is_search] == [True, False, False, False]
     answers.set()
-    eventually(lambda: asked({0: ("count", ("{}",))}) == {0: 7}, "the shard is found again")
+    eventually(lambda: caller({0: ("count", ("{}",))}) == {0: 7}, "the shard is found again")
 
 
-def test_what_a_dead_replica_left_undone_another_one_is_asked_for(url: str, handles: list[Handle]) -> None:
+def test_a_dead_replicas_calls_are_repeated_at_another_one(url: str, handles: list[Handle]) -> None:
     expected = httpx.post(f"{url}/search", json={"embedding": vector()}).json()["matches"]
-    handles[1].befalls[:] = [ActorDiedError(), ActorDiedError()]
-    handles[2].befalls[:] = [ActorDiedError()]
+    handles[1].failures[:] = [ActorDiedError(), ActorDiedError()]
+    handles[2].failures[:] = [ActorDiedError()]
     again = httpx.post(f"{url}/search", json={"embedding": vector()}).json()
     assert (again["matches"], again["searched"]["rows"]) == (expected, 798)
 
 
-def test_shards_that_hold_nothing_are_not_asked(collection: Collection, clock: Clock) -> None:
+def test_empty_shards_are_not_called(collection: Collection, clock: Clock) -> None:
     handles = handles_of(collection, 7, clock)
     searcher = Searchers(handles, 5.0).open(collection)
     queries = unit_vectors(3, seed=8, dim=DIM)
@@ -251,19 +249,19 @@ def test_shards_that_hold_nothing_are_not_asked(collection: Collection, clock: C
     assert [handle.opened for handle in handles] == [["000002"]] * 5 + [[]] * 2
 
 
-def test_replicas_that_die_are_asked_for_at_intervals_and_only_for_as_long_as_a_search_may_take(
+def test_calls_to_dying_replicas_are_repeated_with_pauses_until_the_deadline(
     url: str, handles: list[Handle], clock: Clock
 ) -> None:
-    handles[1].befalls[:] = [ActorDiedError() for _ in range(1000)]
+    handles[1].failures[:] = [ActorDiedError() for _ in range(1000)]
     refused = httpx.post(f"{url}/search", json={"embedding": vector()})
     assert refusal(refused) == (503, "shard-unavailable")
     assert clock.now == pytest.approx(105.0, abs=0.1)
 
 
-def test_a_shard_that_cannot_be_opened_is_lost_like_one_that_does_not_answer(url: str, handles: list[Handle]) -> None:
+def test_a_shard_that_cannot_be_opened_is_lost(url: str, handles: list[Handle]) -> None:
     full = CollectionError("no room in the cache for vectors.faiss")
     error = RayTaskError("call", "Traceback", full, proctitle="ray", ip="127.0.0.1")  # type: ignore[no-untyped-call]
-    handles[2].befalls[:] = [error]
+    handles[2].failures[:] = [error]
     refused = httpx.post(f"{url}/search", json={"embedding": vector()})
     assert refusal(refused) == (503, "shard-unavailable")
 
@@ -271,13 +269,13 @@ def test_a_shard_that_cannot_be_opened_is_lost_like_one_that_does_not_answer(url
 def test_a_replica_that_dies_while_it_opens_a_version_does_not_fail_the_swap(
     collection: Collection, handles: list[Handle]
 ) -> None:
-    handles[2].befalls[:] = [ActorDiedError(), ActorDiedError()]
+    handles[2].failures[:] = [ActorDiedError(), ActorDiedError()]
     assert Searchers(handles, 5.0).open(collection).ntotal == 798  # type: ignore[arg-type]
     assert [handle.opened for handle in handles] == [["000002"]] * 4
 
 
-def test_a_version_of_that_number_that_took_its_place_answers_for_none(tmp_path: Path, clock: Clock) -> None:
-    """A searcher that is started anew finds another collection there."""
+def test_a_version_of_another_collection_with_the_same_number_is_not_searched(tmp_path: Path, clock: Clock) -> None:
+    """A searcher that is restarted finds another collection in this place."""
     collection = make_sharded(tmp_path / "collection")
     handles = handles_of(collection, 2, clock)
     searcher = Searchers(handles, 5.0).open(collection)
@@ -290,7 +288,7 @@ def test_a_version_of_that_number_that_took_its_place_answers_for_none(tmp_path:
         searcher.search(query, 10)
 
 
-def test_a_version_of_which_a_shard_is_damaged_gives_way_to_the_last_good_one(tmp_path: Path, clock: Clock) -> None:
+def test_a_version_with_a_damaged_shard_is_replaced_by_the_last_good_one(tmp_path: Path, clock: Clock) -> None:
     collection = make_sharded(tmp_path)
     newest = collection.read_version("000002").segments[-1].name
     path = tmp_path / "index/segments" / newest / "vectors.faiss"
@@ -306,7 +304,7 @@ def test_a_version_of_which_a_shard_is_damaged_gives_way_to_the_last_good_one(tm
 # Settings
 
 
-def test_what_serve_is_told_of_shards(collection: Collection) -> None:
+def test_serve_gets_a_deployment_for_each_shard(collection: Collection) -> None:
     settings = ServeSettings(collection=collection.location, shards=3, searchers="2:4", num_cpus=0.5)
     ingress: Any = serve_app(settings)._bound_deployment
     (bound,) = [arg for arg in ingress.init_args if isinstance(arg, list)]
@@ -319,36 +317,38 @@ def test_what_serve_is_told_of_shards(collection: Collection) -> None:
     assert sum(memory) == 3 * 300 * 2**20 + live.memory
     assert empty_shards(settings.model_copy(update={"shards": 5}), live) is None
     warning = empty_shards(settings.model_copy(update={"shards": 6}), live) or ""
-    assert warning.startswith("index version 000002 has 5 segments for 6 shards, some of which hold nothing")
+    assert warning.startswith("index version 000002 has 5 segments for 6 shards, so some shards are empty")
 
 
-def test_searchers_of_something_else_have_another_name(collection: Collection, tmp_path: Path) -> None:
-    """Serve would replace them one by one, and let those that are there still ask both."""
+def test_searchers_of_another_collection_or_number_of_shards_have_another_name(
+    collection: Collection, tmp_path: Path
+) -> None:
+    """With the same name, Serve would replace them one by one while callers search both."""
     settings = ServeSettings(collection=collection.location, shards=3)
     more = settings.model_copy(update={"shards": 4})
     other = settings.model_copy(update={"collection": make_sharded(tmp_path).location})
-    names = {searcher(each, 0, 0)._bound_deployment.name for each in (settings, more, other)}
+    names = {shard_application(each, 0, 0)._bound_deployment.name for each in (settings, more, other)}
     assert len(names) == 3
     another_cpu = settings.model_copy(update={"num_cpus": 2, "searchers": Replicas.parse("2")})
-    assert searcher(another_cpu, 0, 0)._bound_deployment.name in names
+    assert shard_application(another_cpu, 0, 0)._bound_deployment.name in names
 
 
-def test_room_for_shards_is_said_in_numbers(collection: Collection) -> None:
+def test_missing_room_for_shards_is_reported_in_numbers(collection: Collection) -> None:
     settings = ServeSettings(collection=collection.location, shards=4, searchers=2)
     assert (shortage(settings, [{"CPU": 8.0}]) or "").startswith("expected 9 CPUs, 1 for each of 9 replicas, got 8")
-    there = [{"CPU": 4.0, "memory": 1.0 * GIB}, {"CPU": 5.0, "memory": 1.0 * GIB}]
-    assert shortage(settings, there, [GIB // 4] * 4) is None
-    short = shortage(settings, there, [GIB // 2] * 4)
+    nodes = [{"CPU": 4.0, "memory": 1.0 * GIB}, {"CPU": 5.0, "memory": 1.0 * GIB}]
+    assert shortage(settings, nodes, [GIB // 4] * 4) is None
+    short = shortage(settings, nodes, [GIB // 2] * 4)
     assert (short or "").startswith("expected 4.0 GiB of memory for 8 searchers, got 2.0 GiB")
-    # Serve would wait for ever for a node that holds what four of them hold together.
+    # Serve would wait for ever for a node with the memory of all four together.
     settings = ServeSettings(collection="c", shards=2)
-    there = [{"CPU": 2.0, "memory": 8.0 * GIB}] * 4
-    assert shortage(settings, there, [8 * GIB, 4 * GIB]) is None
-    short = shortage(settings, there, [4 * GIB, 12 * GIB])
+    nodes = [{"CPU": 2.0, "memory": 8.0 * GIB}] * 4
+    assert shortage(settings, nodes, [8 * GIB, 4 * GIB]) is None
+    short = shortage(settings, nodes, [4 * GIB, 12 * GIB])
     assert (short or "").startswith(
-        "expected a node with 12.0 GiB of memory for the largest shard, got 8.0 GiB at most: ask for more with --shards"
+        "expected a node with 12.0 GiB of memory for the largest shard, got 8.0 GiB at most: raise --shards"
     )
-    short = shortage(settings.model_copy(update={"num_cpus": 2.5}), there)
+    short = shortage(settings.model_copy(update={"num_cpus": 2.5}), nodes)
     assert (short or "").startswith("expected a node with 2.5 CPUs for a replica, got 2 at most")
 
 
@@ -358,7 +358,7 @@ LARGE, NO_MEMORY, NO_CPU = ({"CPU": cpus, "memory": GIB * gib} for cpus, gib in 
 @pytest.mark.parametrize(
     ("nodes", "apart"), [([LARGE] * 2, 1), ([LARGE], None), ([LARGE, NO_MEMORY], None), ([LARGE, NO_CPU], None)]
 )
-def test_searchers_of_a_shard_are_on_several_nodes_where_these_have_room(
+def test_searchers_of_a_shard_are_on_separate_nodes_if_these_have_room(
     collection: Collection, monkeypatch: pytest.MonkeyPatch, nodes: list[dict[str, float]], apart: int | None
 ) -> None:
     monkeypatch.setattr("api.deployment.application.nodes", lambda: nodes)
@@ -386,12 +386,12 @@ def test_four_searchers_answer_as_one_process_does(tmp_path: Path, cluster: int,
         for query in queries:
             expected = httpx.post(f"{local}/search", json=query).json()
             found = client.post("/search", json=query).json()
-            for said in (expected, found):
-                del said["timing_ms"]
+            for document in (expected, found):
+                del document["timing_ms"]
             assert found == expected
         assert client.get("/image?id=042").json() == httpx.get(f"{local}/image?id=042").json()
         assert refusal(client.post("/search", json={"id": "500"})) == (422, "invalid-request")
-        # A new version is opened by all searchers before it answers.
+        # All searchers open a new version before it answers.
         new = rows(["new"], np.array([vector(6)], np.float32))
         add_run(collection, new, model=model_record(FakeEmbedder().identity))
         build_index(collection, LIMITS.model_copy(update={"factory": factory}))

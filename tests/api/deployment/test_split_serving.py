@@ -1,4 +1,4 @@
-"""The model and the index in deployments of their own, and several replicas of either."""
+"""The model in a deployment of its own, and several replicas of it and of the app."""
 
 import os
 import re
@@ -46,9 +46,9 @@ def answer(client: httpx.Client, query: dict[str, Any]) -> Any:
 
 
 def scale(deployment: Any) -> tuple[float, float, float]:
-    """Replicas at least and at most, and the requests at once that each should have."""
-    wanted = deployment._deployment_config.autoscaling_config
-    return wanted.min_replicas, wanted.max_replicas, wanted.target_ongoing_requests
+    """The minimum and maximum number of replicas, and the concurrent requests that each should have."""
+    config = deployment._deployment_config.autoscaling_config
+    return config.min_replicas, config.max_replicas, config.target_ongoing_requests
 
 
 def reserved(deployment: Any) -> tuple[float, float]:
@@ -61,17 +61,20 @@ def reserved(deployment: Any) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize(("text", "expected"), [("2", (2, 2)), ("1:4", (1, 4)), ("3:3", (3, 3))])
-def test_replicas_are_a_number_or_two(text: str, expected: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replicas_are_a_number_or_a_range(
+    text: str, expected: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LIKENESS_EMBEDDERS", text)
     settings = ServeSettings(collection="c", replicas=text)
     assert settings.replicas == settings.embedders == Replicas(*expected)
 
 
 @pytest.mark.parametrize("text", ["0", "4:1", "0:2", "-1", "many", "1:", ":2", "1:2:3", ""])
-@pytest.mark.parametrize("name", ["replicas", "embedders"])
-def test_replicas_that_make_no_sense_are_refused(text: str, name: str) -> None:
-    with pytest.raises(ValidationError, match="expected a number of replicas, such as 2, or MIN:MAX, such as 1:4"):
-        ServeSettings.model_validate({"collection": "c", name: text})
+def test_replicas_that_make_no_sense_are_refused(text: str) -> None:
+    message = "expected a number of replicas, such as 2, or MIN:MAX, such as 1:4"
+    with pytest.raises(ValidationError, match=message) as caught:
+        ServeSettings.model_validate({"collection": "c", "replicas": text, "embedders": text})
+    assert [error["loc"] for error in caught.value.errors()] == [("replicas",), ("embedders",)]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +93,7 @@ def test_the_command_says_which_option_is_wrong(options: dict[str, Any], message
         serve_command(["no such folder"], **options)
 
 
-def test_what_serve_is_told_of_replicas(collection: Collection) -> None:
+def test_serve_gets_the_replicas_and_resources_of_the_settings(collection: Collection) -> None:
     settings = ServeSettings(
         collection=collection.location,
         replicas="2:6",
@@ -110,9 +113,9 @@ def test_what_serve_is_told_of_replicas(collection: Collection) -> None:
     assert (ingress.max_ongoing_requests, reserved(ingress)) == (80, (0.5, 0))
     assert scale(embedder) == (1, 3, 2.5)
     assert reserved(embedder) == (0.5, 0.25)
-    # What has begun may end.
+    # Requests in progress may complete.
     assert {each._deployment_config.graceful_shutdown_timeout_s for each in (ingress, embedder)} == {40}
-    # What the command line sets for this process holds where replicas do not inherit it.
+    # The variables that the command line sets are passed on, as replicas may not inherit them.
     passive = {"env_vars": {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "3000"}}
     assert [each.ray_actor_options["runtime_env"] for each in (ingress, embedder)] == [passive, passive]
 
@@ -127,15 +130,13 @@ def test_what_serve_is_told_of_replicas(collection: Collection) -> None:
     [
         ({"replicas": 2}, None),
         ({"replicas": "1:8"}, None),
-        ({"replicas": 3}, "expected 3 CPUs, 1 for each of 3 replicas, got 2: ask for fewer with --replicas"),
+        ({"replicas": 3}, "expected 3 CPUs, 1 for each of 3 replicas, got 2: lower --replicas"),
         ({"replicas": 4, "num_cpus": 0.5}, None),
         ({"replicas": 2, "embedders": 1}, "expected 3 CPUs, 1 for each of 3 replicas, got 2"),
         ({"embedders": 1, "num_gpus": 0.5}, "expected 0.5 GPUs, 0.5 for each of 1 replicas, got 0:.*LIKENESS_NUM_GPUS"),
     ],
 )
-def test_a_machine_without_room_for_the_replicas_is_said_in_numbers(
-    options: dict[str, Any], message: str | None
-) -> None:
+def test_missing_room_for_replicas_is_reported_in_numbers(options: dict[str, Any], message: str | None) -> None:
     missing = shortage(ServeSettings(collection="c", **options), [{"CPU": 2.0}])
     assert (missing is None) if message is None else re.match(message, missing or "")
 
@@ -144,7 +145,7 @@ def test_a_machine_without_room_for_the_replicas_is_said_in_numbers(
 
 
 @pytest.mark.ray
-def test_the_parts_apart_answer_as_they_do_together(collection: Collection, cluster: int, notes: Path) -> None:
+def test_separate_embedders_answer_like_one_process(collection: Collection, cluster: int, notes: Path) -> None:
     settings = ServeSettings(
         collection=collection.location,
         port=cluster,
@@ -166,20 +167,20 @@ def test_the_parts_apart_answer_as_they_do_together(collection: Collection, clus
         assert [each["ok"]["matches"] for each in batch] == expected
         found = client.post("/search", files={"image": PLAIN["blue.png"]}).json()["matches"][0]
         assert (found["image_id"], found["score"]) == ("blue.png", pytest.approx(1.0, abs=1e-5))
-        # What a model refuses is an answer of its own, and spoils nobody else's.
+        # A query that the model refuses does not affect the others.
         mixed = {"searches": [{"text": "unspeakable"}, {"text": "star 3"}]}
         refused, fine = client.post("/search/batch", json=mixed).json()["results"]
         assert refused["problem"]["type"] == "urn:likeness:problem:internal"
         assert fine["ok"]["matches"] == expected[3]
 
-        _metrics_are_of_both(client, asked=len(queries) + 1)
+        _metrics_include_both_replicas(client, asked=len(queries) + 1)
         _a_slow_embedder_is_not_waited_for(client, notes)
         _models_change_together(client, collection)
         _one_embedder_is_replaced(client, notes)
 
 
-def _metrics_are_of_both(client: httpx.Client, asked: int) -> None:
-    """Whichever replica is asked, what both have counted adds up."""
+def _metrics_include_both_replicas(client: httpx.Client, asked: int) -> None:
+    """Each replica returns the counts of both."""
     for _ in range(4):
         counted: dict[str, float] = {}
         for family in text_string_to_metric_families(client.get("/metrics").text):
@@ -192,7 +193,7 @@ def _metrics_are_of_both(client: httpx.Client, asked: int) -> None:
 
 
 def _a_slow_embedder_is_not_waited_for(client: httpx.Client, notes: Path) -> None:
-    """And when it is done it answers again."""
+    """Once the embedder is done, it answers again."""
     before = set(notes.iterdir())
     refused = client.post("/search", json={"text": "slow"})
     assert refusal(refused) == (503, "embedder-unavailable")
@@ -203,9 +204,9 @@ def _a_slow_embedder_is_not_waited_for(client: httpx.Client, notes: Path) -> Non
 
 
 def _models_change_together(client: httpx.Client, collection: Collection) -> None:
-    """Every answer is of the old model and index, or of the new ones, while queries go on."""
+    """While queries go on, every answer comes from the old model and index, or from the new ones."""
     old, new = FakeEmbedder(), FakeEmbedder(side=OTHER_SIDE)
-    seen: set[tuple[str, str]] = set()
+    pairs: set[tuple[str, str]] = set()
     wrong: list[object] = []
     done = threading.Event()
 
@@ -214,27 +215,27 @@ def _models_change_together(client: httpx.Client, collection: Collection) -> Non
         while not done.is_set():
             number += 1
             found = client.post("/search", files={"image": PLAIN["red.png"]}, data={"k": "1"})
-            said = found.json()
-            pair = (said["index"]["version"], said["model"]["fingerprint"])
-            seen.add(pair)
-            if found.status_code != 200 or abs(said["matches"][0]["score"] - 1) > 1e-5:
-                wrong.append(said)
+            document = found.json()
+            pair = (document["index"]["version"], document["model"]["fingerprint"])
+            pairs.add(pair)
+            if found.status_code != 200 or abs(document["matches"][0]["score"] - 1) > 1e-5:
+                wrong.append(document)
 
     asking = threading.Thread(target=ask)
     asking.start()
     add_pictures(collection, PLAIN, new)
     deadline = time.monotonic() + 30
-    while ("000002", new.identity.fingerprint) not in seen and time.monotonic() < deadline:
+    while ("000002", new.identity.fingerprint) not in pairs and time.monotonic() < deadline:
         time.sleep(0.05)
     time.sleep(1)
     done.set()
     asking.join()
     assert wrong == []
-    assert seen == {("000001", old.identity.fingerprint), ("000002", new.identity.fingerprint)}
+    assert pairs == {("000001", old.identity.fingerprint), ("000002", new.identity.fingerprint)}
 
 
 def _one_embedder_is_replaced(client: httpx.Client, notes: Path) -> None:
-    """Searches wait for the next one, or are told to come again, and then answers come."""
+    """Searches wait for the next one or are refused with Retry-After, until it answers."""
     killed = [int(name.name) for name in notes.iterdir() if int(name.name) != os.getpid()]
     assert len(killed) == 1
     os.kill(killed[0], signal.SIGKILL)

@@ -1,9 +1,10 @@
-"""Likeness: what a query is taken for, what it finds, and how the answer looks in a notebook."""
+"""Likeness: how it understands queries, what it finds, and how results look in a notebook."""
 
 import base64
 import io
 import re
 import sys
+import time
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -86,7 +87,7 @@ QUERIES: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("kind", QUERIES)
-def test_a_query_may_be_anything_that_shows_a_picture(likeness: Likeness, kind: str, tmp_path: Path) -> None:
+def test_a_picture_query_may_have_many_forms(likeness: Likeness, kind: str, tmp_path: Path) -> None:
     (tmp_path / "like blue.png").write_bytes(BLUE)
     found = likeness.search(QUERIES[kind](tmp_path / "like blue.png"), k=2)
     assert found[0].image_id == "blue.png"
@@ -102,7 +103,7 @@ def test_many_searches_at_once(likeness: Likeness) -> None:
         likeness.search(query, k=2, fields=["width"]).matches for query in queries
     ]
     assert found[0][0].metadata == {"width": 48}
-    with pytest.raises(TypeError, match=r"got one query, 'abc': expected a list of them; for a single one: search"):
+    with pytest.raises(TypeError, match=r"got one query, 'abc': expected a list of queries; use search"):
         likeness.search_many("abc")
 
 
@@ -112,9 +113,7 @@ def test_pixels_may_be_grey(likeness: Likeness) -> None:
     assert {match.image_id: match.score for match in likeness.search(grey, k=4)} == pytest.approx(expected, abs=0.01)
 
 
-def test_a_part_of_a_picture_is_the_query_and_what_the_grid_shows(
-    likeness: Likeness, fetcher: RecordingFetcher
-) -> None:
+def test_a_crop_is_searched_for_and_shown_in_the_grid(likeness: Likeness, fetcher: RecordingFetcher) -> None:
     both = Image.new("RGB", (96, 48), (220, 30, 30))
     both.paste((20, 40, 210), (48, 0, 96, 48))
     fetcher.files["memory:green.png"] = png((20, 40, 210))
@@ -129,7 +128,7 @@ def test_a_part_of_a_picture_is_the_query_and_what_the_grid_shows(
         likeness.search(queries=[{"image": both}], crop=right)
 
 
-def test_an_id_or_a_match_is_searched_without_its_own_image(likeness: Likeness) -> None:
+def test_the_image_of_an_id_or_match_is_not_among_its_own_matches(likeness: Likeness) -> None:
     by_id = likeness.search("red.png", k=10)
     assert {match.image_id for match in by_id} == {"green.png", "blue.png", MARKUP}
     assert [match.image_id for match in likeness.search(likeness.search(id="blue.png", k=1)[0])] == [
@@ -137,14 +136,14 @@ def test_an_id_or_a_match_is_searched_without_its_own_image(likeness: Likeness) 
     ]
 
 
-def test_a_string_that_is_nothing_else_is_words(likeness: Likeness) -> None:
+def test_any_other_string_is_words(likeness: Likeness) -> None:
     [vector] = FakeEmbedder().embed_texts(["a red star"])
     found = likeness.search("a red star", k=4)
     assert [m.score for m in found] == pytest.approx([m.score for m in likeness.searcher.search([vector], 4)[0]])
     assert found.caption == "4 of 4 images like “a red star”"
 
 
-def test_squares_of_a_vectors_numbers_may_overflow(likeness: Likeness) -> None:
+def test_the_squares_of_a_vectors_values_may_overflow(likeness: Likeness) -> None:
     large = np.float32(1e25) * likeness.searcher.vector("red.png")
     assert likeness.search(large)[0].score == pytest.approx(1.0, abs=1e-5)
 
@@ -160,11 +159,15 @@ def test_a_mistyped_path_is_not_searched_as_words(likeness: Likeness) -> None:
     [
         ((), {}, TypeError, "exactly one of a query, url, image, text, id, embedding and queries, got none"),
         ((), {"id": "red.png", "text": "red"}, TypeError, "got text, id"),
-        ((), {"queries": []}, TypeError, "got no queries: expected a list of one part or more"),
-        ((), {"queries": [{"weight": 2.0}]}, TypeError, "a part of a mix has nothing"),
-        ((), {"queries": [{"id": "red.png", "txt": "blue"}]}, TypeError, "a part of a mix has id, txt"),
-        (("red.png",), {"crop": 5}, TypeError, r"got crop 5: expected \[x, y, width, height\] as shares"),
-        (("holiday.heic",), {}, FileNotFoundError, "'holiday.heic' is neither a file nor an image of index version"),
+        ((), {"queries": []}, TypeError, "got no queries: expected a list of one or more"),
+        ((), {"queries": [{"weight": 2.0}]}, TypeError, "expected one of url, .* in each of the queries, got none"),
+        (
+            (),
+            {"queries": [{"id": "red.png", "txt": "blue"}]},
+            TypeError,
+            "expected one of url, .* in each of the queries, got id, txt",
+        ),
+        (("red.png",), {"crop": 5}, TypeError, r"got crop 5: expected \[x, y, width, height\] as fractions"),
         ((object(),), {}, TypeError, "got a query of type object: expected a string"),
         ((np.zeros((8, 8, 3)),), {}, TypeError, r"pixels as float64 \(8, 8, 3\): expected uint8"),
         ((np.zeros((8, 8, 2), np.uint8),), {}, TypeError, r"uint8 \(8, 8, 2\): expected uint8 \(height, width\) or"),
@@ -177,7 +180,7 @@ def test_a_mistyped_path_is_not_searched_as_words(likeness: Likeness) -> None:
         ((b"hello",), {}, Problem, "expected a picture"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(
+def test_wrong_queries_are_refused(
     likeness: Likeness, query: Any, search: Any, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
@@ -200,13 +203,15 @@ def test_mend_07_keywords_that_would_have_no_effect_are_refused(likeness: Likene
 def test_the_model_is_loaded_once_by_the_first_query_that_needs_it(
     searcher: Searcher, fetcher: RecordingFetcher
 ) -> None:
-    load = Mock(side_effect=FakeEmbedder)
-    likeness = Likeness(searcher, load, fetcher=fetcher)
+    def slow_load() -> FakeEmbedder:
+        time.sleep(0.05)  # the other threads need it meanwhile
+        return FakeEmbedder()
+
+    likeness = Likeness(searcher, load := Mock(side_effect=slow_load), fetcher=fetcher)
     likeness.search("red.png")
     likeness.search(searcher.vector("red.png"))
     assert load.call_count == 0
-    likeness.search("a red star")
-    likeness.search(png((1, 2, 3)))
+    likeness.search_many(["a red star", "a blue moon", png((1, 2, 3))])
     assert load.call_count == 1
 
 
@@ -232,7 +237,7 @@ def test_the_grid_shows_pictures_scores_and_labels_beside_the_query(likeness: Li
     assert [tag for tag, _ in page.tags if tag in ("script", "link", "iframe", "object")] == []
 
 
-def test_whatever_names_contain_is_text(likeness: Likeness) -> None:
+def test_markup_in_names_stays_text(likeness: Likeness) -> None:
     found = likeness.search("yellow <script>alert(1)</script> & \"quotes'", k=4)
     page = html_of(found)
     assert {tag for tag, _ in page.tags} == {"div", "style", "span", "figure", "figcaption", "b", "img"}
@@ -241,16 +246,14 @@ def test_whatever_names_contain_is_text(likeness: Likeness) -> None:
     assert any((attributes.get("title") or "").startswith(MARKUP) for _, attributes in page.tags)
 
 
-def test_a_picture_that_is_gone_leaves_a_placeholder_with_the_reason(
-    likeness: Likeness, fetcher: RecordingFetcher
-) -> None:
+def test_a_placeholder_says_why_a_picture_is_missing(likeness: Likeness, fetcher: RecordingFetcher) -> None:
     del fetcher.files["memory:green.png"]
     fetcher.files["memory:blue.png"] = b"no longer a picture"
     page = html_of(likeness.search("red.png", k=3))
     assert len(page.sources) == 2  # the query's and that of one match
     assert "the picture is gone (not_found)" in page.texts
     assert "the picture cannot be read (not_an_image)" in page.texts
-    assert any("2 pictures cannot be shown" in text and "scores hold all the same" in text for text in page.texts)
+    assert any("2 pictures cannot be shown" in text and "scores are still valid" in text for text in page.texts)
     assert not any("/secret/path" in text for text in page.texts)
     one = html_of(likeness.search("red.png", k=1, filter={"image_id": "green.png"}))
     assert any(text.startswith("1 picture cannot be shown") for text in one.texts)
@@ -275,7 +278,7 @@ def test_a_collection_that_has_moved_is_opened_and_a_missing_one_refused(tmp_pat
         moved.search("a red star")
 
 
-def test_nothing_found_is_shown_as_nothing(likeness: Likeness) -> None:
+def test_an_empty_result_says_so(likeness: Likeness) -> None:
     found = likeness.search("red.png", min_score=1.0)
     assert "no image like red.png passes filter, min_score, min_percentile and offset" in html_of(found).texts
     assert repr(found) == "no image like red.png passes filter, min_score, min_percentile and offset"
@@ -305,7 +308,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Likeness:
     return Likeness(searcher, FakeEmbedder, fetcher=fetcher)
 
 
-def test_a_long_answer_is_shown_in_part(many: Likeness) -> None:
+def test_only_part_of_a_long_result_is_shown(many: Likeness) -> None:
     page = html_of(many.search("000.png", k=69))
     assert len(page.sources) == 61
     assert any(text.startswith("The first 60 of 69 are shown.") for text in page.texts)
@@ -319,34 +322,34 @@ def ids(found: Neighbours) -> list[str]:
     return [match.image_id for match in found]
 
 
-def test_pages_follow_each_other_and_end(many: Likeness) -> None:
-    every = ids(many.search("000.png", k=69))
+def test_pages_cover_all_matches_in_order(many: Likeness) -> None:
+    all_ids = ids(many.search("000.png", k=69))
     exploration = exploring(many, k=25)
-    seen = ids(exploration.found)
+    seen = ids(exploration.results)
     while exploration.has_more:
         exploration.turn_to(exploration.page + 1)
-        seen += ids(exploration.found)
+        seen += ids(exploration.results)
     assert exploration.page == 2
-    assert seen == every
+    assert seen == all_ids
 
 
-def test_a_match_becomes_the_query_and_back_again_and_a_step_that_fails_changes_nothing(many: Likeness) -> None:
+def test_steps_can_be_undone_and_a_failed_step_changes_nothing(many: Likeness) -> None:
     exploration = exploring(many, k=5)
-    first = ids(exploration.found)
+    first = ids(exploration.results)
     with pytest.raises(Problem, match='got "gone"'):
         exploration.like("gone")
     with pytest.raises(Problem, match="only the first 10,000"):
         exploration.turn_to(2_000)
-    assert (ids(exploration.found), exploration.page, exploration.can_go_back) == (first, 0, False)
+    assert (ids(exploration.results), exploration.page, exploration.can_go_back) == (first, 0, False)
     exploration.turn_to(1)
     exploration.like("024.png")
-    assert ids(exploration.found) == ids(many.search("024.png", k=5))
+    assert ids(exploration.results) == ids(many.search("024.png", k=5))
     assert exploration.page == 0
     exploration.back()
     assert exploration.page == 1
     for _ in range(2):
         exploration.back()
-        assert (ids(exploration.found), exploration.can_go_back) == (first, False)
+        assert (ids(exploration.results), exploration.can_go_back) == (first, False)
 
 
 def test_sliding_mixes_the_two_queries(many: Likeness) -> None:
@@ -356,14 +359,14 @@ def test_sliding_mixes_the_two_queries(many: Likeness) -> None:
     assert exploration.share == 0.5
     exploration.slide(0.25)
     mixed = many.search(queries=[{"id": "000.png", "weight": 0.75}, {"id": "024.png", "weight": 0.25}], k=5)
-    assert [(m.image_id, m.score) for m in exploration.found] == [(m.image_id, m.score) for m in mixed]
+    assert [(m.image_id, m.score) for m in exploration.results] == [(m.image_id, m.score) for m in mixed]
     exploration.slide(0)
-    assert ids(exploration.found) == ids(many.search("000.png", k=5))
+    assert ids(exploration.results) == ids(many.search("000.png", k=5))
     exploration.slide(7)
-    assert ids(exploration.found) == ids(many.search("024.png", k=5))
+    assert ids(exploration.results) == ids(many.search("024.png", k=5))
 
 
-def test_the_widget_answers_what_the_page_tells(many: Likeness) -> None:
+def test_the_widget_answers_the_messages_of_the_page(many: Likeness) -> None:
     widget = many.explore("000.png", toward="024.png", k=4)
     assert isinstance(widget, ExploreWidget)
     assert widget.view["ends"] == ["000.png", "024.png"]
@@ -382,13 +385,13 @@ def test_the_widget_answers_what_the_page_tells(many: Likeness) -> None:
     assert widget.view["matches"] == shown
     widget._on_message(widget, {"back": True}, [])
     assert (widget.view["share"], widget.view["error"]) == (0.5, "")
-    # Where no widget lives its grid is shown.
+    # Pages without live widgets show the grid.
     data, _ = widget._repr_mimebundle_()
     assert "application/vnd.jupyter.widget-view+json" in data
     assert data["text/html"].count("<img") == 4 + 2
 
 
-def test_without_anywidget_there_is_the_static_grid(many: Likeness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_anywidget_explore_returns_the_static_grid(many: Likeness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "api.explore.widget")
     monkeypatch.setitem(sys.modules, "anywidget", None)  # importing it fails
     found = many.explore("000.png", toward="024.png", k=3)
@@ -396,7 +399,7 @@ def test_without_anywidget_there_is_the_static_grid(many: Likeness, monkeypatch:
     assert found.caption == "3 of 70 images like 000.png, 024.png"
 
 
-def test_a_map_draws_each_image_and_pictures_where_no_points_lie(many: Likeness, tmp_path: Path) -> None:
+def test_a_map_draws_every_point_and_pictures_where_there_are_no_points(many: Likeness, tmp_path: Path) -> None:
     points = np.array([[0, 0], [0.001, 0], [1, 1], [0.5, 0.5]])
     drawn = many.map(points, ["000.png", "001.png", "002.png", "003.png"], ["a", "b", "a", "<b>"])._repr_html_()
     assert drawn.count("<circle") == 4
@@ -411,8 +414,8 @@ def test_a_map_draws_each_image_and_pictures_where_no_points_lie(many: Likeness,
     assert "<script" not in drawn
     colours = re.findall(r'<circle[^>]* fill="(#[^"]*)"', drawn)
     assert colours[0] == colours[2] != colours[1]
-    assert repr(many.map(points[:2], ["000.png", "001.png"])) == "<a map of 2 images, to be shown in a notebook>"
-    # Upwards is up.
+    assert repr(many.map(points[:2], ["000.png", "001.png"])) == "<map of 2 images, which a notebook shows>"
+    # Larger y is higher.
     places = [float(y) for y in re.findall(r'<circle[^>]* cy="([^"]*)"', drawn)]
     assert places[2] < places[3] < places[0]
     with pytest.raises(ValueError, match=r"points of shape \(4, 2\) for 3 ids"):
@@ -433,7 +436,7 @@ def test_neighbouring_groups_on_a_map_have_colours_that_differ() -> None:
     assert len(group_colours(np.zeros((40, 2)))) == 40  # more groups than colours
 
 
-def test_labels_of_ones_own_are_on_the_map_and_in_grids(many: Likeness) -> None:
+def test_own_labels_are_on_the_map_and_in_grids(many: Likeness) -> None:
     found = many.search("000.png", k=3)
     many.mark([found[0], "000.png", "003.png"], "<good>")
     try:
@@ -448,7 +451,7 @@ def test_labels_of_ones_own_are_on_the_map_and_in_grids(many: Likeness) -> None:
         many.labels.clear()
 
 
-def test_pictures_that_were_picked_out_are_shown_with_a_line_each(many: Likeness) -> None:
+def test_selected_pictures_are_shown_with_a_line_each(many: Likeness) -> None:
     shown = many.show(["003.png", "001.png"], ["first <b>", "second"], caption="two")
     assert repr(shown) == "two\n003.png  first <b>\n001.png  second"
     row = shown._repr_html_()

@@ -1,4 +1,4 @@
-"""The widget in a real JupyterLab and a real browser: a click does change the grid."""
+"""The widget in a real JupyterLab and browser: clicks change the grid."""
 
 import contextlib
 import os
@@ -29,7 +29,7 @@ _START_S, _STEP_MS = 90, 90_000
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a notebook that explores, in a JupyterLab of its own."""
+    """The URL of a notebook with the widget, in its own JupyterLab."""
     folder = tmp_path_factory.mktemp("lab")
     collection = make_demo_collection(folder / "demo", count=60)
     [first, *_] = collection.live_rows(["image_id"])["image_id"].to_pylist()
@@ -51,12 +51,12 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def _address(log: Path, server: "subprocess.Popen[bytes]", token: str) -> str:
-    """Where the server says that it listens, once it answers: it says so before it listens."""
+    """The server's URL, once it answers; the log has it earlier."""
     until = time.monotonic() + _START_S
     while time.monotonic() < until and server.poll() is None:
-        said = [word for word in log.read_text().split() if word.startswith("http://127.0.0.1:")]
-        if said:
-            base = said[0].partition("/lab")[0]
+        urls = [word for word in log.read_text().split() if word.startswith("http://127.0.0.1:")]
+        if urls:
+            base = urls[0].partition("/lab")[0]
             with (
                 contextlib.suppress(urllib.error.URLError),
                 urllib.request.urlopen(f"{base}/api?token={token}", timeout=30),
@@ -67,7 +67,7 @@ def _address(log: Path, server: "subprocess.Popen[bytes]", token: str) -> str:
 
 
 def _open_notebook(page: Page, address: str) -> None:
-    """The notebook once its kernel is ready: earlier, Run would ask for one. A page can miss its first message."""
+    """Open the notebook and wait for its kernel: before, Run would ask for one. A page can miss the first message."""
     for tries_left in (3, 2, 1, 0):
         page.goto(address)
         try:

@@ -1,4 +1,4 @@
-"""The notebooks: executed from top to bottom, and what they found compared with what they should."""
+"""Executes the notebooks from top to bottom and checks the values of their variables."""
 
 import json
 import re
@@ -29,20 +29,20 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 class Executed:
-    """A notebook that has run, and its kernel, to be asked what it holds."""
+    """A notebook that has run, and its kernel, which evaluates expressions."""
 
     def __init__(self, client: NotebookClient) -> None:
         self._client = client
 
     def value(self, expression: str) -> Any:
-        """Of an expression in the notebook's own names, by JSON."""
+        """The value of an expression in the notebook's names, as JSON returns it."""
         cell = nbformat.v4.new_code_cell(f"import json; print(json.dumps({expression}, default=float))")
         self._client.nb.cells.append(cell)
         done = self._client.execute_cell(cell, len(self._client.nb.cells) - 1)
         return json.loads(done.outputs[0]["text"])
 
     def outputs(self, mime: str) -> list[str]:
-        """What cells have shown of one kind."""
+        """The outputs of all cells with this MIME type."""
         data = [output.get("data", {}) for cell in self._client.nb.cells for output in cell.get("outputs", [])]
         return [each[mime] for each in data if mime in each]
 
@@ -66,7 +66,7 @@ def runs(name: str) -> pytest.MarkDecorator:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_notebooks_are_kept_without_outputs_and_open_with_what_one_will_learn(name: str) -> None:
+def test_notebooks_have_no_outputs_and_begin_with_what_the_reader_will_learn(name: str) -> None:
     notebook = nbformat.read(FOLDER / name, as_version=4)
     assert notebook.cells[0].source.startswith("# ")
     assert "You will learn" in notebook.cells[0].source
@@ -78,7 +78,7 @@ def test_notebooks_are_kept_without_outputs_and_open_with_what_one_will_learn(na
     # They import only what is installed.
     code = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
     assert not re.search(r"^\s*(from|import) (benchmarks|tests)\b", code, re.MULTILINE)
-    assert "hundred" not in notebook.cells[0].source  # of a collection that the reader chooses
+    assert "hundred" not in notebook.cells[0].source  # the reader chooses the collection
 
 
 @pytest.mark.slow
@@ -104,7 +104,7 @@ def test_exploring_neighbours(executed: Executed) -> None:
         assert [image_id for image_id, _ in found] == [image_id for image_id, _ in expected]
         assert [score for _, score in found] == pytest.approx([score for _, score in expected], abs=1e-5)
     grids = [html for html in executed.outputs("text/html") if 'class="likeness"' in html]
-    assert len(grids) == 6  # five searches, and what stands for the widget where there is none
+    assert len(grids) == 6  # five searches, and the static grid of the widget
     assert len(executed.outputs("application/vnd.jupyter.widget-view+json")) == 1
     assert len(executed.outputs("image/png")) == 1
 
@@ -126,7 +126,7 @@ def test_mend_01_mapping_the_collection(executed: Executed) -> None:
     assert executed.value("sorted(likeness.labels.values())") == ["keep"] * 6 + ["look again"] * 6
     assert executed.value("min(score for group in groups for score in group.scores)") >= 0.97
     assert executed.value("crowding[alone].max()") <= executed.value("float(np.median(crowding))")
-    # What brute force says; by chance an eighth would agree.
+    # As brute force finds; by chance an eighth would agree.
     vectors = executed.value("[likeness.searcher.vector(image_id).tolist() for image_id in found.ids]")
     labels = np.array(executed.value("labels"))
     cosines = np.array(vectors) @ np.array(vectors).T
@@ -161,7 +161,7 @@ def test_mend_11_choosing_an_index(executed: Executed) -> None:
 
 @pytest.mark.slow
 @runs("04_scheduled_reembedding.ipynb")
-def test_reading_what_a_scheduled_job_left(executed: Executed) -> None:
+def test_reading_the_results_of_a_scheduled_job(executed: Executed) -> None:
     assert executed.value("runs['embedded'].tolist()") == [240, 28]
     assert executed.value("runs['rejected'].tolist()") == [0, 3]
     assert executed.value("runs['deleted'].tolist()") == [0, 12]
@@ -185,7 +185,7 @@ def test_going_from_a_folder_to_labels(executed: Executed) -> None:
     count = executed.value("len(likeness.searcher.segments.live_positions())")
     assert executed.value("len(found)") == count >= 230
     assert executed.value("right.mean()") >= 0.85
-    # The fewer are left, the more of them are right.
+    # With fewer labels left, more of them are right.
     assert executed.value("curve['left'].is_monotonic_decreasing")
     assert executed.value("curve['right'].iloc[10]") >= executed.value("curve['right'].iloc[0]")
     hearts = executed.value("[m.metadata for m in red_hearts]")
@@ -193,7 +193,7 @@ def test_going_from_a_folder_to_labels(executed: Executed) -> None:
     assert {match["shape"] for match in hearts} == {"a heart"}
     assert min(match["shape_margin"] for match in hearts) > executed.value("sure")
     assert executed.value("'-red-heart' in red_hearts[0].image_id")
-    # What the exported vectors and columns say by themselves.
+    # As calculated from the exported vectors and columns alone.
     assert executed.value("len(exported)") == count
     vectors = np.array(executed.value("exported['embedding'].map(list).tolist()"))
     labels = np.array(executed.value("exported['label'].tolist()"))

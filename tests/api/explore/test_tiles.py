@@ -1,6 +1,4 @@
-"""The part of a picture that matched, however one asks: in a notebook, over HTTP, by the client, in the terminal, and
-on the page.
-"""
+"""The part of a picture that matched, as a notebook, the HTTP client, the terminal and the page show it."""
 
 import io
 import json
@@ -50,7 +48,7 @@ def query(collection: Collection) -> bytes:
     return encode(image.crop((115, 115, 256, 256)), "png")
 
 
-def test_every_way_tells_the_box(
+def test_every_interface_returns_the_box(
     collection: Collection,
     url: str,
     query: bytes,
@@ -74,10 +72,10 @@ def test_every_way_tells_the_box(
         assert [(match.image_id, match.box) for match in matches] == [(match.image_id, match.box) for match in found]
     (tmp_path / "query.png").write_bytes(query)
     run = command_line(monkeypatch, capsys)
-    asked = ("search", collection.location, tmp_path / "query.png", "-k", "1")
-    assert json.loads(run(*asked, "--format", "json").out)[0]["box"] == list(BOX)
+    command = ("search", collection.location, tmp_path / "query.png", "-k", "1")
+    assert json.loads(run(*command, "--format", "json").out)[0]["box"] == list(BOX)
     console.width = 120
-    header, row = run(*asked).out.splitlines()
+    header, row = run(*command).out.splitlines()
     assert (header.split("\t")[4], row.split("\t")[4]) == ("box", "0.45,0.45,0.55,0.55")
 
 
@@ -100,4 +98,4 @@ def test_the_page_draws_the_box_on_the_card_and_in_the_detail_view(url: str, que
             assert (box["y"] - image["y"]) / image["height"] == pytest.approx(0.45, abs=0.05)
             if picture is tile:
                 tile.locator(".tile-link").click()
-                expect(page.locator("#subject").get_by_text("found by the part in the box")).to_be_visible()
+                expect(page.locator("#subject").get_by_text("The part in the box matched")).to_be_visible()

@@ -171,20 +171,20 @@ def test_a_crop_of_an_indexed_image_is_read_from_its_source(cropping: TestClient
     gone = cropping.post("/search", json={"queries": [{"id": "grey.png", "crop": RIGHT}]}).json()
     assert (gone["type"], gone["field"]) == ("urn:likeness:problem:picture-not-found", "queries.0.id")
     assert gone["detail"] == (
-        "the file of 'grey.png' is no longer there: a part of it cannot be searched with, the whole can, without crop"
+        "the file of 'grey.png' is no longer there. A search by the whole image, without crop, still works"
     )
 
 
-SHARES = "[x, y, width, height] in shares of the picture: from 0 to 1, none beyond its edge"
+FRACTIONS = "[x, y, width, height] as fractions of the picture, from 0 to 1 and within its edges"
 
 
 @pytest.mark.parametrize(
     ("body", "field", "expected"),
     [
-        ({"url": URL, "crop": [0, 0, 1]}, "crop", SHARES),
-        ({"url": URL, "crop": [0.5, 0, 0.6, 1]}, "crop", SHARES),
-        ({"id": "blue.png", "crop": [0, 0, 0, 1]}, "crop", SHARES),
-        ({"queries": [{"url": URL, "crop": [-0.1, 0, 1, 1]}]}, "queries.0.crop", SHARES),
+        ({"url": URL, "crop": [0, 0, 1]}, "crop", FRACTIONS),
+        ({"url": URL, "crop": [0.5, 0, 0.6, 1]}, "crop", FRACTIONS),
+        ({"id": "blue.png", "crop": [0, 0, 0, 1]}, "crop", FRACTIONS),
+        ({"queries": [{"url": URL, "crop": [-0.1, 0, 1, 1]}]}, "queries.0.crop", FRACTIONS),
         ({"url": URL, "crop": [0, 0, 1, "1"]}, "crop.3", "a number"),
         ({"text": "a", "crop": RIGHT}, "crop", "a picture to take it from: image, url or id"),
         ({"queries": [{"url": URL}], "crop": RIGHT}, "crop", "a crop beside each picture of `queries`"),
@@ -492,7 +492,7 @@ def test_slow_hosts_delay_nobody_else(searcher: Searcher) -> None:
         answers.append(client.post("/search", json={"url": URL, "k": 1}))
 
     def came(count: int) -> bool:
-        return len(host.asked) + len(answers) >= count
+        return len(host.fetched) + len(answers) >= count
 
     with TestClient(create_app(fake_service(searcher, queries=host), limits=few)) as client:
         threads = [threading.Thread(target=ask, args=(client,)) for _ in range(10)]

@@ -1,4 +1,4 @@
-"""Queries that come together are embedded together, and the same picture once."""
+"""The batcher embeds concurrent queries together, and the same picture once."""
 
 import threading
 import time
@@ -17,7 +17,7 @@ from embedder.fake import FakeEmbedder
 
 
 class SlowEmbedder(FakeEmbedder):
-    """Waits for `go` before each pass, and remembers how large it was."""
+    """Waits for `go` before each pass, and records its size."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,28 +55,28 @@ def slow() -> SlowEmbedder:
     return SlowEmbedder()
 
 
-def held(slow: SlowEmbedder, batcher: QueryBatcher) -> "Future[Vector]":
-    """Keeps the embedder busy, so that what comes next waits."""
+def occupy(slow: SlowEmbedder, batcher: QueryBatcher) -> "Future[Vector]":
+    """Keep the embedder busy, so that the next queries wait."""
     first = ask(batcher, picture(0))
     assert slow.busy.wait(10)
     return first
 
 
-def test_what_waits_is_embedded_in_one_pass_of_no_more_than_its_share(slow: SlowEmbedder) -> None:
+def test_waiting_queries_are_embedded_in_passes_of_at_most_max_batch(slow: SlowEmbedder) -> None:
     sizes: list[int] = []
     batcher = QueryBatcher(slow, EmbeddingCache(), max_batch=4, on_batch=[sizes.append])
-    held(slow, batcher)
-    asked = [ask(batcher, picture(grey)) for grey in range(1, 11)] + [ask(batcher, text) for text in ("red", "blue")]
+    occupy(slow, batcher)
+    futures = [ask(batcher, picture(grey)) for grey in range(1, 11)] + [ask(batcher, text) for text in ("red", "blue")]
     assert batcher.waiting == 12
     slow.go.set()
     expected = FakeEmbedder().embed_images(np.stack([picture(grey) for grey in range(1, 11)]))
-    np.testing.assert_array_equal(np.stack([each.result(10) for each in asked[:10]]), expected)
-    np.testing.assert_array_equal(asked[11].result(10), FakeEmbedder().embed_texts(["blue"])[0])
+    np.testing.assert_array_equal(np.stack([each.result(10) for each in futures[:10]]), expected)
+    np.testing.assert_array_equal(futures[11].result(10), FakeEmbedder().embed_texts(["blue"])[0])
     assert slow.passes == [("images", 1), ("images", 4), ("images", 4), ("images", 2), ("texts", 2)]
     assert sizes == [1, 4, 4, 2, 2]
 
 
-class TakingTime(FakeEmbedder):
+class TimedEmbedder(FakeEmbedder):
     """Each pass takes 0.05 s."""
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class TakingTime(FakeEmbedder):
         return super().embed_images(pixels)
 
 
-def together(batcher: QueryBatcher) -> None:
+def answer_four_together(batcher: QueryBatcher) -> None:
     """One query, and three that wait for the end of its pass."""
     first = ask(batcher, picture(0))
     time.sleep(0.02)
@@ -97,30 +97,30 @@ def together(batcher: QueryBatcher) -> None:
         each.result(10)
 
 
-def test_callers_who_were_answered_together_are_embedded_together_again() -> None:
-    embedder = TakingTime()
+def test_callers_that_were_answered_together_are_embedded_together_again() -> None:
+    embedder = TimedEmbedder()
     batcher = QueryBatcher(embedder, EmbeddingCache(), linger=100)  # 5 s
-    together(batcher)
-    asked = []
+    answer_four_together(batcher)
+    futures = []
     for grey in range(4, 7):
         time.sleep(0.02)
-        asked.append(ask(batcher, picture(grey)))
-    for each in asked:
-        each.result(4)  # not kept waiting for a fourth
+        futures.append(ask(batcher, picture(grey)))
+    for each in futures:
+        each.result(4)  # does not wait for a fourth
     assert embedder.passes == [1, 3, 3]
 
 
-def test_a_lone_query_waits_for_nobody() -> None:
-    embedder = TakingTime()
+def test_a_lone_query_does_not_wait() -> None:
+    embedder = TimedEmbedder()
     batcher = QueryBatcher(embedder, EmbeddingCache(), linger=1_000)  # 50 s
     for grey in (9, 10):
         ask(batcher, picture(grey)).result(10)
     assert embedder.passes == [1, 1]
 
 
-def test_one_that_fails_leaves_the_others_alone(slow: SlowEmbedder) -> None:
+def test_a_failing_query_does_not_affect_the_others(slow: SlowEmbedder) -> None:
     batcher = QueryBatcher(slow, EmbeddingCache())
-    held(slow, batcher)
+    occupy(slow, batcher)
     good, bad, other = (ask(batcher, text) for text in ("good", "bad", "other"))
     slow.go.set()
     np.testing.assert_array_equal(good.result(10), FakeEmbedder().embed_texts(["good"])[0])
@@ -134,7 +134,7 @@ def test_one_that_fails_leaves_the_others_alone(slow: SlowEmbedder) -> None:
 def test_the_same_picture_is_embedded_once_while_it_waits_and_afterwards(slow: SlowEmbedder) -> None:
     cache = EmbeddingCache()
     batcher = QueryBatcher(slow, cache)
-    held(slow, batcher)
+    occupy(slow, batcher)
     made = 0
 
     def make() -> NDArray[np.uint8]:
@@ -143,9 +143,9 @@ def test_the_same_picture_is_embedded_once_while_it_waits_and_afterwards(slow: S
         return picture(9)
 
     key = ContentKey.of(b"nine", "model")
-    asked = [batcher.embed(key, make) for _ in range(5)]
+    futures = [batcher.embed(key, make) for _ in range(5)]
     slow.go.set()
-    vectors = [each.result(10) for each in asked]
+    vectors = [each.result(10) for each in futures]
     vectors.append(batcher.embed(key, make).result(10))
     assert made == 1
     assert slow.passes == [("images", 1), ("images", 1)]
@@ -154,9 +154,9 @@ def test_the_same_picture_is_embedded_once_while_it_waits_and_afterwards(slow: S
     assert not vectors[-1].flags.writeable
 
 
-def test_mend_00_a_closed_batcher_ends_its_pass_and_refuses_what_waits(slow: SlowEmbedder) -> None:
+def test_mend_00_a_closed_batcher_ends_its_pass_and_refuses_waiting_queries(slow: SlowEmbedder) -> None:
     batcher = QueryBatcher(slow, EmbeddingCache())
-    first = held(slow, batcher)
+    first = occupy(slow, batcher)
     waiting = [ask(batcher, text) for text in ("red", "blue")]
     threading.Timer(0.1, slow.go.set).start()
     batcher.close()

@@ -1,4 +1,4 @@
-"""Pictures of the collection's rows: thumbnails are made once, and nothing is sent twice to who has it."""
+"""Pictures of the collection's rows: thumbnails are made once, and cached pictures are not sent again."""
 
 from contextlib import closing
 from hashlib import sha256
@@ -53,11 +53,11 @@ def test_a_thumbnail_is_made_once_for_each_size_and_content(service: SearchServi
     row = row_of(service, "red.png")
     first = service.pictures.read(row, 64)
     assert service.pictures.read(row, 64) is first
-    assert fetcher.asked == ["memory:red.png"]
+    assert fetcher.fetched == ["memory:red.png"]
     assert service.pictures.read(row, 32).data != first.data
     assert service.pictures.read(row_of(service, "blue.png"), 64).data != first.data
-    assert fetcher.asked == ["memory:red.png", "memory:red.png", "memory:blue.png"]
-    # A row that was embedded again has a new one.
+    assert fetcher.fetched == ["memory:red.png", "memory:red.png", "memory:blue.png"]
+    # A row that was embedded again has a new thumbnail.
     fetcher.files["memory:red.png"] = png(COLOURS["blue.png"])
     assert service.pictures.read(row, 64) is first
     after = service.pictures.read({**row, "content_hash": sha256(png(COLOURS["blue.png"])).hexdigest()}, 64)
@@ -65,12 +65,14 @@ def test_a_thumbnail_is_made_once_for_each_size_and_content(service: SearchServi
 
 
 @pytest.mark.parametrize("path", ["/picture?id=red.png", "/picture?id=red.png&size=64"])
-def test_who_has_a_picture_is_not_sent_it_again(client: TestClient, fetcher: RecordingFetcher, path: str) -> None:
+def test_a_picture_that_the_caller_has_cached_is_not_sent_again(
+    client: TestClient, fetcher: RecordingFetcher, path: str
+) -> None:
     first = client.get(path)
     etag = first.headers["etag"]
     assert first.headers["cache-control"] == "private, max-age=300"
-    for given in (etag, f"W/{etag}", f'"other", {etag}', "*"):
-        again = client.get(path, headers={"If-None-Match": given})
+    for known in (etag, f"W/{etag}", f'"other", {etag}', "*"):
+        again = client.get(path, headers={"If-None-Match": known})
         assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", etag)
         assert again.headers["cache-control"] == "private, max-age=300"
     assert client.get(path, headers={"If-None-Match": '"other"'}).content == first.content
@@ -90,7 +92,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("query", ["", "&size=64"])
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_mend_19_what_only_begins_like_a_picture_is_not_sent(
+def test_mend_19_a_file_that_only_begins_like_a_picture_is_not_sent(
     client: TestClient, fetcher: RecordingFetcher, kind: str, query: str
 ) -> None:
     fetcher.files["memory:red.png"] = HOSTILE[kind]
@@ -100,8 +102,7 @@ def test_mend_19_what_only_begins_like_a_picture_is_not_sent(
 
 
 @pytest.mark.parametrize("query", ["", "&size=64"])
-def test_mend_19_another_picture_than_was_embedded_is_not_sent(tmp_path: Path, query: str) -> None:
-    """The row knows the hash of its file."""
+def test_mend_19_a_picture_that_has_changed_since_it_was_embedded_is_not_sent(tmp_path: Path, query: str) -> None:
     mine, other = png((1, 2, 3)), png((3, 2, 1))
     collection = Collection.create_or_open(str(tmp_path / "c"))
     embedder = FakeEmbedder()
@@ -113,7 +114,7 @@ def test_mend_19_another_picture_than_was_embedded_is_not_sent(tmp_path: Path, q
     refused = client.get(f"/picture?id=a.png{query}")
     assert (refused.status_code, refused.json()["reason"], refused.json()["retryable"]) == (502, "changed", False)
     assert refused.json()["detail"] == (
-        "the file of 'a.png' is another than was embedded: it can be seen once it is embedded again"
+        "the file of 'a.png' has changed since it was embedded: embed it again to see it"
     )
     fetcher.files["memory:a.png"] = mine
     shown = client.get(f"/picture?id=a.png{query}")
@@ -125,30 +126,28 @@ def test_mend_19_another_picture_than_was_embedded_is_not_sent(tmp_path: Path, q
     ("file_format", "options", "media_type"),
     [("BMP", {}, "image/bmp"), ("MPO", {"save_all": True, "append_images": [Image.new("RGB", (9, 9))]}, "image/jpeg")],
 )
-def test_mend_19_the_type_of_a_picture_is_what_it_is(
+def test_mend_19_the_content_type_is_that_of_the_file(
     client: TestClient, fetcher: RecordingFetcher, file_format: str, options: dict[str, Any], media_type: str
 ) -> None:
-    """Not what the row of another file says. An MPO is a JPEG with a second picture."""
+    """The row was made from another file. An MPO is a JPEG with a second picture."""
     fetcher.files["memory:red.png"] = encode(Image.new("RGB", (9, 9)), file_format, **options)
     assert client.get("/picture?id=red.png").headers["content-type"] == media_type
 
 
-def test_urls_of_queries_and_of_rows_are_fetched_each_by_a_fetcher_of_its_own(
-    searcher: Searcher, fetcher: RecordingFetcher
-) -> None:
+def test_urls_of_queries_and_uris_of_rows_have_separate_fetchers(searcher: Searcher, fetcher: RecordingFetcher) -> None:
     untrusted = RecordingFetcher({"http://example.com/query.png": png((210, 35, 35), (90, 60))})
     service = fake_service(searcher, queries=untrusted, pictures=fetcher)
     result = service.search(Query(parts=(Part(url="http://example.com/query.png"),), k=2))
     assert result.matches[0].image_id == "red.png"
     assert len(result.matches) == 2
-    assert (untrusted.asked, fetcher.asked) == (["http://example.com/query.png"], [])
-    untrusted.asked.clear()
+    assert (untrusted.fetched, fetcher.fetched) == (["http://example.com/query.png"], [])
+    untrusted.fetched.clear()
     picture = service.pictures.read(row_of(service, "blue.png"))
     assert (picture.data, picture.media_type) == (png(COLOURS["blue.png"], (400, 200)), "image/png")
-    assert (untrusted.asked, fetcher.asked) == ([], ["memory:blue.png"])
+    assert (untrusted.fetched, fetcher.fetched) == ([], ["memory:blue.png"])
 
 
-def test_a_searcher_of_another_model_is_refused_with_both(searcher: Searcher) -> None:
+def test_a_searcher_of_another_model_is_refused_with_both_fingerprints(searcher: Searcher) -> None:
     other = FakeEmbedder(side=64)
     with pytest.raises(OtherModelError, match="serve with the model of the index") as caught:
         fake_service(searcher, embedder=other)

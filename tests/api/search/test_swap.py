@@ -1,4 +1,4 @@
-"""Another index version, and another model, take over while queries go on."""
+"""New index versions and models take over while queries go on."""
 
 import gc
 import logging
@@ -51,7 +51,7 @@ def serving(collection: Collection, models: Loader, interval_s: float = 0.02, **
 
 
 def grow(collection: Collection, name: str, embedder: Embedder | None = None) -> None:
-    """Another version with one more picture; with an embedder, all of them embedded by it."""
+    """Add a version with one more picture; with `embedder`, all pictures are embedded again by it."""
     new = {name: png((5 * len(collection.runs()), 99, 50))}
     known = map(str, collection.live_rows(["image_id"]).column("image_id").to_pylist() if embedder else [])
     again = {name: png(COLOURS.get(name, (9, 9, 9))) for name in known}
@@ -70,18 +70,18 @@ def test_a_new_version_takes_over(service: SearchService, collection: Collection
     assert service.search(Query(parts=(Part(data=RED),), k=10)).timing_ms.keys() == {"embed", "search", "total"}
 
 
-def test_a_new_model_takes_over_with_its_index_and_the_old_goes_with_the_last_request_that_holds_it(
+def test_a_new_model_takes_over_and_the_old_one_is_freed_with_its_last_request(
     service: SearchService, collection: Collection, models: Loader, other: OtherFake
 ) -> None:
-    held = service.engine
-    engine, batcher = weakref.ref(held), weakref.ref(held.batcher)
+    engine = service.engine
+    engine_ref, batcher_ref = weakref.ref(engine), weakref.ref(engine.batcher)
     grow(collection, "new.png", other)
     service.live.refresh()
     gc.collect()
-    assert engine() is held
-    del held
+    assert engine_ref() is engine
+    del engine
     gc.collect()
-    assert (engine(), batcher()) == (None, None)
+    assert (engine_ref(), batcher_ref()) == (None, None)
     answer = service.search(Query(parts=(Part(data=RED),), k=1))
     assert (answer.version, answer.model) == ("000002", other.identity)
     assert answer.matches[0].image_id == "red.png"
@@ -111,7 +111,7 @@ def test_a_version_that_cannot_be_opened_is_reported_once_and_the_old_one_stays(
         assert "index version 000002 cannot be served, 000001 stays: " in message
         assert "vectors.faiss has been altered" in message
 
-        # CURRENT names another: that is opened at once.
+        # If CURRENT names another version, that is opened at once.
         path.unlink()
         grow(collection, "more.png")
         eventually(lambda: service.engine.searcher.version == collection.current() != "000002", "another takes over")
@@ -144,7 +144,7 @@ def test_a_failed_version_is_tried_again_after_a_minute(
     assert "serve with the model of the index" in str(service.live.failure)
 
 
-def test_current_that_cannot_be_read(
+def test_the_old_version_stays_if_current_cannot_be_read(
     service: SearchService, collection: Collection, caplog: pytest.LogCaptureFixture
 ) -> None:
     current = Path(collection.location) / "CURRENT"
@@ -163,7 +163,7 @@ def test_current_that_cannot_be_read(
 def test_no_request_fails_while_index_and_model_change(
     service: SearchService, collection: Collection, other: OtherFake
 ) -> None:
-    """Each answer is of one version alone: its size, its model, and the score that only this model gives."""
+    """Each answer comes from one version: its size, its model, and the score that only this model gives."""
     fake = FakeEmbedder()
     expected = {"000001": (3, fake.identity.fingerprint)}
     seen: set[str] = set()
@@ -200,8 +200,8 @@ def test_no_request_fails_while_index_and_model_change(
     assert seen == set(expected)
 
 
-class Ailing(FakeEmbedder):
-    """Fails until it is well, but when it is loaded; and with `failure` while there is one."""
+class FailingEmbedder(FakeEmbedder):
+    """Raises `failure` while there is one, and otherwise fails until `is_well`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -220,20 +220,20 @@ def is_ready(client: TestClient) -> bool:
     return client.get("/readyz").status_code == 200
 
 
-def test_a_swap_makes_a_server_ready_that_failed_to_warm_up(
+def test_a_swap_makes_a_server_ready_after_a_failed_warm_up(
     collection: Collection, models: Loader, other: OtherFake
 ) -> None:
-    with on_this_machine(create_app(serving(collection, models, embedder=Ailing()))) as client:
+    with on_this_machine(create_app(serving(collection, models, embedder=FailingEmbedder()))) as client:
         assert not is_ready(client)
         grow(collection, "new.png", other)
         eventually(lambda: is_ready(client), "it is ready")
         assert client.get("/readyz").json() == {"status": "ready", "index": "000002"}
 
 
-def test_a_server_that_failed_to_warm_up_is_ready_though_current_cannot_be_served(
+def test_a_server_becomes_ready_after_a_failed_warm_up_though_current_cannot_be_served(
     collection: Collection, models: Loader
 ) -> None:
-    service = serving(collection, models, embedder=(embedder := Ailing()))
+    service = serving(collection, models, embedder=(embedder := FailingEmbedder()))
     grow(collection, "new.png")
     damage(collection, "000002")
     with on_this_machine(create_app(service)) as client:
@@ -248,14 +248,14 @@ def test_a_server_that_failed_to_warm_up_is_ready_though_current_cannot_be_serve
 def test_a_server_whose_embedders_are_gone_is_not_ready_until_they_are_back(
     collection: Collection, models: Loader, caplog: pytest.LogCaptureFixture
 ) -> None:
-    embedder = Ailing()
+    embedder = FailingEmbedder()
     embedder.is_well = True
     with on_this_machine(create_app(serving(collection, models, embedder=embedder))) as client:
         assert is_ready(client)
         embedder.failure = Problem("embedder-unavailable", "the model does not answer", retry_after_s=2)
         for _ in range(2):
             assert client.post("/search", files={"image": ("a.png", RED)}).status_code == 503
-            time.sleep(0.2)  # the follower asks, and what it was answered at the start does not count
+            time.sleep(0.2)  # the thread that follows CURRENT asks too; the answer at the start does not count
             assert client.get("/readyz").status_code == 503
         assert [record.getMessage() for record in caplog.records if record.name == "api.search.engine"] == [
             "the model of index version 000001 does not answer: not ready until it does"
@@ -265,7 +265,7 @@ def test_a_server_whose_embedders_are_gone_is_not_ready_until_they_are_back(
         assert client.post("/search", files={"image": ("a.png", RED)}).status_code == 200
 
 
-def test_what_a_model_that_was_replaced_does_not_answer_says_nothing_of_the_new_one(
+def test_a_failure_of_a_replaced_model_does_not_count_against_the_new_one(
     service: SearchService, collection: Collection, other: OtherFake
 ) -> None:
     service.live.warm_up()

@@ -24,11 +24,11 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def open_page(browser: Browser, site: Site) -> Iterator[Callable[..., Page]]:
-    """Opens pages. In the end: no script failed, the policy stopped nothing, and nobody else was asked for anything."""
+    """Opens pages. Checks at the end that no script failed, nothing was blocked, and no other server was called."""
     wrong: list[str] = []
 
     def on_console(message: ConsoleMessage) -> None:
-        # The browser reports each answer over 399 as an error; the page is to show those.
+        # The browser reports each status over 399 as an error; showing these is up to the page.
         if message.type in ("error", "warning") and not message.text.startswith("Failed to load resource"):
             wrong.append(message.text)
 

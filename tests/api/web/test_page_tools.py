@@ -1,4 +1,4 @@
-"""The page's tools, in a browser: cards, facets, the view of one picture, mixes, options, parts of a picture."""
+"""The page's tools in a browser: cards, facets, the view of one picture, mixes, options, crops."""
 
 import json
 from collections import Counter
@@ -8,13 +8,12 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page, Request, Route, expect
 
-from api.search.query import FITTING
+from api.search.query import FITTING_PERCENTILE
 from tests.support.collections.small_collection import png
 from tests.support.servers.page_server import Site
-from tests.support.servers.page_tools import asked, exhibit, heading, ids, labels, search, tiles
+from tests.support.servers.page_tools import check_axe, exhibit, heading, ids, labels, params, search, tiles
 
 pytestmark = pytest.mark.browser
 
@@ -26,28 +25,23 @@ def file_name(image_id: str) -> str:
 
 
 def bodies(page: Page) -> list[dict[str, Any]]:
-    """The searches from now on that are JSON documents."""
+    """The JSON bodies of later searches."""
     sent: list[dict[str, Any]] = []
 
     def on_request(request: Request) -> None:
         if request.url.endswith("/search"):
-            body = request.post_data_buffer or b""  # of a form with a file it is not told
+            body = request.post_data_buffer or b""  # empty for a form with a file
             sent.extend([json.loads(body)] if body.startswith(b"{") else [])
 
     page.on("request", on_request)
     return sent
 
 
-def no_fault(page: Page) -> None:
-    found = Axe().run(page)
-    assert {fault["id"]: [node["html"] for node in fault["nodes"]] for fault in found.response["violations"]} == {}
-
-
-def test_a_card_has_its_name_its_values_and_its_score(open_page: Callable[..., Page], site: Site) -> None:
+def test_a_card_shows_name_values_and_score(open_page: Callable[..., Page], site: Site) -> None:
     page = open_page(f"/?id={quote(exhibit(site).image_id)}")
     found = ids(page)
     assert tiles(page).locator(".tile-name").all_inner_texts() == [file_name(image_id) for image_id in found]
-    expect(tiles(page).first.locator(".tile-why")).to_contain_text("nearer than 9")
+    expect(tiles(page).first.locator(".tile-percentile")).to_contain_text("nearer than 9")
     expect(page.locator("#collection")).to_have_text("collection")
     expect(page).to_have_title("collection")
     outline = heading(page, "More like").evaluate("it => (it.focus(), getComputedStyle(it).outlineStyle)")
@@ -57,8 +51,8 @@ def test_a_card_has_its_name_its_values_and_its_score(open_page: Callable[..., P
     chip.click()
     expect(page.get_by_role("list", name="Filters in use")).to_have_text(f"label: {label} ×")
     assert labels(page) == {label}
-    assert json.loads(asked(page)["filter"]) == {"label": label}
-    assert "id" in asked(page)
+    assert json.loads(params(page)["filter"]) == {"label": label}
+    assert "id" in params(page)
     page.get_by_role("link", name=f"label: {label} ×").click()
     expect(page.get_by_role("list", name="Filters in use")).to_be_hidden()
     assert ids(page) == found
@@ -74,7 +68,7 @@ def test_several_collections_have_a_switch(open_page: Callable[..., Page]) -> No
     switch = page.get_by_label("Collection", exact=True)
     expect(switch.get_by_role("option")).to_have_text(["collection", "products"])
     expect(switch.locator(":checked")).to_have_text("collection")
-    no_fault(page)
+    check_axe(page)
     switch.select_option("products")
     expect(page.get_by_text("the other")).to_be_visible()
     assert page.url.endswith("/collections/products/?text=red")
@@ -104,12 +98,12 @@ def test_a_small_picture_fills_its_tile_and_one_that_is_missing_says_why(open_pa
     page.route("**/picture?**", answer)
     page.goto("/?text=red")
     star = tiles(page).filter(has=page.locator(".tile-link[title*='star']")).first
-    img = star.locator(".mat.here img")
+    img = star.locator(".mat.loaded img")
     expect(img).to_be_visible()
     boxes = [each.bounding_box() for each in (img, star.locator(".mat"))]
     assert boxes[0]["width"] > 0.9 * boxes[1]["width"]  # type: ignore[index]
     assert img.evaluate("it => getComputedStyle(it).imageRendering") == "pixelated"
-    gone = tiles(page).filter(has_not=page.locator(".tile-link[title*='star']")).first.locator(".gone")
+    gone = tiles(page).filter(has_not=page.locator(".tile-link[title*='star']")).first.locator(".missing")
     gone.scroll_into_view_if_needed()
     expect(gone).to_have_text("The picture cannot be readchanged")
     expect(gone).to_have_attribute("title", "the file is another")
@@ -125,37 +119,39 @@ def test_facets_have_values_and_counts(open_page: Callable[..., Page], site: Sit
         return {value: int(count) for value, count in pairs}
 
     expect(page.get_by_role("list", name="label", exact=True)).to_be_visible()
-    subjects = [each.subject for each in (site.gallery.exhibits[0], *site.gallery.exhibits)]  # the first is there twice
+    subjects = [
+        each.subject for each in (site.gallery.exhibits[0], *site.gallery.exhibits)
+    ]  # the collection has the first one twice
     shapes = Counter(subject.shape for subject in subjects)
     assert counts("label") == shapes
     first, second = (shape for shape, _ in shapes.most_common(2))
     for shape in (first, second):
         page.get_by_role("list", name="label", exact=True).get_by_role("link", name=shape).click()
         expect(page.locator(".facet [aria-current]", has_text=shape)).to_be_visible()
-    assert json.loads(asked(page)["filter"]) == {"label": {"$in": [first, second]}}
+    assert json.loads(params(page)["filter"]) == {"label": {"$in": [first, second]}}
     assert labels(page) == {first, second}
     assert counts("label") == shapes
     patterns = Counter(subject.pattern for subject in subjects if subject.shape in (first, second))
     expect(page.get_by_role("list", name="pattern", exact=True)).to_contain_text(str(max(patterns.values())))
     assert counts("pattern") == patterns
-    no_fault(page)
+    check_axe(page)
     page.locator(".facet [aria-current]", has_text=first).click()
     expect(page.locator(".facet [aria-current]")).to_have_count(1)
-    assert json.loads(asked(page)["filter"]) == {"label": second}
+    assert json.loads(params(page)["filter"]) == {"label": second}
 
 
-def test_a_time_is_narrowed_down_by_its_month(open_page: Callable[..., Page]) -> None:
+def test_times_are_filtered_by_month(open_page: Callable[..., Page]) -> None:
     page = open_page("/?text=red")
     page.locator("summary").click()
     months = page.get_by_role("list", name="exif_taken", exact=True).get_by_role("link")
     expect(months.first).to_contain_text("2024-12")  # the last first
     months.filter(has_text="2024-12").click()
     expect(page.locator(".facet [aria-current]")).to_contain_text("2024-12")
-    assert json.loads(asked(page)["filter"]) == {"exif_taken": {"$gte": "2024-12-01", "$lt": "2025-01-01"}}
-    no_fault(page)
+    assert json.loads(params(page)["filter"]) == {"exif_taken": {"$gte": "2024-12-01", "$lt": "2025-01-01"}}
+    check_axe(page)
     page.locator(".facet [aria-current]").click()
     expect(page.locator(".facet [aria-current]")).to_have_count(0)
-    assert "filter" not in asked(page)
+    assert "filter" not in params(page)
 
 
 def test_steps_download_and_path_of_one_picture(open_page: Callable[..., Page], site: Site) -> None:
@@ -166,7 +162,7 @@ def test_steps_download_and_path_of_one_picture(open_page: Callable[..., Page], 
     expect(steps).to_contain_text("4 of 24")
     steps.get_by_role("link", name="Next").click()
     expect(heading(page, f"More like {file_name(found[4])}")).to_be_focused()
-    assert asked(page) == {"id": found[4]}
+    assert params(page) == {"id": found[4]}
     for _ in range(4):
         page.keyboard.press("ArrowLeft")
     expect(steps).to_contain_text("1 of 24")
@@ -196,7 +192,7 @@ def test_several_pictures_to_be_like_and_unlike(open_page: Callable[..., Page], 
     mark(tiles(page).nth(1), "More")
     mark(tiles(page).nth(2), "Less")
     expect(page.get_by_role("region", name="Marked pictures")).to_contain_text("like 2 pictures, unlike 1")
-    no_fault(page)
+    check_axe(page)
     page.locator("#mix-search").click()
     expect(page.get_by_role("list", name="Mixed with").get_by_role("link")).to_have_count(3)
     assert not set(found[:3]) & set(ids(page))
@@ -206,7 +202,7 @@ def test_several_pictures_to_be_like_and_unlike(open_page: Callable[..., Page], 
     assert ids(again) == ids(page)
     page.get_by_role("link", name=f"Less like {found[2]}").click()
     expect(page.get_by_role("list", name="Mixed with").get_by_role("link")).to_have_count(2)
-    # With a picture of one's own, which no address holds.
+    # With an uploaded picture, which is not part of the address.
     page.locator("#file").set_input_files(site.gallery.folder / exhibit(site).image_id)
     expect(heading(page, "Like your picture")).to_be_visible()
     expect(page.get_by_role("list", name="Mixed with")).to_have_count(0)
@@ -224,7 +220,7 @@ def test_several_pictures_to_be_like_and_unlike(open_page: Callable[..., Page], 
     expect(heading(page, "Like your picture")).to_be_visible()
 
 
-def test_options_order_and_size(open_page: Callable[..., Page]) -> None:
+def test_options_order_and_tile_size(open_page: Callable[..., Page]) -> None:
     page = open_page("/?text=star")
     found, sent = ids(page), bodies(page)
     page.get_by_label("Sort").select_option("name")
@@ -247,26 +243,26 @@ def test_options_order_and_size(open_page: Callable[..., Page]) -> None:
     assert tiles(page).first.bounding_box()["width"] > 1.3 * width  # type: ignore[index]
     middle = float(tiles(page).nth(9).locator(".tile-score").inner_text().removeprefix("score").strip())
     page.locator("summary").click()
-    page.get_by_label("Lowest score").fill(str(middle))
-    page.get_by_label("Lowest score").press("Enter")
+    page.get_by_label("Minimum score").fill(str(middle))
+    page.get_by_label("Minimum score").press("Enter")
     expect(tiles(page)).not_to_have_count(24)
     assert ids(page) == found[: len(ids(page))]
-    assert sent[-1]["min_score"] == middle == float(asked(page)["min_score"])
-    page.get_by_label("Lowest score").fill("")
+    assert sent[-1]["min_score"] == middle == float(params(page)["min_score"])
+    page.get_by_label("Minimum score").fill("")
     page.get_by_label("Only what fits the words").check()
     expect(tiles(page)).not_to_have_count(24)
-    assert sent[-1]["min_percentile"] == FITTING
-    assert asked(page) == {"text": "star", "fitting": "1"}
+    assert sent[-1]["min_percentile"] == FITTING_PERCENTILE
+    assert params(page) == {"text": "star", "fitting": "1"}
     page.get_by_label("Only what fits the words").uncheck()
-    page.get_by_label("Lowest score").fill("0.999")
-    page.get_by_label("Lowest score").blur()
+    page.get_by_label("Minimum score").fill("0.999")
+    page.get_by_label("Minimum score").blur()
     expect(page.get_by_text("Allow a lower score.")).to_be_visible()
-    page.get_by_label("Lowest score").fill("")
-    page.get_by_label("Lowest score").blur()
+    page.get_by_label("Minimum score").fill("")
+    page.get_by_label("Minimum score").blur()
     page.get_by_label("Diversity").fill("0.8")
     expect(tiles(page)).to_have_count(24)
     assert sent[-1]["diversity"] == 0.8
-    assert asked(page) == {"text": "star", "diversity": "0.8"}
+    assert params(page) == {"text": "star", "diversity": "0.8"}
     assert ids(page) != found
 
 
@@ -284,19 +280,19 @@ def test_a_part_of_a_picture(open_page: Callable[..., Page], site: Site) -> None
     chosen = exhibit(site)
     page = open_page(f"/?id={quote(chosen.image_id)}")
     whole, sent = ids(page), bodies(page)
-    expect(page.locator(".subject .mat.here img")).to_be_visible()
+    expect(page.locator(".subject .mat.loaded img")).to_be_visible()
     page.get_by_role("button", name="Search a part").click()
     layer = page.get_by_role("application", name="Part of the picture")
     expect(layer).to_be_focused()
-    no_fault(page)
+    check_axe(page)
     drag(page, layer, (0.5, 0.1, 0.4, 0.3))
     page.get_by_role("button", name="Search this part").click()
     expect(heading(page, f"More like a part of {file_name(chosen.image_id)}")).to_be_visible()
     assert sent[-1]["crop"] == pytest.approx([0.5, 0.1, 0.4, 0.3], abs=0.02)
-    assert [float(share) for share in asked(page)["crop"].split(",")] == sent[-1]["crop"]
+    assert [float(share) for share in params(page)["crop"].split(",")] == sent[-1]["crop"]
     assert ids(page) != whole
     expect(page.locator(".crop.shown .crop-box")).to_be_visible()
-    # By keyboard, on a picture of one's own.
+    # By keyboard, on an uploaded picture.
     page.locator("#file").set_input_files(site.gallery.folder / chosen.image_id)
     expect(heading(page, "Like your picture")).to_be_visible()
     ids(page)
@@ -325,7 +321,7 @@ def test_on_a_phone_the_form_folds_away(open_page: Callable[..., Page]) -> None:
     expect(unfold).to_have_attribute("aria-expanded", "true")
     expect(page.get_by_role("textbox", name="Words")).to_be_focused()
     assert page.evaluate("document.documentElement.scrollWidth") == 390
-    no_fault(page)
+    check_axe(page)
     search(page, "a red heart")
     expect(page.locator("#ask")).to_be_hidden()
 
@@ -336,11 +332,11 @@ def test_a_region_of_the_map_is_a_filter(open_page: Callable[..., Page], site: S
     page.get_by_text("Filters and options").click()
     drawing = page.get_by_role("img", name=f"{places[0] + places[1]} of 24 pictures have a place")
     expect(drawing).to_be_visible()
-    no_fault(page)
+    check_axe(page)
     page.get_by_role("button", name="Choose a region").click()
     drag(page, page.get_by_role("application"), (0.01, 0.01, 0.5, 0.98))
     page.get_by_role("button", name="Only this region").click()
     expect(page.get_by_role("list", name="Filters in use")).to_contain_text("exif_longitude: from ")
     numbers = {each.image_id: each.number for each in site.gallery.exhibits}
     assert {numbers.get(image_id, 0) % 3 for image_id in ids(page)} == {0}
-    assert set(json.loads(asked(page)["filter"])) == {"exif_latitude", "exif_longitude"}
+    assert set(json.loads(params(page)["filter"])) == {"exif_latitude", "exif_longitude"}

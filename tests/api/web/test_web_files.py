@@ -1,4 +1,4 @@
-"""The files of the web page, as they go over the wire; what they do is tested in a browser."""
+"""The files of the web page as they are served; what they do is tested in a browser."""
 
 import re
 from pathlib import PurePath
@@ -53,7 +53,7 @@ def test_a_file_has_its_type_and_a_strict_policy(client: TestClient, name: str) 
     assert response.headers["cache-control"] == "no-cache"
 
 
-def test_what_a_browser_has_is_not_sent_again(client: TestClient) -> None:
+def test_a_file_that_the_browser_has_cached_is_not_sent_again(client: TestClient) -> None:
     etag = client.get("/web/main.js").headers["etag"]
     again = client.get("/web/main.js", headers={"if-none-match": f'"other", W/{etag}'})
     assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", etag)
@@ -70,7 +70,7 @@ def test_nothing_else_is_below_web(client: TestClient, path: str) -> None:
 
 @pytest.mark.parametrize("address", ["/", "/docs", "/duplicates"])
 def test_a_page_needs_nothing_from_elsewhere(client: TestClient, address: str) -> None:
-    """Neither outside addresses nor inline scripts and styles, which the policy would stop."""
+    """No outside addresses, and no inline scripts and styles, which the policy would block."""
     page = client.get(address).text
     named = re.findall(r'(?:src|href)="([^"#]*)"', page)
     own = [name for name in named if name.startswith("web/")]

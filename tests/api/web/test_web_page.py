@@ -1,4 +1,4 @@
-"""The web page in a browser: every way to search, what goes wrong, and who can use it."""
+"""The web page in a browser: all ways to search, problems, accessibility."""
 
 import json
 import re
@@ -9,7 +9,6 @@ from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from api.access.keys import KeyRing, KeyScope, add_key
@@ -19,7 +18,7 @@ from api.settings import Access, RequestLimits
 from embedder.fake import FakeEmbedder
 from tests.support.collections.small_collection import fake_service, make_collection, png
 from tests.support.servers.page_server import MARKUP, Site, gallery_site
-from tests.support.servers.page_tools import address_of, asked, exhibit, heading, ids, labels, search, tiles
+from tests.support.servers.page_tools import address_of, check_axe, exhibit, heading, ids, labels, params, search, tiles
 
 pytestmark = pytest.mark.browser
 
@@ -38,7 +37,7 @@ def test_search_by_upload(open_page: Callable[..., Page], site: Site) -> None:
     expect(page.get_by_role("status")).to_contain_text(re.compile(r"^24 pictures of 91 · \d+ ms$"))
     expect(page.get_by_role("img", name="Your picture")).to_be_visible()
     expect(page.locator("#subject")).to_contain_text("not part of the address")
-    assert asked(page) == {}
+    assert params(page) == {}
     search(page, "star")
     expect(heading(page, "“star”")).to_be_visible()
     page.go_back()
@@ -93,13 +92,13 @@ def test_search_by_url_can_be_shared(open_page: Callable[..., Page], site: Site)
     expect(heading(page, f"Like {url}")).to_be_visible()
     found = ids(page)
     assert found[0] == picture.image_id
-    assert asked(page) == {"url": url}
+    assert params(page) == {"url": url}
     shared = open_page(page.url)
     assert ids(shared) == found
     expect(shared.get_by_role("textbox", name="Words")).to_have_value(url)
 
 
-def test_search_by_text_and_more_of_it(open_page: Callable[..., Page]) -> None:
+def test_search_by_text_and_more_matches(open_page: Callable[..., Page]) -> None:
     page = open_page()
     search(page, "a checked green heart")
     expect(heading(page, "“a checked green heart”")).to_be_visible()
@@ -111,10 +110,10 @@ def test_search_by_text_and_more_of_it(open_page: Callable[..., Page]) -> None:
     expect(tiles(page)).to_have_count(48)
     assert ids(page)[:24] == first
     expect(tiles(page).nth(24).locator(".tile-link")).to_be_focused()
-    assert asked(page) == {"text": "a checked green heart", "k": "48"}
+    assert params(page) == {"text": "a checked green heart", "k": "48"}
 
 
-def test_more_like_a_picture_with_what_is_known_of_it(open_page: Callable[..., Page], site: Site) -> None:
+def test_more_like_a_picture_with_its_facts(open_page: Callable[..., Page], site: Site) -> None:
     page = open_page("/?text=star")
     before = ids(page)
     page.evaluate("scrollTo(0, 300)")
@@ -122,7 +121,7 @@ def test_more_like_a_picture_with_what_is_known_of_it(open_page: Callable[..., P
     chosen = next(each for each in site.gallery.exhibits if each.image_id == before[5])
     title = heading(page, f"More like {PurePosixPath(chosen.image_id).name}")
     expect(title).to_be_focused()
-    assert asked(page) == {"id": chosen.image_id}
+    assert params(page) == {"id": chosen.image_id}
     assert chosen.image_id not in ids(page)
     terms, details = (page.locator(f".facts {tag}").all_inner_texts() for tag in ("dt", "dd"))
     facts = dict(zip(terms, details, strict=True))
@@ -141,7 +140,7 @@ def test_more_like_a_picture_with_what_is_known_of_it(open_page: Callable[..., P
     expect(title).to_be_visible()
 
 
-def test_the_beginning_has_examples(open_page: Callable[..., Page]) -> None:
+def test_the_start_page_has_examples(open_page: Callable[..., Page]) -> None:
     page = open_page()
     expect(heading(page, "What does it look like?")).to_be_visible()
     assert 2 <= len(ids(page)) <= 12
@@ -150,7 +149,7 @@ def test_the_beginning_has_examples(open_page: Callable[..., Page]) -> None:
     word.click()
     expect(heading(page, label)).to_be_visible()
     assert labels(page) == {label}
-    assert json.loads(asked(page)["filter"]) == {"label": label}
+    assert json.loads(params(page)["filter"]) == {"label": label}
     page.get_by_role("link", name="Likeness").click()
     expect(heading(page, "What does it look like?")).to_be_visible()
 
@@ -160,9 +159,9 @@ def test_duplicates_are_folded_when_asked(open_page: Callable[..., Page], site: 
     both = {site.copied, f"copies/{site.copied}"}
     assert set(ids(page)[:2]) == both
     page.get_by_label("Fold duplicates").check()
-    expect(tiles(page).first.locator(".alike")).to_contain_text("duplicate")
+    expect(tiles(page).first.locator(".folded")).to_contain_text("duplicate")
     assert len(both & set(ids(page))) == 1
-    assert asked(page)["distinct"] == "1"
+    assert params(page)["distinct"] == "1"
 
 
 # Filters
@@ -183,34 +182,34 @@ def test_filters_are_built_from_the_columns(open_page: Callable[..., Page], site
     number.get_by_label("from").fill("10")
     number.get_by_label("to").fill("80")
     page.get_by_role("button", name="Apply").click()
-    wanted = {each.image_id for each in site.gallery.exhibits if each.subject.shape == "heart"}
-    wanted = {image_id for image_id in wanted if 10 <= int(image_id.split("/")[1][:4]) <= 80}
-    expect(tiles(page)).to_have_count(len(wanted))
-    assert set(ids(page)) == wanted
-    assert json.loads(asked(page)["filter"]) == {"label": "heart", "number": {"$gte": 10, "$lte": 80}}
+    expected = {each.image_id for each in site.gallery.exhibits if each.subject.shape == "heart"}
+    expected = {image_id for image_id in expected if 10 <= int(image_id.split("/")[1][:4]) <= 80}
+    expect(tiles(page)).to_have_count(len(expected))
+    assert set(ids(page)) == expected
+    assert json.loads(params(page)["filter"]) == {"label": "heart", "number": {"$gte": 10, "$lte": 80}}
     shared = open_page(page.url)
-    assert set(ids(shared)) == wanted
+    assert set(ids(shared)) == expected
     expect(shared.locator("summary")).to_contain_text("2")
     shared.locator("summary").click()
     shared.get_by_role("button", name="Remove the filter on number").click()
-    expect(tiles(shared)).not_to_have_count(len(wanted))
+    expect(tiles(shared)).not_to_have_count(len(expected))
     assert labels(shared) == {"heart"}
 
 
-def test_a_filter_that_nothing_passes_says_so(open_page: Callable[..., Page]) -> None:
+def test_a_filter_without_matches_is_reported(open_page: Callable[..., Page]) -> None:
     page = open_page("/?text=red&filter=" + quote('{"label": "unicorn"}'))
     expect(page.get_by_role("status")).to_have_text("None of the 91 pictures qualifies.")
-    expect(page.get_by_text("Loosen a filter")).to_be_visible()
+    expect(page.get_by_text("Loosen or remove a filter")).to_be_visible()
 
 
-def test_a_condition_that_the_fields_cannot_show_is_shown_as_it_is(open_page: Callable[..., Page]) -> None:
+def test_a_condition_that_the_fields_cannot_edit_is_shown_as_text(open_page: Callable[..., Page]) -> None:
     page = open_page("/?text=red&filter=" + quote('{"label": {"$in": ["star", "heart"]}, "note": {"$exists": false}}'))
     conditions = page.locator(".condition code")
     expect(conditions).to_have_text(["star or heart", '{"$exists":false}'])
 
 
-def test_conditions_come_out_as_they_went_in(open_page: Callable[..., Page]) -> None:
-    """What the fields cannot show is kept as it is."""
+def test_filters_survive_conversion_to_conditions_and_back(open_page: Callable[..., Page]) -> None:
+    """What the fields cannot edit is kept unchanged."""
     columns = {
         "label": (pa.string(), "text"),
         "tags": (pa.list_(pa.string()), "text"),
@@ -243,15 +242,15 @@ def test_conditions_come_out_as_they_went_in(open_page: Callable[..., Page]) -> 
     assert back == filters
 
 
-# What goes wrong
+# Problems
 
 
-def test_a_file_that_is_no_picture_and_nothing_to_search_for(open_page: Callable[..., Page], tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_picture_and_an_empty_query(open_page: Callable[..., Page], tmp_path: Path) -> None:
     (tmp_path / "notes.png").write_text("not a picture at all")
     page = open_page()
     search(page, "   ")
     expect(page.get_by_role("textbox", name="Words")).to_be_focused()
-    assert asked(page) == {}
+    assert params(page) == {}
     page.get_by_label("Choose a picture").set_input_files(tmp_path / "notes.png")
     alert = page.get_by_role("alert")
     expect(alert).to_contain_text("Not an image that can be used")
@@ -263,7 +262,7 @@ def test_a_file_that_is_no_picture_and_nothing_to_search_for(open_page: Callable
 
 
 @pytest.mark.parametrize(
-    ("address", "said"),
+    ("address", "message"),
     [
         ("/?url=" + quote("http://10.0.0.1/x.png"), "This address is not fetched"),
         ("/?id=nobody", "No such image"),
@@ -272,14 +271,14 @@ def test_a_file_that_is_no_picture_and_nothing_to_search_for(open_page: Callable
         ("/?text=red&filter=%7B", "filter"),
     ],
 )
-def test_what_the_server_refuses_is_said_in_its_words(open_page: Callable[..., Page], address: str, said: str) -> None:
+def test_problems_are_shown_in_the_servers_words(open_page: Callable[..., Page], address: str, message: str) -> None:
     page = open_page(address)
-    expect(page.get_by_role("alert")).to_contain_text(said)
+    expect(page.get_by_role("alert")).to_contain_text(message)
     expect(page.locator("#answer")).to_have_attribute("aria-busy", "false")
     expect(page.get_by_role("status")).to_be_empty()
 
 
-def test_a_server_that_is_gone_and_a_proxy_that_refuses_in_plain_text(open_page: Callable[..., Page]) -> None:
+def test_an_unreachable_server_and_a_proxy_that_refuses_in_plain_text(open_page: Callable[..., Page]) -> None:
     page = open_page("/?text=star")
     ids(page)
     page.route("**/search", lambda route: route.abort())
@@ -291,24 +290,24 @@ def test_a_server_that_is_gone_and_a_proxy_that_refuses_in_plain_text(open_page:
     expect(page.get_by_role("alert")).to_contain_text("The server answered with status 429. Try again in 7 s.")
 
 
-def test_more_that_is_refused_is_said_beside_the_button(open_page: Callable[..., Page]) -> None:
+def test_a_problem_with_more_matches_is_shown_beside_the_button(open_page: Callable[..., Page]) -> None:
     page = open_page("/?text=star")
     ids(page)
     summary = page.get_by_role("status").inner_text()
     page.route("**/search", refuse)
-    button, said = page.get_by_role("button", name="Show more"), page.locator("#more-status")
-    expect(said).to_have_attribute("aria-live", "polite")
+    button, status = page.get_by_role("button", name="Show more"), page.locator("#more-status")
+    expect(status).to_have_attribute("aria-live", "polite")
     button.evaluate("it => it.scrollIntoView({ block: 'end' })")
     button.click()
-    expect(said).to_have_text("too many requests: retry in 7 s")
-    expect(said).to_be_in_viewport(ratio=1)
+    expect(status).to_have_text("too many requests: retry in 7 s")
+    expect(status).to_be_in_viewport(ratio=1)
     expect(button).to_be_focused()
     expect(page.get_by_role("status")).to_have_text(summary)
     expect(tiles(page)).to_have_count(24)
     page.unroute("**/search")
     button.click()
     expect(tiles(page)).to_have_count(48)
-    expect(said).to_be_empty()
+    expect(status).to_be_empty()
 
 
 def refuse(route: Route) -> None:
@@ -316,18 +315,18 @@ def refuse(route: Route) -> None:
     route.fulfill(status=429, headers={"Retry-After": "7"}, content_type="application/problem+json", body=document)
 
 
-NOT_VALID = "This key is not valid: mistyped, removed, or of another server."
+NOT_VALID = "This key is not valid: it is mistyped, was removed, or is for another server."
 
 
 def test_mend_smaller_a_server_that_asks_for_a_key(browser: Browser, tmp_path: Path) -> None:
-    """Pictures too are asked for with the key, which an img element could not send."""
+    """Pictures are also requested with the key, which an img element could not send."""
     key = add_key(tmp_path / "keys.json", "somebody", KeyScope.search)
     with gallery_site(tmp_path, count=10, access=Access(keys=KeyRing(tmp_path / "keys.json"))) as site:
         page = browser.new_page(base_url=site.url)
         page.goto("/?text=star")
         field = page.get_by_label("API key")
         expect(field).to_be_focused()
-        expect(page.locator("#key-why")).to_have_text("Whoever runs it can give you one.")
+        expect(page.locator("#key-why")).to_have_text("Ask the operator of this server for one.")
         for wrong in ("lk_wrong", "ключ", "two words"):
             field.fill(wrong)
             page.keyboard.press("Enter")
@@ -338,11 +337,11 @@ def test_mend_smaller_a_server_that_asks_for_a_key(browser: Browser, tmp_path: P
         page.keyboard.press("Enter")
         expect(tiles(page)).to_have_count(11)
         expect(field).to_be_hidden()
-        expect(tiles(page).first.locator(".mat.here img")).to_be_visible()
+        expect(tiles(page).first.locator(".mat.loaded img")).to_be_visible()
         tiles(page).first.locator(".tile-link").click()
         with page.expect_download() as download:
             page.get_by_role("link", name="Whole picture").click()
-        image_id = asked(page)["id"].removeprefix("copies/")
+        image_id = params(page)["id"].removeprefix("copies/")
         assert download.value.path().read_bytes() == (site.gallery.folder / image_id).read_bytes()
         page.reload()
         expect(tiles(page).first).to_be_visible()
@@ -360,11 +359,11 @@ def test_mend_21_a_picture_of_any_id_is_shown(browser: Browser, tmp_path: Path) 
         page = browser.new_page(base_url=url)
         page.goto("/?text=star")
         expect(tiles(page)).to_have_count(len(ids))
-        expect(page.locator("#pictures .mat.here img")).to_have_count(len(ids))
+        expect(page.locator("#pictures .mat.loaded img")).to_have_count(len(ids))
         for image_id in ids:
             page.goto(f"/?id={quote(image_id, safe='')}")
             expect(tiles(page)).to_have_count(len(ids) - 1)
-            expect(page.locator(".subject .mat.here img")).to_be_visible()
+            expect(page.locator(".subject .mat.loaded img")).to_be_visible()
             assert page.locator(".facts dd").first.text_content() == image_id
             expect(page.locator(".facts")).not_to_contain_text("source")
             address = page.get_by_role("link", name="Whole picture").evaluate("link => link.href")
@@ -372,9 +371,7 @@ def test_mend_21_a_picture_of_any_id_is_shown(browser: Browser, tmp_path: Path) 
         page.close()
 
 
-def test_metadata_stays_text_and_a_picture_that_is_gone_leaves_a_word(
-    open_page: Callable[..., Page], site: Site
-) -> None:
+def test_metadata_stays_text_and_a_missing_picture_is_named_so(open_page: Callable[..., Page], site: Site) -> None:
     page = open_page("/?id=" + quote(site.copied))
     expect(page.locator(".facts")).to_contain_text(MARKUP)
     page.route("**/picture?**", lambda route: route.fulfill(status=404))
@@ -383,7 +380,7 @@ def test_metadata_stays_text_and_a_picture_that_is_gone_leaves_a_word(
     expect(tiles(page).first).to_contain_text("No picture")
 
 
-# Who can use it, and on what
+# Accessibility, and phones
 
 
 ADDRESSES = {
@@ -396,8 +393,8 @@ ADDRESSES = {
 }
 
 
-def shown(open_page: Callable[..., Page], site: Site, state: str, **options: Any) -> Page:
-    """The page in one of these states."""
+def open_state(open_page: Callable[..., Page], site: Site, state: str, **options: Any) -> Page:
+    """Open the page in one of these states."""
     page = open_page(ADDRESSES[state].replace("IMAGE", site.copied), **options)
     expect(page.locator("#answer")).to_have_attribute("aria-busy", "false")
     if state == "filters":
@@ -410,18 +407,16 @@ def shown(open_page: Callable[..., Page], site: Site, state: str, **options: Any
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("state", ADDRESSES)
-def test_axe_finds_no_fault(open_page: Callable[..., Page], site: Site, state: str, scheme: str) -> None:
-    page = shown(open_page, site, state, color_scheme=scheme, reduced_motion="reduce")
+def test_axe_finds_no_violations(open_page: Callable[..., Page], site: Site, state: str, scheme: str) -> None:
+    page = open_state(open_page, site, state, color_scheme=scheme, reduced_motion="reduce")
     if state == "words":
         assert tiles(page).locator("img").first.evaluate("it => getComputedStyle(it).transitionDuration") == "0s"
-    results = Axe().run(page)
-    found = {fault["id"]: [node["html"] for node in fault["nodes"]] for fault in results.response["violations"]}
-    assert found == {}
+    check_axe(page)
 
 
 @pytest.mark.parametrize("state", ADDRESSES)
 def test_a_phone_needs_no_scrolling_sideways(open_page: Callable[..., Page], site: Site, state: str) -> None:
-    page = shown(open_page, site, state, viewport=PHONE, has_touch=True, is_mobile=True)
+    page = open_state(open_page, site, state, viewport=PHONE, has_touch=True, is_mobile=True)
     assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
     if state in ("words", "a picture"):
         lefts = tiles(page).evaluate_all("all => new Set(all.map((tile) => tile.offsetLeft)).size")
@@ -476,12 +471,12 @@ def test_by_keyboard_alone(open_page: Callable[..., Page], site: Site) -> None:
     tab_to(tiles(page).first.locator(".tile-link"), 12)
     page.keyboard.press("Enter")
     expect(heading(page, "More like")).to_be_focused()
-    assert asked(page)["id"] == first
+    assert params(page)["id"] == first
     page.go_back()
     expect(heading(page, "“star”")).to_be_visible()
 
 
-def test_what_happens_is_announced(open_page: Callable[..., Page]) -> None:
+def test_progress_is_announced(open_page: Callable[..., Page]) -> None:
     page = open_page()
     ids(page)
     gates: list[Route] = []
@@ -499,7 +494,7 @@ def test_what_happens_is_announced(open_page: Callable[..., Page]) -> None:
 
 
 def test_every_call_is_documented_and_can_be_tried(open_page: Callable[..., Page]) -> None:
-    """Without a network: the fixture sees to it that nobody else is asked for anything."""
+    """Without a network: the fixture checks that no other server gets a request."""
     page = open_page("/docs")
     expect(page.locator(".opblock")).to_have_count(17)
     assert page.locator(".opblock").first.bounding_box()["y"] < 500  # type: ignore[index]

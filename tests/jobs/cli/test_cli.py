@@ -443,7 +443,7 @@ def test_a_collection_without_an_index(run: Run, tmp_path: Path) -> None:
         (["--like", "a", "--text", "x"], "expected one of a picture, --text and --like"),
         (["--like", "gone.png"], '--like: expected an image of index version 000001, got "gone.png"'),
         (["--text", "x", "--crop", "0,0,1,1"], "--crop goes with one picture"),
-        (["--like", "red.png", "--crop", "0,0,1"], "expected [x, y, width, height] in shares of the picture"),
+        (["--like", "red.png", "--crop", "0,0,1"], "expected [x, y, width, height] as fractions of the picture"),
         (["--like", "red.png", "--crop", "left"], "--crop is 'left': expected four numbers"),
         (["--text", "x", "--min-percentile", "99"], "min_percentile: expected a query whose matches have percentiles"),
         (["--like", "red.png", "-k", "2000", "--diversity", "0.5"], "expected 1,000 at most with diversity"),

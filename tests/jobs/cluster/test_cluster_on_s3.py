@@ -65,7 +65,7 @@ def test_a_cluster_on_a_store_that_fails(bucket: Bucket, tmp_path: Path, monkeyp
                 serve.shutdown()  # type: ignore[no-untyped-call]
         finally:
             nodes.shutdown()
-    assert seen["looks"] > 5
+    assert seen["reads"] > 5
     assert seen["live 000001"] > 0
     assert sum(proxy.count[fault] for fault in faults) > 10, proxy.count
     assert bucket.unfinished_uploads() == []

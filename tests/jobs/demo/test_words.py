@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from api.explore import Likeness
-from api.search.query import FITTING
+from api.search.query import FITTING_PERCENTILE
 from embedder.models.clip import ClipEmbedder
 from index.build.build_index import build_index
 from index.collection import Collection
@@ -75,7 +75,7 @@ def words_of(image_id: str) -> tuple[str, ...]:
 
 def first(likeness: Likeness, search: Search) -> list[str]:
     words, where = search
-    return [each.image_id for each in likeness.search(text=words, k=1, filter=where, min_percentile=FITTING)]
+    return [each.image_id for each in likeness.search(text=words, k=1, filter=where, min_percentile=FITTING_PERCENTILE)]
 
 
 @pytest.mark.slow

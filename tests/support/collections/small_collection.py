@@ -27,15 +27,15 @@ COLOURS = {"red.png": (220, 30, 30), "green.png": (30, 200, 40), "blue.png": (20
 
 
 class RecordingFetcher(Fetcher):
-    """Answers from a dict and remembers what it was asked for."""
+    """Answers from a dict and records the URIs."""
 
     def __init__(self, files: dict[str, bytes]) -> None:
         super().__init__(FetchPolicy())
         self.files = files
-        self.asked: list[str] = []
+        self.fetched: list[str] = []
 
     def fetch(self, uri: str) -> bytes:
-        self.asked.append(uri)
+        self.fetched.append(uri)
         if uri not in self.files:
             raise FetchError("not_found", f"{uri}: /secret/path does not exist")
         return self.files[uri]

@@ -1,9 +1,10 @@
-"""What tests of the web page look for, and do, in a browser."""
+"""Locators, actions and checks for tests of the web page in a browser."""
 
 import re
 from collections.abc import Callable
 from urllib.parse import parse_qs, quote, urlsplit
 
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page, expect
 
 from jobs.demo.gallery import Exhibit
@@ -11,7 +12,7 @@ from tests.support.servers.page_server import Site
 
 
 def exhibit(site: Site, fits: Callable[[Exhibit], bool] = lambda _: True) -> Exhibit:
-    """A picture of the gallery that is there once."""
+    """A picture that the gallery has once."""
     return next(each for each in site.gallery.exhibits[1:] if fits(each))
 
 
@@ -20,7 +21,7 @@ def tiles(page: Page) -> Locator:
 
 
 def ids(page: Page) -> list[str]:
-    """Of the pictures found, once they are there."""
+    """The ids of the matches, once they are shown."""
     expect(tiles(page).first).to_be_visible()
     return tiles(page).locator(".tile-link").evaluate_all("links => links.map((link) => link.title)")  # type: ignore[no-any-return]
 
@@ -30,13 +31,20 @@ def labels(page: Page) -> set[str]:
     return set(tiles(page).locator(".chip[title^='label: ']").all_inner_texts())
 
 
-def asked(page: Page) -> dict[str, str]:
+def params(page: Page) -> dict[str, str]:
+    """The query in the page's address."""
     return {name: values[0] for name, values in parse_qs(urlsplit(page.url).query).items()}
 
 
 def search(page: Page, words: str) -> None:
     page.get_by_role("textbox", name="Words, or the web address").fill(words)
     page.get_by_role("button", name="Search", exact=True).click()
+
+
+def check_axe(page: Page) -> None:
+    """Fails if axe finds violations of accessibility rules."""
+    found = Axe().run(page).response["violations"]
+    assert {violation["id"]: [node["html"] for node in violation["nodes"]] for violation in found} == {}
 
 
 def heading(page: Page, name: str | re.Pattern[str]) -> Locator:

@@ -43,7 +43,7 @@ def web_page(browser: Browser, work: Path, folder: Path) -> None:
         for name, options, address in _SHOTS:
             page = browser.new_page(base_url=site.url, **options)
             page.goto(address.replace("{id}", site.gallery.exhibits[1].image_id))
-            page.locator(".grid:not([aria-hidden]) .mat.here").first.wait_for()
+            page.locator(".grid:not([aria-hidden]) .mat.loaded").first.wait_for()
             if name == "page-filters":
                 page.get_by_text("Filters and options").click()
             page.wait_for_load_state("networkidle")
