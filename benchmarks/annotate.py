@@ -1,7 +1,8 @@
-"""What columns and vectors from elsewhere cost: `python -m benchmarks.annotate [--quick]`.
+"""What annotations and imported vectors cost: `python -m benchmarks.annotate [--quick]`.
 
-Labels and a further column for a million stored vectors; annotations of pictures of which 1% has changed; vectors
-imported; a classifier beside its bare forward pass; and what one that is made of the demo model gets right.
+Measures labels and another column for a million stored vectors, annotations after 1% of the pictures has changed, an
+import of vectors, a classifier against its bare forward pass, and the accuracy of a classifier built from the demo
+model.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ from jobs.spec import AnnotationSpec, Resources
 from jobs.values import DEMO_MODEL
 
 LABELS = 100
-_TRAINED = 6_000  # pictures, for the demo model as a classifier
-_FRESH = 77  # the seed of pictures that no model was trained on
+_TRAINED = 6_000  # pictures that the classifier built from the demo model is trained on
+_FRESH_SEED = 77  # of pictures that no model was trained on
 _MODEL = ModelRecord(id="clustered", revision="1", fingerprint="0" * 64, dim=DIM)
 _QUIET = Console(quiet=True)
 _HERE = Resources(on="local")
@@ -60,7 +61,7 @@ _HERE = Resources(on="local")
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How many rows have columns and are imported; pictures that are annotated, classified, judged."""
+    """Rows to label and to import; pictures to annotate, to time the classifier with, and to judge it by."""
 
     rows: int = 1_000_000
     pictures: int = 20_000
@@ -87,7 +88,7 @@ def _hashes(ids: Any) -> Any:
 
 
 def label(location: str) -> dict[str, float]:
-    """Seconds of `annotate` with labels whose texts are at random, to the live version, and its memory."""
+    """Seconds of `annotate` with labels of random text vectors, to the live version, and its peak memory."""
     texts = Clustered(seed=1).queries(LABELS)
     recipe = Recipe(
         id="labels",
@@ -99,15 +100,17 @@ def label(location: str) -> dict[str, float]:
     return {"seconds": seconds, "peak": peak_rss()}
 
 
-def annotate(location: str, spec: AnnotationSpec, recipe: Callable[..., Recipe] = recipe_of) -> int:
-    """One annotation brought up to date; returns how many images were done."""
-    with writing(Collection.open(location), "annotate") as held:
-        job = Annotate(collection=held, console=_QUIET, resources=_HERE, recipe=recipe, max_reject_rate=0.0)
-        return job.run([spec])[spec.name].embedded
+def annotate(
+    location: str, spec: AnnotationSpec, recipe: Callable[..., Recipe] = recipe_of, resources: Resources = _HERE
+) -> None:
+    """Bring one annotation up to date."""
+    with writing(Collection.open(location), "annotate") as collection:
+        job = Annotate(collection=collection, console=_QUIET, resources=resources, recipe=recipe, max_reject_rate=0.0)
+        job.run([spec])
 
 
 def add_column(location: str) -> dict[str, float]:
-    """Seconds in which values that are there become a column of the live version, and the bytes that were read."""
+    """Add known values as a column of the live version; returns seconds, bytes read and whether segments are shared."""
     collection = Collection.open(location)
     before = collection.read_version(collection.current() or "")
     read, started = _bytes_read(), time.perf_counter()
@@ -138,12 +141,12 @@ def _value(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def _bytes_read() -> int:
-    """By system calls; mapped files are not among them."""
+    """Bytes read by system calls, which excludes mapped files."""
     return int(Path("/proc/self/io").read_text().split()[1])
 
 
 def embed_changed(location: str, folder: Path, numbers: range, seed: int) -> None:
-    """Pictures that are new, or others than before."""
+    """Draw new or changed pictures, embed them with random vectors, and index them."""
     draw(folder, numbers, seed)
     paths = [folder / f"{number // 1000:03}" / f"{number:06}.png" for number in numbers]
     hashes = [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths]
@@ -152,7 +155,7 @@ def embed_changed(location: str, folder: Path, numbers: range, seed: int) -> Non
 
 
 def embedded(location: str, rows: pa.Table, seed: int) -> Collection:
-    """A collection with these rows, and vectors at random of the demo model's length."""
+    """A collection with these rows, and random vectors of the demo model's length."""
     model = model_record(Checkpoint.find(str(DEMO_MODEL)).identity)
     embedding = embedding_column(random_vectors(len(rows), model.dim, seed))
     collection = Collection.create_or_open(location)
@@ -161,7 +164,7 @@ def embedded(location: str, rows: pa.Table, seed: int) -> Collection:
 
 
 def seconds_to_annotate(location: str, name: str, options: Sequence[str], expected: int) -> float:
-    """Of a whole `likeness annotate`, which is to do so many images."""
+    """Seconds of a complete `likeness annotate`. Raises ValueError if it does not annotate the expected images."""
     done = likeness("annotate", location, "--name", name, "--on", "local", *options)
     if f": {expected:,} of " not in done.printed:
         raise ValueError(f"expected {expected:,} images to be annotated: {done.printed}")
@@ -169,39 +172,39 @@ def seconds_to_annotate(location: str, name: str, options: Sequence[str], expect
 
 
 def nightly(folder: Path, classifier: Path, pictures: int, report: Report) -> None:
-    """First costs of annotations, and their costs when 1% of the pictures has changed, or nothing."""
+    """Time annotations of all pictures, after 1% has changed, and without changes."""
     location, files = str(folder / "nightly"), folder / "files"
     labels = [option for shape in SHAPES for option in ("--label", shape)]
     options = {"labels": labels, "quality": ["--quality"], "classes": ["--classifier", str(classifier)]}
     in_new_process(embed_changed, location, files, range(pictures), 1)
     changed = range(0, pictures, 100)
-    took: dict[str, list[float]] = {name: [] for name in options}
+    seconds: dict[str, list[float]] = {name: [] for name in options}
     for expected in (pictures, len(changed), 0):
         if expected == len(changed):
             in_new_process(embed_changed, location, files, changed, 2)
-        for name, given in options.items():
-            took[name].append(seconds_to_annotate(location, name, given, expected))
+        for name, arguments in options.items():
+            seconds[name].append(seconds_to_annotate(location, name, arguments, expected))
     report.table(
         f"seconds of a command that annotates {pictures:,} pictures",
         [
-            {"": name, "all": first, "1% has changed": some, "nothing has": none, "÷ all": some / first}
-            for name, (first, some, none) in took.items()
+            {"": name, "all": first, "1% changed": some, "nothing changed": none, "÷ all": some / first}
+            for name, (first, some, none) in seconds.items()
         ],
     )
-    for name, (first, some, _) in took.items():
+    for name, (first, some, _) in seconds.items():
         report.at_most(f"{name}: 1% changed ÷ all", some / first, 0.03)
 
 
 def million(folder: Path, rows: int, report: Report) -> None:
-    """Labels, and a further column."""
+    """Time labels and another column for `rows` vectors."""
     location = str(folder / "million")
     in_new_process(make, location, rows)
     labels, column = in_new_process(label, location), in_new_process(add_column, location)
     figures = {
         f"{LABELS} labels, s": labels["seconds"],
         "peak memory, GB": labels["peak"] / 1e9,
-        "a column whose values are there, s": column["seconds"],
-        "bytes read for it ÷ those of the vectors": column["read"] / column["vectors"],
+        "a column with known values, s": column["seconds"],
+        "bytes read for it ÷ bytes of the vectors": column["read"] / column["vectors"],
     }
     report.values(f"columns of {rows:,} rows", figures)
     report.at_most("labels: s", labels["seconds"], 60)
@@ -217,13 +220,13 @@ def write_vectors(path: Path, rows: int) -> None:
 
 
 def import_from(source: str, location: str) -> dict[str, float]:
-    """Seconds to the committed run, and to the index after it."""
+    """Seconds to the committed run, and from there to the index."""
     seconds = seconds_of(VectorImport(source=source, collection=location).run)
     return {"import": seconds, "index": seconds_of(lambda: build_index(Collection.open(location)))}
 
 
 def exchange(folder: Path, rows: int, report: Report) -> None:
-    """Import of vectors."""
+    """Time an import of vectors."""
     source = folder / "vectors.npy"
     in_new_process(write_vectors, source, rows)
     seconds = in_new_process(import_from, str(source), str(folder / "imported"))
@@ -232,23 +235,23 @@ def exchange(folder: Path, rows: int, report: Report) -> None:
 
 
 def classifier_rates(folder: Path, images: int) -> dict[str, float]:
-    """Images per second of a job with a ResNet-50 in steady state, and of its bare forward pass before and after."""
+    """Images per second of a job with ResNet-50 in steady state, and of the bare forward pass before and after it."""
     model, files = save_resnet50(folder / "resnet-50"), photographs(folder / "photographs")
     uris = [path for path, _ in zip(cycle(files), range(images), strict=False)]
     names = {"image_id": [f"{n:05}" for n in range(images)], "uri": uris}
     collection = embedded(str(folder / "classified"), pa.table(names), 1)
     ended: list[tuple[float, int]] = []
 
-    def noting(recipe: Recipe) -> Recipe:
+    def timed(recipe: Recipe) -> Recipe:
         def make(calibration: Any) -> Callable[[Batch], Columns]:
             predict = recipe.make(calibration)
 
-            def noted(batch: Batch) -> Columns:
+            def timed_predict(batch: Batch) -> Columns:
                 columns = predict(batch)
                 ended.append((time.perf_counter(), (ended[-1][1] if ended else 0) + len(batch["image"])))
                 return columns
 
-            return noted
+            return timed_predict
 
         return replace(recipe, make=make)
 
@@ -256,26 +259,23 @@ def classifier_rates(folder: Path, images: int) -> dict[str, float]:
     pixels = [decode_image(Path(path).read_bytes(), crop).pixels for path in uris[:32]]
     before = bare_rate(str(model), pixels)
     spec = AnnotationSpec(name="c", classifier=str(model))
-    with writing(collection, "annotate") as held:
-        resources = _HERE.model_copy(update={"block_size": 64})
-        Annotate(
-            collection=held, console=_QUIET, resources=resources, recipe=lambda *given: noting(recipe_of(*given))
-        ).run([spec])
+    resources = _HERE.model_copy(update={"block_size": 64})
+    annotate(collection.location, spec, lambda *arguments: timed(recipe_of(*arguments)), resources)
     return {"before": before, "job": steady_rate(ended), "after": bare_rate(str(model), pixels)}
 
 
 @torch.inference_mode()
 def bare_rate(model: str, crops: Sequence[npt.NDArray[np.uint8]]) -> float:
-    """Images per second, of these all at once."""
+    """Images per second of the forward pass, with these crops as a batch."""
     network = ImageClassifier.load(model, device="cpu").model
-    pixels = torch.from_numpy(np.stack(crops)).permute(0, 3, 1, 2) / 64 - 2  # about as normalised
+    pixels = torch.from_numpy(np.stack(crops)).permute(0, 3, 1, 2) / 64 - 2  # roughly normalised
     network(pixel_values=pixels)
     return rate(lambda: len(network(pixel_values=pixels).logits), 10)
 
 
 def share_right(folder: Path, classifier: Path, count: int) -> float:
-    """Of so many pictures that no model has seen, those of which `annotate` says the shape."""
-    paths = sorted(draw_pictures(folder / "fresh", count, seed=_FRESH).iterdir())
+    """Share of `count` fresh pictures whose shape `annotate` recognises."""
+    paths = sorted(draw_pictures(folder / "fresh", count, seed=_FRESH_SEED).iterdir())
     names = [path.name for path in paths]
     location = str(folder / "judged")
     build_index(embedded(location, pa.table({"image_id": names, "uri": [str(path) for path in paths]}), 1))

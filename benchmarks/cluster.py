@@ -1,8 +1,8 @@
-"""Whether more nodes embed as much more: `python -m benchmarks.cluster [--quick]`.
+"""Whether embedding scales with the nodes: `python -m benchmarks.cluster [--quick]`.
 
-The real embedding job on Ray's multi-node test cluster, with 1, 2 and 4 nodes that are processes of this machine. A
-stand-in for the model sleeps as long as a device would compute, so that this machine's cores are not what is measured,
-but whether anything in the job is: listing, decoding, placement, the driver.
+Runs the real embedding job on Ray's multi-node test cluster, with 1, 2 and 4 nodes that are processes of this machine.
+A fake model sleeps for as long as a device would compute, so the limit is not this machine's cores but whatever in the
+job does not scale: listing, decoding, placement, the driver.
 """
 
 import time
@@ -27,7 +27,7 @@ from jobs.embedding.on_ray import blocks_on_ray
 from jobs.sources.listing import listing_table
 
 SECONDS_PER_IMAGE = 0.02
-"""Of the stand-in: 50 images/s on a node. Four nodes then leave most of two cores to Ray and to decoding."""
+"""Of the fake model: 50 images/s per node. Four nodes then leave most of two cores to Ray and to decoding."""
 
 _BLOCK = 32
 _FILES = 200
@@ -35,7 +35,7 @@ _NODE: dict[str, Any] = {"num_cpus": 2, "object_store_memory": 100 * 2**20, "mem
 
 
 class SleepingEmbedder(FakeEmbedder):
-    """Vectors of the fake model, in the time of one that computes elsewhere."""
+    """The fake model, as slow as a model on a device."""
 
     def embed_images(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         """`(n, side, side, 3)` uint8 to `(n, dim)` float32, unit norm."""
@@ -46,14 +46,16 @@ class SleepingEmbedder(FakeEmbedder):
 
 
 def steady_rate(progress: Progress, actors: int, rows: int) -> float:
-    """Images per second between the first block of the last actor to start, and the last full round of blocks."""
-    steady = [(at, done) for at, done, there in progress.noted if there == actors and done <= rows - actors * _BLOCK]
+    """Images per second from the first block of the last actor that starts to the last full round of blocks."""
+    steady = [
+        (at, done) for at, done, started in progress.records if started == actors and done <= rows - actors * _BLOCK
+    ]
     (began, first), (ended, last) = steady[0], steady[-1]
     return (last - first) / (ended - began)
 
 
 def measure(address: str, nodes: int, listing: pa.Table, folder: Path) -> float:
-    """Images per second of the job on the cluster at `address`, which has so many nodes with an actor each."""
+    """Images per second of the job on the cluster at `address`, with an actor on each of its nodes."""
     with ray_cluster(address, verbose=False):
         blocks = partial(blocks_on_ray, Pool.fitting(None, None, resources={"device": 1}))
         progress = embed(listing, folder, FakeEmbedder(), SleepingEmbedder, block=_BLOCK, blocks=blocks)
@@ -61,7 +63,7 @@ def measure(address: str, nodes: int, listing: pa.Table, folder: Path) -> float:
 
 
 def make_listing(folder: Path, count: int) -> pa.Table:
-    """`count` images: small files that take next to nothing to decode, under ever new ids."""
+    """`count` images, each with its own id, of a few small files that are decoded in almost no time."""
     folder.mkdir()
     rng = np.random.default_rng(20261121)
     paths = [folder / f"{number:03}.png" for number in range(_FILES)]
@@ -72,7 +74,7 @@ def make_listing(folder: Path, count: int) -> pa.Table:
 
 
 def scaling(sizes: Sequence[int], folder: Path, seconds: float) -> dict[int, float]:
-    """The rate with each number of nodes, in rising order, with so many seconds of work for each node. The driver is on
+    """Images per second by number of nodes, in ascending order, each node with `seconds` of work. The driver runs on
     the cluster's head, which has no actor.
     """
     rates: dict[int, float] = {}
@@ -90,7 +92,7 @@ def scaling(sizes: Sequence[int], folder: Path, seconds: float) -> dict[int, flo
 
 
 def judge(rates: Mapping[int, float], report: Report) -> None:
-    """The table, and the bars: one node is as fast as its device, and more nodes as much faster."""
+    """Add the table and the bars: one node is as fast as its device, and the rate grows with the nodes."""
     one = rates[1]
     shares = {nodes: rate / one / nodes for nodes, rate in rates.items()}
     report.table(

@@ -1,11 +1,11 @@
-"""What the demo model knows: `python -m benchmarks.demo_model [--quick] [--model FOLDER]`.
+"""How good the demo model is: `python -m benchmarks.demo_model [--quick] [--model FOLDER]`.
 
-Draws fresh pictures as the gallery has them (with a seed of its own), stores them as files and decodes those
-as a job does. Among the 10 nearest of a picture, itself left out: the share with its colour, its shape, its
-pattern. Among the 10 nearest of each caption such as "a striped red star": the share that fits it wholly.
+Draws fresh pictures like the gallery's (with another seed), stores them as files and decodes them as a job does. Among
+the 10 nearest of a picture, without itself: the share with its colour, its shape, its pattern. Among the 10 nearest of
+a caption such as "a striped red star": the share that fits it completely.
 
-Then recall@10 of an approximate index of these pictures, with queries of each kind that no tuning saw: other pictures,
-mixes of them, and captions. The build is given every other caption, as an operator would by `--queries`.
+Then it measures recall@10 of an approximate index of these pictures, with queries of each kind that tuning has not
+seen: other pictures, mixes of them, and captions. The build gets every other caption, as with `--queries`.
 """
 
 from __future__ import annotations
@@ -55,10 +55,7 @@ def words_of(subjects: Sequence[Subject]) -> Words:
 def nearest(
     queries: Vectors, vectors: Vectors, k: int, *, leave_out: NDArray[np.intp] | None = None
 ) -> NDArray[np.intp]:
-    """Rows of the `k` highest dot products, best first, `(n, k)`.
-
-    `leave_out`, `(n,)`, names for each query a row that does not count.
-    """
+    """Rows of the `k` highest dot products, best first, `(n, k)`. `leave_out`, `(n,)`: a row to skip per query."""
     scores = queries @ vectors.T
     if leave_out is not None:
         scores[np.arange(len(queries)), leave_out] = -np.inf
@@ -66,12 +63,11 @@ def nearest(
 
 
 def agreement(vectors: Vectors, words: Words, queries: int) -> dict[str, float]:
-    """Share of the nearest of the first `queries` pictures with their colour, shape, pattern, all three."""
+    """For the first `queries` pictures, the share of the nearest with the same pattern, colour and shape."""
     rows = np.arange(queries)
-    found = nearest(vectors[:queries], vectors, NEAREST, leave_out=rows)
-    same = words[found] == words[rows, None]
-    shares = {name: float(same[..., i].mean()) for i, name in enumerate(ATTRIBUTES)}
-    return shares | {"all three": float(same.all(axis=-1).mean())}
+    neighbours = nearest(vectors[:queries], vectors, NEAREST, leave_out=rows)
+    same = words[neighbours] == words[rows, None]
+    return {name: float(same[..., i].mean()) for i, name in enumerate(ATTRIBUTES)}
 
 
 def captions() -> Words:
@@ -80,33 +76,32 @@ def captions() -> Words:
 
 
 def text_precision(text_vectors: Vectors, vectors: Vectors, words: Words) -> float:
-    """Share of the 10 nearest of each caption that fit it wholly.
+    """Share of the 10 nearest of each caption that fit it completely.
 
-    Where fewer than 10 pictures fit, of as many as do; a caption that none fits does not count.
+    If fewer than 10 pictures fit, only as many of the nearest count; captions that no picture fits are skipped.
     """
     shares = []
     for caption, row in zip(captions(), nearest(text_vectors, vectors, NEAREST), strict=True):
         fits = (words == caption).all(axis=1)
-        wanted = min(NEAREST, int(fits.sum()))
-        if wanted:
-            shares.append(float(fits[row[:wanted]].mean()))
+        if k := min(NEAREST, int(fits.sum())):
+            shares.append(float(fits[row[:k]].mean()))
     return float(np.mean(shares))
 
 
 def _crop(number: int, *, crop: CropSpec) -> NDArray[np.uint8]:
-    """The picture of that number, through a file of its format and back."""
+    """The picture with this number, encoded in its format and decoded again."""
     return decode_image(plan_exhibit(number, seed=SEED).data(), crop).pixels
 
 
 def draw_crops(count: int, crop: CropSpec) -> NDArray[np.uint8]:
-    """`(count, side, side, 3)` uint8, drawn by all cores."""
+    """`(count, side, side, 3)` uint8, drawn on all cores."""
     with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
         return np.stack(list(pool.map(partial(_crop, crop=crop), range(count), chunksize=50)))
 
 
 def all_captions() -> list[str]:
-    """Captions of all levels of detail, in many words, in no order."""
-    from jobs.demo.captions import concepts, phrase  # here for the reason that `measure` gives
+    """Captions of all levels of detail in various words, shuffled."""
+    from jobs.demo.captions import concepts, phrase  # imported here for the reason in `measure`
 
     rng = np.random.default_rng(SEED)
     captions = sorted({phrase(each, rng) for level in concepts().values() for each in level})
@@ -114,25 +109,25 @@ def all_captions() -> list[str]:
 
 
 def index_recall(embedder: ClipEmbedder, vectors: Vectors, others: Vectors, folder: Path, report: Report) -> None:
-    """Index pictures, and search with `others` and captions, as far as each kind needs."""
-    from jobs.embedding.model_source import model_record  # here for the reason that `measure` gives
+    """Index pictures, and measure recall with `others` and captions as queries."""
+    from jobs.embedding.model_source import model_record  # imported here for the reason in `measure`
 
     captions, ids = all_captions(), [str(number) for number in range(len(vectors))]
     rows = pa.table({"image_id": ids, "uri": ids, EMBEDDING: embedding_column(vectors)})
     collection = Collection.create_or_open(str(folder / "collection"))
     collection.add_run("memory:", model_record(embedder.identity), [rows])
     texts = QueryTexts(collection=collection, load=lambda _: embedder, named=captions[::2])
-    # So few vectors are scanned exactly, unless that is too slow however fast it is.
+    # So few vectors would be searched exactly; no exact search meets this latency.
     manifest = build_index(collection, IndexSettings(latency_ms=1e-6), texts=texts)
     searcher = Searcher.open(collection)
     figures = []
     for kind, record in manifest.kinds.items():
         text = kind == "text"
         queries = embedder.embed_texts(captions[1::2]) if text else mixed_queries(kind, *np.split(others, 3))
-        found = searcher.search(queries, NEAREST, kind=kind)
+        results = searcher.search(queries, NEAREST, kind=kind)
         hits = [
             {int(match.image_id) for match in matches}.intersection(truth.tolist())
-            for matches, truth in zip(found, nearest(queries, vectors, NEAREST), strict=True)
+            for matches, truth in zip(results, nearest(queries, vectors, NEAREST), strict=True)
         ]
         share = sum(map(len, hits)) / (NEAREST * len(hits))
         figures.append({"kind": kind, "queries": len(hits), "recall@10": share, "manifest": record.recall})
@@ -142,10 +137,10 @@ def index_recall(embedder: ClipEmbedder, vectors: Vectors, others: Vectors, fold
 
 
 def measure(model: str, *, pictures: int, queries: int, folder: Path, report: Report) -> None:
-    """Draw, decode and embed so many pictures, and judge the neighbours of the first `queries` and of all captions, and
-    an index of them by three times as many queries again.
+    """Draw, decode and embed pictures, and judge the neighbours of the first `queries` and of all captions, then an
+    index of the pictures with three times as many other pictures as queries.
     """
-    # Imported here: the processes that draw import this module too, and have no use for a model.
+    # Imported here because the processes that draw also import this module, and need no model.
     from embedder.models.clip import ClipEmbedder
 
     embedder = ClipEmbedder.load(model)
@@ -155,16 +150,6 @@ def measure(model: str, *, pictures: int, queries: int, folder: Path, report: Re
     shares = agreement(vectors, words, queries)
     texts = embedder.embed_texts([f"a {pattern} {colour} {shape}" for pattern, colour, shape in captions()])
     shares["text"] = text_precision(texts, vectors, words)
-    report.values(
-        "demo_model",
-        {
-            "pictures": pictures,
-            "queries": queries,
-            "captions": len(texts),
-            "all_three": shares["all three"],
-            "fingerprint": embedder.identity.fingerprint,
-        },
-    )
     for name, bar in BARS.items():
         report.at_least(name, shares[name], bar)
     index_recall(embedder, vectors, others, folder, report)

@@ -1,12 +1,12 @@
-"""Beside clip-retrieval, with the same pictures and checkpoint: `python -m benchmarks.peers FOLDER [--quick]`.
+"""Comparison with clip-retrieval on the same pictures and checkpoint: `python -m benchmarks.peers FOLDER [--quick]`.
 
 FOLDER is a virtual environment with clip-retrieval 2.45, which needs other versions of numpy and pyarrow than Likeness:
 
     python -m venv FOLDER && FOLDER/bin/pip install clip-retrieval==2.45.0 'setuptools<81' 'transformers<5'
 
-The model has ViT-B/32's size and random weights. Measured are whole commands from a cold start, ours with the index
-(in fp32, and in int8 once the model is converted) and clip-retrieval's inference without one; what each further picture
-costs; and searches by one client that sends pictures.
+The model has ViT-B/32's size and random weights. The benchmark measures complete commands from a cold start, ours with
+the index (in fp32, and in int8 with a converted model) and clip-retrieval's inference without one, the cost of each
+additional picture, and searches by one client that uploads pictures.
 """
 
 import base64
@@ -40,11 +40,11 @@ PRECISIONS: tuple[Precision, ...] = ("fp32", "int8")
 FIRST = 400
 _START_S = 300.0
 _SIDE = 256
-_VOCABULARY = 49_408  # that of CLIP's own tokenizer, with which clip-retrieval warms the model up
+_VOCABULARY = 49_408  # of CLIP's own tokenizer, with which clip-retrieval warms up the model
 
 
 def draw(folder: Path, count: int) -> Path:
-    """So many JPEGs, all different: Likeness embeds the same bytes once."""
+    """Write `count` JPEGs, all different, because Likeness embeds the same bytes only once."""
     folder.mkdir()
     for number, pixels in enumerate(photographs(count, _SIDE)):
         Image.fromarray(pixels).save(folder / f"{number:05}.jpg", quality=85)
@@ -52,21 +52,21 @@ def draw(folder: Path, count: int) -> Path:
 
 
 def ours(pictures: Path, model: Path, out: Path, precision: Precision) -> None:
-    """A collection of the pictures, with its index."""
+    """Make a collection of the pictures, with its index."""
     likeness("embed", str(pictures), str(out), "--model", str(model), "--precision", precision)
 
 
 def theirs(environment: Path, pictures: Path, model: Path, out: Path) -> None:
-    """The folder of vectors that `clip-retrieval index` reads."""
+    """Write the folder of vectors that `clip-retrieval index` reads."""
     options = {"input_dataset": pictures, "output_folder": out, "enable_text": False}
     _clip_retrieval(environment, "inference", model, **options)
 
 
 def index(environment: Path, vectors: Path, out: Path) -> None:
-    """The folder of an index that `clip-retrieval back` serves."""
+    """Build the index that `clip-retrieval back` serves."""
     options = {"embeddings_folder": vectors, "index_folder": out}
     subprocess.run([environment / "bin" / "clip-retrieval", "index", *_flags(**options)], check=True, env=_offline())
-    for path in (out / "metadata").glob("*.parquet"):  # it needs a column to answer with
+    for path in (out / "metadata").glob("*.parquet"):  # its answers need a column
         rows = pq.read_table(path)
         pq.write_table(rows.append_column("caption", rows["image_path"]), path)
 
@@ -82,12 +82,12 @@ def our_latency(collection: Path, pictures: list[Path], precision: Precision) ->
 
 
 def their_latency(environment: Path, model: Path, folder: Path, pictures: list[Path]) -> float:
-    """The same of clip-retrieval's back end, to which the picture goes as base64."""
+    """The same for clip-retrieval's back end, which takes pictures as base64."""
     paths = folder / "indices.json"
     paths.write_text(json.dumps({"pictures": str(folder)}))
     port = free_port()
     models = {"enable_mclip_option": False, "provide_aesthetic_embeddings": False}
-    answer = {"columns_to_return": '["caption"]'}  # with image_path it would read and send the pictures
+    answer = {"columns_to_return": '["caption"]'}  # for image_path it would read and send the pictures
     command = _command(environment, "back", model, indices_paths=paths, port=port, **models, **answer)
     with tempfile.TemporaryFile() as log, subprocess.Popen(command, env=_offline(), stdout=log, stderr=log) as process:
         url = f"http://127.0.0.1:{port}"
@@ -99,7 +99,7 @@ def their_latency(environment: Path, model: Path, folder: Path, pictures: list[P
 
 
 def judge_walls(counts: Sequence[int], walls: Mapping[tuple[str, int], float], forward: float, report: Report) -> None:
-    """The table of whole commands, and what ours may take of the other's time."""
+    """Add the table of complete commands, and the bars for our share of the other's time."""
     first, last = counts
     names = [*EMBED.values(), INFERENCE]
     rates = {name: (last - first) / (walls[name, last] - walls[name, first]) for name in names}
@@ -122,7 +122,7 @@ def judge_walls(counts: Sequence[int], walls: Mapping[tuple[str, int], float], f
 
 
 def judge_searches(p50: Mapping[str, float], report: Report) -> None:
-    """The table of searches, and what ours may take of the other's time."""
+    """Add the table of searches, and the bars for our share of the other's time."""
     report.table("a search by a picture", [{"": name, "p50 ms": 1e3 * seconds} for name, seconds in p50.items()])
     for precision in PRECISIONS:
         name = f"{SERVE}, {precision}"
@@ -135,7 +135,7 @@ def _command(environment: Path, verb: str, model: Path, **options: object) -> li
 
 
 def _clip_retrieval(environment: Path, verb: str, model: Path, **options: object) -> None:
-    with tempfile.TemporaryFile("w+") as log:  # not a pipe, which processes that it leaves behind would keep open
+    with tempfile.TemporaryFile("w+") as log:  # not a pipe, which processes left behind would keep open
         done = subprocess.run(_command(environment, verb, model, **options), env=_offline(), stdout=log, stderr=log)
         if done.returncode:
             log.seek(0)
@@ -181,10 +181,10 @@ def main(report: Report, folder: Path, options: Any) -> None:
     walls, p50 = dict[tuple[str, int], float](), dict[str, float]()
     model = save_clip(folder / "model", vocabulary=_VOCABULARY)
     environment = options.environment.absolute()
-    with report.console.status("preparing the model in int8, and clip-retrieval's files for the system's cache"):
-        few = draw(folder / "few", 8)
-        ours(few, model, folder / "few ours", "int8")
-        theirs(environment, few, model, folder / "few-theirs")
+    # Converts the model to int8, and loads clip-retrieval's files into the system's cache.
+    few = draw(folder / "few", 8)
+    ours(few, model, folder / "few ours", "int8")
+    theirs(environment, few, model, folder / "few-theirs")
     for count in counts:
         pictures = draw(folder / f"{count}", count)
         for precision in PRECISIONS:

@@ -1,7 +1,7 @@
 """How long a command takes to start, and a server to its first answer: `python -m benchmarks.startup [--quick]`.
 
-Each in processes of its own, as multiples of `import torch` in the same run: machines differ, and that is what a search
-by a picture or by words could not do without once.
+Each runs in new processes and is given as a multiple of `import torch` in the same run, because machines differ and a
+search by a picture or by words once had to import torch.
 """
 
 import subprocess
@@ -22,15 +22,15 @@ from jobs.demo.collection import make_demo_collection
 
 TORCH, FIRST_ANSWER = "import torch", "serve --local, first answer"
 BARS = {"--help": 0.2, "search, by id": 0.5, "search, by words": 1.0, "search, by a picture": 1.0, FIRST_ANSWER: 1.2}
-"""The most that each may take, as a multiple of `import torch`."""
+"""Maximum time of each, as a multiple of `import torch`."""
 WORDS = "a striped red star"
 SEARCHES = 50
-MOST_MIB = 300
-"""0.6 of what such a server took while it loaded torch and transformers."""
+MAX_MIB = 300
+"""0.6 of the memory that such a server needed when it loaded torch and transformers."""
 
 
 def commands(collection: str, image_id: str, picture: Path) -> dict[str, Callable[[], float]]:
-    """What is measured, by name: each runs once and returns its seconds."""
+    """The measured commands by name; each runs once and returns its seconds."""
 
     def python(*arguments: str) -> Callable[[], float]:
         run = partial(subprocess.run, [sys.executable, *arguments], check=True, capture_output=True)
@@ -56,7 +56,7 @@ def first_answer(collection: str) -> float:
 
 
 def memory(collection: str, picture: Path) -> float:
-    """MiB of a local server, its decoders included, after searches by words and by a picture."""
+    """Memory of a local server and its decoders in MiB, after searches by words and by a picture."""
     with tempfile.NamedTemporaryFile() as log, serving(collection, Path(log.name), "--local") as server:
         for _ in range(SEARCHES):
             requests.post(f"{server.url}/search", json={"text": WORDS}, timeout=60).raise_for_status()
@@ -66,7 +66,7 @@ def memory(collection: str, picture: Path) -> float:
 
 
 def judge(medians: Mapping[str, float], mib: float, report: Report) -> None:
-    """The table, a bar for each command, and one for the server's memory."""
+    """Add the table and the bars."""
     torch = medians[TORCH]
     report.table(
         "from the command to its end",
@@ -74,7 +74,7 @@ def judge(medians: Mapping[str, float], mib: float, report: Report) -> None:
     )
     for name, bar in BARS.items():
         report.at_most(f"{name}: seconds ÷ those of {TORCH}", medians[name] / torch, bar)
-    report.at_most(f"serve --local: MiB after {2 * SEARCHES} searches", mib, MOST_MIB)
+    report.at_most(f"serve --local: MiB after {2 * SEARCHES} searches", mib, MAX_MIB)
 
 
 def main(report: Report, folder: Path, options: Any) -> None:

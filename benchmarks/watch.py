@@ -1,7 +1,7 @@
 """How soon a saved picture is found while `likeness watch` runs: `python -m benchmarks.watch [--quick]`.
 
-Pictures of the demo are saved one after the other, every fifth in two halves with a pause between them, and searched
-by a server of the same collection. Then the same again, while the watch is killed twice and started again at once.
+Pictures of the demo are saved one after the other, every fifth in two halves with a pause in between, and a server of
+the same collection is searched for them. Then the same again, while the watch is killed twice and restarted at once.
 """
 
 import hashlib
@@ -28,8 +28,8 @@ from jobs.values import DEMO_MODEL
 
 BAR_S = 10.0
 PICTURES, SECONDS = 200, 60.0
-_BEFORE = 20
-"""Pictures that are there from the start."""
+_INITIAL = 20
+"""Pictures that exist from the start."""
 
 
 @dataclass
@@ -43,24 +43,24 @@ class Saved:
 
 
 def name_of(number: int) -> str:
-    """Of a file, for a picture of the demo."""
+    """File name of a picture of the demo."""
     return plan_exhibit(number).image_id.replace("/", "-")
 
 
 @dataclass
 class Soak:
-    """A folder into which pictures are saved, and what became of them."""
+    """A folder into which pictures are saved, and when each was saved and found."""
 
     pictures: Path
     saved: list[Saved] = field(default_factory=list)
 
     def begin(self) -> None:
         self.pictures.mkdir()
-        for number in range(_BEFORE):
+        for number in range(_INITIAL):
             (self.pictures / name_of(10_000 + number)).write_bytes(plan_exhibit(10_000 + number).data())
 
     def save(self, count: int, seconds: float) -> None:
-        """Save so many pictures, evenly spread. Those in two halves are written by threads of their own."""
+        """Save `count` pictures, spread evenly over `seconds`, in threads because some are written in two halves."""
         rng, started, threads = random.Random(0), time.monotonic(), []
         for number in range(count):
             time.sleep(max(0.0, started + number * seconds / count - time.monotonic()))
@@ -80,8 +80,8 @@ class Soak:
             file.write(data[half:])
         picture.at = time.monotonic()
 
-    def look(self, server: Server) -> None:
-        """Ask the server for each picture that it has not found yet."""
+    def search(self, server: Server) -> None:
+        """Search for each picture that the server has not found yet."""
         for picture in [each for each in self.saved if each.found is None]:
             answer = requests.post(f"{server.url}/search", json={"id": picture.name, "k": 1}, timeout=30)
             if answer.status_code == 200:
@@ -98,8 +98,8 @@ class Soak:
         return [(each.found or float("inf")) - (each.at or 0.0) for each in self.saved]
 
 
-class Watching:
-    """`likeness watch` in a process of its own, which may be killed."""
+class Watch:
+    """`likeness watch` in a separate process, which may be killed."""
 
     def __init__(self, soak: Soak, collection: Path, log: Path) -> None:
         options = (str(soak.pictures), str(collection), "--model", str(DEMO_MODEL), "--device", "cpu")
@@ -112,38 +112,35 @@ class Watching:
             return subprocess.Popen(self._command, stdout=log, stderr=log)
 
     def has_indexed(self) -> bool:
-        """Whether there is an index to search; RuntimeError if it has ended.
-
-        It may wait for changes before, as the first pictures are left alone for a second.
-        """
+        """Whether there is an index to search. Raises RuntimeError if the process has ended."""
         if self._process.poll() is not None:
-            raise RuntimeError(f"the watch has ended; its log:\n{self._log.read_text()[-4000:]}")
+            raise RuntimeError(f"the watch has ended; its log ends with:\n{self._log.read_text()[-4000:]}")
         return "searchable after" in self._log.read_text()
 
-    def kill_and_start(self) -> None:
+    def restart(self) -> None:
         self._process.kill()
         self._process.wait()
         self._process = self._start()
 
     def stop(self) -> int:
-        """Its exit code after SIGTERM."""
+        """Send SIGTERM; returns the exit code."""
         self._process.terminate()
         return self._process.wait(60)
 
 
 @contextmanager
-def looking(soak: Soak, server: Server) -> Iterator[None]:
-    """Look for new pictures whenever the server has another version, and at the end until all are found."""
+def searching(soak: Soak, server: Server) -> Iterator[None]:
+    """Search for new pictures whenever the server has a new version, and at the end until all are found."""
     done = threading.Event()
 
-    def look() -> None:
+    def run() -> None:
         version = ""
         while not done.wait(0.1):
             if (now := server.version()) != version:
-                soak.look(server)
+                soak.search(server)
                 version = now
 
-    thread = threading.Thread(target=look)
+    thread = threading.Thread(target=run)
     thread.start()
     try:
         yield
@@ -154,19 +151,19 @@ def looking(soak: Soak, server: Server) -> Iterator[None]:
 
 
 def soak_test(folder: Path, pictures: int, seconds: float, kills: int, report: Report) -> None:
-    """One soak, with its figures and bars."""
+    """Save pictures, restart the watch `kills` times meanwhile, and judge the result."""
     soak = Soak(folder / "pictures")
     soak.begin()
-    watching = Watching(soak, folder / "collection", folder / "watch.log")
-    eventually(watching.has_indexed, "the watch is ready", 180)
-    with serving(str(folder / "collection"), folder / "serve.log", "--local") as server, looking(soak, server):
+    watch = Watch(soak, folder / "collection", folder / "watch.log")
+    eventually(watch.has_indexed, "the watch is ready", 180)
+    with serving(str(folder / "collection"), folder / "serve.log", "--local") as server, searching(soak, server):
         saving = threading.Thread(target=soak.save, args=(pictures, seconds))
         saving.start()
         for _ in range(kills):
             time.sleep(seconds / (kills + 1))
-            watching.kill_and_start()
+            watch.restart()
         saving.join()
-    code = watching.stop()
+    code = watch.stop()
     judge(soak, Collection.open(str(folder / "collection")), code, report)
 
 
@@ -179,9 +176,6 @@ def judge(soak: Soak, collection: Collection, code: int, report: Report) -> None
             "median": statistics.median(delays),
             "p90": statistics.quantiles(delays, n=10)[-1],
             "slowest": max(delays),
-            "pictures": len(delays),
-            "index versions": len(collection.versions()),
-            "rows written": sum(run.counts["embedded"] + run.counts["rejected"] for run in collection.runs()),
         },
     )
     report.at_most("slowest", max(delays), BAR_S)
@@ -193,7 +187,7 @@ def judge(soak: Soak, collection: Collection, code: int, report: Report) -> None
 
 
 def differing(soak: Soak, collection: Collection) -> list[str]:
-    """Files whose live row is missing, a reject, or of other bytes."""
+    """Files whose live row is missing, is a reject, or has the hash of other bytes."""
     live = collection.live_rows(["image_id", "content_hash", "error_reason"])
     rows = {row["image_id"]: row for row in live.to_pylist()}
     return [
@@ -206,13 +200,13 @@ def differing(soak: Soak, collection: Collection) -> list[str]:
 
 
 def not_found_once(soak: Soak, searcher: Searcher) -> list[str]:
-    """Saved pictures that a search by their own vector does not find exactly once among its first."""
+    """Saved pictures that a search by their own vector does not find exactly once among the first 20 matches."""
     names = [picture.name for picture in soak.saved if searcher.row(picture.name)]
     matches = searcher.search([searcher.vector(name) for name in names], 20)
     once = {
         name
-        for name, found in zip(names, matches, strict=True)
-        if [round(match.score, 3) for match in found if match.image_id == name] == [1.0]
+        for name, first in zip(names, matches, strict=True)
+        if [round(match.score, 3) for match in first if match.image_id == name] == [1.0]
     }
     return [picture.name for picture in soak.saved if picture.name not in once]
 

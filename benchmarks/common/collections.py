@@ -1,4 +1,4 @@
-"""Collections to serve, and pictures to search them with."""
+"""Collections to serve, and queries to search them with."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from jobs.embedding.model_source import model_record
 
 
 def make_collection(folder: Path, model: str, rows: int) -> Collection:
-    """An index of so many clustered vectors that say they are `model`'s."""
+    """A collection with an index of `rows` clustered vectors, recorded as those of `model`."""
     collection = Collection.create_or_open(str(folder))
     add_version(collection, model, rows)
     return collection
 
 
 def add_version(collection: Collection, model: str, rows: int, *, seed: int = 0) -> str:
-    """Replace all rows, by others for each `seed`, and build an index of them; returns its name."""
+    """Replace all rows by those of `seed`, and build an index version; returns its name."""
     add_rows(collection, Clustered(seed), range(rows), model=model_record(ClipEmbedder.load(model).identity))
     return build_index(collection, rebuild=True).version
 
 
 def draw_pictures(folder: Path, count: int, *, seed: int = SEED) -> Path:
-    """So many files of the demo's gallery, in one folder."""
+    """Write `count` pictures of the demo's gallery into one new folder; returns it."""
     folder.mkdir(parents=True)
     for number in range(count):
         exhibit = plan_exhibit(number, seed=seed)
@@ -36,7 +36,7 @@ def draw_pictures(folder: Path, count: int, *, seed: int = SEED) -> Path:
 
 
 def write_ids(folder: Path, count: int) -> Path:
-    """So many searches by the id of a row of such a collection, one in each file."""
+    """Write `count` searches by the id of a row of such a collection, one JSON file each; returns the folder."""
     folder.mkdir(parents=True)
     for row in range(count):
         (folder / f"{row}.json").write_text(json.dumps({"id": str(row)}))

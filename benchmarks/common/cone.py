@@ -1,4 +1,4 @@
-"""Vectors shaped like those of CLIP, on which an index has a harder time than on plain clusters."""
+"""Vectors shaped like those of CLIP, which are harder to index than plain clusters."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 from jobs.demo.clustered import BLOCK, DIM, GROUPS, Clustered, Rows, Vectors
 
 _KNEE, _DECAY = 11, 1.65  # the i-th widest dimension has a variance of (i + _KNEE) ** -_DECAY
-_SPREAD = 1.3  # of a cluster, relative to that of the centres
-_SHAPES = 0.5  # how much clusters differ in the dimensions that they spread over
-_MEAN = 1.4  # the length of what all vectors share
+_SPREAD = 1.3  # spread of a cluster ÷ spread of the centres
+_SHAPES = 0.5  # how much clusters differ in the dimensions they extend in
+_MEAN = 1.4  # length of the part that all vectors share
 
 
 @dataclass(frozen=True)
 class Cone(Clustered):
     """An endless sequence of unit vectors around a common mean, whose variances follow a power law.
 
-    Clusters overlap, and each spreads over dimensions of its own, so that around a vector there are fewer than in all:
-    a participation ratio of 55 and a local dimension of 31.
+    Clusters overlap, and each extends in different dimensions, so the dimension around a vector is lower than overall:
+    a participation ratio of 55, and a local dimension of 31.
     """
 
     def _block(self, number: int) -> tuple[Vectors, Rows]:
@@ -35,7 +35,7 @@ class Cone(Clustered):
 
 @cache
 def _shape(seed: int) -> tuple[Vectors, Vectors, Vectors, Vectors]:
-    """Centres and spreads of the clusters, `(1000, 512)`, along the principal dimensions; these; and the mean."""
+    """Centres and spreads of the clusters along the principal axes, `(1000, 512)`; the axes; and the mean."""
     rng = np.random.default_rng([seed, 0])
     widths = np.arange(_KNEE + 1, _KNEE + DIM + 1, dtype=np.float32) ** np.float32(-_DECAY / 2)
     widths /= np.linalg.norm(widths)

@@ -1,4 +1,4 @@
-"""The real embedding job over a listing, and when how many of its images were on disk."""
+"""The real embedding job over a listing, with its progress over time."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from jobs.planning.changes import compare
 
 
 class Progress:
-    """Notes, by the actors' clock, how many images were on disk when, and of how many actors."""
+    """Records after each block: time by the actors' clock, images on disk, actors so far."""
 
     def __init__(self) -> None:
-        self.noted: list[tuple[float, int, int]] = []
+        self.records: list[tuple[float, int, int]] = []
 
     def advance(self, report: EmbedReport) -> None:
         """Called by the job after each block."""
-        self.noted.append(
+        self.records.append(
             (max(ended for _, ended in report.actors.values()), report.embedded + report.rejected, len(report.actors))
         )
 
@@ -32,7 +32,7 @@ class Progress:
 def embed(
     listing: pa.Table, folder: Path, like: Embedder, load: Callable[[], Embedder], *, block: int, blocks: Blocks
 ) -> Progress:
-    """Embed a listing into a new collection in `folder`; `load` makes a model that is `like` one."""
+    """Embed a listing into a new collection in `folder`, with models from `load`, which equal `like`."""
     collection = Collection.create_or_open(str(folder))
     model = model_record(like.identity)
     change = compare(listing, collection.snapshot(), "benchmark", model, delete=False, verify_hash=False)

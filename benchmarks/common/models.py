@@ -1,4 +1,4 @@
-"""Models with random weights: what costs time is real, and there is nothing to download."""
+"""Models with random weights: as slow as trained ones, and nothing to download."""
 
 from itertools import chain, cycle
 from pathlib import Path
@@ -21,12 +21,12 @@ from jobs.demo.drawing import SHAPES, draw, random_subject
 from jobs.demo.train import SIDE, build_model
 from jobs.values import DEMO_MODEL
 
-_DRAWN = (64, 80, 112, 160)
+_SIDES = (64, 80, 112, 160)  # of the drawn pictures, in pixels
 _BATCH, _EPOCHS = 128, 3
 
 
 def save_clip(folder: Path, *, seed: int = 0, vocabulary: int | None = None) -> Path:
-    """Write a CLIP of ViT-B/32's size in the Hugging Face layout, whose tokens are ours or more; returns the folder."""
+    """Write a CLIP of ViT-B/32's size in the Hugging Face layout, by default with our tokens; returns the folder."""
     torch.manual_seed(seed)
     tokenizer = load_tokenizer()
     text = {
@@ -39,7 +39,7 @@ def save_clip(folder: Path, *, seed: int = 0, vocabulary: int | None = None) -> 
 
 
 def save_small_clip(folder: Path, *, seed: int) -> Path:
-    """The same with the demo model's architecture."""
+    """Write a CLIP of the demo model's architecture; returns the folder."""
     torch.manual_seed(seed)
     tokenizer = load_tokenizer()
     processor = CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size={"height": SIDE, "width": SIDE})
@@ -64,16 +64,16 @@ def save_resnet50(folder: Path) -> Path:
 
 
 def save_demo_classifier(folder: Path, count: int) -> Path:
-    """Write a classifier of the demo's shapes: its model, the last layer and a head trained on so many pictures."""
+    """Write a classifier of the demo's shapes: the demo model, last layer and head trained on `count` pictures."""
     torch.manual_seed(0)
     rng = np.random.default_rng(1)
     subjects = [random_subject(rng) for _ in range(count)]
     processor = CLIPImageProcessorPil.from_pretrained(DEMO_MODEL)
-    pictures = [draw(subject, (side, side), rng) for subject, side in zip(subjects, cycle(_DRAWN), strict=False)]
+    pictures = [draw(subject, (side, side), rng) for subject, side in zip(subjects, cycle(_SIDES), strict=False)]
     pixels = processor(pictures, return_tensors="pt")["pixel_values"]
-    wanted = torch.tensor([SHAPES.index(subject.shape) for subject in subjects])
+    targets = torch.tensor([SHAPES.index(subject.shape) for subject in subjects])
     model = CLIPForImageClassification.from_pretrained(DEMO_MODEL, id2label=dict(enumerate(SHAPES)))
-    # A head alone gets 93% right: it sees the mean of the patches, and the model was trained by its class token.
+    # A head alone gets 93% right, because it sees the mean of the patches and the model was trained on the class token.
     trained = [*model.vision_model.encoder.layers[-1].parameters(), *model.classifier.parameters()]
     model.requires_grad_(False)
     for each in trained:
@@ -82,10 +82,10 @@ def save_demo_classifier(folder: Path, count: int) -> Path:
     batches = count // _BATCH
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=_EPOCHS * batches)
     orders = (torch.randperm(count)[: batches * _BATCH].reshape(batches, _BATCH) for _ in range(_EPOCHS))
-    for some in chain.from_iterable(orders):
-        logits = model(pixel_values=pixels[some]).logits
+    for batch in chain.from_iterable(orders):
+        logits = model(pixel_values=pixels[batch]).logits
         optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(logits, wanted[some]).backward()  # type: ignore[no-untyped-call]
+        torch.nn.functional.cross_entropy(logits, targets[batch]).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         schedule.step()
     model.save_pretrained(folder)

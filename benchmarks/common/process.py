@@ -1,4 +1,4 @@
-"""Time and memory that work takes, a hard limit on its memory, and processes of its own for it."""
+"""Measure time and memory, limit memory, and run functions and commands in new processes."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _V1, _V2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")  # Linux contro
 
 
 def in_new_process(function: Callable[..., T], *arguments: Any) -> T:
-    """What a function returns in a process that has done nothing else."""
+    """Call a function in a new process; returns its result."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(function, *arguments).result()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """A whole `likeness …`: seconds from its start to its end, the peak MiB of its process, and what it printed."""
+    """A finished `likeness …`: seconds from start to end, peak memory of its process, and its output."""
 
     seconds: float
     peak_mib: float
@@ -40,7 +40,7 @@ class Command:
 
 
 def likeness(*arguments: str) -> Command:
-    """Run the command line in a process of its own. RuntimeError when it fails, with what it said."""
+    """Run `likeness` in a new process. Raises RuntimeError with its errors if it fails."""
     command = [sys.executable, "-m", "jobs", *arguments]
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         started, peak = time.perf_counter(), 0
@@ -59,43 +59,43 @@ def likeness(*arguments: str) -> Command:
 
 
 def seconds_of(work: Callable[[], object]) -> float:
-    """How long it takes."""
+    """Seconds that a call takes."""
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
 
 
 def by_turns(runs: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
-    """Median seconds, which each returns, by turns in each round. A first round, of cold caches, does not count."""
-    found = defaultdict[str, list[float]](list)
+    """Median of the seconds that each returns; they take turns. A first round, with cold caches, does not count."""
+    times = defaultdict[str, list[float]](list)
     for number in range(rounds + 1):
         for name, run in runs.items():
             seconds = run()
             if number:
-                found[name].append(seconds)
-    return {name: median(each) for name, each in found.items()}
+                times[name].append(seconds)
+    return {name: median(each) for name, each in times.items()}
 
 
 def peak_rss() -> int:
-    """The most bytes that this process ever held."""
+    """Peak memory of this process, in bytes."""
     return memory_status("VmHWM")  # not ru_maxrss, which a child inherits from its parent
 
 
 def memory_status(name: str) -> int:
-    """A line of Linux's account of this process's memory, in bytes."""
+    """A value of this process's `/proc/self/status`, in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * int(next(line for line in lines if line.startswith(f"{name}:")).split()[1])
 
 
 def can_limit_memory() -> bool:
-    """Whether this process may make control groups that limit memory."""
+    """Whether this process may create control groups that limit memory."""
     return os.access(_root(), os.W_OK) and (_root() == _V1 or "memory" in (_V2 / "cgroup.subtree_control").read_text())
 
 
 @contextmanager
 def limited_memory(limit: int) -> Iterator[None]:
-    """This process gets at most so many bytes meanwhile, the pages of files that it reads included; the system takes
-    back these, or else kills it.
+    """Limit this process's memory to `limit` bytes during the block, pages of mapped files included. Linux reclaims
+    those, and kills the process if that is not enough.
     """
     root = _root()
     group = root / f"likeness-{os.getpid()}"

@@ -1,4 +1,4 @@
-"""How a benchmark reports: tables for people, then one last line of JSON, and an exit status for machines."""
+"""How a benchmark reports: tables for people, then one line of JSON and an exit status for programs."""
 
 import argparse
 import json
@@ -19,7 +19,7 @@ Figure = float | int | str | None | Sequence["Figure"] | Mapping[str, "Figure"]
 
 @dataclass(frozen=True)
 class Bar:
-    """A value that was measured, and on which side of its bar it must be; the bar itself is good enough."""
+    """A measured value, and the minimum or maximum it must meet. A value equal to the bar meets it."""
 
     name: str
     value: float
@@ -28,12 +28,12 @@ class Bar:
 
     @property
     def ok(self) -> bool:
-        """Whether the bar is met. A value that is not a number misses every bar."""
+        """Whether the bar is met; NaN never does."""
         return self.value >= self.bar if self.goal == "≥" else self.value <= self.bar
 
 
 class Report:
-    """What a benchmark finds. Every table is printed at once and kept as figures; the bars are printed at the end."""
+    """The results of a benchmark. Tables are printed at once and kept as figures; bars are printed at the end."""
 
     def __init__(self, benchmark: str, console: Console | None = None) -> None:
         self.benchmark = benchmark
@@ -43,22 +43,22 @@ class Report:
         self._prefix = ""
 
     def about(self, subject: str) -> Self:
-        """The same report, in which everything is named after a subject."""
-        named = copy(self)
-        named._prefix = f"{subject}: "
-        return named
+        """The same report, with names that begin with a subject."""
+        report = copy(self)
+        report._prefix = f"{subject}: "
+        return report
 
     def table(self, title: str, rows: Sequence[Mapping[str, Figure]]) -> None:
-        """Print rows of the same columns below a title: numbers to the right, in four significant digits."""
+        """Print rows of the same columns below a title, with numbers in four significant digits."""
         self.keep(title, rows)
         self._print(self._prefix + title, rows)
 
     def values(self, title: str, figures: Mapping[str, Figure]) -> None:
-        """A table of one figure in a row."""
+        """A table with one figure per row."""
         self.table(title, [{"": name, "value": value} for name, value in figures.items()])
 
     def keep(self, name: str, figure: Figure) -> None:
-        """Note a figure without printing it."""
+        """Add a figure without printing it."""
         self.figures[self._prefix + name] = figure
 
     def at_least(self, name: str, value: float, bar: float) -> None:
@@ -76,19 +76,19 @@ class Report:
         return json.dumps(rounded(record, 6), ensure_ascii=False)
 
     def conclude(self) -> int:
-        """Print the table of bars and the line of JSON; returns the exit status, 1 when a bar is missed."""
+        """Print the table of bars and the line of JSON; returns the exit status, 1 if a bar is missed."""
         if self.bars:
             rows: list[Mapping[str, Figure]] = [
                 {
                     "what": bar.name,
                     "measured": bar.value,
-                    "bar": f"{bar.goal} {shown(bar.bar)}",
+                    "bar": f"{bar.goal} {format_figure(bar.bar)}",
                     "met": "yes" if bar.ok else "NO",
                 }
                 for bar in self.bars
             ]
             self._print(f"{self.benchmark}: bars", rows)
-        # Not through rich, which would wrap and colour it.
+        # Not with rich, which would wrap and colour it.
         print(self.to_json(), file=self.console.file, flush=True)
         return 0 if all(bar.ok for bar in self.bars) else 1
 
@@ -98,7 +98,7 @@ class Report:
             is_number = any(isinstance(row[name], int | float) for row in rows)
             table.add_column(name, justify="right" if is_number else "left")
         for row in rows:
-            table.add_row(*map(shown, row.values()))
+            table.add_row(*map(format_figure, row.values()))
         self.console.print(table)
 
 
@@ -109,22 +109,22 @@ def run(
     quick: str,
     options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> NoReturn:
-    """Run a benchmark in a folder that goes with it, as the command line says, and exit: with 1 when it misses a bar.
+    """Parse the command line, run a benchmark with a temporary folder, and exit, with 1 if it misses a bar.
 
-    `quick` is the help of `--quick`; `options` are further arguments, each with what `add_argument` takes.
+    `quick` is the help of `--quick`; `options` are further arguments, with keyword arguments for `add_argument`.
     """
     parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help=quick)
-    for option, about in (options or {}).items():
-        parser.add_argument(option, **about)
-    given, report = parser.parse_args(), Report(name)
+    for option, settings in (options or {}).items():
+        parser.add_argument(option, **settings)
+    arguments, report = parser.parse_args(), Report(name)
     with tempfile.TemporaryDirectory() as folder:
-        benchmark(report, Path(folder), given)
+        benchmark(report, Path(folder), arguments)
     sys.exit(report.conclude())
 
 
 def rounded(value: object, digits: int) -> object:
-    """Numbers to so many significant digits, within lists and mappings too. What is not finite has no JSON: None."""
+    """Round floats to significant digits, also in lists and mappings. NaN and infinity, which JSON lacks, give None."""
     if isinstance(value, float):
         return float(f"{value:.{digits}g}") if abs(value) < float("inf") else None
     if isinstance(value, Mapping):
@@ -134,8 +134,8 @@ def rounded(value: object, digits: int) -> object:
     return value
 
 
-def shown(value: Figure) -> str:
-    """As a table has it: floats in four significant digits."""
+def format_figure(value: Figure) -> str:
+    """As in tables: floats in four significant digits."""
     if isinstance(value, float):
         return "–" if math.isnan(value) else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) else str("" if value is None else value)

@@ -1,4 +1,4 @@
-"""Rows as a bucket of photographs would have them, with vectors at random."""
+"""Rows like those of a bucket of photographs, with random vectors."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ MODIFIED = dt.datetime(2026, 11, 1, tzinfo=dt.UTC)
 
 
 def model_of(dim: int) -> ModelRecord:
-    """What is said to have made the vectors."""
+    """A record of a model with vectors of `dim` dimensions."""
     return ModelRecord(id="random", revision=None, fingerprint="0" * 64, dim=dim)
 
 
 def usual_images(numbers: range) -> pa.Table:
-    """The listing of some of the images."""
+    """The listing of the images with these numbers."""
     ids = [f"2026/album-{number // 1000:04}/IMG_{number:07}.jpg" for number in numbers]
     return listing_table(
         {
@@ -43,11 +43,11 @@ def random_vectors(count: int, dim: int, seed: int) -> npt.NDArray[np.float32]:
 
 
 def usual_rows(numbers: range, dim: int) -> pa.Table:
-    """The same with their vectors, of unit norm."""
+    """The rows of the images with these numbers, vectors included."""
     vectors = random_vectors(len(numbers), dim, numbers.start)
     return usual_images(numbers).append_column(EMBEDDING, embedding_column(vectors))
 
 
 def manifest_of(start: RunStart, files: list[RowFile]) -> RunManifest:
-    """Of a run that has written these files."""
+    """The manifest of a run that has written these files."""
     return RunManifest(**start.model_dump(), finished_at=start.started_at, files=files, counts={})

@@ -1,4 +1,4 @@
-"""A server in a process of its own: started, awaited, measured and stopped."""
+"""Servers in separate processes: start, wait for, measure and stop them."""
 
 from __future__ import annotations
 
@@ -30,44 +30,44 @@ class Server:
     log: Path
 
     def ready(self) -> bool:
-        """Whether it can answer searches."""
+        """Whether it answers searches."""
         try:
             return requests.get(f"{self.url}/readyz", timeout=5).status_code == 200
         except requests.RequestException:
             return False
 
     def version(self) -> str:
-        """The index version that answers."""
+        """The index version it serves."""
         return str(requests.get(f"{self.url}/index", timeout=30).json()["version"])
 
     def replicas(self) -> list[psutil.Process]:
-        """The processes that hold model and index: one, or Ray Serve's replicas."""
+        """The processes with the model and the index: the server itself, or Ray Serve's replicas."""
         own = psutil.Process(self.process.pid)
         return replicas_of(own) or [own]
 
     def rss(self) -> int:
-        """Bytes of memory that the replicas use."""
+        """Memory of the replicas, in bytes."""
         return sum(each.memory_info().rss for each in self.replicas())
 
     def resident_mib(self) -> float:
-        """Memory of the process and of all that it started that is theirs alone, shared pages in parts."""
+        """Memory of the process and its descendants in MiB, with shared pages counted proportionally."""
         return self._sum(lambda each: each.memory_full_info().pss) / 2**20
 
     def cpu_seconds(self) -> float:
-        """CPU time so far of the process and of all that it started, Ray's included."""
+        """CPU time so far of the process and its descendants, which include Ray's processes."""
         return self._sum(lambda each: sum(each.cpu_times()[:2]))
 
-    def _sum(self, figure: Callable[[psutil.Process], float]) -> float:
+    def _sum(self, measure: Callable[[psutil.Process], float]) -> float:
         own, total = psutil.Process(self.process.pid), 0.0
         for each in (own, *own.children(recursive=True)):
             with suppress(psutil.NoSuchProcess):
-                total += figure(each)
+                total += measure(each)
         return total
 
 
 @contextmanager
 def serving(collection: str, log: Path, *arguments: str, **settings: object) -> Iterator[Server]:
-    """`likeness serve COLLECTION ARGUMENTS` with LIKENESS_* set as `settings` say, while the block lasts."""
+    """Run `likeness serve COLLECTION ARGUMENTS` during the block, with `settings` as LIKENESS_* variables."""
     inherited = {
         name: value for name, value in os.environ.items() if not name.startswith("LIKENESS_") or "CACHE" in name
     }
@@ -81,7 +81,7 @@ def serving(collection: str, log: Path, *arguments: str, **settings: object) -> 
 
 @contextmanager
 def running(module: Sequence[str], port: int, log: Path, environment: dict[str, str] | None = None) -> Iterator[Server]:
-    """A Python module with its arguments that serves on a port of this machine, from when it is ready."""
+    """Run a Python module that serves on a local port during the block, which begins when the server is ready."""
     command = [sys.executable, "-m", *module]
     with log.open("wb") as output, subprocess.Popen(command, env=environment, stdout=output, stderr=output) as process:
         server = Server(url=f"http://127.0.0.1:{port}", process=process, log=log)
@@ -89,8 +89,8 @@ def running(module: Sequence[str], port: int, log: Path, environment: dict[str, 
             deadline = time.monotonic() + _START_S
             while not server.ready():
                 if process.poll() is not None or time.monotonic() >= deadline:
-                    said = log.read_text(errors="replace")[-4000:]
-                    raise RuntimeError(f"expected {module} to serve within {_START_S:g} s; its log ends with:\n{said}")
+                    end = log.read_text(errors="replace")[-4000:]
+                    raise RuntimeError(f"expected {module} to serve within {_START_S:g} s; its log ends with:\n{end}")
                 time.sleep(0.02)
             yield server
         finally:
@@ -101,22 +101,22 @@ def running(module: Sequence[str], port: int, log: Path, environment: dict[str, 
                 process.kill()
 
 
-def eventually(holds: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
-    """AssertionError unless it comes to hold in time."""
+def eventually(condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
+    """Wait until a condition holds. Raises AssertionError if that takes longer than `seconds`."""
     deadline = time.monotonic() + seconds
-    while not holds():
+    while not condition():
         if time.monotonic() >= deadline:
             raise AssertionError(f"not within {seconds:g} s: {what}")
         time.sleep(0.02)
 
 
 def replicas_of(driver: psutil.Process) -> list[psutil.Process]:
-    """The replicas of a Ray Serve that this process has started."""
+    """The Ray Serve replicas among the descendants of a process."""
     return [each for each in driver.children(recursive=True) if _title(each).startswith("ray::ServeReplica")]
 
 
 def free_port() -> int:
-    """A port that nothing listens on, below those of Ray Serve's replicas and of outgoing connections."""
+    """A free port, below those that Ray Serve's replicas and outgoing connections use."""
     while True:
         port = random.randrange(20_000, 30_000)
         with socket.socket() as probe, suppress(OSError):

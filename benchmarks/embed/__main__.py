@@ -1,13 +1,13 @@
 """How fast the embedding job is: `python -m benchmarks.embed [--quick]`.
 
-Three questions, each answered against something measured in the same run:
+It answers three questions by comparisons within one run:
 
-- Does the pipeline keep the model busy? Its images per second in steady state over those of the bare forward pass,
-  with a model of ViT-B/32's size (random weights) in fp32. And with the demo model as jobs run it, where decoding
-  matters, over what both can do on cores that they share.
-- What does it gain over the script that tutorials show (`read_images`, the stock processor inside the actor), and our
-  decoding over the stock processor, per core?
-- Does the job's memory grow with the images, and from how many on does Ray pay on this machine?
+- Does the pipeline keep the model busy? Its images per second in steady state are compared with those of the bare
+  forward pass, with a model of ViT-B/32's size (random weights) in fp32. With the demo model, where decoding matters,
+  they are compared with the most that decoding and the model can reach on shared cores.
+- How much faster is the job than the usual tutorial script (`read_images`, the stock processor in the actor), and our
+  decoding than the stock processor, per core?
+- Does the job's memory grow with the images, and from how many images on is Ray worthwhile on this machine?
 """
 
 import os
@@ -48,11 +48,11 @@ GALLERY, PHOTOGRAPHS = "gallery", "JPEGs of 500 × 375"
 PLACES, COUNTS = ("local", "ray"), (500, 5_000, 20_000)
 
 Rates = dict[str, list[float]]
-"""Images per second. What is measured before and after a job has several, for the machine's speed drifts."""
+"""Images per second. Rates measured before and after a job have several values, because the machine's speed drifts."""
 
 
 def measure(gallery: Gallery, folder: Path, *, quick: bool, device: str) -> Rates:
-    """Every rate in one run; the bare forward pass and decoding just before and after the jobs that need them."""
+    """All rates; the bare forward pass and decoding are measured just before and after the jobs compared with them."""
     listing = list_images(str(gallery.folder))
     good = [str(gallery.folder / exhibit.image_id) for exhibit in gallery.exhibits]
     large = save_clip(folder / "vit-b-32")
@@ -67,7 +67,7 @@ def measure(gallery: Gallery, folder: Path, *, quick: bool, device: str) -> Rate
 
     def alone(name: str, model: Path, *, batch: int, precision: Precision) -> None:
         bare = partial(forward_rate, model, batch=batch, precision=precision, seconds=seconds, device=device)
-        # What has computed here would keep threads and memory from Ray's actor, and spin beside it.
+        # In a new process, since its threads and memory would slow down Ray's actor.
         rates[f"{name}: {FORWARD}"].append(in_new_process(bare))
 
     def demo_alone() -> None:
@@ -113,29 +113,29 @@ def _renamed(listing: pa.Table, prefix: str) -> pa.Table:
 
 
 def judge(rates: Rates, commands: dict[tuple[str, int], Command], report: Report) -> None:
-    """The tables, and the bars: how busy the job keeps the model, and what more images cost in memory."""
+    """Add the tables and the bars: how busy the job keeps the model, and how its memory grows."""
     forward, decoding = mean(rates[f"{DEMO}: {FORWARD}"]), mean(rates[f"{DEMO}: {DECODING}"])
-    # What is possible where decoding and the forward pass need the same cores and neither ever waits.
-    most = 1 / (1 / decoding + 1 / forward)
-    rates[f"{DEMO}: both, sharing the cores without a wait"] = [most]
+    # The maximum if decoding and the forward pass share the cores and neither ever waits.
+    limit = 1 / (1 / decoding + 1 / forward)
+    rates[f"{DEMO}: both, sharing the cores without a wait"] = [limit]
     report.table(
         "images/s",
-        [{"": name, "mean": mean(found), "first": found[0], "last": found[-1]} for name, found in rates.items()],
+        [{"": name, "mean": mean(some), "first": some[0], "last": some[-1]} for name, some in rates.items()],
     )
     report.table(
         "a whole `likeness embed` of the demo model",
         [
-            {"": f"{count:,} images, {on}", "seconds": found.seconds, "peak MiB": found.peak_mib}
-            for (on, count), found in commands.items()
+            {"": f"{count:,} images, {on}", "seconds": run.seconds, "peak MiB": run.peak_mib}
+            for (on, count), run in commands.items()
         ],
     )
     bare = rates[f"{VIT}: {FORWARD}"]
-    for name, beside in ((JOB, bare[:2]), (ON_RAY, bare[2:])):
-        share = mean(rates[f"{VIT}: {name}"]) / mean(beside)
+    for name, around in ((JOB, bare[:2]), (ON_RAY, bare[2:])):
+        share = mean(rates[f"{VIT}: {name}"]) / mean(around)
         report.at_least(f"{VIT}: {name} ÷ bare forward pass", share, 0.95)
     if int8 := rates[f"{VIT}: {INT8}"]:
         report.at_least(f"{VIT}: {INT8} ÷ in fp32", mean(int8) / mean(rates[f"{VIT}: {JOB}"]), 1.9)
-    report.at_least(f"{DEMO}: {JOB} ÷ both, sharing the cores", mean(rates[f"{DEMO}: {JOB}"]) / most, 0.90)
+    report.at_least(f"{DEMO}: {JOB} ÷ both, sharing the cores", mean(rates[f"{DEMO}: {JOB}"]) / limit, 0.90)
     for on in PLACES:
         small, big = commands[on, COUNTS[1]].peak_mib, commands[on, COUNTS[2]].peak_mib
         report.at_most(f"MiB at 20,000 − at 5,000, {on}", big - small, 200)
@@ -145,7 +145,7 @@ def judge(rates: Rates, commands: dict[tuple[str, int], Command], report: Report
 
 
 def main(report: Report, folder: Path, options: Any) -> None:
-    # Ray's workers yield to every other process (nice 15); the bare forward pass does not.
+    # By default Ray's workers run at nice 15; the bare forward pass does not.
     os.environ.setdefault("RAY_worker_niceness", "0")
     gallery = make_gallery(folder / "pictures", count=2000)
     rates = measure(gallery, folder, quick=options.quick, device=options.device)

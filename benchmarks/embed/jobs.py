@@ -1,4 +1,4 @@
-"""Whole jobs: ours, and the script that tutorials show."""
+"""Complete jobs: ours, and the usual tutorial script."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def our_job(
     device: str = "cpu",
     precision: Precision = "auto",
 ) -> float:
-    """Images per second of the real job in steady state; for blocks on Ray, that is connected."""
+    """Images per second of the real job in steady state. Blocks on Ray need a connected Ray."""
     load = ModelSource(model=str(model), revision=None, device=device, precision=precision, batch_size=batch)
     progress = embed(listing, folder, load(), load, block=block, blocks=blocks)
-    return steady_rate([(at, done) for at, done, _ in progress.noted])
+    return steady_rate([(at, done) for at, done, _ in progress.records])
 
 
 def command(pictures: Path, count: int, folder: Path, on: str) -> Command:
-    """Embed `count` images by the demo model: the gallery's files under ever new ids."""
+    """Run `likeness embed` with the demo model on `count` images: the gallery's files, each time with a new id."""
     paths = [str(path) for path in sorted(pictures.rglob("*.*")) if path.is_file()]
     images = folder / f"{count}.csv"
     with images.open("w", newline="") as file:
@@ -51,7 +51,7 @@ def command(pictures: Path, count: int, folder: Path, on: str) -> Command:
 
 
 class NaiveActor:
-    """What tutorials show: the stock processor and the model in one actor."""
+    """The stock processor and the model in one actor, as in tutorials."""
 
     def __init__(self, model: str) -> None:
         import torch
@@ -71,7 +71,7 @@ class NaiveActor:
 
 
 def tutorial_job(paths: list[str], model: Path) -> float:
-    """Images per second of the tutorials' script in steady state. Good files only: a broken one ends it."""
+    """Images per second of the tutorial script in steady state. A broken file would end it."""
     rows = ray.data.read_images(paths, mode="RGB", override_num_blocks=max(1, len(paths) // _NAIVE_BATCH)).map_batches(
         NaiveActor,
         fn_constructor_kwargs={"model": str(model)},

@@ -1,4 +1,4 @@
-"""What each stage of embedding reaches by itself, in images per second."""
+"""Images per second of each stage of embedding alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from jobs.embedding.stages import DecodeSettings, fetch_and_decode
 
 
 def rate(work: Callable[[], int], seconds: float) -> float:
-    """How many a second `work` gets done; it returns how many it did."""
+    """Items per second of `work`, which returns how many it has done."""
     started, done = time.perf_counter(), 0
     while (elapsed := time.perf_counter() - started) < seconds:
         done += work()
@@ -32,9 +32,9 @@ def rate(work: Callable[[], int], seconds: float) -> float:
 
 
 def steady_rate(ended: Sequence[tuple[float, int]]) -> float:
-    """Images per second once a quarter is done: until then Ray still starts processes on the cores that count.
+    """Images per second after the first quarter, during which Ray still starts processes on the same cores.
 
-    `ended` has times in seconds, each with how many images were done by then.
+    `ended` has times in seconds, each with the number of images done by then.
     """
     last_at, total = ended[-1]
     first_at, before = next((at, count) for at, count in reversed(ended) if count <= max(total / 4, ended[0][1]))
@@ -42,7 +42,7 @@ def steady_rate(ended: Sequence[tuple[float, int]]) -> float:
 
 
 def forward_rate(model: Path, *, batch: int, seconds: float, device: str, precision: Precision = "fp32") -> float:
-    """The bare forward pass, on all cores or on the GPU."""
+    """The forward pass alone, on all cores or on the GPU."""
     embedder = load_embedder(str(model), device=device, precision=precision, batch_size=batch, threads=CORES)
     side = embedder.crop.side
     pixels = np.random.default_rng(0).integers(0, 256, (batch, side, side, 3), dtype=np.uint8)
@@ -62,7 +62,7 @@ def decode_rate(listing: pa.Table, crop: CropSpec) -> float:
 
 
 def stock_rate(paths: list[str], model: Path, seconds: float) -> float:
-    """Opening and the stock processor, on one core."""
+    """Opening files and the stock processor, on one core."""
     from transformers import CLIPImageProcessorPil
 
     processor = CLIPImageProcessorPil.from_pretrained(str(model))
@@ -77,7 +77,7 @@ def stock_rate(paths: list[str], model: Path, seconds: float) -> float:
 
 
 def our_rate(paths: list[str], crop: CropSpec, seconds: float) -> float:
-    """Our decoding, on one core: of the caller and its decoder's process one always waits for the other."""
+    """Our decoding, on one core: the caller and its decoding process never run at the same time."""
     files = cycle(paths)
     with closing(DecodePool(1)) as pool:
 

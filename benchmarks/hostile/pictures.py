@@ -1,4 +1,4 @@
-"""Small files that cost whoever decodes them dearly, in ten variants, of any size."""
+"""Small files that are expensive to decode, in ten variants of any size."""
 
 import io
 import struct
@@ -11,12 +11,12 @@ from PIL import Image
 
 # Canonical Huffman tables for JPEG: one code of one bit for one symbol.
 _DC_ZERO: Final = b"\xff\xc4\x00\x14\x00\x01" + b"\0" * 15 + b"\x00"
-_LONGEST_RUN: Final = 14  # of blocks that end at once: 2^14 and as many more
+_LONGEST_RUN: Final = 14  # an end-of-band run covers 2^14 blocks, and up to as many more
 _AC_RUN: Final = b"\xff\xc4\x00\x14\x10\x01" + b"\0" * 15 + bytes([_LONGEST_RUN << 4])
 
 
 def progressive_jpeg(width: int, height: int, scans: int, *, components: int = 1) -> bytes:
-    """A flat JPEG, each of whose scans visits every block of a component, and costs about a hundred bytes."""
+    """A flat JPEG whose scans each visit every block of a component, for about a hundred bytes per scan."""
     blocks = -(-width // 8) * -(-height // 8)
     sampling = b"".join(bytes([number, 0x11, 0]) for number in range(1, components + 1))
     frame = struct.pack(">BHHB", 8, height, width, components) + sampling
@@ -24,12 +24,12 @@ def progressive_jpeg(width: int, height: int, scans: int, *, components: int = 1
     for number in range(1, components + 1):
         parts.append(_scan(number, 0, 0, 0) + b"\0" * (-(-blocks // 8)))
     run = (2 << _LONGEST_RUN) - 1
-    # A code of one zero bit, then as many bits as the run needs, all of them ones.
+    # A code of one zero bit, then the length of the run, all ones.
     bits = ("0" + "1" * _LONGEST_RUN) * -(-blocks // run)
     packed = int(bits.ljust(-(-len(bits) // 8) * 8, "1"), 2).to_bytes(-(-len(bits) // 8), "big")
     packed = packed.replace(b"\xff", b"\xff\0")
     for turn in range(scans - components):
-        # Refinements, which look at each of a block's 63 coefficients.
+        # Refinements, which read each of a block's 63 coefficients.
         parts.append(_scan(1 + turn % components, 1, 63, 0x10) + packed)
     return b"".join([*parts, b"\xff\xd9"])
 
@@ -43,20 +43,20 @@ def _segment(marker: int, body: bytes) -> bytes:
 
 
 def large_jpeg(width: int, height: int) -> bytes:
-    """A baseline JPEG of noise, as large as its pixels say."""
+    """A baseline JPEG of noise, whose size fits its pixels."""
     tile = np.random.default_rng(5).integers(0, 255, (512, 512, 3)).astype(np.uint8)
     rows = np.tile(tile, (-(-height // 512), -(-width // 512), 1))[:height, :width]
     return _saved(Image.fromarray(rows), "JPEG", quality=30)
 
 
 def gif(width: int, height: int) -> bytes:
-    """A GIF whose data end at once."""
+    """A GIF whose data end immediately."""
     screen = b"GIF89a" + struct.pack("<HHBBB", width, height, 0x80, 0, 0) + b"\0\0\0\xff\xff\xff"
     return screen + b"," + struct.pack("<HHHHB", 0, 0, width, height, 0) + b"\x02\x01\x2c\0;"
 
 
 def webp(width: int, height: int) -> bytes:
-    """A lossless WebP of one colour, whose codes have no bits."""
+    """A lossless WebP of one colour, whose codes have zero bits."""
     size = (width - 1) | (height - 1) << 14
     # No transform, no colour cache, no meta codes; then five codes, each of one symbol.
     bits = "0" + "0" + "0" + 5 * ("1" + "0" + "0" + "0")
@@ -66,7 +66,7 @@ def webp(width: int, height: int) -> bytes:
 
 
 def png(width: int, height: int, *, bits: int = 8, colour: int = 6, interlaced: bool = False) -> bytes:
-    """A PNG of zeros. `colour` is the format's own number: 0 grey, 2 RGB, 3 palette, 6 RGBA."""
+    """A PNG of zeros. `colour` is PNG's colour type: 0 grey, 2 RGB, 3 palette, 6 RGBA."""
     row = 1 + -(-width * bits * {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[colour] // 8)
     total = _interlaced_bytes(width, height, bits, colour) if interlaced else row * height
     packer, zeros, packed = zlib.compressobj(9), bytes(2**20), []
@@ -94,7 +94,7 @@ def _chunk(name: bytes, body: bytes) -> bytes:
 
 
 def bmp(width: int, height: int) -> bytes:
-    """A BMP in run-length coding, which Pillow reads in Python."""
+    """A run-length-encoded BMP, which Pillow decodes in Python."""
     rows = (b"\xff\0" * (width // 255) + (bytes([width % 255, 0]) if width % 255 else b"") + b"\0\0") * height
     offset = 14 + 40 + 1024
     info = struct.pack("<IiiHHIIiiII", 40, width, height, 1, 8, 1, len(rows), 0, 0, 256, 0)
@@ -118,7 +118,7 @@ def _saved(image: Image.Image, format_name: str, **options: object) -> bytes:
 
 
 def padded(data: bytes, size: int) -> bytes:
-    """The same picture in a file that is as large as its pixels say: decoders ignore what follows it."""
+    """The same picture in a file whose size fits its pixels: decoders ignore trailing bytes."""
     if data[4:8] == b"ftyp":
         return data + struct.pack(">I", max(8, size)) + b"free" + bytes(max(0, size - 8))
     return data + bytes(size)
@@ -127,7 +127,7 @@ def padded(data: bytes, size: int) -> bytes:
 def sixty(*, disguised: bool) -> dict[str, bytes]:
     """Sixty files by name, six of each of ten variants.
 
-    When `disguised` they are within the limits of a query as far as headers tell, and just below the most.
+    If `disguised`, their headers are just within the limits of a query.
     """
     largest = 7_000 if disguised else 12_200
     made = {}
@@ -152,6 +152,6 @@ def _ten(side: int, *, disguised: bool) -> dict[str, bytes]:
         "lzw.tiff": tiff(side, side, "tiff_lzw"),
         "runs.bmp": bmp(side, side) if disguised else bmp(13_000, 13_000),
     }
-    # The encoder takes long for more.
+    # The encoder is slow for larger ones.
     ten["one-colour.avif"] = avif(7_000, 7_000)
     return {name: padded(data, room) for name, data in ten.items()}

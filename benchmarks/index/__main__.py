@@ -1,44 +1,42 @@
-"""How good, fast and frugal the index is: `python -m benchmarks.index [--rows 100000] [--data cone] [--quick]`.
+"""Quality, speed and size of the index: `python -m benchmarks.index [--rows 100000] [--data cone] [--quick]`.
 
-On two sets of vectors, `clusters` in few dimensions and a `cone` with the shape of CLIP's, against faiss's HNSW32,SQ8
-and, where they are installed, usearch (f32), Intel's SVS and ScaNN, in the same run:
+Compares it with faiss's HNSW32,SQ8 and, if they are installed, usearch (f32), Intel's SVS and ScaNN in the same run, on
+two sets of vectors, `clusters` in few dimensions and a `cone` with the shape of CLIP's:
 
-- the CPU time of a query at a recall@10 of 0.99, the latency of single ones, the rate of batches on all cores; the same
-  for texts at 0.98;
-- recall by kind of query at these dials;
-- the time and CPU time to build, the memory to build and to serve;
-- what an update costs, and what it does to recall; recall and latency of filtered searches.
+- CPU time of a query at a recall@10 of 0.99, latency of single queries, rate of batches on all cores; the same for
+  texts at 0.98;
+- recall by kind of query with these parameters;
+- time, CPU time and memory to build;
+- time of an update and recall after updates; recall of filtered searches.
 """
 
-import argparse
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import faiss
 
 from benchmarks.common.cone import Cone
 from benchmarks.common.process import CORES, can_limit_memory, in_new_process
-from benchmarks.common.report import Report
+from benchmarks.common.report import Report, run
 from benchmarks.index.findings import (
     Costs,
     report_build,
     report_choice,
     report_filters,
     report_kinds,
-    report_serving,
     report_standings,
     report_texts,
     report_updates,
 )
 from benchmarks.index.plot import draw
-from benchmarks.index.race import Course, Standing
+from benchmarks.index.race import Race, Standing
 from benchmarks.index.recall import exact, intrinsic_dimension, local_dimension, recall
 from benchmarks.index.rivals import RIVALS, Contestant, Ours, Svs, missing
-from benchmarks.index.upkeep import Built, build, filtered, kinds_of_query, serving_memory, train_and_add, update_often
+from benchmarks.index.upkeep import Built, build, filtered, kinds_of_query, train_and_add, update_often
 from index.collection import Collection
 from index.collection.records import IndexSettings
 from index.queries import KINDS, QueryKind
@@ -50,13 +48,13 @@ _DATA: dict[str, Clustered] = {"clusters": Clustered(), "cone": Cone()}
 _DIMS = {"clusters": 64, "cone": 128}  # principal dimensions that rivals search
 _SHARES = (0.5, 0.1, 0.01, 0.001)
 _TARGET, _TEXT_TARGET = 0.99, 0.98
-_BEYOND = 1_350_000_000  # bytes for a build beside its index; libraries that are loaded already are not counted
+_BEYOND = 1_350_000_000  # bytes for a build in addition to its index, without libraries loaded before
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How much is measured. `latency_ms`: a small set would be searched exactly with the default. `at_size`: with the
-    bars that hold from 100,000 rows on.
+    """How much is measured. `latency_ms`: with the default, a small set would be searched exactly. `at_size`: whether
+    to add the bars for 100,000 rows or more.
     """
 
     rows: list[int]
@@ -72,7 +70,7 @@ QUICK = Plan(rows=[20_000], rounds=1, singles=200, updates=3, latency_ms=1.0, at
 
 
 def measure(name: str, rows: int, plan: Plan, folder: Path, report: Report) -> list[Standing]:
-    """Everything about a set of so many rows; updates for the first of the plan alone, limited memory for the last."""
+    """Everything about a set of `rows` vectors; updates for the smallest set only, limited memory for the largest."""
     data = _DATA[name]
     largest, collection = rows == plan.rows[-1], Collection.create_or_open(str(folder))
     add_rows(collection, data, range(rows))
@@ -86,27 +84,26 @@ def measure(name: str, rows: int, plan: Plan, folder: Path, report: Report) -> l
     report_choice(report, built.manifest, intrinsic_dimension(vectors[:20_000]), local_dimension(scores))
 
     contestants, costs = enter(collection, built, vectors, _DIMS[name])
-    course = Course(queries=queries, truth=truth, target=_TARGET, rounds=plan.rounds, singles=plan.singles)
+    race = Race(queries=queries, truth=truth, target=_TARGET, rounds=plan.rounds, singles=plan.singles)
     as_built, swept, for_texts, *rivals = contestants
-    standings = course.run([as_built, swept, *rivals])
+    standings = race.run([as_built, swept, *rivals])
     report_standings(report, standings, costs, plan.at_size)
     texts = data.kind("text", plan.queries)
-    course = replace(course, queries=texts, truth=exact(texts, vectors, 10)[1], target=_TEXT_TARGET)
+    race = replace(race, queries=texts, truth=exact(texts, vectors, 10)[1], target=_TEXT_TARGET)
     with_texts = [for_texts, swept, *(each for each in rivals if isinstance(each, Svs))]
-    report_texts(report, course.run(with_texts), plan.at_size)
+    report_texts(report, race.run(with_texts), plan.at_size)
 
     searcher = Searcher.open(collection)
     faiss.omp_set_num_threads(1)
     report_kinds(report, kinds_of_query(searcher, data, vectors), by_kind(rivals, standings[2:], data, vectors))
     faiss.omp_set_num_threads(CORES)
     report_build(report, built, confined, costs[Ours.name].build_s, plan.at_size and largest)
-    report_serving(report, in_new_process(serving_memory, collection.location, queries))
 
     columns = {"bucket": data.buckets(rows), "cluster": data.clusters(rows)}
-    asked_for: dict[QueryKind, Vectors] = {"image": queries, "text": data.kind("text", plan.queries)}
+    by_query_kind: dict[QueryKind, Vectors] = {"image": queries, "text": data.kind("text", plan.queries)}
     filters = [
-        filtered(searcher, vectors, column, values, asked, share, kind)
-        for kind, asked in asked_for.items()
+        filtered(searcher, vectors, column, values, batch, share, kind)
+        for kind, batch in by_query_kind.items()
         for column, values in columns.items()
         for share in _SHARES
     ]
@@ -120,8 +117,8 @@ def measure(name: str, rows: int, plan: Plan, folder: Path, report: Report) -> l
 def enter(
     collection: Collection, built: Built, vectors: Vectors, dims: int
 ) -> tuple[list[Contestant], dict[str, Costs]]:
-    """Ours as built, to be swept, and as built for texts, then the rivals that are installed; what each takes."""
-    # Ours before and after the others, for the machine's speed drifts.
+    """Our index as built, swept, and as built for texts, then the installed rivals; and the costs of each."""
+    # Ours is timed before and after the others, because the machine's speed drifts.
     seconds = train_and_add(collection, built.manifest, CORES)
     rivals, costs = [], {}
     for module, kind in RIVALS.items():
@@ -148,39 +145,36 @@ def enter(
 def by_kind(
     rivals: Sequence[Contestant], standings: Sequence[Standing], data: Clustered, vectors: Vectors
 ) -> dict[str, dict[str, float]]:
-    """Recall@10 of rivals for fresh queries of each kind, at its dials for images."""
-    asked = {kind: data.kind(kind, 1_000) for kind in KINDS}
-    truth = {kind: exact(queries, vectors, 10)[1] for kind, queries in asked.items()}
-    found: dict[str, dict[str, float]] = {}
+    """Recall@10 of rivals for fresh queries of each kind, with their parameters for images."""
+    fresh = {kind: data.kind(kind, 1_000) for kind in KINDS}
+    truth = {kind: exact(queries, vectors, 10)[1] for kind, queries in fresh.items()}
+    recalls: dict[str, dict[str, float]] = {}
     for rival, standing in zip(rivals, standings, strict=True):
-        rival.set(standing.point.dials)
-        found[rival.name] = {
-            kind: recall(rival.search(queries, 10, CORES), truth[kind]) for kind, queries in asked.items()
+        rival.set(standing.point.parameters)
+        recalls[rival.name] = {
+            kind: recall(rival.search(queries, 10, CORES), truth[kind]) for kind, queries in fresh.items()
         }
-    return found
+    return recalls
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rows", default="100000,1000000", help="sizes of the sets, smallest first")
-    parser.add_argument("--quick", action="store_true", help="20,000 rows, and only the bars that fit such a size")
-    parser.add_argument("--data", default=",".join(_DATA), help="the sets")
-    parser.add_argument("--plot", type=Path, help="draw CPU time against recall into this file")
-    options = parser.parse_args()
+def main(report: Report, folder: Path, options: Any) -> None:
     plan = QUICK if options.quick else Plan(rows=sorted(int(rows) for rows in options.rows.split(",")))
-    report = Report("index")
     if missing():
-        print(f"Without {', '.join(missing())}, which are not installed: pip install -c constraints.txt -e '.[rivals]'")
+        print(f"Not installed: {', '.join(missing())}; pip install -c constraints.txt -e '.[rivals]'")
     standings = {}
     for name in options.data.split(","):
         for rows in plan.rows:
             subject = f"{rows:,} {name}"
-            with tempfile.TemporaryDirectory() as folder:
-                standings[subject] = measure(name, rows, plan, Path(folder) / "collection", report.about(subject))
+            with tempfile.TemporaryDirectory(dir=folder) as home:
+                standings[subject] = measure(name, rows, plan, Path(home), report.about(subject))
     if options.plot:
         draw(standings, options.plot)
-    return report.conclude()
 
 
+OPTIONS: dict[str, dict[str, Any]] = {
+    "--rows": {"default": "100000,1000000", "help": "sizes of the sets, smallest first"},
+    "--data": {"default": ",".join(_DATA), "help": "the sets"},
+    "--plot": {"type": Path, "help": "draw CPU time against recall into this file"},
+}
 if __name__ == "__main__":
-    sys.exit(main())
+    run("index", __doc__, main, "20,000 rows, and only the bars for such a size", OPTIONS)

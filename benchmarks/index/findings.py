@@ -9,12 +9,10 @@ from benchmarks.index.rivals import Hnsw, Ours, Svs, Usearch
 from benchmarks.index.upkeep import Built, Filtered, KindFigures, Updates
 from index.collection.records import VersionManifest
 
-_MB, _GB = 1e6, 1e9
-
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """What an index takes."""
+    """Costs of an index."""
 
     build_s: float
     build_cpu_s: float
@@ -22,7 +20,7 @@ class Costs:
 
 
 def report_choice(report: Report, manifest: VersionManifest, whole: float, around: float) -> None:
-    """The set's dimensions, of all vectors and around one of them, and the index that Likeness chose for it."""
+    """The set's intrinsic dimensions, overall and around a vector, and the index that Likeness chose for it."""
     report.table(
         "vectors of 512 dimensions, and the index that Likeness chose",
         [
@@ -37,7 +35,7 @@ def report_choice(report: Report, manifest: VersionManifest, whole: float, aroun
 
 
 def report_standings(report: Report, standings: Sequence[Standing], costs: Mapping[str, Costs], at_size: bool) -> None:
-    """How indexes stand with images, and what each took."""
+    """Results with images, and the costs of each index."""
     report.table(
         "images: recall@10 ≥ 0.99; CPU of a batch and latency of single queries on one thread, queries/s on all cores",
         [_standing(each) for each in standings],
@@ -45,10 +43,6 @@ def report_standings(report: Report, standings: Sequence[Standing], costs: Mappi
     report.table(
         "seconds to train and add on all cores, CPU seconds (ours: of the whole build), bytes of a vector in memory",
         [{"": name, **vars(cost)} for name, cost in costs.items()],
-    )
-    report.keep(
-        "recall@10 and CPU µs",
-        {each.name: [[point.recall, point.cpu_us] for point in each.curve] for each in standings},
     )
     by_name = {each.name: each for each in standings}
     ours, mine = by_name[Ours.name], costs[Ours.name]
@@ -69,63 +63,39 @@ def report_standings(report: Report, standings: Sequence[Standing], costs: Mappi
 
 
 def report_texts(report: Report, standings: Sequence[Standing], at_size: bool) -> None:
-    """How indexes stand with words."""
+    """Results with words."""
     report.table("words: recall@10 ≥ 0.98", [_standing(each) for each in standings])
     if at_size and _svs(standings):
         _report_cpu(report, "words", standings, 1)
 
 
 def report_build(report: Report, built: Built, confined: Built | None, seconds: float, at_size: bool) -> None:
-    """What a build takes; `confined` is one within a hard limit on memory. `seconds` are those of training and adding
-    alone, from disk to disk.
+    """Costs of a build; `confined` is one with a hard limit on memory. `seconds` are for training and adding only, from
+    disk to disk.
     """
     report.values(
         "seconds to build on all cores",
         {
             "train, add and write, from vectors on disk": seconds,
-            "all of it, from Parquet to a tuned, measured, checksummed version": built.seconds,
-            "CPU seconds of that": built.cpu_seconds,
-            "the same within its memory and 1.35 GB": confined.seconds if confined else None,
-        },
-    )
-    memory = built.manifest.memory
-    # Pages of files stay for as long as nobody else wants them: where memory was limited they had to go.
-    beyond = (confined or built).peak_rss - memory
-    report.values(
-        "MB to build",
-        {
-            "index, as its manifest says": memory / _MB,
-            f"peak resident beyond that, pages of mapped files included{', memory limited' * bool(confined)}": (
-                beyond / _MB
-            ),
-            "peak beyond that, without these pages": (built.peak_anonymous - memory) / _MB,
+            "complete, from Parquet to a tuned, measured, checksummed version": built.seconds,
+            "CPU seconds of the complete build": built.cpu_seconds,
+            "complete, limited to 1.35 GB beyond the index": confined.seconds if confined else None,
         },
     )
     if at_size:
-        report.at_most("GB to build beyond the index", beyond / _GB, 1.5)
-
-
-def report_serving(report: Report, memory: Mapping[str, int]) -> None:
-    """Bytes in memory after the queries, by file."""
-    report.values(
-        "MB to serve, after the queries",
-        {
-            "memory of its own": memory["anonymous"] / _MB,
-            "pages mapped of the approximate index": memory["ann.faiss"] / _MB,
-            "pages mapped of the exact vectors, given back at need": memory["vectors.faiss"] / _MB,
-            "pages mapped of the rows, given back at need": memory["rows.arrow"] / _MB,
-        },
-    )
+        # Linux keeps mapped pages of files in memory until it needs the space, so a limit makes this smaller.
+        beyond = (confined or built).peak_rss - built.manifest.memory
+        report.at_most("GB to build beyond the index", beyond / 1e9, 1.5)
 
 
 def report_kinds(report: Report, kinds: Sequence[KindFigures], rivals: Mapping[str, Mapping[str, float]]) -> None:
-    """Fresh queries of each kind, searched as far as the manifest says; what rivals find at their dials for images."""
+    """Recall of fresh queries by kind: ours with the manifest's widths, rivals with their parameters for images."""
     report.table("kinds of query, in batches on one thread", [vars(each) for each in kinds])
     ours = {each.kind: each.recall for each in kinds}
-    found: Mapping[str, Mapping[str, Figure]] = {Ours.name: ours, **rivals}
+    recalls: Mapping[str, Mapping[str, Figure]] = {Ours.name: ours, **rivals}
     report.table(
-        "recall@10 by kind of query, rivals at their dials for images",
-        [{"": name, **each} for name, each in found.items()],
+        "recall@10 by kind of query, rivals with their parameters for images",
+        [{"": name, **each} for name, each in recalls.items()],
     )
     for each in kinds:
         report.at_least(f"recall@10 of fresh queries of kind {each.kind}", each.recall, each.target)
@@ -133,18 +103,14 @@ def report_kinds(report: Report, kinds: Sequence[KindFigures], rivals: Mapping[s
 
 
 def report_filters(report: Report, filters: Sequence[Filtered]) -> None:
-    """Searches among a share of the rows."""
-    report.table(
-        "filtered at random (bucket) and by content (cluster), through Searcher.search (latency on one core and "
-        "with the rows' columns)",
-        [vars(each) for each in filters],
-    )
+    """Recall of filtered searches."""
+    report.table("filtered at random (bucket) and by content (cluster)", [vars(each) for each in filters])
     for each in filters:
         report.at_least(f"recall@10 for {each.kind} filtered to {each.share:.1%} by {each.column}", each.recall, 0.98)
 
 
 def report_updates(report: Report, updates: Updates, whole_build_s: float, at_size: bool) -> None:
-    """What updates cost, and what they do to recall."""
+    """Cost of updates, and recall after them."""
     report.table(
         f"updates of 1% added and 1% deleted, build_index alone; recall@10 after the last {updates.recall:.4f}, "
         f"segments {updates.segments}",
@@ -159,12 +125,12 @@ def report_updates(report: Report, updates: Updates, whole_build_s: float, at_si
 
 
 def _svs(standings: Sequence[Standing]) -> Standing | None:
-    """The strongest rival, if it is there."""
+    """The strongest rival, if it takes part."""
     return next((each for each in standings if each.name.startswith(Svs.maker)), None)
 
 
 def _report_cpu(report: Report, what: str, standings: Sequence[Standing], bar: float) -> None:
-    """Ours, as built and at its best dials, beside the strongest rival. One that never has the recall is beaten."""
+    """Bars for our CPU time, as built and swept, ÷ the strongest rival's: 0 if the rival never reaches the recall."""
     ours, swept, svs = standings[0], standings[1], _svs(standings)
     assert svs is not None
     for each in (ours, swept):
@@ -176,11 +142,10 @@ def _report_cpu(report: Report, what: str, standings: Sequence[Standing], bar: f
 def _standing(standing: Standing) -> dict[str, Figure]:
     return {
         "": standing.name,
-        "dials": ", ".join(f"{name} {value:g}" for name, value in standing.point.dials.items()),
+        "parameters": ", ".join(f"{name} {value:g}" for name, value in standing.point.parameters.items()),
         "recall@10": standing.point.recall,
         "reaches it": "yes" if standing.reached else "never",
         "CPU µs": standing.point.cpu_us,
         "queries/s": standing.queries_per_second,
         "p50 ms": standing.p50_ms,
-        "p99 ms": standing.p99_ms,
     }

@@ -1,4 +1,4 @@
-"""What a query costs against recall, of several indexes in turn, so that the machine's moods strike all alike."""
+"""Cost of a query against recall. Indexes take turns, so that changes of the machine's speed affect all alike."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ import numpy as np
 
 from benchmarks.common.process import CORES, seconds_of
 from benchmarks.index.recall import recall
-from benchmarks.index.rivals import Contestant, Dials
+from benchmarks.index.rivals import Contestant, Parameters
 from jobs.demo.clustered import Rows, Vectors
 
 _K = 10
-_ENOUGH = 0.9995  # recall beyond which no setting is of interest
-_LEVEL = 5e-4  # below an index's highest recall what is faster is as good
+_ENOUGH = 0.9995  # recall beyond which no parameters are tried
+_TOLERANCE = 5e-4  # recall given up for speed by an index that does not reach the target
 
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """A setting of an index, recall@10 there, and microseconds of CPU for a query of a batch on one thread."""
+    """Parameters of an index, their recall@10, and CPU microseconds of a query in a batch on one thread."""
 
-    dials: Dials
+    parameters: Parameters
     recall: float
     cpu_us: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """An index at its operating point: what it chose itself, or the fastest of its curve with the recall wanted.
+    """An index at its operating point: its own choice, or the fastest point of its curve with the target recall.
 
-    `reached` says whether it has that recall; an index that never has stands where it is all but at its
-    highest. Milliseconds are of single queries on one thread, queries per second those of a batch on all cores.
+    `reached` says whether the point has that recall. If none has, it is the fastest point close to the highest recall.
+    `p50_ms` is the latency of single queries on one thread, `queries_per_second` the rate of a batch on all cores.
     """
 
     name: str
@@ -42,14 +42,13 @@ class Standing:
     reached: bool
     queries_per_second: float
     p50_ms: float
-    p99_ms: float
 
 
 @dataclass(frozen=True, kw_only=True)
-class Course:
-    """Queries with their exact neighbours, `(n, 10)`, and the recall@10 to reach.
+class Race:
+    """Queries with their exact neighbours, `(n, 10)`, and the target for recall@10.
 
-    Costs at the operating point are the best of so many `rounds`. `singles` measure the latency.
+    Costs at the operating point are the best of `rounds`. The first `singles` queries measure the latency.
     """
 
     queries: Vectors
@@ -80,37 +79,36 @@ class Course:
                 point=point,
                 reached=point.recall >= self.target,
                 queries_per_second=rate,
-                p50_ms=float(np.percentile(mine, 50)),
-                p99_ms=float(np.percentile(mine, 99)),
+                p50_ms=float(np.median(mine)),
             )
             for contestant, curve, point, rate, mine in zip(
                 contestants, curves, points, rates, milliseconds, strict=True
             )
         ]
 
-    def measure(self, contestant: Contestant, dials: Dials) -> Point:
+    def measure(self, contestant: Contestant, parameters: Parameters) -> Point:
         """One batch."""
-        contestant.set(dials)
+        contestant.set(parameters)
         started = time.process_time()
         found = contestant.search(self.queries, _K, 1)
         cpu_us = (time.process_time() - started) / len(self.queries) * 1e6
-        return Point(dials=dials, recall=recall(found, self.truth), cpu_us=cpu_us)
+        return Point(parameters=parameters, recall=recall(found, self.truth), cpu_us=cpu_us)
 
     def _rate(self, contestant: Contestant, point: Point) -> float:
         """Queries per second of a batch on all cores."""
-        contestant.set(point.dials)
+        contestant.set(point.parameters)
         return len(self.queries) / seconds_of(partial(contestant.search, self.queries, _K, CORES))
 
     def _again(self, contestant: Contestant, point: Point) -> Point:
-        return replace(point, cpu_us=min(point.cpu_us, self.measure(contestant, point.dials).cpu_us))
+        return replace(point, cpu_us=min(point.cpu_us, self.measure(contestant, point.parameters).cpu_us))
 
     def _curve(self, contestant: Contestant) -> list[Point]:
-        """Points along each ramp, up to where it gains nothing more."""
+        """Points along each ramp, until recall no longer rises."""
         points = []
         for ramp in contestant.ramps:
             last: Point | None = None
-            for dials in ramp:
-                point = self.measure(contestant, dials)
+            for parameters in ramp:
+                point = self.measure(contestant, parameters)
                 points.append(point)
                 if point.recall >= self.target and last and last.recall < self.target:
                     points += self._between(contestant, last, point)
@@ -120,15 +118,15 @@ class Course:
         return points
 
     def _between(self, contestant: Contestant, below: Point, above: Point) -> list[Point]:
-        """Close in on the target: the steps of a ramp must not cost an index what a finer one would give it."""
+        """Up to four points nearer to the target, so that the coarse steps of a ramp put no index at a disadvantage."""
         found: list[Point] = []
-        changed = [name for name, value in above.dials.items() if below.dials[name] != value]
+        changed = [name for name, value in above.parameters.items() if below.parameters[name] != value]
         while True:
-            middle = {name: round((below.dials[name] + above.dials[name]) / 2) for name in changed}
-            dials: Dials = {**above.dials, **middle}
-            if dials in (below.dials, above.dials) or len(found) == 4:
+            middle = {name: round((below.parameters[name] + above.parameters[name]) / 2) for name in changed}
+            parameters: Parameters = {**above.parameters, **middle}
+            if parameters in (below.parameters, above.parameters) or len(found) == 4:
                 return found
-            point = self.measure(contestant, dials)
+            point = self.measure(contestant, parameters)
             found.append(point)
             below, above = (below, point) if point.recall >= self.target else (point, above)
 
@@ -137,15 +135,15 @@ class Course:
         if good:
             return min(good, key=lambda point: point.cpu_us)
         highest = max(point.recall for point in curve)
-        level = [point for point in curve if point.recall >= highest - _LEVEL]
+        level = [point for point in curve if point.recall >= highest - _TOLERANCE]
         return min(level, key=lambda point: point.cpu_us)
 
     def _latencies(self, contestants: Sequence[Contestant], points: Sequence[Point]) -> list[list[float]]:
-        """Milliseconds of single queries, one thread each, the indexes in turn."""
+        """Milliseconds of single queries on one thread, the indexes in turn."""
         milliseconds: list[list[float]] = [[] for _ in contestants]
         for first in range(0, self.singles, 50):
             for contestant, point, mine in zip(contestants, points, milliseconds, strict=True):
-                contestant.set(point.dials)
+                contestant.set(point.parameters)
                 for query in self.queries[first : min(first + 50, self.singles)]:
                     mine.append(1e3 * seconds_of(partial(contestant.search, query[np.newaxis], _K, 1)))
         return milliseconds

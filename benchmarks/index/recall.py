@@ -1,4 +1,4 @@
-"""What is measured of sets of vectors and of searches in them, by other code than that which is judged."""
+"""Properties of sets of vectors and recall, computed independently of the code under test."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def intrinsic_dimension(vectors: Vectors) -> float:
 
 
 def local_dimension(scores: Vectors) -> float:
-    """The dimension around a point, by how much farther the second neighbour is than the first (Facco et al., 2017).
+    """The dimension around a point, from the distances of its first two neighbours (Facco et al., 2017).
 
     `scores` are cosines with the exact neighbours, `(n, 2 or more)`, best first.
     """
@@ -24,12 +24,12 @@ def local_dimension(scores: Vectors) -> float:
 
 
 def exact(queries: Vectors, vectors: Vectors, k: int) -> tuple[Vectors, Rows]:
-    """Scores and rows of the k nearest by comparing with all, not by the code that is judged."""
+    """Scores and rows of the k nearest, by brute force."""
     scores, rows = faiss.knn(queries, vectors, k, metric=faiss.METRIC_INNER_PRODUCT)
     return scores, rows
 
 
 def recall(found: Rows, truth: Rows) -> float:
-    """The share of the true neighbours, `(n, k)`, that were found."""
+    """Share of the true neighbours, `(n, k)`, among those found."""
     hits = [len(np.intersect1d(mine, true)) for mine, true in zip(found, truth, strict=True)]
     return float(np.sum(hits) / truth.size)

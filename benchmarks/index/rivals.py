@@ -1,4 +1,4 @@
-"""The indexes that are compared: ours, and those of others. Each finds row numbers, and has dials to turn."""
+"""The compared indexes: ours and those of others. Each returns row numbers, and has search parameters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.common.process import CORES
 from index.segments.segmented_index import SegmentedIndex
 from jobs.demo.clustered import DIM, Rows, Vectors
 
-Dials = Mapping[str, float]
+Parameters = Mapping[str, float]
 
 _LENGTHS = (10, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 _LISTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -23,24 +23,24 @@ _ADD_BLOCK = 50_000
 
 
 class Contestant(Protocol):
-    """An index in a race. `ramps` are settings to try, each a list that goes from fast to exact.
+    """An index in a race. `ramps` are lists of parameters to try, each from fast to exact.
 
-    `tuned` is what it chose itself; None: the race finds its best. `bytes` are those that searching keeps in memory.
+    `tuned` is the index's own choice; with None the race finds the best. `bytes` is the memory that searching needs.
     """
 
     name: str
     bytes: int
-    ramps: Sequence[Sequence[Dials]]
-    tuned: Dials | None = None
+    ramps: Sequence[Sequence[Parameters]]
+    tuned: Parameters | None = None
 
-    def set(self, dials: Dials) -> None: ...
+    def set(self, parameters: Parameters) -> None: ...
 
     def search(self, queries: Vectors, k: int, threads: int) -> Rows: ...
 
 
 class Ours(Contestant):
-    """The segments of a version that was just opened: `width` times as far as its build chose, or at the best dials of
-    a `sweep`.
+    """The segments of an index version, searched `width` times as far as its build chose, or with the best parameters
+    of a `sweep`.
     """
 
     name = "Likeness"
@@ -49,8 +49,8 @@ class Ours(Contestant):
         self.segments, self.bytes, self._width = segments, memory, width
         self._row_of = segments.ids(np.arange(segments.ntotal)).astype(np.int64)
         first = segments.parts[0]
-        chosen: Dials = {**first.parameters, "width": width}
-        self.ramps: Sequence[Sequence[Dials]] = []
+        chosen: Parameters = {**first.parameters, "width": width}
+        self.ramps: Sequence[Sequence[Parameters]] = []
         if not sweep:
             self.tuned = chosen
             return
@@ -60,10 +60,10 @@ class Ours(Contestant):
         widths = _LISTS[: np.searchsorted(_LISTS, first.nlist, "right")] if first.nlist else _LENGTHS
         self.ramps = [[{**chosen, depth: factor, wide: n} for n in widths] for factor in (4.0, 8.0, 16.0, 32.0)]
 
-    def set(self, dials: Dials) -> None:
-        self._width = dials["width"]
+    def set(self, parameters: Parameters) -> None:
+        self._width = parameters["width"]
         for segment in self.segments.parts:
-            segment.tune({name: value for name, value in dials.items() if name != "width"})
+            segment.tune({name: value for name, value in parameters.items() if name != "width"})
 
     def search(self, queries: Vectors, k: int, threads: int) -> Rows:
         faiss.omp_set_num_threads(threads)
@@ -72,7 +72,7 @@ class Ours(Contestant):
 
 
 class Usearch(Contestant):
-    """usearch's graph over the vectors as they are, with its defaults."""
+    """usearch's graph over the unchanged vectors, with its defaults."""
 
     name = "usearch f32"
     ramps = (tuple({"expansion_search": length} for length in _LENGTHS),)
@@ -86,8 +86,8 @@ class Usearch(Contestant):
             self._index.add(np.arange(first, first + len(block)), block, threads=CORES)
         self.bytes = int(self._index.memory_usage)
 
-    def set(self, dials: Dials) -> None:
-        self._index.expansion_search = int(dials["expansion_search"])
+    def set(self, parameters: Parameters) -> None:
+        self._index.expansion_search = int(parameters["expansion_search"])
 
     def search(self, queries: Vectors, k: int, threads: int) -> Rows:
         keys = self._index.search(queries, k, threads=threads).keys
@@ -109,8 +109,8 @@ class Hnsw(Contestant):
         graph = self._index.hnsw
         self.bytes = len(vectors) * DIM + 4 * graph.neighbors.size() + 8 * graph.offsets.size()
 
-    def set(self, dials: Dials) -> None:
-        self._index.hnsw.efSearch = int(dials["efSearch"])
+    def set(self, parameters: Parameters) -> None:
+        self._index.hnsw.efSearch = int(parameters["efSearch"])
 
     def search(self, queries: Vectors, k: int, threads: int) -> Rows:
         faiss.omp_set_num_threads(threads)
@@ -119,10 +119,10 @@ class Hnsw(Contestant):
 
 
 class Svs(Contestant):
-    """Intel's graph over `dims` principal dimensions, whose candidates are ranked by whole vectors.
+    """Intel's graph over `dims` principal dimensions, with candidates ranked by complete vectors.
 
-    LeanVec has both in 8 bits, but refuses to run on processors that are not Intel's. There SVS's open kernels search
-    the same dimensions in 16 bits, and faiss ranks by the vectors as they are.
+    LeanVec stores both in 8 bits, but runs only on Intel processors. On others, SVS's open kernels search the same
+    dimensions in 16 bits, and faiss ranks by the unchanged vectors.
     """
 
     maker = "SVS"
@@ -146,17 +146,17 @@ class Svs(Contestant):
                 self._reduction = faiss.PCAMatrix(DIM, dims)
                 self._reduction.train(vectors)
                 data = self._reduction.apply(vectors).astype(np.float16)
-            parameters = svs.VamanaBuildParameters(graph_max_degree=32, window_size=100, alpha=1.2)
-            self._index = svs.Vamana.build(parameters, data, svs.DistanceType.L2, num_threads=CORES)
+            graph = svs.VamanaBuildParameters(graph_max_degree=32, window_size=100, alpha=1.2)
+            self._index = svs.Vamana.build(graph, data, svs.DistanceType.L2, num_threads=CORES)
             parts = [Path(home) / part for part in ("config", "graph", "data")]
             self._index.save(*map(str, parts))
             self.bytes = sum(map(_size, parts)) + (0 if has_leanvec else vectors.nbytes)
 
-    def set(self, dials: Dials) -> None:
-        parameters = self._index.search_parameters
-        self._candidates = int(dials["candidates"])
-        parameters.buffer_config = self._buffer(int(dials["window"]), self._candidates)
-        self._index.search_parameters = parameters
+    def set(self, parameters: Parameters) -> None:
+        changed = self._index.search_parameters
+        self._candidates = int(parameters["candidates"])
+        changed.buffer_config = self._buffer(int(parameters["window"]), self._candidates)
+        self._index.search_parameters = changed
 
     def search(self, queries: Vectors, k: int, threads: int) -> Rows:
         if self._index.num_threads != threads:
@@ -173,10 +173,10 @@ class Svs(Contestant):
 
 
 class Scann(Contestant):
-    """Google's lists over `dims` principal dimensions, whose candidates are ranked by whole vectors in 16 bits."""
+    """Google's lists over `dims` principal dimensions, with candidates ranked by complete vectors in 16 bits."""
 
     name = "ScaNN"
-    ramps = tuple(tuple({"candidates": most, "leaves": n} for n in _LENGTHS) for most in (20, 40, 80, 160))
+    ramps = tuple(tuple({"candidates": count, "leaves": n} for n in _LENGTHS) for count in (20, 40, 80, 160))
 
     def __init__(self, vectors: Vectors, dims: int) -> None:
         from scann.scann_ops.py.scann_builder import ReorderType
@@ -190,16 +190,16 @@ class Scann(Contestant):
             self._index.serialize(home)
             self.bytes = _size(Path(home))
 
-    def set(self, dials: Dials) -> None:
-        self._dials = (int(dials["candidates"]), int(dials["leaves"]))
+    def set(self, parameters: Parameters) -> None:
+        self._parameters = (int(parameters["candidates"]), int(parameters["leaves"]))
 
     def search(self, queries: Vectors, k: int, threads: int) -> Rows:
         if len(queries) == 1:
-            found = self._index.search(queries[0], k, *self._dials)[0][np.newaxis]
+            found = self._index.search(queries[0], k, *self._parameters)[0][np.newaxis]
         elif threads == 1:
-            found = self._index.search_batched(queries, k, *self._dials)[0]
+            found = self._index.search_batched(queries, k, *self._parameters)[0]
         else:
-            found = self._index.search_batched_parallel(queries, k, *self._dials)[0]
+            found = self._index.search_batched_parallel(queries, k, *self._parameters)[0]
         rows: Rows = found.astype(np.int64)
         return rows
 
@@ -210,7 +210,7 @@ RIVALS: dict[str, Callable[[Vectors, int], Contestant]] = {
     "svs": Svs,
     "scann": Scann,
 }
-"""By the module that they need."""
+"""By the module they need."""
 
 
 def missing() -> list[str]:

@@ -1,4 +1,4 @@
-"""What an index costs to build, to serve, to update and to filter, each in figures."""
+"""Measure builds, updates, kinds of query and filters of an index."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from typing import Any
 
 import faiss
 import numpy as np
-import psutil
 
 from benchmarks.common.process import limited_memory, memory_status, peak_rss, seconds_of
 from benchmarks.index.recall import exact, recall
 from index.build.build_index import build_index
 from index.build.segment import write_ann
 from index.collection import Collection
-from index.collection.layout import ANN, ROWS, SEGMENTS, VECTORS
+from index.collection.layout import ANN, SEGMENTS, VECTORS
 from index.collection.records import IndexSettings, VersionManifest
 from index.queries import QueryKind
 from index.search import Searcher
@@ -34,7 +33,7 @@ _K = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Built:
-    """Seconds of a whole build, CPU seconds, and the most bytes that its process held: all, and those of no file."""
+    """A build: seconds, CPU seconds, and peak memory of its process in bytes, with and without pages of files."""
 
     manifest: VersionManifest
     seconds: float
@@ -44,7 +43,7 @@ class Built:
 
 
 def build(location: str, settings: IndexSettings, data: Clustered, limit: int | None = None) -> Built:
-    """`build_index` from all rows, watched; perhaps with a hard limit on memory, pages of files included."""
+    """Measure `build_index` from all rows, optionally with a hard limit on memory, pages of files included."""
     collection = Collection.open(location)
     with limited_memory(limit) if limit else nullcontext(), _watched() as peaks:
         started, cpu = time.perf_counter(), time.process_time()
@@ -56,7 +55,7 @@ def build(location: str, settings: IndexSettings, data: Clustered, limit: int | 
 
 
 def train_and_add(collection: Collection, manifest: VersionManifest, threads: int) -> float:
-    """Seconds from the vectors on disk to an approximate index on disk, of every segment that has one."""
+    """Seconds from the vectors on disk to the approximate indexes on disk, over all segments that have one."""
     faiss.omp_set_num_threads(threads)
     seconds = 0.0
     for record in manifest.segments:
@@ -73,23 +72,9 @@ def train_and_add(collection: Collection, manifest: VersionManifest, threads: in
     return seconds
 
 
-def serving_memory(location: str, queries: Vectors) -> dict[str, int]:
-    """Bytes that a process gains by opening the live version and answering these queries, in a batch and one by one.
-
-    `anonymous` belongs to the process; the rest are pages of files that it mapped, which the system takes back at need.
-    """
-    before = _resident()
-    searcher = Searcher.open(Collection.open(location))
-    searcher.search(queries, _K)
-    for query in queries:
-        searcher.search(query[np.newaxis], _K)
-    after = _resident()
-    return {name: after[name] - before.get(name, 0) for name in after}
-
-
 @dataclass(frozen=True, kw_only=True)
 class Updates:
-    """Seconds of each update, segments and recall@10 after the last, and the rows that are live then."""
+    """Seconds of each update; segments and recall@10 after the last."""
 
     seconds: list[float]
     segments: int
@@ -97,20 +82,20 @@ class Updates:
 
 
 def update_often(collection: Collection, data: Clustered, rows: int, *, times: int, queries: Vectors) -> Updates:
-    """Add 1% and delete 1%, and update the index, so many times. Writing the rows is not counted."""
+    """Add 1%, delete 1% and update the index, `times` times. Writing the rows is not timed."""
     share = rows // 100
     rng = np.random.default_rng(data.seed)
     live = np.ones(rows + times * share, bool)
     live[rows:] = False
     seconds = []
     for number in range(times):
-        gone = rng.choice(np.flatnonzero(live), share, replace=False)
+        deleted = rng.choice(np.flatnonzero(live), share, replace=False)
         fresh = range(rows + number * share, rows + (number + 1) * share)
-        live[gone], live[fresh.start : fresh.stop] = False, True
-        add_rows(collection, data, fresh, deletes=gone.tolist())
+        live[deleted], live[fresh.start : fresh.stop] = False, True
+        add_rows(collection, data, fresh, deletes=deleted.tolist())
         seconds.append(seconds_of(partial(build_index, collection)))
-    kept = np.flatnonzero(live)
-    truth = kept[exact(queries, data.array(len(live))[kept], _K)[1]]
+    remaining = np.flatnonzero(live)
+    truth = remaining[exact(queries, data.array(len(live))[remaining], _K)[1]]
     searcher = Searcher.open(collection)
     found = _rows_found(searcher, queries, None)
     return Updates(seconds=seconds, segments=len(searcher.segments.parts), recall=recall(found, truth))
@@ -118,7 +103,7 @@ def update_often(collection: Collection, data: Clustered, rows: int, *, times: i
 
 @dataclass(frozen=True, kw_only=True)
 class KindFigures:
-    """A kind of query: recall@10 of fresh ones and by the manifest, and CPU microseconds of one in a batch."""
+    """A kind of query: recall@10 of fresh queries and in the manifest, and CPU microseconds of a query in a batch."""
 
     kind: str
     recall: float
@@ -129,8 +114,8 @@ class KindFigures:
 
 
 def kinds_of_query(searcher: Searcher, data: Clustered, vectors: Vectors, count: int = 1_000) -> list[KindFigures]:
-    """Each kind, with queries that no tuning has seen."""
-    found, manifest = [], searcher.manifest
+    """Measure each kind, on one thread, with queries that tuning has not seen."""
+    figures, manifest = [], searcher.manifest
     for kind, record in manifest.kinds.items():
         queries = data.kind(kind, count)
         truth = exact(queries, vectors, _K)[1]
@@ -139,7 +124,7 @@ def kinds_of_query(searcher: Searcher, data: Clustered, vectors: Vectors, count:
         _, positions = searcher.segments.search(queries, _K, width=record.width)
         cpu_us = (time.process_time() - started) / count * 1e6
         rows = searcher.segments.ids(positions.ravel()).astype(np.int64).reshape(positions.shape)
-        found.append(
+        figures.append(
             KindFigures(
                 kind=kind,
                 recall=recall(rows, truth),
@@ -149,46 +134,29 @@ def kinds_of_query(searcher: Searcher, data: Clustered, vectors: Vectors, count:
                 cpu_us=cpu_us,
             )
         )
-    return found
+    return figures
 
 
 @dataclass(frozen=True, kw_only=True)
 class Filtered:
-    """Recall@10 with a filter on a column, milliseconds of a filter's first use, and of single queries after it."""
+    """Recall@10 with a filter on a column that `share` of the rows pass."""
 
     kind: QueryKind
     column: str
     share: float
     rows: int
     recall: float
-    cold_ms: float
-    p50_ms: float
-    p99_ms: float
 
 
 def filtered(
     searcher: Searcher, vectors: Vectors, column: str, values: Rows, queries: Vectors, share: float, kind: QueryKind
 ) -> Filtered:
-    """Search among a share of the rows; `values`, from 0 to 999, are those of `vectors` in the column."""
+    """Search among a share of the rows; `values`, from 0 to 999, are the column's values for `vectors`."""
     width = round(share * GROUPS)
     passes = np.flatnonzero(values < width)
     truth = passes[exact(queries, vectors[passes], _K)[1]]
-    where = {column: {"$lt": width}}
-    found = _rows_found(searcher, queries, where, kind)
-    # Shares of the same size that nobody asked for before.
-    starts = range(width, min(GROUPS - width, 5 * width) + 1, width)
-    cold = [_milliseconds(searcher, queries[:1], {column: {"$gte": at, "$lt": at + width}}, kind) for at in starts]
-    warm = [_milliseconds(searcher, query[np.newaxis], where, kind) for query in queries[:300]]
-    return Filtered(
-        kind=kind,
-        column=column,
-        share=share,
-        rows=len(passes),
-        recall=recall(found, truth),
-        cold_ms=float(np.median(cold)),
-        p50_ms=float(np.percentile(warm, 50)),
-        p99_ms=float(np.percentile(warm, 99)),
-    )
+    found = _rows_found(searcher, queries, {column: {"$lt": width}}, kind)
+    return Filtered(kind=kind, column=column, share=share, rows=len(passes), recall=recall(found, truth))
 
 
 def _rows_found(searcher: Searcher, queries: Vectors, where: dict[str, Any] | None, kind: QueryKind = "image") -> Rows:
@@ -196,32 +164,17 @@ def _rows_found(searcher: Searcher, queries: Vectors, where: dict[str, Any] | No
     return np.array([[int(match.image_id) for match in found] for found in matches])
 
 
-def _milliseconds(searcher: Searcher, query: Vectors, where: dict[str, Any], kind: QueryKind) -> float:
-    return 1e3 * seconds_of(partial(searcher.search, query, _K, filter=where, kind=kind))
-
-
-def _resident() -> dict[str, int]:
-    """Bytes in memory: `anonymous`, and pages of files by the name of the file, for those of an index."""
-    found = {"anonymous": 0, ANN: 0, VECTORS: 0, ROWS: 0}
-    for mapping in psutil.Process().memory_maps():
-        found["anonymous"] += mapping.anonymous
-        name = Path(mapping.path).name
-        if name in found:
-            found[name] += mapping.rss - mapping.anonymous
-    return found
-
-
 @contextmanager
 def _watched() -> Iterator[dict[str, int]]:
-    """The most bytes of memory that this process holds meanwhile, and the most of them that are of no file."""
+    """Peak memory of this process during the block, in bytes, with and without mapped pages of files."""
     peaks = {"rss": 0, "anonymous": 0}
     done = threading.Event()
 
-    def look() -> None:
+    def sample() -> None:
         while not done.wait(0.01):
             peaks["anonymous"] = max(peaks["anonymous"], memory_status("RssAnon"))
 
-    watcher = threading.Thread(target=look)
+    watcher = threading.Thread(target=sample)
     watcher.start()
     try:
         yield peaks

@@ -1,7 +1,7 @@
-"""What a night costs, by the share of images that have changed: `python -m benchmarks.reembed [--quick]`.
+"""What a nightly job costs by the share of changed images: `python -m benchmarks.reembed [--quick]`.
 
-Each night is a `likeness reembed` in a process of its own over small files, with the demo model: from the command to
-the live version. Beside that a million listed rows are compared with a million live ones, in a new process.
+Each night is a `likeness reembed` of small files with the demo model, from the command to the live version. In
+addition, a million listed rows are compared with a million live ones in a new process.
 """
 
 import json
@@ -23,7 +23,7 @@ SHARES = (0.0, 0.001, 0.01, 0.1, 1.0)
 
 @dataclass(frozen=True, kw_only=True)
 class Night:
-    """Seconds of a job from the command to its end, and of all its workers: fetching, decoding, the model, writing."""
+    """Seconds of a job from start to end, and of all its workers: fetching, decoding, the model, writing."""
 
     embedded: int
     seconds: float
@@ -31,7 +31,7 @@ class Night:
 
 
 def draw(folder: Path, numbers: range, seed: int) -> None:
-    """Write small PNGs that are like no others, over those of the same numbers."""
+    """Write small PNGs, all different; those with the same numbers are overwritten."""
     rng = np.random.default_rng(seed)
     for number in numbers:
         path = folder / f"{number // 1000:03}" / f"{number:06}.png"
@@ -41,7 +41,7 @@ def draw(folder: Path, numbers: range, seed: int) -> None:
 
 
 def run_night(expected: int, pictures: Path, collection: Path, *options: str) -> Night:
-    """One job in a process of its own, which is to embed so many images."""
+    """Run one job. Raises RuntimeError if it does not embed the expected number of images."""
     done = likeness("reembed", str(pictures), str(collection), "--format", "json", *options)
     report = json.loads(done.printed)
     if report["embedded"] != expected:
@@ -50,7 +50,7 @@ def run_night(expected: int, pictures: Path, collection: Path, *options: str) ->
 
 
 def judge(full: Night, nights: Mapping[float, Night], compared: Compared, report: Report) -> None:
-    """The tables, and what a night may cost whose images have hardly changed."""
+    """Add the tables and the bars of a night with few changes."""
     labelled = {"first run": full, **{f"{share:.1%}": night for share, night in nights.items()}}
     report.table(
         f"seconds of a night over {FILES:,} files",
@@ -69,22 +69,18 @@ def judge(full: Night, nights: Mapping[float, Night], compared: Compared, report
 
 
 def main(report: Report, folder: Path, options: Any) -> None:
-    with report.console.status("writing a million rows"):
-        write_listed(folder / "listed")
+    write_listed(folder / "listed")
     compared = in_new_process(compare_listed, folder / "listed")
     pictures, collection = folder / "pictures", folder / "collection"
-    with report.console.status(f"drawing {FILES:,} pictures"):
-        draw(pictures, range(FILES), seed=0)
-    with report.console.status("embedding all of them"):
-        full = run_night(FILES, pictures, collection, "--model", "demo")
+    draw(pictures, range(FILES), seed=0)
+    full = run_night(FILES, pictures, collection, "--model", "demo")
     nights = {}
     for seed, share in enumerate(SHARES[:3] if options.quick else SHARES, start=1):
-        with report.console.status(f"a night with {share:.1%} changed"):
-            changed = round(FILES * share)
-            draw(pictures, range(changed), seed=seed)
-            nights[share] = run_night(changed, pictures, collection)
+        changed = round(FILES * share)
+        draw(pictures, range(changed), seed=seed)
+        nights[share] = run_night(changed, pictures, collection)
     judge(full, nights, compared, report)
 
 
 if __name__ == "__main__":
-    run("reembed", __doc__, main, "without the nights after which 10% and 100% have changed")
+    run("reembed", __doc__, main, "without the nights with 10% and 100% changed")

@@ -1,4 +1,4 @@
-"""A million listed images and their live rows, as a bucket of photographs would have them."""
+"""A million listed images and their live rows, like those of a bucket of photographs."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _MODEL = model_of(8)  # comparing reads no vectors
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """Seconds of listing and comparing, and the most bytes that the process held."""
+    """Seconds of listing and comparing, and the peak memory of the process in bytes."""
 
     seconds: float
     peak_rss: int
 
 
 def write_listed(folder: Path, rows: int = LISTED) -> None:
-    """A list of the images, `list.parquet`, and a collection of them in files of 256 rows."""
+    """Write a list of images, `list.parquet`, and a collection of them in files of 256 rows."""
 
     def tables() -> Iterator[pa.Table]:
         for first in range(0, rows, _BLOCK):
@@ -50,7 +50,7 @@ def compare_listed(folder: Path, rows: int = LISTED) -> Compared:
     started = time.perf_counter()
     listing = list_images(str(folder / "list.parquet"))
     listed_in = time.perf_counter() - started
-    # A bucket says sizes and times too, which are then compared as well.
+    # A bucket also lists sizes and times, which are then compared as well.
     sizes = pa.array(np.arange(rows) + 100_000)
     modified = pa.array(np.full(rows, MODIFIED.timestamp() * 1e6, np.int64)).cast(pa.timestamp("us", tz="UTC"))
     listing = listing.set_column(2, "size", sizes).set_column(3, "modified", modified)

@@ -1,7 +1,7 @@
-"""What a unit of each kind of work costs, for planning: `python -m benchmarks.scale [--quick]`.
+"""Unit costs of each kind of work, for planning: `python -m benchmarks.scale [--quick]`.
 
-Measures decoding, the models, rows, listing, segments of an index and requests to an object store, and prints one
-table of costs: that of `docs/scale.md`.
+Measures decoding, the models, rows, listing, segments of an index and requests to an object store, and prints the table
+of costs in `docs/scale.md`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from jobs.values import DEMO_MODEL
 class Plan:
     """How much is measured: seconds for each rate, files listed, rows compared, rows of the segments, smallest first.
 
-    `latency_ms` of a scan, so short that the smallest segment is not searched exactly.
+    `latency_ms` is so short that the smallest segment is not searched exactly.
     """
 
     seconds: float = 5.0
@@ -42,7 +42,7 @@ QUICK = Plan(seconds=0.7, files=10_000, listed=50_000, rows=(20_000, 60_000), la
 
 
 def measure(plan: Plan, folder: Path) -> Iterator[Cost]:
-    """All of them, as they are measured."""
+    """Yields costs as they are measured."""
     yield from in_new_process(decoding, folder, plan.seconds)
     large = in_new_process(save_clip, folder / "vit-b-32")
     for name, model, batch in (("ViT-B/32", large, 32), ("the demo model", DEMO_MODEL, 64)):
@@ -57,12 +57,12 @@ def measure(plan: Plan, folder: Path) -> Iterator[Cost]:
 def main(report: Report, folder: Path, options: Any) -> None:
     for name, value in {**OPENMP_ENVIRONMENT, "RAY_USAGE_STATS_ENABLED": "0"}.items():
         os.environ.setdefault(name, value)
-    found = []
+    costs = []
     for cost in measure(QUICK if options.quick else Plan(), folder):
         report.console.log(cost.what)
-        found.append(cost)
-    report.table("costs", [each.row() for each in found])
+        costs.append(cost)
+    report.table("costs", [each.row() for each in costs])
 
 
 if __name__ == "__main__":
-    run("scale", __doc__, main, "few rows, within 2 minutes; nothing to plan with")
+    run("scale", __doc__, main, "few rows, within 2 minutes; the figures are no use for planning")

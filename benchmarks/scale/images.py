@@ -1,4 +1,4 @@
-"""What an image costs up to its row: fetched, decoded, embedded, written."""
+"""Costs of an image up to its row: fetching, decoding, embedding, writing."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from jobs.embedding.stages import DecodeSettings, fetch_and_decode
 from jobs.sources.listing import listing_table
 
 BLOCKS = (256, 4096)
-"""Rows of a file: what `--block-size` is by default, and what it should be for very many images."""
+"""Rows of a file: the default of `--block-size`, and what is recommended for very many images."""
 _SIZES = ((640, 480), (2048, 1536), (4000, 3000))
 _SIDE = 224
-_CONTRAST, _COLOUR = 50.0, 0.3  # grey levels (standard deviation); of it in each colour by itself
+_CONTRAST, _COLOUR = 50.0, 0.3  # standard deviation in grey levels; share of it in each colour alone
 _SAVED: dict[str, dict[str, int]] = {"JPEG": {"quality": 85, "subsampling": 2}, "PNG": {}, "WEBP": {"quality": 85}}
 
 
 def photo(width: int, height: int, *, seed: int = 0) -> Image.Image:
-    """Noise with the spectrum of photographs, amplitudes falling as 1 ÷ frequency, mostly of light, less of colour."""
+    """Noise with the spectrum of photographs: amplitudes fall as 1 ÷ frequency, more in lightness than in colour."""
     rng = np.random.default_rng(seed)
     frequency = np.hypot(np.fft.fftfreq(height)[:, np.newaxis], np.fft.rfftfreq(width)[np.newaxis]).astype(np.float32)
     frequency[0, 0] = 1.0
@@ -46,25 +46,25 @@ def photo(width: int, height: int, *, seed: int = 0) -> Image.Image:
 
 
 def decoding(folder: Path, seconds: float) -> list[Cost]:
-    """What the job's own stage takes for each format and size, on one thread and for about so many seconds each: to
-    fetch from a local disk, hash, decode and crop. And the bytes of a crop in the table that it returns.
+    """CPU time of the job's decoding stage by format and size, on one thread for about `seconds` each: fetching from a
+    local disk, hashing, decoding and cropping. Then the bytes of a crop in the table that it returns.
     """
     largest = photo(*_SIZES[-1])
-    found = []
+    costs = []
     ways = {"JPEG": {"at reduced scale": True, "in full": False}, "PNG": {"": True}, "WEBP": {"": True}}
     for kind, (width, height) in [*(("JPEG", size) for size in _SIZES), ("PNG", _SIZES[1]), ("WEBP", _SIZES[1])]:
         path = folder / f"{width}.{kind.lower()}"
         largest.crop((0, 0, width, height)).save(path, kind, **_SAVED[kind])
         what = f"decode a {kind} of {width} × {height} ({path.stat().st_size / 1e6:.3g} MB)"
-        costs = {way: _decode_ms(path, draft, seconds) for way, draft in ways[kind].items()}
-        found.append(Cost(what=what, unit="CPU ms", costs={**costs}))
+        times: dict[str, float | str] = {way: _decode_ms(path, draft, seconds) for way, draft in ways[kind].items()}
+        costs.append(Cost(what=what, unit="CPU ms", costs=times))
     table = _decoded(path, draft=True)
-    crop = {"": table.nbytes / table.num_rows}
-    return [*found, Cost(what=f"a crop of {_SIDE} × {_SIDE}, from decoding to the model", unit="bytes", costs={**crop})]
+    what = f"a crop of {_SIDE} × {_SIDE}, from decoding to the model"
+    return [*costs, Cost(what=what, unit="bytes", costs={"": table.nbytes / table.num_rows})]
 
 
 def _decode_ms(path: Path, draft: bool, seconds: float) -> float:
-    """CPU milliseconds for each."""
+    """CPU milliseconds per picture."""
     _decoded(path, draft)
     done, started, cpu = 0, time.perf_counter(), time.process_time()
     while time.perf_counter() - started < seconds:
@@ -83,7 +83,7 @@ def _decoded(path: Path, draft: bool) -> pa.Table:
 
 def forward(name: str, model: str, batch: int, seconds: float) -> Cost:
     """One image's share of a forward pass in batches on all cores."""
-    # Imported here: torch takes seconds, and memory that nothing else should be charged with.
+    # Imported here, because importing torch takes seconds, and memory that would count for the other costs.
     from benchmarks.embed.rates import forward_rate
     from embedder.models.clip import ClipEmbedder
 
@@ -93,26 +93,26 @@ def forward(name: str, model: str, batch: int, seconds: float) -> Cost:
 
 
 def row_bytes(folder: Path) -> list[Cost]:
-    """Bytes of a row by dimensions and rows of a file, with the usual columns; and what a manifest says of a file."""
+    """Bytes of a row by dimensions and rows per file, with the usual columns; then bytes of a file's manifest entry."""
     collection = Collection.create_or_open(str(folder))
-    found, of_manifest = [], 0.0
+    found, manifest_bytes = [], 0.0
     for dim in (64, 512, 768):
         start = collection.start_run("memory:", model_of(dim))
         table = _rows(BLOCKS[-1], dim)
         costs: dict[str, float | str] = {}
         for block in BLOCKS:
-            # Names as long as those that the job gives.
+            # Names as long as the job's.
             parts = {f"0001-0a1b2c3d-{first:020}": table.slice(first, block) for first in range(0, BLOCKS[-1], block)}
             files = [collection.write_rows(start.run_id, name, part) for name, part in parts.items()]
             costs[f"in files of {block}"] = sum(file.size for file in files) / table.num_rows
             if len(files) > 1:
-                of_manifest = _manifest_bytes(start, files)
+                manifest_bytes = _manifest_bytes(start, files)
         found.append(Cost(what=f"a row of {dim} dimensions in Parquet", unit="bytes", costs=costs))
-    return [*found, Cost(what="a row file in its run's manifest", unit="bytes", costs={"": of_manifest})]
+    return [*found, Cost(what="a row file in its run's manifest", unit="bytes", costs={"": manifest_bytes})]
 
 
 def _manifest_bytes(start: RunStart, files: list[RowFile]) -> float:
-    """For each of its files."""
+    """Bytes of a manifest per file."""
     return (len(manifest_of(start, files).to_bytes()) - len(manifest_of(start, []).to_bytes())) / len(files)
 
 

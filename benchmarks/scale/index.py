@@ -1,7 +1,7 @@
-"""What a segment costs: to build, to check, to hold in memory, to search.
+"""Costs of a segment: building, checking, memory and searching.
 
-`fast` is ranked by 8-bit vectors in memory, as is chosen where nothing limits it; `lean` has the least memory, and is
-ranked by the exact vectors on disk.
+`fast` ranks candidates by 8-bit vectors in memory, which is the choice without a limit on memory. `lean` uses the least
+memory, and ranks by the exact vectors on disk.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from pathlib import Path
 
 import faiss
 import numpy as np
+import psutil
 import pyarrow as pa
 
 from benchmarks.common.process import in_new_process, seconds_of
 from benchmarks.index.recall import exact
-from benchmarks.index.upkeep import build, serving_memory
+from benchmarks.index.upkeep import build
 from benchmarks.scale.costs import Cost
 from index.build.ground_truth import GroundTruth
 from index.collection import Collection
@@ -29,17 +30,17 @@ from index.search import Searcher
 from index.segments.vector_index import TUNED_K
 from index.versions.opening import open_segments
 from index.versions.servable import check_version
-from jobs.demo.clustered import DIM, Clustered, add_rows
+from jobs.demo.clustered import DIM, Clustered, Vectors, add_rows
 
 _K = 10
-_LEAN_BYTES = 140  # of a row: too few for 8-bit vectors of 512 dimensions
+_LEAN_BYTES = 140  # per row: too little for 8-bit vectors of 512 dimensions
 _QUERIES = 1_000
 _SINGLES = 300
 
 
 def indexes(folder: Path, sizes: Sequence[int], latency_ms: float) -> list[Cost]:
-    """Both kinds of index of each size. With `latency_ms` a set is to be so large that it is not searched exactly."""
-    found: dict[tuple[str, str], dict[str, float | str]] = defaultdict(dict)
+    """Both kinds of index by size. `latency_ms` must be so short that no set is searched exactly."""
+    figures: dict[tuple[str, str], dict[str, float | str]] = defaultdict(dict)
     for rows in sizes:
         with tempfile.TemporaryDirectory(dir=folder) as name:
             collection = Collection.create_or_open(f"{name}/collection")
@@ -47,15 +48,15 @@ def indexes(folder: Path, sizes: Sequence[int], latency_ms: float) -> list[Cost]
             for kind, limit in (("fast", None), ("lean", _LEAN_BYTES * rows)):
                 settings = IndexSettings(latency_ms=latency_ms, max_memory=limit, segment_rows=rows)
                 for figure, value in _index(collection, settings).items():
-                    found[figure][f"{kind} {rows / 1e6:g} M"] = value
-    return [Cost(what=f"a segment: {what}", unit=unit, costs=costs) for (what, unit), costs in found.items()]
+                    figures[figure][f"{kind} {rows / 1e6:g} M"] = value
+    return [Cost(what=f"a segment: {what}", unit=unit, costs=costs) for (what, unit), costs in figures.items()]
 
 
 def _index(collection: Collection, settings: IndexSettings) -> dict[tuple[str, str], float | str]:
-    """All about one segment, by name and unit."""
+    """The figures of one segment, by name and unit."""
     built = in_new_process(build, collection.location, settings, Clustered())
     (segment,) = built.manifest.segments
-    memory = in_new_process(serving_memory, collection.location, Clustered().queries(_QUERIES))
+    memory = in_new_process(_serving_memory, collection.location, Clustered().queries(_QUERIES))
     truth_core_s, check_s = in_new_process(_last_pass, collection.location)
     core_ms, p50_ms, lookup_ms = in_new_process(_search, collection.location)
     rows = segment.ntotal
@@ -81,9 +82,32 @@ def _index(collection: Collection, settings: IndexSettings) -> dict[tuple[str, s
     }
 
 
+def _serving_memory(location: str, queries: Vectors) -> dict[str, int]:
+    """Memory in bytes that a process gains by opening the live version and answering these queries, in a batch and one
+    by one: `anonymous` is its own, the rest are mapped pages of the approximate index.
+    """
+    before = _resident()
+    searcher = Searcher.open(Collection.open(location))
+    searcher.search(queries, _K)
+    for query in queries:
+        searcher.search(query[np.newaxis], _K)
+    after = _resident()
+    return {name: after[name] - before[name] for name in after}
+
+
+def _resident() -> dict[str, int]:
+    """Bytes in memory: `anonymous`, and mapped pages of the approximate index."""
+    memory = {"anonymous": 0, ANN: 0}
+    for mapping in psutil.Process().memory_maps():
+        memory["anonymous"] += mapping.anonymous
+        if Path(mapping.path).name == ANN:
+            memory[ANN] += mapping.rss - mapping.anonymous
+    return memory
+
+
 def _last_pass(location: str) -> tuple[float, float]:
-    """What one process does over all segments at the end of a build: core seconds of the exact neighbours of the
-    held-out queries, and seconds of checking the files.
+    """Costs of the end of a build, which runs in one process: core seconds to find the exact neighbours of the
+    held-out queries, and seconds to check the files.
     """
     collection = Collection.open(location)
     manifest = collection.read_version(collection.current() or "")
@@ -96,11 +120,11 @@ def _last_pass(location: str) -> tuple[float, float]:
 
 
 def _search(location: str) -> tuple[float, float, float]:
-    """Milliseconds on one core: of a query in a batch, of a query by itself (median), of finding a row by its id."""
+    """Milliseconds on one core: a query in a batch, a single query (median), finding a row by its id (median)."""
     faiss.omp_set_num_threads(1)
     searcher, queries = Searcher.open(Collection.open(location)), Clustered().queries(_QUERIES)
     segments = searcher.segments
-    segments.search(queries, _K)  # what is mapped has to be read once
+    segments.search(queries, _K)  # read mapped pages once
     batches = [seconds_of(partial(segments.search, queries, _K)) for _ in range(3)]
     singles = [seconds_of(partial(searcher.search, query[np.newaxis], _K)) for query in queries[:_SINGLES]]
     ids = [pa.array([str(number)], pa.string()) for number in range(5)]

@@ -1,4 +1,4 @@
-"""What listing a source and comparing it with the live rows costs, in time and in the driver's memory."""
+"""Costs of listing a source and comparing it with the live rows, in time and the driver's memory."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from benchmarks.reembed.rows import Compared, compare_listed, write_listed
 from benchmarks.scale.costs import Cost
 from jobs.sources.list_images import list_images
 
-_FOLDER = 1_000  # files of one
+_FOLDER = 1_000  # files per folder
 
 
 def listing(folder: Path, *, files: int, rows: int) -> list[Cost]:
-    """Of so many files in folders, and of so many rows: what they take beyond a tenth of them, since a process takes
-    some for none. Each in a new process.
+    """Marginal costs: the difference between these numbers of files and rows and a tenth of them, each measured in a
+    new process.
     """
     listed, compared = [], []
     for share in (10, 1):
@@ -25,8 +25,8 @@ def listing(folder: Path, *, files: int, rows: int) -> list[Cost]:
         write_listed(home, rows // share)
         compared.append(in_new_process(compare_listed, home, rows // share))
     return [
-        *_beyond(f"list {files:,} files of a folder", listed, files - files // 10),
-        *_beyond(f"list {rows:,} rows and compare them with live ones", compared, rows - rows // 10),
+        *_marginal(f"list {files:,} files of a folder", listed, files - files // 10),
+        *_marginal(f"list {rows:,} rows and compare them with live ones", compared, rows - rows // 10),
     ]
 
 
@@ -44,9 +44,9 @@ def _list(pictures: Path) -> Compared:
     return Compared(seconds=time.perf_counter() - started, peak_rss=peak_rss())
 
 
-def _beyond(what: str, found: list[Compared], more: int) -> list[Cost]:
-    """Of each unit that the second has more. It is nothing at the least, for few units on a busy machine."""
-    few, many = found
+def _marginal(what: str, measured: list[Compared], more: int) -> list[Cost]:
+    """Costs of each of the `more` units of the second measurement; not below 0, whatever the machine's load."""
+    few, many = measured
     seconds, size = max(many.seconds - few.seconds, 0.0) / more, max(many.peak_rss - few.peak_rss, 0) / more
     return [
         Cost(what=what, unit="s a million", costs={"": 1e6 * seconds}),

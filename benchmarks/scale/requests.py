@@ -1,4 +1,4 @@
-"""What each step asks of an object store, counted by an S3 server on this machine."""
+"""Requests of each step to an object store, counted by an S3 server on this machine."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ from jobs.embedding.stages import DecodeSettings, fetch_and_decode
 from jobs.planning.changes import compare
 from jobs.sources.list_images import list_images
 
-_PICTURES = (500, 2_500)  # two pages of a listing apart
+_PICTURES = (500, 2_500)  # the difference is two pages of a listing
 _FETCHED = 32
 _FILES = (4, 12)
 _SEGMENTS = (1, 3)
-_ROWS = 60  # of a file; all files together make segments that are searched exactly
+_ROWS = 60  # per file; few enough for segments that are searched exactly
 _MODEL = model_of(8)
 _BUCKET = "counted"
 
 
 class Counting:
-    """A WSGI application that counts what another is asked."""
+    """A WSGI application that counts the requests to another one by method."""
 
     def __init__(self, application: Callable[..., Iterable[bytes]]) -> None:
         self._application = application
@@ -59,32 +59,30 @@ class Counting:
         return self._application(environ, start_response)
 
     def take(self) -> Counter[str]:
-        """What was counted since the last time."""
+        """The counts since the last call."""
         with self._lock:
             taken, self.count = self.count, Counter()
         return taken
 
 
 def requests(folder: Path) -> list[Cost]:
-    """For each picture, row file and segment. It sets the environment: to be called in a process of its own."""
+    """Requests per picture, row file and segment. Call it in a new process, since it sets environment variables."""
     os.environ.update(AWS_ACCESS_KEY_ID="key", AWS_SECRET_ACCESS_KEY="secret", AWS_REGION="us-east-1")
     os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # which tells of every request
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # it logs every request
     _empty_cache(folder)
     with _server() as (counting, endpoint):
         os.environ["AWS_ENDPOINT_URL"] = endpoint
         client = boto3.client("s3", region_name="us-east-1")
         client.create_bucket(Bucket=_BUCKET)
-        found = _of_pictures(client, counting)
+        costs = _picture_costs(client, counting)
         few = _cycle(folder, counting, files=_FILES[0], segments=_SEGMENTS[0])
         many = _cycle(folder, counting, files=_FILES[1], segments=_SEGMENTS[0])
         split = _cycle(folder, counting, files=_FILES[1], segments=_SEGMENTS[1])
     files, segments = _FILES[1] - _FILES[0], _SEGMENTS[1] - _SEGMENTS[0]
-    found += [_cost(f"{step}, for each row file", _less(many[step], few[step]), files) for step in many]
-    of_segments = ("build the index", "open it")
-    return found + [
-        _cost(f"{each}, for each segment", _less(split[each], many[each]), segments) for each in of_segments
-    ]
+    costs += [_cost(f"{step}, for each row file", _less(many[step], few[step]), files) for step in many]
+    steps = ("build the index", "open it")
+    return costs + [_cost(f"{step}, for each segment", _less(split[step], many[step]), segments) for step in steps]
 
 
 @contextmanager
@@ -100,7 +98,7 @@ def _server() -> Iterator[tuple[Counting, str]]:
         thread.join()
 
 
-def _of_pictures(client: Any, counting: Counting) -> list[Cost]:
+def _picture_costs(client: Any, counting: Counting) -> list[Cost]:
     data = BytesIO()
     Image.new("RGB", (64, 64)).save(data, "JPEG")
     listed = []
@@ -111,7 +109,7 @@ def _of_pictures(client: Any, counting: Counting) -> list[Cost]:
         listing = list_images(f"s3://{_BUCKET}/photos")
         listed.append(counting.take())
     settings = DecodeSettings(crop=CropSpec(side=64, shortest_edge=64), draft=True, threads=2)
-    fetch_and_decode(listing.slice(0, 1), settings=settings)  # which connects
+    fetch_and_decode(listing.slice(0, 1), settings=settings)  # connects
     counting.take()
     table = fetch_and_decode(listing.slice(1, _FETCHED), settings=settings)
     if table["pixels"].null_count:
@@ -123,7 +121,7 @@ def _of_pictures(client: Any, counting: Counting) -> list[Cost]:
 
 
 def _cycle(folder: Path, counting: Counting, *, files: int, segments: int) -> dict[str, Counter[str]]:
-    """Rows are written, committed, compared with a listing, indexed, and the index opened; what was asked by step."""
+    """Write, commit, compare and index rows, and open the index; returns the requests by step."""
     collection = Collection.create_or_open(f"s3://{_BUCKET}/collection-{files}-{segments}")
     steps: dict[str, Counter[str]] = {}
     start = collection.start_run("memory:", _MODEL)
@@ -142,14 +140,14 @@ def _cycle(folder: Path, counting: Counting, *, files: int, segments: int) -> di
     steps["compare"] = counting.take()
     build_index(collection, IndexSettings(segment_rows=files * _ROWS // segments))
     steps["build the index"] = counting.take()
-    _empty_cache(folder)  # a server's machine is not the one that built
+    _empty_cache(folder)  # a server runs on another machine than the build
     Searcher.open(collection)
     steps["open it"] = counting.take()
     return steps
 
 
 def _empty_cache(folder: Path) -> None:
-    """From now on nothing that was read before is on this machine."""
+    """Start with a new, empty cache."""
     os.environ["LIKENESS_CACHE_DIR"] = tempfile.mkdtemp(dir=folder)
 
 
@@ -158,7 +156,7 @@ def _rows(file: int) -> pa.Table:
 
 
 def _less(many: Counter[str], few: Counter[str]) -> Counter[str]:
-    """What was asked more, or less, of some."""
+    """The difference of two counts, which may be negative."""
     difference = Counter(many)
     difference.subtract(few)
     return difference

@@ -1,31 +1,28 @@
-"""What the search service adds to the work itself: `python -m benchmarks.serve [--quick] [--collections 10]`.
+"""What the search service adds to the work itself: `python -m benchmarks.serve [--quick]`.
 
-Pictures are asked for by upload, from a second process, by 1, 8 and 32 clients that ask again as soon as they are
-answered. In turn, so that the machine's moods strike all alike:
+1, 8 and 32 clients in a second process upload pictures, each as soon as its last search is answered. The contestants
+take turns, so that changes of the machine's speed affect all alike:
 
 - a bare loop: decoding, forward pass and faiss in one process, one query at a time and 32 at a time;
 - a bare FastAPI endpoint that does the same for each request, under uvicorn;
-- the service in one process, as `likeness serve --local` runs it;
-- the service on Ray Serve, as `likeness serve` runs it.
+- the service in one process: `likeness serve --local`;
+- the service on Ray Serve: `likeness serve`.
 
-The service is also asked by id, which needs neither picture nor model: what remains is the cost of serving.
-
-Of several collections the service has copies, and it is asked for each in turn.
+The service is also searched by id, which needs neither picture nor model: what remains is the cost of serving.
 
 All search the same index with the same model: the demo's, and one of ViT-B/32's size with random weights. No picture is
-asked for twice at once, the service's cache of embeddings is off, and it lets all clients in at once, as the bare
-endpoint does. The CPU time of a query is that of the server and of all that it started.
+searched for twice at the same time, the service's cache of embeddings is off, and it admits all clients at once, as the
+bare endpoint does. The CPU time of a query includes all processes that the server has started.
 
-At the end index and model of a server change under load (`benchmarks.serve.swaps`).
+At the end, index and model of a server change under load (`benchmarks.serve.swaps`).
 """
 
-import shutil
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
@@ -43,12 +40,12 @@ from benchmarks.serve.speed import (
     ENDPOINT,
     LOCAL,
     SERVE,
-    Load,
-    Loads,
+    Round,
+    Rounds,
     judge,
     rate_of,
     steady,
-    timed_crowd,
+    successful_searches,
 )
 from benchmarks.serve.swaps import measure_swaps
 from jobs.values import DEMO_MODEL
@@ -58,8 +55,9 @@ _BATCH = 32
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How much is measured. Each round asks every contestant, for `seconds` and until there are `turns` answers for
-    each client, after as many first ones as there are clients. `swapping`: servers and the options that start them."""
+    """How much is measured. A round searches each contestant for `seconds`, and until each client has on average
+    `turns` answers after its first one. `swapping`: servers to swap under load, with their options.
+    """
 
     rows: list[int]
     clients: list[int]
@@ -68,7 +66,6 @@ class Plan:
     turns: int
     swapping: dict[str, list[str]]
     pictures: int = 256
-    collections: int = 1
 
 
 LOCALLY = {LOCAL: ["--local"]}
@@ -77,11 +74,10 @@ QUICK = Plan(rows=[10_000], clients=[1, 32], rounds=1, seconds=2.0, turns=1, swa
 
 
 @contextmanager
-def contestants(locations: Sequence[str], model: str, logs: Path) -> Iterator[dict[str, Server]]:
-    """The servers that are compared, while the block lasts."""
-    location, *others = locations
-    options = (*others, "--model", model)
-    # By default a small machine has fewer searches at once and refuses the others.
+def contestants(location: str, model: str, logs: Path) -> Iterator[dict[str, Server]]:
+    """Run the servers to compare during the block."""
+    options = ("--model", model)
+    # By default a small machine admits fewer searches at once, and refuses the rest.
     settings = {"embedding_cache_bytes": 0, "max_searches": 64}
     port = free_port()
     with (
@@ -92,51 +88,45 @@ def contestants(locations: Sequence[str], model: str, logs: Path) -> Iterator[di
         yield {ENDPOINT: bare, LOCAL: local, SERVE: serve}
 
 
-def ask(
-    asker: Executor, server: Server, paths: Sequence[str], pictures: Path, clients: int, seconds: float, turns: int
-) -> Load:
-    """Queries of so many clients. The first answers, one for each, do not count: not all were asking yet."""
+def time_server(pool: Executor, server: Server, pictures: Path, clients: int, seconds: float, turns: int) -> Round:
+    """Searches of so many clients. The first answer to each is skipped, because not all clients were searching yet."""
     cpu, answers = server.cpu_seconds(), (1 + turns) * clients
-    asked, share = asker.submit(timed_crowd, server.url, paths, pictures, clients, seconds, answers).result()
-    counted = steady(asked, seconds, answers)
-    return Load(
-        latencies=[each.seconds for each in counted[clients:]],
-        queries_per_second=rate_of([each.ended for each in counted], clients),
-        cpu_ms=(server.cpu_seconds() - cpu) / len(asked) * 1e3,
-        asking=share,
+    searches = pool.submit(successful_searches, server.url, pictures, clients, seconds, answers).result()
+    counted = steady(searches, seconds, answers)
+    return Round(
+        latencies=[search.seconds for search in counted[clients:]],
+        queries_per_second=rate_of([search.ended for search in counted], clients),
+        cpu_ms=(server.cpu_seconds() - cpu) / len(searches) * 1e3,
     )
 
 
-def measure(model: str, rows: int, plan: Plan, pictures: Path, folder: Path) -> Loads:
-    """What came of every contestant with every number of clients, round by round; of the service by id too."""
+def measure(model: str, rows: int, plan: Plan, pictures: Path, folder: Path) -> Rounds:
+    """The rounds of every contestant with every number of clients; the service is searched by id, too."""
     ids = write_ids(folder / "ids", plan.pictures)
-    location = make_collection(folder / "0", model, rows).location
-    copies = [shutil.copytree(location, folder / str(number)) for number in range(1, plan.collections)]
-    ours = [f"/collections/{number}/search" for number in range(plan.collections)]
-    paths = {ENDPOINT: ["/search"], LOCAL: ours, SERVE: ours}
+    location = make_collection(folder / "collection", model, rows).location
     data = [path.read_bytes() for path in sorted(pictures.iterdir())]
-    loads: Loads = defaultdict(list)
+    rounds: Rounds = defaultdict(list)
     with (
-        contestants([location, *map(str, copies)], model, folder) as servers,
-        ProcessPoolExecutor(1, mp_context=get_context("spawn")) as asker,
+        contestants(location, model, folder) as servers,
+        ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool,
     ):
         bare = Bare(location, model)
-        for name, server in servers.items():
-            ask(asker, server, paths[name], pictures, _BATCH, 1.0, 1)
+        for server in servers.values():
+            time_server(pool, server, pictures, _BATCH, 1.0, 1)
         bare.batches(data, 1.0, _BATCH)
         bare.loop(data, 1.0)
         for _ in range(plan.rounds):
-            loads[ALONE, 1].append(bare.loop(data, plan.seconds))
-            loads[BATCHES, _BATCH].append(bare.batches(data, plan.seconds, _BATCH))
+            rounds[ALONE, 1].append(bare.loop(data, plan.seconds))
+            rounds[BATCHES, _BATCH].append(bare.batches(data, plan.seconds, _BATCH))
             for clients, (name, server) in product(plan.clients, servers.items()):
                 for kind, queries in (("", pictures), (BY_ID, ids))[: 1 if name == ENDPOINT else 2]:
-                    load = ask(asker, server, paths[name], queries, clients, plan.seconds, plan.turns)
-                    loads[name + kind, clients].append(load)
-    return loads
+                    result = time_server(pool, server, queries, clients, plan.seconds, plan.turns)
+                    rounds[name + kind, clients].append(result)
+    return rounds
 
 
 def main(report: Report, folder: Path, options: Any) -> None:
-    plan = replace(QUICK if options.quick else FULL, collections=options.collections)
+    plan = QUICK if options.quick else FULL
     pictures = draw_pictures(folder / "pictures", plan.pictures)
     models = {"demo": str(DEMO_MODEL), "ViT-B/32": str(save_clip(folder / "vit-b-32"))}
     for model, rows in product(models, plan.rows):
@@ -145,6 +135,5 @@ def main(report: Report, folder: Path, options: Any) -> None:
     measure_swaps(plan.swapping, pictures, folder, report)
 
 
-COLLECTIONS = {"type": int, "default": 1, "help": "how many the service has"}
 if __name__ == "__main__":
-    run("serve", __doc__, main, "less of everything; ends within 4 minutes", {"--collections": COLLECTIONS})
+    run("serve", __doc__, main, "less of everything; ends within 4 minutes")

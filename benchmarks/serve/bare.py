@@ -1,6 +1,6 @@
-"""What the service is judged against: its own parts called in a row, in a loop and behind a bare endpoint.
+"""What the service is compared with: the same steps without it, in a loop and behind a bare endpoint.
 
-`python -m benchmarks.serve.bare COLLECTION MODEL PORT` serves the endpoint, by uvicorn and nothing else.
+`python -m benchmarks.serve.bare COLLECTION MODEL PORT` serves the endpoint with uvicorn.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import uvicorn
 from fastapi import FastAPI, File
 
 from benchmarks.common.process import CORES
-from benchmarks.serve.speed import Load
+from benchmarks.serve.speed import Round
 from embedder.images.decode import decode_image
 from embedder.models.clip import ClipEmbedder
 from index.collection import Collection
@@ -29,7 +29,7 @@ _K = 10
 
 
 class Bare:
-    """Decodes, embeds on all cores, and searches the live version's own index: no cache, no ids, no metadata."""
+    """Decodes, embeds on all cores, and searches the live index version, without cache, ids and metadata."""
 
     def __init__(self, location: str, model: str) -> None:
         collection = Collection.open(location)
@@ -50,7 +50,7 @@ class Bare:
         crops = list(self._decoders.map(self._decode, pictures)) if len(pictures) > 1 else [self._decode(pictures[0])]
         return self._embedder.embed_images(np.stack(crops))
 
-    def loop(self, pictures: Sequence[bytes], seconds: float) -> Load:
+    def loop(self, pictures: Sequence[bytes], seconds: float) -> Round:
         """Queries one by one."""
         cpu, deadline = time.process_time(), time.perf_counter() + seconds
         latencies: list[float] = []
@@ -58,23 +58,23 @@ class Bare:
             self.search([pictures[len(latencies) % len(pictures)]])
             latencies.append(time.perf_counter() - started)
         cpu_ms = (time.process_time() - cpu) / len(latencies) * 1e3
-        return Load(latencies=latencies, queries_per_second=len(latencies) / sum(latencies), cpu_ms=cpu_ms)
+        return Round(latencies=latencies, queries_per_second=len(latencies) / sum(latencies), cpu_ms=cpu_ms)
 
-    def batches(self, pictures: Sequence[bytes], seconds: float, size: int) -> Load:
+    def batches(self, pictures: Sequence[bytes], seconds: float, size: int) -> Round:
         """Queries a batch at a time."""
         cpu, started, done = time.process_time(), time.perf_counter(), 0
         while (taken := time.perf_counter() - started) < seconds:
             self.search([pictures[number % len(pictures)] for number in range(done, done + size)])
             done += size
         cpu_ms = (time.process_time() - cpu) / done * 1e3
-        return Load(latencies=[], queries_per_second=done / taken, cpu_ms=cpu_ms)
+        return Round(latencies=[], queries_per_second=done / taken, cpu_ms=cpu_ms)
 
     def _decode(self, picture: bytes) -> Any:
         return decode_image(picture, self._embedder.crop).pixels
 
 
 def bare_app(bare: Bare) -> FastAPI:
-    """An endpoint that does what has to be done."""
+    """An app with a bare search endpoint."""
     app = FastAPI()
 
     @app.post("/search")
@@ -84,7 +84,7 @@ def bare_app(bare: Bare) -> FastAPI:
 
     @app.get("/readyz")
     def ready() -> None:
-        """It serves once it has loaded everything."""
+        """The app is ready as soon as it serves."""
 
     return app
 

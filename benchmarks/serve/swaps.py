@@ -1,4 +1,4 @@
-"""How much later searches are answered while index and model of a server change under load."""
+"""Latency of searches while index and model of a server change under load."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import cycle, islice
 from pathlib import Path
 
 from benchmarks.common.collections import add_version, make_collection
-from benchmarks.common.load import Asked, crowd, load, milliseconds
+from benchmarks.common.load import TimedSearch, closed_loop, latency_ms, load
 from benchmarks.common.models import save_small_clip
 from benchmarks.common.report import Report
 from benchmarks.common.servers import Server, eventually, serving
@@ -20,7 +20,7 @@ from jobs.values import DEMO_MODEL
 
 SWAPS = 20
 SETTINGS = {"embedding_cache_bytes": 0, "swap_interval_s": 0.2}
-"""Of the server: each search embeds its picture, and a new version is found at once."""
+"""Of the server: each search embeds its picture, and new versions are noticed at once."""
 
 _ROWS = 20_000
 _BETWEEN_SWAPS_S = 1.0
@@ -28,15 +28,15 @@ _BETWEEN_SWAPS_S = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class Swapping:
-    """All searches, and of these the usual ones, before and after the swaps, and those during them."""
+    """All searches, those before and after the swaps, and those during the swaps."""
 
-    asked: Sequence[Asked]
-    usual: Sequence[Asked]
-    during: Sequence[Asked]
+    searches: Sequence[TimedSearch]
+    usual: Sequence[TimedSearch]
+    during: Sequence[TimedSearch]
 
 
 def sequence(same_model: Sequence[str], another_model: str) -> list[str]:
-    """Twenty versions of the same model, and another model's in their middle: two changes of models."""
+    """Twenty versions of one model with one of another model in the middle, so the model changes twice."""
     indexes = list(islice(cycle([*same_model[1:], same_model[0]]), SWAPS))
     return [*indexes[: SWAPS // 2], another_model, *indexes[SWAPS // 2 :]]
 
@@ -44,13 +44,12 @@ def sequence(same_model: Sequence[str], another_model: str) -> list[str]:
 def swap_under_load(
     server: Server, collection: Collection, versions: Sequence[str], pictures: Path, *, usual_s: float
 ) -> Swapping:
-    """Make one version after another the live one while searches come at a third of the rate that the server can take;
-    before and after that they come for `usual_s` without a swap.
+    """Promote one version after another while searches come at a third of the server's maximum rate, with `usual_s`
+    seconds without swaps before and after.
     """
-
-    crowd(server.url, pictures, clients=2, seconds=2)
-    able = len(crowd(server.url, pictures, clients=4, seconds=4)) / 4
-    with load(server.url, pictures, able / 3) as going:
+    closed_loop(server.url, pictures, clients=2, seconds=2)
+    max_rate = len(closed_loop(server.url, pictures, clients=4, seconds=4)) / 4
+    with load(server.url, pictures, max_rate / 3) as running:
         began = time.monotonic()
         time.sleep(usual_s)
         swaps = time.monotonic()
@@ -61,8 +60,8 @@ def swap_under_load(
         swapped = time.monotonic()
         time.sleep(usual_s)
         ended = time.monotonic()
-    usual = [*going.between(began, swaps), *going.between(swapped, ended)]
-    return Swapping(asked=going.asked, usual=usual, during=going.between(swaps, swapped))
+    usual = [*running.between(began, swaps), *running.between(swapped, ended)]
+    return Swapping(searches=running.searches, usual=usual, during=running.between(swaps, swapped))
 
 
 def _answers(server: Server, version: str) -> bool:
@@ -70,7 +69,7 @@ def _answers(server: Server, version: str) -> bool:
 
 
 def measure_swaps(servers: Mapping[str, Sequence[str]], pictures: Path, folder: Path, whole: Report) -> None:
-    """The bars of servers, by name with the options that start them."""
+    """Swap versions under each of the servers, given by name with their options."""
     collection = make_collection(folder / "swapped", str(DEMO_MODEL), _ROWS)
     same = [*collection.versions(), *(add_version(collection, str(DEMO_MODEL), _ROWS, seed=seed) for seed in (1, 2))]
     other = add_version(collection, str(save_small_clip(folder / "another-model", seed=2)), _ROWS)
@@ -84,13 +83,13 @@ def measure_swaps(servers: Mapping[str, Sequence[str]], pictures: Path, folder: 
             [
                 {
                     "": phase,
-                    "searches": len(asked),
-                    **{f"p{level} ms": milliseconds(asked, level) for level in (50, 95, 99)},
+                    "searches": len(searches),
+                    **{f"p{level} ms": latency_ms(searches, level) for level in (50, 99)},
                 }
-                for phase, asked in phases.items()
+                for phase, searches in phases.items()
             ],
         )
-        failed = sum(each.status != 200 for each in swapping.asked)
+        failed = sum(each.status != 200 for each in swapping.searches)
         report.at_most("searches that failed during swaps", failed, 0)
-        share = milliseconds(swapping.during, 99) / milliseconds(swapping.usual, 99)
+        share = latency_ms(swapping.during, 99) / latency_ms(swapping.usual, 99)
         report.at_most("p99 during swaps ÷ the usual", share, 2)

@@ -1,4 +1,4 @@
-"""What the sizing guide is made of is measured right on small inputs."""
+"""The measurements behind the sizing guide are right on small inputs."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -44,21 +44,21 @@ def test_requests_are_counted_by_method() -> None:
 
 
 @pytest.mark.long
-def test_what_each_step_asks_of_a_bucket(tmp_path: Path) -> None:
-    found = {each.what: each.costs for each in in_new_process(requests, tmp_path)}
-    assert 1 <= float(found["list, for each 1,000 pictures"]["LIST"]) <= 3  # ranges that turn out empty cost requests
-    assert found["fetch, for each picture"]["GET"] == 1
-    assert found["write, for each row file"] == {"PUT": 1}
-    assert found["open it, for each segment"]["GET"] == 2  # vectors and rows
-    # Each file's ids, then what is needed of it: some columns by ranges, or all of it at once.
-    most = {"write": 1.0, "commit": 1.0, "read the ids": 3.0, "compare": 6.0}
-    # Opening reads no row file. But the held-out queries of eight more need a second part, of 8 MiB, on both ways.
-    most |= {"build the index": 4 + 3 / 8, "open it": 1 / 8}
-    for step, requests_of_a_file in most.items():
-        assert sum(map(float, found[f"{step}, for each row file"].values())) <= requests_of_a_file, step
+def test_requests_of_each_step_to_a_bucket(tmp_path: Path) -> None:
+    costs = {each.what: each.costs for each in in_new_process(requests, tmp_path)}
+    assert 1 <= float(costs["list, for each 1,000 pictures"]["LIST"]) <= 3  # empty ranges cost requests, too
+    assert costs["fetch, for each picture"]["GET"] == 1
+    assert costs["write, for each row file"] == {"PUT": 1}
+    assert costs["open it, for each segment"]["GET"] == 2  # vectors and rows
+    # Each file's ids, then the columns needed: by ranges, or the complete file at once.
+    limits = {"write": 1.0, "commit": 1.0, "read the ids": 3.0, "compare": 6.0}
+    # Opening reads no row file. But the held-out queries of eight more files need a second part of 8 MiB each way.
+    limits |= {"build the index": 4 + 3 / 8, "open it": 1 / 8}
+    for step, requests_of_a_file in limits.items():
+        assert sum(map(float, costs[f"{step}, for each row file"].values())) <= requests_of_a_file, step
 
 
-def test_listing_and_comparing_cost_what_more_of_them_take(tmp_path: Path) -> None:
+def test_costs_of_listing_and_comparing_are_marginal(tmp_path: Path) -> None:
     of_listing, of_comparing = listing(tmp_path, files=2_000, rows=20_000)[1::2]
     # A process of 150 MB, divided by 2,000 files, would be 75 kB.
     for memory in (of_listing, of_comparing):

@@ -1,4 +1,4 @@
-"""The arithmetic of the service's benchmark, its clients, and the bare loop that the service is compared with."""
+"""The arithmetic of the service's benchmark, its clients, and the bare loop it compares the service with."""
 
 import time
 from pathlib import Path
@@ -8,14 +8,10 @@ import pytest
 from fastapi.testclient import TestClient
 
 from benchmarks.common.collections import make_collection
-from benchmarks.common.load import Asked, ask_once, crowd, form_of, load
+from benchmarks.common.load import TimedSearch, closed_loop, load, search_form, search_once
 from benchmarks.common.servers import free_port
 from benchmarks.serve.bare import Bare, bare_app
-from benchmarks.serve.speed import (
-    rate_of,
-    steady,
-    timed_crowd,
-)
+from benchmarks.serve.speed import rate_of, steady, successful_searches
 from benchmarks.serve.swaps import sequence
 from index.search import Searcher
 from jobs.demo.gallery import plan_exhibit
@@ -30,11 +26,11 @@ def test_a_rate_counts_whole_turns_of_bursts() -> None:
     assert rate_of([0.0, 0.5, 1.0, 1.5], 1) == 2.0
 
 
-def test_a_crowd_counts_until_the_first_client_stops() -> None:
-    asked = [Asked(at=at, seconds=1.0, picture="a", status=200, retry_after="", body=b"") for at in range(4)]
-    assert len(steady(asked, seconds=1.5, answers=0)) == 2  # the first that came after 1.5 s, at 2 s
-    assert len(steady(asked, seconds=1.5, answers=3)) == 3
-    assert len(steady(asked, seconds=9.0, answers=0)) == 4
+def test_searches_count_until_the_first_client_stops() -> None:
+    searches = [TimedSearch(at=at, seconds=1.0, picture="a", status=200, retry_after="", body=b"") for at in range(4)]
+    assert len(steady(searches, seconds=1.5, answers=0)) == 2  # the first answer after 1.5 s came at 2 s
+    assert len(steady(searches, seconds=1.5, answers=3)) == 3
+    assert len(steady(searches, seconds=9.0, answers=0)) == 4
 
 
 REFUSAL = Reply(status=429, headers={"Retry-After": "1"}, silent_s=0.01)
@@ -49,36 +45,36 @@ def pictures(tmp_path: Path) -> Path:
     return folder
 
 
-def test_clients_ask_at_once_and_for_every_picture_in_turn(pictures: Path) -> None:
+def test_clients_search_concurrently_for_every_picture_in_turn(pictures: Path) -> None:
     with scripted(Reply(silent_s=0.01)) as server:
-        asked = crowd(server.url, pictures, clients=4, seconds=0.0, answers=20)
-    assert [each.ended for each in asked] == sorted(each.ended for each in asked)
-    assert all(each.seconds >= 0.01 and each.answer == {} for each in asked)
+        searches = closed_loop(server.url, pictures, clients=4, seconds=0.0, answers=20)
+    assert [each.ended for each in searches] == sorted(each.ended for each in searches)
+    assert all(each.seconds >= 0.01 and each.answer == {} for each in searches)
     assert server.most_ongoing == 4
-    assert 20 <= len(asked) == len(server.asked) <= 23
+    assert 20 <= len(searches) == len(server.asked) <= 23
     for number in range(5):
         assert sum(b"picture %d" % number in each.body for each in server.asked) in (4, 5), number
 
 
 def test_a_load_goes_on_until_its_block_ends(pictures: Path) -> None:
-    with scripted(REFUSAL) as server, load(server.url, pictures, rate=50.0) as going:
+    with scripted(REFUSAL) as server, load(server.url, pictures, rate=50.0) as running:
         while len(server.asked) < 10:
             time.sleep(0.01)
-    assert len(going.asked) == len(server.asked) >= 10
-    assert {(each.status, each.retry_after) for each in going.asked} == {(429, "1")}
-    assert [each.picture for each in going.asked[:6]] == ["0", "1", "2", "3", "4", "0"]
-    assert going.between(going.asked[2].at, going.asked[4].at) == going.asked[2:4]
+    assert len(running.searches) == len(server.asked) >= 10
+    assert {(each.status, each.retry_after) for each in running.searches} == {(429, "1")}
+    assert [each.picture for each in running.searches[:6]] == ["0", "1", "2", "3", "4", "0"]
+    assert running.between(running.searches[2].at, running.searches[4].at) == running.searches[2:4]
 
 
-def test_a_search_without_an_answer_says_why() -> None:
-    asked = ask_once(f"http://127.0.0.1:{free_port()}", "a.png", form_of("a.png", b"picture"))
-    assert asked.status == 0
-    assert b"Connection refused" in asked.body
+def test_a_search_without_an_answer_has_the_error() -> None:
+    search = search_once(f"http://127.0.0.1:{free_port()}", "a.png", search_form("a.png", b"picture"))
+    assert search.status == 0
+    assert b"Connection refused" in search.body
 
 
-def test_an_answer_that_is_no_success_ends_the_benchmark(pictures: Path) -> None:
+def test_an_unsuccessful_answer_ends_the_benchmark(pictures: Path) -> None:
     with scripted(REFUSAL) as server, pytest.raises(RuntimeError, match=r"answer to \d.*429"):
-        timed_crowd(server.url, ["/search"], pictures, 2, 0.0, 1)
+        successful_searches(server.url, pictures, 2, 0.0, 1)
 
 
 def test_models_change_twice_within_twenty_versions() -> None:

@@ -13,7 +13,7 @@ from api.deployment.application import run
 from api.deployment.ingress import APP_NAME
 from api.settings import Replicas, ServeSettings
 from benchmarks.common.collections import draw_pictures
-from benchmarks.common.load import Asked, crowd, load
+from benchmarks.common.load import TimedSearch, closed_loop, load
 from benchmarks.common.servers import eventually, replicas_of, serving
 from embedder.models.clip import ClipEmbedder
 from index.build.build_index import build_index
@@ -46,7 +46,7 @@ def test_a_killed_replica_fails_only_its_requests_in_progress(folder: Path, clus
         embedding_cache_bytes=0,
     )
     url = run(settings, blocking=False)
-    crowd(url, folder / "pictures", clients=4, seconds=2)
+    closed_loop(url, folder / "pictures", clients=4, seconds=2)
     with load(url, folder / "pictures", _RATE) as going:
         time.sleep(5)
         victim, *_ = before = replicas_of(psutil.Process())
@@ -61,8 +61,8 @@ def test_a_killed_replica_fails_only_its_requests_in_progress(folder: Path, clus
         time.sleep(5)
         ended = time.monotonic()
     # A request refused with Retry-After has not failed: with one replica left, or none, few requests can wait.
-    refused = [each for each in going.asked if each.status == 429]
-    failed = [each for each in going.asked if each.status not in (200, 429)]
+    refused = [each for each in going.searches if each.status == 429]
+    failed = [each for each in going.searches if each.status not in (200, 429)]
     assert [each for each in failed if not in_flight(each, killed, gone)] == []
     assert all(each.retry_after == "1" for each in refused)
     # The queue of waiting requests takes a moment, and longer on a busy machine.
@@ -80,9 +80,9 @@ def test_a_server_that_gets_sigterm_deletes_the_application(folder: Path, tmp_pa
     assert not re.search("Aborted|Traceback|SIGTERM", served.log.read_text())
 
 
-def in_flight(asked: Asked, start: float, end: float) -> bool:
+def in_flight(search: TimedSearch, start: float, end: float) -> bool:
     """Whether the request was in progress at some time from `start` to `end`."""
-    return asked.at <= end and start <= asked.ended
+    return search.at <= end and start <= search.ended
 
 
 def is_whole(before: list[psutil.Process]) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.common.collections import draw_pictures
-from benchmarks.common.load import crowd, load
+from benchmarks.common.load import closed_loop, load
 from benchmarks.common.models import save_clip
 from benchmarks.common.servers import Server, serving
 from embedder.models.clip import ClipEmbedder
@@ -50,12 +50,12 @@ def test_ten_times_the_load_is_answered_or_refused_and_leaves_nothing(tmp_path: 
     build_index(collection)
     settings = {"embedding_cache_bytes": 0, "max_searches": _MAX_SEARCHES}
     with serving(collection.location, tmp_path / "log", *options, **settings) as served:
-        before = crowd(served.url, pictures, clients=_MAX_SEARCHES, seconds=10)
+        before = closed_loop(served.url, pictures, clients=_MAX_SEARCHES, seconds=10)
         with load(served.url, pictures, len(before)) as flood, watching_memory(served) as memory:
             time.sleep(_FLOOD_S)
             receded = time.monotonic()
-        after = crowd(served.url, pictures, clients=1, seconds=5)
-    during = [each for each in flood.asked if each.at < receded]
+        after = closed_loop(served.url, pictures, clients=1, seconds=5)
+    during = [each for each in flood.searches if each.at < receded]
     assert {each.status for each in (*before, *after)} == {200}
     assert {each.status for each in during} == {200, 429}
     assert {each.retry_after for each in during if each.status == 429} == {"1"}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from benchmarks.common.load import Asked, load
+from benchmarks.common.load import TimedSearch, load
 from benchmarks.common.servers import Server, eventually, serving
 from tests.support.collections.s3_server import CREDENTIALS, new_bucket, new_cache
 from tests.support.collections.storage_steps import STEPS
@@ -52,11 +52,11 @@ class ServedNights:
         self.answers[live.version] = (live.model.fingerprint, live.ntotal)
         eventually(lambda: self.served.version() == live.version, f"{live.version} answers", seconds=60)
 
-    def require_answered(self, asked: list[Asked]) -> None:
+    def require_answered(self, searches: list[TimedSearch]) -> None:
         """Check that no search failed, and that each answer is of one version, with its own model."""
-        failed = Counter((each.status, each.body) for each in asked if each.status != 200)
-        assert not failed, f"of {len(asked)} searches failed, by status and answer: {failed}"
-        for each in asked:
+        failed = Counter((each.status, each.body) for each in searches if each.status != 200)
+        assert not failed, f"of {len(searches)} searches failed, by status and answer: {failed}"
+        for each in searches:
             index, model = each.answer["index"], each.answer["model"]
             assert (model["fingerprint"], index["ntotal"]) == self.answers[index["version"]], each
 
@@ -137,8 +137,8 @@ def kill_and_resume(served: ServedNights, step: str, when: str) -> None:
         assert_search_is_exact(nights.collection)
         nights.night()
         served.await_version()
-    served.require_answered(searches.asked)
-    assert len(searches.asked) > _RATE  # searches ran all the while
+    served.require_answered(searches.searches)
+    assert len(searches.searches) > _RATE  # searches ran all the while
     assert_rows_are_what_is_there(nights)
     assert_search_is_exact(nights.collection)
     assert served.searchable() == sorted(path.name for path in nights.pictures.iterdir())
