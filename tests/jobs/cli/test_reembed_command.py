@@ -84,7 +84,7 @@ def test_pictures_that_are_not_read_are_told_of(run: Run, tmp_path: Path) -> Non
     job = make_job(tmp_path)
     for name in ("one.psd", "two.PSD", "raw.x3f", "notes.txt"):
         (tmp_path / "pictures" / name).write_bytes(b"no picture that is read")
-    warning = "files of other kinds are left out, 3 in all: 2 psd, 1 x3f."
+    warning = "3 files of other kinds are left out: 2 psd, 1 x3f."
     arguments = (tmp_path / "pictures", tmp_path / "collection", "--dry-run", "--report", tmp_path / "outcome.json")
     code, out, _ = run(*arguments)
     assert (code, warning in out) == (0, True)
@@ -238,7 +238,7 @@ def test_a_prefix_that_was_emptied_is_one_whose_images_are_gone(store: Bucket, r
     for unknown in (f"s3://{store.name}/pisc", source):
         there = tmp_path / ("new" if unknown == source else "collection")
         code, _, err = run(unknown, there, "--model", "demo")
-        assert (code, f"{unknown} does not exist, or holds nothing" in err) == (2, True)
+        assert (code, f"{unknown} does not exist or is empty" in err) == (2, True)
     assert not (tmp_path / "new").exists()
 
 

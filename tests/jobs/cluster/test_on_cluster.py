@@ -232,7 +232,7 @@ def assert_no_row_is_lost_or_doubled(nodes: Nodes, gallery: Gallery, tmp_path: P
     log = tmp_path / "log"
     count = len(nodes.with_device)
     with ray_cluster(nodes.address, verbose=False):
-        pool = Pool.fitting(None, None, resources={"npu": 1})
+        pool = Pool.for_cluster(None, None, resources={"npu": 1})
         assert pool.actors == (count, count)
         told = Told((60, lose), (150, lose))
         load = Slow(str(log), 0.05)
@@ -290,7 +290,7 @@ def test_a_pool_grows_and_rays_metrics_count_its_stages(three: Nodes, gallery: G
     with ray_cluster(three.address, verbose=False):
         Watched()(EmbedReport(listed=0, already_there=0))
         before, seen = seen, {}
-        pool = Pool.fitting((1, 2), None, resources={"npu": 1})
+        pool = Pool.for_cluster((1, 2), None, resources={"npu": 1})
         load = Slow(str(tmp_path / "log"), 0.1)
         report = embed(
             gallery.folder, tmp_path / "c", load=load, blocks=partial(blocks_on_ray, pool), progress=Watched()
@@ -318,7 +318,7 @@ def test_a_pool_grows_and_rays_metrics_count_its_stages(three: Nodes, gallery: G
 def test_another_ray_is_told_with_both_versions(three: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ray.__version__", "2.1.0")
     with (
-        pytest.raises(JobError, match=r"Ray: 2\.6.*Ray: 2\.1\.0.*expected the Ray and the Python of the cluster"),
+        pytest.raises(JobError, match=r"Ray: 2\.6.*Ray: 2\.1\.0.*expected the versions of Ray and Python"),
         ray_cluster(three.address, verbose=False),
     ):
         pass

@@ -12,7 +12,7 @@ from ray._private.runtime_env.packaging import get_uri_for_directory
 from embedder.models.checkpoint import Checkpoint
 from jobs.cluster import session
 from jobs.cluster.pool import Pool
-from jobs.cluster.session import join, lacking, ray_cluster, shipped_code
+from jobs.cluster.session import join, missing_package_message, ray_cluster, shipped_code
 from jobs.embedding.model_source import ModelSource, loaded_memory
 from jobs.errors import JobError
 from jobs.values import DEMO_MODEL
@@ -56,7 +56,7 @@ def test_actors_are_as_many_as_the_nodes_have_room_for(
     nodes: list[dict[str, Any]], there: list[dict[str, Any]], options: dict[str, Any], expected: tuple[int, int]
 ) -> None:
     nodes += there
-    assert Pool.fitting(**{"actors": None, "num_gpus": None, **options}).actors == expected
+    assert Pool.for_cluster(**{"actors": None, "num_gpus": None, **options}).actors == expected
 
 
 def test_what_an_actor_reserves() -> None:
@@ -67,19 +67,19 @@ def test_what_an_actor_reserves() -> None:
 
 def test_another_device_needs_no_gpu_and_a_label_of_nodes_with_gpus_does(nodes: list[dict[str, Any]]) -> None:
     nodes += [node(8, GPU=2, fast=1), node(8, npu=3)]
-    assert (Pool.fitting(None, None).num_gpus, Pool.fitting(None, None).actors) == (1, (2, 2))
-    pool = Pool.fitting(None, None, resources={"npu": 1})
+    assert (Pool.for_cluster(None, None).num_gpus, Pool.for_cluster(None, None).actors) == (1, (2, 2))
+    pool = Pool.for_cluster(None, None, resources={"npu": 1})
     assert (pool.num_gpus, pool.actors) == (0, (3, 3))
-    assert Pool.fitting(None, None, resources={"fast": 0.1}).num_gpus == 1
+    assert Pool.for_cluster(None, None, resources={"fast": 0.1}).num_gpus == 1
 
 
 def test_a_job_that_others_keep_waiting_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     free = {"CPU": 8.0, "GPU": 0.5, "memory": 3.0 * GIB}
     monkeypatch.setattr(ray, "available_resources", lambda: free)
-    assert Pool(num_gpus=0.5, memory=2 * GIB).lacking_now() is None
-    assert Pool(num_gpus=1, memory=5 * GIB // 2).lacking_now() == (
-        "the cluster has 3,072 MiB, 0.5 GPU free, an actor and decoding take 3,584 MiB, 1 GPU: the job waits until "
-        "others there end, or the cluster grows"
+    assert Pool(num_gpus=0.5, memory=2 * GIB).shortage() is None
+    assert Pool(num_gpus=1, memory=5 * GIB // 2).shortage() == (
+        "the cluster has 3,072 MiB, 0.5 GPU free, but an actor and decoding need 3,584 MiB, 1 GPU: the job waits until "
+        "other jobs end or the cluster grows"
     )
 
 
@@ -88,31 +88,31 @@ def test_a_job_that_others_keep_waiting_says_so(monkeypatch: pytest.MonkeyPatch)
     [
         (
             {"actors": (24, 24), "num_gpus": 0},
-            r"24 actors, each with 1 CPU, may leave no node 1 CPU, 1,024 MiB for decoding .*: ask for at most 23 with",
+            r"24 actors, each with 1 CPU, may leave no node with 1 CPU, 1,024 MiB .*: ask for at most 23 with --actors",
         ),
-        ({"num_gpus": 3}, "an actor takes 3 GPU, the node with the most has 2 GPU: ask for a smaller share"),
-        ({"resources": {"npu": 1}}, "an actor takes 1 npu, the node with the most has 0 npu: ask for less"),
-        ({"num_cpus": 9}, "an actor takes 9 CPU, the node with the most has 8 CPU: ask for less with --cpus-per-actor"),
+        ({"num_gpus": 3}, "an actor needs 3 GPU, but no node has more than 2 GPU: ask for a smaller share"),
+        ({"resources": {"npu": 1}}, "an actor needs 1 npu, but no node has more than 0 npu: ask for less"),
+        ({"num_cpus": 9}, "an actor needs 9 CPU, but no node has more than 8 CPU: ask for less with --cpus-per-actor"),
         (
             {"num_cpus": 9, "resources": {"npu": 1}},
-            "an actor takes 9 CPU, 1 npu, the node with the most has 8 CPU, 0 npu: ask for less, or add such a node",
+            "an actor needs 9 CPU, 1 npu, but no node has more than 8 CPU, 0 npu: ask for less, or add such a node",
         ),
-        ({"memory": 64 * GIB}, "an actor takes 65,536 MiB, the node with the most has 32,768 MiB: free some memory"),
-        ({"accelerator_type": "H200"}, "the cluster has no accelerator 'H200': it has A100, L4; name one of these"),
+        ({"memory": 64 * GIB}, "an actor needs 65,536 MiB, but no node has more than 32,768 MiB: free some memory"),
+        ({"accelerator_type": "H200"}, "the cluster has no accelerator 'H200': it has A100, L4; give one of these"),
         (
             {"actors": (5, 9), "num_gpus": 0.5, "accelerator_type": "A100"},
-            r"5 actors were asked for, each with 1 CPU, 0.5 GPU; the cluster has room for 4: ask for fewer",
+            r"5 actors were requested, each with 1 CPU, 0.5 GPU; the cluster has room for 4: ask for fewer",
         ),
         (
             {"num_gpus": 1, "resources": {"disk": 1}},
-            "no single node has all that an actor needs, 1 CPU, 1 GPU, 1 disk: ask for less",
+            "no node has all that an actor needs, 1 CPU, 1 GPU, 1 disk: ask for less",
         ),
     ],
 )
 def test_what_no_node_can_hold_is_refused(nodes: list[dict[str, Any]], options: dict[str, Any], told: str) -> None:
     nodes += [node(GPU=2, **{"accelerator_type:A100": 1}), node(GPU=1, **{"accelerator_type:L4": 1}), node(disk=1)]
     with pytest.raises(JobError, match=told):
-        Pool.fitting(**{"actors": None, "num_gpus": None, **options})
+        Pool.for_cluster(**{"actors": None, "num_gpus": None, **options})
 
 
 def test_decoding_has_room_beside_the_actors_wherever_ray_puts_them(nodes: list[dict[str, Any]]) -> None:
@@ -120,22 +120,22 @@ def test_decoding_has_room_beside_the_actors_wherever_ray_puts_them(nodes: list[
     nodes += [node(4, 0.5), node(4, 0.75)]
     told = r"1,024 MiB for decoding \(the largest has 768 MiB for Ray\): free some memory, or add a node"
     with pytest.raises(JobError, match=told):
-        Pool.fitting(None, None)
+        Pool.for_cluster(None, None)
     nodes.clear()
     nodes += [node(8, 3)]  # 3 GiB: an actor with 1.5, and what is left is enough for decoding
-    assert Pool.fitting(None, None, memory=3 * GIB // 2).actors == (1, 1)
+    assert Pool.for_cluster(None, None, memory=3 * GIB // 2).actors == (1, 1)
     with pytest.raises(JobError, match=r"1 actors, each with 1 CPU, 2,560 MiB, may leave no node .*: free some memory"):
-        Pool.fitting(None, None, memory=5 * GIB // 2)
+        Pool.for_cluster(None, None, memory=5 * GIB // 2)
     nodes[:] = [node(8, 3.5, npu=4)]
-    assert Pool.fitting(None, None, resources={"npu": 1}, memory=3 * GIB // 2).actors == (1, 1)
+    assert Pool.for_cluster(None, None, resources={"npu": 1}, memory=3 * GIB // 2).actors == (1, 1)
     with pytest.raises(JobError, match=r"2 actors, .*: ask for at most 1 with --actors"):
-        Pool.fitting((2, 2), None, resources={"npu": 1}, memory=3 * GIB // 2)
+        Pool.for_cluster((2, 2), None, resources={"npu": 1}, memory=3 * GIB // 2)
     # The CPU that is left is on a node without memory.
     nodes[:] = [node(1, 4), node(2, 0.5)]
     with pytest.raises(JobError, match=r"may leave no node .*\(the largest has 4,096 MiB for Ray\): free some memory"):
-        Pool.fitting(None, None, memory=2 * GIB)
+        Pool.for_cluster(None, None, memory=2 * GIB)
     nodes += [node(1, 2)]
-    assert Pool.fitting(None, None, memory=2 * GIB).actors == (1, 1)
+    assert Pool.for_cluster(None, None, memory=2 * GIB).actors == (1, 1)
 
 
 def test_the_code_that_travels_is_the_four_packages_and_the_demo_model() -> None:
@@ -166,7 +166,7 @@ def test_what_python_compiled_does_not_travel(tmp_path: Path) -> None:
 def test_a_job_that_brings_modules_of_its_own_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = ValueError("Failed to merge the Job's runtime env")
     monkeypatch.setattr("jobs.cluster.session.init", Mock(side_effect=refused))
-    with pytest.raises(JobError, match=r"with py_modules of its own: leave these out, or set RAY_OVERRIDE_JOB_RUNTIME"):
+    with pytest.raises(JobError, match=r"with its own py_modules: omit them, or set RAY_OVERRIDE_JOB_RUNTIME"):
         join("auto")
 
 
@@ -180,13 +180,13 @@ def test_the_demo_model_is_found_by_its_name_on_other_machines(monkeypatch: pyte
 
 
 def test_a_package_that_a_worker_lacks_is_named() -> None:
-    told = lacking(RuntimeError("Traceback …\nModuleNotFoundError: No module named 'faiss.contrib'\n"))
+    told = missing_package_message(RuntimeError("Traceback …\nModuleNotFoundError: No module named 'faiss.contrib'\n"))
     assert told is not None
-    assert told.startswith("a worker has no package 'faiss': the image of every node must hold what Likeness needs")
-    hidden = lacking(RuntimeError("No module named 'embedder.models'; 'embedder' is not a package"))
+    assert told.startswith("a worker has no package 'faiss': the image of every node must have what Likeness needs")
+    hidden = missing_package_message(RuntimeError("No module named 'embedder.models'; 'embedder' is not a package"))
     assert hidden is not None
     assert f"is there a file embedder.py or a folder embedder in {Path.cwd()}? Rename it" in hidden
-    assert lacking(RuntimeError("out of memory")) is None
+    assert missing_package_message(RuntimeError("out of memory")) is None
 
 
 def test_ray_ends_with_no_garbage_left_that_another_thread_could_free(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,7 +82,7 @@ class Elsewhere:
     ("resources", "worth_hours", "given", "said"),
     [
         (Resources(), 1.0, [], "in this process, and on Ray if more than 1 h is left"),
-        (Resources(), 0.0, [28], "what is left would take more than 1 h: continuing on Ray"),
+        (Resources(), 0.0, [28], "the rest would take more than 1 h: continuing on Ray"),
         (Resources(on="local"), 0.0, [], "in this process"),
         (Resources(on="ray"), 1.0, [60], "on Ray: as requested"),
         (Resources(actors=(1, 2), num_gpus=0.0), 1.0, [60], "on Ray: the job names actors and num_gpus"),
@@ -97,7 +97,7 @@ def test_ray_takes_over_what_takes_hours_or_what_it_is_asked_for(
     given: list[int],
     said: str,
 ) -> None:
-    monkeypatch.setattr("jobs.embedding.placement._WORTH_RAY_HOURS", worth_hours)
+    monkeypatch.setattr("jobs.embedding.placement._MIN_HOURS_FOR_RAY", worth_hours)
     monkeypatch.setattr("jobs.embedding.placement._FORECAST_AFTER_S", 0.0)
     there, console = Elsewhere(), Console(record=True, file=io.StringIO(), width=200)
     embed(gallery.folder, tmp_path / "c", blocks=Placement(resources, lambda: there, console))
@@ -109,7 +109,7 @@ def test_ray_takes_over_what_takes_hours_or_what_it_is_asked_for(
 def test_a_job_that_would_move_to_ray_goes_on_here_if_ray_does_not_start(
     gallery: Gallery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobs.embedding.placement._WORTH_RAY_HOURS", 0.0)
+    monkeypatch.setattr("jobs.embedding.placement._MIN_HOURS_FOR_RAY", 0.0)
     monkeypatch.setattr("jobs.embedding.placement._FORECAST_AFTER_S", 0.0)
     tried: list[int] = []
 

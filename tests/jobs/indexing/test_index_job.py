@@ -170,8 +170,8 @@ class TestOnCluster:
         vast = Vast(**vars(job))
         with pytest.raises(
             JobError,
-            match=r"segment 000001-00 of 625 rows takes 1,073,741,824 MiB to build, the largest node has [\d,]+ MiB "
-            r"for Ray: build smaller ones with --segment-rows \(now 700\), or free some memory",
+            match=r"segment 000001-00 of 625 rows needs 1,073,741,824 MiB to build, but the largest node has [\d,]+ "
+            r"MiB for Ray: build smaller ones with --segment-rows \(now 700\), or free some memory",
         ):
             on_cluster([job, vast])
 
@@ -203,7 +203,7 @@ class TestOnCluster:
     def test_a_segment_that_workers_die_of_is_given_up(self, collection: Collection, tmp_path: Path) -> None:
         (job, *_) = jobs_of(collection)
         deadly = after(job, die, tmp_path / "notes", ATTEMPTS)
-        with pytest.raises(JobError, match=r"000001-00 of 625 rows was not built, 3 times its .* --segment-rows$"):
+        with pytest.raises(JobError, match=r"000001-00 of 625 rows .*: its worker was lost 3 times .* --segment-rows$"):
             on_cluster([deadly])
         assert (tmp_path / "notes").read_text() == "x" * ATTEMPTS
 
@@ -227,7 +227,7 @@ class TestOnCluster:
         self, collection: Collection, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         monkeypatch.setattr(jobs_cluster, "ray_cluster", lambda address, *, verbose: nullcontext())
-        monkeypatch.setattr(jobs_index, "_WORTH_RAY", 1_000)
+        monkeypatch.setattr(jobs_index, "_MIN_ROWS_FOR_RAY", 1_000)
         manifest = build_index(collection, SETTINGS, run_jobs=run_on_ray(None, Console()))
         assert manifest.ntotal == ROW_COUNT
         assert "4/4 segments" in capsys.readouterr().out

@@ -13,7 +13,7 @@ from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord
 from jobs.embedding.model_source import model_record
 from jobs.errors import UsageError
-from jobs.indexing.query_texts import QueryTexts, own_texts, read_queries
+from jobs.indexing.query_texts import QueryTexts, collection_texts, read_queries
 from tests.support.collections.hand_made import add_run, rows, unit_vectors
 
 
@@ -35,7 +35,7 @@ def labelled(folder: Path, **metadata: Any) -> Collection:
 )
 def test_a_collections_own_texts(tmp_path: Path, metadata: dict[str, Any], expected: list[str]) -> None:
     collection = labelled(tmp_path, **metadata)
-    assert own_texts(LiveRows.of_runs(collection.storage, collection.runs())) == expected
+    assert collection_texts(LiveRows.of_runs(collection.storage, collection.runs())) == expected
 
 
 def test_own_texts_come_first_and_those_of_the_operator_alone(tmp_path: Path) -> None:
@@ -44,10 +44,10 @@ def test_own_texts_come_first_and_those_of_the_operator_alone(tmp_path: Path) ->
     assert vectors is not None
     assert vectors.shape == (400, fake.identity.dim)
     assert np.array_equal(vectors[:3], fake.embed_texts(["cat", "dog", "cow"]))
-    named = [f"number {number}" for number in range(60)]
-    vectors = QueryTexts(collection=collection, load=lambda _: fake, named=named)()
+    texts = [f"number {number}" for number in range(60)]
+    vectors = QueryTexts(collection=collection, load=lambda _: fake, texts=texts)()
     assert vectors is not None
-    assert np.array_equal(vectors, fake.embed_texts(named))
+    assert np.array_equal(vectors, fake.embed_texts(texts))
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_model_without_words_or_out_of_reach(
     assert QueryTexts(collection=collection, load=load)() is None
     assert caplog.messages == [told][: len(told)]
     with pytest.raises(ModelError, match=str(error)):
-        QueryTexts(collection=collection, load=load, named=["a"] * 50)()
+        QueryTexts(collection=collection, load=load, texts=["a"] * 50)()
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def test_rows_that_are_kept_keep_their_metadata_with_another_model(collection: C
     add_run(collection, rows(["stays", "missing"], metadata=metadata))
     listing = listed("stays", label=["cat"], year=[1999.5], price=["dear"])
     change = compare(listing, collection.snapshot(), "memory:", OTHER, delete=False, verify_hash=False)
-    [known] = change.known
+    [known] = change.reusable
     names = ["image_id", "label", "year", "price", "stars"]
     assert known.plan.todo.select(names).to_pylist() == [
         {"image_id": "stays", "label": "cat", "year": 1999.5, "price": "dear", "stars": None},
@@ -64,7 +64,7 @@ def test_rows_whose_metadata_changed_are_written_anew(
     add_run(collection, rows(["a", "b", "c"], metadata=None if there is None else {"label": there}))
     listing = listed("a", "b", "c", **({} if now is None else {"label": now}))
     change = compare(listing, collection.snapshot(), "memory:", MODEL, delete=True, verify_hash=False)
-    assert change.known[0].plan.todo["image_id"].to_pylist() == changed
+    assert change.reusable[0].plan.todo["image_id"].to_pylist() == changed
     assert (change.counts.changed, change.counts.reused, change.counts.to_embed) == (len(changed), len(changed), 0)
     assert change.counts.unchanged == 3 - len(changed)
 
@@ -74,7 +74,7 @@ def test_no_text_of_all_rows_is_of_a_type_that_ends_at_2_gib(collection: Collect
     add_run(collection, rows(["c"], unit_vectors(1, dim=4)), model=OTHER)
     listing = listed("a", "b", "new", label=["cat", "cow", "y"], year=["1", None, "z"], price=[None, 1, 2])
     for delete in (True, False):
-        [known] = compare(listing, collection.snapshot(), "memory:", MODEL, delete=delete, verify_hash=False).known
+        [known] = compare(listing, collection.snapshot(), "memory:", MODEL, delete=delete, verify_hash=False).reusable
         plan = known.plan
         columns = [*plan.listing.columns, *plan.todo.columns, *plan.live.columns, plan.deletes, known.hashes]
         types = [column.type for column in columns]

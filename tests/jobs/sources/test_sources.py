@@ -88,9 +88,7 @@ def test_extensions_choose(tmp_path: Path) -> None:
     for name in ("a.jpg", "b.png", "c.heic"):
         put(tmp_path / name)
     assert ids(list_images(str(tmp_path), extensions=("png", "heic"))) == ["b.png", "c.heic"]
-    with pytest.raises(
-        SourceError, match=r"holds 3 files and nothing .* expected images \(bmp\).* found heic, jpg, png"
-    ):
+    with pytest.raises(SourceError, match=r"has 3 files, but nothing .* expected images \(bmp\).* got heic, jpg, png"):
         list_images(str(tmp_path), extensions=("bmp",))
 
 
@@ -102,10 +100,10 @@ def test_files_that_may_be_pictures_of_other_kinds_are_told_of(tmp_path: Path) -
     assert ids(list_images(str(tmp_path), extensions=("jpg",), left_out=left_out)) == ["a.jpg"]
     assert left_out == {"psd": 2, "x3f": 1, "": 1}
     assert left_out_warning(left_out).startswith(
-        "files of other kinds are left out, 4 in all: 2 psd, 1 without an extension, 1 x3f. Pictures among them"
+        "4 files of other kinds are left out: 2 psd, 1 without an extension, 1 x3f. Convert any pictures"
     )
     many = Counter({f"kind{n}": 10 - n for n in range(9)})
-    assert ", 3 kind7, …. Pictures" in left_out_warning(many)
+    assert ", 3 kind7, …. Convert" in left_out_warning(many)
 
 
 def test_links_are_followed_but_not_in_circles(tmp_path: Path) -> None:
@@ -251,7 +249,7 @@ def test_mend_09_the_first_row_of_a_list_keeps_its_id_and_others_are_rejects(tmp
     assert uris(listing) == [*(f"{tmp_path}/{name}.jpg" for name in "abc"), None, f"{tmp_path}/d.jpg"]
     reasons = {name: reason for name, (reason, _) in refused(listing).items()}
     assert reasons == dict.fromkeys(["1#duplicate=2", "2#duplicate=2", "1#duplicate=3"], "duplicate_id")
-    message = f"its id '1' is that of {tmp_path}/a.jpg, which comes first: give it one of its own"
+    message = f"its id '1' is already that of {tmp_path}/a.jpg: give it another one"
     assert refused(listing)["1#duplicate=2"][1] == message
 
 
@@ -388,14 +386,14 @@ def test_the_column_of_addresses_may_be_called_otherwise(tmp_path: Path, kind: s
     listing = list_images(location, uri_column="image_url")
     assert uris(listing) == [f"{tmp_path}/a.jpg", "https://host/b.jpg"]
     assert metadata(listing) == {"source_uri": ["page/1", "page/2"]}
-    with pytest.raises(SourceError, match=r"has no column `link`.*; its columns are image_url, uri\. Say which"):
+    with pytest.raises(SourceError, match=r"has no column `link`.*; its columns are image_url, uri\. Name the one"):
         list_images(location, uri_column="link")
 
 
 def test_a_column_is_not_named_for_nothing(tmp_path: Path) -> None:
     put(tmp_path / "a.jpg")
     write_csv(tmp_path / "list.csv", "link\na.jpg\n")
-    with pytest.raises(SourceError, match=r"holds images, and --uri-column names a column of a list: name the list"):
+    with pytest.raises(SourceError, match=r"has images, but --uri-column names a column of a list: give the list"):
         list_images(str(tmp_path), uri_column="link")
 
 
@@ -516,7 +514,7 @@ def test_broken_and_compressed_tars_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"cannot read .*/x\.tar as an uncompressed tar"):
         list_images(str(packed))
     packed.rename(tmp_path / "x.tar.gz")
-    with pytest.raises(SourceError, match=r"holds 1 file and nothing .* expected .*uncompressed tars.*, found gz"):
+    with pytest.raises(SourceError, match=r"has 1 file, but nothing .* expected .*uncompressed tars.*, got gz"):
         list_images(str(tmp_path))
     cut = write_tar(tmp_path / "cut.tar", {"0001.jpg": b"x" * 5000, "0002.jpg": b"y" * 5000})
     cut.write_bytes(cut.read_bytes()[:9000])
@@ -558,7 +556,7 @@ def test_a_prefix_of_a_bucket(store: Bucket, tmp_path: Path) -> None:
     assert fetched(list_images(f"{root}/cells/cells.parquet")) == [b"in a cell"]
     assert "lists/mine/c.jpg" in ids(list_images(f"{root}"))
     for missing in (f"{root}/nothing", "s3://other/pics"):
-        with pytest.raises(SourceError, match=r"does not exist, or holds nothing\. Check the bucket, the prefix"):
+        with pytest.raises(SourceError, match=r"does not exist or is empty\. Check the bucket, the prefix"):
             list_images(missing)
 
 
@@ -637,7 +635,7 @@ def test_an_object_does_not_hide_the_folder_of_its_name(store: Bucket) -> None:
         ("s3://KEY:s3/cr/s3cret@{}/x", "{}"),  # a slash that should have been %2F
         ("s3://KEY:s3cret@{}/x?nonsense=1", "{}"),
         ("s3://KEY:s3cret@{}/nothing", "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
-        ("s3://{}/empty", "{}/empty holds 1 file and nothing that can be embedded"),
+        ("s3://{}/empty", "{}/empty has 1 file, but nothing that can be embedded"),
         ("az://container/x", "set AZURE_STORAGE_ACCOUNT"),
     ],
 )
@@ -655,7 +653,7 @@ def test_locations_that_cannot_be_sources_are_named_without_credentials(
 def test_a_folder_that_is_missing_or_empty(tmp_path: Path) -> None:
     with pytest.raises(SourceError) as error:
         list_images(f"{tmp_path}/deep/er/gone")
-    assert str(error.value) == f"{tmp_path}/deep/er/gone does not exist (nothing below {tmp_path} by that name)"
+    assert str(error.value) == f"{tmp_path}/deep/er/gone does not exist (the nearest existing folder is {tmp_path})"
     (tmp_path / "link").symlink_to("/nowhere")
     with pytest.raises(SourceError, match="link is a link to /nowhere, which does not exist"):
         list_images(str(tmp_path / "link"))
@@ -664,7 +662,7 @@ def test_a_folder_that_is_missing_or_empty(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"empty is empty: expected images \(jpg, .*\), uncompressed tars or lists"):
         list_images(str(tmp_path / "empty"))
     put(tmp_path / "empty" / "README")
-    with pytest.raises(SourceError, match=r"holds 1 file and nothing that can be embedded: .* found no extension"):
+    with pytest.raises(SourceError, match=r"has 1 file, but nothing that can be embedded: .* got no extension"):
         list_images(str(tmp_path / "empty"))
     with pytest.raises(SourceError, match=r"README/x does not exist|cannot list .*README/x"):
         list_images(str(tmp_path / "empty" / "README" / "x"))
@@ -683,10 +681,10 @@ def test_a_folder_that_is_missing_or_empty(tmp_path: Path) -> None:
         (
             "x.csv",
             b"path,id\na.jpg,1\n",
-            r"no column `uri` or `url`; its columns are path, id\. Say which .* --uri-column",
+            r"no column `uri` or `url`; its columns are path, id\. Name the one .* --uri-column",
         ),
         ("x.jsonl", b'{"uri": ["a.jpg"]}', r"expected paths or URLs in column `uri`, got list<"),
-        ("x.csv", b"uri,n,n\na.jpg,1,2\n", r"columns of the same name: n\. Give each its own"),
+        ("x.csv", b"uri,n,n\na.jpg,1,2\n", r"more than one column named n: rename them"),
         ("x.parquet", parquet(path=["a.jpg"], id=[1]), "no column `uri` or `url`, nor one of image bytes; .* path, id"),
         ("x.parquet", parquet(uri=[1, 2]), "expected paths or URLs in column `uri`, got int64"),
     ],
