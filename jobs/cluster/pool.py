@@ -44,7 +44,7 @@ class Pool:
         return [self._needs] * self.actors[0] + [_DECODE]
 
     @classmethod
-    def fitting(
+    def for_cluster(
         cls,
         actors: tuple[int, int] | None,
         num_gpus: float | None,

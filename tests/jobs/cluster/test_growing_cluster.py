@@ -41,7 +41,7 @@ def embed(gallery: Gallery, location: Path, resources: Resources) -> tuple[Repor
 
 
 @pytest.mark.parametrize("version", [2, 1])
-def test_nodes_are_waited_for_and_what_never_comes_is_named(gallery: Gallery, tmp_path: Path, version: int) -> None:
+def test_a_job_waits_for_nodes_and_names_those_that_never_come(gallery: Gallery, tmp_path: Path, version: int) -> None:
     def asking(device: str, wait: str | None) -> Resources:
         return Resources.model_validate(
             {"address": address, "actors": "1:2", "actor_resources": {device: 1}, "block_size": 16}

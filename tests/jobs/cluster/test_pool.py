@@ -1,4 +1,4 @@
-"""How many embedding actors a cluster gets, what is told where it cannot hold them, and the end of a job's Ray."""
+"""How many embedding actors a cluster gets, the messages if they do not fit, and joining and leaving Ray."""
 
 import weakref
 from pathlib import Path
@@ -22,7 +22,7 @@ GIB = 2**30
 
 @pytest.fixture
 def nodes(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """A cluster of these nodes: what a test puts in here."""
+    """The nodes of a cluster, for tests to add to."""
     nodes: list[dict[str, Any]] = []
     monkeypatch.setattr(ray, "nodes", lambda: nodes)
     return nodes
@@ -45,11 +45,11 @@ GPUS = [node(), node(8, GPU=4), node(8, GPU=2)]
             (GPUS, {"num_gpus": share}, (actors, actors))
             for share, actors in ((None, 6), (0.5, 12), (0.3, 14), (1.0, 6), (2.0, 3), (4.0, 1))
         ),
-        # What is needed most counts.
+        # The scarcest resource counts.
         ([node(npu=2), node(npu=3), node(8, 6, npu=4)], {"resources": {"npu": 1}, "memory": 4 * GIB}, (6, 6)),
         ([node(2, GPU=4), node(1, GPU=1)], {}, (2, 2)),  # one CPU is left for decoding
         ([node(8, GPU=4)], {"num_cpus": 3}, (2, 2)),  # and two CPUs to decode
-        ([node(GPU=1)], {"actors": (1, 16), "num_gpus": 1.0}, (1, 16)),  # more than there is yet
+        ([node(GPU=1)], {"actors": (1, 16), "num_gpus": 1.0}, (1, 16)),  # more than fit now
     ],
 )
 def test_actors_are_as_many_as_the_nodes_have_room_for(
@@ -73,7 +73,7 @@ def test_another_device_needs_no_gpu_and_a_label_of_nodes_with_gpus_does(nodes: 
     assert Pool.for_cluster(None, None, resources={"fast": 0.1}).num_gpus == 1
 
 
-def test_a_job_that_others_keep_waiting_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_has_to_wait_for_others_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     free = {"CPU": 8.0, "GPU": 0.5, "memory": 3.0 * GIB}
     monkeypatch.setattr(ray, "available_resources", lambda: free)
     assert Pool(num_gpus=0.5, memory=2 * GIB).shortage() is None
@@ -84,7 +84,7 @@ def test_a_job_that_others_keep_waiting_says_so(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (
             {"actors": (24, 24), "num_gpus": 0},
@@ -109,20 +109,20 @@ def test_a_job_that_others_keep_waiting_says_so(monkeypatch: pytest.MonkeyPatch)
         ),
     ],
 )
-def test_what_no_node_can_hold_is_refused(nodes: list[dict[str, Any]], options: dict[str, Any], told: str) -> None:
+def test_what_no_node_can_hold_is_refused(nodes: list[dict[str, Any]], options: dict[str, Any], message: str) -> None:
     nodes += [node(GPU=2, **{"accelerator_type:A100": 1}), node(GPU=1, **{"accelerator_type:L4": 1}), node(disk=1)]
-    with pytest.raises(JobError, match=told):
+    with pytest.raises(JobError, match=message):
         Pool.for_cluster(**{"actors": None, "num_gpus": None, **options})
 
 
 def test_decoding_has_room_beside_the_actors_wherever_ray_puts_them(nodes: list[dict[str, Any]]) -> None:
-    """A job would wait for ever, and its warnings are muted."""
+    """Otherwise the job would wait for ever, without a visible warning."""
     nodes += [node(4, 0.5), node(4, 0.75)]
-    told = r"1,024 MiB for decoding \(the largest has 768 MiB for Ray\): free some memory, or add a node"
-    with pytest.raises(JobError, match=told):
+    message = r"1,024 MiB for decoding \(the largest has 768 MiB for Ray\): free some memory, or add a node"
+    with pytest.raises(JobError, match=message):
         Pool.for_cluster(None, None)
     nodes.clear()
-    nodes += [node(8, 3)]  # 3 GiB: an actor with 1.5, and what is left is enough for decoding
+    nodes += [node(8, 3)]  # an actor with 1.5 GiB leaves enough for decoding
     assert Pool.for_cluster(None, None, memory=3 * GIB // 2).actors == (1, 1)
     with pytest.raises(JobError, match=r"1 actors, each with 1 CPU, 2,560 MiB, may leave no node .*: free some memory"):
         Pool.for_cluster(None, None, memory=5 * GIB // 2)
@@ -138,14 +138,14 @@ def test_decoding_has_room_beside_the_actors_wherever_ray_puts_them(nodes: list[
     assert Pool.for_cluster(None, None, memory=2 * GIB).actors == (1, 1)
 
 
-def test_the_code_that_travels_is_the_four_packages_and_the_demo_model() -> None:
+def test_the_four_packages_and_the_demo_model_are_shipped() -> None:
     folders = shipped_code()["py_modules"]
     assert [folder.rpartition("/")[2] for folder in folders] == ["embedder", "index", "jobs", "api"]
     assert DEMO_MODEL.is_relative_to(folders[2])
 
 
-def test_what_python_compiled_does_not_travel(tmp_path: Path) -> None:
-    """Else the code is sent again whenever a machine has run it."""
+def test_compiled_files_are_not_shipped(tmp_path: Path) -> None:
+    """Otherwise the code is sent again whenever a machine has run it."""
     package = tmp_path / "package"
     package.mkdir()
     (package / "module.py").write_text("A = 1")
@@ -163,7 +163,7 @@ def test_what_python_compiled_does_not_travel(tmp_path: Path) -> None:
     assert address() != before
 
 
-def test_a_job_that_brings_modules_of_its_own_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_py_modules_are_refused_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = ValueError("Failed to merge the Job's runtime env")
     monkeypatch.setattr("jobs.cluster.session.init", Mock(side_effect=refused))
     with pytest.raises(JobError, match=r"with its own py_modules: omit them, or set RAY_OVERRIDE_JOB_RUNTIME"):
@@ -180,9 +180,10 @@ def test_the_demo_model_is_found_by_its_name_on_other_machines(monkeypatch: pyte
 
 
 def test_a_package_that_a_worker_lacks_is_named() -> None:
-    told = missing_package_message(RuntimeError("Traceback …\nModuleNotFoundError: No module named 'faiss.contrib'\n"))
-    assert told is not None
-    assert told.startswith("a worker has no package 'faiss': the image of every node must have what Likeness needs")
+    error = RuntimeError("Traceback …\nModuleNotFoundError: No module named 'faiss.contrib'\n")
+    message = missing_package_message(error)
+    assert message is not None
+    assert message.startswith("a worker has no package 'faiss': the image of every node must have what Likeness needs")
     hidden = missing_package_message(RuntimeError("No module named 'embedder.models'; 'embedder' is not a package"))
     assert hidden is not None
     assert f"is there a file embedder.py or a folder embedder in {Path.cwd()}? Rename it" in hidden
@@ -190,10 +191,10 @@ def test_a_package_that_a_worker_lacks_is_named() -> None:
 
 
 def test_ray_ends_with_no_garbage_left_that_another_thread_could_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An ObjectRef that is freed while Ray ends makes Ray end the process, silently and with status 1."""
+    """If an ObjectRef is freed while Ray shuts down, Ray ends the process with status 1 and no message."""
 
     class Holder:
-        """Holds itself, as what failed does with its traceback: only garbage collection frees it."""
+        """Refers to itself, as an exception does by its traceback, so only garbage collection frees it."""
 
         def __init__(self) -> None:
             self.itself = self

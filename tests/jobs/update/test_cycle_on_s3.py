@@ -59,7 +59,7 @@ class Source:
             self.place.client.delete_object(Bucket=self.place.name, Key=f"pictures/{name}")
 
     def change(self) -> None:
-        """Three pictures each are new, others, and gone: as many as before."""
+        """Add, change and remove three pictures each, so their number stays the same."""
         for number in range(3):
             self.write(f"{number % 4}/new-{number}.bmp", 200 + number)
             self.write(f"{number % 4}/{number}.bmp", 300 + number)
@@ -68,7 +68,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the cycle came to: rows by content, and what searches found at first, after the change and gone back."""
+    """Results of a cycle: rows, and what searches found at first, after the change and after the rollback."""
 
     rows: list[list[tuple[str, str]]]
     found: list[list[Found]]
@@ -76,7 +76,7 @@ class Outcome:
 
 
 def cycle(source: Source, location: str) -> Outcome:
-    """In this process, but for Ray: the jobs' own stages, and the app that serves."""
+    """Run jobs and the server's app in this process, without Ray."""
     for number in range(PICTURES):
         source.write(f"{number % 4}/{number}.bmp", number)
     nights = Nights(Path(), location)
@@ -118,7 +118,7 @@ def _found(answer: dict[str, Any]) -> Found:
 
 @contextmanager
 def watched(bucket: Bucket, location: str) -> Iterator[Counter[str]]:
-    """Reads the collection all the while through a connection without faults; what is visible has to be whole."""
+    """Keeps reading the collection through a connection without faults; everything visible must be complete."""
     seen: Counter[str] = Counter()
     wrong: list[str] = []
     over = threading.Event()
@@ -143,7 +143,7 @@ def watched(bucket: Bucket, location: str) -> Iterator[Counter[str]]:
 
 
 def _partial(bucket: Bucket, location: str, seen: Counter[str]) -> list[str]:
-    """What a manifest or CURRENT names and is not there in full. A manifest is read before the files are listed."""
+    """Files that a manifest or CURRENT names and that are incomplete. Manifests are read before files are listed."""
     if "collection/.lease" not in bucket.keys("collection/"):
         return []
     collection = Collection(Storage.open(location))
@@ -165,7 +165,7 @@ def _partial(bucket: Bucket, location: str, seen: Counter[str]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def in_folder(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    """What the cycle comes to without faults."""
+    """The results of a cycle without faults."""
     folder = tmp_path_factory.mktemp("cycle")
     return cycle(Source(folder / "pictures"), str(folder / "collection"))
 
@@ -182,7 +182,7 @@ def run_with_faults(bucket: Bucket, proxy: FaultyProxy, expected: Outcome, monke
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Requests, those for pictures too, wait `REQUEST_S` and no longer."""
+    """All requests, also for pictures, time out after `REQUEST_S`."""
     defaults: Any = BucketAddress.__init__
     monkeypatch.setitem(defaults.__kwdefaults__, "request_s", REQUEST_S)
     fetcher = Fetcher(buckets=PictureReader(request_s=REQUEST_S))

@@ -34,7 +34,7 @@ def exif(nights: Nights) -> dict[str, list[Any]]:
     return {str(row["image_id"]): [row[name] for name in NAMES] for row in rows}
 
 
-def test_coordinates_are_stored_only_if_asked_for_and_that_is_remembered(nights: Nights) -> None:
+def test_coordinates_are_stored_only_on_request_and_the_request_is_remembered(nights: Nights) -> None:
     nights.night(DEMO)
     assert not {*NAMES} & {*nights.collection.live_rows().column_names}
     report = nights.night(DEMO, exif=True)
@@ -42,7 +42,7 @@ def test_coordinates_are_stored_only_if_asked_for_and_that_is_remembered(nights:
     searcher = Searcher.open(nights.collection)
     (found,) = searcher.search([searcher.vector("plain.jpg")], 10, filter={"exif_latitude": {"$gt": 50}})
     assert [match.metadata["exif_camera"] for match in found] == ["Nokia 7"]
-    # Nobody says so again: what is there stays, what is moved keeps its values, and what is new has them too.
+    # Without the option, rows keep their values, also if moved, and new images get them too.
     (nights.pictures / "noon.jpg").rename(nights.pictures / "moved.jpg")
     (nights.pictures / "new.jpg").write_bytes(with_exif("JPEG", "2023:01:01 00:00:00", colour="green"))
     report = nights.night(DEMO, max_missing=1)
@@ -50,7 +50,7 @@ def test_coordinates_are_stored_only_if_asked_for_and_that_is_remembered(nights:
     new = [datetime(2023, 1, 1), None, None, None]
     assert exif(nights) == {"moved.jpg": NOON, "plain.jpg": [None] * 4, "new.jpg": new}
     assert nights.night(DEMO).counts.unchanged == 3
-    # Taken away again, without the model.
+    # Removed without the model.
     report = nights.night(DEMO, exif=False)
     assert (report.embedded, report.counts.reused) == (0, 3)
     assert not {*NAMES} & {*nights.collection.live_rows().column_names}

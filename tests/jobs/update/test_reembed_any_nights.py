@@ -1,4 +1,4 @@
-"""Whatever happens to the pictures and to the jobs: after a night the rows and the index are what the source holds."""
+"""Whatever happens to pictures and jobs, after a night the rows and the index match the source."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from tests.support.nights.reembed_nights import (
     bmp,
 )
 
-STAYS = ("pictures/stays.bmp", "more/remains.bmp")  # an index cannot be made of nothing
+STAYS = ("pictures/stays.bmp", "more/remains.bmp")  # an index cannot be empty
 FILES = st.sampled_from(
     ["pictures/a.bmp", "pictures/b.bmp", "pictures/sub/a.bmp", "pictures/sub/b.bmp", "more/x.bmp", "more/y.bmp"]
 )
 SOURCES = st.sampled_from(["pictures", "more"])
-# What happens, at which change of a file, and whether before or after it. A night makes some fifteen.
+# An event, the number of the file change at which it happens, and whether after it. A night changes about 15 files.
 EVENTS = st.one_of(
     st.none(), st.tuples(st.sampled_from(["killed", "second job", "overtaken"]), st.integers(1, 16), st.booleans())
 )
@@ -105,7 +105,7 @@ class AnyNights(RuleBasedStateMachine):
 
     @rule(file=FILES)
     def become_unreachable(self, file: str) -> None:
-        """For the next night alone."""
+        """Only for the next night."""
         self.unreachable.add(file)
 
     # What happens to the collection
@@ -114,7 +114,7 @@ class AnyNights(RuleBasedStateMachine):
     def night(self, source: str, model: int, event: tuple[str, int, bool] | None) -> None:
         others = self._ids_of_others(source)
         wanted = self.models[model] or self._live_model()
-        # A machine that stands still for minutes must not end a lease in the middle of a night.
+        # A machine that pauses for minutes must not end a lease in the middle of a night.
         patient = patch("jobs.update.writing", partial(writing, ttl=timedelta(days=1)))
         with patient, patch.object(Fetcher, "fetch", self._fetch(Fetcher.fetch)):
             with self._happening(event, lambda: self._run(source, model, wanted)):
@@ -126,7 +126,7 @@ class AnyNights(RuleBasedStateMachine):
                 except LeaseLostError:
                     assert event is not None
                     assert event[0] == "overtaken"
-            # Whoever was overtaken, and wherever that was, has not spoilt what the other did.
+            # Wherever a job was overtaken, it has not damaged the other's work.
             self._check(source, wanted)
         assert self._ids_of_others(source) == others
         if not self.unreachable:
@@ -187,7 +187,7 @@ class AnyNights(RuleBasedStateMachine):
         assert self._files() == before
 
     def _overtake(self, run: Callable[[], Report]) -> None:
-        """As when the job was frozen for longer than its lease lasts, and another came by."""
+        """As if the job had been frozen for longer than its lease, and another one had run."""
         expire(self.nights.collection.storage)
         run()
 
@@ -200,7 +200,7 @@ class AnyNights(RuleBasedStateMachine):
         return fetched
 
     def _put(self, file: str, data: bytes) -> None:
-        """Each file that is written has a time of its own, for file systems' clocks are coarse."""
+        """Gives each file its own time, because the clocks of file systems are coarse."""
         path = self.root / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
@@ -230,7 +230,7 @@ class AnyNights(RuleBasedStateMachine):
     ],
 )
 def test_after_any_nights_rows_and_index_are_what_the_sources_hold(other_model: str, examples: int, steps: int) -> None:
-    # On a busy machine it may take long to draw what happens, too.
+    # On a busy machine, drawing examples may take long too.
     patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
     run_state_machine_as_test(
         type("AnyNights", (AnyNights,), {"other": other_model}),
