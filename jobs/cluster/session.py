@@ -123,9 +123,8 @@ def join(address: str, **options: Any) -> None:
 
 
 def _working_dir(empty: str) -> dict[str, str]:
-    """An empty working directory, unless the job was submitted with one.
-
-    Without it, workers would look in this process's directory first, where a node may have another Likeness.
+    """An empty working directory, unless the job was submitted with one. Without it, workers would look in this
+    process's directory first, where a node may have another Likeness.
     """
     submitted = os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "")
     return {} if '"working_dir"' in submitted else {"working_dir": empty}

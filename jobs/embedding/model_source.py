@@ -104,10 +104,8 @@ def load_recorded(record: ModelRecord, *, embedder: str | None = None, device: s
 
 
 def recorded_model(record: ModelRecord, embedder: str | None = None) -> Checkpoint | OwnModel:
-    """Find a recorded model without loading it; `embedder` is the class that the user named, if any.
-
-    Raises `OtherModelError` if another model is in its place now, ModelError if none is, or if it is a class that the
-    user has not named.
+    """Find a recorded model without loading it; `embedder` is the class that the user named, if any. Raises
+    `OtherModelError` if another model is in its place, ModelError if none is or it is a class that was not named.
     """
     if record.is_unknown:
         raise OtherModelError(

@@ -138,16 +138,11 @@ def compare(
             listings[name] = _relisted(listing, theirs, kept, own=name == source)
     reusable, counts = [], Counts()
     for name, listed in listings.items():
+        select = partial(_still_listed, snapshot.collection, listed)
+        # Images of other sources stay as their own last job left them.
+        images = image_filter if name == source else last_filter(snapshot, name)
         plan = plan_run(
-            listed,
-            snapshot,
-            name,
-            model,
-            current,
-            select_files=partial(_still_listed, snapshot.collection, listed),
-            verify_hash=verify_hash,
-            # Images of other sources stay as their own last job left them.
-            image_filter=image_filter if name == source else last_filter(snapshot, name),
+            listed, snapshot, name, model, current, select_files=select, verify_hash=verify_hash, image_filter=images
         )
         if name == source:
             plan = replace(plan, deletes=gone["image_id"])

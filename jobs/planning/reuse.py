@@ -40,9 +40,8 @@ _BLOCK = 4096  # rows per file: 8 MB of vectors of 512 dimensions
 
 @dataclass(frozen=True, kw_only=True)
 class ReusableRows:
-    """Rows `todo` of `plan.todo` get the outcome of rows `rows` of `pool`, which have these `hashes`.
-
-    Rows `refused` of `plan.todo` are rejects by the listing; `filtered` of these are left out by the filter.
+    """Rows `todo` of `plan.todo` get the outcome of rows `rows` of `pool`, which have these `hashes`. Rows `refused` of
+    `plan.todo` are rejects by the listing; `filtered` of these are left out by the filter.
     """
 
     plan: Plan
@@ -121,9 +120,8 @@ def _tables(reusable: ReusableRows) -> Iterator[pa.Table]:
 
 
 def _pool(plan: Plan, snapshot: Snapshot) -> LiveRows:
-    """All rows that the model's runs have written, finished or not, oldest first, except for the plan's own files.
-
-    Runs whose rows cannot be judged by the plan's filter are left out.
+    """All rows that the model's runs have written, finished or not, oldest first, without the plan's own files and
+    without runs whose rows the plan's filter cannot judge.
     """
     collection, can_reuse = snapshot.collection, plan.image_filter.can_reuse
     committed = [run for run in snapshot.committed if run.model.agrees_with(plan.model) and can_reuse(run)]

@@ -77,10 +77,8 @@ def refuse(rows: pa.Table, reasons: Mapping[int, Reason]) -> pa.Table:
     columns: dict[str, Column] = {}
     for number, field in enumerate(REFUSAL):
         values = pa.array([reasons[row][number] for row in positions], field.type)
-        if field.name in rows.column_names:
-            before = rows[field.name].combine_chunks().cast(field.type)
-        else:
-            before = pa.nulls(rows.num_rows, field.type)
+        is_present = field.name in rows.column_names
+        before = rows[field.name].combine_chunks().cast(field.type) if is_present else pa.nulls(len(rows), field.type)
         columns[field.name] = pc.replace_with_mask(before, pa.array(mask), values)
     return with_columns(rows, columns)
 

@@ -146,20 +146,14 @@ def test_foreign_and_damaged_files_are_left_out(collection: Collection) -> None:
     assert (todo(plan), plan.attempt) == (["b"], 2)
 
 
-def test_a_picture_put_back_is_compared_with_the_row_that_will_count(collection: Collection) -> None:
-    committed(collection, embedded("a"))
-    run = collection.start_run(SOURCE, MODEL)
-    write(collection, run, "0001-a", embedded("a", size=99))
-    # The committed row matches the picture, but committing the run would hide it.
-    assert todo(plan_of(collection, image("a"), image("b"))) == ["a", "b"]
-
-
-def test_with_nothing_to_do_an_unfinished_run_is_left_alone(collection: Collection) -> None:
+def test_an_unfinished_run_is_resumed_only_if_there_is_something_to_do(collection: Collection) -> None:
     committed(collection, embedded("a"))
     run = collection.start_run(SOURCE, MODEL)
     write(collection, run, "0001-a", embedded("a", size=99))
     plan = plan_of(collection, image("a"))
     assert (plan.run, plan.files, todo(plan), plan.done) == (None, [], [], True)
+    # The committed row matches picture a, but committing the run for b will hide it.
+    assert todo(plan_of(collection, image("a"), image("b"))) == ["a", "b"]
 
 
 def test_rejects_are_those_of_the_newest_rows(collection: Collection) -> None:

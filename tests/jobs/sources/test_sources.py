@@ -358,7 +358,7 @@ def test_a_csv_whose_types_change_half_way_is_read_as_text(tmp_path: Path) -> No
 
 LOCAL_CSV = [
     ("list.csv", b"uri;stars\na.jpg;1\nb.jpg;2\n"),
-    ("list.csv", b"\xef\xbb\xbfuri;stars\r\na.jpg;1\r\nb.jpg;2\r\n"),  # as Excel saves it in German
+    ("list.csv", b"\xef\xbb\xbfuri;stars\r\na.jpg;1\r\nb.jpg;2\r\n"),  # as Excel saves it where commas are decimal
     ("list.tsv", b"uri\tstars\na.jpg\t1\nb.jpg\t2\n"),
     ("list.csv", b"uri\tstars\na.jpg\t1\nb.jpg\t2\n"),
     ("list.csv", b'"uri";"stars"\n"a.jpg";1\n"b.jpg";2\n'),
