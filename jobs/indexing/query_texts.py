@@ -48,8 +48,8 @@ def digest(texts: Sequence[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class QueryTexts:
-    """Makes the vectors of the operator's `texts`, with the model that `load` loads; without texts, of captions or labels
-    in the rows of `runs` (by default all), followed by at least as many everyday captions.
+    """Makes the vectors of the operator's `texts`, or else of captions or labels of the `runs` (by default all),
+    followed by at least as many everyday captions. `load` loads the model.
     """
 
     collection: Collection
