@@ -155,15 +155,14 @@ def rejects(
     """
     from index.collection.rows import FILTERED
     from jobs.cli.tables.collection import rejects_table
-    from jobs.planning.rejects import list_rejects, shown_reasons
+    from jobs.planning.rejects import format_reasons, list_rejects
 
     rejected = list_rejects(open_collection(collection))
     reasons = {str(row["error_reason"]) for row in rejected} - {FILTERED} if reason is None else {reason}
     rows = [row for row in rejected if row["error_reason"] in reasons]
     if rejected and not rows and reason and output == "table":
-        counts = shown_reasons(Counter(str(row["error_reason"]) for row in rejected))
-        line = f"no rejects for {reason!r}; there are these: {counts}"
-        console.print(line, soft_wrap=True, markup=False, highlight=False)
+        there = format_reasons(Counter(str(row["error_reason"]) for row in rejected))
+        console.print(f"none for {reason!r}; there are: {there}", soft_wrap=True, markup=False, highlight=False)
     else:
         show(output, rows, lambda: rejects_table(rows))
 
