@@ -67,8 +67,8 @@ class Update:
     """The operator's own texts for measuring the index."""
     _filter: ImageFilter = field(default=EVERY_IMAGE, init=False)
     """Which images of the listing are embedded."""
-    _kept: ModelCache = field(default_factory=ModelCache, init=False)
-    """The model, loaded for all that this process embeds of the job, however often it runs."""
+    _model_cache: ModelCache = field(default_factory=ModelCache, init=False)
+    """The loaded model, for all that this process embeds, however often the job runs."""
 
     def run(self) -> Report:
         """Bring the collection and its index up to date.
@@ -94,9 +94,9 @@ class Update:
         return report
 
     def load(self) -> None:
-        """Load the model before it is needed, for a job that runs again and again. Raises what finding it raises."""
+        """Load the model before it is needed, for a job that runs repeatedly. Raises if it or the source is missing."""
         require_source_exists(self.spec.source)
-        model = self._choose_model(Collection.planned(self.spec.collection).snapshot())
+        model = self._choose_model(Collection.open_or_empty(self.spec.collection).snapshot())
         self._load(model, convert=True)
 
     def _open(self) -> tuple[Collection, pa.Table | None]:
@@ -269,7 +269,7 @@ class Update:
                 model,
                 delete=delete,
                 verify_hash=spec.verify_hash,
-                image_filter=replace(self._images, exif=last.exif if spec.exif is None else spec.exif),
+                image_filter=replace(self._filter, exif=last.exif if spec.exif is None else spec.exif),
             )
             self.report.counts = change.counts
             change.check_limits(source, spec.max_missing, delete=delete)

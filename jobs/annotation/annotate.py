@@ -160,7 +160,7 @@ def plan_annotation(live: LiveRows, log: Snapshot, recipe: Recipe) -> Plan:
     rows = live.read(_LISTED)
     rows = rows.append_column("position", pa.array(np.arange(rows.num_rows)))
     listing = rows.filter(pc.is_null(rows["error_reason"])).drop_columns("error_reason")
-    done = LiveRows.of_runs(log.collection.storage, log.committed).of_model(recipe.record).read(STATE)
+    done = LiveRows.of_runs(log.collection.storage, log.committed).of_model(recipe.record).read(STATE_COLUMNS)
     return plan_run(listing, log, _SOURCE, recipe.record, done, find_unchanged=same_bytes_mask)
 
 

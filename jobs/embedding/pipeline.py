@@ -118,7 +118,7 @@ def write(
             written.files.append(block.file)
             written.report.add(block)
         progress(written.report)
-        collection.check_lease_lately()  # so that a job that lost its lease stops soon
+        collection.check_lease_if_overdue()  # so that a job that lost its lease stops soon
     return written
 
 

@@ -171,7 +171,7 @@ def _leave_out(images: ImageFilter, listing: pa.Table, state: pa.Table, same: Li
     """The listing, in which images that are left out are refused; and the ids of live rows whose outcome has changed,
     or cannot be decided without the file.
 
-    `state` has the `STATE` of live rows; `same` are those of runs with the same expression.
+    `state` has the `STATE_COLUMNS` of live rows; `same` are those of runs with the same expression.
     """
     if images.key is None:
         ids = state["image_id"].filter(is_filtered(state))
@@ -193,7 +193,7 @@ def _leave_out(images: ImageFilter, listing: pa.Table, state: pa.Table, same: Li
 
 
 def _compare_metadata(live: LiveRows, listing: pa.Table) -> tuple[pa.Table, Column]:
-    """The `STATE` of rows, and a mask over them: the image is listed, with other metadata.
+    """The `STATE_COLUMNS` of rows, and a mask over them: the image is listed, with other metadata.
 
     Metadata is read in parts, as captions may have any length.
     """
@@ -202,9 +202,9 @@ def _compare_metadata(live: LiveRows, listing: pa.Table) -> tuple[pa.Table, Colu
     schema = merge_schemas(listed.schema, pa.schema([live.schema_of(names).field(name) for name in names]))
     # Each column as one array, to take from.
     columns = {field.name: conform(listing, pa.schema([field]))[field.name].combine_chunks() for field in schema}
-    states, masks = [live.schema_of(STATE).empty_table()], [np.zeros(0, bool)]
-    for rows in live.parts([*STATE, *names], _COMPARED_ROWS):
-        states.append(rows.select(STATE))
+    states, masks = [live.schema_of(STATE_COLUMNS).empty_table()], [np.zeros(0, bool)]
+    for rows in live.parts([*STATE_COLUMNS, *names], _COMPARED_ROWS):
+        states.append(rows.select(STATE_COLUMNS))
         differs = np.zeros(rows.num_rows, bool)
         if columns:
             at = pc.index_in(rows["image_id"], listing["image_id"])
@@ -262,7 +262,7 @@ def _relisted(listing: pa.Table, theirs: LiveRows, kept: pa.Table, *, own: bool)
     """The listing of a source that has rows of other models: its own with the rows that are kept, or its rows alone."""
     if own and not kept.num_rows:
         return listing
-    rows = theirs.read([*LISTING.names, *REFUSAL.names, *FILE_FACTS.names, *(set(theirs.metadata) - {*EXIF})])
+    rows = theirs.read([*LISTING.names, *REFUSAL.names, *FILE_FACTS.names, *(set(theirs.metadata) - {*EXIF_COLUMNS})])
     refused = pc.or_(pc.equal(rows["error_stage"], pa.scalar(REFUSED_STAGE)), is_filtered(rows))
     # Other rejects are tried again, as another model may accept them.
     reasons = {each.name: pc.if_else(refused, rows[each.name], pa.scalar(None, each.type)) for each in REFUSAL}
@@ -279,7 +279,7 @@ def last_filter(snapshot: Snapshot, source: str) -> ImageFilter:
 
 
 def _counts(reusable: ReusableRows, before: pa.Table, live: LiveRows) -> Counts:
-    """Count the images by why they are to do. `before` has the `STATE` of the model's rows, `live` all rows."""
+    """Count the images by why they are to do. `before` has the `STATE_COLUMNS` of the model's rows, `live` all rows."""
     plan, todo = reusable.plan, reusable.plan.todo
     if plan.files:  # images that an unfinished run has already written still count as new or changed
         done = pc.invert(pc.is_in(plan.listing["image_id"], todo["image_id"]))

@@ -32,7 +32,7 @@ _FACTS: Final = ("size", *FILE_FACTS.names)
 """Columns that the listing may lack and that reading the file fills."""
 MEASURE_TYPES: Final = {name: pa.bool_() if name == "near_uniform" else pa.float64() for name in MEASURES}
 EXIF_TYPES: Final[dict[str, pa.DataType]] = dict(
-    zip(EXIF, (pa.timestamp("us"), pa.string(), pa.float64(), pa.float64()), strict=True)
+    zip(EXIF_COLUMNS, (pa.timestamp("us"), pa.string(), pa.float64(), pa.float64()), strict=True)
 )  # the time is that of the camera's clock, without a time zone
 
 
@@ -109,7 +109,7 @@ EVERY_IMAGE: Final = ImageFilter()
 
 
 def leave_out(table: pa.Table, reasons: Column) -> pa.Table:
-    """`table` with the columns of `REJECT`, which mark the images that have a reason as left out."""
+    """`table` with the columns of `REJECT_COLUMNS`, which mark the images that have a reason as left out."""
     texts: list[Any] = reasons.to_pylist()
     return refuse(table, {row: ("filter", FILTERED, text, False) for row, text in enumerate(texts) if text})
 

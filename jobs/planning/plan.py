@@ -34,9 +34,9 @@ _THREADS = 16  # reading waits for disks and networks, and hashing lets other th
 class Plan:
     """`todo` is the part of `listing` to embed. `run` is the unfinished run to resume, `files` those it has written.
 
-    `live` has the `STATE` of the model's live rows. `deletes` are ids that the run will record as deleted. `refused`
-    counts the rows that were written as rejects because the listing refuses them; `image_filter` leaves out `filtered`
-    of these.
+    `live` has the `STATE_COLUMNS` of the model's live rows. `deletes` are ids that the run will record as deleted.
+    `refused` counts the rows that were written as rejects because the listing refuses them; `image_filter` leaves out
+    `filtered` of these.
     """
 
     source: str
@@ -120,9 +120,9 @@ def plan_run(
 ) -> Plan:
     """The plan that resumes the unfinished run or starts a new one.
 
-    `live` has the `STATE` of the model's live rows. `select_files` picks the files of the unfinished run that count.
-    `find_unchanged` masks the part of a listing that some rows cover, by default `unchanged_mask`. With `verify_hash`,
-    the bytes of images that seem unchanged are read.
+    `live` has the `STATE_COLUMNS` of the model's live rows. `select_files` picks the files of the unfinished run that
+    count. `find_unchanged` masks the part of a listing that some rows cover, by default `unchanged_mask`. With
+    `verify_hash`, the bytes of images that seem unchanged are read.
     """
     find_unchanged = find_unchanged or unchanged_mask
     unchanged = find_unchanged(listing, live)
@@ -157,13 +157,13 @@ def _unfinished_run(snapshot: Snapshot, source: str, model: ModelRecord, image_f
     if not started:
         return None
     # A run that is in the live version has lost its manifest. If it were resumed, its new rows would seem indexed.
-    live = standing_manifest(snapshot.collection)
+    live = live_or_last_good_manifest(snapshot.collection)
     return None if live and started[-1].run_id in live.runs else started[-1]
 
 
 def read_state(collection: Collection, files: Sequence[RowFile]) -> pa.Table:
-    """The `STATE` of the newest row of each id in these files, which come oldest first."""
-    return newest_rows([LiveRows.of_files(collection.storage, files).read(STATE)])
+    """The `STATE_COLUMNS` of the newest row of each id in these files, which come oldest first."""
+    return newest_rows([LiveRows.of_files(collection.storage, files).read(STATE_COLUMNS)])
 
 
 def retry_fetch_failures(rows: pa.Table) -> pa.Table:

@@ -111,7 +111,7 @@ def _tables(reusable: ReusableRows) -> Iterator[pa.Table]:
     order = np.argsort(reusable.rows, kind="stable")  # rows of one file together
     for start in range(0, len(order), _BLOCK):
         block = order[start : start + _BLOCK]
-        exif = [name for name in EXIF if plan.image_filter.exif and name in reusable.pool.metadata]
+        exif = [name for name in EXIF_COLUMNS if plan.image_filter.exif and name in reusable.pool.metadata]
         listed = without_refusal(plan.todo).take(reusable.todo[block])
         yield _copied_rows(listed, reusable.pool, reusable.rows[block], exif)
     for start in range(0, len(reusable.refused), _BLOCK):
@@ -136,7 +136,7 @@ def _pool(plan: Plan, snapshot: Snapshot) -> LiveRows:
 
 def _unchanged(todo: pa.Table, state: pa.Table) -> tuple[Positions, Positions]:
     """Positions in `todo` that the newest row of the same id covers, and the positions of these rows."""
-    last = newest([state["image_id"]])[0]
+    last = newest_positions([state["image_id"]])[0]
     # Some rows are of unfinished runs.
     rows = retry_fetch_failures(state.drop_columns("content_hash").take(last))
     found = _positions(unchanged_mask(todo, rows))

@@ -18,7 +18,7 @@ from index.errors import CollectionError, EmptyCollectionError, LeaseError
 from index.storage import Storage
 from jobs.embedding.report import Report
 from jobs.errors import EmptySourceError, JobError, TooManyMissingError
-from jobs.schedule.run_job import retain
+from jobs.schedule.run_job import prune_versions
 from jobs.sources.files import is_hidden
 from jobs.update import Update
 

@@ -19,10 +19,10 @@ Column: TypeAlias = "pa.Array[Any] | pa.ChunkedArray[Any]"
 
 _TYPES: dict[str, pa.DataType] = {"size": pa.int64(), "modified": pa.timestamp("us", "UTC"), "retryable": pa.bool_()}
 LISTING = pa.schema({name: _TYPES.get(name, TEXT) for name in ("image_id", "uri", "size", "modified", "etag")})
-REFUSAL = pa.schema({name: _TYPES.get(name, TEXT) for name in REJECT})
+REFUSAL = pa.schema({name: _TYPES.get(name, TEXT) for name in REJECT_COLUMNS})
 """Additional columns of a listing that refuses some of its rows, which then become rejects."""
 Reason: TypeAlias = tuple[str, str, str, bool]
-"""Why a row is rejected, in the order of `REJECT`: stage, reason, message, and whether to try again."""
+"""Why a row is rejected, in the order of `REJECT_COLUMNS`: stage, reason, message, and whether to try again."""
 _FILE_FACTS: dict[str, pa.DataType] = {"content_hash": TEXT, "width": pa.int32(), "height": pa.int32(), "format": TEXT}
 FILE_FACTS = pa.schema(_FILE_FACTS)
 """Facts about an image's file. Refused rows have them if an earlier row of the unchanged image does."""
@@ -30,7 +30,7 @@ REFUSED_STAGE = "list"
 UNREADABLE = "unreadable"
 """The reason for a tar, list or folder that cannot be read, so the images in it are unknown."""
 # The columns of rows, and those that the pipeline passes from stage to stage.
-RESERVED_NAMES = frozenset({*FIXED, TILES, *EXIF, "pixels", "fetch_seconds", "decode_seconds"})
+RESERVED_NAMES = frozenset({*FIXED_COLUMNS, TILES, *EXIF_COLUMNS, "pixels", "fetch_seconds", "decode_seconds"})
 
 
 def listing_table(columns: Mapping[str, Column | Sequence[Any]], metadata: Mapping[str, Column]) -> pa.Table:

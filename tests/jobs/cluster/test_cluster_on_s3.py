@@ -20,7 +20,7 @@ from jobs.cluster.session import ray_cluster
 from jobs.spec import IndexBudget, JobSpec, Resources
 from jobs.update import Update
 from tests.jobs.cluster.test_on_cluster import NPU, Nodes, assert_rows_are_the_same, live, pytestmark  # noqa: F401  (what holds for clusters in tests)
-from tests.jobs.update.test_cycle_on_s3 import REQUEST_S, Source, _query, impatient, watched  # noqa: F401  (impatient is a fixture)
+from tests.jobs.update.test_cycle_on_s3 import REQUEST_S, Source, _query, short_timeouts, watched  # noqa: F401  (short_timeouts is a fixture)
 from tests.support.collections.s3_server import FAULTS, Bucket, FaultyProxy
 from tests.support.nights.reembed_nights import DEMO, Nights, load_once
 
@@ -29,7 +29,9 @@ QUIET = Console(quiet=True)
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("impatient")  # in the driver; to workers, which wait longer, a silent connection is broken
+@pytest.mark.usefixtures(
+    "short_timeouts"
+)  # in the driver; to workers, which wait longer, a silent connection is broken
 def test_a_cluster_on_a_store_that_fails(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = Nights(Path(), str(tmp_path / "here"))
     pictures = Source(tmp_path / "pictures")

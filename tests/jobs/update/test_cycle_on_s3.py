@@ -59,7 +59,7 @@ class Source:
             self.place.client.delete_object(Bucket=self.place.name, Key=f"pictures/{name}")
 
     def change(self) -> None:
-        """Add, change and remove three pictures each, so their number stays the same."""
+        """Add, replace and remove three pictures each: there are as many as before."""
         for number in range(3):
             self.write(f"{number % 4}/new-{number}.bmp", 200 + number)
             self.write(f"{number % 4}/{number}.bmp", 300 + number)
@@ -68,7 +68,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Results of a cycle: rows, and what searches found at first, after the change and after the rollback."""
+    """The results of a cycle: rows by content, and matches at first, after the change and after the rollback."""
 
     rows: list[list[tuple[str, str]]]
     matches: list[list[Matches]]
@@ -76,7 +76,7 @@ class Outcome:
 
 
 def cycle(source: Source, location: str) -> Outcome:
-    """Run jobs and the server's app in this process, without Ray."""
+    """The cycle in this process without Ray: the jobs' own stages, and the app that serves."""
     for number in range(PICTURES):
         source.write(f"{number % 4}/{number}.bmp", number)
     nights = Nights(Path(), location)
@@ -118,7 +118,7 @@ def _matches(answer: dict[str, Any]) -> Matches:
 
 @contextmanager
 def watched(bucket: Bucket, location: str) -> Iterator[Counter[str]]:
-    """Keeps reading the collection through a connection without faults; everything visible must be complete."""
+    """Reads the collection all the while through a connection without faults; everything visible must be complete."""
     seen: Counter[str] = Counter()
     wrong: list[str] = []
     over = threading.Event()
@@ -142,8 +142,8 @@ def watched(bucket: Bucket, location: str) -> Iterator[Counter[str]]:
     assert wrong == []
 
 
-def _partial(bucket: Bucket, location: str, seen: Counter[str]) -> list[str]:
-    """Files that a manifest or CURRENT names and that are incomplete. Manifests are read before files are listed."""
+def _incomplete_files(bucket: Bucket, location: str, seen: Counter[str]) -> list[str]:
+    """Files that a manifest or CURRENT names and that are not complete. Manifests are read before files are listed."""
     if "collection/.lease" not in bucket.keys("collection/"):
         return []
     collection = Collection(Storage.open(location))
@@ -165,7 +165,7 @@ def _partial(bucket: Bucket, location: str, seen: Counter[str]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def in_folder(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    """The results of a cycle without faults."""
+    """The outcome of the cycle in a folder, without faults."""
     folder = tmp_path_factory.mktemp("cycle")
     return cycle(Source(folder / "pictures"), str(folder / "collection"))
 
@@ -181,8 +181,8 @@ def run_with_faults(bucket: Bucket, proxy: FaultyProxy, expected: Outcome, monke
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All requests, also for pictures, time out after `REQUEST_S`."""
+def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All requests, also those for pictures, time out after `REQUEST_S`."""
     defaults: Any = BucketAddress.__init__
     monkeypatch.setitem(defaults.__kwdefaults__, "request_s", REQUEST_S)
     fetcher = Fetcher(buckets=PictureReader(request_s=REQUEST_S))

@@ -33,8 +33,8 @@ class ServedNights:
     numbers: Iterator[int]
     answers: dict[str, tuple[str, int]] = field(default_factory=dict)
 
-    def change(self, each: int) -> None:
-        """Draw, edit, move and delete `each` pictures, so their number stays the same."""
+    def change(self, number: int) -> None:
+        """Draw, edit, move and delete `number` pictures each: afterwards there are as many as before."""
         files = sorted(self.nights.pictures.iterdir(), key=lambda path: path.stat().st_mtime_ns)
         edited, moved, deleted = (files[number * part : number * (part + 1)] for part in range(3))
         for path in moved:
@@ -53,7 +53,7 @@ class ServedNights:
         eventually(lambda: self.served.version() == live.version, f"{live.version} answers", seconds=60)
 
     def require_answered(self, asked: list[Asked]) -> None:
-        """Require that no search failed, and that each answer is from one version, with its own model."""
+        """Check that no search failed, and that each answer is of one version, with its own model."""
         failed = Counter((each.status, each.body) for each in asked if each.status != 200)
         assert not failed, f"of {len(asked)} searches failed, by status and answer: {failed}"
         for each in asked:
@@ -133,12 +133,12 @@ def kill_and_resume(served: ServedNights, step: str, when: str) -> None:
         command = ["-m", "tests.support.nights.killed_night", str(nights.pictures), nights.location, step, when]
         killed = python(*command)
         assert killed.returncode == -signal.SIGKILL, killed.stderr
-        served.await_version()  # the new one, if CURRENT was written
+        served.await_version()  # the new one, where CURRENT was written
         assert_search_is_exact(nights.collection)
         nights.night()
         served.await_version()
-    served.require_answered(going.asked)
-    assert len(going.asked) > _RATE  # searches arrived all the time
+    served.require_answered(searches.asked)
+    assert len(searches.asked) > _RATE  # searches ran all the while
     assert_rows_are_what_is_there(nights)
     assert_search_is_exact(nights.collection)
     assert served.searchable() == sorted(path.name for path in nights.pictures.iterdir())
