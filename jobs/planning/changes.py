@@ -139,17 +139,15 @@ def compare(
     reusable, counts = [], Counts()
     for name, listed in listings.items():
         select = partial(_still_listed, snapshot.collection, listed)
-        # Images of other sources stay as their own last job left them.
-        images = image_filter if name == source else last_filter(snapshot, name)
+        images = image_filter if name == source else last_filter(snapshot, name)  # as their last job left them
         plan = plan_run(
             listed, snapshot, name, model, current, select_files=select, verify_hash=verify_hash, image_filter=images
         )
         if name == source:
             plan = replace(plan, deletes=gone["image_id"])
         # If no image is missing, none has moved, and reading all new ones to look for copies costs more than it saves.
-        found = find_reusable(plan, snapshot, by_content=delete or kept.num_rows > 0, verify_hash=verify_hash)
-        reusable.append(found)
-        counts += _counts(found, state, live)
+        reusable.append(find_reusable(plan, snapshot, by_content=delete or len(kept) > 0, verify_hash=verify_hash))
+        counts += _counts(reusable[-1], state, live)
     replaced = [] if reusable[0].plan.done else _replaced(live, source, listing)
     counts += Counts(
         replaced=sum(other.images.num_rows for other in replaced),
