@@ -161,8 +161,9 @@ def rejects(
     reasons = {str(row["error_reason"]) for row in rejected} - {FILTERED} if reason is None else {reason}
     rows = [row for row in rejected if row["error_reason"] in reasons]
     if rejected and not rows and reason and output == "table":
-        there = format_reasons(Counter(str(row["error_reason"]) for row in rejected))
-        console.print(f"none for {reason!r}; there are: {there}", soft_wrap=True, markup=False, highlight=False)
+        counts = format_reasons(Counter(str(row["error_reason"]) for row in rejected))
+        line = f"no rejects for {reason!r}; there are these: {counts}"
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
     else:
         show(output, rows, lambda: rejects_table(rows))
 
@@ -203,7 +204,7 @@ def weighted_example(example: str, weight: float) -> tuple[str, float]:
 def _query_parts(
     collection: str, query: str | None, text: str | None, like: list[str], unlike: list[str], crop: str | None
 ) -> "tuple[Part, ...]":
-    """What is searched for. Raises UsageError."""
+    """The parts of the query that the options describe. Raises UsageError."""
     from api.search.query import UNLIKE_WEIGHT, Part
 
     if unlike and not like:

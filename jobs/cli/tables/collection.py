@@ -63,7 +63,7 @@ def columns_table(facts: Sequence[Mapping[str, Any]]) -> Group:
 
 
 def rejects_table(rows: Sequence[Mapping[str, Any]]) -> Group:
-    from jobs.planning.rejects import format_reasons  # with the client for HTTP, which `search` does without
+    from jobs.planning.rejects import format_reasons  # late: it imports the HTTP client, which `search` does not need
 
     table = TextTable(
         ("image", "reason", "message"),

@@ -260,7 +260,7 @@ def test_a_class_that_is_not_an_embedder_is_refused(embed: Callable[..., Result]
 
 
 def test_embedder_excludes_model_and_revision(run: Run, embed: Callable[..., Result]) -> None:
-    assert "--embedder stands in place of a model: expected no model" in embed(HISTOGRAM, "--model", "demo").err
+    assert "--embedder replaces the model: expected no model" in embed(HISTOGRAM, "--model", "demo").err
     assert "expected no revision" in embed(HISTOGRAM, "--revision", "main").err
     assert embed(HISTOGRAM).code == 0
     refused = run("search", "c", "pictures/red.png", "--embedder", HISTOGRAM, "--model", "demo")
