@@ -57,7 +57,7 @@ def steady_rate(progress: Progress, actors: int, rows: int) -> float:
 def measure(address: str, nodes: int, listing: pa.Table, folder: Path) -> float:
     """Images per second of the job on the cluster at `address`, with an actor on each of its nodes."""
     with ray_cluster(address, verbose=False):
-        blocks = partial(blocks_on_ray, Pool.fitting(None, None, resources={"device": 1}))
+        blocks = partial(blocks_on_ray, Pool.for_cluster(None, None, resources={"device": 1}))
         progress = embed(listing, folder, FakeEmbedder(), SleepingEmbedder, block=_BLOCK, blocks=blocks)
     return steady_rate(progress, nodes, listing.num_rows)
 

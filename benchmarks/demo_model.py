@@ -116,7 +116,7 @@ def index_recall(embedder: ClipEmbedder, vectors: Vectors, others: Vectors, fold
     rows = pa.table({"image_id": ids, "uri": ids, EMBEDDING: embedding_column(vectors)})
     collection = Collection.create_or_open(str(folder / "collection"))
     collection.add_run("memory:", model_record(embedder.identity), [rows])
-    texts = QueryTexts(collection=collection, load=lambda _: embedder, named=captions[::2])
+    texts = QueryTexts(collection=collection, load=lambda _: embedder, texts=captions[::2])
     # So few vectors would be searched exactly; no exact search meets this latency.
     manifest = build_index(collection, IndexSettings(latency_ms=1e-6), texts=texts)
     searcher = Searcher.open(collection)

@@ -25,7 +25,7 @@ from index.storage.bucket_address import without_secrets
 from index.storage.storage import Storage, canonical_address
 from index.versions.servable import collection_model, live_manifest, live_or_last_good_manifest, live_version
 from jobs.embedding.commit import WrittenRun, commit
-from jobs.embedding.model_source import KeptModel, ModelSource, model_record, recorded_model
+from jobs.embedding.model_source import ModelCache, ModelSource, model_record, recorded_model
 from jobs.embedding.pipeline import write_plans
 from jobs.embedding.report import EmbedReport, Report
 from jobs.errors import EmptySourceError, OtherModelError, UsageError
@@ -34,9 +34,9 @@ from jobs.indexing.query_texts import QueryTexts, digest, read_queries
 from jobs.planning.changes import SourceChange, compare, last_filter
 from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter
 from jobs.planning.plan import Plan
-from jobs.planning.reuse import write_known
+from jobs.planning.reuse import write_reusable
 from jobs.planning.unsettled import hold_back
-from jobs.sources.files import require_place
+from jobs.sources.files import require_source_exists
 from jobs.sources.list_images import left_out_warning, list_images
 from jobs.sources.list_videos import Frames, frames_of
 from jobs.sources.listing import LISTING, UNREADABLE, refused_mask
@@ -67,7 +67,7 @@ class Update:
     """The operator's own texts for measuring the index."""
     _filter: ImageFilter = field(default=EVERY_IMAGE, init=False)
     """Which images of the listing are embedded."""
-    _model_cache: KeptModel = field(default_factory=KeptModel, init=False)
+    _model_cache: ModelCache = field(default_factory=ModelCache, init=False)
     """The loaded model, for all that this process embeds, however often the job runs."""
 
     def run(self) -> Report:
@@ -81,7 +81,7 @@ class Update:
         report.dry_run = self.dry_run
         self._query_texts = read_queries(self.spec.index.queries) if self.spec.index.queries else []
         try:
-            require_place(self.spec.source)
+            require_source_exists(self.spec.source)
         except EmptySourceError:
             if not self._may_be_empty():
                 raise
@@ -95,7 +95,7 @@ class Update:
 
     def load(self) -> None:
         """Load the model before it is needed, for a job that runs repeatedly. Raises if it or the source is missing."""
-        require_place(self.spec.source)
+        require_source_exists(self.spec.source)
         model = self._choose_model(Collection.open_or_empty(self.spec.collection).snapshot())
         self._load(model, convert=True)
 
@@ -128,14 +128,14 @@ class Update:
         model = self._choose_model(snapshot)
         report.model = str(model)
         change = self._compare(listing, snapshot, model)
-        report.embedding = [EmbedReport.of(change.known[0].plan)]
+        report.embedding = [EmbedReport.of(change.reusable[0].plan)]
         if self.dry_run:
             self._report_live(collection)
             return
         counts = change.counts
         self.console.print(f"{counts.listed:,} images listed, {counts.to_embed:,} to embed with {model.id}")
         with report.timed("reuse"):
-            plans = [write_known(known, collection) for known in change.known]
+            plans = [write_reusable(rows, collection) for rows in change.reusable]
         written = self._write([plan for plan in plans if not plan.done], collection, model)
         with report.timed("commit"):
             runs = commit(collection, written, self.spec.max_reject_rate)
@@ -165,7 +165,7 @@ class Update:
 
         try:
             run_jobs = run_on_ray(self.spec.resources.address, self.console, self.spec.resources.on)
-            vectors = QueryTexts(collection=collection, load=self._load, runs=runs, named=texts)
+            vectors = QueryTexts(collection=collection, load=self._load, runs=runs, texts=texts)
             built = build_index(collection, settings, run_jobs=run_jobs, runs=runs, texts=vectors)
         except RolledBackError as error:  # a version that was rolled back stays rolled back
             self.report.notes.append(str(error))
@@ -269,10 +269,10 @@ class Update:
                 model,
                 delete=delete,
                 verify_hash=spec.verify_hash,
-                images=replace(self._filter, exif=last.exif if spec.exif is None else spec.exif),
+                image_filter=replace(self._filter, exif=last.exif if spec.exif is None else spec.exif),
             )
             self.report.counts = change.counts
-            change.require_few(source, spec.max_missing, delete=delete)
+            change.check_limits(source, spec.max_missing, delete=delete)
         for replaced in change.replaced:
             self._warn(replaced.warning)
         if unreadable.num_rows:

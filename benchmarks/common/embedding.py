@@ -38,7 +38,7 @@ def embed(
     change = compare(listing, collection.snapshot(), "benchmark", model, delete=False, verify_hash=False)
     progress = Progress()
     write(
-        change.known[0].plan,
+        change.reusable[0].plan,
         collection,
         load=load,
         crop=like.crop,

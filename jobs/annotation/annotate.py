@@ -28,7 +28,7 @@ from jobs.annotation.predictor import EMBEDDED_HASH, Recipe, annotated_rows, req
 from jobs.annotation.recipes import recipe_of
 from jobs.embedding.commit import WrittenRun, commit
 from jobs.embedding.pipeline import write
-from jobs.embedding.placement import Blocks, placed
+from jobs.embedding.placement import Blocks, place_blocks
 from jobs.embedding.report import BlockSummary, EmbedReport
 from jobs.embedding.stages import SECONDS, DecodeSettings, EmbedBlock, EmbedSettings
 from jobs.errors import TooManyRejectsError, UsageError
@@ -93,7 +93,7 @@ class Annotate:
                 draft=recipe.draft,
                 blocks=blocks,
                 block_size=_VECTOR_BLOCK if recipe.needs == "embedding" else self.resources.block_size,
-                rows=annotated_rows,
+                make_rows=annotated_rows,
                 progress=lambda report: show(report.embedded + report.rejected, report.rate),
             )
         before = [file for run in log.runs() if run.model.agrees_with(plan.model) for file in run.files]
@@ -110,7 +110,7 @@ class Annotate:
         if recipe.needs == "embedding":
             yield StoredVectors(live)
             return
-        with placed(doing, self.resources, recipe.memory, self.console) as blocks:
+        with place_blocks(doing, self.resources, recipe.memory, self.console) as blocks:
             yield lambda todo, *rest: blocks(
                 todo.select(LISTING.names).append_column(EMBEDDED_HASH, todo["content_hash"]), *rest
             )
@@ -161,7 +161,7 @@ def plan_annotation(live: LiveRows, log: Snapshot, recipe: Recipe) -> Plan:
     rows = rows.append_column("position", pa.array(np.arange(rows.num_rows)))
     listing = rows.filter(pc.is_null(rows["error_reason"])).drop_columns("error_reason")
     done = LiveRows.of_runs(log.collection.storage, log.committed).of_model(recipe.record).read(STATE_COLUMNS)
-    return plan_run(listing, log, _SOURCE, recipe.record, done, unchanged=same_bytes_mask)
+    return plan_run(listing, log, _SOURCE, recipe.record, done, find_unchanged=same_bytes_mask)
 
 
 def same_bytes_mask(listing: pa.Table, rows: pa.Table) -> Column:

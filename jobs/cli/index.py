@@ -147,7 +147,7 @@ def build_and_show(
                 rebuild=rebuild,
                 accept_lost_runs=accept_lost_runs,
                 run_jobs=run_jobs,
-                texts=QueryTexts(collection=leased, load=partial(load_recorded, embedder=embedder), named=texts),
+                texts=QueryTexts(collection=leased, load=partial(load_recorded, embedder=embedder), texts=texts),
             )
     except RolledBackError as error:
         console.print(f"[yellow]{escape(str(error))}", soft_wrap=True, highlight=False)

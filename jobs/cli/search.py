@@ -155,13 +155,13 @@ def rejects(
     """
     from index.collection.rows import FILTERED
     from jobs.cli.tables.collection import rejects_table
-    from jobs.planning.rejects import list_rejects, shown_reasons
+    from jobs.planning.rejects import format_reasons, list_rejects
 
     rejected = list_rejects(open_collection(collection))
     reasons = {str(row["error_reason"]) for row in rejected} - {FILTERED} if reason is None else {reason}
     rows = [row for row in rejected if row["error_reason"] in reasons]
     if rejected and not rows and reason and output == "table":
-        counts = shown_reasons(Counter(str(row["error_reason"]) for row in rejected))
+        counts = format_reasons(Counter(str(row["error_reason"]) for row in rejected))
         line = f"no rejects for {reason!r}; there are these: {counts}"
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     else:
@@ -204,7 +204,7 @@ def weighted_example(example: str, weight: float) -> tuple[str, float]:
 def _query_parts(
     collection: str, query: str | None, text: str | None, like: list[str], unlike: list[str], crop: str | None
 ) -> "tuple[Part, ...]":
-    """What is searched for. Raises UsageError."""
+    """The parts of the query that the options describe. Raises UsageError."""
     from api.search.query import UNLIKE_WEIGHT, Part
 
     if unlike and not like:

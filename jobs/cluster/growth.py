@@ -1,4 +1,4 @@
-"""Lets a cluster that grows on demand add the nodes that a job needs, and waits for them."""
+"""Requests the nodes that a job needs from a cluster that grows on demand, and waits for them."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,34 +10,34 @@ from rich.console import Console
 from jobs.cluster.pool import Pool
 from jobs.errors import JobError
 
-_LOOK_S = 1.0
+_POLL_S = 1.0
 
 
-def fitting_in_time(
-    fitting: Callable[[], Pool], demand: Sequence[Mapping[str, float]], seconds: int | None, console: Console
+def wait_for_pool(
+    make_pool: Callable[[], Pool], demand: Sequence[Mapping[str, float]], seconds: int | None, console: Console
 ) -> Pool:
-    """`fitting()`, as soon as the nodes are there for which it raises JobError now; Ray is connected.
+    """The pool of `make_pool`, which raises JobError until the connected cluster has the nodes for it.
 
-    `demand` is what the autoscaler is asked for. JobError says what is missing after so many seconds; None: at once.
-    Nodes that others use now are not waited for here: that is only said.
+    `demand` is requested from the autoscaler. Raises JobError if nodes are still missing after `seconds`, with None at
+    once. If other jobs are using the nodes, a message says so and nothing is waited for.
     """
     try:
-        pool = fitting()
-        if waits := pool.lacking_now():
-            console.print(waits, highlight=False, soft_wrap=True)
+        pool = make_pool()
+        if shortage := pool.shortage():
+            console.print(shortage, highlight=False, soft_wrap=True)
         return pool
     except JobError as error:
         if seconds is None:
             raise JobError(f"{error}. If the cluster adds nodes on demand, wait with --wait-for-nodes 10m") from error
         missing = str(error)
-    console.print(f"waiting for nodes, {seconds} s at most: {missing}", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"waiting up to {seconds} s for nodes: {missing}", highlight=False, markup=False, soft_wrap=True)
     began = time.monotonic()
-    with _asked_of_autoscaler(demand), console.status("") as shown:
+    with _requested_nodes(demand), console.status("") as status:
         while (waited := time.monotonic() - began) < seconds:
-            shown.update(f"waiting for nodes: {waited:.0f} of {seconds} s")
-            time.sleep(_LOOK_S)
+            status.update(f"waiting for nodes: {waited:.0f} of {seconds} s")
+            time.sleep(_POLL_S)
             try:
-                pool = fitting()
+                pool = make_pool()
             except JobError as error:
                 missing = str(error)
             else:
@@ -45,15 +45,15 @@ def fitting_in_time(
                 return pool
     raise JobError(
         f"the cluster did not get the nodes within {seconds} s: {missing}. `ray status` there shows which nodes its "
-        "autoscaler may add, and why it adds none; --wait-for-nodes can give it more time"
+        "autoscaler may add, and why it adds none; raise --wait-for-nodes to give it more time"
     )
 
 
 @contextmanager
-def _asked_of_autoscaler(demand: Sequence[Mapping[str, float]]) -> Iterator[None]:
-    """A placement group is demand while it pends, is one among those of other jobs, and ends with the job's process.
+def _requested_nodes(demand: Sequence[Mapping[str, float]]) -> Iterator[None]:
+    """Requests nodes by a pending placement group, which adds to the demand of other jobs and ends with this process.
 
-    `ray.autoscaler.sdk.request_resources` sets the demand of the whole cluster, and Ray Data's jobs set it every 20 s.
+    `ray.autoscaler.sdk.request_resources` would replace the whole cluster's demand, as Ray Data's jobs do every 20 s.
     """
     group = placement_group([dict(bundle) for bundle in demand])
     try:

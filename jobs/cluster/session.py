@@ -1,4 +1,4 @@
-"""Ray for a job: a new cluster on this machine, or an existing one, to which the code of this process is sent."""
+"""Ray for a job: a new cluster on this machine, or an existing one that gets the code of this process."""
 
 import gc
 import logging
@@ -20,16 +20,16 @@ import ray.exceptions
 from jobs.errors import JobError, RayStartError
 
 _START_S = 300
-"""Ray's own patience with its processes is 30 s, too little on a busy machine."""
-_OWN = ("embedder", "index", "jobs", "api")
-_CPUS_NEEDED = 2  # one for an actor and one for decoding: with less the pipeline would wait for itself
+"""How long Ray waits for its processes; its default of 30 s is too short on a busy machine."""
+_PACKAGES = ("embedder", "index", "jobs", "api")
+_MIN_CPUS = 2  # one for an actor and one for decoding; with less the pipeline would wait for itself
 
 
 @contextmanager
 def ray_cluster(address: str | None, *, verbose: bool, **start: Any) -> Iterator[None]:
-    """Connect to the cluster at `address`, or to one that is started for the while; `verbose` shows workers' output.
+    """Connect to the cluster at `address`; without an address, start one here and stop it at the end.
 
-    `start` are options of `ray.init` for one that is started.
+    `verbose` shows the workers' output. `start` are options of `ray.init` for starting.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if not verbose:
@@ -44,7 +44,7 @@ def ray_cluster(address: str | None, *, verbose: bool, **start: Any) -> Iterator
         try:
             yield
         finally:
-            # Ray's C++ side exits with status 1 if another thread's garbage collection frees an ObjectRef meanwhile.
+            # If another thread's garbage collection frees an ObjectRef during shutdown, Ray's C++ code exits with 1.
             gc.collect()
             ray.shutdown()
 
@@ -55,7 +55,7 @@ def _start_here(options: Mapping[str, Any]) -> None:
         init(
             address="local",  # never the remains of a cluster whose driver was killed
             include_dashboard=False,
-            **{"num_cpus": max(_CPUS_NEEDED, os.cpu_count() or 1), **options},
+            **{"num_cpus": max(_MIN_CPUS, os.cpu_count() or 1), **options},
         )
     except Exception as error:  # Ray raises nothing narrower when its processes are late
         ray.shutdown()
@@ -67,12 +67,12 @@ def _start_here(options: Mapping[str, Any]) -> None:
 
 @contextmanager
 def _native_stderr_muted() -> Iterator[None]:
-    """Hides warnings of Ray's C++ side about what Ray Data does by design. Python's own stderr is still shown."""
-    # Not what a progress bar has put before it for as long as it is shown.
+    """Hides warnings of Ray's C++ code about things that Ray Data does by design. Python's stderr is still shown."""
+    # While a progress bar is shown, sys.stderr is its proxy.
     python_stderr = getattr(sys.stderr, "rich_proxied_file", sys.stderr)
     original = os.dup(2)
-    with Path(os.devnull).open("w") as nowhere, os.fdopen(original, "w", buffering=1, closefd=False) as shown:
-        os.dup2(nowhere.fileno(), 2)
+    with Path(os.devnull).open("w") as devnull, os.fdopen(original, "w", buffering=1, closefd=False) as shown:
+        os.dup2(devnull.fileno(), 2)
         sys.stderr = shown
         try:
             yield
@@ -83,34 +83,34 @@ def _native_stderr_muted() -> Iterator[None]:
 
 
 def init(**options: Any) -> None:
-    """`ray.init`, after which this process's handler of SIGTERM is restored: Ray's own one exits with 15."""
+    """`ray.init`, but with this process's handler of SIGTERM restored afterwards: Ray's own exits with 15."""
     in_main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGTERM) if in_main else None
     try:
         ray.init(**options)
     except SystemExit as stop:
-        if callable(handler) and stop.code == signal.SIGTERM:  # Ray's was there already
+        if callable(handler) and stop.code == signal.SIGTERM:  # it reached Ray's handler
             handler(signal.SIGTERM, None)
         raise
     finally:
-        if callable(handler):  # without one, Ray's own at least ends what it started
+        if callable(handler):  # otherwise Ray's handler stays, and at least stops the processes that Ray started
             signal.signal(signal.SIGTERM, handler)
 
 
 def shipped_code() -> dict[str, Any]:
-    """The `runtime_env` with which workers import this process's code, whatever their image holds of it.
+    """The `runtime_env` that makes workers import this process's code, whatever version their image has.
 
-    Ray sends the folders, including the demo model (5 MB), once for each state of their files.
+    Ray uploads the folders, including the demo model (5 MB), again only after a file has changed.
     """
     root = Path(__file__).resolve().parents[2]
-    packages = [str(root / name) for name in _OWN]
+    packages = [str(root / name) for name in _PACKAGES]
     return {"py_modules": packages, "excludes": ["__pycache__", "*.pyc", ".env"]}
 
 
 def join(address: str, **options: Any) -> None:
-    """Connect to the cluster at an address; `options` are those of `ray.init`. JobError when that fails."""
+    """Connect to the cluster at an address; `options` are those of `ray.init`. Raises JobError if that fails."""
     try:
-        # If nobody listens there, `ray.init` tries for two minutes and then exits without a message.
+        # If nothing listens there, `ray.init` retries for two minutes and then exits without a message.
         host, _, port = address.rpartition("://")[2].rpartition(":")
         if port.isdigit():
             socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
@@ -118,46 +118,46 @@ def join(address: str, **options: Any) -> None:
             init(address=address, runtime_env={**shipped_code(), **_working_dir(empty)}, **options)
     except (OSError, SystemExit, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         ray.shutdown()
-        told = " ".join(str(error).split())
-        raise JobError(f"cannot join the Ray cluster at {address} ({told}): {_remedy(told)}") from error
+        message = " ".join(str(error).split())
+        raise JobError(f"cannot join the Ray cluster at {address} ({message}): {_remedy(message)}") from error
 
 
 def _working_dir(empty: str) -> dict[str, str]:
-    """An empty working directory, unless the job was submitted with one. Without it, Ray puts this process's directory
-    before the code that it sends, and a node may hold another Likeness there.
+    """An empty working directory, unless the job was submitted with one. Without it, workers would look in this
+    process's directory first, where a node may have another Likeness.
     """
     submitted = os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "")
     return {} if '"working_dir"' in submitted else {"working_dir": empty}
 
 
-def _remedy(told: str) -> str:
-    if "Failed to merge" in told:
+def _remedy(message: str) -> str:
+    if "Failed to merge" in message:
         return (
-            "the job was submitted with py_modules of its own: leave these out, or set RAY_OVERRIDE_JOB_RUNTIME_ENV=1, "
-            "with which those of Likeness take their place"
+            "the job was submitted with its own py_modules: omit them, or set RAY_OVERRIDE_JOB_RUNTIME_ENV=1 so "
+            "that those of Likeness replace them"
         )
-    if "ersion mismatch" in told:
+    if "ersion mismatch" in message:
         return (
-            "expected the Ray and the Python of the cluster here as well: run the job with these, or on the cluster "
+            "expected the versions of Ray and Python that the cluster has: run the job with these, or on the cluster "
             "with `ray job submit`"
         )
     return (
-        "expected HOST:PORT as `ray start --head` printed it, from a machine of the cluster, or auto; from any other "
-        "machine submit the job with `ray job submit`"
+        "expected auto, or HOST:PORT as `ray start --head` printed it, on a machine of the cluster; from any other "
+        "machine, submit the job with `ray job submit`"
     )
 
 
-def lacking(error: BaseException) -> str | None:
+def missing_package_message(error: BaseException) -> str | None:
     """The message for a worker's error about a missing package; None for other errors."""
     found = re.search(r"No module named '([^'.]+)", str(error))
     if found is None:
         return None
-    if found[1] in _OWN:  # Ray's workers look in this process's directory first
+    if found[1] in _PACKAGES:  # Ray's workers look in this process's directory first
         return (
-            f"a worker found another {found[1]!r} than that of Likeness: is there a file {found[1]}.py or a folder "
+            f"a worker imported another {found[1]!r} than that of Likeness: is there a file {found[1]}.py or a folder "
             f"{found[1]} in {Path.cwd()}? Rename it, or run the command elsewhere"
         )
     return (
-        f"a worker has no package {found[1]!r}: the image of every node must hold what Likeness needs, in the versions "
-        "of constraints.txt; its own code alone is brought along"
+        f"a worker has no package {found[1]!r}: the image of every node must have what Likeness needs, in the versions "
+        "of constraints.txt; the job sends only its own code"
     )

@@ -147,7 +147,7 @@ class Finder:
                     continue
                 seen.add(other)
                 kind, difference = self._kind(kept, other)
-                if kind in self.kinds and difference <= self.max_difference:
+                if kind in self.kinds and difference <= self.max_difference and difference < 1:
                     del left[other]
                     edge.append(other)
                     yield self._duplicates(kept, [other.facts, *other.twins], kind, difference)
@@ -158,7 +158,7 @@ class Finder:
         return [_duplicate(kept.facts, facts, kind, difference) for facts in others if kind in self.kinds]
 
     def _kind(self, kept: _Picture, other: _Picture) -> tuple[Kind, float]:
-        """What `other` is to the picture that is kept, if their pixels differ by little."""
+        """What `other` is to the picture that is kept, and how much their pixels differ: 1.0 if it is not a copy."""
         one, two = kept.signature, other.signature
         if one is None or two is None or one.digest is None or two.digest is None:
             return "similar", 1.0

@@ -1,4 +1,4 @@
-"""The stages in this process: decoding ahead in processes of their own, the forward pass in the caller's thread."""
+"""Runs the stages without Ray: child processes decode ahead, and the caller's thread runs the forward pass."""
 
 import os
 import sys
@@ -15,31 +15,30 @@ import pyarrow as pa
 from jobs.embedding.report import BlockSummary
 from jobs.embedding.stages import DecodeSettings, EmbedBlock, EmbedSettings, fetch_and_decode, stop_decoders
 
-_AHEAD = 2
-"""Blocks that are decoded while another is embedded: with one, decoders would idle while its last pictures come in."""
+_BLOCKS_AHEAD = 2
+"""Blocks decoded while another is embedded; with one, decoders would idle while they wait for its last pictures."""
 
 
 def blocks_here(
     todo: pa.Table, decode: DecodeSettings, embed: EmbedSettings, block_size: int
 ) -> Generator[BlockSummary]:
-    """`jobs.embedding.placement.Blocks`, in order. Raises what loading and embedding raise."""
-    cores, stopped = _cores(), threading.Event()
-    settings = replace(decode, threads=max(1, decode.threads * cores // _AHEAD), decoders=cores)
-    decoded = partial(fetch_and_decode, settings=settings, is_awaited=lambda: not stopped.is_set())
+    """`jobs.embedding.placement.Blocks`, in the order of the listing. Raises what loading and embedding raise."""
+    cores, stopped = _available_cores(), threading.Event()
+    settings = replace(decode, threads=max(1, decode.threads * cores // _BLOCKS_AHEAD), decoders=cores)
+    decode_block = partial(fetch_and_decode, settings=settings, is_awaited=lambda: not stopped.is_set())
     parts = (todo.slice(start, block_size) for start in range(0, todo.num_rows, block_size))
-    with ThreadPoolExecutor(_AHEAD, "likeness-decode") as pool:
+    with ThreadPoolExecutor(_BLOCKS_AHEAD, "likeness-decode") as pool:
         try:
-            ahead = deque(pool.submit(decoded, part) for part in islice(parts, _AHEAD))
+            ahead = deque(pool.submit(decode_block, part) for part in islice(parts, _BLOCKS_AHEAD))
             embed_block = EmbedBlock(embed)  # the model loads while the first blocks are decoded
             while ahead:
                 block = ahead.popleft().result()
-                ahead.extend(pool.submit(decoded, part) for part in islice(parts, 1))
+                ahead.extend(pool.submit(decode_block, part) for part in islice(parts, 1))
                 yield embed_block(block)
         finally:
             stopped.set()
             stop_decoders(settings)
 
 
-def _cores() -> int:
-    """Those that this process may use, where the system says so."""
+def _available_cores() -> int:
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1

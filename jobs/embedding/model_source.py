@@ -1,4 +1,4 @@
-"""The model to embed into a collection with, which need not be loaded here if the collection knows it."""
+"""The model that embeds into a collection: found, recorded, and loaded where it is needed."""
 
 import os
 from collections.abc import Callable
@@ -18,9 +18,9 @@ from jobs.values import DEMO_MODEL, model_named
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSource:
-    """Loads the model where it is called: in an actor, on its machine. `batch_size` images go in a forward pass.
+    """Loads the model in the process that calls it, such as an actor. `batch_size` is images per forward pass.
 
-    `own` stands in place of everything else.
+    If `own` is set, it alone counts.
     """
 
     model: str
@@ -28,12 +28,12 @@ class ModelSource:
     device: str | None = None
     precision: Precision = "auto"
     batch_size: int = 64
-    convert: bool = field(default=True, compare=False)  # of one model, what was loaded first serves all
+    convert: bool = field(default=True, compare=False)  # `ModelCache` reuses a model whether or not it was converted
     own: OwnModel | None = None
 
     @classmethod
-    def of(cls, model: ModelRecord, found: Checkpoint | OwnModel, resources: Resources, *, convert: bool) -> Self:
-        """That of a recorded model, which was found."""
+    def of(cls, model: ModelRecord, checkpoint: Checkpoint | OwnModel, resources: Resources, *, convert: bool) -> Self:
+        """The source of a recorded model, given its checkpoint."""
         return cls(
             model=model.id,
             revision=model.revision,
@@ -41,14 +41,14 @@ class ModelSource:
             precision=resources.precision,
             batch_size=resources.batch_size,
             convert=convert,
-            own=found if isinstance(found, OwnModel) else None,
+            own=checkpoint if isinstance(checkpoint, OwnModel) else None,
         ).for_workers()
 
     def __call__(self) -> Embedder:
         if self.own is not None:
             return self.own(self.batch_size)
-        # Ray gives a worker as many OpenMP threads as it has CPUs reserved, which is one. On a CPU the forward pass
-        # should have the cores that decoding leaves free, and the kernel shares them out better than a fixed split.
+        # Ray gives a worker one OpenMP thread per reserved CPU, so one. On a CPU the forward pass should use the cores
+        # that decoding leaves free, and the kernel divides these better than a fixed split.
         return load_embedder(
             model_named(self.model),
             revision=self.revision,
@@ -60,12 +60,12 @@ class ModelSource:
         )
 
     def for_workers(self) -> Self:
-        """The same on other machines, where the demo model may lie elsewhere."""
+        """The same for other machines, where the demo model may be in another folder."""
         return replace(self, model="demo") if self.model == str(DEMO_MODEL) else self
 
 
-class KeptModel:
-    """Loads a model by calling what loads it, unless that was the last to be called: then it returns that model."""
+class ModelCache:
+    """Keeps the last model loaded: calls `load` only if it differs from the last one."""
 
     def __init__(self) -> None:
         self._load: Callable[[], Any] | None = None
@@ -77,13 +77,13 @@ class KeptModel:
         return self._model
 
     def forget(self) -> None:
-        """Let go of the model, whose memory others need, or in whose place there is another."""
+        """Release the model, to free its memory or because its files were replaced."""
         self._load = self._model = None
 
 
-def loaded_memory(found: Checkpoint | OwnModel) -> int:
-    """Bytes of host memory of a process that has it loaded: measured, 1 GiB beside the weights."""
-    return 2**30 + sum(path.stat().st_size for path in found.weights)
+def loaded_memory(checkpoint: Checkpoint | OwnModel) -> int:
+    """Host memory of a process with the model loaded, in bytes: the weights and 1 GiB, as measured."""
+    return 2**30 + sum(path.stat().st_size for path in checkpoint.weights)
 
 
 def model_record(identity: ModelIdentity, tiles: str | None = None) -> ModelRecord:
@@ -97,21 +97,20 @@ def model_record(identity: ModelIdentity, tiles: str | None = None) -> ModelReco
 
 
 def load_recorded(record: ModelRecord, *, embedder: str | None = None, device: str | None = None) -> Embedder:
-    """A recorded model, loaded without being converted first. Raises as `recorded_model`."""
-    found = recorded_model(record, embedder)
-    own = found if isinstance(found, OwnModel) else None
+    """Load a recorded model without converting it first. Raises what `recorded_model` raises."""
+    checkpoint = recorded_model(record, embedder)
+    own = checkpoint if isinstance(checkpoint, OwnModel) else None
     return ModelSource(model=record.id, revision=record.revision, device=device, convert=False, own=own)()
 
 
 def recorded_model(record: ModelRecord, embedder: str | None = None) -> Checkpoint | OwnModel:
-    """A recorded model, not loaded; `embedder` is the class that somebody has named. `OtherModelError` when there is
-    another one in its place now, ModelError when there is none, or a class that nobody has named.
+    """Find a recorded model without loading it; `embedder` is the class that the user named, if any. Raises
+    `OtherModelError` if another model is in its place, ModelError if none is or it is a class that was not named.
     """
     if record.is_unknown:
         raise OtherModelError(
-            "the collection's vectors were imported without the name of their model, so nothing can be embedded beside "
-            "them: import them into a new collection with --model, or embed everything again with `likeness reembed "
-            "--model`"
+            "the collection's vectors were imported without the name of their model, so nothing can be added to them: "
+            "import them into a new collection with --model, or embed everything again with `likeness reembed --model`"
         )
     model = find_model(record.id, record.revision, embedder=embedder)
     found = model_record(model.identity, record.tiles)

@@ -1,4 +1,4 @@
-"""The stages by Ray Data: fetching and decoding in tasks, embedding in actors, both counted in Ray's own metrics."""
+"""Runs the stages with Ray Data: tasks fetch and decode, actors embed, and both report to Ray's own metrics."""
 
 import re
 import time
@@ -12,25 +12,25 @@ import ray.data
 from embedder.errors import reason_label
 from index.collection.rows import FILTERED
 from jobs.cluster.pool import DECODE_MEMORY, Pool
-from jobs.cluster.session import lacking
+from jobs.cluster.session import missing_package_message
 from jobs.embedding.report import BlockSummary
 from jobs.embedding.stages import DecodeSettings, EmbedBlock, EmbedSettings, fetch_and_decode
 from jobs.embedding.worker_metrics import worker_metrics
 from jobs.errors import JobError
 
 DECODE_BATCH = 128
-"""Rows of one decode task. With 32, Ray's own work for each task took a quarter of two cores from the demo's job."""
+"""Rows of one decode task. With 32, Ray's overhead per task took a quarter of two cores from the demo's job."""
 
 
 def blocks_on_ray(
     pool: Pool, todo: pa.Table, decode: DecodeSettings, embed: EmbedSettings, block_size: int
 ) -> Iterator[BlockSummary]:
-    """`jobs.embedding.placement.Blocks` with the actors of a pool; Ray is connected. Raises JobError."""
+    """`jobs.embedding.placement.Blocks` on the connected Ray, with the actors of `pool`. Raises JobError."""
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     least, most = pool.actors
-    # At most one block per task: an actor reports only at the end of a task.
+    # At most one block per task, because an actor reports only at the end of a task.
     step = min(DECODE_BATCH, block_size)
     slices: list[pa.Table | bytes] = [todo.slice(start, step) for start in range(0, todo.num_rows, step)]
     rows = (
@@ -58,13 +58,13 @@ def blocks_on_ray(
             yield BlockSummary(**row)
     except ray.exceptions.RayError as error:
         raise JobError(
-            f"the job stopped: {lacking(error) or _innermost(error)}. What was embedded is kept; run the same command "
-            "again to continue. --verbose shows what Ray and its workers print"
+            f"the job stopped: {missing_package_message(error) or _innermost(error)}. What was embedded is kept; run "
+            "the same command again to continue. --verbose shows what Ray and its workers print"
         ) from error
 
 
 def _innermost(error: Exception) -> str:
-    """The last line of a remote traceback with an exception that is not Ray's own; Ray wraps it in several others."""
+    """The last exception of a remote traceback that is not Ray's own; Ray wraps it in several others."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     named = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b.*:", line) and not line.startswith("ray.")]
     return (named or lines)[-1]
@@ -82,7 +82,7 @@ def decode_images(table: pa.Table, *, settings: DecodeSettings) -> pa.Table:
 
 
 class EmbedImages:
-    """`EmbedBlock`, which is constructed in the actor's own process, so that no loaded model is sent to it."""
+    """Ray Data's actor: constructs `EmbedBlock` in its own process, so no loaded model has to be sent to it."""
 
     def __init__(self, settings: EmbedSettings) -> None:
         self._embed = EmbedBlock(settings)

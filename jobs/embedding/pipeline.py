@@ -1,7 +1,7 @@
-"""From plans to rows on disk: fetch and decode on CPUs → `EmbedBlock`, which writes the rows.
+"""Runs plans: fetch and decode on CPUs → `EmbedBlock`, which embeds and writes rows.
 
-`placement.py` decides where the stages run. Only summaries of blocks come back, so memory does not grow with the
-images.
+`placement.py` decides where the stages run. Only summaries of blocks come back, so memory use does not grow with the
+number of images.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,8 +19,8 @@ from embedder.models.own import OwnModel
 from index.collection import Collection
 from jobs.embedding.commit import WrittenRun
 from jobs.embedding.embed_rows import embed_rows
-from jobs.embedding.model_source import KeptModel, ModelSource, loaded_memory
-from jobs.embedding.placement import Blocks, placed, why_ray
+from jobs.embedding.model_source import ModelCache, ModelSource, loaded_memory
+from jobs.embedding.placement import Blocks, place_blocks, reason_for_ray
 from jobs.embedding.report import EmbedReport
 from jobs.embedding.stages import CollectionAt, DecodeSettings, EmbedSettings, MakeRows
 from jobs.embedding.tile_cost import tile_cost
@@ -28,43 +28,44 @@ from jobs.planning.plan import Plan, block_of
 from jobs.progress import rate_bar
 from jobs.spec import JobSpec
 
-_WORTH_CONVERTING = 2000
-"""Minimum images for converting the model first: converting ViT-B/32 takes as long as embedding 300."""
+_MIN_IMAGES_TO_CONVERT = 2000
+"""With fewer images the model is not converted first; converting ViT-B/32 takes as long as embedding 300."""
 
 
 def write_plans(
     plans: Sequence[Plan],
     collection: Collection,
     spec: JobSpec,
-    found: Checkpoint | OwnModel,
+    checkpoint: Checkpoint | OwnModel,
     console: Console,
-    kept: KeptModel,
+    model_cache: ModelCache,
     *,
     verbose: bool,
 ) -> list[WrittenRun]:
     """Write the rows of each plan, in this process or on one Ray cluster; `commit` makes them live.
 
-    `found` is the plans' model, which `kept` (`KeptModel`) may have loaded. Raises what `write` raises, and `JobError`
-    for a cluster that cannot be joined.
+    `checkpoint` is the plans' model; `model_cache` may hold it already. Raises what `write` raises, and `JobError` if
+    the cluster cannot be joined.
     """
     resources, written = spec.resources, []
     model, pictures = plans[0].model, sum(plan.todo.num_rows for plan in plans)
     parts = 1 + len(model.boxes)
-    load = ModelSource.of(model, found, resources, convert=pictures * parts >= _WORTH_CONVERTING)
+    load = ModelSource.of(model, checkpoint, resources, convert=pictures * parts >= _MIN_IMAGES_TO_CONVERT)
     if model.boxes:
-        cost = tile_cost(pictures, model, None if why_ray(resources) else partial(kept, load))
+        cost = tile_cost(pictures, model, None if reason_for_ray(resources) else partial(model_cache, load))
         console.print(cost, highlight=False, markup=False, soft_wrap=True)
     try:
-        with placed("embedding", resources, loaded_memory(found), console, kept, verbose=verbose) as blocks:
+        memory = loaded_memory(checkpoint)
+        with place_blocks("embedding", resources, memory, console, model_cache, verbose=verbose) as blocks:
             for plan in plans:
                 with rate_bar(console, "embedding", plan.todo.num_rows, "starting") as show:
                     run = write(
                         plan,
                         collection,
                         load=load,
-                        crop=replace(found.crop, tiles=model.boxes),
+                        crop=replace(checkpoint.crop, tiles=model.boxes),
                         blocks=blocks,
-                        block_size=-(-resources.block_size // parts),  # of as many pixels as without tiles
+                        block_size=-(-resources.block_size // parts),  # as many pixels per block as without tiles
                         draft=spec.draft,
                         progress=partial(_show, show),
                     )
@@ -88,14 +89,14 @@ def write(
     blocks: Blocks,
     block_size: int = 256,
     draft: bool = True,
-    rows: MakeRows = embed_rows,
+    make_rows: MakeRows = embed_rows,
     progress: Callable[[EmbedReport], None] = lambda _: None,
 ) -> WrittenRun:
-    """Write the rows of a plan's images; `progress` is called for each block that is on disk.
+    """Write the rows of a plan's images; `progress` is called after each block is on disk.
 
-    `block_size` rows are embedded and written together; a crash can cost so many, on Ray each actor. `draft` allows
-    large JPEGs to be decoded at reduced scale. `rows` makes them, with what `load` loads.
-    `LeaseLostError` once another job writes.
+    `block_size` rows are embedded and written together, so a crash costs at most that many, on Ray that many per actor.
+    `draft` allows large JPEGs to be decoded at reduced scale. `load` loads the model that `make_rows` gets. Raises
+    `LeaseLostError` once another job has taken over the lease.
     """
     written = WrittenRun.begin(plan, collection)
     if plan.todo.num_rows == 0:
@@ -104,23 +105,24 @@ def write(
     embed = EmbedSettings(
         load=load,
         fingerprint=plan.model.fingerprint,
-        collection=CollectionAt(collection.storage.address),  # with the credentials that were in it
+        collection=CollectionAt(collection.storage.address),  # including its credentials
         run_id=written.run.run_id,
         attempt=plan.attempt,
-        rows=rows,
+        make_rows=make_rows,
     )
-    decode = DecodeSettings(crop=crop, draft=draft, threads=_decode_threads(plan.todo), images=plan.images)
+    threads = _decode_threads(plan.todo)
+    decode = DecodeSettings(crop=crop, draft=draft, threads=threads, image_filter=plan.image_filter)
     for block in blocks(plan.todo, decode, embed, block_size):
         if block_of(block.path) not in seen:  # Ray may report a retried block twice
             seen.add(block_of(block.path))
             written.files.append(block.file)
             written.report.add(block)
         progress(written.report)
-        collection.check_lease_if_overdue()  # otherwise a job that lost its lease would compute to its end
+        collection.check_lease_if_overdue()  # so that a job that lost its lease stops soon
     return written
 
 
 def _decode_threads(todo: pa.Table) -> int:
-    """Threads of a decode task: for local files two (one reads, the other decodes), more to wait for the network."""
+    """Threads of a decode task: two for local files (one reads while the other decodes), more to wait for a network."""
     remote = pc.match_substring_regex(todo["uri"].drop_null(), "^(https?|s3|gs|az)://")
     return 16 if pc.any(remote).as_py() else 2

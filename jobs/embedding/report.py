@@ -1,4 +1,4 @@
-"""What a job found and did, in numbers. It fills as the job goes on."""
+"""Reports of a job: counts and seconds, filled in as the job runs."""
 
 import json
 from collections import Counter
@@ -25,7 +25,7 @@ _REPORTED = (
 
 @dataclass(frozen=True, kw_only=True)
 class BlockSummary:
-    """The result of one block of rows, which is all that the driver gets of it. `*_at` are Unix times."""
+    """The result of one block of rows, and all that the driver receives of it. `*_at` are Unix times."""
 
     path: str
     actor: str
@@ -34,13 +34,13 @@ class BlockSummary:
     sha256: str
     embedded: int
     rejected: int
+    filtered: int
     started_at: float
     ended_at: float
     fetch_seconds: float
     decode_seconds: float
     model_seconds: float
     write_seconds: float
-    filtered: int = 0
 
     @property
     def file(self) -> RowFile:
@@ -52,10 +52,10 @@ class EmbedReport:
     """Counts and seconds of a run.
 
     The listing itself rejected the `refused` images. `reject_reasons` counts all rejects of the source, old ones too.
-    `retryable` of the `rejected` are tried again by the next job. Images that the job's filter leaves out are no
-    rejects: `filtered_unread` are left out before they are fetched, `filtered_read` once they are decoded;
-    `filtered_in_all` counts old ones too. `*_seconds` are summed over workers, `seconds` is elapsed time. `actors`:
-    when each began its first block and ended its last.
+    `retryable` of the `rejected` are tried again by the next job. Images that the job's filter leaves out are not
+    rejects: `filtered_unread` are left out before they are fetched, `filtered_read` after they are decoded;
+    `filtered_in_all` includes old ones. `*_seconds` are summed over workers, `seconds` is elapsed time. `actors` maps
+    each actor to the start of its first block and the end of its last.
     """
 
     listed: int
@@ -86,7 +86,7 @@ class EmbedReport:
         return report
 
     def count_rejects(self, listing: pa.Table, rows: pa.Table) -> None:
-        """Count all rejects of the source, and all images that are left out; `rows` has one row for an id."""
+        """Count all rejects of the source, and all images that are left out; `rows` has one row per id."""
         reasons = rows["error_reason"].filter(pc.is_in(rows["image_id"], value_set=listing["image_id"]))
         self.reject_reasons = count_reasons(reasons.drop_null().to_pylist())
         self.filtered_in_all = self.reject_reasons.pop(FILTERED, 0)
@@ -111,13 +111,17 @@ class EmbedReport:
         return self.filtered_unread + self.filtered_read
 
     @property
+    def unfiltered(self) -> int:
+        """Listed images that the filter does not leave out."""
+        return self.listed - self.filtered_in_all
+
+    @property
     def done(self) -> int:
-        """Images that were read, whatever became of them."""
+        """Images that were read: embedded, rejected or left out."""
         return self.embedded + self.rejected + self.filtered_read
 
     @property
     def images_per_second(self) -> float:
-        """Images that were done per second, without the start-up."""
         return self.done / self.seconds if self.seconds else 0.0
 
     @property
@@ -126,17 +130,17 @@ class EmbedReport:
 
     @property
     def idle_share(self) -> float:
-        """Share of their time in which actors embedded nothing, and a GPU of theirs was idle."""
+        """Share of time in which actors, and their GPUs if any, embedded nothing."""
         return max(0.0, 1 - self.model_seconds / self._actor_seconds) if self.seconds else 0.0
 
     @property
     def _actor_seconds(self) -> float:
-        """Sum of each actor's time from its first block to its last: some may have started later, or been lost."""
+        """Sum over actors of the time from first block to last, as some may have started later or been lost."""
         return sum(ended - began for began, ended in self.actors.values())
 
     @property
     def bottleneck(self) -> str:
-        """The stage that the others waited for: the model if it was nearly always busy, else its supply of images."""
+        """The slowest stage: the model if it was busy nearly all the time, else reading or decoding images."""
         if not self.seconds:
             return "nothing to do"
         busy = (self.model_seconds + self.write_seconds) / self._actor_seconds
@@ -148,12 +152,12 @@ class EmbedReport:
 
 @dataclass(kw_only=True)
 class Report:
-    """What a job found and did; with `dry_run` what it would do.
+    """What a job did; with `dry_run`, what it would do.
 
-    `left_out` is that of `list_images`. `embedding` has a report for each run, or of the source if there was nothing to
-    write; `runs` were committed. `recall` is recall@10 of the live version. `seconds` are by stage of this process:
-    "start" is the start-up of Ray and the model, "embed" what followed it. `unsettled` files may be half written, and
-    were left as they are.
+    `left_out` is filled by `list_images`. `embedding` has a report for each run, or one of the source if nothing had to
+    be written; `runs` are the ids of the committed ones. `recall` is recall@10 of the live version. `seconds` are by
+    stage of this process: "start" is the start-up of Ray and the model, "embed" the rest. `unsettled` counts files that
+    may be half written and were left alone.
     """
 
     source: str = ""
@@ -177,22 +181,22 @@ class Report:
 
     @property
     def failed(self) -> int:
-        """Images that are tried again next time."""
+        """Images that the next job tries again."""
         return sum(each.retryable for each in self.embedding)
 
     @property
     def rejected(self) -> int:
-        """Images that cannot be used. With the embedded and the failed ones these are all that needed the model."""
+        """Images that cannot be used. Together with the embedded and the failed ones, all that needed the model."""
         return sum(each.rejected for each in self.embedding) - self.failed
 
     @property
     def filtered(self) -> int:
-        """Images that the job's filter left out; not those that were left out before."""
+        """Images that this job's filter left out, without those that earlier jobs left out."""
         return sum(each.filtered for each in self.embedding)
 
     @property
     def promoted(self) -> bool:
-        """Whether this job made the live version live."""
+        """Whether this job promoted a new version."""
         return self.index_after != self.index_before
 
     @property
@@ -212,19 +216,19 @@ class Report:
             self.seconds[stage] = round(self.seconds.get(stage, 0.0) + perf_counter() - started, 3)
 
     def known_counts(self) -> dict[str, int]:
-        """The counts by name, of what was found and what was done; nothing before the source was compared."""
+        """All counts by name; empty until the source has been compared with its rows."""
         done = {"embedded": self.embedded, "rejected": self.rejected, "failed": self.failed}
         if not self.dry_run:
             done["filtered"] = self.filtered
         return asdict(self.counts) | done if self.counts != Counts() else {}
 
     def to_json(self) -> str:
-        """The report of a job that succeeded, as one object; the counts stand beside the rest."""
+        """The report of a successful job as one flat object."""
         rest = {name: getattr(self, name) for name in _REPORTED}
         return _json({"outcome": "succeeded", **self.known_counts(), **rest})
 
     def failure_json(self, outcome: str, message: str) -> str:
-        """The report of a job that did not end well: what is known of it."""
+        """The report of a job that failed, as far as it is known."""
         known = {"left_out": self.left_out, "seconds": self.seconds}
         return _json({"outcome": outcome, "message": message, **self.known_counts(), **known})
 

@@ -35,24 +35,24 @@ from jobs.planning.plan import write_block
 from jobs.sources.listing import with_columns, with_outcome
 
 _RETRY_LATER = ("not_found", "permission_denied")
-"""Reasons why a file cannot be read now: a lost disk, an expired token. There is no notice when it is back."""
+"""Reasons that may pass without any change to the file, such as a lost disk or an expired token."""
 _POLL_S = 0.2
 SECONDS = ("fetch_seconds", "decode_seconds")
-"""Columns of `fetch_and_decode` that are summed for each block and not written."""
+"""Columns of `fetch_and_decode` that are summed per block and not written."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeSettings:
-    """`threads` fetch, more of them than there are `decoders` (processes) if they wait for a network.
+    """How `fetch_and_decode` works: in `threads` that fetch and `decoders` (processes) that decode.
 
-    `crop` None: files are not decoded, and come as they are. Decoded pictures that `images` leaves out go no further.
+    With `crop` None files are passed on undecoded. Decoded pictures that `image_filter` leaves out are not embedded.
     """
 
     crop: CropSpec | None
     draft: bool
     threads: int = 2
     decoders: int = 2
-    images: ImageFilter = EVERY_IMAGE
+    image_filter: ImageFilter = EVERY_IMAGE
 
 
 _OUTCOME: dict[str, pa.DataType] = {
@@ -70,13 +70,13 @@ _OUTCOME: dict[str, pa.DataType] = {
 
 
 def fetch_and_decode(table: pa.Table, *, settings: DecodeSettings, is_awaited: IsAwaited = lambda: True) -> pa.Table:
-    """A batch of a listing with facts about the file, reasons, and what is null for a reject: `pixels`
-    (fixed_size_binary, of `CropSpec.shape`), or `file` (large_binary) without a crop.
+    """A batch of a listing with the columns of `_OUTCOME`, and `pixels` (fixed_size_binary, of `CropSpec.shape`) or,
+    without a crop, `file` (large_binary); these are null for rejects.
 
-    Raises CancelledError soon after `is_awaited` no longer holds.
+    Raises CancelledError soon after `is_awaited` returns False.
     """
-    fetcher, crop = _fetcher(), settings.crop
-    measures, exif = settings.images.measures, settings.images.exif
+    fetcher, crop, image_filter = _fetcher(), settings.crop, settings.image_filter
+    measures, exif = image_filter.measures, image_filter.exif
     decode = partial(_decoders(settings.decoders).decode, draft=settings.draft, exif=exif) if crop else None
 
     def outcome(uri: str | None) -> dict[str, Any]:
@@ -92,30 +92,30 @@ def fetch_and_decode(table: pa.Table, *, settings: DecodeSettings, is_awaited: I
                 raise CancelledError
         outcomes = [future.result() for future in futures]
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)  # whoever is stopped does not wait for a slow host
+        pool.shutdown(wait=False, cancel_futures=True)  # does not wait for slow hosts
     content = {"pixels": pa.binary(prod(crop.shape))} if crop else {"file": pa.large_binary()}
     measured = {name: MEASURE_TYPES[name] for name in measures}
-    taken = EXIF_TYPES if exif else {}
-    found = pa.Table.from_pylist(outcomes, pa.schema({"size": pa.int64(), **_OUTCOME, **taken, **content, **measured}))
-    table = with_outcome(table, found, [*_OUTCOME, *taken, *content])
-    if settings.images.expression is not None:
-        table = _leave_out(table, found.select(list(measured)), settings.images)
+    columns = {**_OUTCOME, **(EXIF_TYPES if exif else {}), **content}
+    found = pa.Table.from_pylist(outcomes, pa.schema({"size": pa.int64(), **columns, **measured}))
+    table = with_outcome(table, found, columns)
+    if image_filter.expression is not None:
+        table = _leave_out(table, found.select(list(measured)), image_filter)
     return table
 
 
-def _leave_out(table: pa.Table, measured: pa.Table, images: ImageFilter) -> pa.Table:
-    """`table`, in which pictures that are left out have a reason, and no pixels."""
-    why, _ = images.judge(with_columns(table, {name: measured[name] for name in measured.column_names}))
-    out = pc.is_valid(why)  # broken ones too, by what is known of them: the next job could tell it from their rows
+def _leave_out(table: pa.Table, measured: pa.Table, image_filter: ImageFilter) -> pa.Table:
+    """`table` with a reason instead of pixels for each picture that is left out."""
+    reasons, _ = image_filter.judge(with_columns(table, {name: measured[name] for name in measured.column_names}))
+    out = pc.is_valid(reasons)  # includes broken pictures, as the next job would judge them by their rows
     if not pc.any(out).as_py():
         return table
     pixels = pc.if_else(out, pa.scalar(None, table["pixels"].type), table["pixels"])
-    return leave_out(with_columns(table, {"pixels": pixels}), why)
+    return leave_out(with_columns(table, {"pixels": pixels}), reasons)
 
 
 @cache
 def _fetcher() -> Fetcher:
-    """One per worker process: connections are kept between batches. The operator's own sources are trusted."""
+    """One per worker process, to keep connections between batches. The operator's own sources are trusted."""
     return Fetcher(buckets=PictureReader())
 
 
@@ -124,7 +124,7 @@ _decoders = cache(DecodePool)
 
 
 def stop_decoders(settings: DecodeSettings) -> None:
-    """End the decoding processes of this process, whatever they do; the next batch starts others."""
+    """Kill this process's decoding processes, even while they work; the next batch starts others."""
     _decoders(settings.decoders).close()
 
 
@@ -136,7 +136,7 @@ def _outcome(
     *,
     measured: bool,
 ) -> dict[str, Any]:
-    """A row's picture, or file, or the reason why there is none, by column; with its measures if it is `measured`."""
+    """A row's picture or file, or the reason why there is none, by column name; with `measured`, also its measures."""
     started, fetched = time.perf_counter(), None
     outcome: dict[str, Any] = {}
     try:
@@ -161,7 +161,7 @@ def _outcome(
 
 
 class CollectionAt:
-    """Opens a collection on a worker. Ray Data logs its operators' arguments, and this one shows no credentials."""
+    """Opens a collection on a worker. Its repr hides credentials, because Ray Data logs its operators' arguments."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -174,13 +174,13 @@ class CollectionAt:
 
 
 MakeRows = Callable[[pa.Table, Any], pa.Table]
-"""From decoded pictures and a model to rows: `embed_rows`, or what an annotation makes of them with its predictor."""
+"""Makes rows from decoded pictures and a model: `embed_rows`, or an annotation's function with its predictor."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EmbedSettings:
-    """What `load` loads has an `identity`, as an `Embedder` has, with this fingerprint. `rows` makes rows with it, for
-    an attempt at a run of the collection.
+    """What `EmbedBlock` needs: `load` loads a model whose `identity` has this fingerprint, and `make_rows` uses it to
+    make rows of an attempt at a run of the collection.
     """
 
     load: Callable[[], Any]
@@ -188,19 +188,19 @@ class EmbedSettings:
     collection: CollectionAt
     run_id: str
     attempt: int
-    rows: MakeRows = embed_rows
+    make_rows: MakeRows = embed_rows
 
 
 class EmbedBlock:
-    """Embeds a block of rows and writes it as one file of the run, so that it is never embedded again."""
+    """Embeds a block of rows and writes it as one file of the run, so it is never embedded again."""
 
     def __init__(self, settings: EmbedSettings) -> None:
         self._settings, self._model = settings, settings.load()
         identity = self._model.identity
         if identity.fingerprint != settings.fingerprint:
             raise OtherModelError(
-                f"this worker loaded {identity.model_id} with fingerprint {identity.fingerprint[:12]}, the job began "
-                f"with {settings.fingerprint[:12]}: put the same model files on every machine"
+                f"this worker loaded {identity.model_id} with fingerprint {identity.fingerprint[:12]}, but the job "
+                f"began with {settings.fingerprint[:12]}: put the same model files on every machine"
             )
         self._collection = settings.collection()
         self._name = f"{platform.node()}:{os.getpid()}"
@@ -208,7 +208,7 @@ class EmbedBlock:
     def __call__(self, table: pa.Table) -> BlockSummary:
         seconds = {name: pc.sum(table[name]).as_py() for name in SECONDS}
         started_at, started = time.time(), time.perf_counter()
-        rows = self._settings.rows(table.drop_columns(list(SECONDS)), self._model)
+        rows = self._settings.make_rows(table.drop_columns(list(SECONDS)), self._model)
         embedded = time.perf_counter()
         file = write_block(self._collection, self._settings.run_id, self._settings.attempt, rows)
         filtered = rows["error_reason"].to_pylist().count(FILTERED)

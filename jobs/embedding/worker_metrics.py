@@ -1,6 +1,6 @@
-"""What workers count of the embedding pipeline in Ray's own metrics, which their nodes export for Prometheus.
+"""The workers' metrics of the embedding pipeline, which Ray's nodes export for Prometheus.
 
-Work that Ray retries is counted again, since it was done.
+Work that Ray retries is counted again, because it was done again.
 """
 
 from functools import cache
@@ -9,19 +9,19 @@ from ray.util.metrics import Counter, Gauge
 
 
 class WorkerMetrics:
-    """This process's metrics. Ray prefixes the names with `ray_`, and adds `_total` to those of counters."""
+    """This process's metrics. Ray prefixes their names with `ray_` and adds `_total` to counters."""
 
     def __init__(self) -> None:
-        self.rows = Counter("likeness_job_rows", "Images that a stage of embedding is done with.", tag_keys=("stage",))
+        self.rows = Counter("likeness_job_rows", "Images that a stage of embedding has finished.", tag_keys=("stage",))
         self.rejects = Counter("likeness_job_rejects", "Images that cannot be used.", tag_keys=("reason",))
-        self.seconds = Counter("likeness_job_stage_seconds", "What the stages take.", tag_keys=("stage",))
+        self.seconds = Counter("likeness_job_stage_seconds", "Seconds spent in each stage.", tag_keys=("stage",))
         self.idle = Gauge(
             "likeness_job_actor_idle_share",
-            "Share of the time in which an actor, and its GPU if it has one, embeds nothing, over its last block.",
+            "Share of time, over its last block, in which an actor and its GPU (if any) embedded nothing.",
         )
 
     def stage(self, name: str, rows: int, seconds: float) -> None:
-        """Count rows that passed a stage, and its seconds. Ray refuses to count zero."""
+        """Count the rows and seconds of a stage. Ray refuses to count zero."""
         if rows:
             self.rows.inc(rows, {"stage": name})
         if seconds > 0:

@@ -27,14 +27,14 @@ from jobs.errors import OtherModelError, SourceError, TooManyRejectsError
 from jobs.exchange.check_vectors import Problems, unit_rows
 from jobs.exchange.vector_files import ID_COLUMNS, VectorPart, find_vectors, named_rows
 from jobs.planning.plan import Plan, write_block
-from jobs.sources.files import require_place
-from jobs.sources.listing import KNOWN, LISTING, Column, listing_table, refuse, with_columns
+from jobs.sources.files import require_source_exists
+from jobs.sources.listing import FILE_FACTS, LISTING, Column, listing_table, refuse, with_columns
 from jobs.sources.tables import URI_COLUMNS, absolute_uris, require_texts
 from jobs.values import MAX_REJECT_RATE
 
 _STAGE = "import"
 _BLOCK = 4096  # rows of a file: 8 MB of vectors of 512 dimensions
-_OURS = tuple(name for name in (*LISTING.names, *KNOWN.names) if name not in ("image_id", "uri"))
+_OURS = tuple(name for name in (*LISTING.names, *FILE_FACTS.names) if name not in ("image_id", "uri"))
 """Columns that mean in an export what they mean in a row; in other tools' files they may mean anything."""
 
 
@@ -61,7 +61,7 @@ class VectorImport:
 
     def run(self) -> EmbedReport:
         """Raises SourceError for a source that is not as expected, OtherModelError, and TooManyRejectsError."""
-        require_place(self.source)
+        require_source_exists(self.source)
         with suppress(NotACollectionError):
             if Collection.open(self.source).runs():
                 raise SourceError(f"{without_secrets(self.source)} is a collection: `likeness export` it first")

@@ -12,21 +12,21 @@ from index.collection.live_rows import LiveRows
 from index.collection.records import SegmentRecord
 from jobs.progress import rate_bar
 
-_WORTH_RAY = 500_000
-"""Rows that two cores index in about 20 s; Ray and its workers take up to 10 s to start."""
+_MIN_ROWS_FOR_RAY = 500_000
+"""Two cores index this many rows in about 20 s; Ray and its workers take up to 10 s to start."""
 
 
 def run_on_ray(address: str | None, console: Console, on: str | None = None) -> RunJobs:
-    """For `build_index`: builds segments as tasks of Ray, here or at an address, if it pays or is told to.
+    """`run_jobs` for `build_index`: builds segments as Ray tasks, here or at an address, if requested or worthwhile.
 
-    The segments raise what `SegmentJob.run` raises, wherever they are built; `JobError` when no node has the memory
-    for one, or workers die of it again and again.
+    It raises what `SegmentJob.run` raises, and `JobError` if no node has the memory for a segment or workers keep dying
+    of it.
     """
 
     def run_jobs(jobs: Sequence[SegmentJob]) -> list[SegmentRecord | None]:
-        if not _worth_ray(jobs, on or (address and "ray")):
+        if not _pays_on_ray(jobs, on or (address and "ray")):
             return run_here(jobs)
-        # Imported late: a small index should not cost the seconds that Ray takes.
+        # Imported late: a small index should not cost the seconds that importing Ray takes.
         from jobs.cluster.session import ray_cluster
         from jobs.indexing.segment_tasks import build_on_cluster
 
@@ -44,10 +44,10 @@ def run_on_ray(address: str | None, console: Console, on: str | None = None) -> 
     return run_jobs
 
 
-def _worth_ray(jobs: Sequence[SegmentJob], on: str | None) -> bool:
-    # An update that merges reads segments that are open here; pickling would copy them whole.
+def _pays_on_ray(jobs: Sequence[SegmentJob], on: str | None) -> bool:
+    # A merge reads segments that are open in this process, and pickling would copy them in full.
     if not jobs or not all(isinstance(job.source, LiveRows) for job in jobs):
         return False
     if on:
         return on == "ray"
-    return len(jobs) > 1 and sum(job.rows for job in jobs) > _WORTH_RAY
+    return len(jobs) > 1 and sum(job.rows for job in jobs) > _MIN_ROWS_FOR_RAY

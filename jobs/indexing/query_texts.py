@@ -1,4 +1,4 @@
-"""Texts that people may search a collection with, in its own model: to measure the index with."""
+"""Texts that people may search a collection with, as vectors of its model, to measure the recall of the index."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ logger = logging.getLogger(__name__)
 _CAPTIONS = Path(__file__).with_name("captions.txt")
 _COLUMNS = ("caption", "captions", "text", "title", "alt", "description", "label", "labels")
 _MAX_TEXTS, _MIN_TEXTS = 400, 50
-_MAX_OWN = 200  # the others are the same for every collection: scores of texts are compared with theirs
-_SPOTS, _ROWS = 8, 512
+_MAX_OWN = 200  # the rest is the same for every collection, to compare scores of texts with
+_SAMPLES, _ROWS = 8, 512
 _MAX_LENGTH = 300  # characters; a model reads no more of a text
 
 
 def read_queries(path: str) -> list[str]:
-    """The texts of a file, one a line. UsageError when it cannot be read, or has too few."""
+    """The texts of a file, one per line. Raises UsageError if it cannot be read or has too few."""
     try:
         lines = Path(path).expanduser().read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--queries is {path}: expected a file of texts in UTF-8, one a line ({error})") from error
-    texts = _different(lines)
+        raise UsageError(f"--queries is {path}: expected a file of texts in UTF-8, one per line ({error})") from error
+    texts = _distinct(lines)
     if len(texts) < _MIN_TEXTS:
-        raise UsageError(f"--queries is {path}, with {len(texts)} texts: expected {_MIN_TEXTS} or more, one a line")
+        raise UsageError(f"--queries is {path}, with {len(texts)} texts: expected at least {_MIN_TEXTS}, one per line")
     return texts
 
 
@@ -48,58 +48,59 @@ def digest(texts: Sequence[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class QueryTexts:
-    """Makes the vectors: of the texts `named` by the operator, else of captions or labels that the newest `runs` have,
-    and then of everyday captions, as many or more. `load` loads their model.
+    """Makes the vectors of the operator's `texts`, or else of captions or labels of the `runs` (by default all),
+    followed by at least as many everyday captions. `load` loads the model.
     """
 
     collection: Collection
     load: Callable[[ModelRecord], Embedder]
     runs: Sequence[RunManifest] | None = None
-    named: Sequence[str] = ()
+    texts: Sequence[str] = ()
 
     def __call__(self) -> npt.NDArray[np.float32] | None:
-        """`(n, dim)` float32, unit norm; None when the model has no text side, or cannot be loaded here.
+        """`(n, dim)` float32, unit norm; None if the model cannot embed texts or cannot be loaded here.
 
-        EmbedderError and OtherModelError when texts are named and it has none, or cannot be loaded.
+        If there are texts of the operator, raises EmbedderError or OtherModelError instead.
         """
         runs = self.collection.runs() if self.runs is None else self.runs
         model: ModelRecord = runs[-1].model
         if model.is_unknown:
             return None
-        texts = _some(self.named)
+        texts = _evenly_spaced(self.texts)
         if not texts:
             live = LiveRows.of_runs(self.collection.storage, runs)
             everyday = _CAPTIONS.read_text("utf-8").splitlines()
-            texts = [*[*own_texts(live), *everyday][:_MAX_OWN], *everyday[_MAX_OWN - _MAX_TEXTS :]]
+            own = [*collection_texts(live), *everyday][:_MAX_OWN]
+            texts = [*own, *everyday[_MAX_OWN - _MAX_TEXTS :]]
         try:
             return self.load(model).embed_texts(texts[:_MAX_TEXTS])
         except (EmbedderError, OtherModelError) as error:
-            if self.named:
+            if self.texts:
                 raise
             if not isinstance(error, UnsupportedInputError):
                 logger.warning("searches by words are not measured, because the model cannot be loaded: %s", error)
             return None
 
 
-def own_texts(live: LiveRows) -> Sequence[str]:
-    """Different captions or labels of some of the images, at most 200; none when no column has any."""
+def collection_texts(live: LiveRows) -> Sequence[str]:
+    """Distinct captions or labels of a sample of the images, at most 200; empty if there is no column of them."""
     name = next((name for name in _COLUMNS if name in live.schema.names), None)
     if name is None or not pa.types.is_string(live.schema.field(name).type):
         return []
     values: list[Any] = sample_rows(live).read([name])[name].to_pylist()
-    return _some(_different(value for value in values if value), _MAX_OWN)
+    return _evenly_spaced(_distinct(value for value in values if value), _MAX_OWN)
 
 
 def sample_rows(live: LiveRows) -> LiveRows:
-    """Some thousand rows, from a few places, so that few files are read."""
-    starts = np.linspace(0, max(0, len(live) - _ROWS), _SPOTS).astype(np.int64)
-    return live.take(np.unique(np.concatenate([np.arange(start, min(start + _ROWS, len(live))) for start in starts])))
+    """A few thousand rows, from a few places so that few files are read."""
+    starts = np.linspace(0, max(0, len(live) - _ROWS), _SAMPLES).astype(np.int64)
+    return live.take(np.unique(np.concatenate([range(start, min(start + _ROWS, len(live))) for start in starts])))
 
 
-def _different(texts: Iterable[str]) -> list[str]:
+def _distinct(texts: Iterable[str]) -> list[str]:
     return [text for text in dict.fromkeys(each.strip()[:_MAX_LENGTH] for each in texts) if text]
 
 
-def _some(texts: Sequence[str], limit: int = _MAX_TEXTS) -> Sequence[str]:
-    """At most so many, from all over."""
+def _evenly_spaced(texts: Sequence[str], limit: int = _MAX_TEXTS) -> Sequence[str]:
+    """At most `limit` texts, evenly spaced."""
     return texts[:: max(1, len(texts) // limit)][:limit]

@@ -1,9 +1,9 @@
-"""Which images are embedded: those that an expression of the filter language (`--keep`) holds for.
+"""Decides which images are embedded: those that match an expression of the filter language (`--keep`).
 
-Its conditions, the parts that must all hold, are judged one by one, as soon as all is known that they name: what the
-listing says before an image is fetched, the rest once it is decoded. The row of an unchanged image still knows its
-size, hash, width, height and format, so these need no file. Measures of the pixels are in no row: a row is believed in
-these if its run had the same expression, else the file is read again.
+Its conditions, the parts that must all hold, are judged one by one, as soon as everything that they name is known: some
+from the listing, before an image is fetched, the rest once it is decoded. The row of an unchanged image has its size,
+hash, width, height and format, so conditions on these need no file. Measures of the pixels are not stored: their
+outcome is taken from the row if its run had the same expression; otherwise the file is read again.
 """
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
@@ -24,24 +24,24 @@ from index.collection.rows import FILTERED, TEXT, in_files, metadata_columns
 from index.errors import FilterError
 from index.filters.filter import Filter
 from jobs.errors import UsageError
-from jobs.sources.listing import KNOWN, LISTING, Column, refuse
+from jobs.sources.listing import FILE_FACTS, LISTING, Column, refuse
 
 Mask = npt.NDArray[np.bool_]
 
-_FACTS: Final = ("size", *KNOWN.names)
-"""What the listing may not know, and the file says."""
+_FACTS: Final = ("size", *FILE_FACTS.names)
+"""Columns that the listing may lack and that reading the file fills."""
 MEASURE_TYPES: Final = {name: pa.bool_() if name == "near_uniform" else pa.float64() for name in MEASURES}
 EXIF_TYPES: Final[dict[str, pa.DataType]] = dict(
     zip(EXIF_COLUMNS, (pa.timestamp("us"), pa.string(), pa.float64(), pa.float64()), strict=True)
-)  # the time is by the camera's clock, in no time zone
+)  # the time is that of the camera's clock, without a time zone
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageFilter:
-    """`key` is the expression as canonical JSON, which runs record; None: every image is embedded.
+    """`key` is the expression as canonical JSON, as runs record it; None if every image is embedded.
 
-    `measures` are the measures of the pixels that it names. With a key alone nothing is judged. `exif`: the rows of
-    images get `EXIF_TYPES` as well.
+    `measures` are the measures of the pixels that it names. Without `expression`, nothing is judged. With `exif`, rows
+    also get the columns of `EXIF_TYPES`.
     """
 
     key: str | None = None
@@ -52,13 +52,13 @@ class ImageFilter:
 
     @classmethod
     def parse(cls, expression: Mapping[str, Any], listing: pa.Schema) -> ImageFilter:
-        """An expression on the images of a listing, whose own columns hide measures of the same name.
+        """Parse an expression for a listing with this schema, whose columns hide measures of the same name.
 
-        UsageError says what is wrong with it.
+        Raises UsageError for an invalid expression.
         """
         own = pa.schema([listing.field(name) for name in metadata_columns(listing)])
         measures = {name: kind for name, kind in MEASURE_TYPES.items() if name not in own.names}
-        facts = {**{field.name: field.type for field in (*LISTING, *KNOWN)}, **measures}
+        facts = {**{field.name: field.type for field in (*LISTING, *FILE_FACTS)}, **measures}
         schema = pa.schema([*map(pa.field, facts, facts.values()), *own])
         try:
             key = Filter.parse(expression, in_files(schema)).key
@@ -70,9 +70,9 @@ class ImageFilter:
         )
 
     def judge(self, images: pa.Table) -> tuple[Column, Mask]:
-        """Why images are left out, a text, null if nothing known so far says so; and a mask: all conditions are judged.
+        """The reason why each image is left out, null if there is none so far; and a mask: all conditions are judged.
 
-        A condition is judged if no fact and no measure that it names is null or missing in `images`.
+        A condition is judged once every fact and measure that it names is present in `images` and not null.
         """
         conditions = list(_conditions(self.expression or {}))
         failed, judged = np.full(images.num_rows, -1), np.ones(images.num_rows, bool)
@@ -80,8 +80,7 @@ class ImageFilter:
             named = _names(condition)
             known = np.ones(images.num_rows, bool)
             for name in named.intersection([*_FACTS, *self.measures]):
-                there = name in images.column_names
-                known &= images[name].is_valid().to_numpy() if there else np.zeros(images.num_rows, bool)
+                known &= images[name].is_valid().to_numpy() if name in images.column_names else False
             judged &= known
             if self.schema is None or not known.any():
                 continue
@@ -93,16 +92,14 @@ class ImageFilter:
         return texts.take(pa.array(failed, mask=failed < 0)), judged
 
     def can_reuse(self, run: RunStart) -> bool:
-        """Whether the rows of a run say all that this filter needs, of listed images that now have other metadata as
-        well.
-        """
+        """Whether this filter can be judged by the rows of a run, even if the metadata has changed since."""
         if self.exif and not run.exif:
             return False
         if not self.measures:
             return True
-        apart = {*_FACTS, *self.measures}
+        by_file = {*_FACTS, *self.measures}
         mixed = any(
-            named.intersection(self.measures) and not named <= apart
+            named.intersection(self.measures) and not named <= by_file
             for named in map(_names, _conditions(self.expression or {}))
         )
         return run.keep == self.key and not mixed
@@ -111,14 +108,14 @@ class ImageFilter:
 EVERY_IMAGE: Final = ImageFilter()
 
 
-def leave_out(table: pa.Table, why: Column) -> pa.Table:
-    """`table` with the columns `REJECT_COLUMNS`, by which images with a reason in `why` are left out."""
-    reasons: list[Any] = why.to_pylist()
-    return refuse(table, {row: ("filter", FILTERED, text, False) for row, text in enumerate(reasons) if text})
+def leave_out(table: pa.Table, reasons: Column) -> pa.Table:
+    """`table` with the columns of `REJECT_COLUMNS`, which mark the images that have a reason as left out."""
+    texts: list[Any] = reasons.to_pylist()
+    return refuse(table, {row: ("filter", FILTERED, text, False) for row, text in enumerate(texts) if text})
 
 
 def _conditions(expression: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """What must all hold."""
+    """The parts that must all hold."""
     for name, operand in expression.items():
         if name == "$and":
             for part in operand:

@@ -1,4 +1,4 @@
-"""What is left to do: the listing, less what live rows cover, less what an unfinished run has already written."""
+"""What is left to do: the listing, minus what live rows cover, minus what an unfinished run has already written."""
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
@@ -25,18 +25,18 @@ from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter
 from jobs.sources.listing import Column, refused_mask, with_columns
 
 NEVER_READABLE: Final = ""
-"""In place of a hash for a picture that will not be there at the next attempt either; no content has it."""
+"""Stands for the hash of a picture that will never be readable; no content has this hash."""
 
 _THREADS = 16  # reading waits for disks and networks, and hashing lets other threads run
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """`todo` is what to embed of `listing`. `run` is the unfinished run to go on with, `files` what it has written.
+    """`todo` is the part of `listing` to embed. `run` is the unfinished run to resume, `files` those it has written.
 
-    `live` has the model's live rows with `STATE_COLUMNS`. `images` says which images are embedded. `deletes` are ids to
-    record as gone with the run. `refused` counts the rows that were written as the rejects that the listing says they
-    are; of these, `filtered` are left out by `images`.
+    `live` has the `STATE_COLUMNS` of the model's live rows. `deletes` are ids that the run will record as deleted.
+    `refused` counts the rows that were written as rejects because the listing refuses them; `image_filter` leaves out
+    `filtered` of these.
     """
 
     source: str
@@ -49,7 +49,7 @@ class Plan:
     deletes: pa.ChunkedArray[Any] = field(default_factory=lambda: pa.chunked_array([], TEXT))
     refused: int = 0
     filtered: int = 0
-    images: ImageFilter = EVERY_IMAGE
+    image_filter: ImageFilter = EVERY_IMAGE
 
     @property
     def done(self) -> bool:
@@ -61,13 +61,13 @@ class Plan:
         return self.listing.num_rows - self.todo.num_rows - self.refused
 
     def start(self, collection: Collection) -> RunStart:
-        """The run to go on with, or else a new one."""
-        keep, exif = self.images.key, self.images.exif
+        """The run to resume, or a new one."""
+        keep, exif = self.image_filter.key, self.image_filter.exif
         return self.run or collection.start_run(self.source, self.model, keep=keep, exif=exif)
 
     @property
     def attempt(self) -> int:
-        """Number of this attempt at the run. Later attempts' rows win, so their files must sort later."""
+        """Number of this attempt at the run. Rows of later attempts win, so their files must sort later."""
         names = [file.path.rpartition("/")[2] for file in self.files]
         return 1 + max((int(name.split("-")[0]) for name in names), default=0)
 
@@ -76,13 +76,13 @@ class Plan:
 class Counts:
     """Images of the source, compared with their rows.
 
-    `listed` = `unchanged` + `new` + `changed` + `retried` + `other_model`; changed metadata counts as changed, and so
-    does another outcome of the filter. Of the images that are not unchanged, `resumed` were written by a run that did
-    not end, `reused` take the vector of the same content (they were moved, copied, touched or relabelled), `refused`
-    are rejects by the listing itself (a line that cannot be read, a repeated id), `filtered` are left out by what is
-    known of them unread, and `to_embed` need the model, unless they are left out once they are read. `replaced` take
-    the ids of other sources' images. `missing` have a row and are not listed; of these, `moved` are listed elsewhere,
-    and `deleted` lose their row.
+    `listed` = `unchanged` + `new` + `changed` + `retried` + `other_model`; an image also counts as changed if its
+    metadata or the outcome of the filter changed. Of those that are not unchanged, `resumed` were written by an
+    unfinished run, `reused` take the vector of the same content (they were moved, copied, touched or relabelled),
+    `refused` are rejected by the listing itself (an unreadable line, a repeated id), `filtered` are left out without
+    reading them, and `to_embed` need the model unless they are left out after reading. `replaced` take the ids of other
+    sources' images. `missing` have a row but are not listed; of these, `moved` are listed under another id, and
+    `deleted` lose their row.
     """
 
     listed: int = 0
@@ -113,77 +113,84 @@ def plan_run(
     model: ModelRecord,
     live: pa.Table,
     *,
-    keep: Callable[[list[RowFile]], list[RowFile]] = list,
-    unchanged: Callable[[pa.Table, pa.Table], Column] | None = None,
+    select_files: Callable[[list[RowFile]], list[RowFile]] = list,
+    find_unchanged: Callable[[pa.Table, pa.Table], Column] | None = None,
     verify_hash: bool = False,
-    images: ImageFilter = EVERY_IMAGE,
+    image_filter: ImageFilter = EVERY_IMAGE,
 ) -> Plan:
-    """The plan that goes on with the unfinished run, of whose files those count that `keep` returns, or begins one.
+    """The plan that resumes the unfinished run or starts a new one.
 
-    `live` has `STATE_COLUMNS` of the model's live rows. `unchanged` says which of the listing some rows cover; default:
-    `unchanged_mask`. With `verify_hash` the bytes of what seems unchanged are read.
+    `live` has the `STATE_COLUMNS` of the model's live rows. `select_files` picks the files of the unfinished run that
+    count. `find_unchanged` masks the part of a listing that some rows cover, by default `unchanged_mask`. With
+    `verify_hash`, the bytes of images that seem unchanged are read.
     """
-    unchanged = unchanged or unchanged_mask
-    there = unchanged(listing, live)
+    find_unchanged = find_unchanged or unchanged_mask
+    unchanged = find_unchanged(listing, live)
     # With nothing to do, the files of a stopped run are not needed.
-    run = unfinished_run(snapshot, source, model, images) if pc.all(there).as_py() is False else None
-    files = keep(written_files(snapshot.collection, run)) if run else []
+    run = _unfinished_run(snapshot, source, model, image_filter) if pc.all(unchanged).as_py() is False else None
+    files = select_files(written_files(snapshot.collection, run)) if run else []
+    rows = live
     if files:
-        # Once the run is committed its rows are the newest, so they alone say whether their images are covered.
-        newest_rows = _fold([live, retry_fetch_failures(fold(snapshot.collection, files))])
-        there = unchanged(listing, newest_rows)
-    else:
-        newest_rows = live
+        # Once the run is committed its rows are the newest, so only they decide whether their images are covered.
+        rows = newest_rows([live, retry_fetch_failures(read_state(snapshot.collection, files))])
+        unchanged = find_unchanged(listing, rows)
     if verify_hash:
-        there = _unaltered(listing, newest_rows, there)
-    todo = listing.filter(pc.invert(there))
-    return Plan(source=source, model=model, listing=listing, todo=todo, live=live, run=run, files=files, images=images)
+        unchanged = _verify_hashes(listing, rows, unchanged)
+    return Plan(
+        source=source,
+        model=model,
+        listing=listing,
+        todo=listing.filter(pc.invert(unchanged)),
+        live=live,
+        run=run,
+        files=files,
+        image_filter=image_filter,
+    )
 
 
-def unfinished_run(
-    snapshot: Snapshot, source: str, model: ModelRecord, images: ImageFilter = EVERY_IMAGE
-) -> RunStart | None:
-    """The newest run of a source, a model and a filter that was begun and not committed."""
-    # One that is older than a committed run would be hidden by it where they overlap: `reuse` takes its rows.
+def _unfinished_run(snapshot: Snapshot, source: str, model: ModelRecord, image_filter: ImageFilter) -> RunStart | None:
+    """The newest run of a source, a model and a filter that was started and not committed."""
+    # A newer committed run would hide an older one's rows of the same ids; `reuse` copies these instead.
     newer = (run for run in snapshot.unfinished if run.run_id > snapshot.last_run)
-    same = (source, images.key, images.exif)
+    same = (source, image_filter.key, image_filter.exif)
     started = [run for run in newer if (run.source, run.keep, run.exif) == same and run.model.agrees_with(model)]
     if not started:
         return None
-    # One that the live version was built from has lost its manifest: with other rows it would be taken for indexed.
+    # A run that is in the live version has lost its manifest. If it were resumed, its new rows would seem indexed.
     live = live_or_last_good_manifest(snapshot.collection)
     return None if live and started[-1].run_id in live.runs else started[-1]
 
 
-def fold(collection: Collection, files: Sequence[RowFile]) -> pa.Table:
-    """`STATE_COLUMNS` of row files, oldest first, with the newest row of each id."""
-    return _fold([LiveRows.of_files(collection.storage, files).read(STATE_COLUMNS)])
+def read_state(collection: Collection, files: Sequence[RowFile]) -> pa.Table:
+    """The `STATE_COLUMNS` of the newest row of each id in these files, which come oldest first."""
+    return newest_rows([LiveRows.of_files(collection.storage, files).read(STATE_COLUMNS)])
 
 
 def retry_fetch_failures(rows: pa.Table) -> pa.Table:
-    """The rows of a run that is not committed: what it could not fetch is tried again, as its source may be mended."""
+    """The rows of an uncommitted run, with all fetch failures retryable, as the source may have been fixed."""
     again = pc.or_(_fill(rows["retryable"], False), _fill(pc.equal(rows["error_stage"], pa.scalar("fetch")), False))
     return with_columns(rows, {"retryable": again})
 
 
-def _fold(tables: Sequence[pa.Table]) -> pa.Table:
+def newest_rows(tables: Sequence[pa.Table]) -> pa.Table:
+    """The newest row of each id in these tables, which come oldest first."""
     rows = pa.concat_tables(tables)
     return rows.take(newest_positions([rows["image_id"]])[0])
 
 
 def written_files(collection: Collection, run: RunStart) -> list[RowFile]:
-    """The complete row files of an unfinished run, one of each block, those of earlier attempts first."""
+    """The complete row files of an unfinished run, one per block, those of earlier attempts first."""
     paths = collection.row_files(run.run_id)
-    ours = [path for path in paths if path.rpartition("/")[2].split("-")[0].isdigit()]
+    numbered = [path for path in paths if path.rpartition("/")[2].split("-")[0].isdigit()]
 
     def read(path: str) -> RowFile | None:
         try:
             return collection.row_file(path)
         except DamagedRunError:
-            return None  # no file of ours is ever half written under its name: its disk is bad
+            return None  # a bad disk: files get their names only once they are complete
 
-    # A block that was tried again may have been written by both tries.
-    return list({block_of(file.path): file for file in map_in_threads(read, ours) if file}.values())
+    # If a block was retried, both tries may have written it.
+    return list({block_of(file.path): file for file in map_in_threads(read, numbered) if file}.values())
 
 
 def write_block(collection: Collection, run_id: str, attempt: int, rows: pa.Table) -> RowFile:
@@ -193,55 +200,55 @@ def write_block(collection: Collection, run_id: str, attempt: int, rows: pa.Tabl
 
 
 def block_name(attempt: int, image_ids: list[str]) -> str:
-    """The block's name in those of its files, by which later attempts sort later. `write_rows` adds a token.
+    """The start of the names of a block's files; later attempts sort later. `write_rows` adds a token.
 
-    An actor that seems dead may write the block long after Ray has had it embedded again, perhaps on another device:
-    the token prevents its file from replacing the one that counts.
+    An actor that seemed dead may write the block long after Ray had it embedded again, perhaps on another device. The
+    token prevents its file from replacing the one that counts.
     """
     digest = hashlib.sha256("\n".join(image_ids).encode()).hexdigest()
     return f"{attempt:04}-{digest[:20]}"
 
 
 def block_of(path: str) -> str:
-    """What the files of one block have in common, however often it was tried: all but the token of their names."""
+    """The block of a row file: its path up to the token, which differs between tries."""
     return path.partition(".")[0]
 
 
 def unchanged_mask(listing: pa.Table, rows: pa.Table) -> Column:
-    """A mask over the listing: a row of that id is there, nothing says that the image changed, and it need not be
-    tried again. What one side does not know (a list has no sizes) is no evidence of a change.
+    """A mask over the listing: the id has a row that is not retryable, and nothing indicates that the image changed. A
+    value that one side lacks (a list has no sizes) indicates nothing.
     """
     if rows.num_rows == 0:
         return pa.array([False] * listing.num_rows, pa.bool_())
     at = pc.index_in(listing["image_id"], rows["image_id"])
     found = rows.select(["uri", "size", "modified", "etag", "error_reason", "retryable"]).take(at)
     unchanged: Column = pc.and_(pc.is_valid(at), pc.invert(_fill(found["retryable"], False)))
-    # An image always has a uri: one that was missing and is there now is a change.
+    # Images always have a uri, so one that was missing before and is present now is a change.
     no_uri = pc.and_(pc.is_null(listing["uri"]), pc.is_null(found["uri"]))
     unchanged = pc.and_(unchanged, pc.or_(no_uri, _fill(pc.equal(listing["uri"], found["uri"]), False)))
-    # An object that was written anew as it was has another time: where both ETags are known they say it.
+    # An object that was rewritten with the same content has a new time, so if both ETags are known they decide.
     same_etag: Column = pc.equal(listing["etag"], found["etag"])
     unchanged = pc.and_(unchanged, _fill(same_etag, True))
     rejected = pc.is_valid(found["error_reason"])
     for name in ("size", "modified"):
         same: Column = _fill(pc.equal(listing[name], found[name]), True)
         unchanged = pc.and_(unchanged, pc.or_(same, _fill(same_etag, False)) if name == "modified" else same)
-        # A link that led nowhere had neither size nor time: to have one now is a change.
+        # A broken link had neither size nor time, so having them now is a change.
         known_now = pc.and_(pc.is_valid(listing[name]), pc.is_null(found[name]))
         unchanged = pc.and_not(unchanged, pc.and_(rejected, known_now))
     return unchanged
 
 
-def _unaltered(listing: pa.Table, rows: pa.Table, there: Column) -> Column:
-    """`there` without those images whose bytes are others than the rows say; what cannot be read now stays."""
-    same = listing.filter(pc.and_not(there, refused_mask(listing)))
+def _verify_hashes(listing: pa.Table, rows: pa.Table, unchanged: Column) -> Column:
+    """`unchanged` without the images whose bytes differ from their rows; those that cannot be read now stay."""
+    same = listing.filter(pc.and_not(unchanged, refused_mask(listing)))
     recorded = rows["content_hash"].take(pc.index_in(same["image_id"], rows["image_id"]))
     altered = same["image_id"].filter(pc.not_equal(recorded, content_hashes(same["uri"].to_pylist())))
-    return pc.and_(there, pc.invert(pc.is_in(listing["image_id"], altered)))
+    return pc.and_(unchanged, pc.invert(pc.is_in(listing["image_id"], altered)))
 
 
 def content_hashes(uris: Sequence[str | None]) -> pa.Array[Any]:
-    """SHA-256 of each picture's bytes in hex; null if they cannot be read now, `NEVER_READABLE` if never."""
+    """SHA-256 of each picture's bytes in hex; null if it cannot be read now, `NEVER_READABLE` if it never will be."""
     fetcher = Fetcher(buckets=PictureReader())  # the operator's own sources are trusted
 
     def hash_of(uri: str | None) -> str | None:

@@ -18,7 +18,7 @@ _SHOWN = ("image_id", "uri", *REJECT_COLUMNS)
 
 
 def list_rejects(collection: Collection) -> list[dict[str, Any]]:
-    """Images whose newest row is a reject, or that were left out, including rows of runs that were not published."""
+    """Images that are rejected or left out by their newest row, including rows of unpublished runs."""
     snapshot = collection.snapshot()
     older: list[pa.Table] = []
     newer: list[pa.Table] = []
@@ -31,10 +31,10 @@ def list_rejects(collection: Collection) -> list[dict[str, Any]]:
 
 
 def count_reasons(reasons: Iterable[object]) -> Counter[str]:
-    """How often each reason occurs; equally frequent ones are in the order of their names."""
+    """How often each reason occurs; equally frequent ones in alphabetical order."""
     return Counter(sorted(map(str, reasons)))
 
 
-def shown_reasons(counts: Counter[str], most: int | None = None) -> str:
+def format_reasons(counts: Counter[str], limit: int | None = None) -> str:
     """ "truncated: 3, timeout: 1"; empty when there are none."""
-    return ", ".join(f"{reason}: {count}" for reason, count in counts.most_common(most))
+    return ", ".join(f"{reason}: {count}" for reason, count in counts.most_common(limit))

@@ -1,8 +1,8 @@
-"""Rows that can be written without the model, because its vector of the same content is in the collection, or because
-the listing itself refuses them.
+"""Writes the rows that need no model, because the collection has its vector of the same content, or because the listing
+itself refuses them.
 
-A file that was moved, copied or touched has a known content hash. A row that another model's runs hide, or of a run
-that was never finished, is taken as it is when nothing says that its image has changed.
+A file that was moved, copied or touched has a known content hash. Rows that are hidden by another model's runs, or
+belong to an unfinished run, are copied if nothing indicates that the image has changed.
 """
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
@@ -31,17 +31,17 @@ from index.collection.rows import (
     newest_positions,
 )
 from jobs.planning.plan import Plan, content_hashes, retry_fetch_failures, unchanged_mask, write_block, written_files
-from jobs.sources.listing import KNOWN, refused_mask, with_outcome, without_refusal
+from jobs.sources.listing import FILE_FACTS, refused_mask, with_outcome, without_refusal
 
 Positions = npt.NDArray[np.int64]
 
-_BLOCK = 4096  # rows of a file: 8 MB of vectors of 512 dimensions
+_BLOCK = 4096  # rows per file: 8 MB of vectors of 512 dimensions
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReusableRows:
-    """The rows of `plan.todo` at `todo` have the outcome of the rows of `pool` at `rows`; `hashes` are theirs. Those at
-    `refused` are rejects as they are; `filtered` of these are images that are left out.
+    """Rows `todo` of `plan.todo` get the outcome of rows `rows` of `pool`, which have these `hashes`. Rows `refused` of
+    `plan.todo` are rejects by the listing; `filtered` of these are left out by the filter.
     """
 
     plan: Plan
@@ -56,8 +56,8 @@ class ReusableRows:
         return len(self.todo)
 
     @property
-    def unknown(self) -> pa.Table:
-        """What is left of `plan.todo` for the model."""
+    def to_embed(self) -> pa.Table:
+        """The part of `plan.todo` that needs the model."""
         todo = without_refusal(self.plan.todo)
         if not len(self.todo) and not len(self.refused):
             return todo
@@ -66,14 +66,14 @@ class ReusableRows:
         return todo.filter(pa.array(mask))
 
 
-def find_known(plan: Plan, snapshot: Snapshot, *, by_content: bool, verify_hash: bool) -> ReusableRows:
-    """Look for what is to do among all that the model has ever embedded in this collection.
+def find_reusable(plan: Plan, snapshot: Snapshot, *, by_content: bool, verify_hash: bool) -> ReusableRows:
+    """Look up what is left to do among all rows that the model has written to this collection.
 
-    `by_content` reads the bytes of images whose size is that of a known one; `verify_hash` believes only bytes.
+    `by_content` reads the bytes of images that have the size of a known one; with `verify_hash` only bytes count.
     """
     none, refused = np.empty(0, np.int64), _positions(refused_mask(plan.todo))
     left_out = _positions(refused_mask(plan.todo, FILTERED))
-    # A quiet night opens none of the files that runs have left unfinished.
+    # With nothing to do, the files of unfinished runs are not opened.
     pool = _pool(plan, snapshot) if plan.todo.num_rows else LiveRows.of_files(snapshot.collection.storage, [])
     state = pool.read(STATE_COLUMNS)
     unchanged = (none, none) if verify_hash else _unchanged(plan.todo, state)
@@ -94,57 +94,58 @@ def find_known(plan: Plan, snapshot: Snapshot, *, by_content: bool, verify_hash:
     )
 
 
-def write_known(known: ReusableRows, collection: Collection) -> Plan:
-    """Write the known rows into the plan's run; returns the plan of what is left."""
-    plan, files = known.plan, list(known.plan.files)
-    for table in _known_rows(known):
+def write_reusable(reusable: ReusableRows, collection: Collection) -> Plan:
+    """Write the rows that need no model into the plan's run; returns the plan of what is left."""
+    plan, files = reusable.plan, list(reusable.plan.files)
+    for table in _tables(reusable):
         run = plan.start(collection)
         plan = replace(plan, run=run)
         collection.check_lease()
         files.append(write_block(collection, run.run_id, plan.attempt, table))
-    return replace(plan, files=files, todo=known.unknown, refused=len(known.refused), filtered=known.filtered)
+    return replace(plan, files=files, todo=reusable.to_embed, refused=len(reusable.refused), filtered=reusable.filtered)
 
 
-def _known_rows(known: ReusableRows) -> Iterator[pa.Table]:
-    """The rows that need no model, a block at a time."""
-    plan = known.plan
-    order = np.argsort(known.rows, kind="stable")  # rows of one file together
+def _tables(reusable: ReusableRows) -> Iterator[pa.Table]:
+    """The rows that need no model, in blocks."""
+    plan = reusable.plan
+    order = np.argsort(reusable.rows, kind="stable")  # rows of one file together
     for start in range(0, len(order), _BLOCK):
-        here = order[start : start + _BLOCK]
-        exif = [name for name in EXIF_COLUMNS if plan.images.exif and name in known.pool.metadata]
-        yield _rows(without_refusal(plan.todo).take(known.todo[here]), known.pool, known.rows[here], exif)
-    for start in range(0, len(known.refused), _BLOCK):
-        refused = plan.todo.take(known.refused[start : start + _BLOCK])
+        block = order[start : start + _BLOCK]
+        exif = [name for name in EXIF_COLUMNS if plan.image_filter.exif and name in reusable.pool.metadata]
+        listed = without_refusal(plan.todo).take(reusable.todo[block])
+        yield _copied_rows(listed, reusable.pool, reusable.rows[block], exif)
+    for start in range(0, len(reusable.refused), _BLOCK):
+        refused = plan.todo.take(reusable.refused[start : start + _BLOCK])
         yield refused.append_column(EMBEDDING, pa.array([None] * refused.num_rows, embedding_type(plan.model.dim)))
 
 
 def _pool(plan: Plan, snapshot: Snapshot) -> LiveRows:
-    """Every row that the model's runs have written, finished or not, oldest first; the plan's own files apart. Of runs
-    with other filters only what tells whether an image is left out now.
+    """All rows that the model's runs have written, finished or not, oldest first, without the plan's own files and
+    without runs whose rows the plan's filter cannot judge.
     """
-    collection, can_reuse = snapshot.collection, plan.images.can_reuse
+    collection, can_reuse = snapshot.collection, plan.image_filter.can_reuse
     committed = [run for run in snapshot.committed if run.model.agrees_with(plan.model) and can_reuse(run)]
     files = [file for run in committed for file in run.files]
     for start in snapshot.unfinished:
         if start.model.agrees_with(plan.model) and can_reuse(start):
             files += written_files(collection, start)
-    taken = {file.path for file in plan.files}
-    others = sorted((file for file in files if file.path not in taken), key=lambda file: file.path)
+    own = {file.path for file in plan.files}
+    others = sorted((file for file in files if file.path not in own), key=lambda file: file.path)
     return LiveRows.of_files(collection.storage, others)
 
 
 def _unchanged(todo: pa.Table, state: pa.Table) -> tuple[Positions, Positions]:
-    """Positions of what the newest row of the same id covers, and of these rows."""
+    """Positions in `todo` that the newest row of the same id covers, and the positions of these rows."""
     last = newest_positions([state["image_id"]])[0]
-    # Some are of runs that were never finished.
+    # Some rows are of unfinished runs.
     rows = retry_fetch_failures(state.drop_columns("content_hash").take(last))
     found = _positions(unchanged_mask(todo, rows))
     at = last[pc.index_in(todo["image_id"].take(found), rows["image_id"]).to_numpy().astype(np.int64)]
     left_out = np.isin(at, _positions(is_filtered(state)))
     if not left_out.any():
         return found, at
-    # What was left out after it had been embedded has the vector of its content.
-    embedded = _embedded(state)
+    # An image that was embedded before it was left out has the vector of the same content.
+    embedded = _embedded_positions(state)
     again = pc.index_in(state["content_hash"].take(at), state["content_hash"].take(embedded), skip_nulls=True)
     usable = ~left_out | pc.is_valid(again).to_numpy()
     at = np.where(left_out, embedded[again.fill_null(0).to_numpy()], at) if len(embedded) else at
@@ -152,17 +153,17 @@ def _unchanged(todo: pa.Table, state: pa.Table) -> tuple[Positions, Positions]:
 
 
 def _has_outcome(plan: Plan, todo: Positions, rows: pa.Table) -> npt.NDArray[np.bool_]:
-    """A mask: these rows tell that the images at `todo` are not left out, or why they cannot be used."""
-    if plan.images.expression is None:
+    """A mask: by these rows, the images at `todo` are rejects, or the filter is known to keep them."""
+    if plan.image_filter.expression is None:
         return np.ones(len(todo), bool)
-    why, judged = plan.images.judge(with_outcome(plan.todo.take(todo), rows, KNOWN.names))
-    judged |= bool(plan.images.measures)  # by the job that wrote the row: the pool has no others then
-    return np.asarray(pc.and_(pc.is_null(why), pc.or_(pc.is_valid(rows["error_reason"]), pa.array(judged))), bool)
+    reasons, judged = plan.image_filter.judge(with_outcome(plan.todo.take(todo), rows, FILE_FACTS.names))
+    judged |= bool(plan.image_filter.measures)  # the pool then has only rows whose job applied the same expression
+    return np.asarray(pc.and_(pc.is_null(reasons), pc.or_(pc.is_valid(rows["error_reason"]), pa.array(judged))), bool)
 
 
 def _same_content(todo: pa.Table, state: pa.Table, *, skip: Positions) -> tuple[Positions, Positions]:
-    """Positions of what has the bytes of an embedded row, and of these rows."""
-    embedded = _embedded(state)
+    """Positions in `todo` with the same bytes as an embedded row, and the positions of these rows."""
+    embedded = _embedded_positions(state)
     known = state.select(["size", "content_hash"]).take(embedded)
     likely = np.setdiff1d(_positions(pc.is_in(todo["size"], known["size"], skip_nulls=True)), skip)
     hashes = content_hashes(todo["uri"].take(likely).to_pylist())
@@ -171,19 +172,19 @@ def _same_content(todo: pa.Table, state: pa.Table, *, skip: Positions) -> tuple[
     return likely[hits], embedded[at.take(hits).to_numpy().astype(np.int64)]
 
 
-def _embedded(state: pa.Table) -> Positions:
+def _embedded_positions(state: pa.Table) -> Positions:
     return _positions(pc.and_(pc.is_null(state["error_reason"]), pc.is_valid(state["content_hash"])))
 
 
 def _positions(mask: Any) -> Positions:
-    """Where a mask is true; null is not."""
+    """Where a mask is true; null counts as false."""
     array = mask.combine_chunks() if isinstance(mask, pa.ChunkedArray) else mask
     found: Positions = np.flatnonzero(array.fill_null(False).to_numpy(zero_copy_only=False))
     return found
 
 
-def _rows(listed: pa.Table, pool: LiveRows, at: Positions, exif: Sequence[str]) -> pa.Table:
-    """Rows of listed images with the outcome of other rows."""
+def _copied_rows(listed: pa.Table, pool: LiveRows, at: Positions, exif: Sequence[str]) -> pa.Table:
+    """Rows of listed images with the outcome of the rows of `pool` at `at`."""
     positions, again = np.unique(at, return_inverse=True)
     known = pool.take(positions)
     tiles = [TILES] if TILES in known.schema.names else []  # none where all are rejects

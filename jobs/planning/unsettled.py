@@ -1,4 +1,4 @@
-"""Files that may be half written."""
+"""Leaves files alone that may be half written."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,10 +13,10 @@ _CHANGES = ("size", "modified", "etag")
 
 
 def hold_back(listing: pa.Table, snapshot: Snapshot, settle_s: float) -> tuple[pa.Table, int]:
-    """The listing as if files had not changed that did so within `settle_s` seconds, and how many these are.
+    """The listing without the changes to files of the last `settle_s` seconds, and the number of such files.
 
-    New ones are left out; others have what their live rows say of them. Times in the future come from another clock,
-    and say nothing.
+    New files are left out; changed ones are listed as in their live rows. Times in the future come from another clock
+    and are ignored.
     """
     now = datetime.now(UTC)
     since = pc.greater(listing["modified"], pa.scalar(now - timedelta(seconds=settle_s), listing["modified"].type))

@@ -19,7 +19,7 @@ from index.storage import Storage
 from jobs.embedding.report import Report
 from jobs.errors import EmptySourceError, JobError, TooManyMissingError
 from jobs.schedule.run_job import prune_versions
-from jobs.sources.files import hidden
+from jobs.sources.files import is_hidden
 from jobs.update import Update
 
 SETTLE_S = 1.0
@@ -178,7 +178,7 @@ class FolderChanges:
             return False
         self._changes = watch_files(
             self._folder,
-            watch_filter=lambda _, path: not hidden(path.removeprefix(self._folder)),
+            watch_filter=lambda _, path: not is_hidden(path.removeprefix(self._folder)),
             step=250,
             debounce=1000,
             rust_timeout=250,

@@ -1,4 +1,4 @@
-"""The files of a source: one, or all that lie below a folder or a bucket's prefix."""
+"""The files of a source: a single file, or all below a folder or a bucket prefix."""
 
 import datetime as dt
 import os
@@ -16,7 +16,7 @@ from index.storage import Storage
 from index.storage.bucket_address import without_secrets
 from index.storage.storage import MIN_READ, FileInfo
 from jobs.errors import EmptySourceError, SourceError
-from jobs.sources.listing import Refused, listing_table, text
+from jobs.sources.listing import Refused, escaped, listing_table
 
 T = TypeVar("T")
 _Object: TypeAlias = tuple[str, int | None, dt.datetime | None, str | None]  # path, size, time, ETag
@@ -26,7 +26,7 @@ _SCHEMES = ("", "file", "s3", "gs", "az")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourceFile:
-    """`name` is the path below the source's root, `path` that in its storage. A link that leads nowhere has no size."""
+    """`name` is the path below the source's root, `path` the path in its storage. A broken link has no size."""
 
     storage: Storage
     path: str
@@ -35,58 +35,58 @@ class SourceFile:
     size: int | None
     modified: dt.datetime | None
     etag: str | None = None
-    """Of an object; another one whenever it was written anew, mostly a hash of its content."""
+    """That of an object, mostly a hash of its content; it changes whenever the object is rewritten."""
     problem: str | None = None
-    """Why a folder cannot be listed, for which this stands then."""
+    """Set if this stands for a folder that cannot be listed: the reason."""
 
     def open(self, *, min_read: int = MIN_READ) -> pa.NativeFile:
         return self.storage.open_input(self.path, min_read=min_read)
 
     def refused(self, reason: str, message: str) -> Refused:
-        """The row that stands for the images in it."""
+        """The row that stands for the images in this file."""
         name, size, modified = self.name, self.size, self.modified
         return Refused(image_id=name, uri=self.uri, reason=reason, message=message, size=size, modified=modified)
 
 
-def listed(files: Sequence[SourceFile]) -> pa.Table:
-    """One row per image file; the folder that holds it is its `label`."""
+def file_listing(files: Sequence[SourceFile]) -> pa.Table:
+    """One row per image file; its folder's name is its `label`."""
     labels = [PurePosixPath(f.name).parent.name or None for f in files]
     columns = {name: [getattr(f, name) for f in files] for name in ("uri", "size", "modified", "etag")}
     return listing_table({"image_id": [f.name for f in files], **columns}, {"label": pa.array(labels, pa.string())})
 
 
-def source_files(location: str, take: Callable[[Iterator[SourceFile]], T]) -> T:
-    """What `take` makes of the files of a source, in no order, without hidden ones. It may be called again, when a
-    listing has to begin anew. `SourceError` where there is no such place.
+def source_files(location: str, consume: Callable[[Iterator[SourceFile]], T]) -> T:
+    """What `consume` returns for the files of a source, in any order, without hidden ones. It is called again if the
+    listing has to start over. Raises `SourceError` if the source does not exist or cannot be listed.
     """
     storage = _open(location)
     shown = without_secrets(location)
     try:
-        return take(_local_files(storage)) if storage.is_local else _taken(storage, take)
+        return consume(_local_files(storage)) if storage.is_local else _consume_bucket(storage, consume)
     except FileNotFoundError:
         raise _not_found(shown, storage) from None
     except (CollectionError, OSError) as error:
         raise SourceError(f"cannot list {shown}: {error}") from error
 
 
-def require_place(location: str) -> None:
-    """`SourceError` where there is no such place, `EmptySourceError` in a bucket; what is there is not listed."""
+def require_source_exists(location: str) -> None:
+    """Raise `SourceError` if the source does not exist, in a bucket `EmptySourceError`. Nothing is listed."""
     storage = _open(location)
     try:
-        there = storage.exists()
+        exists = storage.exists()
     except (CollectionError, OSError) as error:
         raise SourceError(f"cannot list {without_secrets(location)}: {error}") from error
-    if not there:
+    if not exists:
         raise _not_found(without_secrets(location), storage)
 
 
 def extension(path: str) -> str:
-    """The last extension in lower case without its dot; empty where there is none."""
+    """The last extension in lower case, without its dot; empty if there is none."""
     return PurePosixPath(path).suffix.lower().lstrip(".")
 
 
-def hidden(name: str) -> bool:
-    """Whether a file, or a folder that it lies in, has a name that starts with a dot."""
+def is_hidden(name: str) -> bool:
+    """Whether the name of a file, or of a folder above it, starts with a dot."""
     return any(part.startswith(".") for part in PurePosixPath(name).parts)
 
 
@@ -99,13 +99,13 @@ def _open(location: str) -> Storage:
     if parts.scheme not in _SCHEMES:
         raise SourceError(f"{shown}: expected a folder or a file:// s3:// gs:// az:// address, got {parts.scheme}://")
     if "endpoint_override" in parse_qs(parts.query):
-        # Each picture is fetched by its own address, which has no room for the server's.
+        # Each picture is fetched by its own address, which cannot name a server.
         raise SourceError(f"{shown}: name the server in AWS_ENDPOINT_URL, not in the address; set it on every machine")
     if parts.password is not None or "sig=" in parts.query:
         names = {"s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY", "az": "AZURE_STORAGE_KEY"}
         raise SourceError(
-            f"{shown}: each picture is fetched by its own address, which holds no credentials: set "
-            f"{names.get(parts.scheme, 'GOOGLE_APPLICATION_CREDENTIALS')}, or what else your cloud's tools read, on "
+            f"{shown}: each picture is fetched by its own address, which must not contain credentials: set "
+            f"{names.get(parts.scheme, 'GOOGLE_APPLICATION_CREDENTIALS')}, or whatever your cloud's tools read, on "
             "every machine"
         )
     try:
@@ -115,7 +115,7 @@ def _open(location: str) -> Storage:
 
 
 def _local_files(storage: Storage) -> Iterator[SourceFile]:
-    """pyarrow's own listing leaves out links that lead nowhere and stops at names that are not UTF-8."""
+    """Without pyarrow, whose listing omits broken links and fails on names that are not UTF-8."""
     root = storage.root
     below = len(root.rstrip("/")) + 1
     if Path(root).is_dir():
@@ -129,18 +129,18 @@ def _local_files(storage: Storage) -> Iterator[SourceFile]:
         yield SourceFile(
             storage=storage,
             path=path[below:],
-            name=text(path[prefix:]),
+            name=escaped(path[prefix:]),
             uri=_local_uri(path),
             size=status.st_size if status else None,
             modified=dt.datetime.fromtimestamp(status.st_mtime, dt.UTC) if status else None,
-            problem=f"cannot list {text(path)}: {found.strerror}" if isinstance(found, OSError) else None,
+            problem=f"cannot list {escaped(path)}: {found.strerror}" if isinstance(found, OSError) else None,
         )
 
 
 def _walk(
     folder: str, above: frozenset[tuple[int, int]] = frozenset()
 ) -> Iterator[tuple[str, os.stat_result | OSError | None]]:
-    """Every file below a folder, and each folder that cannot be listed. Links are followed, but not in circles."""
+    """All files below a folder, and the folders that cannot be listed. Links are followed, but not in circles."""
     try:
         status = Path(folder).stat()
         entries = os.scandir(folder)
@@ -166,14 +166,14 @@ def _walk(
 
 
 def _local_uri(path: str) -> str:
-    """The path; as a file:// URI where it is not UTF-8 or could be read as if it named a part of a file."""
-    if text(path) != path or "#bytes=" in path or "#row=" in path or "#t=" in path:
+    """The path, or a file:// URI if the path is not UTF-8 or could be mistaken for a part of a file."""
+    if escaped(path) != path or "#bytes=" in path or "#row=" in path or "#t=" in path:
         return f"file://{quote(os.fsencode(path))}"
     return path
 
 
-def _taken(storage: Storage, take: Callable[[Iterator[SourceFile]], T]) -> T:
-    # obstore takes a while, which folders should not cost.
+def _consume_bucket(storage: Storage, consume: Callable[[Iterator[SourceFile]], T]) -> T:
+    # Imported late: importing obstore takes a while, and folders do not need it.
     from index.storage.list_objects import OddKeyError, list_objects
 
     info = storage.info()
@@ -184,38 +184,38 @@ def _taken(storage: Storage, take: Callable[[Iterator[SourceFile]], T]) -> T:
     start = len(prefix) + 1 if prefix else 0
     known = ((found["path"][start:], found["size"], found["last_modified"], found["e_tag"]) for found in objects)
     try:
-        return take(_stored_files(storage, info, known))
-    except OddKeyError:  # `walk` takes a//b and the like, though neither side by side nor with ETags
+        return consume(_stored_files(storage, info, known))
+    except OddKeyError:  # `walk` lists keys such as a//b too, but not in parallel and without ETags
         files = (file for file in storage.walk() if not file.is_folder)
-        return take(_stored_files(storage, info, ((file.path, file.size, file.modified, None) for file in files)))
+        return consume(_stored_files(storage, info, ((file.path, file.size, file.modified, None) for file in files)))
 
 
 def _stored_files(storage: Storage, info: FileInfo, objects: Iterable[_Object]) -> Iterator[SourceFile]:
-    """The files of a bucket, of the objects below a prefix; `info` is of the prefix itself."""
+    """The files for the objects below a prefix; `info` is that of the prefix itself."""
     scheme, _, rest = storage.location.partition("://")
     user, at, _ = rest.partition("/")[0].rpartition("@")
 
-    def found(path: str, size: int | None, modified: dt.datetime | None, etag: str | None) -> SourceFile:
+    def file(path: str, size: int | None, modified: dt.datetime | None, etag: str | None) -> SourceFile:
         uri = f"{scheme}://{user}{at}{storage.absolute(path)}"
         name = path or storage.root.rpartition("/")[2]
         return SourceFile(storage=storage, path=path, name=name, uri=uri, size=size, modified=modified, etag=etag)
 
-    none = True
+    is_empty = True
     for object_ in objects:
-        none = False
-        if object_[0] and not hidden(object_[0]):  # the prefix itself may be an object, which stands for a folder
-            yield found(*object_)
-    if none and not info.is_folder:  # else it has the name of a folder beside it
-        yield found("", info.size, info.modified, None)
+        is_empty = False
+        if object_[0] and not is_hidden(object_[0]):  # an object with the prefix as its key stands for a folder
+            yield file(*object_)
+    if is_empty and not info.is_folder:  # the source is a single object
+        yield file("", info.size, info.modified, None)
 
 
 def _not_found(location: str, storage: Storage) -> SourceError:
     if not storage.is_local:
-        # A prefix is there as long as something lies under it.
+        # A prefix exists only while there are objects below it.
         return EmptySourceError(
-            f"{location} does not exist, or holds nothing. Check the bucket, the prefix and the credentials"
+            f"{location} does not exist or is empty. Check the bucket, the prefix and the credentials"
         )
     if Path(storage.root).is_symlink():
         return SourceError(f"{location} is a link to {Path(storage.root).readlink()}, which does not exist")
     existing = next(parent for parent in Path(storage.root).parents if parent.exists())
-    return SourceError(f"{location} does not exist (nothing below {existing} by that name)")
+    return SourceError(f"{location} does not exist (the nearest existing folder is {existing})")

@@ -1,5 +1,5 @@
-"""What there is to embed in a folder or bucket prefix, a list (Parquet, CSV, TSV, JSONL) with a column of addresses,
-Parquet files with a column of image bytes, or WebDataset tars. Of videos the frames are listed.
+"""Lists the images of a folder or bucket prefix, a list (Parquet, CSV, TSV, JSONL) with a column of addresses, Parquet
+files with a column of image bytes, or WebDataset tars; and the frames of videos.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ from embedder.images.formats import IMAGE_EXTENSIONS
 from index.storage.bucket_address import without_secrets
 from jobs.errors import EmptySourceError, SourceError
 from jobs.file_extensions import COMPANION_EXTENSIONS, TABLE_EXTENSIONS, VIDEO_EXTENSIONS
-from jobs.sources.files import SourceFile, extension, listed, source_files
+from jobs.sources.files import SourceFile, extension, file_listing, source_files
 from jobs.sources.list_videos import ListedFrames, list_videos
 from jobs.sources.listing import LISTING, UNREADABLE, Refused, concat_listings, refused_listing
 from jobs.sources.tables import URI_COLUMNS, list_table
@@ -33,21 +33,21 @@ def list_images(
     left_out: Counter[str] | None = None,
     listed_frames: ListedFrames = dict,
 ) -> pa.Table:
-    """List the images of a source: files by name, rows of tables and tars as they come.
+    """List the images of a source: files by name, rows of tables and tars in their own order.
 
-    Returns the columns of `LISTING`, then metadata, and `REFUSAL` if some rows are rejects already. Raises
-    `EmptySourceError` where there are no images, and `SourceError` where the source is missing or unreadable.
-    `uri_column` is that of a list's addresses, by default `uri` or `url`. `left_out` counts, by extension, the files
-    beside images that may be pictures of kinds that are not read. `listed_frames` says what is known of videos.
+    Returns the columns of `LISTING`, then metadata, and `REFUSAL` if some rows are already rejects. Raises
+    `EmptySourceError` if there are no images, and `SourceError` if the source is missing or unreadable. `uri_column` is
+    the column of addresses in a list, by default `uri` or `url`. `left_out` gets the number of files, by extension,
+    that may be pictures in unsupported formats. `listed_frames` returns the frames of videos that are already known.
     """
-    found = source_files(location, partial(_Found.of, extensions=extensions))
-    location = without_secrets(location)  # from here on it is only shown
+    found = source_files(location, partial(_SourceFiles.of, extensions=extensions))
+    location = without_secrets(location)  # from here on only for messages
     frames, unread = list_videos(found.videos, listed_frames)
     listing = concat_listings([found.images, *frames]) if frames else found.images
     if uri_column and (listing.num_rows or found.tars):
         raise SourceError(
-            f"{location} holds {'images' if listing.num_rows else 'tars'}, and --uri-column names a column of a list: "
-            "name the list itself as the source, or leave --uri-column out"
+            f"{location} has {'images' if listing.num_rows else 'tars'}, but --uri-column names a column of a list: "
+            "give the list itself as the source, or omit --uri-column"
         )
     if listing.num_rows:
         if left_out is not None:
@@ -74,7 +74,7 @@ def list_images(
 def _read_each(
     files: Sequence[SourceFile], read: Callable[[SourceFile], tuple[pa.Table, list[Refused]]]
 ) -> tuple[pa.Table, list[Refused]]:
-    """The images of tars or tables, and what cannot be read. Of several, a bad one costs itself alone."""
+    """The images of tars or tables, and the parts that cannot be read. A bad file fails only if it is the only one."""
     tables, refused = [], list[Refused]()
     for file in files:
         try:
@@ -89,18 +89,18 @@ def _read_each(
 
 
 def left_out_warning(left_out: Counter[str]) -> str:
-    """What is said of the files that `list_images` left out, the most frequent kinds first."""
+    """A warning about the files that `list_images` left out, the most frequent kinds first."""
     shown = ", ".join(f"{count:,} {kind or 'without an extension'}" for kind, count in left_out.most_common(8))
-    videos = "; --extensions images,videos takes frames of videos" if left_out.keys() & {*VIDEO_EXTENSIONS} else ""
+    videos = "; --extensions images,videos embeds frames of videos" if left_out.keys() & {*VIDEO_EXTENSIONS} else ""
     return (
-        f"files of other kinds are left out, {left_out.total():,} in all: {shown}{', …' if len(left_out) > 8 else ''}. "
-        f"Pictures among them have to be converted first, to JPEG or PNG{videos}"
+        f"{left_out.total():,} files of other kinds are left out: {shown}{', …' if len(left_out) > 8 else ''}. "
+        f"Convert any pictures among them to JPEG or PNG{videos}"
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Found:
-    """The files of a source: a row for each image; how many there are of each extension; folders without a listing."""
+class _SourceFiles:
+    """The files of a source by kind; the number of files by extension; and the folders that cannot be listed."""
 
     images: pa.Table
     videos: list[SourceFile]
@@ -110,9 +110,9 @@ class _Found:
     refused: list[Refused]
 
     @classmethod
-    def of(cls, files: Iterable[SourceFile], extensions: Sequence[str]) -> "_Found":
-        """No more than `_BATCH` images are held as objects: there may be millions."""
-        batches, images = [listed([])], list[SourceFile]()
+    def of(cls, files: Iterable[SourceFile], extensions: Sequence[str]) -> "_SourceFiles":
+        """At most `_BATCH` images are in memory as objects, because there may be millions."""
+        batches, images = [file_listing([])], list[SourceFile]()
         videos, tars, tables = list[SourceFile](), list[SourceFile](), list[SourceFile]()
         counts, refused = Counter[str](), list[Refused]()
         for file in files:
@@ -128,9 +128,9 @@ class _Found:
             elif kind in TABLE_EXTENSIONS:
                 tables.append(file)
             if len(images) == _BATCH:
-                batches.append(listed(images))
+                batches.append(file_listing(images))
                 images = []
-        found = pa.concat_tables([*batches, listed(images)])
+        found = pa.concat_tables([*batches, file_listing(images)])
         return cls(
             videos=sorted(videos, key=lambda file: file.name),
             images=found.take(pc.sort_indices(found["image_id"])),
@@ -142,7 +142,7 @@ class _Found:
 
 
 def _unique(listing: pa.Table) -> tuple[pa.Table, list[Refused]]:
-    """Drop rows that repeat an image. Other images with the id of an earlier one are refused, under another name."""
+    """Drop rows that repeat an image. A different image with the id of an earlier one is refused, under another id."""
     counts = pc.value_counts(listing["image_id"])
     repeated = counts.field("values").filter(pc.greater(counts.field("counts"), pa.scalar(1)))
     if len(repeated) == 0:
@@ -159,7 +159,7 @@ def _unique(listing: pa.Table) -> tuple[pa.Table, list[Refused]]:
             keep[row] = True
             first[image_id] = uri or "a row without a uri"
             continue
-        message = f"its id {image_id!r} is that of {first[image_id]}, which comes first: give it one of its own"
+        message = f"its id {image_id!r} is already that of {first[image_id]}: give it another one"
         while (name := f"{image_id}{_DUPLICATE}{seen[image_id]}") in taken:
             seen[image_id] += 1
         refused.append(Refused(image_id=name, uri=uri, reason="duplicate_id", message=message))
@@ -167,9 +167,9 @@ def _unique(listing: pa.Table) -> tuple[pa.Table, list[Refused]]:
 
 
 def _nothing_found(location: str, found: Counter[str], extensions: Iterable[str]) -> str:
-    wanted = f"images ({', '.join(extensions)}), uncompressed tars or lists ({', '.join(TABLE_EXTENSIONS)})"
+    expected = f"images ({', '.join(extensions)}), uncompressed tars or lists ({', '.join(TABLE_EXTENSIONS)})"
     if not found:
-        return f"{location} is empty: expected {wanted}"
+        return f"{location} is empty: expected {expected}"
     seen = sorted(kind or "no extension" for kind in found)[:8]
     number = f"{found.total()} files" if found.total() > 1 else "1 file"
-    return f"{location} holds {number} and nothing that can be embedded: expected {wanted}, found {', '.join(seen)}"
+    return f"{location} has {number}, but nothing that can be embedded: expected {expected}, got {', '.join(seen)}"

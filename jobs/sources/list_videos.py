@@ -1,4 +1,4 @@
-"""Videos: a row for each frame that shows something new, named by its time."""
+"""Lists the frames of videos that show something new, with their time in the id."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -15,17 +15,17 @@ from embedder.errors import FetchError, Rejected
 from embedder.fetch import Fetcher
 from index.storage.picture_reader import PictureReader
 from jobs.errors import SourceError
-from jobs.sources.files import SourceFile, listed
+from jobs.sources.files import SourceFile, file_listing
 from jobs.sources.listing import UNREADABLE, Refused
 
 _MARK = "#t="
 Frames: TypeAlias = Mapping[str, Sequence[Mapping[str, Any]]]
 ListedFrames: TypeAlias = Callable[[], Frames]
-"""Rows of frames that are known already, with `uri`, `size`, `modified` and `etag`, by the uri of their video."""
+"""Returns the rows of known frames, with `uri`, `size`, `modified` and `etag`, by the uri of their video."""
 
 
 def frames_of(rows: pa.Table) -> Frames:
-    """Those among the rows that are frames of videos."""
+    """The rows that are frames of videos, by the uri of their video."""
     found: dict[str, list[dict[str, Any]]] = {}
     rows = rows.filter(pc.match_substring_regex(rows["uri"], rf"{_MARK}[0-9.]+$"))
     for row in rows.to_pylist():
@@ -34,7 +34,7 @@ def frames_of(rows: pa.Table) -> Frames:
 
 
 def list_videos(files: Sequence[SourceFile], listed_frames: ListedFrames) -> tuple[list[pa.Table], list[Refused]]:
-    """The frames of each video, and the videos that are refused. Those of an unchanged video are as they are known."""
+    """The frames of each video, and the videos that are refused. An unchanged video keeps its known frames."""
     if not files:
         return [], []
     if find_spec("av") is None:
@@ -53,7 +53,7 @@ def _list_video(fetcher: Fetcher, known: Frames, file: SourceFile) -> pa.Table |
     try:
         return _frames(file, [f"{time:.3f}".rstrip("0").rstrip(".") for time in fetcher.frame_times(file.uri)])
     except Rejected as error:
-        # Of one that may be read later the frames are unknown, rather than gone.
+        # If the video may be readable later, its frames are unknown rather than gone.
         reason = UNREADABLE if error.retryable or isinstance(error, FetchError) else error.reason
         return file.refused(reason, error.message)
 
@@ -64,4 +64,4 @@ def _is_unchanged(row: Mapping[str, Any], file: SourceFile) -> bool:
 
 
 def _frames(file: SourceFile, times: Sequence[str]) -> pa.Table:
-    return listed([replace(file, name=f"{file.name}{_MARK}{t}", uri=f"{file.uri}{_MARK}{t}") for t in times])
+    return file_listing([replace(file, name=f"{file.name}{_MARK}{t}", uri=f"{file.uri}{_MARK}{t}") for t in times])

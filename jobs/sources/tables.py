@@ -1,4 +1,4 @@
-"""Lists of images in tables (Parquet, CSV, JSONL) and Parquet files that hold the images' bytes."""
+"""Tables of image addresses (Parquet, CSV, TSV, JSONL), and Parquet files with image bytes."""
 
 import csv
 import io
@@ -22,17 +22,17 @@ URI_COLUMNS = ("uri", "url")
 ID_COLUMN = "id"
 
 _SEPARATORS = (",", ";", "\t")
-_HEADER = 1 << 16  # bytes of a CSV in which its first line ends
+_MAX_HEADER = 1 << 16  # bytes of a CSV that are searched for its first line
 
 
-def list_table(file: SourceFile, uri_columns: Sequence[str] = URI_COLUMNS) -> tuple[pa.Table, list[Refused]]:
-    """The images of a table, and the lines of it that cannot be read. The first of `uri_columns` that it has counts."""
+def list_table(file: SourceFile, uri_columns: Sequence[str]) -> tuple[pa.Table, list[Refused]]:
+    """The images of a table, and its unreadable lines. The first of `uri_columns` that the table has is used."""
     lines: dict[int, str] = {}
     if extension(file.name) == "parquet":
         schema = _read(file, pq.read_schema)
         check_names(file, schema.names)
         images = [field.name for field in schema if field.name != ID_COLUMN and holds_images(field.type)]
-        # Bytes are not metadata: they stay in the file.
+        # Image bytes are not metadata and stay in the file.
         others = [name for name in schema.names if name not in images]
         table = _read(file, lambda source: pq.read_table(source, columns=others))
         if images and uri_columns == URI_COLUMNS and not any(name in others for name in uri_columns):
@@ -50,10 +50,10 @@ def list_table(file: SourceFile, uri_columns: Sequence[str] = URI_COLUMNS) -> tu
 def _list_uris(file: SourceFile, table: pa.Table, uri_columns: Sequence[str]) -> pa.Table:
     uri_column = next((name for name in uri_columns if name in table.column_names), None)
     if uri_column is None:
-        bytes_too = ", nor one of image bytes" if extension(file.name) == "parquet" else ""
+        or_bytes = ", nor one of image bytes" if extension(file.name) == "parquet" else ""
         raise SourceError(
-            f"{file.uri} has no column {' or '.join(f'`{name}`' for name in uri_columns)}{bytes_too}; its columns are "
-            f"{', '.join(table.column_names) or 'none'}. Say which has the images' paths or URLs with --uri-column"
+            f"{file.uri} has no column {' or '.join(f'`{name}`' for name in uri_columns)}{or_bytes}; its columns are "
+            f"{', '.join(table.column_names) or 'none'}. Name the one with paths or URLs of images with --uri-column"
         )
     require_texts(file, uri_column, table[uri_column].type)
     uris = absolute_uris(file, table[uri_column].cast(TEXT))
@@ -63,7 +63,7 @@ def _list_uris(file: SourceFile, table: pa.Table, uri_columns: Sequence[str]) ->
 
 
 def _list_cells(file: SourceFile, column: str, table: pa.Table, *, rows: int) -> pa.Table:
-    """Rows of a Parquet file with the images in it: `uri` names the cell."""
+    """Rows of a Parquet file that contains the images; each `uri` names a cell."""
     numbers = pa.array([f"{file.name}#{i}" for i in range(rows)], TEXT)
     columns: dict[str, Column | list[Any]] = {
         "image_id": pc.coalesce(_ids(table), numbers) if ID_COLUMN in table.column_names else numbers,
@@ -74,23 +74,23 @@ def _list_cells(file: SourceFile, column: str, table: pa.Table, *, rows: int) ->
 
 
 def holds_images(type_: pa.DataType) -> bool:
-    """Plain binary, or a struct with `bytes` as Hugging Face datasets write images."""
+    """Whether a column is plain binary, or a struct with `bytes`, as Hugging Face datasets write images."""
     if pa.types.is_struct(type_):
         return "bytes" in [type_.field(i).name for i in range(type_.num_fields)]
     return bool(pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_binary_view(type_))
 
 
 def check_names(file: SourceFile, names: list[str]) -> None:
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise SourceError(f"{file.uri} has columns of the same name: {', '.join(twice)}. Give each its own")
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise SourceError(f"{file.uri} has more than one column named {', '.join(repeated)}: rename them")
 
 
 def _ids(table: pa.Table) -> Column:
-    """The column `id` as text; null where there is none and where it is empty."""
+    """The column `id` as text; null where it is missing or empty."""
     if ID_COLUMN not in table.column_names:
         return pa.nulls(table.num_rows, TEXT)
-    return _no_empty(as_text(table[ID_COLUMN]))
+    return _empty_as_null(as_text(table[ID_COLUMN]))
 
 
 def require_texts(file: SourceFile, name: str, type_: pa.DataType) -> None:
@@ -99,25 +99,25 @@ def require_texts(file: SourceFile, name: str, type_: pa.DataType) -> None:
         raise SourceError(f"{file.uri}: expected paths or URLs in column `{name}`, got {type_}")
 
 
-def _no_empty(texts: Column) -> Column:
+def _empty_as_null(texts: Column) -> Column:
     found: Column = pc.if_else(pc.equal(texts, pa.scalar("")), pa.scalar(None, TEXT), texts)
     return found
 
 
 def absolute_uris(file: SourceFile, uris: Column) -> Column:
-    """Paths in a list are relative to the list's own folder; empty ones are null."""
-    uris = _no_empty(pc.utf8_trim_whitespace(uris))
+    """Absolute addresses. Paths in a list are relative to the list's own folder; empty ones become null."""
+    uris = _empty_as_null(pc.utf8_trim_whitespace(uris))
     folder = pa.scalar(file.uri.rpartition("/")[0], TEXT)
     below = pc.binary_join_element_wise(folder, uris, pa.scalar("/", TEXT))  # type: ignore[call-overload]  # takes both
-    whole = pc.or_(pc.match_substring(uris, "://"), pc.starts_with(uris, "/"))
-    found: Column = pc.if_else(whole, uris, below)
+    absolute = pc.or_(pc.match_substring(uris, "://"), pc.starts_with(uris, "/"))
+    found: Column = pc.if_else(absolute, uris, below)
     return found
 
 
 def _read_csv(uri_columns: Sequence[str], data: bytes, bad: dict[int, str]) -> pa.Table:
-    """Numbers are read as numbers, except ids, whose leading zeros count; if a column's types differ, all as text.
+    """Read numbers as numbers, except ids, whose leading zeros matter; if a column has mixed types, all as text.
 
-    `bad` gets what is wrong with the lines that have too few values or too many, by their number.
+    `bad` gets a message for each line with too few or too many values, by line number.
     """
 
     def skip(row: pyarrow.csv.InvalidRow) -> Literal["skip"]:
@@ -126,21 +126,21 @@ def _read_csv(uri_columns: Sequence[str], data: bytes, bad: dict[int, str]) -> p
 
     separator = _separator(data, uri_columns)
     parse = pyarrow.csv.ParseOptions(delimiter=separator, newlines_in_values=True, invalid_row_handler=skip)
-    read = pyarrow.csv.ReadOptions(use_threads=False)  # else rows have no number
+    read = pyarrow.csv.ReadOptions(use_threads=False)  # otherwise rows have no number
     text = dict.fromkeys((*uri_columns, ID_COLUMN), pa.string())
     try:
         options = pyarrow.csv.ConvertOptions(column_types=text)
         return pyarrow.csv.read_csv(io.BytesIO(data), read_options=read, parse_options=parse, convert_options=options)
     except pa.ArrowInvalid:
-        data = data.decode("utf-8", "backslashreplace").encode()  # one name that is no UTF-8 costs its own row alone
+        data = data.decode("utf-8", "backslashreplace").encode()  # so that a bad name spoils only its own row
         names = pyarrow.csv.open_csv(io.BytesIO(data), read_options=read, parse_options=parse).schema.names
         options = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))
         return pyarrow.csv.read_csv(io.BytesIO(data), read_options=read, parse_options=parse, convert_options=options)
 
 
 def _separator(data: bytes, uri_columns: Sequence[str]) -> str:
-    """A comma, a semicolon or a tab: what splits the header into names among which is that of the addresses."""
-    header = data[:_HEADER].decode("utf-8-sig", "replace")
+    """The comma, semicolon or tab that splits the header into names with one of `uri_columns` among them."""
+    header = data[:_MAX_HEADER].decode("utf-8-sig", "replace")
 
     def fits(separator: str) -> tuple[bool, int]:
         names = next(csv.reader(io.StringIO(header, newline=None), delimiter=separator), [])
@@ -150,11 +150,11 @@ def _separator(data: bytes, uri_columns: Sequence[str]) -> str:
 
 
 def _read_json(data: bytes, bad: dict[int, str]) -> pa.Table:
-    """Lines of JSON; a column of several types is text. `bad` gets what is wrong with other lines."""
+    """Read lines of JSON; a column of mixed types becomes text. `bad` gets a message for each unreadable line."""
     try:
         return pyarrow.json.read_json(io.BytesIO(data))
     except pa.ArrowInvalid as error:
-        rows, whole = [], error
+        rows, whole_error = [], error
     for number, line in enumerate(data.split(b"\n"), start=1):
         try:
             row = json.loads(line) if line.strip() else {}
@@ -165,7 +165,7 @@ def _read_json(data: bytes, bad: dict[int, str]) -> pa.Table:
         if row:
             rows.append(row)
     if not rows:
-        raise whole
+        raise whole_error
     names = dict.fromkeys(name for row in rows for name in row)
     return pa.table({name: column_of([row.get(name) for row in rows]) for name in names})
 

@@ -1,4 +1,4 @@
-"""WebDataset tars: images with their sidecars (.json, .txt, .cls), named by byte ranges that any reader can fetch."""
+"""WebDataset tars: images with their sidecars (.json, .txt, .cls), located by byte ranges that any reader can fetch."""
 
 import json
 import tarfile
@@ -9,21 +9,21 @@ from typing import Any
 import pyarrow as pa
 
 from jobs.errors import SourceError
-from jobs.sources.files import SourceFile, extension, hidden
-from jobs.sources.listing import column_of, listing_table, text
+from jobs.sources.files import SourceFile, extension, is_hidden
+from jobs.sources.listing import column_of, escaped, listing_table
 
 SIDECARS = ("json", "txt", "cls")
 MAX_SIDECAR_BYTES = 1_000_000
 
 
 def list_tar(file: SourceFile, extensions: Sequence[str]) -> pa.Table:
-    """One row per image in a tar; what its sidecars say becomes metadata. Of members of one name the last counts."""
+    """One row per image in a tar, with its sidecars as metadata. Of members with the same name, the last one counts."""
     images: dict[str, tuple[str, tarfile.TarInfo]] = {}
     sidecars: dict[str, dict[str, dict[str, Any]]] = {}
     try:
-        with file.open(min_read=0) as source, tarfile.open(fileobj=source, mode="r:") as tar:  # a header has 512 bytes
+        with file.open(min_read=0) as source, tarfile.open(fileobj=source, mode="r:") as tar:  # headers have 512 bytes
             for member in tar:
-                if not member.isfile() or hidden(member.name):
+                if not member.isfile() or is_hidden(member.name):
                     continue
                 key, kind = _key(member.name), extension(member.name)
                 if kind in extensions:
@@ -33,12 +33,12 @@ def list_tar(file: SourceFile, extensions: Sequence[str]) -> pa.Table:
                     sidecars.setdefault(key, {})[kind] = _sidecar(kind, content.read() if content else b"")
             source.seek(tar.offset)
             if source.read(tarfile.BLOCKSIZE).strip(tarfile.NUL):  # tarfile takes a damaged header for the end
-                raise tarfile.ReadError(f"no header at byte {tar.offset}, which is not its end")
+                raise tarfile.ReadError(f"no header at byte {tar.offset}, which is not the end")
     except (tarfile.TarError, OSError, UnicodeError) as error:
         raise SourceError(f"cannot read {file.uri} as an uncompressed tar: {error}") from error
     members = [member for _, member in images.values()]
     columns: dict[str, Sequence[Any]] = {
-        "image_id": [f"{file.name}/{text(member.name)}" for member in members],
+        "image_id": [f"{file.name}/{escaped(member.name)}" for member in members],
         "uri": [f"{file.uri}#bytes={each.offset_data}-{each.offset_data + each.size - 1}" for each in members],
         "size": [member.size for member in members],
         "modified": [file.modified] * len(members),
@@ -58,7 +58,7 @@ def _key(name: str) -> str:
 
 
 def _sidecar(kind: str, data: bytes) -> dict[str, Any]:
-    """A sidecar that cannot be read leaves its image without that metadata; it does not cost the image."""
+    """The metadata of a sidecar; empty if it cannot be read, so the image is still embedded."""
     content = data.decode("utf-8", errors="replace").strip()
     if kind != "json":
         return {kind: content}

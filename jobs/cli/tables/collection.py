@@ -63,14 +63,14 @@ def columns_table(facts: Sequence[Mapping[str, Any]]) -> Group:
 
 
 def rejects_table(rows: Sequence[Mapping[str, Any]]) -> Group:
-    from jobs.planning.rejects import shown_reasons  # late: it imports the HTTP client, which `search` does not need
+    from jobs.planning.rejects import format_reasons  # late: it imports the HTTP client, which `search` does not need
 
     table = TextTable(
         ("image", "reason", "message"),
         [(row["image_id"], row["error_reason"], " ".join(row["error_message"].split())) for row in rows],
     )
     counts = Counter(str(row["error_reason"]) for row in rows)
-    return Group(table, shown_reasons(counts)) if rows else Group("no rejects")
+    return Group(table, format_reasons(counts)) if rows else Group("no rejects")
 
 
 def collection_facts(collection: Collection) -> dict[str, Any]:

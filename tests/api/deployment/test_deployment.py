@@ -152,7 +152,7 @@ def test_the_model_of_the_index_is_loaded_and_another_is_refused(
     assert best.image_id == "blue.png"
     assert best.score == pytest.approx(1.0, abs=1e-5)
     assert len(service.search(Query(parts=(Part(text="a red star"),), k=3)).matches) == 3
-    with pytest.raises(Problem, match="not on the public internet"):
+    with pytest.raises(Problem, match="neither on the public internet"):
         service.search(Query(parts=(Part(url="http://127.0.0.1/x.png"),), k=1))
 
     with pytest.raises(OtherModelError) as caught:

@@ -84,7 +84,7 @@ def test_replicas_that_make_no_sense_are_refused(text: str) -> None:
         ({"embedders": "0"}, "--embedders is '0': expected a number of replicas"),
         ({"local": True, "replicas": "2"}, "--local is one process"),
         ({"local": True, "shards": 2}, "--local is one process"),
-        ({"searchers": "2"}, "say with --shards how many"),
+        ({"searchers": "2"}, "expected --shards as well"),
         ({"shards": 2, "searchers": "0"}, "--searchers is '0': expected a number of replicas"),
     ],
 )

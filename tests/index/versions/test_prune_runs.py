@@ -88,5 +88,5 @@ def test_the_command_lists_unfinished_runs(collection: Collection) -> None:
     run, invoke = begin(collection, 2 * FORGOTTEN_AFTER), partial(CliRunner().invoke, app)
     plan = invoke(["prune", collection.location, "--dry-run", "--format", "json"])
     assert json.loads(plan.stdout)["runs"] == [run.run_id]
-    for text in (f"{run.run_id}\trun that was not finished", "nothing to remove"):
+    for text in (f"{run.run_id}\tunfinished run that is no longer needed", "nothing to remove"):
         assert text in invoke(["prune", collection.location]).stdout

@@ -385,7 +385,9 @@ def assert_one_line(result: Result, *parts: str) -> None:
 def test_invalid_sources_and_collections(run: Run, pictures: Path, tmp_path: Path) -> None:
     assert_one_line(run("embed", "", "y"), "SOURCE is empty")
     assert_one_line(run("embed", "x", ""), "COLLECTION is empty")
-    assert_one_line(run("embed", "gone", "made", "--model", "demo"), "gone does not exist", f"below {tmp_path}")
+    assert_one_line(
+        run("embed", "gone", "made", "--model", "demo"), "gone does not exist", f"nearest existing folder is {tmp_path}"
+    )
     (tmp_path / "list.csv").write_text("path\na.jpg\n")
     assert_one_line(run("embed", "list.csv", "made", "--model", "demo"), "has no column `uri` or `url`; its columns")
     assert_one_line(run("embed", pictures, "list.csv/made", "--model", "demo"), "list.csv/made")

@@ -84,7 +84,7 @@ def test_files_of_other_kinds_are_reported(run: Run, tmp_path: Path) -> None:
     job = make_job(tmp_path)
     for name in ("one.psd", "two.PSD", "raw.x3f", "notes.txt"):
         (tmp_path / "pictures" / name).write_bytes(b"no picture that is read")
-    warning = "files of other kinds are left out, 3 in all: 2 psd, 1 x3f."
+    warning = "3 files of other kinds are left out: 2 psd, 1 x3f."
     arguments = (tmp_path / "pictures", tmp_path / "collection", "--dry-run", "--report", tmp_path / "outcome.json")
     code, out, _ = run(*arguments)
     assert (code, warning in out) == (0, True)
@@ -232,9 +232,9 @@ def test_in_an_emptied_prefix_all_images_are_gone(store: Bucket, run: Run, tmp_p
     code, _, err = run(source, tmp_path / "collection")
     assert (code, f"2 of the 2 images of {source} are no longer listed" in err) == (3, True)
     for unknown in (f"s3://{store.name}/pisc", source):
-        collection = tmp_path / ("new" if unknown == source else "collection")
-        code, _, err = run(unknown, collection, "--model", "demo")
-        assert (code, f"{unknown} does not exist, or holds nothing" in err) == (2, True)
+        there = tmp_path / ("new" if unknown == source else "collection")
+        code, _, err = run(unknown, there, "--model", "demo")
+        assert (code, f"{unknown} does not exist or is empty" in err) == (2, True)
     assert not (tmp_path / "new").exists()
 
 

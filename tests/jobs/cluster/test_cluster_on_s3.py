@@ -1,4 +1,4 @@
-"""A cluster on an S3 server that fails: what it writes, builds and serves is what one machine does in a folder."""
+"""A cluster on an S3 server that fails writes, builds and serves the same as one machine in a folder."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from index.collection import Collection
 from jobs.cluster.session import ray_cluster
 from jobs.spec import IndexBudget, JobSpec, Resources
 from jobs.update import Update
-from tests.jobs.cluster.test_on_cluster import NPU, Nodes, live, pytestmark  # noqa: F401  (what holds for clusters in tests)
+from tests.jobs.cluster.test_on_cluster import NPU, Nodes, assert_rows_are_the_same, live, pytestmark  # noqa: F401  (what holds for clusters in tests)
 from tests.jobs.update.test_cycle_on_s3 import REQUEST_S, Source, _query, short_timeouts, watched  # noqa: F401  (short_timeouts is a fixture)
 from tests.support.collections.s3_server import FAULTS, Bucket, FaultyProxy
 from tests.support.nights.reembed_nights import DEMO, Nights, load_once
@@ -31,7 +31,7 @@ QUIET = Console(quiet=True)
 @pytest.mark.long
 @pytest.mark.usefixtures(
     "short_timeouts"
-)  # the driver: to workers, which wait longer, a silent connection is a broken one
+)  # in the driver; to workers, which wait longer, a silent connection is broken
 def test_a_cluster_on_a_store_that_fails(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = Nights(Path(), str(tmp_path / "here"))
     pictures = Source(tmp_path / "pictures")
@@ -44,7 +44,7 @@ def test_a_cluster_on_a_store_that_fails(bucket: Bucket, tmp_path: Path, monkeyp
     proxy = FaultyProxy(bucket.server, share=0.1, seed=2, faults=faults, page=7, pause_s=1.25 * REQUEST_S)
     location = f"s3://{bucket.name}/collection"
     with proxy.listening() as host, watched(bucket, bucket.address("collection")) as seen:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}")  # that of the nodes as well, which start now
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}")  # also for the nodes, which start now
         nodes = Nodes(1)
         try:
             job = JobSpec(
@@ -57,7 +57,7 @@ def test_a_cluster_on_a_store_that_fails(bucket: Bucket, tmp_path: Path, monkeyp
             assert Update(spec=job, console=QUIET).run().embedded == COUNT
             manifest = Collection.open(location).read_version("000001")
             assert [segment.ntotal for segment in manifest.segments] == [SEGMENT] * (COUNT // SEGMENT)
-            assert_rows_are_the_same(Collection.open(location), here.collection)
+            assert_rows_are_the_same(live(Collection.open(location)), live(here.collection))
             with ray_cluster(nodes.address, verbose=False):
                 settings = ServeSettings(collection=location, port=free_port(), shards=SHARDS, num_cpus=0.25)
                 url = run(settings, blocking=False)
@@ -71,16 +71,8 @@ def test_a_cluster_on_a_store_that_fails(bucket: Bucket, tmp_path: Path, monkeyp
     assert bucket.unfinished_uploads() == []
 
 
-def assert_rows_are_the_same(there: Collection, here: Collection) -> None:
-    found, expected = live(there), live(here)
-    for column in ("image_id", "content_hash", "size", "width", "height", "error_reason", "label"):
-        assert found[column].to_pylist() == expected[column].to_pylist(), column
-    mine, other = (np.array(table["embedding"].to_pylist(), np.float32) for table in (found, expected))
-    np.testing.assert_allclose(mine, other, atol=1e-5)
-
-
 def copied(bucket: Bucket, folder: Path) -> Collection:
-    """The collection of a bucket in a folder."""
+    """Copy the collection of a bucket to a folder."""
     for key in bucket.keys("collection/"):
         path = folder / key
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -89,7 +81,7 @@ def copied(bucket: Bucket, folder: Path) -> Collection:
 
 
 def assert_answers_are_the_same(url: str, whole: Collection) -> None:
-    """Those of a server and those of a searcher of the whole index in this process."""
+    """Compare the answers of a server with those of the whole index in this process."""
     service = build_service(ServeSettings(collection=whole.location), load_model=lambda record: load_once(record.id))
     embedding = live(whole)["embedding"][7].as_py()
     queries: list[dict[str, Any]] = [

@@ -41,7 +41,7 @@ def embed(gallery: Gallery, location: Path, resources: Resources) -> tuple[Repor
 
 
 @pytest.mark.parametrize("version", [2, 1])
-def test_nodes_are_waited_for_and_what_never_comes_is_named(gallery: Gallery, tmp_path: Path, version: int) -> None:
+def test_a_job_waits_for_nodes_and_names_those_that_never_come(gallery: Gallery, tmp_path: Path, version: int) -> None:
     def asking(device: str, wait: str | None) -> Resources:
         return Resources.model_validate(
             {"address": address, "actors": "1:2", "actor_resources": {device: 1}, "block_size": 16}
@@ -49,12 +49,12 @@ def test_nodes_are_waited_for_and_what_never_comes_is_named(gallery: Gallery, tm
         )
 
     with growing_cluster(tmp_path, NPU, most=2, version=version) as address:
-        with pytest.raises(JobError, match=r"takes 1 CPU, 1 npu, .* wait with --wait-for-nodes 10m"):
+        with pytest.raises(JobError, match=r"needs 1 CPU, 1 npu, .* wait with --wait-for-nodes 10m"):
             embed(gallery, tmp_path / "at once", asking("npu", None))
-        with pytest.raises(JobError, match=r"nodes within 5 s: an actor takes 1 CPU, 1 tpu, the node"):
+        with pytest.raises(JobError, match=r"nodes within 5 s: an actor needs 1 CPU, 1 tpu, but no node"):
             embed(gallery, tmp_path / "never", asking("tpu", "5s"))
         report, said = embed(gallery, tmp_path / "c", asking("npu", "5m"))
-    assert "waiting for nodes" in said
+    assert "waiting up to 300 s for nodes" in said
     assert (report.embedded, report.rejected) == (COUNT - BROKEN, BROKEN)
     collection = Collection.open(str(tmp_path / "c"))
     assert sum(file.rows for run in collection.runs() for file in run.files) == COUNT

@@ -1,4 +1,4 @@
-"""How many embedding actors a cluster gets, what is told where it cannot hold them, and the end of a job's Ray."""
+"""How many embedding actors a cluster gets, the messages if they do not fit, and joining and leaving Ray."""
 
 import weakref
 from pathlib import Path
@@ -12,7 +12,7 @@ from ray._private.runtime_env.packaging import get_uri_for_directory
 from embedder.models.checkpoint import Checkpoint
 from jobs.cluster import session
 from jobs.cluster.pool import Pool
-from jobs.cluster.session import join, lacking, ray_cluster, shipped_code
+from jobs.cluster.session import join, missing_package_message, ray_cluster, shipped_code
 from jobs.embedding.model_source import ModelSource, loaded_memory
 from jobs.errors import JobError
 from jobs.values import DEMO_MODEL
@@ -22,7 +22,7 @@ GIB = 2**30
 
 @pytest.fixture
 def nodes(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """A cluster of these nodes: what a test puts in here."""
+    """The nodes of a cluster, for tests to add to."""
     nodes: list[dict[str, Any]] = []
     monkeypatch.setattr(ray, "nodes", lambda: nodes)
     return nodes
@@ -45,18 +45,18 @@ GPUS = [node(), node(8, GPU=4), node(8, GPU=2)]
             (GPUS, {"num_gpus": share}, (actors, actors))
             for share, actors in ((None, 6), (0.5, 12), (0.3, 14), (1.0, 6), (2.0, 3), (4.0, 1))
         ),
-        # What is needed most counts.
+        # The scarcest resource counts.
         ([node(npu=2), node(npu=3), node(8, 6, npu=4)], {"resources": {"npu": 1}, "memory": 4 * GIB}, (6, 6)),
         ([node(2, GPU=4), node(1, GPU=1)], {}, (2, 2)),  # one CPU is left for decoding
         ([node(8, GPU=4)], {"num_cpus": 3}, (2, 2)),  # and two CPUs to decode
-        ([node(GPU=1)], {"actors": (1, 16), "num_gpus": 1.0}, (1, 16)),  # more than there is yet
+        ([node(GPU=1)], {"actors": (1, 16), "num_gpus": 1.0}, (1, 16)),  # more than fit now
     ],
 )
 def test_actors_are_as_many_as_the_nodes_have_room_for(
     nodes: list[dict[str, Any]], there: list[dict[str, Any]], options: dict[str, Any], expected: tuple[int, int]
 ) -> None:
     nodes += there
-    assert Pool.fitting(**{"actors": None, "num_gpus": None, **options}).actors == expected
+    assert Pool.for_cluster(**{"actors": None, "num_gpus": None, **options}).actors == expected
 
 
 def test_what_an_actor_reserves() -> None:
@@ -67,85 +67,85 @@ def test_what_an_actor_reserves() -> None:
 
 def test_another_device_needs_no_gpu_and_a_label_of_nodes_with_gpus_does(nodes: list[dict[str, Any]]) -> None:
     nodes += [node(8, GPU=2, fast=1), node(8, npu=3)]
-    assert (Pool.fitting(None, None).num_gpus, Pool.fitting(None, None).actors) == (1, (2, 2))
-    pool = Pool.fitting(None, None, resources={"npu": 1})
+    assert (Pool.for_cluster(None, None).num_gpus, Pool.for_cluster(None, None).actors) == (1, (2, 2))
+    pool = Pool.for_cluster(None, None, resources={"npu": 1})
     assert (pool.num_gpus, pool.actors) == (0, (3, 3))
-    assert Pool.fitting(None, None, resources={"fast": 0.1}).num_gpus == 1
+    assert Pool.for_cluster(None, None, resources={"fast": 0.1}).num_gpus == 1
 
 
-def test_a_job_that_others_keep_waiting_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_has_to_wait_for_others_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     free = {"CPU": 8.0, "GPU": 0.5, "memory": 3.0 * GIB}
     monkeypatch.setattr(ray, "available_resources", lambda: free)
-    assert Pool(num_gpus=0.5, memory=2 * GIB).lacking_now() is None
-    assert Pool(num_gpus=1, memory=5 * GIB // 2).lacking_now() == (
-        "the cluster has 3,072 MiB, 0.5 GPU free, an actor and decoding take 3,584 MiB, 1 GPU: the job waits until "
-        "others there end, or the cluster grows"
+    assert Pool(num_gpus=0.5, memory=2 * GIB).shortage() is None
+    assert Pool(num_gpus=1, memory=5 * GIB // 2).shortage() == (
+        "the cluster has 3,072 MiB, 0.5 GPU free, but an actor and decoding need 3,584 MiB, 1 GPU: the job waits until "
+        "other jobs end or the cluster grows"
     )
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (
             {"actors": (24, 24), "num_gpus": 0},
-            r"24 actors, each with 1 CPU, may leave no node 1 CPU, 1,024 MiB for decoding .*: ask for at most 23 with",
+            r"24 actors, each with 1 CPU, may leave no node with 1 CPU, 1,024 MiB .*: ask for at most 23 with --actors",
         ),
-        ({"num_gpus": 3}, "an actor takes 3 GPU, the node with the most has 2 GPU: ask for a smaller share"),
-        ({"resources": {"npu": 1}}, "an actor takes 1 npu, the node with the most has 0 npu: ask for less"),
-        ({"num_cpus": 9}, "an actor takes 9 CPU, the node with the most has 8 CPU: ask for less with --cpus-per-actor"),
+        ({"num_gpus": 3}, "an actor needs 3 GPU, but no node has more than 2 GPU: ask for a smaller share"),
+        ({"resources": {"npu": 1}}, "an actor needs 1 npu, but no node has more than 0 npu: ask for less"),
+        ({"num_cpus": 9}, "an actor needs 9 CPU, but no node has more than 8 CPU: ask for less with --cpus-per-actor"),
         (
             {"num_cpus": 9, "resources": {"npu": 1}},
-            "an actor takes 9 CPU, 1 npu, the node with the most has 8 CPU, 0 npu: ask for less, or add such a node",
+            "an actor needs 9 CPU, 1 npu, but no node has more than 8 CPU, 0 npu: ask for less, or add such a node",
         ),
-        ({"memory": 64 * GIB}, "an actor takes 65,536 MiB, the node with the most has 32,768 MiB: free some memory"),
-        ({"accelerator_type": "H200"}, "the cluster has no accelerator 'H200': it has A100, L4; name one of these"),
+        ({"memory": 64 * GIB}, "an actor needs 65,536 MiB, but no node has more than 32,768 MiB: free some memory"),
+        ({"accelerator_type": "H200"}, "the cluster has no accelerator 'H200': it has A100, L4; give one of these"),
         (
             {"actors": (5, 9), "num_gpus": 0.5, "accelerator_type": "A100"},
-            r"5 actors were asked for, each with 1 CPU, 0.5 GPU; the cluster has room for 4: ask for fewer",
+            r"5 actors were requested, each with 1 CPU, 0.5 GPU; the cluster has room for 4: ask for fewer",
         ),
         (
             {"num_gpus": 1, "resources": {"disk": 1}},
-            "no single node has all that an actor needs, 1 CPU, 1 GPU, 1 disk: ask for less",
+            "no node has all that an actor needs, 1 CPU, 1 GPU, 1 disk: ask for less",
         ),
     ],
 )
-def test_what_no_node_can_hold_is_refused(nodes: list[dict[str, Any]], options: dict[str, Any], told: str) -> None:
+def test_what_no_node_can_hold_is_refused(nodes: list[dict[str, Any]], options: dict[str, Any], message: str) -> None:
     nodes += [node(GPU=2, **{"accelerator_type:A100": 1}), node(GPU=1, **{"accelerator_type:L4": 1}), node(disk=1)]
-    with pytest.raises(JobError, match=told):
-        Pool.fitting(**{"actors": None, "num_gpus": None, **options})
+    with pytest.raises(JobError, match=message):
+        Pool.for_cluster(**{"actors": None, "num_gpus": None, **options})
 
 
 def test_decoding_has_room_beside_the_actors_wherever_ray_puts_them(nodes: list[dict[str, Any]]) -> None:
-    """A job would wait for ever, and its warnings are muted."""
+    """Otherwise the job would wait for ever, without a visible warning."""
     nodes += [node(4, 0.5), node(4, 0.75)]
-    told = r"1,024 MiB for decoding \(the largest has 768 MiB for Ray\): free some memory, or add a node"
-    with pytest.raises(JobError, match=told):
-        Pool.fitting(None, None)
+    message = r"1,024 MiB for decoding \(the largest has 768 MiB for Ray\): free some memory, or add a node"
+    with pytest.raises(JobError, match=message):
+        Pool.for_cluster(None, None)
     nodes.clear()
-    nodes += [node(8, 3)]  # 3 GiB: an actor with 1.5, and what is left is enough for decoding
-    assert Pool.fitting(None, None, memory=3 * GIB // 2).actors == (1, 1)
+    nodes += [node(8, 3)]  # an actor with 1.5 GiB leaves enough for decoding
+    assert Pool.for_cluster(None, None, memory=3 * GIB // 2).actors == (1, 1)
     with pytest.raises(JobError, match=r"1 actors, each with 1 CPU, 2,560 MiB, may leave no node .*: free some memory"):
-        Pool.fitting(None, None, memory=5 * GIB // 2)
+        Pool.for_cluster(None, None, memory=5 * GIB // 2)
     nodes[:] = [node(8, 3.5, npu=4)]
-    assert Pool.fitting(None, None, resources={"npu": 1}, memory=3 * GIB // 2).actors == (1, 1)
+    assert Pool.for_cluster(None, None, resources={"npu": 1}, memory=3 * GIB // 2).actors == (1, 1)
     with pytest.raises(JobError, match=r"2 actors, .*: ask for at most 1 with --actors"):
-        Pool.fitting((2, 2), None, resources={"npu": 1}, memory=3 * GIB // 2)
+        Pool.for_cluster((2, 2), None, resources={"npu": 1}, memory=3 * GIB // 2)
     # The CPU that is left is on a node without memory.
     nodes[:] = [node(1, 4), node(2, 0.5)]
     with pytest.raises(JobError, match=r"may leave no node .*\(the largest has 4,096 MiB for Ray\): free some memory"):
-        Pool.fitting(None, None, memory=2 * GIB)
+        Pool.for_cluster(None, None, memory=2 * GIB)
     nodes += [node(1, 2)]
-    assert Pool.fitting(None, None, memory=2 * GIB).actors == (1, 1)
+    assert Pool.for_cluster(None, None, memory=2 * GIB).actors == (1, 1)
 
 
-def test_the_code_that_travels_is_the_four_packages_and_the_demo_model() -> None:
+def test_the_four_packages_and_the_demo_model_are_shipped() -> None:
     folders = shipped_code()["py_modules"]
     assert [folder.rpartition("/")[2] for folder in folders] == ["embedder", "index", "jobs", "api"]
     assert DEMO_MODEL.is_relative_to(folders[2])
 
 
-def test_what_python_compiled_does_not_travel(tmp_path: Path) -> None:
-    """Else the code is sent again whenever a machine has run it."""
+def test_compiled_files_are_not_shipped(tmp_path: Path) -> None:
+    """Otherwise the code is sent again whenever a machine has run it."""
     package = tmp_path / "package"
     package.mkdir()
     (package / "module.py").write_text("A = 1")
@@ -163,10 +163,10 @@ def test_what_python_compiled_does_not_travel(tmp_path: Path) -> None:
     assert address() != before
 
 
-def test_a_job_that_brings_modules_of_its_own_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_py_modules_are_refused_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = ValueError("Failed to merge the Job's runtime env")
     monkeypatch.setattr("jobs.cluster.session.init", Mock(side_effect=refused))
-    with pytest.raises(JobError, match=r"with py_modules of its own: leave these out, or set RAY_OVERRIDE_JOB_RUNTIME"):
+    with pytest.raises(JobError, match=r"with its own py_modules: omit them, or set RAY_OVERRIDE_JOB_RUNTIME"):
         join("auto")
 
 
@@ -180,20 +180,21 @@ def test_the_demo_model_is_found_by_its_name_on_other_machines(monkeypatch: pyte
 
 
 def test_a_package_that_a_worker_lacks_is_named() -> None:
-    told = lacking(RuntimeError("Traceback …\nModuleNotFoundError: No module named 'faiss.contrib'\n"))
-    assert told is not None
-    assert told.startswith("a worker has no package 'faiss': the image of every node must hold what Likeness needs")
-    hidden = lacking(RuntimeError("No module named 'embedder.models'; 'embedder' is not a package"))
+    error = RuntimeError("Traceback …\nModuleNotFoundError: No module named 'faiss.contrib'\n")
+    message = missing_package_message(error)
+    assert message is not None
+    assert message.startswith("a worker has no package 'faiss': the image of every node must have what Likeness needs")
+    hidden = missing_package_message(RuntimeError("No module named 'embedder.models'; 'embedder' is not a package"))
     assert hidden is not None
     assert f"is there a file embedder.py or a folder embedder in {Path.cwd()}? Rename it" in hidden
-    assert lacking(RuntimeError("out of memory")) is None
+    assert missing_package_message(RuntimeError("out of memory")) is None
 
 
 def test_ray_ends_with_no_garbage_left_that_another_thread_could_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An ObjectRef that is freed while Ray ends makes Ray end the process, silently and with status 1."""
+    """If an ObjectRef is freed while Ray shuts down, Ray ends the process with status 1 and no message."""
 
     class Holder:
-        """Holds itself, as what failed does with its traceback: only garbage collection frees it."""
+        """Refers to itself, as an exception does by its traceback, so only garbage collection frees it."""
 
         def __init__(self) -> None:
             self.itself = self

@@ -80,6 +80,17 @@ def test_a_threshold_for_pixels(collection: Collection, reader: SignatureReader)
     assert plan(collection, reader, ["re_encoded", "cropped"], max_difference=0.0).found == ()
 
 
+def test_pictures_that_cannot_be_read_are_no_copies_at_any_max_difference(collection: Collection) -> None:
+    def read(rows: Sequence[dict[str, Any]]) -> list[str]:
+        return ["not_found"] * len(rows)
+
+    strict, lenient = (
+        Finder(searcher=Searcher.open(collection), read=read, max_difference=limit).plan() for limit in (0.0, 1.0)
+    )
+    assert strict.unread
+    assert lenient.found == strict.found
+
+
 def test_pictures_that_cannot_be_read_or_have_changed_are_counted(location: Path, reader: SignatureReader) -> None:
     shutil.copytree(location, location.parent / "damaged", dirs_exist_ok=True)
     pictures, collection = location.parent / "damaged" / "pictures", location.parent / "damaged" / "collection"

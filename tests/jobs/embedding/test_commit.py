@@ -1,4 +1,4 @@
-"""The end of a job: its runs are published together or not at all, and only by the one who holds the lease."""
+"""The end of a job: its runs are published together or not at all."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +35,7 @@ def files(collection: Collection) -> list[str]:
     return sorted(path.name for path in root.rglob("*") if path.is_file())
 
 
-def test_no_run_is_published_when_another_of_the_job_is_not_good(collection: Collection) -> None:
+def test_no_run_is_published_if_another_run_of_the_job_is_refused(collection: Collection) -> None:
     both = [written(collection, "a", deletes=["x"]), written(collection, "b", rejected=True)]
     before = files(collection)
     with pytest.raises(TooManyRejectsError, match="1 of 1 images were rejected"):
@@ -45,13 +45,13 @@ def test_no_run_is_published_when_another_of_the_job_is_not_good(collection: Col
     assert len(collection.runs()) == 2
 
 
-@pytest.mark.parametrize("changed", ["nothing", "a delete", "it is for good", "it was for good", "the place"])
+@pytest.mark.parametrize("changed", ["nothing", "a delete", "it is final", "it was final", "the uri"])
 def test_a_run_that_failed_again_is_published_only_if_something_changed(collection: Collection, changed: str) -> None:
-    def late(*, retryable: bool = True) -> pa.Table:
+    def timed_out(*, retryable: bool = True) -> pa.Table:
         return rows([], unit_vectors(0), rejected={"a": "timeout"}, metadata={"retryable": [retryable]})
 
-    before, now = late(retryable=changed != "it was for good"), late(retryable=changed != "it is for good")
-    if changed == "the place":
+    before, now = timed_out(retryable=changed != "it was final"), timed_out(retryable=changed != "it is final")
+    if changed == "the uri":
         before = before.set_column(1, "uri", pa.array(["elsewhere"]))
     add_run(collection, before)
     job = written(collection, "a", rejected=True, deletes=["x"] if changed == "a delete" else None)

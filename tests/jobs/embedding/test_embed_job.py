@@ -1,4 +1,4 @@
-"""The embedding job on a real Ray: what it writes, what it leaves out, and what it does the second time."""
+"""The embedding job on a real Ray: the same rows as without Ray, and errors of workers."""
 
 import sys
 from collections.abc import Callable
@@ -58,24 +58,24 @@ class TestEmbed:
         assert all(other.equals(ray) for other in others)
 
     @pytest.mark.parametrize(
-        ("load", "told"),
+        ("load", "message"),
         [
             (WithoutMemory, "the device has no memory left"),
             (without_model, "there is no such model on this machine"),
         ],
     )
-    def test_what_stops_a_worker_is_told_in_one_line(
-        self, gallery: Gallery, tmp_path: Path, load: Callable[[], Embedder], told: str
+    def test_a_workers_error_is_one_line(
+        self, gallery: Gallery, tmp_path: Path, load: Callable[[], Embedder], message: str
     ) -> None:
         with pytest.raises(JobError) as raised:
             embed(gallery.folder, tmp_path / "c", load=load)
-        assert told in str(raised.value)
+        assert message in str(raised.value)
         assert "run the same command again to continue" in str(raised.value)
         assert len(str(raised.value).splitlines()) == 1
         assert Collection.open(str(tmp_path / "c")).runs() == []
 
 
-def test_a_cluster_that_is_not_there_is_one_line() -> None:
+def test_a_missing_cluster_is_one_line() -> None:
     with (
         pytest.raises(JobError, match=r"cannot join the Ray cluster at 127.0.0.1:1 .*refused"),
         ray_cluster("127.0.0.1:1", verbose=True),

@@ -1,4 +1,4 @@
-"""The command `embed`, run again and again: what it resumes, what it keeps, what it refuses, and what it says."""
+"""The command `embed`, run again and again: what it resumes, keeps, refuses and prints."""
 
 import tarfile
 from pathlib import Path
@@ -23,7 +23,7 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def nights(tmp_path: Path) -> Nights:
-    """Ten pictures, and a collection that is not there yet."""
+    """Ten pictures, and a collection that does not exist yet."""
     return Nights(put_pictures(tmp_path / "my pictures", bmps(*range(10))), str(tmp_path / "collection"))
 
 
@@ -61,7 +61,7 @@ def test_mend_08_embed_says_what_is_gone_and_which_command_removes_it(
 
 
 def test_mend_08_the_command_works_as_it_is_printed(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
-    """With more gone than `reembed` allows by itself, and only some kinds of files taken."""
+    """With more images missing than `reembed` allows by default, and with --extensions."""
     nights.embed(None, DEMO, "--extensions", "bmp,png")
     for seed in range(4):
         (nights.pictures / f"{seed}.bmp").unlink()
@@ -100,7 +100,7 @@ def test_mend_09_a_repeated_id_costs_its_own_row_and_no_other(
 
 
 def test_mend_09_refused_rows_stay_rejects_with_another_model(nights: Nights, tmp_path: Path, other_model: str) -> None:
-    """Also if it was another source that named the model."""
+    """Also if a job of another source changed the model."""
     listed = tmp_path / "list.csv"
     listed.write_text("uri,id\nmy pictures/0.bmp,x\nmy pictures/1.bmp,x\nbroken,line,here\n")
     nights.embed(listed, DEMO, "--max-reject-rate", "1")
@@ -160,7 +160,7 @@ def test_a_first_run_that_was_stopped_has_chosen_the_model(nights: Nights) -> No
 
 
 def test_embed_without_a_model_stays_with_the_live_indexs_model(nights: Nights, other_model: str) -> None:
-    """Also after a rollback from another: a collection has one model."""
+    """Also after a rollback from another model, because a collection has one model."""
     nights.embed()
     nights.night(other_model)
     rollback(nights.collection)
@@ -170,7 +170,7 @@ def test_embed_without_a_model_stays_with_the_live_indexs_model(nights: Nights, 
     assert Searcher.open(nights.collection).model.dim == 64
 
 
-def test_embed_leaves_the_index_alone_where_it_shall(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_index_leaves_the_index_alone(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
     nights.embed(None, DEMO, "--no-index")
     assert nights.collection.current() is None
     assert "index" not in capsys.readouterr().out
@@ -179,7 +179,7 @@ def test_embed_leaves_the_index_alone_where_it_shall(nights: Nights, capsys: pyt
     assert "index 000001 is live, recall@10 1.0000" in capsys.readouterr().out
 
 
-def test_ids_of_another_source_are_told_of(nights: Nights, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_embed_warns_of_replaced_ids(nights: Nights, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     nights.embed()
     nights.embed(put_pictures(tmp_path / "other", bmps(*range(10))))
     said = capsys.readouterr().out

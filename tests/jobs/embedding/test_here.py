@@ -1,4 +1,4 @@
-"""Embedding without Ray: the same rows, and Ray for what takes hours."""
+"""Embedding without Ray: the same rows, and Ray for jobs that take hours."""
 
 import io
 import threading
@@ -66,50 +66,50 @@ def test_too_many_rejects_leave_the_work_for_the_next_attempt(gallery: Gallery, 
 
 
 class Elsewhere:
-    """Stands for Ray: notes what it is given, and embeds it here."""
+    """Stands for Ray: records how many rows it gets, and embeds them in this process."""
 
     def __init__(self) -> None:
-        self.given: list[int] = []
+        self.row_counts: list[int] = []
 
     def __call__(
         self, todo: pa.Table, decode: DecodeSettings, embed: EmbedSettings, block_size: int
     ) -> Iterator[BlockSummary]:
-        self.given.append(todo.num_rows)
+        self.row_counts.append(todo.num_rows)
         yield from blocks_here(todo, decode, embed, block_size)
 
 
 @pytest.mark.parametrize(
-    ("resources", "worth_hours", "given", "said"),
+    ("resources", "min_hours", "row_counts", "printed"),
     [
         (Resources(), 1.0, [], "in this process, and on Ray if more than 1 h is left"),
-        (Resources(), 0.0, [28], "what is left would take more than 1 h: continuing on Ray"),
+        (Resources(), 0.0, [28], "the rest would take more than 1 h: continuing on Ray"),
         (Resources(on="local"), 0.0, [], "in this process"),
         (Resources(on="ray"), 1.0, [60], "on Ray: as requested"),
         (Resources(actors=(1, 2), num_gpus=0.0), 1.0, [60], "on Ray: the job names actors and num_gpus"),
     ],
 )
-def test_ray_takes_over_what_takes_hours_or_what_it_is_asked_for(
+def test_ray_runs_jobs_that_take_hours_or_request_it(
     gallery: Gallery,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     resources: Resources,
-    worth_hours: float,
-    given: list[int],
-    said: str,
+    min_hours: float,
+    row_counts: list[int],
+    printed: str,
 ) -> None:
-    monkeypatch.setattr("jobs.embedding.placement._WORTH_RAY_HOURS", worth_hours)
+    monkeypatch.setattr("jobs.embedding.placement._MIN_HOURS_FOR_RAY", min_hours)
     monkeypatch.setattr("jobs.embedding.placement._FORECAST_AFTER_S", 0.0)
-    there, console = Elsewhere(), Console(record=True, file=io.StringIO(), width=200)
-    embed(gallery.folder, tmp_path / "c", blocks=Placement(resources, lambda: there, console))
-    assert there.given == given
-    assert console.export_text().splitlines()[-1] == f"embedding {said}"
+    other, console = Elsewhere(), Console(record=True, file=io.StringIO(), width=200)
+    embed(gallery.folder, tmp_path / "c", blocks=Placement(resources, lambda: other, console))
+    assert other.row_counts == row_counts
+    assert console.export_text().splitlines()[-1] == f"embedding {printed}"
     assert_gallery_is_embedded(Collection.open(str(tmp_path / "c")), gallery)
 
 
-def test_a_job_that_would_move_to_ray_goes_on_here_if_ray_does_not_start(
+def test_a_long_job_stays_in_this_process_if_ray_does_not_start(
     gallery: Gallery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobs.embedding.placement._WORTH_RAY_HOURS", 0.0)
+    monkeypatch.setattr("jobs.embedding.placement._MIN_HOURS_FOR_RAY", 0.0)
     monkeypatch.setattr("jobs.embedding.placement._FORECAST_AFTER_S", 0.0)
     tried: list[int] = []
 
@@ -124,7 +124,7 @@ def test_a_job_that_would_move_to_ray_goes_on_here_if_ray_does_not_start(
     assert_gallery_is_embedded(Collection.open(str(tmp_path / "c")), gallery)
 
 
-def test_a_batch_that_is_not_awaited_any_more_waits_for_no_slow_host() -> None:
+def test_a_cancelled_batch_does_not_wait_for_slow_hosts() -> None:
     answered, asked = threading.Event(), threading.Event()
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""A class of the user's own in place of a model: through every command, the server and notebooks."""
+"""A user's own class instead of a model, in every command, the server and notebooks."""
 
 import json
 import re
@@ -104,7 +104,7 @@ OPTIONS: SearchOptions = {}
 
 
 def forget() -> None:
-    """As in a new process, the module is not imported yet."""
+    """Forget the imported module, as in a new process."""
     sys.modules.pop("palette", None)
 
 
@@ -166,7 +166,7 @@ def test_another_class_or_version_is_another_model(run: Run, embed: Callable[...
     serving = service()
     forget()
     (folder / "palette.py").write_text(EXAMPLE.replace("dim = 64", "version = 2\n    dim = 64") + OTHERS)
-    with closing(serving):  # it goes on with the class that it has
+    with closing(serving):  # it keeps the class that it has
         assert serving.search(Query(parts=(Part(data=PLAIN["red.png"]),), k=1, options=OPTIONS)).matches
         assert "their vectors cannot be compared" in embed(HISTOGRAM).err
         for embedder in (HISTOGRAM, "palette:Worded"):
@@ -213,14 +213,14 @@ def test_a_histogram_in_a_notebook(embed: Callable[..., Result], folder: Path) -
             likeness.search(folder / "pictures/green.png")
 
 
-def test_texts_where_the_class_has_them(run: Run, embed: Callable[..., Result]) -> None:
+def test_a_class_with_embed_texts_searches_by_words(run: Run, embed: Callable[..., Result]) -> None:
     assert embed("palette:Worded").code == 0
     named = ("--embedder", "palette:Worded")
     assert ids(run("search", "c", "--text", "blue", "--format", "json", *named))[0] == "blue.png"
     assert "returned a vector of zeros for 'mauve'" in run("search", "c", "--text", "mauve", *named).err
     labels = ("--label", "red", "--label", "green", "--template", "{}")
     failed = run("annotate", "c", "--name", "colour", *labels, *named)
-    assert "returned a vector of zeros for 'airport'" in failed.err  # none of the words to calibrate by
+    assert "returned a vector of zeros for 'airport'" in failed.err  # one of the words to calibrate with
     assert NOT_NAMED.replace(HISTOGRAM, "palette:Worded") in run("annotate", "c", "--name", "colour", *labels).err
 
 
@@ -236,7 +236,7 @@ def test_a_picture_without_a_vector_is_a_reject(run: Run, embed: Callable[..., R
     assert rejects["green.png"]["error_message"] == "palette:Picky failed (ValueError: unlucky)"
     assert rejects["blue.png"]["error_message"].endswith("a vector with values that are not finite")
     assert rejects["black.png"]["error_message"].endswith("a vector of zeros")
-    assert run("reembed", "pictures", "c", "--max-reject-rate", 1).code == 0  # the same would come out again
+    assert run("reembed", "pictures", "c", "--max-reject-rate", 1).code == 0  # the rejects are final
     with closing(service(embedder="palette:Picky")) as serving:
         serving.live.warm_up()
         with pytest.raises(Problem, match="the model has no vector for this picture") as raised:
@@ -254,12 +254,12 @@ def test_a_class_that_fails_on_everything_stops_the_job(run: Run, embed: Callabl
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_no_embedder_is_refused(embed: Callable[..., Result], name: str) -> None:
+def test_a_class_that_is_not_an_embedder_is_refused(embed: Callable[..., Result], name: str) -> None:
     refused = embed(name)
     assert (refused.code, REFUSED[name] in refused.err) == (2, True), refused.err
 
 
-def test_a_class_stands_alone(run: Run, embed: Callable[..., Result]) -> None:
+def test_embedder_excludes_model_and_revision(run: Run, embed: Callable[..., Result]) -> None:
     assert "--embedder replaces the model: expected no model" in embed(HISTOGRAM, "--model", "demo").err
     assert "expected no revision" in embed(HISTOGRAM, "--revision", "main").err
     assert embed(HISTOGRAM).code == 0

@@ -1,4 +1,4 @@
-"""The stages of the embedding pipeline without Ray: what a reject says, and that a block replaces no file."""
+"""The stages of the embedding pipeline without Ray: reasons of rejects, late blocks, and credentials."""
 
 import pickle
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ def listed(*places: str, size: int | None = None) -> pa.Table:
 
 
 @pytest.mark.parametrize("size", [10, None], ids=["a file of a folder", "a line of a list"])
-def test_what_was_listed_and_cannot_be_read_now_is_tried_again(
+def test_a_listed_file_that_cannot_be_read_now_is_retryable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int | None
 ) -> None:
     def outcome() -> tuple[object, object]:
@@ -63,8 +63,8 @@ def test_a_line_of_a_list_gets_its_size_and_one_without_a_uri_is_rejected(tmp_pa
     assert table["size"].to_pylist() == [len(png((1, 2, 3))), None]
 
 
-def test_a_late_block_replaces_nothing(collection: Collection, tmp_path: Path) -> None:
-    """An actor that was frozen, and on another device: its vectors are others, and so is the size of its file."""
+def test_a_late_block_does_not_replace_the_file_that_counts(collection: Collection, tmp_path: Path) -> None:
+    """The actor was frozen, and is on another device: its vectors differ, and so does the size of its file."""
     (tmp_path / "a.png").write_bytes(png((1, 2, 3)))
     table = fetch_and_decode(listed(str(tmp_path / "a.png")), settings=SETTINGS)
     frozen = []
@@ -85,21 +85,21 @@ def test_a_late_block_replaces_nothing(collection: Collection, tmp_path: Path) -
     assert collection.live_rows(["embedding"])["embedding"].to_pylist() == FAKE.embed_images(pixels[None]).tolist()
 
 
-def test_credentials_of_the_address_reach_the_actors_and_nothing_that_ray_writes_down(
+def test_credentials_reach_the_actors_but_not_rays_logs(
     collection: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given: list[EmbedSettings] = []
+    received: list[EmbedSettings] = []
 
     def blocks(_: pa.Table, __: DecodeSettings, embed: EmbedSettings, ___: int) -> Iterator[BlockSummary]:
-        given.append(embed)
+        received.append(embed)
         return iter(())
 
     plan = plan_of(listed("a"), collection, "/pictures", MODEL)
     there = Collection(replace(collection.storage, address="s3://KEY:hush%2Fhush@bucket/c"))
     write(plan, there, load=FakeEmbedder, crop=FAKE.crop, blocks=blocks)
     monkeypatch.setattr(Collection, "open", lambda address: address)
-    assert pickle.loads(pickle.dumps(given[0].collection))() == "s3://KEY:hush%2Fhush@bucket/c"
-    shown = str(sanitize_for_struct(given))  # type: ignore[no-untyped-call]
+    assert pickle.loads(pickle.dumps(received[0].collection))() == "s3://KEY:hush%2Fhush@bucket/c"
+    shown = str(sanitize_for_struct(received))  # type: ignore[no-untyped-call]
     assert "bucket/c" in shown
     assert "hush" not in shown
 

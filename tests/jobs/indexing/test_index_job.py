@@ -1,4 +1,4 @@
-"""Segments as tasks of Ray: the same as those built here, and what comes of errors, dead workers and Ctrl-C."""
+"""Segments built as Ray tasks: equal to those built in this process; errors, dead workers and Ctrl-C."""
 
 import os
 import signal
@@ -87,7 +87,7 @@ def on_cluster(jobs: Sequence[SegmentJob]) -> list[SegmentRecord | None]:
 
 @dataclass
 class Source:
-    """Rows of another source, and what is done before it gives them."""
+    """The rows of another source; calls `before` first."""
 
     rows: RowSource
     before: Callable[[], None]
@@ -109,14 +109,14 @@ def note_threads(notes: Path) -> None:
 
 
 def die(notes: Path, times: int = 1) -> None:
-    """Kill the worker so many times."""
+    """Kill the worker this many times."""
     with notes.open("a") as file:
         file.write("x")
     if notes.stat().st_size <= times:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def last_long(notes: Path) -> None:
+def run_long(notes: Path) -> None:
     notes.write_text(str(os.getpid()))
     time.sleep(120)
 
@@ -127,13 +127,13 @@ def await_notes(notes: Path) -> None:
 
 
 def after(job: SegmentJob, before: Callable[..., None], *arguments: Any) -> SegmentJob:
-    """The job, whose source does something before it gives its rows."""
+    """The job, with a source that calls `before` before it yields its rows."""
     return replace(job, source=Source(job.source, partial(before, *arguments)))
 
 
 @pytest.mark.usefixtures("cluster")
 class TestOnCluster:
-    def test_segments_equal_those_that_are_built_here(self, collection: Collection, tmp_path: Path) -> None:
+    def test_segments_equal_those_built_in_this_process(self, collection: Collection, tmp_path: Path) -> None:
         there = build_index(collection, SETTINGS, run_jobs=on_cluster)
         other = filled(tmp_path / "other")
         here = build_index(other, SETTINGS)
@@ -141,18 +141,18 @@ class TestOnCluster:
         assert there.segments == here.segments
         assert collection.current() == there.version
 
-    def test_records_come_in_the_order_of_jobs_and_are_told_of(self, collection: Collection, tmp_path: Path) -> None:
+    def test_records_come_in_the_order_of_jobs_and_are_reported(self, collection: Collection, tmp_path: Path) -> None:
         jobs = jobs_of(collection)[:2]
         notes = tmp_path / "notes"
         jobs = [after(jobs[0], await_notes, notes), after(jobs[1], note_threads, notes)]
-        told: list[str] = []
-        records = build_on_cluster(jobs, lambda job: told.append(job.name))
+        reported: list[str] = []
+        records = build_on_cluster(jobs, lambda job: reported.append(job.name))
         assert [record and record.name for record in records] == ["000001-00", "000001-01"]
-        assert sorted(told) == ["000001-00", "000001-01"]
+        assert sorted(reported) == ["000001-00", "000001-01"]
         threads, pid = map(int, notes.read_text().split())
         assert (threads, pid != os.getpid()) == (task_cpus(jobs), True)
 
-    def test_an_error_arrives_as_itself(self, collection: Collection) -> None:
+    def test_an_error_keeps_its_type_and_message(self, collection: Collection) -> None:
         vectors = unit_vectors(3) * np.array([[1], [2], [1]], np.float32)
         add_run(collection, rows(["good", "bad", "fine"], vectors))
         with pytest.raises(CollectionError) as caught:
@@ -170,12 +170,12 @@ class TestOnCluster:
         vast = Vast(**vars(job))
         with pytest.raises(
             JobError,
-            match=r"segment 000001-00 of 625 rows takes 1,073,741,824 MiB to build, the largest node has [\d,]+ MiB "
-            r"for Ray: build smaller ones with --segment-rows \(now 700\), or free some memory",
+            match=r"segment 000001-00 of 625 rows needs 1,073,741,824 MiB to build, but the largest node has [\d,]+ "
+            r"MiB for Ray: build smaller ones with --segment-rows \(now 700\), or free some memory",
         ):
             on_cluster([job, vast])
 
-    def test_a_killed_worker_costs_its_attempt_alone(self, collection: Collection, tmp_path: Path) -> None:
+    def test_a_killed_worker_costs_only_its_attempt(self, collection: Collection, tmp_path: Path) -> None:
         first, second, *_ = jobs_of(collection)
         records = on_cluster([after(first, die, tmp_path / "notes"), second])
         (expected,) = run_here([replace(first, name="000002-00")])
@@ -184,11 +184,11 @@ class TestOnCluster:
         assert records[0].files == expected.files
         assert [record and record.name for record in records] == ["000001-00-1", "000001-01"]
         assert segment_folders(collection) == ["000001-00-1", "000001-01", "000002-00"]
-        # The next build takes another number, though no version has these.
+        # The next build takes a new number, although no version uses these segments.
         assert build_index(collection, SETTINGS).version == "000003"
         assert [name[:6] for name in segment_folders(collection)] == ["000001"] * 2 + ["000002"] + ["000003"] * 4
 
-    def test_remains_that_a_bucket_does_not_remove_cost_nothing(
+    def test_files_that_cannot_be_removed_do_not_fail_the_build(
         self, collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def refuse(storage: Storage, path: str) -> None:
@@ -200,14 +200,14 @@ class TestOnCluster:
         assert record
         assert record.name == "000001-00-1"
 
-    def test_a_segment_that_workers_die_of_is_given_up(self, collection: Collection, tmp_path: Path) -> None:
+    def test_a_segment_whose_workers_keep_dying_is_given_up(self, collection: Collection, tmp_path: Path) -> None:
         (job, *_) = jobs_of(collection)
         deadly = after(job, die, tmp_path / "notes", ATTEMPTS)
-        with pytest.raises(JobError, match=r"000001-00 of 625 rows was not built, 3 times its .* --segment-rows$"):
+        with pytest.raises(JobError, match=r"000001-00 of 625 rows .*: its worker was lost 3 times .* --segment-rows$"):
             on_cluster([deadly])
         assert (tmp_path / "notes").read_text() == "x" * ATTEMPTS
 
-    def test_ctrl_c_ends_what_runs(self, collection: Collection, tmp_path: Path) -> None:
+    def test_ctrl_c_ends_running_tasks(self, collection: Collection, tmp_path: Path) -> None:
         first, second, *_ = jobs_of(collection)
         notes = tmp_path / "notes"
 
@@ -215,7 +215,7 @@ class TestOnCluster:
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            build_on_cluster([after(first, last_long, notes), after(second, await_notes, notes)], interrupted)
+            build_on_cluster([after(first, run_long, notes), after(second, await_notes, notes)], interrupted)
         pid = int(notes.read_text())
         deadline = time.monotonic() + 10
         with suppress(psutil.NoSuchProcess):
@@ -223,11 +223,11 @@ class TestOnCluster:
                 assert time.monotonic() < deadline, "the worker still runs"
                 time.sleep(0.05)
 
-    def test_run_on_ray_builds_there_what_is_worth_it(
+    def test_large_indexes_are_built_on_ray(
         self, collection: Collection, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         monkeypatch.setattr(jobs_cluster, "ray_cluster", lambda address, *, verbose: nullcontext())
-        monkeypatch.setattr(jobs_index, "_WORTH_RAY", 1_000)
+        monkeypatch.setattr(jobs_index, "_MIN_ROWS_FOR_RAY", 1_000)
         manifest = build_index(collection, SETTINGS, run_jobs=run_on_ray(None, Console()))
         assert manifest.ntotal == ROW_COUNT
         assert "4/4 segments" in capsys.readouterr().out
@@ -251,7 +251,7 @@ class TestOnCluster:
 
 
 @pytest.mark.parametrize("segment_rows", [SEGMENT_ROWS, ROW_COUNT])
-def test_small_ones_are_built_here(collection: Collection, monkeypatch: pytest.MonkeyPatch, segment_rows: int) -> None:
+def test_small_indexes_use_no_ray(collection: Collection, monkeypatch: pytest.MonkeyPatch, segment_rows: int) -> None:
     def started(address: str | None, *, verbose: bool) -> AbstractContextManager[None]:
         raise AssertionError("Ray was started")
 
@@ -262,7 +262,7 @@ def test_small_ones_are_built_here(collection: Collection, monkeypatch: pytest.M
         build_index(collection, settings, rebuild=True, run_jobs=run_on_ray("127.0.0.1:1", Console()))
 
 
-def test_rows_of_open_segments_stay_here_whatever_the_address(collection: Collection) -> None:
+def test_merges_run_in_this_process_whatever_the_address(collection: Collection) -> None:
     build_index(collection, IndexSettings())
     add_run(collection, rows([f"{number:05d}" for number in range(2_000)], unit_vectors(2_000)))
     manifest = build_index(collection, run_jobs=run_on_ray("127.0.0.1:1", Console()))
@@ -271,14 +271,14 @@ def test_rows_of_open_segments_stay_here_whatever_the_address(collection: Collec
 
 
 @pytest.mark.parametrize(("replaced", "most"), [(0, 2), (1, 10)])
-def test_a_job_takes_few_bytes_for_each_row(tmp_path: Path, replaced: int, most: int) -> None:
+def test_a_pickled_job_has_few_bytes_per_row(tmp_path: Path, replaced: int, most: int) -> None:
     collection = Collection.create_or_open(str(tmp_path))
-    block = 256  # of `likeness embed`: the smaller the files, the more there is to say of them
+    block = 256  # the default of `likeness embed`; smaller files would take more bytes per row
     ids = [[f"{part:03d}-{number:03d}" for number in range(block)] for part in range(40)]
     add_run(collection, *(rows(part) for part in ids))
     if replaced:
         add_run(collection, rows([image_id for part in ids for image_id in part[:replaced]]))
     (job,) = jobs_of(collection, IndexSettings())
     assert job.rows == 40 * block
-    assert job.memory > 0  # reads the schemas, which it keeps
+    assert job.memory > 0  # reads the schemas and caches them
     assert len(cloudpickle.dumps(job)) < most * job.rows  # type: ignore[no-untyped-call]

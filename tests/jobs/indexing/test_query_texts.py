@@ -1,4 +1,4 @@
-"""Texts that recall is measured with: the operator's, a collection's own captions, and everyday ones."""
+"""Texts to measure recall with: the operator's, the collection's own captions, and everyday ones."""
 
 from pathlib import Path
 from typing import Any, NoReturn
@@ -13,7 +13,7 @@ from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord
 from jobs.embedding.model_source import model_record
 from jobs.errors import UsageError
-from jobs.indexing.query_texts import QueryTexts, own_texts, read_queries
+from jobs.indexing.query_texts import QueryTexts, collection_texts, read_queries
 from tests.support.collections.hand_made import add_run, rows, unit_vectors
 
 
@@ -35,23 +35,23 @@ def labelled(folder: Path, **metadata: Any) -> Collection:
 )
 def test_a_collections_own_texts(tmp_path: Path, metadata: dict[str, Any], expected: list[str]) -> None:
     collection = labelled(tmp_path, **metadata)
-    assert own_texts(LiveRows.of_runs(collection.storage, collection.runs())) == expected
+    assert collection_texts(LiveRows.of_runs(collection.storage, collection.runs())) == expected
 
 
-def test_own_texts_come_first_and_those_of_the_operator_alone(tmp_path: Path) -> None:
+def test_own_texts_come_before_everyday_ones_and_the_operators_come_alone(tmp_path: Path) -> None:
     collection, fake = labelled(tmp_path, label=["cat", "dog", "cow", "cat"]), FakeEmbedder()
     vectors = QueryTexts(collection=collection, load=lambda _: fake)()
     assert vectors is not None
     assert vectors.shape == (400, fake.identity.dim)
     assert np.array_equal(vectors[:3], fake.embed_texts(["cat", "dog", "cow"]))
-    named = [f"number {number}" for number in range(60)]
-    vectors = QueryTexts(collection=collection, load=lambda _: fake, named=named)()
+    texts = [f"number {number}" for number in range(60)]
+    vectors = QueryTexts(collection=collection, load=lambda _: fake, texts=texts)()
     assert vectors is not None
-    assert np.array_equal(vectors, fake.embed_texts(named))
+    assert np.array_equal(vectors, fake.embed_texts(texts))
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "message"),
     [
         (UnsupportedInputError("pictures only"), ""),
         (
@@ -60,30 +60,30 @@ def test_own_texts_come_first_and_those_of_the_operator_alone(tmp_path: Path) ->
         ),
     ],
 )
-def test_a_model_without_words_or_out_of_reach(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, error: ModelError, told: str
+def test_a_model_that_cannot_embed_texts_or_be_loaded(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, error: ModelError, message: str
 ) -> None:
     def load(_: ModelRecord) -> NoReturn:
         raise error
 
     collection = labelled(tmp_path)
     assert QueryTexts(collection=collection, load=load)() is None
-    assert caplog.messages == [told][: len(told)]
+    assert caplog.messages == [message][: len(message)]
     with pytest.raises(ModelError, match=str(error)):
-        QueryTexts(collection=collection, load=load, named=["a"] * 50)()
+        QueryTexts(collection=collection, load=load, texts=["a"] * 50)()
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [(None, "expected a file of texts in UTF-8"), (b"\xff\xfe", "expected a file of texts"), (b"a\nb\na\n", "2 texts")],
 )
-def test_a_file_of_queries_that_cannot_be_used(tmp_path: Path, content: bytes | None, told: str) -> None:
+def test_a_file_of_queries_that_cannot_be_used(tmp_path: Path, content: bytes | None, message: str) -> None:
     if content is not None:
         (tmp_path / "texts").write_bytes(content)
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=message):
         read_queries(str(tmp_path / "texts"))
 
 
-def test_of_a_text_no_more_is_read_than_a_model_reads(tmp_path: Path) -> None:
+def test_long_texts_are_cut(tmp_path: Path) -> None:
     (tmp_path / "texts").write_text("\n".join(f"{number} {'word ' * 1000}" for number in range(60)))
     assert max(map(len, read_queries(str(tmp_path / "texts")))) == 300

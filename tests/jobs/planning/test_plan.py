@@ -1,4 +1,4 @@
-"""The plan: what of a listing is left to embed, given what a collection and its unfinished run hold."""
+"""The plan: what is left to embed of a listing, given the rows of a collection and of its unfinished run."""
 
 import datetime as dt
 import tempfile
@@ -28,7 +28,7 @@ Row = dict[str, Any]
 
 
 def image(image_id: str, **changes: Any) -> Row:
-    """An image as it is listed, and as a row of it begins."""
+    """An image as listed, which is also the beginning of its row."""
     row = {"image_id": image_id, "uri": f"{SOURCE}/{image_id}", "size": 10, "modified": NOON, "etag": "e"}
     return {**row, **changes}
 
@@ -80,14 +80,14 @@ def test_an_image_that_changed_is_embedded_again(collection: Collection, change:
     assert todo(plan_of(collection, image("a", **change), image("b"))) == ["a"]
 
 
-def test_an_object_that_was_written_anew_as_it_was_is_not_embedded_again(collection: Collection) -> None:
+def test_an_object_rewritten_with_the_same_content_is_not_embedded_again(collection: Collection) -> None:
     committed(collection, embedded("a"), rejected("broken", retryable=False))
     later = NOON + dt.timedelta(days=1)
     assert plan_of(collection, image("a", modified=later), image("broken", modified=later)).done
 
 
 @pytest.mark.parametrize("name", ["size", "modified", "etag"])
-def test_what_one_side_does_not_know_is_no_evidence(collection: Collection, name: str) -> None:
+def test_a_value_that_one_side_lacks_is_not_a_change(collection: Collection, name: str) -> None:
     committed(collection, embedded("known"), embedded("unknown", **{name: None}))
     assert plan_of(collection, image("known", **{name: None}), image("unknown")).done
     assert plan_of(collection, image("unknown", **{name: None})).done
@@ -99,16 +99,16 @@ def test_a_row_without_a_uri_is_tried_again_once_it_has_one(collection: Collecti
     assert todo(plan_of(collection, image("none", uri="/now/there"))) == ["none"]
 
 
-def test_a_link_that_led_nowhere_and_is_mended_is_tried_again(collection: Collection) -> None:
+def test_a_repaired_link_is_tried_again(collection: Collection) -> None:
     nowhere = {"size": None, "modified": None, "etag": None}
     committed(collection, rejected("link", retryable=False, **nowhere), embedded("list", **nowhere))
     assert plan_of(collection, image("link", **nowhere), image("list", **nowhere)).done
     assert todo(plan_of(collection, image("link", etag=None), image("list"))) == ["link"]
 
 
-def test_of_a_block_that_was_tried_again_one_file_is_gone_on_with(collection: Collection) -> None:
+def test_one_file_of_a_retried_block_counts(collection: Collection) -> None:
     run = collection.start_run(SOURCE, MODEL)
-    for size in (100, 100, 101):  # of two that are equal there is one file
+    for size in (100, 100, 101):  # the two equal ones are one file
         write(collection, run, block_name(1, ["a", "b"]), embedded("a", width=size), embedded("b"))
     write(collection, run, block_name(1, ["c"]), embedded("c"))
     assert len(collection.row_files(run.run_id)) == 3
@@ -126,13 +126,13 @@ def test_runs_of_other_sources_and_models_are_left_alone(collection: Collection)
     assert plan_of(collection, image("a")).run == newer
 
 
-def test_a_copy_of_the_model_goes_on_with_the_run(collection: Collection) -> None:
+def test_a_copy_of_the_model_resumes_the_run(collection: Collection) -> None:
     run = collection.start_run(SOURCE, MODEL)
     copy = MODEL.model_copy(update={"id": "/copied/elsewhere", "revision": "r"})
     assert plan_of(collection, image("a"), model=copy).run == run
 
 
-def test_files_that_are_not_ours_are_left_out(collection: Collection) -> None:
+def test_foreign_and_damaged_files_are_left_out(collection: Collection) -> None:
     run = collection.start_run(SOURCE, MODEL)
     write(collection, run, "0001-good", embedded("a"))
     write(collection, run, "foreign", embedded("b"))
@@ -146,26 +146,20 @@ def test_files_that_are_not_ours_are_left_out(collection: Collection) -> None:
     assert (todo(plan), plan.attempt) == (["b"], 2)
 
 
-def test_a_picture_put_back_is_compared_with_the_row_that_will_count(collection: Collection) -> None:
-    committed(collection, embedded("a"))
-    run = collection.start_run(SOURCE, MODEL)
-    write(collection, run, "0001-a", embedded("a", size=99))
-    # The committed row is of the picture that is there; committing the run would hide it.
-    assert todo(plan_of(collection, image("a"), image("b"))) == ["a", "b"]
-
-
-def test_where_nothing_is_to_do_a_run_that_was_stopped_is_left_alone(collection: Collection) -> None:
+def test_an_unfinished_run_is_resumed_only_if_there_is_something_to_do(collection: Collection) -> None:
     committed(collection, embedded("a"))
     run = collection.start_run(SOURCE, MODEL)
     write(collection, run, "0001-a", embedded("a", size=99))
     plan = plan_of(collection, image("a"))
     assert (plan.run, plan.files, todo(plan), plan.done) == (None, [], [], True)
+    # The committed row matches picture a, but committing the run for b will hide it.
+    assert todo(plan_of(collection, image("a"), image("b"))) == ["a", "b"]
 
 
 def test_rejects_are_those_of_the_newest_rows(collection: Collection) -> None:
     stopped = collection.start_run("/elsewhere", MODEL)
-    write(collection, stopped, "0001-a", rejected("old", retryable=True), rejected("mended", retryable=True))
-    committed(collection, embedded("mended"), rejected("a", retryable=False), rejected("b", retryable=True))
+    write(collection, stopped, "0001-a", rejected("old", retryable=True), rejected("repaired", retryable=True))
+    committed(collection, embedded("repaired"), rejected("a", retryable=False), rejected("b", retryable=True))
     run = collection.start_run(SOURCE, MODEL)
     write(collection, run, "0001-a", embedded("b"), rejected("c", retryable=True))
     write(collection, run, "0002-a", rejected("c", retryable=True))
@@ -177,7 +171,7 @@ def test_rejects_are_those_of_the_newest_rows(collection: Collection) -> None:
 
 NAMES = "abcd"
 OUTCOMES = ("embedded", "rejected for good", "rejected for now")
-# Steps: an image changes to a size; the next of the images that are to do get an outcome; the run is committed.
+# Steps: an image changes its size; the next images to do get an outcome; the run is committed.
 STEPS = st.one_of(
     st.tuples(st.just("change"), st.sampled_from(NAMES), st.integers(1, 3)),
     st.tuples(st.just("write"), st.lists(st.sampled_from(OUTCOMES), min_size=1, max_size=3)),
@@ -193,7 +187,7 @@ def outcome_row(image_id: str, size: int, outcome: str) -> Row:
 
 @settings(max_examples=40, deadline=None)
 @given(steps=st.lists(STEPS, max_size=12))
-def test_any_history_leaves_to_do_what_a_dict_says(steps: list[tuple[Any, ...]]) -> None:
+def test_any_history_leaves_the_same_to_do_as_a_dict(steps: list[tuple[Any, ...]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         collection = Collection.create_or_open(f"{folder}/collection")
         sizes = dict.fromkeys(NAMES, 1)
@@ -220,7 +214,7 @@ def uncovered(rows: dict[str, tuple[int, str]], sizes: dict[str, int]) -> list[s
     return [name for name in NAMES if rows.get(name) not in ((sizes[name], OUTCOMES[0]), (sizes[name], OUTCOMES[1]))]
 
 
-def test_an_unfinished_run_that_a_committed_one_has_overtaken_is_left_alone(collection: Collection) -> None:
+def test_an_unfinished_run_older_than_a_committed_one_is_left_alone(collection: Collection) -> None:
     old = collection.start_run(SOURCE, MODEL)
     write(collection, old, "0001-a", embedded("a"))
     committed(collection, embedded("a", size=3))

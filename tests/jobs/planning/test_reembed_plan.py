@@ -1,4 +1,4 @@
-"""What re-embedding compares, with what, and when: rows that are kept, files it opens, and under whose lease."""
+"""What re-embedding compares: metadata, rows that are kept, empty sources, and changes during a job."""
 
 import datetime as dt
 from pathlib import Path
@@ -33,7 +33,7 @@ def test_rows_that_are_kept_keep_their_metadata_with_another_model(collection: C
     add_run(collection, rows(["stays", "missing"], metadata=metadata))
     listing = listed("stays", label=["cat"], year=[1999.5], price=["dear"])
     change = compare(listing, collection.snapshot(), "memory:", OTHER, delete=False, verify_hash=False)
-    [known] = change.known
+    [known] = change.reusable
     names = ["image_id", "label", "year", "price", "stars"]
     assert known.plan.todo.select(names).to_pylist() == [
         {"image_id": "stays", "label": "cat", "year": 1999.5, "price": "dear", "stars": None},
@@ -58,23 +58,23 @@ DAY = dt.date(2026, 11, 21)
         (["gone", None, None], None, ["a"]),
     ],
 )
-def test_rows_whose_metadata_changed_are_written_anew(
+def test_rows_whose_metadata_changed_are_rewritten(
     collection: Collection, there: list[object] | None, now: list[object] | None, changed: list[str]
 ) -> None:
     add_run(collection, rows(["a", "b", "c"], metadata=None if there is None else {"label": there}))
     listing = listed("a", "b", "c", **({} if now is None else {"label": now}))
     change = compare(listing, collection.snapshot(), "memory:", MODEL, delete=True, verify_hash=False)
-    assert change.known[0].plan.todo["image_id"].to_pylist() == changed
+    assert change.reusable[0].plan.todo["image_id"].to_pylist() == changed
     assert (change.counts.changed, change.counts.reused, change.counts.to_embed) == (len(changed), len(changed), 0)
     assert change.counts.unchanged == 3 - len(changed)
 
 
-def test_no_text_of_all_rows_is_of_a_type_that_ends_at_2_gib(collection: Collection) -> None:
+def test_text_columns_have_a_type_without_a_limit_of_2_gib(collection: Collection) -> None:
     add_run(collection, rows(["a", "b", "gone"], metadata={"label": ["cat", "dog", "x"], "year": [1, 2, 3]}))
     add_run(collection, rows(["c"], unit_vectors(1, dim=4)), model=OTHER)
     listing = listed("a", "b", "new", label=["cat", "cow", "y"], year=["1", None, "z"], price=[None, 1, 2])
     for delete in (True, False):
-        [known] = compare(listing, collection.snapshot(), "memory:", MODEL, delete=delete, verify_hash=False).known
+        [known] = compare(listing, collection.snapshot(), "memory:", MODEL, delete=delete, verify_hash=False).reusable
         plan = known.plan
         columns = [*plan.listing.columns, *plan.todo.columns, *plan.live.columns, plan.deletes, known.hashes]
         types = [column.type for column in columns]
@@ -95,7 +95,7 @@ def test_captions_may_be_more_than_a_string_array_holds(collection: Collection) 
 
 
 def test_metadata_is_that_of_the_source_that_wrote_the_row(collection: Collection) -> None:
-    """Else two lists of the same pictures would undo each other's labels every night."""
+    """Otherwise two lists of the same pictures would undo each other's labels every night."""
     add_run(collection, rows(["a"], metadata={"label": ["cat"]}))
     change = compare(
         listed("a", label=["dog"]), collection.snapshot(), "another list", MODEL, delete=True, verify_hash=False
@@ -105,21 +105,21 @@ def test_metadata_is_that_of_the_source_that_wrote_the_row(collection: Collectio
 
 @pytest.mark.parametrize("missing", ["keep", "delete"])
 @pytest.mark.parametrize(
-    ("files", "told"), [(None, "does not exist"), ([], "expected images"), (["readme.txt"], "expected images")]
+    ("files", "message"), [(None, "does not exist"), ([], "expected images"), (["readme.txt"], "expected images")]
 )
 def test_a_source_without_images_leaves_no_collection_behind(
-    tmp_path: Path, files: list[str] | None, told: str, missing: Literal["keep", "delete"]
+    tmp_path: Path, files: list[str] | None, message: str, missing: Literal["keep", "delete"]
 ) -> None:
     if files is not None:
         put_pictures(tmp_path / "pictures", dict.fromkeys(files, b""))
     settings = JobSpec(source=str(tmp_path / "pictures"), collection=str(tmp_path / "new"), model=DEMO, missing=missing)
-    with pytest.raises(SourceError, match=told):
+    with pytest.raises(SourceError, match=message):
         Update(spec=settings, console=Console(quiet=True)).run()
     assert not (tmp_path / "new").exists()
 
 
-def test_what_another_job_embeds_after_a_first_listing_is_not_gone(tmp_path: Path) -> None:
-    """A collection that is made meanwhile is no new one: its source is listed again."""
+def test_images_that_another_job_embeds_after_the_listing_are_not_missing(tmp_path: Path) -> None:
+    """If another job creates the collection meanwhile, the source is listed again."""
     nights = Nights(put_pictures(tmp_path / "pictures", bmps(1)), str(tmp_path / "new"))
     create = Collection.create_or_open
 

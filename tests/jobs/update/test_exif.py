@@ -34,15 +34,15 @@ def exif(nights: Nights) -> dict[str, list[Any]]:
     return {str(row["image_id"]): [row[name] for name in NAMES] for row in rows}
 
 
-def test_exif_is_stored_only_on_request_and_the_choice_is_remembered(nights: Nights) -> None:
+def test_coordinates_are_stored_only_on_request_and_the_request_is_remembered(nights: Nights) -> None:
     nights.night(DEMO)
     assert not {*NAMES} & {*nights.collection.live_rows().column_names}
     report = nights.night(DEMO, exif=True)
     assert (report.embedded, exif(nights)) == (2, {"noon.jpg": NOON, "plain.jpg": [None] * 4})
     searcher = Searcher.open(nights.collection)
-    (matches,) = searcher.search([searcher.vector("plain.jpg")], 10, filter={"exif_latitude": {"$gt": 50}})
-    assert [match.metadata["exif_camera"] for match in matches] == ["Nokia 7"]
-    # Without the option, existing and moved pictures keep their values, and new ones get them too.
+    (found,) = searcher.search([searcher.vector("plain.jpg")], 10, filter={"exif_latitude": {"$gt": 50}})
+    assert [match.metadata["exif_camera"] for match in found] == ["Nokia 7"]
+    # Without the option, rows keep their values, also if moved, and new images get them too.
     (nights.pictures / "noon.jpg").rename(nights.pictures / "moved.jpg")
     (nights.pictures / "new.jpg").write_bytes(with_exif("JPEG", "2023:01:01 00:00:00", colour="green"))
     report = nights.night(DEMO, max_missing=1)
@@ -50,7 +50,7 @@ def test_exif_is_stored_only_on_request_and_the_choice_is_remembered(nights: Nig
     new = [datetime(2023, 1, 1), None, None, None]
     assert exif(nights) == {"moved.jpg": NOON, "plain.jpg": [None] * 4, "new.jpg": new}
     assert nights.night(DEMO).counts.unchanged == 3
-    # The columns can be removed without the model.
+    # Removed without the model.
     report = nights.night(DEMO, exif=False)
     assert (report.embedded, report.counts.reused) == (0, 3)
     assert not {*NAMES} & {*nights.collection.live_rows().column_names}

@@ -35,7 +35,7 @@ class Job:
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=ROOT)
 
     def kill(self, victim: str) -> bool:
-        """SIGKILL the driver, or a worker of this stage; False if there is none at the moment."""
+        """SIGKILL the driver or a worker of this stage; False if there is none now."""
         if victim == "driver":
             self.process.kill()
             self.process.wait()
@@ -64,7 +64,7 @@ def embedded_so_far(log: Path) -> int:
         pytest.param(CROSSWISE * 5, 900, marks=pytest.mark.long),
     ],
 )
-def test_after_any_number_of_kills_every_good_image_is_embedded_once(
+def test_however_often_a_job_is_killed_every_good_image_is_embedded_once(
     tmp_path: Path, victims: tuple[tuple[str, str], ...], count: int
 ) -> None:
     rng = random.Random(20261121)
@@ -92,7 +92,7 @@ def test_after_any_number_of_kills_every_good_image_is_embedded_once(
     assert_gallery_is_embedded(Collection.open(str(collection_folder)), gallery)
     lines = Counter(log.read_text().splitlines())
     good = {hashlib.sha256(crop.tobytes()).hexdigest() for crop in crops_of(gallery).values()}
-    assert good == set(lines), "pictures were embedded that are not in the source, or the reverse"
-    # Killing the driver or the actor costs at most the current block; killing a decoding worker costs none.
+    assert good == set(lines), "expected exactly the source's pictures to be embedded"
+    # Killing the driver or an actor costs at most the current block; killing a decoding worker costs none.
     costly = sum("decode" not in victim for victim, _ in victims)
     assert sum(lines.values()) - len(gallery.exhibits) <= costly * BLOCK

@@ -1,4 +1,4 @@
-"""Re-embedding, night by night: what needs the model, which rows result, and when the job refuses to go on."""
+"""Re-embedding, night by night: which images need the model, which rows result, and when a night is refused."""
 
 import os
 import shutil
@@ -128,7 +128,7 @@ def test_an_empty_source_deletes_nothing(nights: Nights, missing: str) -> None:
 
 
 def test_the_last_images_of_a_collection_are_not_deleted(nights: Nights, tmp_path: Path) -> None:
-    """An index cannot be empty, so they would still be found."""
+    """An index cannot be empty, so searches would still find them."""
     for path in (nights.pictures / "a").iterdir():
         path.unlink()
     runs = nights.collection.runs()
@@ -166,7 +166,7 @@ def test_rows_of_another_source_are_replaced_within_limits(
 
 
 @pytest.mark.parametrize("spelling", ["file://{}", "{}/a/..", "{}/"])
-def test_deletions_know_their_source_however_it_is_written(nights: Nights, spelling: str) -> None:
+def test_a_source_is_recognised_in_any_spelling(nights: Nights, spelling: str) -> None:
     (nights.pictures / "a" / "1.bmp").unlink()
     assert nights.night(source=spelling.format(nights.pictures)).counts.deleted == 1
     for seed in range(2, 8):
@@ -210,7 +210,7 @@ def test_a_broken_file_is_not_fetched_again_until_it_changes(nights: Nights, mon
     assert_rows_are_what_is_there(nights)
 
 
-def test_failed_fetches_are_retried_every_night(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_fetches_are_tried_again_every_night(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     (nights.pictures / "b.bmp").write_bytes(bmp(11))
     fetch = Fetcher.fetch
 
@@ -225,7 +225,7 @@ def test_failed_fetches_are_retried_every_night(nights: Nights, monkeypatch: pyt
         assert (report.counts.new, report.counts.retried, report.rejected, report.failed) == (1, 0, 0, 1)
         report = nights.night(max_reject_rate=LENIENT)
         assert (report.counts.changed, report.counts.retried, report.failed) == (0, 1, 1)
-        # Nothing has changed: another version of the same images would push out one to roll back to.
+        # Nothing has changed: an identical version would push out one that could be rolled back to.
         assert (report.runs, report.promoted) == ([], False)
     assert [row["error_reason"] for row in list_rejects(nights.collection)] == ["timeout"]
     report = nights.night(max_reject_rate=LENIENT)
@@ -280,7 +280,7 @@ def test_new_labels_need_no_model(nights: Nights, tmp_path: Path, monkeypatch: p
     assert nights.night(max_reject_rate=LENIENT).runs == []
 
 
-def test_a_run_that_crashed_gets_labels_that_changed_since(nights: Nights, tmp_path: Path) -> None:
+def test_a_crashed_run_gets_labels_that_changed_since(nights: Nights, tmp_path: Path) -> None:
     listed = tmp_path / "list.csv"
     listed.write_text("uri,label\npictures/a/0.bmp,cat\npictures/a/1.bmp,dog\n")
     nights = Nights(listed, str(tmp_path / "listed"))
@@ -318,7 +318,7 @@ def test_going_back_to_a_model_needs_neither_it_nor_the_pictures(
     assert Searcher.open(nights.collection).model.dim == 64
 
 
-def test_a_model_change_that_crashed_is_resumed_while_the_old_index_answers(nights: Nights, other_model: str) -> None:
+def test_a_crashed_model_change_resumes_while_the_old_index_answers(nights: Nights, other_model: str) -> None:
     blocks = iter([None, None])
 
     def crash() -> None:
@@ -328,7 +328,7 @@ def test_a_model_change_that_crashed_is_resumed_while_the_old_index_answers(nigh
     with pytest.raises(CrashedError):
         nights.night(other_model, after_block=crash)
     assert Searcher.open(nights.collection).model.dim == 64
-    # Nights with the old model in between do not lose the new model's work.
+    # Nights of the old model in between do not lose the new one's work.
     (nights.pictures / "b.bmp").write_bytes(bmp(11))
     assert nights.night().embedded == 1
     report = nights.night(other_model)
@@ -385,7 +385,7 @@ def test_the_night_after_a_kill_at_any_step_completes(nights: Nights, step: str,
         nights.night()
     Searcher.open(nights.collection)
     expire(nights.collection.storage)
-    # Rows written for a picture that is gone by now must not become live.
+    # Rows that were written for a picture that is gone by now must not become live.
     (nights.pictures / "b.bmp").unlink()
     (nights.pictures / "d.bmp").write_bytes(bmp(13))
     nights.night()
@@ -394,9 +394,9 @@ def test_the_night_after_a_kill_at_any_step_completes(nights: Nights, step: str,
     assert nights.night().runs == []
 
 
-def test_a_run_overtaken_as_it_began_leaves_nothing_to_do(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_overtaken_at_its_start_leaves_nothing_to_do(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     (nights.pictures / "b.bmp").write_bytes(bmp(11))
-    # Both runs are named after the second after this one, and the first to draw a token gets the later name.
+    # Both runs get the second after this one as their time, and the first to draw a token gets the later name.
     nights.collection.storage.create_folder("runs/29990101T000000Z-0000")
     drawn = iter(range(0xFFFF, 0, -1))
     monkeypatch.setattr("secrets.token_hex", lambda size: f"{next(drawn):0{2 * size}x}")

@@ -1,4 +1,4 @@
-"""Whatever happens to the pictures and to the jobs, after a night the rows and the index match the source."""
+"""Whatever happens to pictures and jobs, after a night the rows and the index match the source."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FILES = st.sampled_from(
     ["pictures/a.bmp", "pictures/b.bmp", "pictures/sub/a.bmp", "pictures/sub/b.bmp", "more/x.bmp", "more/y.bmp"]
 )
 SOURCES = st.sampled_from(["pictures", "more"])
-# What happens, at which write of a file, and whether before or after it. A night makes some fifteen.
+# An event, the number of the file change at which it happens, and whether after it. A night changes about 15 files.
 EVENTS = st.one_of(
     st.none(), st.tuples(st.sampled_from(["killed", "second job", "overtaken"]), st.integers(1, 16), st.booleans())
 )
@@ -105,7 +105,7 @@ class AnyNights(RuleBasedStateMachine):
 
     @rule(file=FILES)
     def become_unreachable(self, file: str) -> None:
-        """For the next night alone."""
+        """Only for the next night."""
         self.unreachable.add(file)
 
     # What happens to the collection
@@ -114,7 +114,7 @@ class AnyNights(RuleBasedStateMachine):
     def night(self, source: str, model: int, event: tuple[str, int, bool] | None) -> None:
         others = self._ids_of_others(source)
         wanted = self.models[model] or self._live_model()
-        # A machine that stands still for minutes must not end a lease in the middle of a night.
+        # A machine that pauses for minutes must not end a lease in the middle of a night.
         patient = patch("jobs.update.writing", partial(writing, ttl=timedelta(days=1)))
         with patient, patch.object(Fetcher, "fetch", self._fetch(Fetcher.fetch)):
             with self._happening(event, lambda: self._run(source, model, wanted)):
@@ -126,7 +126,7 @@ class AnyNights(RuleBasedStateMachine):
                 except LeaseLostError:
                     assert event is not None
                     assert event[0] == "overtaken"
-            # A job that was overtaken, wherever that was, has not spoilt the other's work.
+            # Wherever a job was overtaken, it has not damaged the other's work.
             self._check(source, wanted)
         assert self._ids_of_others(source) == others
         if not self.unreachable:
@@ -190,7 +190,7 @@ class AnyNights(RuleBasedStateMachine):
         assert self._files() == before
 
     def _overtake(self, run: Callable[[], Report]) -> None:
-        """As if the job had been frozen for longer than its lease lasts, while another one ran."""
+        """As if the job had been frozen for longer than its lease, and another one had run."""
         expire(self.nights.collection.storage)
         run()
 
@@ -203,7 +203,7 @@ class AnyNights(RuleBasedStateMachine):
         return fetched
 
     def _put(self, file: str, data: bytes) -> None:
-        """Write a file with its own time, because file systems' clocks are coarse."""
+        """Gives each file its own time, because the clocks of file systems are coarse."""
         path = self.root / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
@@ -232,8 +232,8 @@ class AnyNights(RuleBasedStateMachine):
         pytest.param(120, 25, id="many", marks=[pytest.mark.long, pytest.mark.timeout(3_600)]),
     ],
 )
-def test_after_any_nights_rows_and_index_match_the_sources(other_model: str, examples: int, steps: int) -> None:
-    # On a busy machine, drawing the events may take long too.
+def test_after_any_nights_rows_and_index_are_what_the_sources_hold(other_model: str, examples: int, steps: int) -> None:
+    # On a busy machine, drawing examples may take long too.
     patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
     run_state_machine_as_test(
         type("AnyNights", (AnyNights,), {"other": other_model}),

@@ -1,4 +1,4 @@
-"""Tiles, night by night: cut when a picture is decoded, remembered by the collection, and stored in its row."""
+"""Tiles, night by night: made when a picture is decoded, set for the collection, and stored with its row."""
 
 from dataclasses import replace
 from pathlib import Path

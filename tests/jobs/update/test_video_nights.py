@@ -1,4 +1,4 @@
-"""Videos, night by night: scenes are found by words, unchanged videos are not decoded again, changed ones are."""
+"""Videos night by night: scenes are found by words, unchanged videos are not decoded, changed ones are listed again."""
 
 from pathlib import Path
 from typing import Never
@@ -35,7 +35,7 @@ def test_each_scene_is_found_by_words_with_its_time(nights: Nights) -> None:
         assert like[0].image_id != "holiday/clip.mp4#t=25"
 
 
-def test_an_unchanged_video_is_not_decoded_again_and_a_changed_one_is(
+def test_an_unchanged_video_is_not_decoded_and_a_changed_one_is_listed_again(
     nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> Never:

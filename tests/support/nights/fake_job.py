@@ -48,7 +48,7 @@ def embed(
     listing = list_images(str(source))
     plan = plan_of(listing, collection, str(source), model_record(like.identity, tiles))
     if keep:
-        plan = replace(plan, images=ImageFilter.parse(keep, listing.schema))
+        plan = replace(plan, image_filter=ImageFilter.parse(keep, listing.schema))
     if plan.done:
         return EmbedReport.of(plan)
     blocks = blocks or partial(blocks_on_ray, Pool())
