@@ -1,4 +1,4 @@
-"""What holds for every test: which ones run together, and a Ray that asks for no token and reports to nobody."""
+"""Which tests run together, and fixtures for all of them. Ray runs without tokens and usage reports."""
 
 import gc
 import logging
@@ -17,21 +17,20 @@ if TYPE_CHECKING:
 
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-os.environ.setdefault("RAY_worker_niceness", "0")  # not 15: beside other tests Ray's workers would hardly get on
+os.environ.setdefault("RAY_worker_niceness", "0")  # not 15, at which Ray's workers would be slow next to other tests
 if "PYTEST_XDIST_WORKER" in os.environ:
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # several processes share the cores: threads do not wait awake
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # several processes share the cores: no busy waiting
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With several processes, a file's tests stay in one; so do all that share a Ray, and all that start a browser.
-
-    Those come first, as each of them takes long.
+    """With several processes, the tests of a file run in the same one, and so do all that share a Ray or start a
+    browser. Those come first, because they are slow.
     """
     for item in items:
         group = "cluster" if _uses_ray(item) else "browser" if item.get_closest_marker("browser") else item.path.stem
         if "PYTEST_XDIST_WORKER" in os.environ:
-            # What pytest-xdist does for the marker `xdist_group`, and has no effect with pytest 9.2 (its issue 1386).
+            # pytest-xdist does this for the marker `xdist_group`, without effect on pytest 9.2 (its issue 1386).
             item._id = NodeId.parse(f"{item.nodeid}@{group}")
             assert item.nodeid.endswith(f"@{group}"), "tests are not grouped: see pytest-xdist's issue 1386"
     shared = ("ray", "browser")
@@ -40,7 +39,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """The Ray that several tests share ends after the last of them."""
+    """Stop the shared Ray after the last test that uses it."""
     if _uses_ray(item) and not _uses_ray(nextitem):
         import ray
         from ray import serve
@@ -62,7 +61,7 @@ def serve_port() -> int:
 
 @pytest.fixture
 def cluster(serve_port: int) -> Iterator[int]:
-    """A Ray with four CPUs, shared by the tests that use it one after another. Its value: the port for Serve."""
+    """A Ray with four CPUs, shared by the tests that use it one after another. Returns the port for Serve."""
     import ray
     from ray import serve
     from ray.serve.context import _get_global_client
@@ -78,8 +77,8 @@ def cluster(serve_port: int) -> Iterator[int]:
             for name, value in environment(ServeSettings(collection="c", port=serve_port)).items():
                 patch.setenv(name, value)
             ray.init(address="local", num_cpus=4, **options)
-    # A job that failed leaves its actors, and their CPUs, to the garbage collector. Now, since pytest keeps the records
-    # of a test's logs, with the tracebacks in them, until the test has ended altogether.
+    # The garbage collector frees the actors and CPUs of failed jobs. It runs here, not at the end of the test, because
+    # pytest keeps a test's log records, and the tracebacks in them, until the test has ended completely.
     gc.collect()
     yield serve_port
     if _get_global_client(raise_if_no_controller_running=False) is not None:
@@ -88,7 +87,7 @@ def cluster(serve_port: int) -> Iterator[int]:
 
 @pytest.fixture(scope="module")
 def template() -> Path | None:
-    """The folder of a collection of which each test of a file gets a copy; a file may replace it by its own."""
+    """Folder of a collection that each test of a file gets a copy of; a file may override it."""
     return None
 
 
@@ -113,9 +112,7 @@ def s3() -> Iterator[str]:
 
 @pytest.fixture
 def bucket(s3: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> "Bucket":
-    """An empty bucket of this test's own, and a cache for its files. The environment has credentials for it, and not
-    the server's address.
-    """
+    """A new, empty bucket and a new cache. The environment has the credentials, but not the server's address."""
     from tests.support.collections.s3_server import CREDENTIALS, new_bucket, new_cache
 
     for name, value in CREDENTIALS.items():
@@ -126,6 +123,6 @@ def bucket(s3: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> "Bucket"
 
 @pytest.fixture
 def store(bucket: "Bucket", monkeypatch: pytest.MonkeyPatch) -> "Bucket":
-    """A bucket whose server the environment names."""
+    """A new bucket, with its server's address in the environment."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.endpoint)
     return bucket

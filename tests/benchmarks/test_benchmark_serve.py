@@ -50,17 +50,17 @@ def test_clients_search_concurrently_for_every_picture_in_turn(pictures: Path) -
         searches = closed_loop(server.url, pictures, clients=4, seconds=0.0, answers=20)
     assert [each.ended for each in searches] == sorted(each.ended for each in searches)
     assert all(each.seconds >= 0.01 and each.answer == {} for each in searches)
-    assert server.most_ongoing == 4
-    assert 20 <= len(searches) == len(server.asked) <= 23
+    assert server.max_ongoing == 4
+    assert 20 <= len(searches) == len(server.requests) <= 23
     for number in range(5):
-        assert sum(b"picture %d" % number in each.body for each in server.asked) in (4, 5), number
+        assert sum(b"picture %d" % number in each.body for each in server.requests) in (4, 5), number
 
 
 def test_a_load_goes_on_until_its_block_ends(pictures: Path) -> None:
     with scripted(REFUSAL) as server, load(server.url, pictures, rate=50.0) as running:
-        while len(server.asked) < 10:
+        while len(server.requests) < 10:
             time.sleep(0.01)
-    assert len(running.searches) == len(server.asked) >= 10
+    assert len(running.searches) == len(server.requests) >= 10
     assert {(each.status, each.retry_after) for each in running.searches} == {(429, "1")}
     assert [each.picture for each in running.searches[:6]] == ["0", "1", "2", "3", "4", "0"]
     assert running.between(running.searches[2].at, running.searches[4].at) == running.searches[2:4]

@@ -1,8 +1,8 @@
-"""What the manifests in deploy/kubernetes use of KubeRay's custom resources, and what KubeRay asks of it.
+"""The fields of KubeRay's custom resources that the manifests in deploy/kubernetes use, and KubeRay's rules for them.
 
-Compared field by field with the API references of KubeRay 1.6.2 and 1.7.0, and with the rules by which the operator
-of 1.7 refuses a resource that fits them (`ray-operator/controllers/ray/utils/validation.go`). A name that is not here
-may be right, and has to be looked up in them. What is Kubernetes' own inside is checked against Kubernetes' schemas.
+Compared field by field with the API references of KubeRay 1.6.2 and 1.7.0, and with the rules that the operator of 1.7
+also applies (`ray-operator/controllers/ray/utils/validation.go`). A field that is missing here may be valid: look it up
+there. Embedded resources of Kubernetes are checked against Kubernetes' schemas.
 """
 
 from typing import Annotated, Any, Literal
@@ -15,7 +15,7 @@ KUBERNETES = "1.34"
 
 
 def valid(resource: dict[str, Any]) -> dict[str, Any]:
-    """Checks a resource of Kubernetes' own, unknown fields included."""
+    """Check a resource of Kubernetes itself; unknown fields are errors."""
     kubernetes_validate.validate(resource, KUBERNETES, strict=True)
     return resource
 
@@ -27,7 +27,7 @@ def _pod_template(template: dict[str, Any]) -> dict[str, Any]:
 
 PodTemplate = Annotated[dict[str, Any], AfterValidator(_pod_template)]
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
-# Options of `ray start`; KubeRay refuses `labels` among them, and what concerns Redis.
+# Options of `ray start`. KubeRay refuses `labels` and those for Redis.
 StartParams = dict[Literal["num-cpus", "num-gpus"], str]
 
 
@@ -36,7 +36,7 @@ class _Fields(BaseModel):
 
 
 class _Meta(_Fields):
-    # KubeRay appends to the name, Kubernetes five characters to what it generates one from; Services are named so.
+    # KubeRay and Kubernetes append to these names (the latter five characters), and Services get the result as a name.
     name: Annotated[str, Field(pattern="^[a-z]([-a-z0-9]*[a-z0-9])?$", max_length=47)] | None = None
     generate_name: Annotated[str, Field(pattern="^[a-z][-a-z0-9]*$", max_length=42)] | None = None
     namespace: str | None = None

@@ -1,4 +1,4 @@
-"""The examples in deploy/ work: each one is parsed by what reads it, and what it runs is run."""
+"""The examples in deploy/ work: each is parsed by the program that reads it, and its commands are run."""
 
 import os
 import re
@@ -34,17 +34,17 @@ def outcomes(job: Path) -> list[tuple[str, int | None]]:
 
 
 def shell(command: str, job: Path, **variables: str) -> "subprocess.CompletedProcess[str]":
-    """As cron runs it: from another folder, with an environment of next to nothing."""
+    """Run a command like cron: from another folder, with an almost empty environment."""
     environment = {"HOME": str(job.parent), "PATH": "/usr/bin:/bin", **variables}
     return subprocess.run(command, shell=True, env=environment, cwd="/", capture_output=True, text=True, check=False)
 
 
-def test_the_example_of_a_job_is_one() -> None:
+def test_the_example_of_a_job_is_valid() -> None:
     spec = read_spec(DEPLOY / "job.yaml")
     assert (spec.source, spec.collection, spec.retention.keep) == ("/srv/pictures", "/srv/likeness", 3)
 
 
-def test_what_is_commented_out_in_the_example_is_right_too(tmp_path: Path) -> None:
+def test_commented_out_settings_of_the_example_are_valid(tmp_path: Path) -> None:
     text = (DEPLOY / "job.yaml").read_text()
     names = "address|actors|num_gpus|cpus_per_actor|wait_for_nodes|max_memory|on_success|metrics_file"
     optional = re.sub(rf"(?m)^( *)# (?=({names}):)", r"\1", text)
@@ -77,12 +77,12 @@ def test_the_service_of_systemd(job: Path) -> None:
     assert command == "/opt/likeness/.venv/bin/likeness reembed --spec /etc/likeness/job.yaml"
     assert shell(f"{LIKENESS} reembed --spec {job}", job).returncode == 0
     assert outcomes(job) == [("succeeded", 3)]
-    # By default every process of the unit is told to stop, Ray's too, which the job needs to put down what it does.
+    # By default systemd also stops Ray's processes, which the job needs for an orderly end.
     assert re.findall(r"(?m)^KillMode=(.*)$", service) == ["mixed"]
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
-def test_systemd_finds_nothing_wrong_with_its_units(tmp_path: Path) -> None:
+def test_systemd_accepts_its_units(tmp_path: Path) -> None:
     services = [tmp_path / "likeness-reembed.service", tmp_path / "likeness-serve.service"]
     for service in services:
         unit = (DEPLOY / "schedule" / service.name).read_text().replace("User=likeness", "User=root")
@@ -97,7 +97,7 @@ def test_systemd_finds_nothing_wrong_with_its_units(tmp_path: Path) -> None:
 
 
 def test_submitting_to_ray(job: Path, tmp_path: Path) -> None:
-    """With a `ray` that runs what it is to submit."""
+    """With a fake `ray` that runs the submitted command."""
     script = DEPLOY / "schedule" / "ray-job-submit.sh"
     assert os.access(script, os.X_OK)
     assert shell(str(script), job).stderr.rstrip().endswith("set it to the address of the dashboard: http://head:8265")
@@ -108,19 +108,19 @@ def test_submitting_to_ray(job: Path, tmp_path: Path) -> None:
     path = f"{ray.parent}:{LIKENESS.parent}:/usr/bin:/bin"
     done = shell(str(script), job, PATH=path, RAY_ADDRESS="http://head:8265", JOB=str(job))
     assert done.returncode == 0, done.stderr
-    asked = done.stdout.splitlines()[0]
+    arguments = done.stdout.splitlines()[0]
     submitted = r"job submit --address http://head:8265 --submission-id likeness-reembed-\d{4}-\d\d-\d\d "
-    assert re.match(submitted, asked), asked
+    assert re.match(submitted, arguments), arguments
     options = {name for parameter in submit.params for name in parameter.opts}
-    given = set(re.findall(r"--[a-z-]+", asked.partition(" -- ")[0]))
-    assert given <= options
-    # What asks for resources runs on any node, and JOB is a path on the head.
-    assert not {option for option in given if option.startswith("--entrypoint")}
+    used = set(re.findall(r"--[a-z-]+", arguments.partition(" -- ")[0]))
+    assert used <= options
+    # With resources the entrypoint could run on any node, but JOB is a path on the head.
+    assert not {option for option in used if option.startswith("--entrypoint")}
     assert outcomes(job) == [("succeeded", 3)]
 
 
 def test_the_cron_job_of_kubernetes() -> None:
-    """`test_deploy_kubernetes.py` has what it creates."""
+    """`test_deploy_kubernetes.py` checks the RayJob that it creates."""
     by_kind: dict[str, dict[str, Any]] = {
         each["kind"]: each for each in yaml.safe_load_all((DEPLOY / "kubernetes" / "cronjob.yaml").read_text())
     }

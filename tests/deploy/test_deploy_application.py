@@ -1,4 +1,4 @@
-"""The application that a Serve config file imports, as KubeRay and `serve deploy` do."""
+"""The application that a Serve config file imports, for KubeRay and `serve deploy`."""
 
 import time
 from pathlib import Path
@@ -28,7 +28,7 @@ def collection(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(location)
 
 
-def test_without_keys_it_has_to_be_allowed(collection: str) -> None:
+def test_serving_without_keys_must_be_allowed(collection: str) -> None:
     with pytest.raises(ListenError, match="LIKENESS_ALLOW_REMOTE=true"):
         application({"collection": collection})
 
@@ -40,7 +40,7 @@ def test_settings_are_checked_before_a_replica_starts(tmp_path: Path, collection
         application({"collection": str(tmp_path / "none"), "allow_remote": True})
 
 
-def test_what_is_left_out_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch, collection: str) -> None:
+def test_missing_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, collection: str) -> None:
     monkeypatch.setenv("LIKENESS_COLLECTION", collection)
     monkeypatch.setenv("LIKENESS_ALLOW_REMOTE", "true")
     monkeypatch.setenv("LIKENESS_EMBEDDERS", "2")
@@ -54,10 +54,10 @@ def test_what_is_left_out_comes_from_the_environment(monkeypatch: pytest.MonkeyP
     assert embedder._bound_deployment.num_replicas == 2
 
 
-def test_what_a_cluster_that_is_still_starting_lacks_is_said(
+def test_missing_resources_of_a_starting_cluster_are_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, collection: str
 ) -> None:
-    """Its application is built as soon as the head is up, which here has room for no replica."""
+    """The application is built as soon as the head runs, which has no room for replicas here."""
     monkeypatch.setattr("api.deployment.cluster.nodes", lambda: [{"CPU": 0.0, "memory": 2.0**34}])
     application({"collection": collection, "allow_remote": True, "shards": 1, "searchers": 2})
     assert "some searchers of one shard share a node" in caplog.text
@@ -66,7 +66,7 @@ def test_what_a_cluster_that_is_still_starting_lacks_is_said(
 
 @pytest.mark.ray
 def test_the_service_of_kubernetes_answers(collection: str, cluster: int) -> None:
-    """The very config of the manifest on a real Serve, but for the collection, the port and how much it takes."""
+    """The manifest's config on a real Serve, except for collection, port and resources."""
     manifests = yaml.safe_load_all((DEPLOY / "kubernetes" / "rayservice.yaml").read_text())
     [manifest] = [each for each in manifests if each["kind"] == "RayService"]
     config = yaml.safe_load(manifest["spec"]["serveConfigV2"])
@@ -80,7 +80,7 @@ def test_the_service_of_kubernetes_answers(collection: str, cluster: int) -> Non
         "replicas": 1,
         "num_cpus": 1,
         "embedders": None,
-        # This cluster has HAProxy, which hides callers: they count where there are no keys.
+        # HAProxy hides callers' addresses, which matter without keys.
         "host": "127.0.0.1",
     }
     serve.start(http_options=config["http_options"])

@@ -1,4 +1,4 @@
-"""Docker compose and `ray up` files fit the schemas of what reads them, and say the same as what they start."""
+"""The files for Docker compose and `ray up` fit their schemas, and agree with the files they refer to."""
 
 import json
 import re
@@ -29,7 +29,7 @@ AWS = DEPLOY / "ray-cluster" / "aws.yaml"
 
 @pytest.fixture
 def aws(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server in AWS' place, for whoever looks into the environment."""
+    """A mock of AWS, set up in the environment."""
     for name, value in {**CREDENTIALS, "AWS_ENDPOINT_URL": f"http://{s3}", "AWS_DEFAULT_REGION": "us-east-1"}.items():
         monkeypatch.setenv(name, value)
 
@@ -40,7 +40,7 @@ def compose() -> Any:
 
 
 def mounts(service: dict[str, Any]) -> dict[str, str]:
-    """Path in the container → path on this machine or name of a volume, with defaults for variables."""
+    """Path in the container → path on the host or name of a volume; variables have their defaults."""
     found = {}
     for volume in service.get("volumes", ()):
         source, target = re.sub(r"\$\{\w+:-(.*?)\}", r"\1", volume).removesuffix(":ro").rsplit(":", 1)
@@ -54,12 +54,12 @@ def test_the_compose_file_fits_the_compose_specification() -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_what_the_services_of_compose_name_is_there(compose: dict[str, Any]) -> None:
+def test_services_and_files_named_in_compose_exist(compose: dict[str, Any]) -> None:
     services = compose["services"]
     for name, service in services.items():
         assert set(service.get("depends_on", {})) <= set(services), name
         for source in mounts(service).values():
-            # The folder of pictures is the user's.
+            # The user provides the folder of pictures.
             if source.startswith("."):
                 assert source == "./pictures" or (COMPOSE.parent / source).exists(), f"{name}: {source}"
             else:
@@ -68,7 +68,7 @@ def test_what_the_services_of_compose_name_is_there(compose: dict[str, Any]) -> 
         if "build" in service:
             context = COMPOSE.parent / service["build"]["context"]
             assert (context / service["build"]["dockerfile"]).is_file()
-    # Those that are not built are of one version, for good.
+    # Other images have a fixed version.
     assert all(":" in service["image"] for service in services.values() if "build" not in service)
 
 
@@ -87,7 +87,7 @@ def test_the_job_and_the_server_of_compose(compose: dict[str, Any]) -> None:
     spec = read_spec(files / "job.yaml")
     assert spec.source in inside
     assert spec.metrics_file is not None
-    # Written by the job where node_exporter reads it.
+    # The job writes it where node_exporter reads it.
     exporter = compose["services"]["job-metrics"]
     assert inside[str(Path(spec.metrics_file).parent)] == mounts(exporter)["/metrics"] == "metrics"
     config = yaml.safe_load((files / "serve.yaml").read_text())
@@ -98,37 +98,41 @@ def test_the_job_and_the_server_of_compose(compose: dict[str, Any]) -> None:
     assert f"127.0.0.1:{config['http_options']['port']}:{config['http_options']['port']}" in ray["ports"]
 
 
-def test_the_bucket_of_compose_is_made(compose: dict[str, Any], aws: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With an S3 server in the place of SeaweedFS; a second start finds the bucket there."""
+def test_the_bucket_of_compose_is_created(compose: dict[str, Any], aws: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With another S3 server than SeaweedFS. At the second start, the bucket exists."""
     service = compose["services"]["make-bucket"]
     monkeypatch.setenv("AWS_REGION", service["environment"]["AWS_REGION"])
     assert service["entrypoint"] == ["python", "-c"]
     for _ in range(2):
         exec(service["command"][0], {})
     buckets = [bucket["Name"] for bucket in boto3.client("s3").list_buckets()["Buckets"]]
-    assert buckets.count("likeness") == 1  # beside those of other tests: what such servers hold is their process's
+    assert buckets.count("likeness") == 1  # other tests' buckets are in the same server
 
 
 def test_the_cluster_file_fits_rays_schema() -> None:
     prepared = prepare_config(yaml.safe_load(AWS.read_text()))
     validate_config(prepared)
     schema = json.loads((Path(ray.autoscaler.__file__).parent / "ray-schema.json").read_text())
-    assert set(prepared["provider"]) <= set(schema["properties"]["provider"]["properties"])  # others are let through
+    assert set(prepared["provider"]) <= set(
+        schema["properties"]["provider"]["properties"]
+    )  # unknown ones pass validation
     types = prepared["available_node_types"]
-    # The head has the driver and the index: no task and no actor is to be there.
+    # The head runs the driver and builds the index, so no tasks or actors may run there.
     assert types[prepared["head_node_type"]]["resources"] == {"CPU": 0}
     assert sum(types[name]["max_workers"] for name in ("decode", "embed")) <= prepared["max_workers"]
     assert (AWS.parent / prepared["file_mounts"]["/etc/likeness"]).is_dir()
     spec = read_spec(AWS.parent / "files" / "job.yaml")
     assert spec.resources.address == "auto"
     assert spec.resources.actors == (1, types["embed"]["max_workers"])
-    assert types["embed"]["min_workers"] or spec.resources.wait_for_nodes  # else a job that starts finds no GPU
+    assert types["embed"]["min_workers"] or spec.resources.wait_for_nodes  # otherwise a starting job finds no GPU
 
 
 @pytest.mark.slow
-def test_ray_launches_the_cluster_files_machines(aws: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a mock of AWS, by the code of `ray up`: a wrong `node_config`, which Ray's schema leaves open, ends it."""
-    monkeypatch.setenv("HOME", str(tmp_path))  # a key pair is made
+def test_ray_launches_the_machines_of_the_cluster_file(
+    aws: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the code of `ray up` on a mock of AWS. It fails if `node_config`, which Ray's schema ignores, is wrong."""
+    monkeypatch.setenv("HOME", str(tmp_path))  # for the key pair
     (tmp_path / ".ssh").mkdir()
     config = yaml.safe_load(AWS.read_text())
     machine = config["available_node_types"]["head"]["node_config"]
@@ -145,7 +149,7 @@ def test_ray_launches_the_cluster_files_machines(aws: None, tmp_path: Path, monk
         [node] = provider.create_node(each["node_config"], tags, 1).values()
         resources = {what: amount for what, amount in each["resources"].items() if what != "memory"}
         launched[name] = (node.instance_type, node.instance_lifecycle, resources)
-    # The comments of the file say so of the machines; GPUs and their kind are what jobs ask for.
+    # As in the file's comments. Jobs request GPUs and their type.
     assert launched == {
         "head": ("m7i.2xlarge", None, {"CPU": 0}),
         "decode": ("c7i.4xlarge", "spot", {"CPU": 16}),

@@ -1,4 +1,4 @@
-"""Every command that deploy/ names is one: its name, its options and its arguments are those of the program."""
+"""Every command in deploy/ is valid: the program knows its name, options and arguments."""
 
 import re
 import shlex
@@ -19,7 +19,7 @@ PROGRAMS: dict[str, Any] = {"likeness": typer.main.get_command(app), "ray": ray_
 
 
 def check(argv: list[str]) -> None:
-    """Parses a command line as its program would, and what it is to run behind a `--`. Exceptions say what is wrong."""
+    """Parse a command line with its program's parser, and the command after `--` likewise. Raises if it is invalid."""
     split = argv.index("--") if "--" in argv else len(argv)
     own, inner = argv[:split], argv[split + 1 :]
     name, command, context = Path(own[0]).name, PROGRAMS[Path(own[0]).name], None
@@ -34,7 +34,7 @@ def check(argv: list[str]) -> None:
 
 
 def in_pages(text: str) -> Iterator[str]:
-    """The lines of shell blocks, continued ones joined."""
+    """The lines of shell blocks, with continued lines joined."""
     for block in re.findall(r"(?ms)^```sh\n(.*?)^```", text):
         yield from re.sub(r"\\\n\s*", "", block).splitlines()
 
@@ -69,17 +69,17 @@ COMMANDS = list(in_files())
 
 
 @pytest.mark.parametrize(("where", "argv"), COMMANDS, ids=[f"{where}: {shlex.join(argv)}" for where, argv in COMMANDS])
-def test_commands_are_right(where: str, argv: list[str]) -> None:
+def test_commands_are_valid(where: str, argv: list[str]) -> None:
     check(argv)
 
 
-def test_they_are_of_every_kind() -> None:
+def test_commands_of_every_kind_are_found() -> None:
     places = {where.split()[0] for where, _ in COMMANDS}
     assert {"compose.yaml", "aws.yaml", "cronjob.yaml", "rayjob.yaml", "schedule/README.md"} <= places
     assert {"likeness-reembed.service", "likeness-serve.service"} <= places
 
 
-def test_files_that_pages_name_are_there() -> None:
+def test_links_to_files_are_valid() -> None:
     for page in sorted(DEPLOY.rglob("*.md")):
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.relative_to(DEPLOY)}: {target}"

@@ -1,4 +1,4 @@
-"""The Dockerfile: what it copies is there, what it runs works as far as that takes no network."""
+"""The Dockerfile: the files it copies exist, and its commands work as far as they need no network."""
 
 import re
 import subprocess
@@ -17,20 +17,20 @@ DOCKERFILE = DEPLOY / "docker" / "Dockerfile"
 
 
 def instructions() -> list[tuple[str, str]]:
-    """Name and rest of each instruction, continued lines joined, comments left out."""
+    """Name and arguments of each instruction, with continued lines joined and without comments."""
     lines = [line for line in DOCKERFILE.read_text().splitlines() if not line.lstrip().startswith("#")]
     joined = re.sub(r"\\\n\s*", "", "\n".join(lines))
     return [(name, rest) for name, _, rest in (line.partition(" ") for line in joined.splitlines() if line)]
 
 
-def test_the_linter_finds_nothing() -> None:
+def test_the_linter_finds_no_fault() -> None:
     subprocess.run([Path(sys.executable).parent / "hadolint", DOCKERFILE], check=True)
 
 
-def test_what_is_copied_is_there_and_let_in() -> None:
+def test_copied_files_exist_and_are_not_ignored() -> None:
     copied = [source for name, rest in instructions() if name == "COPY" for source in rest.split()[:-1]]
-    let_in = re.findall(r"(?m)^!(.+)$", (ROOT / ".dockerignore").read_text())
-    assert sorted(copied) == sorted(let_in)
+    not_ignored = re.findall(r"(?m)^!(.+)$", (ROOT / ".dockerignore").read_text())
+    assert sorted(copied) == sorted(not_ignored)
     assert all((ROOT / source).exists() for source in copied)
     assert set(PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]) <= set(copied)
 
@@ -52,7 +52,7 @@ def test_the_requirements_are_the_projects_own_and_pinned() -> None:
 
 
 def test_volumes_are_mounted_on_folders_of_its_user() -> None:
-    """A named volume is root's where the image has no such folder."""
+    """A named volume belongs to root if the image lacks the folder."""
     services = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())["services"].values()
     mounts = [mount for service in services if "build" in service for mount in service.get("volumes", ())]
     mounts += re.findall(r" -v (\S+)", (DEPLOY / "docker" / "README.md").read_text())

@@ -1,4 +1,4 @@
-"""The manifests of deploy/kubernetes fit the schemas of what reads them: Kubernetes, KubeRay, Ray Serve, Likeness."""
+"""The manifests in deploy/kubernetes fit the schemas of Kubernetes, KubeRay, Ray Serve and Likeness."""
 
 import re
 from pathlib import Path
@@ -20,10 +20,10 @@ RAY_KINDS: dict[str, type[BaseModel]] = {"RayJob": RayJob, "RayService": RayServ
 
 
 def resources(name: str) -> list[dict[str, Any]]:
-    """Those of a file, and those that lie in its config maps."""
+    """The resources in a file, including those in its config maps."""
     found: list[dict[str, Any]] = list(yaml.safe_load_all((FOLDER / name).read_text()))
-    inner = [each["data"]["rayjob.yaml"] for each in found if "rayjob.yaml" in each.get("data", {})]
-    return found + [resource for text in inner for resource in yaml.safe_load_all(text)]
+    embedded = [each["data"]["rayjob.yaml"] for each in found if "rayjob.yaml" in each.get("data", {})]
+    return found + [resource for text in embedded for resource in yaml.safe_load_all(text)]
 
 
 def check(resource: dict[str, Any]) -> None:
@@ -57,7 +57,7 @@ def test_the_cluster(name: str) -> None:
     cluster = ClusterSpec.model_validate(ray_cluster(name))
     pinned = re.findall(r"(?m)^ray==(.*)$", (ROOT / "constraints.txt").read_text())
     assert [cluster.ray_version] == pinned
-    assert cluster.enable_in_tree_autoscaling  # else ranges of replicas and of actors mean nothing
+    assert cluster.enable_in_tree_autoscaling  # otherwise ranges of replicas and actors have no effect
     assert cluster.auth_options is not None
     assert cluster.auth_options.mode == "token"
     assert cluster.head_group_spec.ray_start_params["num-cpus"] == "0"
@@ -67,7 +67,7 @@ def test_the_cluster(name: str) -> None:
         assert container["image"].startswith("registry.example/likeness:0.1.0")
         mounted = {mount["name"] for mount in container.get("volumeMounts", ())}
         assert mounted == {volume["name"] for volume in spec.get("volumes", ())}
-        # More memory than was asked for is what a node evicts pods for.
+        # Nodes evict pods that use more memory than they requested.
         assert container["resources"]["requests"]["memory"] == container["resources"]["limits"]["memory"]
         gpus = "nvidia.com/gpu" in container["resources"]["limits"]
         assert not gpus or container["image"].endswith("-cuda")
@@ -88,8 +88,8 @@ def test_the_job(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["cronjob.yaml", "rayjob.yaml", "rayservice.yaml"])
-def test_what_reads_pictures_of_others_may_create_nothing(name: str) -> None:
-    """A picture that breaks a decoder is not to start pods."""
+def test_pods_that_decode_pictures_have_no_permissions(name: str) -> None:
+    """A picture that exploits a decoder must not be able to start pods."""
     [account] = resources("service-account.yaml")
     cluster = ray_cluster(name)
     pods = [group["template"]["spec"] for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"])]
@@ -106,8 +106,8 @@ def gib(quantity: str) -> int:
     ("name", "with_index"),
     [("cronjob.yaml", {"head"}), ("rayjob.yaml", {"head"}), ("rayservice.yaml", {"cpu", "gpu"})],
 )
-def test_files_of_the_index_have_room_on_the_nodes_disk(name: str, with_index: set[str]) -> None:
-    """Without a request any node is taken, and without LIKENESS_CACHE_BYTES half of its disk."""
+def test_the_nodes_disk_has_room_for_the_files_of_the_index(name: str, with_index: set[str]) -> None:
+    """Without a request, pods run on any node, and without LIKENESS_CACHE_BYTES they use half of its disk."""
     cluster = ray_cluster(name)
     pods = {"head": cluster["headGroupSpec"], **{group["groupName"]: group for group in cluster["workerGroupSpecs"]}}
     for group in with_index:
@@ -119,11 +119,11 @@ def test_files_of_the_index_have_room_on_the_nodes_disk(name: str, with_index: s
         ]
         [limit] = [each["emptyDir"]["sizeLimit"] for each in pod["volumes"] if each["name"] == volume]
         requested = gib(container["resources"]["requests"]["ephemeral-storage"])
-        # What is open stays when it loses its place in the cache, until nobody has it open.
+        # Evicted files stay on disk until the last process closes them.
         assert int(env["LIKENESS_CACHE_BYTES"]) / 2**30 < gib(limit) < requested
     for group in set(pods) - with_index - {"head"}:
         [container] = pods[group]["template"]["spec"]["containers"]
-        assert gib(container["resources"]["requests"]["ephemeral-storage"]) >= 20  # segments that are built, spilling
+        assert gib(container["resources"]["requests"]["ephemeral-storage"]) >= 20  # for building segments and spilling
 
 
 def test_the_service() -> None:
@@ -133,7 +133,7 @@ def test_the_service() -> None:
     [app] = config["applications"]
     assert (app["name"], app["import_path"]) == (APP_NAME, "api.deployment.application:application")
     settings = ServeSettings(**app["args"])
-    # The app's own time limit comes first.
+    # The app's own time limit must be reached first.
     assert config["http_options"]["request_timeout_s"] > settings.request_timeout_s
     groups = {group["groupName"]: group for group in service["rayClusterConfig"]["workerGroupSpecs"]}
     assert settings.embedders is not None

@@ -1,6 +1,6 @@
-"""What Prometheus and Grafana read names metrics, labels and files that there are.
+"""The files of Prometheus and Grafana name metrics, labels and files that exist.
 
-`test_deploy_prometheus.py` has what Prometheus makes of it, `tests/api/middleware/test_telemetry.py` more on the
+`test_deploy_prometheus.py` runs Prometheus with them; `tests/api/middleware/test_telemetry.py` has more on the
 dashboard of the service.
 """
 
@@ -35,8 +35,8 @@ FOLDER = ROOT / "deploy" / "monitoring"
 DASHBOARDS = ["service-dashboard.json", "jobs-dashboard.json"]
 COMPOSE = ROOT / "deploy" / "compose" / "compose.yaml"
 
-# What every series has that a target gives.
-OF_TARGETS = {"job", "instance"}
+# Labels of every scraped series.
+TARGET_LABELS = {"job", "instance"}
 
 
 def dashboard(name: str) -> dict[str, Any]:
@@ -48,13 +48,13 @@ def panels(name: str) -> list[dict[str, Any]]:
     return [panel for panel in dashboard(name)["panels"] if panel["type"] != "row"]
 
 
-def sent(expression: str) -> str:
-    """As Grafana sends it, with all chosen that can be."""
+def substituted(expression: str) -> str:
+    """An expression as Grafana sends it, with all values of variables selected."""
     return re.sub(r'"\$\w+"', '".*"', expression.replace("$__rate_interval", "5m"))
 
 
 def expressions(name: str) -> list[str]:
-    """Those of a dashboard, or of the alerts."""
+    """The expressions of a dashboard, or of the alerts."""
     if name.endswith(".yml"):
         groups = yaml.safe_load((FOLDER / name).read_text())["groups"]
         return [rule["expr"] for group in groups for rule in group["rules"]]
@@ -62,22 +62,22 @@ def expressions(name: str) -> list[str]:
     found += [each["expr"] for each in dashboard(name)["annotations"]["list"]]
     choices = [each["definition"] for each in dashboard(name)["templating"]["list"] if each["type"] == "query"]
     found += [expression for each in choices for expression in re.findall(r"^label_values\((.+), \w+\)$", each)]
-    return [sent(expression) for expression in found]
+    return [substituted(expression) for expression in found]
 
 
-def parts(node: Any) -> Iterator[Any]:
-    """An expression and all within it."""
+def subexpressions(node: Any) -> Iterator[Any]:
+    """An expression and all expressions in it."""
     yield node
     for name in ("lhs", "rhs", "expr", "param", "args", "vector_selector"):
         inner = getattr(node, name, None)
         for each in inner if isinstance(inner, list) else [inner]:
             if each is not None:
-                yield from parts(each)
+                yield from subexpressions(each)
 
 
-def asked(expression: str) -> Iterator[tuple[str, set[str]]]:
-    """Each metric of an expression, with the labels that it is chosen by; what the whole is grouped by is of each."""
-    tree = list(parts(promql_parser.parse(expression)))
+def metrics_in(expression: str) -> Iterator[tuple[str, set[str]]]:
+    """Each metric of an expression, with the labels that it is selected by or that the expression is grouped by."""
+    tree = list(subexpressions(promql_parser.parse(expression)))
     sums = [node.modifier for node in tree if isinstance(node, promql_parser.AggregateExpr)]
     grouped = {label for modifier in sums if modifier is not None for label in modifier.labels}
     for node in tree:
@@ -85,7 +85,7 @@ def asked(expression: str) -> Iterator[tuple[str, set[str]]]:
             yield node.name, grouped | {matcher.name for matcher in node.matchers.matchers}
 
 
-def of_the_service(folder: Path) -> dict[str, set[str]]:
+def service_metrics(folder: Path) -> dict[str, set[str]]:
     metrics = Metrics()
     searcher = make_collection(folder / "served", PLAIN, FakeEmbedder())
     register_engine_metrics(Collections.of(fake_service(searcher)), metrics, RequestLimits())
@@ -95,8 +95,8 @@ def of_the_service(folder: Path) -> dict[str, set[str]]:
     return {sample.name: set(sample.labels) for family in metrics.collect() for sample in family.samples}
 
 
-def of_jobs(folder: Path) -> dict[str, set[str]]:
-    """What `metrics_file` gets at the end of a run."""
+def job_metrics(folder: Path) -> dict[str, set[str]]:
+    """The metrics in `metrics_file` at the end of a run."""
     run = HistoryEntry.begin("/pictures", "/collection").end("succeeded")
     run = run.model_copy(update={"counts": {"added": 1}, "seconds": {"embed": 1.0}, "recall": 0.99})
     write_metrics(str(folder / "job.prom"), run, run)
@@ -104,42 +104,42 @@ def of_jobs(folder: Path) -> dict[str, set[str]]:
     return {sample.name: set(sample.labels) for family in families for sample in family.samples}
 
 
-def of_running_jobs() -> dict[str, set[str]]:
-    """What is declared in `jobs.embedding.worker_metrics`, as Ray names it."""
-    found = {}
+def running_job_metrics() -> dict[str, set[str]]:
+    """The metrics declared in `jobs.embedding.worker_metrics`, with the names that Ray gives them."""
+    metrics = {}
     for call in ast.walk(ast.parse(inspect.getsource(worker_metrics))):
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in ("Counter", "Gauge"):
             name = ast.literal_eval(call.args[0])
             tags = next((ast.literal_eval(each.value) for each in call.keywords if each.arg == "tag_keys"), ())
-            found[f"ray_{name}{'_total' if call.func.id == 'Counter' else ''}"] = set(tags)
-    return found
+            metrics[f"ray_{name}{'_total' if call.func.id == 'Counter' else ''}"] = set(tags)
+    return metrics
 
 
-def of_ray() -> str:
-    """The source of the dashboards that Ray ships, which draw what it exports."""
+def ray_dashboards() -> str:
+    """The source of Ray's own dashboards, which show the metrics that Ray exports."""
     return "".join(path.read_text() for path in Path(dashboards.__path__[0]).glob("*.py"))
 
 
 @pytest.mark.parametrize("name", [*DASHBOARDS, "alerts.yml"])
-def test_expressions_name_what_there_is(name: str, tmp_path: Path) -> None:
-    known = of_the_service(tmp_path) | of_jobs(tmp_path) | of_running_jobs() | {"up": set()}
-    rays = of_ray()
+def test_expressions_name_existing_metrics_and_labels(name: str, tmp_path: Path) -> None:
+    known = service_metrics(tmp_path) | job_metrics(tmp_path) | running_job_metrics() | {"up": set()}
+    source = ray_dashboards()
     for expression in expressions(name):
-        for metric, labels in asked(expression):
+        for metric, labels in metrics_in(expression):
             if metric in known:
-                assert labels - OF_TARGETS <= known[metric], expression
+                assert labels - TARGET_LABELS <= known[metric], expression
             else:
-                missing = {word for word in {metric, *labels - OF_TARGETS} if not re.search(rf"\b{word}\b", rays)}
+                missing = {word for word in {metric, *labels - TARGET_LABELS} if not re.search(rf"\b{word}\b", source)}
                 assert not missing, expression
 
 
-def test_the_dashboard_of_jobs_draws_every_metric_of_jobs(tmp_path: Path) -> None:
-    drawn = {metric for expression in expressions("jobs-dashboard.json") for metric, _ in asked(expression)}
-    assert set(of_running_jobs()) | set(of_jobs(tmp_path)) <= drawn
+def test_the_dashboard_of_jobs_shows_every_metric_of_jobs(tmp_path: Path) -> None:
+    shown = {metric for expression in expressions("jobs-dashboard.json") for metric, _ in metrics_in(expression)}
+    assert set(running_job_metrics()) | set(job_metrics(tmp_path)) <= shown
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)
-def test_dashboards_are_what_grafana_imports(name: str) -> None:
+def test_dashboards_can_be_imported_by_grafana(name: str) -> None:
     content = dashboard(name)
     assert content["uid"] == {"service": "likeness", "jobs": "likeness-jobs"}[name.partition("-")[0]]
     assert content["templating"]["list"][0]["type"] == "datasource"
@@ -153,7 +153,7 @@ def test_dashboards_are_what_grafana_imports(name: str) -> None:
         for at in (panel["gridPos"] for panel in content["panels"])
         for x, y in product(range(at["w"]), range(at["h"]))
     ]
-    assert len(set(cells)) == len(cells), "panels lie on each other"
+    assert len(set(cells)) == len(cells), "panels overlap"
     assert max(x for x, _ in cells) == 23
     for panel in panels(name):
         assert {target["datasource"]["uid"] for target in panel["targets"]} == {"${datasource}"}
@@ -164,7 +164,7 @@ def test_dashboards_are_what_grafana_imports(name: str) -> None:
                 assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) <= set(re.split(r",\s*", grouped[0]))
 
 
-def test_what_prometheus_and_grafana_are_told_agrees_with_compose() -> None:
+def test_configurations_of_prometheus_and_grafana_agree_with_compose() -> None:
     services = yaml.safe_load(COMPOSE.read_text())["services"]
     config = yaml.safe_load((FOLDER / "prometheus.yml").read_text())
     targets = {each["job_name"]: each["static_configs"][0]["targets"][0] for each in config["scrape_configs"]}
@@ -173,7 +173,7 @@ def test_what_prometheus_and_grafana_are_told_agrees_with_compose() -> None:
     assert "--metrics-export-port=8080" in services["ray"]["command"]
     volumes = [volume.split(":") for name in ("prometheus", "grafana") for volume in services[name]["volumes"]]
     mounted = {target: source for source, target, *_ in volumes}
-    # Files of rules are looked for beside the configuration.
+    # Prometheus looks for rule files next to its configuration.
     assert [Path(mounted[f"/etc/prometheus/{name}"]).name for name in config["rule_files"]] == ["alerts.yml"]
     [source] = yaml.safe_load((FOLDER / "grafana-datasource.yaml").read_text())["datasources"]
     assert (source["type"], source["url"]) == ("prometheus", "http://prometheus:9090")

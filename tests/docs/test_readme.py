@@ -1,4 +1,4 @@
-"""README and the pages in docs are right: commands and Python run, links resolve, every setting is described."""
+"""README and the pages in docs are correct: commands and Python run, links resolve, every setting is described."""
 
 import os
 import re
@@ -39,7 +39,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 def commands(page: Path) -> Iterator[list[str]]:
-    """The commands of a page's shell blocks, without what stands before or behind them: variables, pipes, comments."""
+    """The commands in a page's shell blocks, without variables, pipes and comments."""
     for block in blocks(page, "sh"):
         for line in re.sub(r"\\\n\s*", "", block).splitlines():
             words: list[str] = []
@@ -51,12 +51,12 @@ def commands(page: Path) -> Iterator[list[str]]:
                     words.append(word)
 
 
-def named(path: Path) -> str:
+def relative_name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-COMMANDS = [(named(page), words) for page in PAGES for words in commands(page) if words]
-OF_PROGRAMS = [(page, words) for page, words in COMMANDS if words[0] in PROGRAMS]
+COMMANDS = [(relative_name(page), words) for page in PAGES for words in commands(page) if words]
+PARSED = [(page, words) for page, words in COMMANDS if words[0] in PROGRAMS]
 ON_DEMO = [(page, words) for page, words in COMMANDS if DEMO in shlex.join(words) or f"{SERVER}/search" in words]
 PYTHON = [(page, block) for page in PAGES for block in blocks(page, "python")]
 
@@ -65,13 +65,13 @@ def described(rows: list[tuple[str, list[str]]]) -> list[str]:
     return [f"{page}: {shlex.join(words)}" for page, words in rows]
 
 
-@pytest.mark.parametrize(("page", "words"), OF_PROGRAMS, ids=described(OF_PROGRAMS))
+@pytest.mark.parametrize(("page", "words"), PARSED, ids=described(PARSED))
 def test_commands_parse(page: str, words: list[str]) -> None:
     check(words)
 
 
 def test_commands_were_found() -> None:
-    assert len(OF_PROGRAMS) > 40
+    assert len(PARSED) > 40
     assert len(ON_DEMO) > 10
     assert {"README.md", "docs/search.md", "docs/http.md"} <= {page for page, _ in ON_DEMO}
 
@@ -80,14 +80,14 @@ def test_targets_and_modules_exist() -> None:
     for page in PAGES:
         text = page.read_text()
         for target in re.findall(r"(?:`|^ *|&& )make ([a-z-]+)", text, re.MULTILINE):
-            assert target in TARGETS, f"{named(page)}: make {target}"
+            assert target in TARGETS, f"{relative_name(page)}: make {target}"
         for module in re.findall(r"python -m ((?:api|benchmarks|embedder|index|jobs|tests)\.[a-z_.]+[a-z])", text):
-            assert find_spec(module), f"{named(page)}: python -m {module}"
+            assert find_spec(module), f"{relative_name(page)}: python -m {module}"
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """URL of a server of a small demo collection, which lies in the current folder as `make demo` leaves it."""
+    """URL of a server of a small demo collection, in the current folder as after `make demo`."""
     folder, port = tmp_path_factory.mktemp("clone"), free_port()
     collection = make_demo_collection(folder / DEMO, count=240)
     settings = ServeSettings(collection=collection.location, port=port, allowed_hosts=frozenset({f"127.0.0.1:{port}"}))
@@ -113,7 +113,9 @@ def test_commands_on_the_demo_run(page: str, words: list[str], demo: str) -> Non
         assert words[1] != "search" or re.search(r"[a-z]+/\d{4}-", result.output)
 
 
-@pytest.mark.parametrize(("page", "block"), PYTHON, ids=[f"{named(page)}-{n}" for n, (page, _) in enumerate(PYTHON)])
+@pytest.mark.parametrize(
+    ("page", "block"), PYTHON, ids=[f"{relative_name(page)}-{n}" for n, (page, _) in enumerate(PYTHON)]
+)
 def test_python_runs(page: Path, block: str, demo: str) -> None:
     scope: dict[str, Any] = {}
     exec(block.replace(SERVER, demo), scope)
@@ -129,33 +131,33 @@ def test_rows_become_a_data_frame(demo: str) -> None:
     assert list(scope["rows"].columns) == ["image_id", "embedding"]
 
 
-def test_settings_are_those_of_the_server() -> None:
+def test_settings_page_is_up_to_date() -> None:
     text = (ROOT / "docs" / "settings.md").read_text()
     assert text == settings_page(), "run `make docs`"
     assert all(field.description for field in ServeSettings.model_fields.values())
 
 
-def test_readme_is_short_and_leads_to_every_page() -> None:
+def test_readme_is_short_and_links_to_every_page() -> None:
     text = (ROOT / "README.md").read_bytes()
     assert len(text) <= 10_240
     linked = {target for target, _ in links(text.decode())}
-    assert {named(page) for page in (ROOT / "docs").glob("*.md")} - linked == set()
+    assert {relative_name(page) for page in (ROOT / "docs").glob("*.md")} - linked == set()
 
 
 def links(text: str) -> list[tuple[str, str]]:
-    """The relative links of a page, each a path and an anchor, of which one may be empty."""
+    """The relative links of a page as path and anchor, of which one may be empty."""
     return re.findall(r"(?:\]\(|src=\")(?![a-z]+:)([^)#\"]*)#?([^)\"]*)", text)
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors that GitHub gives to the headings."""
+    """The anchors that GitHub generates for the headings."""
     text = re.sub(r"(?ms)^ *```.*?^ *```", "", page.read_text())
     headings = re.findall(r"(?m)^#+ (.*)$", text)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", LINKED, ids=named)
-def test_links_lead_somewhere(page: Path) -> None:
+@pytest.mark.parametrize("page", LINKED, ids=relative_name)
+def test_links_are_valid(page: Path) -> None:
     for path, anchor in links(page.read_text()):
         target = page.parent / path if path else page
         assert target.exists(), path

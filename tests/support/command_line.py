@@ -1,4 +1,4 @@
-"""The command `likeness` in this process."""
+"""Runs the command `likeness` in this process."""
 
 import sys
 from collections.abc import Callable
@@ -19,7 +19,7 @@ Run = Callable[..., Result]
 
 
 def command_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Calls the console command. An exception that gets out of it fails the test."""
+    """Returns a function that runs the command. An exception that it does not handle fails the test."""
 
     def call(*arguments: object) -> Result:
         monkeypatch.setattr(sys, "argv", ["likeness", *map(str, arguments)])

@@ -1,7 +1,7 @@
-"""A cluster with Ray's autoscaler on this machine: it begins with a head, and adds nodes that are processes.
+"""A cluster with Ray's autoscaler on this machine: it starts with a head, and adds processes as nodes.
 
-`ray.cluster_utils.AutoscalingCluster` would be the same, but ends every Ray of the machine when it starts and ends, and
-the wheel lacks the file that it reads.
+`ray.cluster_utils.AutoscalingCluster` does the same, but stops every Ray on the machine when it starts and ends, and
+the wheel lacks a file that it reads.
 """
 
 import json
@@ -29,7 +29,7 @@ STORE = 100 * 2**20
 
 
 class Provider(FakeMultiNodeProvider):
-    """Starts nodes as processes of the autoscaler's. Ray's own takes no memory, which its nodes then find out."""
+    """Starts nodes as child processes of the autoscaler. Ray's own accepts no `memory`; its nodes detect it."""
 
     def _create_node_with_resources_and_labels(
         self, node_config: Any, tags: Any, count: Any, resources: dict[str, float], labels: Any
@@ -39,14 +39,15 @@ class Provider(FakeMultiNodeProvider):
 
 
 @contextmanager
-def growing_cluster(folder: Path, nodes: dict[str, dict[str, float]], *, most: int, version: int) -> Iterator[str]:
-    """The address of a cluster whose head runs no tasks. It may add `most` nodes of each kind.
+def growing_cluster(folder: Path, nodes: dict[str, dict[str, float]], *, max_nodes: int, version: int) -> Iterator[str]:
+    """Run a cluster during the block; yields its address. The head runs no tasks.
 
-    `nodes` are the resources of each kind; `version` is the autoscaler's, 1 or 2. Files go to the folder.
+    `nodes` has the resources of each kind of node, of which up to `max_nodes` are added. `version` is the autoscaler's,
+    1 or 2. Files are written to the folder.
     """
     address = f"{ray.util.get_node_ip_address()}:{free_port()}"  # type: ignore[no-untyped-call]
     config = folder / "cluster.json"
-    config.write_text(json.dumps(_config(address, nodes, most=most, version=version)))
+    config.write_text(json.dumps(_config(address, nodes, max_nodes=max_nodes, version=version)))
     port = address.rpartition(":")[2]
     options = [f"--port={port}", "--num-cpus=0", f"--object-store-memory={STORE}", f"--autoscaling-config={config}"]
     variables = {"AUTOSCALER_UPDATE_INTERVAL_S": "1", "RAY_FAKE_CLUSTER": "1", "PYTHONUNBUFFERED": "1"}
@@ -54,7 +55,7 @@ def growing_cluster(folder: Path, nodes: dict[str, dict[str, float]], *, most: i
     if version == 2:
         variables |= {"RAY_enable_autoscaler_v2": "1"}
         variables |= dict.fromkeys(("RAY_CLOUD_INSTANCE_ID", "RAY_OVERRIDE_NODE_ID_FOR_TESTING"), FAKE_HEAD_NODE_ID)
-    head = _started(options, {**os.environ, **variables}, folder / "head.log")
+    head = _start_head(options, {**os.environ, **variables}, folder / "head.log")
     try:
         yield address
     finally:
@@ -62,8 +63,8 @@ def growing_cluster(folder: Path, nodes: dict[str, dict[str, float]], *, most: i
         _end(head)
 
 
-def _started(options: list[str], environment: dict[str, str], log: Path) -> "subprocess.Popen[bytes]":
-    """A head, once it runs. A busy machine may not have the time for it the first time that Ray allows it."""
+def _start_head(options: list[str], environment: dict[str, str], log: Path) -> "subprocess.Popen[bytes]":
+    """Start a head and wait until it runs, with retries: on a busy machine Ray's own time limit may be too short."""
     command = [
         str(Path(sys.executable).parent / "ray"),
         "start",
@@ -85,7 +86,7 @@ def _started(options: list[str], environment: dict[str, str], log: Path) -> "sub
 
 
 def _end(head: "subprocess.Popen[bytes]") -> None:
-    """End a head with all that it started: the nodes that were added are among them."""
+    """Kill a head and its descendants, which include the added nodes."""
     started = [] if head.poll() is not None else psutil.Process(head.pid).children(recursive=True)
     head.kill()
     head.wait()
@@ -94,19 +95,19 @@ def _end(head: "subprocess.Popen[bytes]") -> None:
             process.kill()
 
 
-def _config(address: str, nodes: dict[str, dict[str, float]], *, most: int, version: int) -> dict[str, Any]:
-    """What the autoscaler reads. To it the provider is external: of its own ones it reads defaults."""
+def _config(address: str, nodes: dict[str, dict[str, float]], *, max_nodes: int, version: int) -> dict[str, Any]:
+    """The autoscaler's configuration. The provider is external, because for Ray's own the autoscaler adds defaults."""
     provider = {"type": "external", "module": f"{__name__}.{Provider.__name__}"}
     switches = ("use_node_id_as_ip", "disable_node_updaters", "disable_launch_config_check")
     kinds = {
-        name: {"resources": {**amounts, "object_store_memory": STORE}, "node_config": {}, "max_workers": most}
+        name: {"resources": {**amounts, "object_store_memory": STORE}, "node_config": {}, "max_workers": max_nodes}
         for name, amounts in nodes.items()
     }
     kinds[FAKE_HEAD_NODE_TYPE] = {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0}
     commands = ("setup", "head_setup", "worker_setup", "initialization", "head_start_ray", "worker_start_ray")
     return {
         "cluster_name": "growing",
-        "max_workers": most * len(nodes),
+        "max_workers": max_nodes * len(nodes),
         "idle_timeout_minutes": 1,
         "upscaling_speed": 1.0,
         "provider": {

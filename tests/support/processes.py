@@ -1,4 +1,4 @@
-"""Python in a process of its own."""
+"""Runs Python in a new process."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ from tests.support.paths import ROOT
 
 
 def python(*arguments: object, folder: Path = ROOT, **environment: str) -> "subprocess.CompletedProcess[str]":
-    """This interpreter with these arguments, in a folder; what it prints and how it ends. It can import ours."""
+    """Run this interpreter in a folder, with the project importable; returns output and exit code."""
     command = [sys.executable, *map(str, arguments)]
     variables = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=variables, check=False)

@@ -8,7 +8,7 @@ from pydantic.fields import FieldInfo
 
 from api.settings import Replicas, ServeSettings
 
-# Each heading stands before the field that opens its section.
+# Each heading precedes the first field of its section.
 _SECTIONS = {
     "collection": "Collection and model",
     "host": "Address and access",
@@ -54,7 +54,7 @@ def settings_page() -> str:
 
 
 def _default(name: str, field: FieldInfo) -> str:
-    """The default as one would write it, and nothing where there is none or the description says what happens."""
+    """The default as a user would write it, or nothing if there is none or the description explains it."""
     value: Any = field.default
     if field.is_required() or value is None or value in (frozenset(), ()):
         return ""

@@ -93,11 +93,11 @@ def test_importing_the_client_imports_no_server_packages() -> None:
 
 def test_a_search_returns_the_librarys_objects(client: LikenessClient, server: ScriptedServer) -> None:
     assert client.search(text="a star") == RESULT
-    (asked,) = server.asked
-    assert (asked.method, asked.path, asked.document) == ("POST", "/search", {"text": "a star"})
-    assert asked.headers["content-type"] == "application/json"
-    assert asked.headers["api-version"] == "1"
-    assert "authorization" not in asked.headers
+    (request,) = server.requests
+    assert (request.method, request.path, request.document) == ("POST", "/search", {"text": "a star"})
+    assert request.headers["content-type"] == "application/json"
+    assert request.headers["api-version"] == "1"
+    assert "authorization" not in request.headers
 
 
 def test_every_option_is_sent(client: LikenessClient, server: ScriptedServer) -> None:
@@ -107,7 +107,7 @@ def test_every_option_is_sent(client: LikenessClient, server: ScriptedServer) ->
     client.search(**plain, filter=where, fields=("label",))
     client.search(embedding=np.array([0.5, -1.0]), text=None, min_score=None)
     client.search(queries=[{"image": b"GIF"}, {"text": "night", "weight": -0.5}, {"embedding": [1, 0]}], k=2)
-    every, vector, mix = server.asked
+    every, vector, mix = server.requests
     sent = {"day": {"$gte": "2026-01-02T00:00:00+00:00"}, "size": {"$in": [0, 1]}}
     assert every.document == {**plain, "filter": sent, "fields": ["label"]}
     assert vector.document == {"embedding": [0.5, -1.0]}
@@ -117,9 +117,9 @@ def test_every_option_is_sent(client: LikenessClient, server: ScriptedServer) ->
 
 def form(server: ScriptedServer) -> dict[str, bytes]:
     """The parts of the last multipart form, by name."""
-    asked = server.asked[-1]
-    head = f"Content-Type: {asked.headers['content-type']}\r\n\r\n".encode()
-    message = email.parser.BytesParser(policy=email.policy.HTTP).parsebytes(head + asked.body)
+    request = server.requests[-1]
+    head = f"Content-Type: {request.headers['content-type']}\r\n\r\n".encode()
+    message = email.parser.BytesParser(policy=email.policy.HTTP).parsebytes(head + request.body)
     parts: dict[str, bytes] = {}
     for part in message.iter_parts():
         payload = part.get_payload(decode=True)
@@ -168,7 +168,7 @@ def test_invalid_arguments_are_not_sent(client: LikenessClient, server: Scripted
     for search, error, message in wrong:
         with pytest.raises(error, match=message):
             client.search(**search)
-    assert server.asked == []
+    assert server.requests == []
 
 
 def test_an_images_row_is_flat_as_in_the_library(client: LikenessClient, server: ScriptedServer) -> None:
@@ -207,8 +207,8 @@ def test_a_batch_has_results_and_refusals_in_order(client: LikenessClient, serve
     server.replies = [Reply(document={"results": results})]
     others: list[Search] = [{"text": "a"}, {"id": "x", "filter": {"label": "y"}}]
     first, second, third = client.search_batch([{"image": b"GIF", "k": 0}, *others])
-    assert server.asked[0].path == "/search/batch"
-    assert server.asked[0].document == {"searches": [{"image": "R0lG", "k": 0}, *others]}
+    assert server.requests[0].path == "/search/batch"
+    assert server.requests[0].document == {"searches": [{"image": "R0lG", "k": 0}, *others]}
     assert first == RESULT
     assert isinstance(second, RequestRefused)
     assert (second.status, second.errors) == (422, [{"field": "k"}])
@@ -219,7 +219,7 @@ def test_a_batch_has_results_and_refusals_in_order(client: LikenessClient, serve
 def test_searches_are_sent_64_at_a_time(client: LikenessClient, server: ScriptedServer) -> None:
     server.replies = [Reply(document={"results": [{"ok": ANSWER}] * n}) for n in (64, 64, 2)]
     assert client.search_batch({"text": str(n)} for n in range(130)) == [RESULT] * 130
-    sent = [[search["text"] for search in asked.document["searches"]] for asked in server.asked]
+    sent = [[search["text"] for search in request.document["searches"]] for request in server.requests]
     assert sent == [[str(n) for n in some] for some in (range(64), range(64, 128), range(128, 130))]
 
 
@@ -233,12 +233,12 @@ def test_large_pictures_are_sent_in_smaller_batches(client: LikenessClient, serv
 
     def pictures() -> Iterator[bytes]:
         for size in (5, 5, 13, 5, 5):  # MiB; base64 makes them a third larger
-            read.append(len(server.asked))
+            read.append(len(server.requests))
             yield bytes(size * 2**20)
 
     server.replies = [embedded([1.0, 0.0], [1.0, 0.0]), embedded([0.0, 1.0]), embedded([1.0, 0.0], [1.0, 0.0])]
     assert client.embed_images(pictures())[:, 1].tolist() == [0.0, 0.0, 1.0, 0.0, 0.0]
-    assert [len(asked.document["images"]) for asked in server.asked] == [2, 1, 2]
+    assert [len(request.document["images"]) for request in server.requests] == [2, 1, 2]
     assert read == [0, 0, 0, 1, 2]
 
 
@@ -295,7 +295,7 @@ def test_a_proxys_page_is_a_refusal_too(client: LikenessClient, server: Scripted
 def test_transient_failures_are_retried(client: LikenessClient, server: ScriptedServer, failure: Reply) -> None:
     server.replies = [failure, failure, FOUND]
     assert client.search(image=b"GIF") == RESULT
-    assert len({asked.body for asked in server.asked}) == 1
+    assert len({request.body for request in server.requests}) == 1
 
 
 @pytest.mark.parametrize(
@@ -316,7 +316,7 @@ def test_permanent_failures_are_not_retried_nor_others_more_than_the_limit(
     server.replies = [failure]
     with LikenessClient(server.url, retries=retries) as client, pytest.raises(RequestRefused) as caught:
         client.search(text="a")
-    assert (caught.value.status, len(server.asked)) == (failure.status, asked)
+    assert (caught.value.status, len(server.requests)) == (failure.status, asked)
     assert (type(caught.value) is TooBusy) is (failure.status == 429)
     assert getattr(caught.value, "retry_after", None) == retry_after
 
@@ -330,14 +330,14 @@ def test_changes_of_the_live_version_are_not_retried(
         client.promote("000001")
     with pytest.raises(ClientError):
         client.rollback()
-    assert len(server.asked) == 2
+    assert len(server.requests) == 2
 
 
 def test_retries_wait_as_long_as_the_server_asks(client: LikenessClient, server: ScriptedServer) -> None:
     at = format_datetime(datetime.fromtimestamp(time.time() + 2, UTC), usegmt=True)  # whole seconds
     server.replies = [problem("overloaded", 429, {"Retry-After": "1"}), problem("x", 503, {"Retry-After": at}), FOUND]
     assert client.search(text="a") == RESULT
-    first, second, third = [asked.at for asked in server.asked]
+    first, second, third = [request.at for request in server.requests]
     assert second - first >= 1.0
     assert third - first > 1.0
 
@@ -372,7 +372,7 @@ def test_a_call_ends_in_time_and_a_silent_server_gets_no_retry(
     server.replies = [reply]
     with LikenessClient(server.url, timeout=timeout) as client, pytest.raises(ServerUnreachable, match=message):
         client.picture("a")
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
 # Connections
@@ -395,8 +395,8 @@ def test_threads_share_a_client(server: ScriptedServer, client: LikenessClient) 
 
     with ThreadPoolExecutor(16) as pool:
         assert all(pool.map(ask, range(320)))
-    assert {asked.document["text"] for asked in server.asked} == {str(number) for number in range(320)}
-    assert not any("cookie" in asked.headers for asked in server.asked)
+    assert {request.document["text"] for request in server.requests} == {str(number) for number in range(320)}
+    assert not any("cookie" in request.headers for request in server.requests)
     assert server.connections <= 16
 
 
@@ -412,8 +412,8 @@ def test_the_key_is_sent_and_netrc_does_not_replace_it(
     with LikenessClient(f"{server.url}/likeness/", api_key="lk_secret") as client:
         client.search(text="a")
         assert "lk_secret" not in repr(client)
-    assert server.asked[0].headers["authorization"] == "Bearer lk_secret"
-    assert server.asked[0].path == "/likeness/search"  # a server below a path
+    assert server.requests[0].headers["authorization"] == "Bearer lk_secret"
+    assert server.requests[0].path == "/likeness/search"  # a server below a path
 
 
 def test_a_key_is_not_sent_to_another_server(server: ScriptedServer) -> None:
@@ -424,7 +424,7 @@ def test_a_key_is_not_sent_to_another_server(server: ScriptedServer) -> None:
             pytest.raises(RequestRefused, match=f"redirects to {other.url}/search: use that as the base_url"),
         ):
             client.search(text="a")
-        assert other.asked == []
+        assert other.requests == []
 
 
 def test_invalid_keys_and_base_urls() -> None:

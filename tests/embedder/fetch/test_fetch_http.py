@@ -66,7 +66,7 @@ def test_redirects_are_followed_up_to_the_limit(server: ScriptedServer) -> None:
     server.routes["/1"] = answer(b"", status=301, Location="2")
     server.routes["/2"] = redirect("/picture", 308)
     assert trusting(max_redirects=2).fetch(server.url + "/1") == PICTURE
-    assert server.asked[0].headers["accept-encoding"] == "identity"
+    assert server.requests[0].headers["accept-encoding"] == "identity"
     error = failure(trusting(max_redirects=1), server.url + "/1")
     assert (error.reason, error.retryable) == ("too_many_redirects", False)
 
@@ -77,7 +77,7 @@ def test_proxies_and_netrc_are_ignored(server: ScriptedServer, monkeypatch: pyte
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     assert trusting().fetch(server.url + "/picture") == PICTURE
-    assert "authorization" not in server.asked[0].headers
+    assert "authorization" not in server.requests[0].headers
 
 
 def test_connections_are_kept_and_shared_between_threads(server: ScriptedServer) -> None:
@@ -156,7 +156,7 @@ def test_certificates_are_checked_against_names(tmp_path: Path, monkeypatch: pyt
         assert fetcher.fetch(f"https://pictures.example:{server.server_port}/picture") == PICTURE
         monkeypatch.undo()
         assert server_names == ["pictures.example"]
-        assert server.asked[0].headers["host"] == f"pictures.example:{server.server_port}"
+        assert server.requests[0].headers["host"] == f"pictures.example:{server.server_port}"
         for untrusting, host in ((fetcher, "other.example"), (Fetcher(resolve=resolve), "pictures.example")):
             error = failure(untrusting, f"https://{host}:{server.server_port}/picture")
             assert (error.reason, error.retryable) == ("tls_failed", False)
@@ -204,7 +204,7 @@ def failing_twice(status: int, **headers: Any) -> Route:
 def test_temporary_failures_are_retried(server: ScriptedServer, status: int) -> None:
     server.routes["/flaky"] = failing_twice(status)
     assert trusting(retries=2).fetch(server.url + "/flaky") == PICTURE
-    assert len(server.asked) == 3
+    assert len(server.requests) == 3
     server.routes["/flaky"] = failing_twice(status)
     error = failure(trusting(retries=1), server.url + "/flaky")
     assert (error.reason, error.retryable) == (f"http_{status}", True)
@@ -216,7 +216,7 @@ def test_permanent_failures_are_not_retried(server: ScriptedServer, status: int)
     error = failure(trusting(), server.url + "/gone")
     assert (error.reason, error.retryable) == (f"http_{status}", False)
     assert error.message == f"{server.url}/gone: the server answered {status}, expected 200"
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
 def test_dropped_and_refused_connections_are_retried(server: ScriptedServer) -> None:

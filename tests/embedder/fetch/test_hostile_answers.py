@@ -167,7 +167,7 @@ def test_slow_redirects_share_one_deadline(server: ScriptedServer) -> None:
     server.routes["/again"] = redirect("/again", silent_s=0.12)
     error = failed("/again", timeout_s=0.3, max_redirects=50)
     assert error.reason == "timeout"
-    assert len(server.asked) <= 3
+    assert len(server.requests) <= 3
 
 
 @pytest.mark.parametrize(

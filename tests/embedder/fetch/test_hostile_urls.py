@@ -52,7 +52,7 @@ FETCHER = Fetcher(POLICY, resolve=resolve)
 )
 def test_hosts_that_are_public(server: ScriptedServer, host: str) -> None:
     assert FETCHER.fetch(f"http://{host}/picture") == PICTURE
-    assert [asked.path for asked in server.asked] == ["/picture"]
+    assert [request.path for request in server.requests] == ["/picture"]
 
 
 # Forbidden hosts
@@ -156,7 +156,7 @@ def test_every_redirect_is_checked(server: ScriptedServer, location: str, reason
     error = failure(FETCHER, "http://public.example/1")
     assert (error.reason, error.retryable) == (reason, False)
     hosts = {"/1": "public.example", "/2": "public.example", "/3": "other.example"}
-    assert [(asked.path, asked.headers["host"]) for asked in server.asked] == list(hosts.items())
+    assert [(request.path, request.headers["host"]) for request in server.requests] == list(hosts.items())
 
 
 ODD = ["\\\\127.0.0.1\\a", "http:\\\\127.0.0.1/a", "/\\127.0.0.1/a", "http:///picture", "http:127.0.0.1", "http:", ""]
@@ -169,7 +169,7 @@ def test_redirects_that_only_browsers_take_for_another_host_stay_on_this_one(
     server.routes["/away"] = redirect(location)
     with suppress(FetchError):
         FETCHER.fetch("http://public.example/away")
-    assert {asked.headers["host"] for asked in server.asked} == {"public.example"}
+    assert {request.headers["host"] for request in server.requests} == {"public.example"}
 
 
 @pytest.mark.parametrize("head", [b"503 Busy\r\n", b"302 Found\r\nLocation: /picture\r\n"])
@@ -181,7 +181,7 @@ def test_a_name_is_checked_again_for_every_connection(
     fetcher = Fetcher(replace(POLICY, retries=3, backoff_s=0.01), resolve=lambda host, port: next(answers))
     assert failure(fetcher, "http://rebinding.example/1").reason == "forbidden_address"
     assert connected == [(PUBLIC, 80)]
-    assert [asked.headers["host"] for asked in server.asked] == ["rebinding.example"]
+    assert [request.headers["host"] for request in server.requests] == ["rebinding.example"]
 
 
 def test_the_next_host_gets_no_other_headers(server: ScriptedServer) -> None:
@@ -198,9 +198,9 @@ def test_the_next_host_gets_no_other_headers(server: ScriptedServer) -> None:
     server.routes["/1?token=secret"] = server.routes["/1"]
     for _ in range(2):
         assert FETCHER.fetch("http://public.example/1?token=secret") == PICTURE
-    for asked in server.asked:
-        assert set(asked.headers) == {"host", "accept", "accept-encoding", "user-agent"}, asked.path
-        assert "secret" not in str(asked.headers)
+    for request in server.requests:
+        assert set(request.headers) == {"host", "accept", "accept-encoding", "user-agent"}, request.path
+        assert "secret" not in str(request.headers)
 
 
 @pytest.mark.parametrize("status", [300, 304, 305, 306, 401, 407, 511])
@@ -209,4 +209,4 @@ def test_other_statuses_with_a_location_are_not_followed(server: ScriptedServer,
         b"", status=status, Location="http://public.example/picture", WWW_Authenticate="Basic realm=x"
     )
     assert failure(FETCHER, "http://public.example/away").reason == f"http_{status}"
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1

@@ -19,7 +19,7 @@ from embedder.images.formats import EXTRA_FORMATS, jxl_size, picture_format
 from embedder.images.limits import DEFAULT_LIMITS, ImageLimits
 from tests.embedder.images.test_image_rejects import REASONS, damage
 from tests.support.pictures.raw_files import dng
-from tests.support.pictures.sample_images import CENTRE, STORED, WHOLE, encode, off_corners, quarters, smooth
+from tests.support.pictures.sample_images import CENTRE, STORED, WHOLE, corner_error, encode, quarters, smooth
 from tests.support.processes import python
 
 pillow_heif.register_heif_opener()
@@ -67,7 +67,7 @@ def stored(orientation: int, size: tuple[int, int] = (96, 64)) -> Image.Image:
 def test_colours_size_and_name(data: bytes, name: str, size: tuple[int, int], tolerance: int) -> None:
     decoded = decode_image(data, WHOLE)
     assert (decoded.width, decoded.height, decoded.format) == (*size, name)
-    assert off_corners(decoded.pixels) <= tolerance
+    assert corner_error(decoded.pixels) <= tolerance
 
 
 def test_transparent_pictures_are_put_on_white() -> None:
@@ -84,7 +84,7 @@ def test_a_jpeg_in_jpeg_xl_is_turned_by_its_exif(tmp_path: Path) -> None:
     stored(6).save(tmp_path / "a.jpg", exif=exif)
     with Image.open(tmp_path / "a.jpg") as image:
         decoded = decode_image(encode(image, "JXL"), WHOLE)
-    assert (decoded.width, decoded.height, off_corners(decoded.pixels) <= 20) == (96, 64, True)
+    assert (decoded.width, decoded.height, corner_error(decoded.pixels) <= 20) == (96, 64, True)
 
 
 SMALL = {"HEIC": encode(quarters(), "HEIF"), "JXL": encode(quarters(), "JXL"), "RAW": dng(quarters())}

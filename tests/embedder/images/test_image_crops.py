@@ -14,8 +14,8 @@ from tests.support.pictures.sample_images import (
     CENTRE,
     RED,
     WHOLE,
+    corner_error,
     encode,
-    off_corners,
     quarters,
     rotated,
     smooth,
@@ -29,7 +29,7 @@ from tests.support.processes import python
 def test_orientation_turns_the_picture_upright(name: str, orientation: int) -> None:
     decoded = decode_image(rotated(quarters(), orientation, name), WHOLE)
     assert (decoded.width, decoded.height) == (96, 64)
-    assert off_corners(decoded.pixels) <= 8
+    assert corner_error(decoded.pixels) <= 8
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))

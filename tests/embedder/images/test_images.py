@@ -15,9 +15,9 @@ from tests.support.pictures.sample_images import (
     RED,
     SAVE,
     WHOLE,
+    corner_error,
     encode,
     four,
-    off_corners,
     png,
     quarters,
     rotated,
@@ -33,7 +33,7 @@ def test_every_format_gives_its_colours_size_and_name(name: str) -> None:
     assert decoded.pixels.dtype == np.uint8
     assert decoded.pixels.flags.writeable
     assert (decoded.width, decoded.height, decoded.format) == (96, 64, name)
-    assert off_corners(decoded.pixels) <= 8
+    assert corner_error(decoded.pixels) <= 8
 
 
 def frames(name: str) -> bytes:
@@ -68,7 +68,7 @@ HOLE = PALETTE.getpixel((0, 0))
     ],
 )
 def test_four_colours(data: bytes, wanted: tuple[tuple[int, ...], ...], tolerance: int) -> None:
-    assert off_corners(decode_image(data, WHOLE).pixels, wanted) <= tolerance
+    assert corner_error(decode_image(data, WHOLE).pixels, wanted) <= tolerance
 
 
 def board(mode: str) -> Image.Image:
@@ -148,7 +148,7 @@ def test_deep_grey_is_scaled_not_clipped(
 def test_alpha_is_put_on_white_and_hidden_colours_do_not_bleed(name: str) -> None:
     options = {"lossless": True, "exact": True} if name == "webp" else {}
     pixels = decode_image(encode(ALPHA, name, **options), WHOLE).pixels
-    assert off_corners(pixels, (WHITE, (0, 0, 200), (127, 127, 227), WHITE)) <= 1
+    assert corner_error(pixels, (WHITE, (0, 0, 200), (127, 127, 227), WHITE)) <= 1
     assert (pixels[..., 0].astype(int) <= pixels[..., 2].astype(int) + 1).all()  # no red fringe anywhere
 
 
@@ -159,7 +159,7 @@ def test_thumbnails_are_upright_and_small_without_metadata(orientation: int) -> 
         assert (small.format, small.size) == ("JPEG", (150, 100))
         assert not small.getexif()
         assert "comment" not in small.info
-        assert off_corners(np.asarray(small.resize((64, 64)))) <= 10
+        assert corner_error(np.asarray(small.resize((64, 64)))) <= 10
 
 
 @pytest.mark.parametrize(("size", "wanted"), [((40, 30), (40, 30)), ((1, 5000), (1, 200)), ((400, 401), (200, 200))])

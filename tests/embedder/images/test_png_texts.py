@@ -7,7 +7,7 @@ import pytest
 
 from embedder.errors import ImageError
 from embedder.images.decode import decode_image
-from tests.support.pictures.sample_images import STORED, WHOLE, chunk, encode, off_corners, quarters
+from tests.support.pictures.sample_images import STORED, WHOLE, chunk, corner_error, encode, quarters
 
 LONG = zlib.compress(b"words " * 500_000)  # 3 MB
 TURN_6 = b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><d tiff:Orientation="6"/></x:xmpmeta>'
@@ -48,7 +48,7 @@ def test_an_orientation_in_xmp_turns_the_picture(extra: bytes) -> None:
     data = encode(quarters().transpose(STORED[6]), "png")
     decoded = decode_image(with_chunks(chunk(b"zTXt", b"Comment\0\0" + LONG), extra, data=data), WHOLE)
     assert (decoded.width, decoded.height) == (96, 64)
-    assert off_corners(decoded.pixels) <= 2
+    assert corner_error(decoded.pixels) <= 2
 
 
 def test_truncated_files_are_still_refused() -> None:

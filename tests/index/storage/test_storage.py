@@ -297,15 +297,15 @@ def test_the_environment_sets_the_servers_of_google_and_azure(monkeypatch: pytes
                 assert not storage.exists("file")
             with pytest.raises(CollectionError, match="images/here/file cannot be written"):
                 storage.write_atomic("file", b"x")
-            before = len(server.asked)
+            before = len(server.requests)
             with pytest.raises(FetchError, match=r"no such file|cannot be read|a\.jpg"):
                 Fetcher(buckets=PictureReader()).fetch(f"{address}/a.jpg")
-            assert len(server.asked) > before
-    by_method = {(asked.path.startswith("/shop/"), asked.method) for asked in server.asked}
+            assert len(server.requests) > before
+    by_method = {(request.path.startswith("/shop/"), request.method) for request in server.requests}
     assert {(False, "GET"), (True, "HEAD")} <= by_method
     assert {azure for azure, method in by_method if method in ("PUT", "POST")} == {False, True}
-    for asked in server.asked:
-        assert ("SharedKey shop:" in asked.headers.get("authorization", "")) == asked.path.startswith("/shop/")
+    for request in server.requests:
+        assert ("SharedKey shop:" in request.headers.get("authorization", "")) == request.path.startswith("/shop/")
 
 
 @pytest.mark.parametrize("call", ["head", "get", "get_range"])

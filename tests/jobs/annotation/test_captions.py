@@ -83,7 +83,7 @@ class Vllm:
         (gone if len(self.answered) >= self.away else Reply(document={"data": [{"id": "tiny-vlm"}]}))(player)
 
     def caption(self, player: Player) -> None:
-        (message,) = player.asked.document["messages"]
+        (message,) = player.received.document["messages"]
         head, _, data = message["content"][0]["image_url"]["url"].partition(",")
         assert head == "data:image/png;base64"
         picture = base64.b64decode(data)
@@ -114,7 +114,7 @@ def test_a_server_captions_and_what_it_refuses_is_a_reject(
     sizes = {name: f"{(tmp_path / name).stat().st_size} bytes" for name in COLOURS}
     assert {name: row["c"] for name, row in shown(pictures).items()} == {**sizes, "red.png": None}
     assert "CaptionError: HTTP 400: cannot identify image" in run("columns", pictures.location).out
-    asked = [each for each in vllm.server.asked if each.method == "POST"]
+    asked = [each for each in vllm.server.requests if each.method == "POST"]
     assert len(asked) == len(COLOURS)  # the others of the batch were not asked again
     for each in asked:
         assert each.headers["authorization"] == "Bearer s3cret"
@@ -128,7 +128,7 @@ def test_another_server_of_the_same_model_goes_on(pictures: Collection, run: Run
     assert "3 of 3 images annotated" in run(*command, *vllm.options).out
     with scripted() as other:
         assert "0 of 3 images annotated, 3 were up to date" in run(*command, *Vllm(other).options).out
-        assert other.asked == []  # with nothing to do it need not be there
+        assert other.requests == []  # with nothing to do it need not be there
         assert "3 of 3 images annotated" in run(*command, *Vllm(other).options, "--prompt", "a haiku").out
 
 

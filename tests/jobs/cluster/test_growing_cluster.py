@@ -48,7 +48,7 @@ def test_a_job_waits_for_nodes_and_names_those_that_never_come(gallery: Gallery,
             | ({"wait_for_nodes": wait} if wait else {})
         )
 
-    with growing_cluster(tmp_path, NPU, most=2, version=version) as address:
+    with growing_cluster(tmp_path, NPU, max_nodes=2, version=version) as address:
         with pytest.raises(JobError, match=r"needs 1 CPU, 1 npu, .* wait with --wait-for-nodes 10m"):
             embed(gallery, tmp_path / "at once", asking("npu", None))
         with pytest.raises(JobError, match=r"nodes within 5 s: an actor needs 1 CPU, 1 tpu, but no node"):

@@ -12,7 +12,7 @@ from jobs.cli.options import console
 from jobs.errors import OtherModelError
 from jobs.planning.rejects import list_rejects
 from tests.support.collections.storage_steps import KilledError, at, expire, is_step, kill
-from tests.support.nights.reembed_nights import DEMO, Nights, assert_rows_are_what_is_there, bmps
+from tests.support.nights.reembed_nights import DEMO, Nights, assert_rows_match_files, bmps
 from tests.support.pictures.sample_images import put_pictures
 
 
@@ -32,13 +32,13 @@ def ids(collection: Collection) -> list[str]:
 
 
 def test_mend_03_an_interrupted_embed_is_resumed_after_another_source(nights: Nights, tmp_path: Path) -> None:
-    with pytest.raises(KilledError), at(is_step("run manifest"), after=False, happen=kill):
+    with pytest.raises(KilledError), at(is_step("run manifest"), after=False, action=kill):
         nights.embed()
     expire(nights.collection.storage)
     nights.embed(put_pictures(tmp_path / "other", bmps(20, 21)))
     nights.embed()
     assert [len(night) for night in nights.embedded] == [10, 2, 0]
-    assert_rows_are_what_is_there(nights)
+    assert_rows_match_files(nights)
     assert Searcher.open(nights.collection).ntotal == 12
 
 
@@ -147,16 +147,16 @@ def test_embed_refuses_another_model(nights: Nights, other_model: str) -> None:
     assert f"not with {other_model}" in str(error.value)
     assert "or name another folder for a new collection; `likeness reembed` with --model or" in str(error.value)
     assert nights.embedded[1:] == [[]]
-    assert_rows_are_what_is_there(nights)
+    assert_rows_match_files(nights)
 
 
 def test_a_first_run_that_was_stopped_has_chosen_the_model(nights: Nights) -> None:
-    with pytest.raises(KilledError), at(is_step("run manifest"), after=False, happen=kill):
+    with pytest.raises(KilledError), at(is_step("run manifest"), after=False, action=kill):
         nights.embed()
     expire(nights.collection.storage)
     nights.embed(model=None)
     assert [len(night) for night in nights.embedded] == [10, 0]
-    assert_rows_are_what_is_there(nights)
+    assert_rows_match_files(nights)
 
 
 def test_embed_without_a_model_stays_with_the_live_indexs_model(nights: Nights, other_model: str) -> None:
@@ -166,7 +166,7 @@ def test_embed_without_a_model_stays_with_the_live_indexs_model(nights: Nights, 
     rollback(nights.collection)
     nights.embed(model=None)
     assert nights.embedded[2:] == [[]]
-    assert_rows_are_what_is_there(nights)
+    assert_rows_match_files(nights)
     assert Searcher.open(nights.collection).model.dim == 64
 
 

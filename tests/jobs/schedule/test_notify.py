@@ -61,7 +61,7 @@ def test_the_report_is_posted_and_other_outcomes_than_success_are_failures(hook:
     target = Target(url=url_of(hook))
     for targets in (Notify(on_success=target), Notify(on_failure=target)):
         notify(targets, make_entry(outcome, message, counts={"new": 3}))
-    [body] = [request.document for request in hook.asked]
+    [body] = [request.document for request in hook.requests]
     assert body["text"] == f"likeness: /collection {outcome}: {'index 000007' if good else message}"
     assert (body["outcome"], body["counts"], body["index"]) == (outcome, {"new": 3}, "000007")
 
@@ -70,7 +70,7 @@ def test_the_report_is_posted_and_other_outcomes_than_success_are_failures(hook:
 def test_a_webhook_that_is_down_for_a_moment_is_retried(hook: ScriptedServer) -> None:
     hook.replies = answering(503, 429, 200)
     notify(Notify(on_success=Target(url=url_of(hook))), make_entry())
-    assert len(hook.asked) == 3
+    assert len(hook.requests) == 3
 
 
 def test_a_webhook_cannot_delay_a_job_with_retry_after(hook: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +78,7 @@ def test_a_webhook_cannot_delay_a_job_with_retry_after(hook: ScriptedServer, mon
     monkeypatch.setattr("urllib3.util.retry.time", SimpleNamespace(sleep=slept.append, time=time.time))
     hook.replies = answering(429)
     notify(Notify(on_success=Target(url=url_of(hook))), make_entry())
-    assert (len(hook.asked), slept) == (4, [2, 4])
+    assert (len(hook.requests), slept) == (4, [2, 4])
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_an_address_may_come_from_the_environment(
     assert "is the environment variable set?" in caplog.text
     monkeypatch.setenv("LIKENESS_TEST_HOOK", url_of(hook))
     notify(targets, make_entry())
-    assert len(hook.asked) == 1
+    assert len(hook.requests) == 1
 
 
 def test_a_command_gets_the_report_on_its_stdin(tmp_path: Path) -> None:

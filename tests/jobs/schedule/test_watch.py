@@ -23,7 +23,7 @@ from tests.support.nights.reembed_nights import (
     BROKEN,
     DEMO,
     Nights,
-    assert_rows_are_what_is_there,
+    assert_rows_match_files,
     assert_search_is_exact,
     bmp,
     load_once,
@@ -79,7 +79,7 @@ def watch(nights: Nights, *steps: Step, source: str | None = None, **fields: obj
 
 
 def assert_up_to_date(nights: Nights) -> None:
-    assert_rows_are_what_is_there(nights)
+    assert_rows_match_files(nights)
     assert_search_is_exact(nights.collection)
     nights.collection.check_lease()
 

@@ -18,7 +18,7 @@ from jobs.file_extensions import checked_extensions
 from jobs.sources import list_videos
 from jobs.sources.list_images import left_out_warning, list_images
 from tests.support.collections.s3_server import Bucket
-from tests.support.pictures.sample_images import off_corners, put_pictures, quarters
+from tests.support.pictures.sample_images import corner_error, put_pictures, quarters
 from tests.support.pictures.videos import draw_scenes, write_video
 
 BOTH = checked_extensions(["images", "videos"])
@@ -73,7 +73,7 @@ def test_frames_are_upright(tmp_path: Path) -> None:
     path.write_bytes(data)
     image = frame(f"{path}#t=0")
     assert image.size == (96, 64)
-    assert off_corners(np.asarray(image.resize((64, 64)))) <= 25
+    assert corner_error(np.asarray(image.resize((64, 64)))) <= 25
 
 
 def test_a_still_video_has_one_frame_and_noise_makes_none(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from jobs.update import Update
 from tests.support.collections.hand_made import add_run, add_version, rows
 from tests.support.collections.storage_steps import STEPS, KilledError, at, expire, is_step, kill
 from tests.support.nights.quiet_night import make_job
-from tests.support.nights.reembed_nights import DEMO, Nights, assert_rows_are_what_is_there, bmp, bmps, vector_of
+from tests.support.nights.reembed_nights import DEMO, Nights, assert_rows_match_files, bmp, bmps, vector_of
 from tests.support.pictures.sample_images import put_pictures
 
 LENIENT = 0.5
@@ -58,7 +58,7 @@ def test_a_night_embeds_new_and_changed_images_and_deletes_missing_ones(nights: 
     assert (counts.unchanged, counts.new, counts.changed, counts.to_embed) == (8, 1, 1, 2)
     assert (counts.missing, counts.moved, counts.deleted) == (1, 0, 1)
     assert (report.embedded, report.index_after, report.promoted) == (2, "000002", True)
-    assert_rows_are_what_is_there(nights)
+    assert_rows_match_files(nights)
     assert Searcher.open(nights.collection).ntotal == 10
 
 
@@ -72,7 +72,7 @@ def test_moved_copied_and_touched_files_need_no_model(nights: Nights) -> None:
     counts = report.counts
     assert (counts.new, counts.changed, counts.reused, counts.to_embed) == (2, 1, 3, 0)
     assert (counts.missing, counts.moved, counts.deleted) == (1, 1, 1)
-    assert_rows_are_what_is_there(nights)
+    assert_rows_match_files(nights)
     assert nights.night().counts.unchanged == 11
 
 
@@ -101,7 +101,7 @@ def test_changed_bytes_of_the_same_size_and_time_are_found_by_reading_them(night
     assert nights.night().counts.unchanged == 10
     report = nights.night(verify_hash=True)
     assert (report.counts.changed, nights.embedded[-1]) == (1, ["a/3.bmp"])
-    assert_rows_are_what_is_there(nights)
+    assert_rows_match_files(nights)
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
@@ -112,7 +112,7 @@ def test_more_missing_than_allowed_stops_the_night(nights: Nights, dry_run: bool
         nights.night(dry_run=dry_run)
     assert len(nights.collection.live_rows(["image_id"])) == 10
     assert nights.night(max_missing=0.31).counts.deleted == 3
-    assert_rows_are_what_is_there(nights)
+    assert_rows_match_files(nights)
 
 
 @pytest.mark.parametrize("missing", ["keep", "delete"])
@@ -207,7 +207,7 @@ def test_a_broken_file_is_not_fetched_again_until_it_changes(nights: Nights, mon
     broken.write_bytes(bmp(40))
     report = nights.night(max_reject_rate=LENIENT)
     assert (report.counts.changed, report.counts.retried, nights.embedded[-1]) == (1, 0, ["broken.png"])
-    assert_rows_are_what_is_there(nights)
+    assert_rows_match_files(nights)
 
 
 def test_failed_fetches_are_tried_again_every_night(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,7 +231,7 @@ def test_failed_fetches_are_tried_again_every_night(nights: Nights, monkeypatch:
     report = nights.night(max_reject_rate=LENIENT)
     assert (report.counts.retried, report.embedded, report.failed) == (1, 1, 0)
     assert nights.embedded[1:] == [["b.bmp"]] * 3
-    assert_rows_are_what_is_there(nights)
+    assert_rows_match_files(nights)
     assert nights.night(max_reject_rate=LENIENT).runs == []
 
 
@@ -284,7 +284,7 @@ def test_a_crashed_run_gets_labels_that_changed_since(nights: Nights, tmp_path: 
     listed = tmp_path / "list.csv"
     listed.write_text("uri,label\npictures/a/0.bmp,cat\npictures/a/1.bmp,dog\n")
     nights = Nights(listed, str(tmp_path / "listed"))
-    with pytest.raises(KilledError), at(is_step("run manifest"), after=False, happen=kill):
+    with pytest.raises(KilledError), at(is_step("run manifest"), after=False, action=kill):
         nights.night(DEMO)
     expire(nights.collection.storage)
     listed.write_text("uri,label\npictures/a/0.bmp,cat\npictures/a/1.bmp,wolf\n")
@@ -301,7 +301,7 @@ def test_another_model_embeds_everything_and_takes_over_with_the_index(nights: N
     assert (report.counts.other_model, report.counts.unchanged, len(nights.embedded[1])) == (10, 0, 10)
     live = nights.collection.read_version("000002")
     assert (report.promoted, live.dim, live.base) == (True, 32, None)
-    assert_rows_are_what_is_there(nights, other_model)
+    assert_rows_match_files(nights, other_model)
     assert rollback(nights.collection).manifest.dim == 64
     assert Searcher.open(nights.collection).model.dim == 64
 
@@ -314,7 +314,7 @@ def test_going_back_to_a_model_needs_neither_it_nor_the_pictures(
     monkeypatch.setattr("embedder.fetch.fetcher.Fetcher.fetch", None)
     report = nights.night()
     assert (report.counts.reused, report.counts.to_embed, nights.embedded[2]) == (10, 0, [])
-    assert_rows_are_what_is_there(nights)
+    assert_rows_match_files(nights)
     assert Searcher.open(nights.collection).model.dim == 64
 
 
@@ -333,7 +333,7 @@ def test_a_crashed_model_change_resumes_while_the_old_index_answers(nights: Nigh
     assert nights.night().embedded == 1
     report = nights.night(other_model)
     assert (len(nights.embedded[1]), report.counts.reused, len(nights.embedded[3])) == (4, 4, 7)
-    assert_rows_are_what_is_there(nights, other_model)
+    assert_rows_match_files(nights, other_model)
 
 
 def test_a_model_change_covers_every_source(nights: Nights, tmp_path: Path, other_model: str) -> None:
@@ -381,7 +381,7 @@ def test_the_night_after_a_kill_at_any_step_completes(nights: Nights, step: str,
     (nights.pictures / "b.bmp").write_bytes(bmp(11))
     shutil.move(folder / "0.bmp", nights.pictures / "moved.bmp")
     (folder / "7.bmp").unlink()
-    with pytest.raises(KilledError), at(is_step(step), after=after, happen=kill):
+    with pytest.raises(KilledError), at(is_step(step), after=after, action=kill):
         nights.night()
     Searcher.open(nights.collection)
     expire(nights.collection.storage)
@@ -389,7 +389,7 @@ def test_the_night_after_a_kill_at_any_step_completes(nights: Nights, step: str,
     (nights.pictures / "b.bmp").unlink()
     (nights.pictures / "d.bmp").write_bytes(bmp(13))
     nights.night()
-    assert_rows_are_what_is_there(nights)
+    assert_rows_match_files(nights)
     assert Searcher.open(nights.collection).ntotal == 10
     assert nights.night().runs == []
 
@@ -405,10 +405,10 @@ def test_a_run_overtaken_at_its_start_leaves_nothing_to_do(nights: Nights, monke
         expire(nights.collection.storage)
         nights.night()
 
-    with pytest.raises(LeaseLostError), at(lambda path: path.endswith("started.json"), after=False, happen=overtake):
+    with pytest.raises(LeaseLostError), at(lambda path: path.endswith("started.json"), after=False, action=overtake):
         nights.night()
     collection = nights.collection
     [left], last = collection.snapshot().unfinished, collection.runs()[-1]
     assert (left.run_id > last.run_id, left.run_id[:16]) == (True, last.run_id[:16])
     assert nights.night().runs == []
-    assert_rows_are_what_is_there(nights)
+    assert_rows_match_files(nights)

@@ -30,7 +30,7 @@ from tests.support.nights.reembed_nights import (
     BROKEN,
     DEMO,
     Nights,
-    assert_rows_are_what_is_there,
+    assert_rows_match_files,
     assert_search_is_exact,
     bmp,
 )
@@ -167,7 +167,7 @@ class AnyNights(RuleBasedStateMachine):
     def _check(self, source: str, wanted: str) -> None:
         folder = self.root / source
         unreachable = {file.removeprefix(f"{source}/") for file in self.unreachable}
-        assert_rows_are_what_is_there(self.nights, wanted, folder, unreachable)
+        assert_rows_match_files(self.nights, wanted, folder, unreachable)
         assert_search_is_exact(self.nights.collection)
 
     def _happening(
@@ -181,7 +181,7 @@ class AnyNights(RuleBasedStateMachine):
             "second job": partial(self._second_job, run),
             "overtaken": partial(self._overtake, run),
         }
-        return at(is_number(number), after=after, happen=happen[what])
+        return at(is_number(number), after=after, action=happen[what])
 
     def _second_job(self, run: Callable[[], Report]) -> None:
         before = self._files()

@@ -15,7 +15,7 @@ from benchmarks.common.load import TimedSearch, load
 from benchmarks.common.servers import Server, eventually, serving
 from tests.support.collections.s3_server import CREDENTIALS, new_bucket, new_cache
 from tests.support.collections.storage_steps import STEPS
-from tests.support.nights.reembed_nights import DEMO, Nights, assert_rows_are_what_is_there, assert_search_is_exact, bmp
+from tests.support.nights.reembed_nights import DEMO, Nights, assert_rows_match_files, assert_search_is_exact, bmp
 from tests.support.processes import python
 
 pytestmark = pytest.mark.timeout(300)
@@ -139,7 +139,7 @@ def kill_and_resume(served: ServedNights, step: str, when: str) -> None:
         served.await_version()
     served.require_answered(searches.searches)
     assert len(searches.searches) > _RATE  # searches ran all the while
-    assert_rows_are_what_is_there(nights)
+    assert_rows_match_files(nights)
     assert_search_is_exact(nights.collection)
     assert served.searchable() == sorted(path.name for path in nights.pictures.iterdir())
     runs = nights.collection.runs()

@@ -1,4 +1,4 @@
-"""Collections made by hand, for the tests of index."""
+"""Collections with rows made by hand."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,15 +32,15 @@ def rows(
     rejected: Mapping[str, str] | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> pa.Table:
-    """Rows of these ids, then a row for each rejected id with its reason; by default at memory:<id>."""
+    """A row for each id, then one for each rejected id with its reason; URIs are memory:<id> by default."""
     rejected = rejected or {}
     if vectors is None:
         vectors = unit_vectors(len(ids), seed=len(ids))
-    every = [*ids, *rejected]
+    all_ids = [*ids, *rejected]
     embedding = pa.array([*vectors, *[None] * len(rejected)], pa.list_(pa.float32(), vectors.shape[1]))
     columns: dict[str, Any] = {
-        "image_id": pa.array(every, pa.string()),
-        "uri": pa.array(uris or [f"memory:{image_id}" for image_id in every], pa.string()),
+        "image_id": pa.array(all_ids, pa.string()),
+        "uri": pa.array(uris or [f"memory:{image_id}" for image_id in all_ids], pa.string()),
         "embedding": embedding,
         "error_reason": pa.array([*[None] * len(ids), *rejected.values()], pa.string()),
     }
@@ -69,7 +69,7 @@ def add_version(
 def searcher_of(
     folder: Path, ids: Sequence[str], vectors: npt.NDArray[np.floating[Any]], settings: IndexSettings | None = None
 ) -> Searcher:
-    """Of a new collection of these rows, which has one run and one index version."""
+    """A searcher of a new collection of these rows, with one run and one index version."""
     collection = Collection.create_or_open(str(folder))
     add_version(collection, rows(ids, vectors.astype(np.float32)), settings=settings)
     return Searcher.open(collection)

@@ -16,7 +16,7 @@ _FILLERS = 20_000
 
 
 def add_many(collection: Collection, pictures: Path, embedder: Embedder) -> None:
-    """A run of the pictures' vectors by this model, and of many others."""
+    """Add a run with the pictures' vectors by this model and many random ones."""
     paths = sorted(pictures.iterdir())
     crops = np.stack([decode_image(path.read_bytes(), embedder.crop).pixels for path in paths])
     dim = embedder.identity.dim

@@ -1,4 +1,4 @@
-"""A plan of duplicates that is made up, of images that a collection has."""
+"""A made-up plan of duplicates for a collection's images."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -8,7 +8,7 @@ from index.search import Searcher
 
 
 def plan_of(searcher: Searcher, *groups: tuple[str, str, Kind]) -> DuplicatePlan:
-    """Groups of an image to keep, and one duplicate of a kind."""
+    """A plan with groups of one image to keep and one duplicate of a kind."""
 
     def facts(image_id: str) -> dict[str, Any]:
         row = searcher.row(image_id) or {}

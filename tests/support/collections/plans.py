@@ -1,4 +1,4 @@
-"""A plan for one source, for tests of what becomes of it."""
+"""A plan for one source."""
 
 import pyarrow as pa
 
@@ -9,6 +9,6 @@ from jobs.planning.plan import Plan, plan_run
 
 
 def plan_of(listing: pa.Table, collection: Collection, source: str, model: ModelRecord) -> Plan:
-    """What is left to do of a listing."""
+    """The plan of a run over a listing."""
     snapshot = collection.snapshot()
     return plan_run(listing, snapshot, source, model, snapshot.live().of_model(model).read(STATE_COLUMNS))

@@ -1,4 +1,4 @@
-"""An S3 server on loopback (moto's, over real sockets), and a proxy before it that makes trouble by a seed."""
+"""An S3 server on loopback (moto's, over real sockets), and a proxy that injects faults by a seed."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ CREDENTIALS = {
     "AWS_EC2_METADATA_DISABLED": "true",
     "AWS_REGION": "us-east-1",
 }
-"""What a test has to have in its environment; the server takes any."""
+"""Environment variables that a test needs; the server accepts any credentials."""
 
 FAULTS = ("500", "503", "refused", "unheard", "cut", "slow")
-"""Answers of 500 and 503; a connection closed before the request is passed on, or after it was carried out; a body
-that ends half way; one whose second half trickles in over `pause_s`. There is "silent" too: a connection on which
-nothing comes for `pause_s`.
+"""Answers of 500 and 503; a connection closed before the request is forwarded, or after it was carried out; a body
+that ends half way; one whose second half trickles in over `pause_s`. There is also "silent": nothing arrives for
+`pause_s`, then the connection is closed.
 """
 
 _TRICKLES = 8
@@ -47,7 +47,7 @@ _ERROR = "<Error><Code>{code}</Code><Message>try again</Message><RequestId>1</Re
 
 @contextmanager
 def s3_server() -> Iterator[str]:
-    """host:port of a server without buckets. What is in it is the process's: all servers of it share their content."""
+    """Run a server during the block; yields host:port. All servers of a process share their content."""
     server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
     with patch.object(S3Response, "put_object", _put_object):
         server.start()
@@ -62,7 +62,7 @@ _PUT, _PUTTING = S3Response.put_object, threading.Lock()
 
 
 def _put_object(self: Any) -> Any:
-    """One at a time: moto looks whether an object is as `If-Match` says, and writes, in two steps."""
+    """One at a time, because moto checks `If-Match` and writes in two steps."""
     with _PUTTING:
         return _PUT(self)
 
@@ -76,17 +76,17 @@ class Bucket:
 
     @property
     def endpoint(self) -> str:
-        """What AWS_ENDPOINT_URL is set to."""
+        """The value for AWS_ENDPOINT_URL."""
         return f"http://{self.server}"
 
     @cached_property
     def client(self) -> Any:
-        """boto3's."""
+        """boto3's client."""
         options = {"aws_access_key_id": "key", "aws_secret_access_key": "secret", "region_name": "us-east-1"}
         return boto3.client("s3", endpoint_url=self.endpoint, **options)
 
     def address(self, prefix: str, server: str | None = None, credentials: str = "") -> str:
-        """An s3:// address that names the server itself, so that no environment has to."""
+        """An s3:// address that includes the server, so that the environment need not."""
         query = f"scheme=http&endpoint_override={server or self.server}&region=us-east-1"
         return f"s3://{credentials}{self.name}/{prefix}?{query}"
 
@@ -104,14 +104,14 @@ class Bucket:
 
 
 def new_bucket(server: str) -> Bucket:
-    """One whose name no other has."""
+    """Create a bucket with a unique name."""
     bucket = Bucket(f"b-{secrets.token_hex(6)}", server)
     bucket.client.create_bucket(Bucket=bucket.name)
     return bucket
 
 
 def new_cache(folder: Path) -> Path:
-    """An empty cache of index files in it. Converted models are those of all tests: to convert one takes seconds."""
+    """Make an empty cache in a folder. Tests share converted models, because converting takes seconds."""
     models = Path("~/.cache/likeness/models").expanduser()
     models.mkdir(parents=True, exist_ok=True)
     (folder / "cache").mkdir()
@@ -121,10 +121,9 @@ def new_cache(folder: Path) -> Path:
 
 @dataclass
 class FaultyProxy:
-    """A share of the requests goes wrong, in one of the ways of `faults`; listings come in pages of `page` keys.
+    """Makes a share of the requests fail in one of the ways in `faults`; listings have pages of `page` keys.
 
-    No request (its method and target) goes wrong more than twice in a row, so whoever tries three times succeeds,
-    unless it is refused with a 400.
+    No request (method and target) fails more than twice in a row, so three attempts suffice, unless it gets a 400.
     """
 
     upstream: str
@@ -134,7 +133,7 @@ class FaultyProxy:
     page: int = 1000
     pause_s: float = 0.2
     after: int = 0
-    """So many requests go well first."""
+    """Number of requests before the first fault."""
     count: Counter[str] = field(default_factory=Counter)
     """How often each fault happened, and `requests`."""
 
@@ -144,11 +143,11 @@ class FaultyProxy:
         self._lock = threading.Lock()
 
     def draw(self, request: str) -> str | None:
-        """What shall go wrong with a request; None: nothing."""
+        """The fault for a request, or None."""
         with self._lock:
             self.count["requests"] += 1
-            late = self.count["requests"] <= self.after or self._in_a_row[request] >= 2
-            if self._random.random() >= self.share or late:
+            exempt = self.count["requests"] <= self.after or self._in_a_row[request] >= 2
+            if self._random.random() >= self.share or exempt:
                 self._in_a_row[request] = 0
                 return None
             self._in_a_row[request] += 1
@@ -158,7 +157,7 @@ class FaultyProxy:
 
     @contextmanager
     def listening(self) -> Iterator[str]:
-        """Its host:port."""
+        """Run the proxy during the block; yields host:port."""
         handler = type("Handler", (_Handler,), {"proxy": self})
         with in_thread(QuietServer(("127.0.0.1", 0), handler)) as host:
             yield host
@@ -187,7 +186,7 @@ class _Handler(BaseHTTPRequestHandler):
         if fault == "silent":
             time.sleep(self.proxy.pause_s)
         if fault not in ("refused", "silent"):
-            answer = self._passed_on(body)
+            answer = self._forward(body)
             if fault != "unheard":
                 self._answer(*answer, fault)
                 return
@@ -208,7 +207,7 @@ class _Handler(BaseHTTPRequestHandler):
             pass
         return b"".join(chunks)
 
-    def _passed_on(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
+    def _forward(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
         url = urlsplit(self.path)
         query = dict(parse_qsl(url.query, keep_blank_values=True))
         target = self.path
@@ -219,8 +218,8 @@ class _Handler(BaseHTTPRequestHandler):
         host, port = self.proxy.upstream.split(":")
         connection = http.client.HTTPConnection(host, int(port), timeout=60)
         try:
-            nothing = b"" if self.command in ("PUT", "POST") else None
-            connection.request(self.command, target, body or nothing, headers)
+            empty = b"" if self.command in ("PUT", "POST") else None
+            connection.request(self.command, target, body or empty, headers)
             answer = connection.getresponse()
             return answer.status, answer.getheaders(), answer.read()
         finally:

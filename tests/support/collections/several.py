@@ -1,4 +1,4 @@
-"""Several collections for one server. Their images have the same ids, and pictures of colours that no other has."""
+"""Several collections for one server. Image ids repeat between collections, but every picture has its own colour."""
 
 from collections.abc import Sequence
 from hashlib import sha256
@@ -18,7 +18,7 @@ from tests.support.collections.small_collection import embedded_row, png
 
 
 class OtherFake(FakeEmbedder):
-    """Another model of the same length: its vectors are those of the fake in reverse."""
+    """Another model of the same dimension: its vectors are the fake's, reversed."""
 
     def __init__(self, side: int = 64) -> None:
         super().__init__(side=side)
@@ -26,7 +26,7 @@ class OtherFake(FakeEmbedder):
 
 
 class Loader:
-    """Loads fakes by their fingerprints, by default two, and remembers which."""
+    """Loads fakes by fingerprint, by default one of two, and records the fingerprints."""
 
     def __init__(self, *fakes: Embedder) -> None:
         self.known: dict[str, Embedder] = {}
@@ -56,7 +56,7 @@ def picture_of(name: str, number: int) -> bytes:
 def make_several(
     folder: Path, names: Sequence[str], *, start: int = 0, count: int = 3, other: Sequence[str] = ()
 ) -> None:
-    """Collections in subfolders, or another version of them, with `count` more pictures, which lie in `pictures`."""
+    """Make collections in subfolders, or add a version to them, with `count` new pictures in `pictures/`."""
     for name in names:
         embedder = OtherFake() if name in other else FakeEmbedder()
         collection = Collection.create_or_open(str(folder / name))
@@ -73,7 +73,7 @@ def make_several(
 
 
 def damage(location: Path) -> None:
-    """Alter a byte of the vectors of every segment."""
+    """Change a byte in the vectors of every segment."""
     for path in location.glob("index/segments/*/vectors.faiss"):
         data = path.read_bytes()
         path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))

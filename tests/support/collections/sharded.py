@@ -1,4 +1,4 @@
-"""A collection of five segments, for servers of an index in shards; and shards in this process."""
+"""A collection of five segments for sharded servers, and shards in this process."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -35,7 +35,7 @@ def make_sharded(folder: Path, limits: IndexSettings = LIMITS, *, seed: int = 0)
 
 class InProcessShards:
     """The shards of a collection's live version, called in this process. Those in `lost` do not answer; those in
-    `lost_from` stop to answer with the first call of a method.
+    `lost_from` stop answering at the first call of a method.
     """
 
     def __init__(self, collection: Collection, count: int) -> None:
@@ -62,5 +62,5 @@ class InProcessShards:
 
 
 def ids_of(shard: Shard) -> set[str]:
-    """The ids of its live rows."""
+    """The ids of a shard's live rows."""
     return {image_id for part in shard._segments.parts for image_id in part.ids(part.live_positions())}

@@ -1,4 +1,4 @@
-"""A collection of a few plain pictures, for the tests of the service and of its HTTP interface."""
+"""A collection of a few pictures of one colour each, for tests of the service and its HTTP interface."""
 
 from pathlib import Path
 from typing import Any
@@ -46,14 +46,14 @@ def png(colour: tuple[int, int, int], size: tuple[int, int] = (48, 40)) -> bytes
 
 
 def make_collection(location: Path, pictures: dict[str, bytes], embedder: Embedder) -> Searcher:
-    """A collection of `pictures` by id, with an index; the pictures lie at memory:<id>."""
+    """A collection of `pictures` by id, with an index; URIs are memory:<id>."""
     collection = Collection.create_or_open(str(location))
     add_pictures(collection, pictures, embedder)
     return Searcher.open(collection)
 
 
 def add_pictures(collection: Collection, pictures: dict[str, bytes], embedder: Embedder) -> None:
-    """One more run, of these pictures, and a version of the index."""
+    """Add a run of these pictures and an index version."""
     model = model_record(embedder.identity)
     rows = [
         embedded_row(image_id, f"memory:{image_id}", data, embedder)
@@ -65,7 +65,7 @@ def add_pictures(collection: Collection, pictures: dict[str, bytes], embedder: E
 
 
 def embedded_row(image_id: str, uri: str, data: bytes, embedder: Embedder) -> dict[str, Any]:
-    """The row of a picture that lies at `uri`, without metadata."""
+    """The row of a picture at `uri`, without metadata."""
     decoded = decode_image(data, embedder.crop)
     return {
         "image_id": image_id,
@@ -91,7 +91,7 @@ def fake_service(
     decoders: DecodePool | None = None,
     **more: Any,
 ) -> SearchService:
-    """A service with the fake model; `queries` and `pictures` are what it can fetch, by default nothing."""
+    """A service with the fake model, which can fetch `queries` and `pictures`, by default none."""
 
     def fetcher(files: Fetcher | dict[str, bytes] | None) -> Fetcher:
         return files if isinstance(files, Fetcher) else RecordingFetcher(files or {})
@@ -106,7 +106,7 @@ def fake_service(
 
 
 def followed_service(location: Path, **more: Any) -> SearchService:
-    """A fake service of the collection that is there, which follows its versions, if only when it is told to."""
+    """A fake service of an existing collection. It switches versions only on `refresh`, not by itself."""
     collection = Collection.open(str(location))
     source = IndexSource(collection=collection, load_model=lambda record: FakeEmbedder(), interval_s=3_600)
     return fake_service(Searcher.open(collection), source=source, **more)

@@ -1,4 +1,4 @@
-"""Lets something happen at a step of a job: before or after a change that it makes to the files of a collection."""
+"""Run an action at a step of a job: before or after it changes a file of a collection."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -20,37 +20,37 @@ STEPS = {
     "version manifest": r"index/[^/]+/manifest\.json",
     "CURRENT": r"CURRENT",
 }
-"""The commit steps, by the path that is written."""
+"""The commit steps, by the path they write."""
 
 _CHANGES = (Storage.write_atomic, Storage.put_file, Storage.delete)
 _UPDATE = Storage.update
 
 
 class KilledError(BaseException):
-    """As if the process were killed: nothing that it does afterwards reaches the collection."""
+    """Simulates that the process is killed: afterwards it can no longer change the collection."""
 
 
 @contextmanager
-def at(is_it: Callable[[str], bool], *, after: bool, happen: Callable[[], None]) -> Iterator[None]:
-    """While the block lasts, `happen` once: before or after the first file is changed whose path `is_it` says yes to.
+def at(matches: Callable[[str], bool], *, after: bool, action: Callable[[], None]) -> Iterator[None]:
+    """During the block, call `action` once: before or after the first change of a file whose path `matches`.
 
-    `happen` may raise `KilledError`.
+    `action` may raise `KilledError`.
     """
-    happened, killed = False, False
+    done, killed = False, False
 
     def changed(change: Callable[..., Any], *arguments: Any) -> Any:
-        nonlocal happened, killed
+        nonlocal done, killed
         if killed:
             raise KilledError
         path = signature(change).bind(*arguments).arguments["path"]
-        here = not happened and is_it(path)
-        happened |= here
+        here = not done and matches(path)
+        done |= here
         try:
             if here and not after:
-                happen()
+                action()
             result = change(*arguments)
             if here and after:
-                happen()
+                action()
         except KilledError:
             killed = True
             raise
@@ -75,12 +75,12 @@ def at(is_it: Callable[[str], bool], *, after: bool, happen: Callable[[], None])
 
 
 def is_step(name: str) -> Callable[[str], bool]:
-    """Says yes to the path of one of `STEPS`."""
+    """Matches the path of one of `STEPS`."""
     return lambda path: re.fullmatch(STEPS[name], path) is not None
 
 
 def is_number(number: int) -> Callable[[str], bool]:
-    """Says yes when it is asked for the `number`-th time, from 1."""
+    """Matches the path of the `number`-th change, from 1."""
     left = iter(range(number - 1, -1, -1))
     return lambda _: next(left, -1) == 0
 
@@ -90,7 +90,7 @@ def kill() -> None:
 
 
 def expire(storage: Storage) -> None:
-    """The lease, if anyone has it, as if its owner had been silent for too long."""
+    """Let the lease expire, if there is one."""
 
     def change(content: bytes) -> bytes:
         if not content:

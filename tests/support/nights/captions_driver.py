@@ -1,6 +1,6 @@
 """A command for `test_captions.py` to kill: `python -m …captions_driver LOG annotate …`.
 
-Its captioner writes a line for each picture that it is about to caption, and fails on those that begin with `UNLUCKY`.
+Its captioner logs each picture before captioning it, and fails on those whose first pixels are `UNLUCKY`.
 """
 
 import hashlib

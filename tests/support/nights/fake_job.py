@@ -1,4 +1,4 @@
-"""An embedding job with a fake model; all else is as in any job."""
+"""An embedding job with a fake model, but otherwise real."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -43,7 +43,7 @@ def embed(
     keep: Mapping[str, Any] | None = None,
     tiles: str | None = None,
 ) -> EmbedReport:
-    """A whole job with a model that is `like` another, by default on Ray, which is connected."""
+    """A complete job with models from `load`, which equal `like`; by default on the connected Ray."""
     collection = Collection.create_or_open(str(location))
     listing = list_images(str(source))
     plan = plan_of(listing, collection, str(source), model_record(like.identity, tiles))
@@ -59,13 +59,13 @@ def embed(
 
 
 def crops_of(gallery: Gallery) -> dict[str, NDArray[np.uint8]]:
-    """What the fake model gets of each good picture."""
+    """The crop of each good picture that the fake model gets."""
     files = {exhibit.image_id: gallery.folder / exhibit.image_id for exhibit in gallery.exhibits}
     return {name: decode_image(path.read_bytes(), FakeEmbedder().crop).pixels for name, path in files.items()}
 
 
 def assert_gallery_is_embedded(collection: Collection, gallery: Gallery) -> None:
-    """By one run, each picture once: a good one with its own vector, a broken one with its reason."""
+    """One run has each picture once: a good one with its own vector, a broken one with its reason."""
     (run,) = collection.runs()
     written = LiveRows.of_files(collection.storage, run.files).read(["image_id"])["image_id"].to_pylist()
     exhibits = {exhibit.image_id: exhibit for exhibit in gallery.exhibits}

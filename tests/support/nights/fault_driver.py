@@ -1,6 +1,6 @@
 """A small embedding job for `test_faults.py` to kill: `python -m …fault_driver SOURCE COLLECTION LOG`.
 
-Its slow fake model logs each picture that it is given.
+Its slow fake model logs each picture.
 """
 
 import hashlib
@@ -24,14 +24,14 @@ SECONDS_PER_PICTURE: Final = 0.03
 
 
 class LoggingEmbedder(FakeEmbedder):
-    """Writes a line for each picture that it embeds, before it embeds it."""
+    """Logs each picture before embedding it."""
 
     def __init__(self, log: str) -> None:
         super().__init__()
         self._log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     def embed_images(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-        # A block of a few pictures is filled up with copies of them.
+        # A small block is padded with copies of its pictures.
         for name in dict.fromkeys(hashlib.sha256(crop.tobytes()).hexdigest() for crop in pixels):
             os.write(self._log, f"{name}\n".encode())
             time.sleep(SECONDS_PER_PICTURE)

@@ -1,6 +1,6 @@
-"""A night of re-embedding that is killed: `python -m …killed_night PICTURES COLLECTION STEP before|after`.
+"""A nightly job that is killed: `python -m …killed_night PICTURES COLLECTION STEP before|after`.
 
-STEP is one of `storage_steps.STEPS`. The process sends itself SIGKILL: nothing is tidied up.
+STEP is one of `storage_steps.STEPS`. The process sends itself SIGKILL, so nothing is cleaned up.
 """
 
 import os
@@ -18,6 +18,6 @@ def die() -> None:
 
 if __name__ == "__main__":
     pictures, collection, step, when = sys.argv[1:]
-    with at(is_step(step), after=when == "after", happen=die):
+    with at(is_step(step), after=when == "after", action=die):
         Nights(Path(pictures), collection).night()
     sys.exit(f"the night ended without the step {step!r}")

@@ -1,4 +1,4 @@
-"""A job, and a collection that is up to date with its source: a run of it needs neither a model nor Ray."""
+"""A job whose collection is up to date, so that running it needs neither a model nor Ray."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from tests.support.pictures.sample_images import put_pictures
 
 
 def make_job(folder: Path) -> Path:
-    """`pictures/`, `collection/` with index 000001 of them, and `job.yaml`, whose path is returned."""
+    """Make `pictures/`, `collection/` with index 000001, and `job.yaml`; returns the path of the latter."""
     source = put_pictures(folder / "pictures", PLAIN)
     listing = list_images(str(source))
     collection = Collection.create_or_open(str(folder / "collection"))

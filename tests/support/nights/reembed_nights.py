@@ -1,6 +1,6 @@
-"""Nights without Ray, for tests: `jobs.update.Update` itself, with the stages called one by one in this process."""
+"""Nightly jobs without Ray: the real `jobs.update.Update`, with the stages in this process."""
 
-from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
+from __future__ import annotations  # pyarrow's types are generic only in its stubs
 
 import hashlib
 from collections.abc import Callable, Generator, Iterator
@@ -36,12 +36,12 @@ DEMO = str(DEMO_MODEL)
 BROKEN = b"no picture"
 
 load_once = cache(ClipEmbedder.load)
-"""`ClipEmbedder.load`, once in this process for each model."""
+"""`ClipEmbedder.load`, cached for each model."""
 
 
 @dataclass
 class Nights:
-    """A folder of pictures and its collection. `embedded` are the ids that the model was needed for, night by night."""
+    """A folder of pictures and its collection. `embedded` has the ids that the model embedded, night by night."""
 
     pictures: Path
     location: str
@@ -63,7 +63,7 @@ class Nights:
         index: bool = True,
         **fields: Any,
     ) -> Report:
-        """One job. `after_block` is called whenever a block is on disk, and may raise."""
+        """Run one job. `after_block` is called when a block is on disk, and may raise."""
         spec = JobSpec(
             source=str(source or self.pictures),
             collection=self.location,
@@ -76,7 +76,7 @@ class Nights:
             return update.run()
 
     def embed(self, source: Path | None = None, model: str | None = DEMO, *options: str) -> None:
-        """The command `embed`, with what it prints."""
+        """Run the command `embed`, which prints."""
         named = ["--model", model] if model else []
         with self._without_ray():
             app.app(
@@ -104,7 +104,7 @@ class Nights:
 
 @cache
 def bmp(seed: int) -> bytes:
-    """A small picture that is like no other seed's; all have as many bytes."""
+    """A small picture, different for each seed; all files have the same size."""
     pixels = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), np.uint8)
     return encode(Image.fromarray(pixels), "bmp")
 
@@ -113,12 +113,12 @@ def bmps(*seeds: int) -> dict[str, bytes]:
     return {f"{seed}.bmp": bmp(seed) for seed in seeds}
 
 
-def assert_rows_are_what_is_there(
+def assert_rows_match_files(
     nights: Nights, model: str = DEMO, source: Path | None = None, unreachable: Names[str] = ()
 ) -> None:
-    """The source's live rows are the files of its folder, each with the vector of its own content if it is a picture.
+    """The source's live rows match the files of its folder, with the vector of the current content for pictures.
 
-    Rows of the ids `unreachable` may be rejects that will be tried again.
+    Rows of the ids `unreachable` may be retryable rejects.
     """
     folder = source or nights.pictures
     live = [row for row in nights.collection.live_rows().to_pylist() if str(row["uri"]).startswith(f"{folder}/")]
@@ -147,7 +147,7 @@ def vector_of(data: bytes, model: str) -> npt.NDArray[np.float32]:
 
 
 def assert_search_is_exact(collection: Collection) -> None:
-    """The live index finds what brute force finds in the live rows of the runs that it names, each row once."""
+    """The live index returns the same as brute force over the live rows of its runs, each row once."""
     name = collection.current()
     assert name is not None
     covered = collection.read_version(name).runs

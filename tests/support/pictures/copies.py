@@ -22,7 +22,7 @@ def _saved(path: Path, picture: Image.Image, **options: Any) -> None:
 
 
 def make_pictures(folder: Path) -> None:
-    """A picture with a copy of each kind, another with an animation that begins with it, and a similar one."""
+    """A picture with a copy of each kind, a second with an animation that starts with it, and a similar picture."""
     folder.mkdir()
     star, ring = (draw(subject, (400, 300), np.random.default_rng(3)) for subject in (STAR, RING))
     _saved(folder / "star.jpg", star, quality=92)

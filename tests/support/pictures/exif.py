@@ -17,7 +17,7 @@ def with_exif(
     place: Mapping[int, Any] | None = None,
     colour: str = "red",
 ) -> bytes:
-    """A small picture of one colour, in a format by Pillow's name; `place` by the tags of GPS."""
+    """A small picture of one colour in one of Pillow's formats; `place` has GPS tags."""
     exif = Image.Exif()
     for tag, value in ((Base.Make, make), (Base.Model, model)):
         if value is not None:

@@ -1,4 +1,4 @@
-"""Pictures on a web server of a test's own, fetched."""
+"""Answers of a test's web server, and failing fetches from it."""
 
 import pytest
 
@@ -10,7 +10,7 @@ PICTURE = bytes(range(256)) * 8
 
 
 def answer(body: bytes = PICTURE, *, status: int = 200, silent_s: float = 0.0, **headers: str) -> Reply:
-    """A picture, if no header says otherwise."""
+    """A reply with a picture, unless a header says otherwise."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return Reply(data=body, status=status, silent_s=silent_s, headers={"Content-Type": "image/png", **named})
 
@@ -20,7 +20,7 @@ def redirect(location: str, status: int = 302, silent_s: float = 0.0) -> Reply:
 
 
 def failure(fetcher: Fetcher, uri: str) -> FetchError:
-    """The error of a fetch that has to fail."""
+    """The error of a fetch, which must fail."""
     with pytest.raises(FetchError) as caught:
         fetcher.fetch(uri)
     assert caught.value.stage == "fetch"

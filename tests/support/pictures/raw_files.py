@@ -1,4 +1,4 @@
-"""A minimal DNG: a sensor's pixels, and a preview if there is one."""
+"""Minimal DNG files: sensor pixels, and optionally a preview."""
 
 import io
 import struct
@@ -16,7 +16,7 @@ _KIND_OF |= {330: _LONG, 254: _LONG}
 
 
 def dng(picture: Image.Image, *, orientation: int = 1, preview: bytes | None = None) -> bytes:
-    """The colours of a picture behind red, green and blue filters, 16 bits each."""
+    """The picture as a sensor behind red, green and blue filters sees it, in 16 bits."""
     mosaic = _mosaic(np.asarray(picture.convert("RGB")))
     height, width = mosaic.shape
     camera = {271: b"Drawn\0", 50706: [1, 4, 0, 0], 50708: b"Drawn\0", 274: [orientation]}
@@ -39,7 +39,7 @@ def _mosaic(rgb: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint16]:
 
 
 def _file(directories: Sequence[Mapping[int, Sequence[int] | bytes]], strips: Sequence[bytes]) -> bytes:
-    """Twice: once to know how long the directories are, then with the places of what follows them."""
+    """Written twice: first to learn the length of the directories, then with the offsets of what follows them."""
     places = [0] * (2 * len(strips))
     for _ in range(2):
         head, starts = b"II*\0\x08\0\0\0", []

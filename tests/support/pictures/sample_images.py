@@ -1,4 +1,4 @@
-"""Pictures whose every colour is known, and their bytes in any format."""
+"""Pictures with known colours, and their bytes in any format."""
 
 import functools
 import io
@@ -28,7 +28,7 @@ def encode(image: Image.Image, name: str, **options: object) -> bytes:
 
 
 def put_pictures(folder: Path, pictures: Mapping[str, bytes]) -> Path:
-    """Files by their paths in a folder, which may be new; returns the folder."""
+    """Write files, given by their paths in a folder; returns the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, data in pictures.items():
         (folder / name).parent.mkdir(exist_ok=True)
@@ -37,20 +37,20 @@ def put_pictures(folder: Path, pictures: Mapping[str, bytes]) -> Path:
 
 
 def quarters(width: int = 96, height: int = 64) -> Image.Image:
-    """Red, green / blue, yellow."""
+    """Four quarters: red, green / blue, yellow."""
     return four("RGB", *QUARTERS, size=(width, height))
 
 
 def four(mode: str, *colours: tuple[int, ...], size: tuple[int, int] = (96, 64)) -> Image.Image:
-    """The colours of the quarters: top left, top right, bottom left, bottom right."""
+    """Four quarters with these colours: top left, top right, bottom left, bottom right."""
     image, (x, y) = Image.new(mode, size), (size[0] // 2, size[1] // 2)
     for at, colour in zip([(0, 0), (x, 0), (0, y), (x, y)], colours, strict=True):
         image.paste(colour, (*at, size[0], size[1]))
     return image
 
 
-def off_corners(pixels: npt.NDArray[np.uint8], colours: tuple[tuple[int, ...], ...] = QUARTERS) -> int:
-    """How far a picture is from having these colours in its quarters, in grey levels."""
+def corner_error(pixels: npt.NDArray[np.uint8], colours: tuple[tuple[int, ...], ...] = QUARTERS) -> int:
+    """Largest difference of a picture's quarters from these colours, in grey levels."""
     a, b = len(pixels) // 4, len(pixels) * 3 // 4
     return int(np.abs(np.subtract([pixels[y, x] for y, x in ((a, a), (a, b), (b, a), (b, b))], colours)).max())
 
@@ -72,7 +72,7 @@ def chunk(kind: bytes, body: bytes) -> bytes:
     return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
 
 
-STORED = {  # what is stored for orientation n so that it shows as `quarters`
+STORED = {  # by orientation: how a picture is stored so that it is shown upright
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -84,7 +84,7 @@ STORED = {  # what is stored for orientation n so that it shows as `quarters`
 
 
 def rotated(image: Image.Image, orientation: int, name: str, **options: object) -> bytes:
-    """The bytes of the picture, stored so that EXIF says to turn it upright."""
+    """The encoded picture, stored with this EXIF orientation."""
     exif = Image.Exif()
     exif[0x0112] = orientation
     stored = image.transpose(STORED[orientation]) if orientation > 1 else image

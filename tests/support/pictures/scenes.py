@@ -1,4 +1,4 @@
-"""Drawn scenes of four shapes each, at random places and sizes."""
+"""Drawn scenes of four shapes each, with random positions and sizes."""
 
 from pathlib import Path
 
@@ -11,16 +11,16 @@ _SIDE, _CELL = 256, 128
 
 
 def write_scenes(folder: Path, count: int, seed: int = 5) -> dict[str, list[Subject]]:
-    """PNGs in a new folder, and what each shows, by file name."""
+    """Write PNGs into a new folder; returns the subjects by file name."""
     folder.mkdir()
-    rng, shown = np.random.default_rng(seed), {}
+    rng, scenes = np.random.default_rng(seed), {}
     for number in range(count):
-        shown[f"{number:03d}.png"] = [random_subject(rng) for _ in range(4)]
+        scenes[f"{number:03d}.png"] = [random_subject(rng) for _ in range(4)]
         image = Image.new("RGB", (_SIDE, _SIDE), tuple(rng.integers(180, 256, 3).tolist()))
-        for place, subject in enumerate(shown[f"{number:03d}.png"]):
+        for place, subject in enumerate(scenes[f"{number:03d}.png"]):
             side = int(rng.integers(88, _CELL + 1))
             corner = _CELL * np.array([place % 2, place // 2]) + (_CELL - side) // 2 + rng.integers(-16, 17, 2)
             x, y = np.clip(corner, 0, _SIDE - side).tolist()
             image.paste(draw(subject, (side, side), rng), (x, y))
         image.save(folder / f"{number:03d}.png")
-    return shown
+    return scenes

@@ -1,4 +1,4 @@
-"""Sixty picture files of all formats, modes and sizes, and the crops of the reference to compare with."""
+"""Sixty picture files of all formats, modes and sizes, and reference crops to compare with."""
 
 import io
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ Encode = Callable[[Image.Image], bytes]
 
 
 def stock_crop(image: Image.Image, crop: CropSpec) -> NDArray[np.uint8]:
-    """`(side, side, 3)`: the centre as CLIP's stock image processor cuts it."""
+    """`(side, side, 3)`: the centre crop of CLIP's stock image processor."""
     assert crop.shortest_edge is not None
     processor = CLIPImageProcessorPil(
         size={"shortest_edge": crop.shortest_edge},
@@ -32,7 +32,7 @@ def stock_crop(image: Image.Image, crop: CropSpec) -> NDArray[np.uint8]:
 
 
 def gradient(size: Size, rng: np.random.Generator) -> Image.Image:
-    """Smooth: waves no shorter than the picture."""
+    """Smooth waves, no shorter than the picture."""
     x, y = np.meshgrid(*(np.linspace(0, 1, length, dtype=np.float32) for length in size))
     waves = rng.uniform(1, 6, (3, 3)).tolist()
     planes = [128 + 63 * np.sin(a * x + b * y + c) + 63 * np.cos(c * x - a * y) for a, b, c in waves]
@@ -40,7 +40,7 @@ def gradient(size: Size, rng: np.random.Generator) -> Image.Image:
 
 
 def photograph(size: Size, rng: np.random.Generator) -> Image.Image:
-    """Noise with the 1/f spectrum of photographs, its channels correlated as theirs are."""
+    """Noise with the 1/f spectrum of photographs and similarly correlated channels."""
     small = (min(size[0], 750), min(size[1], 750))
     frequency = np.hypot(np.fft.fftfreq(small[1])[:, None], np.fft.rfftfreq(small[0])[None])
     frequency[0, 0] = 1 / max(small)
@@ -55,7 +55,7 @@ def photograph(size: Size, rng: np.random.Generator) -> Image.Image:
 
 
 def drawing(size: Size, rng: np.random.Generator) -> Image.Image:
-    """Sharp edges: a patterned shape as in the demo."""
+    """Sharp edges: a patterned shape like those of the demo."""
     return draw(random_subject(rng), size, rng)
 
 
@@ -65,7 +65,7 @@ def saved(kind: str, mode: str = "RGB", **options: object) -> Encode:
 
 
 def see_through(kind: str, **options: object) -> Encode:
-    """With an alpha channel that fades from left to right."""
+    """An encoder that adds an alpha channel, which fades from left to right."""
 
     def fading(image: Image.Image) -> bytes:
         layered = image.copy()
@@ -80,7 +80,7 @@ def sixteen_bit(image: Image.Image) -> bytes:
 
 
 def turned(orientation: int) -> Encode:
-    """A JPEG that EXIF says to show in another way than it is stored."""
+    """An encoder to JPEG with this EXIF orientation."""
     exif = Image.Exif()
     exif[ExifTags.Base.Orientation] = orientation
     return saved("JPEG", quality=92, exif=exif)
@@ -122,9 +122,7 @@ SIZES: tuple[Size, ...] = (
 
 
 def sixty_pictures() -> Iterator[tuple[str, bytes]]:
-    """Name and file: every encoder twice, then the large JPEGs twice, with another texture each time. The same in every
-    run.
-    """
+    """Names and files, always the same: every encoder twice, then the large JPEGs twice, with different textures."""
     rng = np.random.default_rng(60)
     small = list(zip(list(ENCODERS) * 2, cycle(SIZES), strict=False))
     for number, (kind, size) in enumerate([*small, *LARGE_JPEGS * 2]):
@@ -133,7 +131,7 @@ def sixty_pictures() -> Iterator[tuple[str, bytes]]:
 
 
 def upright(data: bytes) -> Image.Image:
-    """The whole picture, in RGB as the reference has it."""
+    """The complete picture in RGB, as converted by the reference."""
     image = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
     if image.mode == "I;16":  # clipped by the reference
         image = Image.fromarray((np.asarray(image) / 257).round().astype(np.uint8))

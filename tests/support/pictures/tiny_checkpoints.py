@@ -1,4 +1,4 @@
-"""Tiny checkpoints with random weights, one for each family, as `save_pretrained` writes them."""
+"""Tiny checkpoints with random weights, one for each family, written by `save_pretrained`."""
 
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ def save_clip(folder: Path) -> None:
 
 
 def save_deep_clip(folder: Path) -> None:
-    """Many small layers: freeing it takes as long as freeing a large model, since that goes tensor by tensor."""
+    """A CLIP with many small layers: freeing it takes as long as a large model, because that is done per tensor."""
     torch.manual_seed(4)
     tokenizer = load_tokenizer()
     ids = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": 0}
@@ -80,7 +80,7 @@ def noise(count: int, side: int, seed: int = 0) -> NDArray[np.uint8]:
 
 
 def save_blip(folder: Path) -> None:
-    """For captions: goes on from a prompt."""
+    """A captioner that continues a prompt."""
     torch.manual_seed(5)
     ids = {"bos_token_id": 2, "eos_token_id": 3, "sep_token_id": 3, "pad_token_id": 0}
     text = {**TOWER, **ids, "vocab_size": len(_SAID), "max_position_embeddings": 128, "encoder_hidden_size": 32}
@@ -95,7 +95,7 @@ def save_blip(folder: Path) -> None:
 
 
 def save_llava(folder: Path) -> None:
-    """For captions: a model that chats."""
+    """A captioner with a chat template."""
     torch.manual_seed(6)
     text = LlamaConfig(**TOWER, vocab_size=len(_SAID), bos_token_id=2, eos_token_id=3, pad_token_id=0)
     vision = CLIPVisionConfig(**TOWER, image_size=32, patch_size=8)

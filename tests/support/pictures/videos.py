@@ -29,7 +29,7 @@ def draw_scenes(seed: int = 5, size: tuple[int, int] = (224, 224)) -> list[Image
 def write_video(
     path: Path, pictures: Sequence[Image.Image], *, seconds: int = 60, codec: str = "libx264", **options: Any
 ) -> Path:
-    """Each picture for as long as the others, ten frames a second."""
+    """Write a video that shows each picture for the same time, at ten frames per second."""
     with av.open(path, "w") as container:
         stream = container.add_stream(codec, rate=10, options=options)
         assert isinstance(stream, av.VideoStream)

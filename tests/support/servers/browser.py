@@ -1,4 +1,4 @@
-"""A browser for tests: skipped where there is none, which fails in CI."""
+"""A browser for tests. Without one, tests are skipped, or fail in CI."""
 
 import os
 import shutil

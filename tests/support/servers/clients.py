@@ -1,4 +1,4 @@
-"""Clients of an app in this process, and what it refuses them."""
+"""Clients of an app in this process, and its problem documents."""
 
 from typing import Any
 
@@ -18,5 +18,5 @@ def search_star(client: TestClient | httpx.Client, **options: Any) -> Any:
 
 
 def refusal(response: Any) -> tuple[int, str]:
-    """Status, and the slug of the problem."""
+    """Status and the slug of the problem."""
     return response.status_code, response.json()["type"].removeprefix("urn:likeness:problem:")

@@ -1,4 +1,4 @@
-"""Fake models that replicas load."""
+"""Fake models for replicas."""
 
 import os
 import time
@@ -14,7 +14,7 @@ from index.collection.records import ModelRecord
 
 
 def one_fake(side: int = 32) -> Models:
-    """This fake model, whichever is asked for. Nested: it pickles by value."""
+    """Always the same fake model. Nested functions, which pickle by value."""
 
     def models(settings: ServeSettings, first: ModelRecord | None) -> LoadModel:
         return lambda record: FakeEmbedder(side=side)
@@ -23,9 +23,9 @@ def one_fake(side: int = 32) -> Models:
 
 
 def fakes(notes: Path) -> Models:
-    """Fake models by their fingerprints. Loading leaves the process id in `notes`. Nested: it pickles by value.
+    """Fake models by fingerprint. Loading one creates a file in `notes` named after the process id.
 
-    The text "slow" takes until there is a file `go` beside `notes`.
+    The text "slow" takes until there is a file `go` next to `notes`. Nested functions and classes pickle by value.
     """
 
     def models(settings: ServeSettings, first: ModelRecord | None) -> LoadModel:

@@ -1,4 +1,4 @@
-"""A gallery behind the very app, as a browser meets it: for tests and screenshots of the web page."""
+"""A gallery behind the real app, for tests and screenshots of the web page in a browser."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,19 +25,20 @@ from tests.support.collections.small_collection import embedded_row
 from tests.support.pictures.fetching import answer
 from tests.support.servers.scripted_server import scripted
 
-# What a careless page would take for an element.
+# A page that does not escape it would show an element.
 MARKUP = "<img src=x onerror=alert(1)>"
 _TEXT = pa.string()
 _METADATA: Any = {"label": _TEXT, "pattern": _TEXT, "number": pa.int32(), "turned": pa.bool_(), "note": _TEXT}
 _METADATA |= {"exif_taken": pa.timestamp("us"), "exif_latitude": pa.float64(), "exif_longitude": pa.float64()}
-# Where a third of the pictures were taken each: Paris, Berlin, and nobody knows.
+# A third of the pictures each: taken in Paris, in Berlin, and in an unknown place.
 PLACES = ((48.86, 2.35), (52.52, 13.4), (None, None))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """`url` is the app's, `pictures_at` that of another server with the gallery's files, `copied` the id of a picture
-    that the collection holds twice."""
+    """The app at `url`, another server with the gallery's files at `pictures_at`, and `copied`, the id of a picture
+    that is in the collection twice.
+    """
 
     url: str
     pictures_at: str
@@ -47,7 +48,7 @@ class Site:
 
 @contextmanager
 def gallery_site(folder: Path, *, count: int, access: Access | None = None, name: str = "collection") -> Iterator[Site]:
-    """The demo's gallery of `count` pictures, embedded, indexed and served while the block lasts."""
+    """Embed, index and serve the demo's gallery of `count` pictures during the block."""
     gallery = make_gallery(folder / "pictures", count=count, broken=0)
     embedder = ClipEmbedder.load(str(DEMO_MODEL), device="cpu")
     _index(folder / name, gallery, embedder)

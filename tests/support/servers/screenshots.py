@@ -1,6 +1,6 @@
-"""Pictures of the web page, and of a notebook's grid and map, as README shows them.
+"""README's screenshots of the web page and of a notebook's grid and map.
 
-Made by `python -m tests.support.servers.screenshots docs`.
+Run `python -m tests.support.servers.screenshots docs`.
 """
 
 import shutil

@@ -1,4 +1,4 @@
-"""An HTTP server that plays given answers, bad ones among them, and keeps what it was asked."""
+"""An HTTP server that sends scripted answers, including bad ones, and records the requests."""
 
 import json
 import socket
@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """`silent_s` before it begins, `drip_s` between its bytes, `missing` bytes at its end; `hang_up`: no answer."""
+    """An answer: silent for `silent_s` first, `drip_s` between bytes, `missing` bytes at the end. `hang_up`: none."""
 
     status: int = 200
     document: Any = field(default_factory=dict)
@@ -52,7 +52,7 @@ Route = Callable[["Player"], None]
 
 
 def raw(*parts: bytes, endless: bytes = b"", pause: float = 0.0) -> Route:
-    """Sends bytes as they are, then `endless` again and again; `pause` seconds after each. Closes at the end."""
+    """Sends raw bytes, then `endless` repeatedly, with `pause` seconds after each. Closes at the end."""
 
     def route(player: Player) -> None:
         player.close_connection = True
@@ -66,7 +66,7 @@ def raw(*parts: bytes, endless: bytes = b"", pause: float = 0.0) -> Route:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class ReceivedRequest:
     method: str
     path: str
     headers: dict[str, str]
@@ -79,7 +79,7 @@ class Asked:
 
 
 class QuietServer(ThreadingHTTPServer):
-    """Clients close connections as they like. In the end it closes those that they keep: their next is another's."""
+    """Ignores errors of connections that clients close. When it ends, it closes those that clients keep open."""
 
     daemon_threads = True
     request_queue_size = 64
@@ -103,7 +103,7 @@ class QuietServer(ThreadingHTTPServer):
 
 
 class ScriptedServer(QuietServer):
-    """Answers a path, with or without its query, by `routes`; others by `replies` in turn, then the last of them."""
+    """Answers paths, with or without their query, by `routes`, others by `replies` in turn; the last one repeats."""
 
     def __init__(self, *replies: Reply, tls: ssl.SSLContext | None = None) -> None:
         super().__init__(("127.0.0.1", 0), Player)
@@ -111,11 +111,11 @@ class ScriptedServer(QuietServer):
             self.socket = tls.wrap_socket(self.socket, server_side=True)
         self.replies = list(replies)
         self.routes: dict[str, Route] = {}
-        self.asked: list[Asked] = []
+        self.requests: list[ReceivedRequest] = []
         self.connections = 0
         self.open_connections = 0
         self.ongoing = 0
-        self.most_ongoing = 0
+        self.max_ongoing = 0
         self.lock = threading.Lock()
 
     @property
@@ -125,7 +125,7 @@ class ScriptedServer(QuietServer):
 
 @contextmanager
 def scripted(*replies: Reply, tls: ssl.SSLContext | None = None) -> Iterator[ScriptedServer]:
-    """A server in a thread, while the block lasts. It knows nothing (404) unless it is told something."""
+    """Run a server in a thread during the block. Without replies or routes it answers 404."""
     server = ScriptedServer(*(replies or [Reply(status=404)]), tls=tls)
     with in_thread(server):
         yield server
@@ -133,7 +133,7 @@ def scripted(*replies: Reply, tls: ssl.SSLContext | None = None) -> Iterator[Scr
 
 @contextmanager
 def in_thread(server: ThreadingHTTPServer) -> Iterator[str]:
-    """Serves while the block lasts; its host:port."""
+    """Serve during the block; yields host:port."""
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:
@@ -146,7 +146,7 @@ def in_thread(server: ThreadingHTTPServer) -> Iterator[str]:
 
 class Player(BaseHTTPRequestHandler):
     server: ScriptedServer
-    asked: Asked
+    received: ReceivedRequest
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
@@ -164,19 +164,20 @@ class Player(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         headers = {name.lower(): value for name, value in self.headers.items()}
-        asked = Asked(method=self.command, path=self.path, headers=headers, body=body, at=time.monotonic())
-        self.asked = asked
+        self.received = ReceivedRequest(
+            method=self.command, path=self.path, headers=headers, body=body, at=time.monotonic()
+        )
         with self.server.lock:
-            self.server.asked.append(asked)
+            self.server.requests.append(self.received)
             self.server.ongoing += 1
-            self.server.most_ongoing = max(self.server.most_ongoing, self.server.ongoing)
-            known, replies = self.server.routes, self.server.replies
-            route = known.get(self.path) or known.get(self.path.partition("?")[0])
+            self.server.max_ongoing = max(self.server.max_ongoing, self.server.ongoing)
+            routes, replies = self.server.routes, self.server.replies
+            route = routes.get(self.path) or routes.get(self.path.partition("?")[0])
             route = route or (replies.pop(0) if len(replies) > 1 else replies[0])
         try:
             route(self)
         except OSError:
-            self.close_connection = True  # the caller has left
+            self.close_connection = True  # the client has gone
 
     do_POST = do_PUT = do_HEAD = do_GET  # noqa: N815  (names that http.server looks for)
 
