@@ -211,5 +211,5 @@ def _retry_after_s(retry_after: str) -> float:
         return float(retry_after)
     try:
         return max(0.0, email.utils.parsedate_to_datetime(retry_after).timestamp() - time.time())
-    except ValueError:
+    except (ValueError, OverflowError):  # a date far away
         return 0.0
