@@ -156,7 +156,13 @@ def _parts(path: Path) -> Iterator[tuple[str, Path, int, int]]:
         return
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(length))
+        try:
+            header = json.loads(file.read(min(length, path.stat().st_size)))
+        except ValueError as error:
+            raise ModelError(
+                f"{path} is not a safetensors file ({error}): download the checkpoint again, in a clone with "
+                "`git lfs pull`"
+            ) from error
     for name, entry in header.items():
         if name != "__metadata__":
             start, stop = (8 + length + offset for offset in entry["data_offsets"])
