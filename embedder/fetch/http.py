@@ -7,6 +7,7 @@ import ssl
 import time
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from urllib.parse import urljoin
 
 import urllib3.exceptions
@@ -199,6 +200,8 @@ class HttpClient:
 
 
 def _join_url(base: str, location: str) -> str:
+    with suppress(UnicodeError):  # headers are read as Latin-1, but those that are not ASCII usually are UTF-8
+        location = location.encode("latin-1").decode()
     try:
         return urljoin(base, location)
     except ValueError:
