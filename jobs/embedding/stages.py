@@ -87,9 +87,11 @@ def fetch_and_decode(table: pa.Table, *, settings: DecodeSettings, is_awaited: I
     pool = ThreadPoolExecutor(settings.threads)
     try:
         futures = [pool.submit(outcome, uri) for uri in table["uri"].to_pylist()]
-        while wait(futures, _POLL_S, FIRST_EXCEPTION).not_done:
+        while (state := wait(futures, _POLL_S, FIRST_EXCEPTION)).not_done:
             if not is_awaited():
                 raise CancelledError
+            for future in state.done:
+                future.result()  # raises the first exception now
         outcomes = [future.result() for future in futures]
     finally:
         pool.shutdown(wait=False, cancel_futures=True)  # does not wait for slow hosts

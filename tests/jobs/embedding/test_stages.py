@@ -1,6 +1,8 @@
 """The stages of the embedding pipeline without Ray: reasons of rejects, late blocks, and credentials."""
 
 import pickle
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -53,6 +55,22 @@ def test_a_listed_file_that_cannot_be_read_now_is_retryable(
 
     monkeypatch.setattr(Fetcher, "fetch", refuse)
     assert outcome() == ("permission_denied", True)
+
+
+def test_an_unexpected_error_ends_a_batch_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    other_is_done = threading.Event()
+
+    def fail(_: Fetcher, uri: str) -> bytes:
+        if uri == "slow":
+            other_is_done.wait(10)
+        raise RuntimeError(uri)
+
+    monkeypatch.setattr(Fetcher, "fetch", fail)
+    started = time.monotonic()
+    with pytest.raises(RuntimeError, match="broken"):
+        fetch_and_decode(listed("slow", "broken"), settings=SETTINGS)
+    assert time.monotonic() - started < 5
+    other_is_done.set()
 
 
 def test_a_line_of_a_list_gets_its_size_and_one_without_a_uri_is_rejected(tmp_path: Path) -> None:
