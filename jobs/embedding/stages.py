@@ -126,8 +126,12 @@ _decoders = cache(DecodePool)
 
 
 def stop_decoders(settings: DecodeSettings) -> None:
-    """Kill this process's decoding processes, even while they work; the next batch starts others."""
+    """Kill this process's decoding processes, even while they work; the next batch starts others.
+
+    Also forgets what was read of Parquet files, since the next job of `likeness watch` may find them rewritten.
+    """
     _decoders(settings.decoders).close()
+    _fetcher.cache_clear()
 
 
 def _outcome(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 from ray.data._internal.metadata_exporter import sanitize_for_struct
@@ -25,7 +26,7 @@ from jobs.embedding.commit import commit
 from jobs.embedding.model_source import model_record
 from jobs.embedding.pipeline import write
 from jobs.embedding.report import BlockSummary
-from jobs.embedding.stages import DecodeSettings, EmbedBlock, EmbedSettings, fetch_and_decode
+from jobs.embedding.stages import DecodeSettings, EmbedBlock, EmbedSettings, fetch_and_decode, stop_decoders
 from jobs.sources.listing import listing_table
 from tests.support.collections.plans import plan_of
 from tests.support.collections.small_collection import png
@@ -71,6 +72,19 @@ def test_an_unexpected_error_ends_a_batch_at_once(monkeypatch: pytest.MonkeyPatc
         fetch_and_decode(listed("slow", "broken"), settings=SETTINGS)
     assert time.monotonic() - started < 5
     other_is_done.set()
+
+
+def test_the_next_job_of_a_process_reads_a_rewritten_parquet_file_of_the_same_size(tmp_path: Path) -> None:
+    def hashes(*colours: tuple[int, int, int]) -> list[str]:
+        cells = [png(colour) for colour in colours]
+        pq.write_table(pa.table({"image": cells}), tmp_path / "a.parquet", compression="none", use_dictionary=False)
+        uris = [f"{tmp_path}/a.parquet#row={row}&column=image" for row in range(2)]
+        read = fetch_and_decode(listed(*uris), settings=SETTINGS)["content_hash"].to_pylist()
+        stop_decoders(SETTINGS)
+        return read
+
+    red, green = (200, 0, 0), (0, 200, 0)
+    assert hashes(red, green) == hashes(green, red)[::-1]
 
 
 def test_a_line_of_a_list_gets_its_size_and_one_without_a_uri_is_rejected(tmp_path: Path) -> None:
