@@ -184,6 +184,11 @@ def test_a_file_that_is_not_safetensors_is_named(copied: Path, content: bytes) -
         fingerprint(copied)
 
 
+def test_the_home_of_an_unknown_user_is_no_folder() -> None:
+    with pytest.raises(ModelNotFoundError, match=r"there is no folder .*~nobody-here/model: give the folder"):
+        Checkpoint.find("~nobody-here/model")
+
+
 @pytest.mark.parametrize("damage", UNFIT)
 def test_a_damaged_or_unfit_checkpoint_says_what_is_wrong(copied: Path, damage: str) -> None:
     spoil, message = UNFIT[damage]
