@@ -234,7 +234,7 @@ def _read_preprocessing(folder: Path, *, any_shape: bool = False) -> Preprocessi
             mean=_channels(settings["image_mean"]) if normalised else (0.0, 0.0, 0.0),
             std=_channels(settings["image_std"]) if normalised else (1.0, 1.0, 1.0),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ModelError(
             f"{folder}: expected the image processor to cut a square and to normalise three channels, got "
             f"{settings} ({type(error).__name__}: {error})"
@@ -244,7 +244,7 @@ def _read_preprocessing(folder: Path, *, any_shape: bool = False) -> Preprocessi
 def _crop_or_square(settings: dict[str, Any]) -> CropSpec:
     try:
         return _crop(settings)
-    except (KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, TypeError, ValueError):
         return CropSpec(side=_ANY_SHAPE_SIDE, shortest_edge=None)
 
 

@@ -169,6 +169,7 @@ UNFIT: dict[str, tuple[Change, str]] = {
     "no centre crop": (settings(do_center_crop=False), "without a centre crop"),
     "crop beyond the picture": (settings(size={"shortest_edge": 32}), "side <= shortest_edge"),
     "no resize": (settings(do_resize=False), "not resized"),
+    "size of a list": (settings(size=[64, 64]), "AttributeError: 'list' object"),
     "longest edge": (settings(size={"longest_edge": 64}), "KeyError: 'height'"),
     "one channel": (settings(image_mean=[0.5]), "three channels"),
     "another crop": (settings(size=96, crop_size=96), "does not take the crops of 96 × 96 pixels"),
