@@ -308,6 +308,15 @@ def test_the_environment_sets_the_servers_of_google_and_azure(monkeypatch: pytes
         assert ("SharedKey shop:" in request.headers.get("authorization", "")) == request.path.startswith("/shop/")
 
 
+def test_a_tar_that_is_refused_is_one_whatever_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    with scripted(Reply(status=403)) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+        for name in ("0001.tar", "0416.tar"):  # like 416, the status if a file is shorter than expected
+            with pytest.raises(FetchError) as refused:
+                Fetcher(buckets=PictureReader()).fetch(f"s3://anonymous@images/{name}#bytes=0-99")
+            assert refused.value.reason == "permission_denied", name
+
+
 @pytest.mark.parametrize("call", ["head", "get", "get_range"])
 def test_a_refusing_bucket_is_not_called_damaged(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     """If a token has expired, no message says to restore files, and nothing is embedded again."""
