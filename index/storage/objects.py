@@ -112,13 +112,13 @@ def read_part(bucket: Bucket, key: str, span: tuple[int, int] | None, check_size
         check_size(found.meta["size"])
         return bytes(found.bytes())
 
-    try:
-        with as_os_error(bucket, key):
+    with as_os_error(bucket, key):
+        try:
             return with_retries(once)
-    except UnreachableError as error:
-        if span and "416" in str(error):  # the object ends before the span begins
-            check_size(_size(store, key))
-        raise
+        except BaseError as error:
+            if span and "416" in first_line(error):  # the object may end before the span begins
+                check_size(_size(store, key))
+            raise
 
 
 def _size(store: Store, key: str) -> int:
