@@ -121,6 +121,17 @@ def test_nothing_is_overwritten_either_way(source: Path, aside: Path) -> None:
     assert contents(source)["b/copy.jpg"] == b"a new picture"
 
 
+def test_a_file_set_aside_from_elsewhere_is_neither_replaced_nor_taken_back_for_another(
+    source: Path, aside: Path, tmp_path: Path
+) -> None:
+    other = put_pictures(tmp_path / "other", FILES)
+    move_duplicates(planned(source), aside)
+    assert "nothing is overwritten" in move_duplicates(planned(other), aside).refused["a/copy.jpg"]
+    assert contents(other) == FILES
+    assert undo_moves(aside / LOG).refused == {}
+    assert contents(source) == contents(other) == FILES
+
+
 def test_a_folder_within_the_source_is_refused(source: Path) -> None:
     with pytest.raises(UsageError, match=r"--move-to is .*pictures/aside, in the source .*pictures, whose next job"):
         move_duplicates(planned(source), source / "aside")
