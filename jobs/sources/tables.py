@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from index.collection.rows import TEXT
 from jobs.errors import SourceError
 from jobs.sources.files import SourceFile, extension
-from jobs.sources.listing import Column, Refused, as_text, column_of, listing_table
+from jobs.sources.listing import Column, Refused, as_text, column_of, escaped, listing_table
 
 URI_COLUMNS = ("uri", "url")
 ID_COLUMN = "id"
@@ -167,7 +167,7 @@ def _read_json(data: bytes, bad: dict[int, str]) -> pa.Table:
     if not rows:
         raise whole_error
     names = dict.fromkeys(name for row in rows for name in row)
-    return pa.table({name: column_of([row.get(name) for row in rows]) for name in names})
+    return pa.table({escaped(name): column_of([row.get(name) for row in rows]) for name in names})
 
 
 def _read(file: SourceFile, reader: Callable[[Any], Any]) -> Any:
