@@ -427,6 +427,11 @@ def test_cells_of_parquet_files_fetch_to_the_very_bytes(tmp_path: Path, shape: s
     assert listing["modified"].null_count == 0
 
 
+def test_an_id_that_is_a_date_stays_as_it_is_written(tmp_path: Path) -> None:
+    put(tmp_path / "list.jsonl", b'{"id": "2020-01-01", "uri": "a.jpg"}\n{"uri": "b.jpg", "id": "2020-01-02T10:00Z"}')
+    assert ids(list_images(str(tmp_path / "list.jsonl"))) == ["2020-01-01", "2020-01-02T10:00Z"]
+
+
 # Tars
 
 
