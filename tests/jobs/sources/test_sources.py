@@ -329,6 +329,13 @@ def test_mend_09_one_list_or_tar_that_cannot_be_read_costs_itself_alone(tmp_path
         list_images(str(tmp_path))
 
 
+def test_a_file_with_an_impossible_time_is_listed_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path / "a.jpg")
+    stat = Path.stat
+    monkeypatch.setattr(Path, "stat", lambda path: os.stat_result([*stat(path)[:8], 10**15, 0]))
+    assert list_images(str(tmp_path / "a.jpg"))["modified"].to_pylist() == [None]
+
+
 def test_mend_09_an_unreadable_folder_costs_itself_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path / "a.jpg")
     put(tmp_path / "locked" / "b.jpg")
