@@ -3,6 +3,7 @@
 import hashlib
 import json
 import mmap
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -164,7 +165,7 @@ def _parts(path: Path) -> Iterator[tuple[str, Path, int, int]]:
 
 
 def _locate(model: str, revision: str | None) -> tuple[Path, str, str | None]:
-    folder = Path(model).expanduser()
+    folder = Path(os.path.expanduser(model))  # noqa: PTH111  # this one takes any ~user
     if folder.is_dir():
         if revision is not None:
             raise ModelError(f"'{model}' is a folder, but only hub ids have revisions: leave '{revision}' out")

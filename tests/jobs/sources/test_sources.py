@@ -687,6 +687,8 @@ def test_locations_that_cannot_be_sources_are_named_without_credentials(
 def test_a_folder_that_is_missing_or_empty(tmp_path: Path) -> None:
     with pytest.raises(SourceError) as error:
         list_images(f"{tmp_path}/deep/er/gone")
+    with pytest.raises(SourceError, match="~nobody-of-this-name/x does not exist"):
+        list_images("~nobody-of-this-name/x")
     assert str(error.value) == f"{tmp_path}/deep/er/gone does not exist (the nearest existing folder is {tmp_path})"
     (tmp_path / "link").symlink_to("/nowhere")
     with pytest.raises(SourceError, match="link is a link to /nowhere, which does not exist"):
