@@ -82,7 +82,8 @@ def _move_one(keep: PlannedImage, duplicate: PlannedImage, folder: Path, begun: 
         kept = _checked(keep)
     except _RefusedError as error:
         raise _RefusedError(f"{keep.image_id} was to be kept, but {error}") from None
-    if kept.resolve() == source.resolve():
+    # A file with one name, but found under two: in a folder that is mounted twice, or on a disk that ignores case.
+    if kept.resolve() == source.resolve() or (kept.samefile(source) and source.stat().st_nlink == 1):
         raise _RefusedError(f"it is the same file as {keep.image_id}, which is kept")
     target = folder / _below_source(duplicate, source)
     if (source, target) in begun and target.exists() and _is_begun(target, source):
