@@ -3,8 +3,8 @@
 import hashlib
 import json
 import mmap
+import os
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -171,9 +171,7 @@ def _parts(path: Path) -> Iterator[tuple[str, Path, int, int]]:
 
 
 def _locate(model: str, revision: str | None) -> tuple[Path, str, str | None]:
-    folder = Path(model)
-    with suppress(RuntimeError):  # ~name, if there is no such user
-        folder = folder.expanduser()
+    folder = Path(os.path.expanduser(model))  # noqa: PTH111  # this one takes any ~user
     if folder.is_dir():
         if revision is not None:
             raise ModelError(f"'{model}' is a folder, but only hub ids have revisions: leave '{revision}' out")

@@ -23,6 +23,7 @@ from jobs.errors import UsageError
 
 LOG: Final = "moved.jsonl"
 _CHUNK: Final = 1 << 20
+_TAKEN: Final = "{} is there already, and nothing is overwritten"
 
 
 class _RefusedError(Exception):
@@ -58,7 +59,7 @@ def move_duplicates(plan: DuplicatePlan, folder: Path) -> Moved:
             _require_outside(folder, duplicate)
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"--move-to is {folder}, a file: expected a folder")
-    begun = {entry[1] for entry in _entries(folder / LOG)} if (folder / LOG).exists() else set()
+    begun = set(_entries(folder / LOG)) if (folder / LOG).exists() else set()
     for keep, duplicate in pairs:
         moved.attempt(duplicate.image_id, partial(_move_one, keep, duplicate, folder, begun))
     return moved
@@ -75,17 +76,20 @@ def undo_moves(log: Path) -> Moved:
     return moved
 
 
-def _move_one(keep: PlannedImage, duplicate: PlannedImage, folder: Path, begun: set[Path]) -> Path:
+def _move_one(keep: PlannedImage, duplicate: PlannedImage, folder: Path, begun: set[tuple[Path, Path]]) -> Path:
     source = _checked(duplicate)
     try:
         kept = _checked(keep)
     except _RefusedError as error:
         raise _RefusedError(f"{keep.image_id} was to be kept, but {error}") from None
-    if kept.resolve() == source.resolve():
+    # A file with one name, but found under two: in a folder that is mounted twice, or on a disk that ignores case.
+    if kept.resolve() == source.resolve() or (kept.samefile(source) and source.stat().st_nlink == 1):
         raise _RefusedError(f"it is the same file as {keep.image_id}, which is kept")
     target = folder / _below_source(duplicate, source)
-    if target in begun and target.exists() and _is_begun(target, source):
+    if (source, target) in begun and target.exists() and _is_begun(target, source):
         target.unlink()
+    if os.path.lexists(target):  # not logged: undoing would take that file for this one
+        raise _RefusedError(_TAKEN.format(target))
     _write_ahead(folder / LOG, source, target)
     return _rename(source, target)
 
@@ -113,7 +117,7 @@ def _rename(source: Path, target: Path) -> Path:
         except OSError:  # another disk, or one without links
             _copy(source, target)
     except FileExistsError:
-        raise _RefusedError(f"{target} is there already, and nothing is overwritten") from None
+        raise _RefusedError(_TAKEN.format(target)) from None
     try:
         source.unlink()
     except OSError:

@@ -34,7 +34,7 @@ def read_queries(path: str) -> list[str]:
     """The texts of a file, one per line. Raises UsageError if it cannot be read or has too few."""
     try:
         lines = Path(path).expanduser().read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, RuntimeError) as error:  # RuntimeError: there is no such ~user
         raise UsageError(f"--queries is {path}: expected a file of texts in UTF-8, one per line ({error})") from error
     texts = _distinct(lines)
     if len(texts) < _MIN_TEXTS:

@@ -110,6 +110,15 @@ def test_the_kept_file_under_another_name_stays(source: Path, aside: Path) -> No
     assert contents(source)["a/keep.png"] == b"the best one"
 
 
+def test_the_kept_file_in_another_mount_stays(source: Path, aside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (source / "mount").symlink_to(source / "a")  # which only the file system knows to be the same folder
+    monkeypatch.setattr(Path, "resolve", Path.absolute)
+    same = image(source, "a/keep.png", uri=str(source / "mount/keep.png"), image_id="mount/keep.png")
+    moved = move_duplicates(planned(source, changes={"a/copy.jpg": same}), aside)
+    assert "the same file as a/keep.png" in moved.refused["mount/keep.png"]
+    assert contents(source)["a/keep.png"] == b"the best one"
+
+
 def test_nothing_is_overwritten_either_way(source: Path, aside: Path) -> None:
     (aside / "a").mkdir(parents=True)
     (aside / "a/copy.jpg").write_bytes(b"precious")
@@ -119,6 +128,17 @@ def test_nothing_is_overwritten_either_way(source: Path, aside: Path) -> None:
     (source / "b/copy.jpg").write_bytes(b"a new picture")
     assert "nothing is overwritten" in undo_moves(aside / LOG).refused[str(aside / "b/copy.jpg")]
     assert contents(source)["b/copy.jpg"] == b"a new picture"
+
+
+def test_a_file_set_aside_from_elsewhere_is_neither_replaced_nor_taken_back_for_another(
+    source: Path, aside: Path, tmp_path: Path
+) -> None:
+    other = put_pictures(tmp_path / "other", FILES)
+    move_duplicates(planned(source), aside)
+    assert "nothing is overwritten" in move_duplicates(planned(other), aside).refused["a/copy.jpg"]
+    assert contents(other) == FILES
+    assert undo_moves(aside / LOG).refused == {}
+    assert contents(source) == contents(other) == FILES
 
 
 def test_a_folder_within_the_source_is_refused(source: Path) -> None:

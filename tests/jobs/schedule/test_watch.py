@@ -1,7 +1,9 @@
 """Watching a source: what becomes searchable, of half-written files, and after rounds that fail."""
 
+import io
 import os
 import shutil
+import tarfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from unittest.mock import patch
@@ -46,6 +48,7 @@ def nights(tmp_path: Path) -> Nights:
 def save(nights: Nights, name: str, data: bytes, *, seconds_ago: float = 60) -> None:
     """A file that was last written so long ago."""
     path = nights.pictures / name
+    path.parent.mkdir(exist_ok=True)
     path.write_bytes(data)
     at = path.stat().st_mtime - seconds_ago
     os.utime(path, (at, at))
@@ -72,7 +75,9 @@ def watch(nights: Nights, *steps: Step, source: str | None = None, **fields: obj
         | {"resources": resources, "max_reject_rate": 1.0}
         | fields
     )
-    update = Update(spec=spec, console=Console(quiet=True), command="watch", settle_s=0.0 if source else SETTLE_S)
+    update = Update(
+        spec=spec, console=Console(quiet=True), command="watch", settle_s=0.0 if "://" in str(source) else SETTLE_S
+    )
     with patch.object(ClipEmbedder, "load", load_once), pytest.raises(KeyboardInterrupt):
         Watch(update=update, say=said.append, interval_s=INTERVAL_S, wait=wait, pause=pause).run()
     return said, waits
@@ -131,6 +136,23 @@ def test_a_file_is_embedded_once_it_no_longer_changes(nights: Nights) -> None:
     assert waits == [INTERVAL_S, SETTLE_S, INTERVAL_S]
     assert said[-1].startswith("1 new, 2 changed: searchable")
     assert_up_to_date(nights)
+
+
+@pytest.mark.parametrize("end", [700, 1024], ids=["unreadable", "readable"])
+def test_a_tar_that_is_being_replaced_keeps_its_images(nights: Nights, end: int) -> None:
+    for name, seeds in {"a.tar": range(10), "b.tar": range(10, 12)}.items():
+        data = io.BytesIO()
+        with tarfile.open(fileobj=data, mode="w") as tar:
+            for seed in seeds:
+                member = tarfile.TarInfo(f"{seed}.bmp")
+                member.size = len(bmp(seed))
+                tar.addfile(member, io.BytesIO(bmp(seed)))
+        save(nights, f"tars/{name}", data.getvalue())
+    begun = data.getvalue()[:end]
+    tars = nights.pictures / "tars"
+    _, waits = watch(nights, lambda: save(nights, "tars/b.tar", begun, seconds_ago=0), source=str(tars))
+    assert waits == [INTERVAL_S, SETTLE_S]
+    assert nights.collection.live_rows()["error_reason"].to_pylist() == [None] * 12
 
 
 def test_it_waits_while_another_job_writes_and_holds_no_lease_meanwhile(nights: Nights) -> None:

@@ -329,6 +329,13 @@ def test_mend_09_one_list_or_tar_that_cannot_be_read_costs_itself_alone(tmp_path
         list_images(str(tmp_path))
 
 
+def test_a_file_with_an_impossible_time_is_listed_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path / "a.jpg")
+    stat = Path.stat
+    monkeypatch.setattr(Path, "stat", lambda path: os.stat_result([*stat(path)[:8], 10**15, 0]))
+    assert list_images(str(tmp_path / "a.jpg"))["modified"].to_pylist() == [None]
+
+
 def test_mend_09_an_unreadable_folder_costs_itself_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path / "a.jpg")
     put(tmp_path / "locked" / "b.jpg")
@@ -427,6 +434,11 @@ def test_cells_of_parquet_files_fetch_to_the_very_bytes(tmp_path: Path, shape: s
     assert listing["modified"].null_count == 0
 
 
+def test_an_id_that_is_a_date_stays_as_it_is_written(tmp_path: Path) -> None:
+    put(tmp_path / "list.jsonl", b'{"id": "2020-01-01", "uri": "a.jpg"}\n{"uri": "b.jpg", "id": "2020-01-02T10:00Z"}')
+    assert ids(list_images(str(tmp_path / "list.jsonl"))) == ["2020-01-01", "2020-01-02T10:00Z"]
+
+
 # Tars
 
 
@@ -478,6 +490,28 @@ def test_names_and_texts_in_tars_need_not_be_unicode(tmp_path: Path) -> None:
     listing = list_images(str(tmp_path / "a.tar"))
     assert (ids(listing), fetched(listing)) == (["a.tar/\\udce9.jpg"], [b"data"])
     assert metadata(listing) == {"t": ["\\ud800"]}
+
+
+@pytest.mark.parametrize("metadata", [b'{"tags": ["cut \\ud83d"]}', b'{"\\ud83d": 1}'])
+def test_metadata_with_half_a_character_costs_no_image(tmp_path: Path, metadata: bytes) -> None:
+    write_tar(tmp_path / "a.tar", {"0001.jpg": b"data", "0001.json": metadata, "0002.jpg": b"more"})
+    assert fetched(list_images(str(tmp_path / "a.tar"))) == [b"data", b"more"]
+    put(tmp_path / "a.jsonl", b'{"uri": "a.jpg", ' + metadata[1:] + b'\n{"uri": "b.jpg"}')
+    assert uris(list_images(str(tmp_path / "a.jsonl"))) == [f"{tmp_path}/a.jpg", f"{tmp_path}/b.jpg"]
+
+
+def test_a_sidecar_nested_too_deeply_costs_no_image(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", {"0001.jpg": b"data", "0001.json": b"[" * 50_000})
+    assert fetched(list_images(str(tmp_path / "a.tar"))) == [b"data"]
+
+
+def test_a_tar_with_a_damaged_number_costs_itself_alone(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", {"a.jpg": b"x"})
+    with tarfile.open(tmp_path / "b.tar", "w") as tar:
+        member = tarfile.TarInfo("b.jpg")
+        member.pax_headers = {"GNU.sparse.map": "0,damaged"}
+        tar.addfile(member)
+    assert refused(list_images(str(tmp_path)))["b.tar"][0] == "unreadable"
 
 
 def test_what_webdataset_itself_writes_can_be_read(tmp_path: Path) -> None:
@@ -653,6 +687,8 @@ def test_locations_that_cannot_be_sources_are_named_without_credentials(
 def test_a_folder_that_is_missing_or_empty(tmp_path: Path) -> None:
     with pytest.raises(SourceError) as error:
         list_images(f"{tmp_path}/deep/er/gone")
+    with pytest.raises(SourceError, match="~nobody-of-this-name/x does not exist"):
+        list_images("~nobody-of-this-name/x")
     assert str(error.value) == f"{tmp_path}/deep/er/gone does not exist (the nearest existing folder is {tmp_path})"
     (tmp_path / "link").symlink_to("/nowhere")
     with pytest.raises(SourceError, match="link is a link to /nowhere, which does not exist"):
