@@ -90,6 +90,20 @@ def test_pictures_that_nobody_waits_for_any_more_are_not_fetched(searcher: Searc
     assert len(host.fetched) == 2  # the first of the batch, which had begun, and the last
 
 
+def test_pictures_of_a_slow_source_do_not_delay_other_routes(searcher: Searcher) -> None:
+    host = HeldHost()
+    service = fake_service(searcher, pictures=host)
+    with running(create_app(service)) as url, ThreadPoolExecutor(50) as pool:
+        pictures = [pool.submit(httpx.get, f"{url}/picture?id=red.png", timeout=30) for _ in range(50)]
+        for _ in range(40):
+            assert host.begun.acquire(timeout=10)
+        try:
+            assert [httpx.get(f"{url}{path}").status_code for path in ("/image?id=red.png", "/facets")] == [200, 200]
+        finally:
+            host.may_end.set()
+        assert {picture.result().status_code for picture in pictures} == {404}
+
+
 def test_a_defect_frees_its_slot(searcher: Searcher) -> None:
     class Defect(RecordingFetcher):
         def fetch(self, uri: str) -> bytes:
