@@ -1,5 +1,6 @@
 """Requests to a Likeness server, with retries and a time limit."""
 
+import io
 import json
 import time
 from collections.abc import Mapping
@@ -98,7 +99,7 @@ class Transport:
             with self._session.request(
                 method,
                 self.base_url + path,
-                data=body.data if body else None,
+                data=_Upload(body.data, deadline) if body else None,
                 headers={"Content-Type": body.media_type} if body else None,
                 timeout=(min(self._timeout.connect, remaining), min(self._timeout.read, remaining)),
                 allow_redirects=False,  # a key must not be sent to another host
@@ -134,6 +135,19 @@ class Transport:
             return None if value is None else self._retry.parse_retry_after(value)
         except InvalidHeader:
             return None
+
+
+class _Upload(io.BytesIO):
+    """A body that is sent block by block, because what is sent at once must be sent within the time to connect."""
+
+    def __init__(self, data: bytes, deadline: float) -> None:
+        super().__init__(data)
+        self._deadline = deadline
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if time.monotonic() > self._deadline:
+            raise TimeoutError("not sent in time")
+        return super().read(size)
 
 
 class _BearerAuth(AuthBase):

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, cast
 from urllib.parse import quote
@@ -96,7 +96,7 @@ def index_details(
     }
 
 
-def version_out(version: Version, serving: str, show_locations: bool) -> VersionOut:
+def version_out(version: Version, serving: str, show_locations: bool, redacted: Callable[[str], str]) -> VersionOut:
     manifest = version.manifest
     return {
         "version": version.name,
@@ -107,7 +107,7 @@ def version_out(version: Version, serving: str, show_locations: bool) -> Version
         "recall": manifest.recall if manifest else None,
         "kinds": _kinds(manifest) if manifest else None,
         "created_at": _time(manifest.created_at) if manifest else None,
-        "damage": version.damage and redact(version.damage, show_locations=show_locations),
+        "damage": version.damage and redacted(version.damage),
     }
 
 

@@ -180,7 +180,7 @@ class LiveEngine:
             version = None
             try:
                 version = self.source.collection.current()
-                if version is None or version == self.engine.searcher.version:
+                if version is None or self._is_served(self.source.collection, version):
                     self.failure = self._failed_version = None
                 elif now or version != self._failed_version or time.monotonic() - self._failed_at >= _RETRY_S:
                     self._swap(self.source, version)
@@ -194,6 +194,11 @@ class LiveEngine:
             if not threading.main_thread().is_alive():
                 return  # nobody called `stop`, and the program waits for this thread
             self.refresh(now=False)
+
+    def _is_served(self, collection: Collection, version: str) -> bool:
+        served = self.engine.searcher.manifest
+        # A collection that was deleted and made again has the same versions.
+        return version == served.version and collection.read_version(version).edition == served.edition
 
     def _swap(self, source: IndexSource, version: str) -> None:
         before, started = self.engine, time.monotonic()

@@ -259,7 +259,8 @@ function step(by) {
   if (here >= 0 && trail[here + by] !== undefined) navigate({ ...current, crop: null, value: trail[here + by] }, trail);
 }
 
-document.addEventListener("keydown", ({ key, target }) => {
+document.addEventListener("keydown", ({ key, target, altKey, ctrlKey, metaKey, shiftKey }) => {
+  if (altKey || ctrlKey || metaKey || shiftKey) return; // the browser's own keys: Alt+ArrowLeft goes back
   if (!["ArrowLeft", "ArrowRight"].includes(key) || target.closest("input, select, .crop")) return;
   step(key === "ArrowLeft" ? -1 : 1);
 });

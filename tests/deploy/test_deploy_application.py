@@ -1,7 +1,9 @@
 """The application that a Serve config file imports, for KubeRay and `serve deploy`."""
 
+import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
@@ -11,6 +13,7 @@ from ray import serve
 from ray.serve.context import _get_global_client
 from ray.serve.schema import ServeDeploySchema
 
+from api.access.keys import KeyScope, add_key
 from api.deployment.application import application
 from api.deployment.ingress import APP_NAME
 from api.errors import ListenError
@@ -52,6 +55,23 @@ def test_missing_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPa
     assert scaling.max_replicas == 3
     [embedder] = [each for each in deployment.init_args if isinstance(each, serve.Application)]
     assert embedder._bound_deployment.num_replicas == 2
+
+
+def test_an_updated_secret_replaces_the_keys(tmp_path: Path, collection: str) -> None:
+    """Kubernetes mounts each file of a secret as a link into `..data`, itself a link, which an update replaces."""
+    (old, new), data, file = (tmp_path / "..1", tmp_path / "..2"), tmp_path / "..data", tmp_path / "keys.json"
+    data.symlink_to(old.name)
+    file.symlink_to("..data/keys.json")
+    for folder in (old, new):
+        folder.mkdir()
+    add_key(old / "keys.json", "alice", KeyScope.search)
+    bob = add_key(new / "keys.json", "bob", KeyScope.search)
+    bound: Any = application({"collection": collection, "keys_file": str(file)})._bound_deployment
+    keys = bound.init_args[0].access().keys
+    data.unlink()
+    data.symlink_to(new.name)
+    shutil.rmtree(old)
+    assert keys.find(bob.encode()).name == "bob"
 
 
 def test_missing_resources_of_a_starting_cluster_are_logged(

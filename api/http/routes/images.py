@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Final
 
-from anyio import to_thread
+from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
@@ -22,12 +22,14 @@ _PICTURE_HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; sandbox",
     "Cache-Control": "private, max-age=300",
 }
+# In threads of their own: other routes must not wait for a slow source.
+_MAX_READING: Final = 40
 _PROBLEMS: Final = ("image-not-found", "invalid-request", "internal", "shard-unavailable")
 
 
 def image_routes(runner: QueryRunner) -> APIRouter:
     """`GET /image?id=` and `/picture?id=`: as part of a path, an id would lose dots and line breaks."""
-    router = APIRouter(tags=["images"])
+    router, reading = APIRouter(tags=["images"]), CapacityLimiter(_MAX_READING)
 
     @router.get(
         "/picture",
@@ -42,7 +44,7 @@ def image_routes(runner: QueryRunner) -> APIRouter:
     async def picture(request: Request, image_id: Id, size: Size = None) -> Response:
         service = await runner.service(request)
         row = await _row(service.engine.searcher, image_id)
-        read = await to_thread.run_sync(service.pictures.read, row, size)
+        read = await to_thread.run_sync(service.pictures.read, row, size, limiter=reading)
         return etag_response(request, *read, _PICTURE_HEADERS)
 
     @router.get(

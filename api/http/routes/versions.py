@@ -67,10 +67,11 @@ def version_routes(runner: QueryRunner) -> APIRouter:
 
     @router.get("/versions", summary="All complete index versions", responses=problem_docs("internal"))
     async def versions(request: Request) -> VersionsOut:
-        live, collection, _ = await resolve(request)
+        live, collection, redacted = await resolve(request)
         listed = await to_thread.run_sync(list_versions, collection)
         serving = live.engine.searcher.version
-        return VersionsOut(versions=[version_out(version, serving, limits.show_locations) for version in listed])
+        shown = [version_out(version, serving, limits.show_locations, redacted) for version in listed]
+        return VersionsOut(versions=shown)
 
     @router.post(
         "/promote",

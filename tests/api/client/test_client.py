@@ -3,11 +3,15 @@
 import email.parser
 import email.policy
 import io
+import json
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import format_datetime
@@ -31,7 +35,7 @@ from api.client.client import (
     TooBusy,
 )
 from api.http.app import create_app
-from api.local import running
+from api.local import listening, running
 from api.search.query import Part, Query
 from api.search.service import SearchService
 from api.settings import Access
@@ -376,6 +380,32 @@ def test_a_call_ends_in_time_and_a_silent_server_gets_no_retry(
 
 
 # Connections
+
+
+def slow_reader(listener: socket.socket) -> None:
+    """Reads a request, slowly for its first second, and answers it."""
+    connection, _ = listener.accept()
+    with suppress(OSError), connection, connection.makefile("rb") as request:
+        head = email.parser.BytesHeaderParser().parsebytes(
+            b"".join(iter(request.readline, b"\r\n")).partition(b"\n")[2]
+        )
+        left, started = int(head["Content-Length"]), time.monotonic()
+        while left and (block := request.read(min(left, 2**16))):
+            left -= len(block)
+            if time.monotonic() < started + 1:
+                time.sleep(0.02)
+        body = json.dumps(ANSWER).encode()
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+
+
+@pytest.mark.parametrize("total", [20.0, 0.5])
+def test_a_slow_upload_has_the_time_of_the_call_not_the_time_to_connect(total: float) -> None:
+    with listening("127.0.0.1", 0) as listener:
+        threading.Thread(target=slow_reader, args=(listener,), daemon=True).start()
+        host, port = listener.getsockname()
+        client = LikenessClient(f"http://{host}:{port}", timeout=Timeout(connect=0.4, total=total), retries=0)
+        with client, nullcontext() if total > 1 else pytest.raises(ServerUnreachable, match="not sent in time"):
+            assert client.search(image=bytes(2**24)) == RESULT
 
 
 def test_connections_are_reused_and_closed(server: ScriptedServer) -> None:

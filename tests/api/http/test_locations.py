@@ -105,6 +105,20 @@ def test_redacted_messages_still_say_what_is_wrong(service: SearchService) -> No
     assert refused["detail"] == "clip (vit) knows pictures only: search by a picture"
 
 
+def test_a_version_of_another_release_does_not_reveal_the_collection(secret: Path) -> None:
+    location = secret / "older"
+    make_collection(location, {"a.png": png((1, 2, 3))}, FakeEmbedder())
+    collection = Collection.open(str(location))
+    add_pictures(collection, {"b.png": png((3, 4, 5))}, FakeEmbedder())
+    older = collection.read_version("000001").model_copy(update={"format": 1})
+    (location / "index" / "000001" / "manifest.json").write_bytes(older.to_bytes())
+    source = IndexSource(collection=collection, load_model=lambda record: FakeEmbedder())
+    service = fake_service(Searcher.open(collection), source=source)
+    client = TestClient(create_app(service, limits=RequestLimits(show_locations=False)))
+    damage = client.get("/index/versions").json()["versions"][0]["damage"]
+    assert "`likeness index older` builds a version" in damage
+
+
 @pytest.mark.parametrize(
     "expression",
     [

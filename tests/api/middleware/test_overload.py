@@ -79,6 +79,31 @@ def test_a_timeout_is_answered_in_time_and_the_slot_stays_taken_until_the_work_e
         assert search_star(client).status_code == 200
 
 
+def test_pictures_that_nobody_waits_for_any_more_are_not_fetched(searcher: Searcher) -> None:
+    host = HeldHost()
+    limits, access = RequestLimits(max_url_fetches=1), Access(request_timeout_s=0.5)
+    with running(create_app(fake_service(searcher, queries=host), limits=limits, access=access)) as url:
+        late = httpx.post(f"{url}/search/batch", json={"searches": [BY_URL] * 20}, timeout=30)
+        assert refusal(late) == (503, "timeout")
+        host.may_end.set()
+        eventually(lambda: httpx.post(f"{url}/search", json=BY_URL).status_code == 200, "the host's pictures are free")
+    assert len(host.fetched) == 2  # the first of the batch, which had begun, and the last
+
+
+def test_pictures_of_a_slow_source_do_not_delay_other_routes(searcher: Searcher) -> None:
+    host = HeldHost()
+    service = fake_service(searcher, pictures=host)
+    with running(create_app(service)) as url, ThreadPoolExecutor(50) as pool:
+        pictures = [pool.submit(httpx.get, f"{url}/picture?id=red.png", timeout=30) for _ in range(50)]
+        for _ in range(40):
+            assert host.begun.acquire(timeout=10)
+        try:
+            assert [httpx.get(f"{url}{path}").status_code for path in ("/image?id=red.png", "/facets")] == [200, 200]
+        finally:
+            host.may_end.set()
+        assert {picture.result().status_code for picture in pictures} == {404}
+
+
 def test_a_defect_frees_its_slot(searcher: Searcher) -> None:
     class Defect(RecordingFetcher):
         def fetch(self, uri: str) -> bytes:

@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import shutil
 import threading
 import time
 import weakref
@@ -22,7 +23,7 @@ from embedder.protocol import Embedder
 from index.collection import Collection
 from index.search import Searcher
 from tests.support.collections.several import Loader, OtherFake
-from tests.support.collections.small_collection import COLOURS, add_pictures, fake_service, png
+from tests.support.collections.small_collection import COLOURS, add_pictures, fake_service, make_collection, png
 from tests.support.servers.clients import on_this_machine
 
 RED = png(COLOURS["red.png"])
@@ -68,6 +69,16 @@ def test_a_new_version_takes_over(service: SearchService, collection: Collection
     assert models.loaded == []
     assert service.engine.batcher is before.batcher
     assert service.search(Query(parts=(Part(data=RED),), k=10)).timing_ms.keys() == {"embed", "search", "total"}
+
+
+def test_a_collection_that_was_deleted_and_made_again_takes_over(
+    service: SearchService, collection: Collection
+) -> None:
+    shutil.rmtree(collection.location)
+    make_collection(Path(collection.location), {"new.png": RED}, FakeEmbedder())
+    service.live.refresh()
+    answer = service.search(Query(parts=(Part(data=RED),), k=10))
+    assert (answer.version, [match.image_id for match in answer.matches]) == ("000001", ["new.png"])
 
 
 def test_a_new_model_takes_over_and_the_old_one_is_freed_with_its_last_request(

@@ -163,6 +163,8 @@ def test_steps_download_and_path_of_one_picture(open_page: Callable[..., Page], 
     steps.get_by_role("link", name="Next").click()
     expect(heading(page, f"More like {file_name(found[4])}")).to_be_focused()
     assert params(page) == {"id": found[4]}
+    page.keyboard.press("Alt+ArrowLeft")  # the browser goes back, if it has a window
+    expect(steps).to_contain_text("5 of 24")
     for _ in range(4):
         page.keyboard.press("ArrowLeft")
     expect(steps).to_contain_text("1 of 24")
