@@ -163,7 +163,7 @@ def test_a_server_that_is_none_or_has_other_models(pictures: Collection, run: Ru
     command = ("annotate", pictures.location, "--name", "c", "--engine", "vllm", "--captioner", "other", "--url")
     assert "serves tiny-vlm: expected other" in run(*command, f"{vllm.server.url}/v1").err
     nowhere = run(*command, vllm.server.url)
-    assert (nowhere.code, "there is no server of vLLM at" in nowhere.err) == (2, True)
+    assert (nowhere.code, "there is no vLLM server at" in nowhere.err) == (2, True)
     assert "another --url, which ends in /v1" in " ".join(nowhere.err.split())
     assert "such as http://localhost:8000/v1" in " ".join(run(*command, "localhost:8000/v1").err.split())
 
