@@ -122,9 +122,8 @@ def test_filters_agree_with_brute_force_over_random_expressions(collection: Coll
     for _ in range(60):
         where = expression(rng, depth=2)
         mask = Filter.parse(where, everything.schema).mask(everything.combine_chunks().to_batches()[0])
-        assert set(metadata_of(collection, where)) == set(everything.filter(pa.array(mask))["image_id"].to_pylist()), (
-            where
-        )
+        expected = everything.filter(pa.array(mask))["image_id"].to_pylist()
+        assert set(metadata_of(collection, where)) == set(expected), where
 
 
 def expression(rng: np.random.Generator, depth: int) -> dict[str, Any]:
