@@ -22,7 +22,6 @@ from index.filters.filter import Filter
 from index.search import Searcher
 from index.search.shard import version_schema
 from index.versions.promotion import rollback
-from jobs.annotation import annotate
 from jobs.annotation.annotate import Annotate, drop
 from jobs.annotation.labels import Labels
 from jobs.annotation.predictor import Batch, Columns, Recipe
@@ -76,7 +75,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(collection.location)
 
 
-def annotated(collection: Collection, predictor: Halves, *, name: str = "half", **options: Any) -> Any:
+def annotate(collection: Collection, predictor: Halves, *, name: str = "half", **options: Any) -> Any:
     with writing(collection, "annotate") as leased:
         job = Annotate(collection=leased, console=Console(quiet=True), recipe=predictor.recipe, **options)
         return job.run([AnnotationSpec(name=name, predictor="tests:Halves")])[name]
@@ -99,7 +98,7 @@ def expected_halves(rows: pa.Table) -> dict[str, dict[str, Any]]:
 def test_matches_have_the_columns_beside_those_of_the_source(collection: Collection) -> None:
     before = collection.read_version(str(collection.current()))
     vectors = {record.name: record.files[VECTORS] for record in before.segments}
-    annotated(collection, Halves())
+    annotate(collection, Halves())
     after = collection.read_version(str(collection.current()))
     assert after.version != before.version
     assert {record.name: record.files[VECTORS] for record in after.segments} == vectors
@@ -115,7 +114,7 @@ def test_matches_have_the_columns_beside_those_of_the_source(collection: Collect
 
 
 def test_filters_agree_with_brute_force_over_random_expressions(collection: Collection) -> None:
-    annotated(collection, Halves(bad=frozenset(IDS[:3])))
+    annotate(collection, Halves(bad=frozenset(IDS[:3])))
     everything = pa.Table.from_pylist([{"image_id": key, **row} for key, row in metadata_of(collection).items()])
     assert everything.num_rows == len(IDS)
     rng = np.random.default_rng(0)
@@ -138,7 +137,7 @@ def expression(rng: np.random.Generator, depth: int) -> dict[str, Any]:
 
 
 def test_only_new_and_changed_images_are_annotated_next_time(collection: Collection) -> None:
-    annotated(collection, Halves())
+    annotate(collection, Halves())
     add_run(collection, table(["new.jpg", *IDS[:2]], seed=5, content="b"), deletes=[IDS[9]])
     before = collection.current()
     assert build_index(collection).base == before  # an update, which shares segments
@@ -148,7 +147,7 @@ def test_only_new_and_changed_images_are_annotated_next_time(collection: Collect
     assert [shown[image_id]["half"] for image_id in ("new.jpg", IDS[0], IDS[1])] == [None] * 3
     assert shown[IDS[2]]["half"] == expected_halves(table(IDS))[IDS[2]]["half"]
     again = Halves()
-    report = annotated(collection, again)
+    report = annotate(collection, again)
     assert sorted(again.seen) == sorted(["new.jpg", *IDS[:2]])
     assert (report.embedded, report.already_there) == (3, len(IDS) - 3)
     changed = expected_halves(table(["new.jpg", *IDS[:2]], seed=5))
@@ -157,12 +156,12 @@ def test_only_new_and_changed_images_are_annotated_next_time(collection: Collect
         assert {name: shown[image_id][name] for name in ("half", "half_first")} == changed[image_id]
     version = collection.current()
     quiet = Halves()
-    annotated(collection, quiet)
+    annotate(collection, quiet)
     assert (quiet.seen, collection.current()) == ([], version)
 
 
 def test_a_bad_image_is_a_reject_and_the_others_get_their_values(collection: Collection) -> None:
-    report = annotated(collection, Halves(bad=frozenset([IDS[4]])))
+    report = annotate(collection, Halves(bad=frozenset([IDS[4]])))
     assert (report.embedded, report.rejected, report.reject_reasons) == (len(IDS) - 1, 1, {"ArithmeticError": 1})
     shown = metadata_of(collection)
     assert shown[IDS[4]]["half"] is None
@@ -180,7 +179,7 @@ def test_a_predictor_may_return_exceptions_for_some_images(collection: Collectio
         names: list[Any] = [ValueError("too dark") if name == IDS[4] else name for name in ids]
         return {"": names, "length": np.array([len(name) for name in ids])}
 
-    report = annotated(collection, Returns(of=values))
+    report = annotate(collection, Returns(of=values))
     assert (report.embedded, report.reject_reasons) == (len(IDS) - 1, {"ValueError": 1})
     assert len(calls) == 1  # the others were not predicted again
     shown = metadata_of(collection)
@@ -190,14 +189,14 @@ def test_a_predictor_may_return_exceptions_for_some_images(collection: Collectio
 
 def test_images_that_a_predictor_failed_on_are_retried(collection: Collection) -> None:
     with pytest.raises(TooManyRejectsError, match=r"50 of 200 images .*50 × ArithmeticError: undecided"):
-        annotated(collection, Halves(bad=frozenset(IDS[:50])))
+        annotate(collection, Halves(bad=frozenset(IDS[:50])))
     some = Halves(bad=frozenset(IDS[:10]))
-    assert annotated(collection, some).rejected == 10
+    assert annotate(collection, some).rejected == 10
     version = collection.current()
-    assert annotated(collection, some).rejected == 10  # all that were retried
+    assert annotate(collection, some).rejected == 10  # all that were retried
     assert collection.current() == version
     fixed = Halves()
-    annotated(collection, fixed)
+    annotate(collection, fixed)
     assert fixed.seen == IDS[:10]
     assert metadata_of(collection)[IDS[0]]["half"] == expected_halves(table(IDS))[IDS[0]]["half"]
 
@@ -209,7 +208,7 @@ def test_an_exit_or_a_message_with_lone_surrogates_makes_a_reject(collection: Co
             raise error
         return {"": [1] * len(ids)}
 
-    assert annotated(collection, Returns(of=values)).reject_reasons == {type(error).__name__: 1}
+    assert annotate(collection, Returns(of=values)).reject_reasons == {type(error).__name__: 1}
 
 
 @pytest.mark.parametrize("other", ["text", True, [1]])
@@ -218,28 +217,28 @@ def test_a_column_of_two_types_is_refused_before_it_is_published(
 ) -> None:
     mixed = Returns(of=lambda ids: {"": [other if name < IDS[100] else 1 for name in ids]})
     with pytest.raises(JobError, match="values of two types"):  # of one batch
-        annotated(collection, mixed)
-    monkeypatch.setattr(annotate, "_VECTOR_BLOCK", 100)
+        annotate(collection, mixed)
+    monkeypatch.setattr("jobs.annotation.annotate._VECTOR_BLOCK", 100)
     with pytest.raises(JobError, match="values of two types"):  # of two
-        annotated(collection, mixed, name="blocks")
+        annotate(collection, mixed, name="blocks")
     assert list_annotations(collection) == []
-    annotated(collection, Returns(of=lambda ids: {"": [1] * len(ids)}), name="runs")
+    annotate(collection, Returns(of=lambda ids: {"": [1] * len(ids)}), name="runs")
     add_run(collection, table(["new.jpg"], seed=5))
     with pytest.raises(JobError, match="values of two types"):
-        annotated(collection, Returns(of=lambda ids: {"": [other] * len(ids)}), name="runs")
+        annotate(collection, Returns(of=lambda ids: {"": [other] * len(ids)}), name="runs")
     build_index(collection)
     assert metadata_of(collection)[IDS[3]]["runs"] == 1
-    annotated(collection, Returns(of=lambda ids: {"": [0.5] * len(ids)}), name="wider")
+    annotate(collection, Returns(of=lambda ids: {"": [0.5] * len(ids)}), name="wider")
 
 
 @pytest.mark.parametrize("key", ['a b"$', " ", "$gt", None])
 def test_invalid_column_names_are_refused(collection: Collection, key: str | None) -> None:
     with pytest.raises(JobError, match="halves returns"):
-        annotated(collection, Returns(of=lambda ids: {key: ids} if key else {}))
+        annotate(collection, Returns(of=lambda ids: {key: ids} if key else {}))
 
 
 def test_the_command_columns_counts_current_images(collection: Collection, run: Callable[..., Any]) -> None:
-    annotated(collection, Halves(bad=frozenset(IDS[:3])))
+    annotate(collection, Halves(bad=frozenset(IDS[:3])))
     add_run(collection, table(["new.jpg", IDS[3]], seed=5, content="b"), deletes=IDS[:2])
     [facts] = json.loads(run("columns", collection.location, "--format", "json").out)
     assert {name: facts[name] for name in ("images", "rejected", "without")} == {
@@ -253,9 +252,9 @@ def test_the_command_columns_counts_current_images(collection: Collection, run: 
 def test_a_predictor_that_fails_on_all_images_ends_the_job(collection: Collection) -> None:
     version = collection.current()
     with pytest.raises(JobError, match="halves failed on each of 200 images"):
-        annotated(collection, Halves(bad=frozenset(IDS)))
+        annotate(collection, Halves(bad=frozenset(IDS)))
     with pytest.raises(TooManyRejectsError):
-        annotated(collection, Halves(bad=frozenset(IDS[:50])))
+        annotate(collection, Halves(bad=frozenset(IDS[:50])))
     assert collection.current() == version
     assert list_annotations(collection) == []
     with writing(collection, "columns") as leased:
@@ -266,7 +265,7 @@ def test_a_predictor_that_fails_on_all_images_ends_the_job(collection: Collectio
 def test_a_repeatedly_stopped_job_annotates_every_image_once(
     collection: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(annotate, "_VECTOR_BLOCK", 30)
+    monkeypatch.setattr("jobs.annotation.annotate._VECTOR_BLOCK", 30)
     predictor, tries = Halves(), 0
     inner = predictor.recipe()
 
@@ -296,8 +295,8 @@ def test_a_repeatedly_stopped_job_annotates_every_image_once(
 
 
 def test_columns_survive_a_rebuild_until_they_are_dropped(collection: Collection) -> None:
-    annotated(collection, Halves())
-    annotated(collection, Halves(), name="other")
+    annotate(collection, Halves())
+    annotate(collection, Halves(), name="other")
     build_index(collection, rebuild=True)
     assert metadata_of(collection)[IDS[7]]["half"] == metadata_of(collection)[IDS[7]]["other"]
     with writing(collection, "columns") as leased:
@@ -311,17 +310,17 @@ def test_columns_survive_a_rebuild_until_they_are_dropped(collection: Collection
 
 def test_taken_names_are_refused(collection: Collection) -> None:
     with pytest.raises(UsageError, match="conflict with year"):
-        annotated(collection, Halves(), name="year")
+        annotate(collection, Halves(), name="year")
     for name in ("tiles", "exif", "exif_taken"):  # a later job may add these
         with pytest.raises(UsageError, match=f"conflict with {name}"):
-            annotated(collection, Halves(), name=name)
-    annotated(collection, Halves())
+            annotate(collection, Halves(), name=name)
+    annotate(collection, Halves())
     with pytest.raises(UsageError, match="conflict with half"):
-        annotated(collection, Halves(), name="half_first")
+        annotate(collection, Halves(), name="half_first")
     later = table(["new.jpg"]).append_column("half_first", pa.array([1.0]))
     add_run(collection, later)
     with pytest.raises(UsageError, match="columns --drop half`"):
-        annotated(collection, Halves())
+        annotate(collection, Halves())
 
 
 @pytest.mark.parametrize(
@@ -386,10 +385,10 @@ def test_labels_recognise_the_shapes_of_the_demo(run: Callable[..., Any], tmp_pa
 def test_annotations_in_a_bucket(bucket: Bucket) -> None:
     collection = Collection.create_or_open(bucket.address("c"))
     add_version(collection, table(IDS[:20]))
-    annotated(collection, Halves())
+    annotate(collection, Halves())
     assert {row["half"] for row in metadata_of(collection).values()} == {"left", "right"}
     again = Halves()
-    annotated(collection, again)
+    annotate(collection, again)
     assert again.seen == []
     with writing(collection, "columns") as leased:
         drop(leased, "half", Console(quiet=True))

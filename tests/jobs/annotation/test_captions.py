@@ -65,7 +65,7 @@ class Vllm:
 
     def models(self, player: Player) -> None:
         is_up = len(self.captioned) < self.max_captions
-        (Reply(document={"data": [{"id": "tiny-vlm"}]}) if is_up else Reply(status=503, document={}))(player)
+        (Reply(document={"data": [{"id": "tiny-vlm"}]}) if is_up else Reply(status=503))(player)
 
     def caption(self, player: Player) -> None:
         (message,) = player.received.document["messages"]
