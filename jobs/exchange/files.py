@@ -97,7 +97,7 @@ class RowFile:
         try:
             return ModelRecord.model_validate_json(record)
         except ValueError as error:
-            raise SourceError(f"{self.file.uri} names its model in a way that cannot be read: {error}") from error
+            raise SourceError(f"the model record of {self.file.uri} is not valid: {error}") from error
 
     def blocks(self, rows: int, columns: Sequence[str]) -> Iterator[pa.Table]:
         if self.table is not None:

@@ -318,7 +318,7 @@ def refuse(route: Route) -> None:
 NOT_VALID = "This key is not valid: it is mistyped, was removed, or is for another server."
 
 
-def test_mend_smaller_a_server_that_asks_for_a_key(browser: Browser, tmp_path: Path) -> None:
+def test_a_server_that_requires_a_key(browser: Browser, tmp_path: Path) -> None:
     """Pictures are also requested with the key, which an img element could not send."""
     key = add_key(tmp_path / "keys.json", "somebody", KeyScope.search)
     with gallery_site(tmp_path, count=10, access=Access(keys=KeyRing(tmp_path / "keys.json"))) as site:
@@ -348,7 +348,7 @@ def test_mend_smaller_a_server_that_asks_for_a_key(browser: Browser, tmp_path: P
         page.close()
 
 
-def test_mend_21_a_picture_of_any_id_is_shown(browser: Browser, tmp_path: Path) -> None:
+def test_pictures_with_unusual_ids_are_shown(browser: Browser, tmp_path: Path) -> None:
     ids = ("..", "a/../b", "two\nlines", "x", "x/picture", "%2e%2e", "q?x=1&size=9#top", "//")
     pictures = {image_id: png((30 * n, 90, 200)) for n, image_id in enumerate(ids)}
     service = fake_service(

@@ -143,7 +143,7 @@ class OtherDevice(FakeEmbedder):
         return np.eye(len(pixels), self.identity.dim, dtype=np.float32)
 
 
-def test_mend_13_hostile_pictures_are_rejects_that_say_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hostile_pictures_are_rejects_with_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     endless = hostile.progressive_jpeg(12_000, 12_000, 64)  # five seconds of work
     pictures = {
         "scans.jpg": (hostile.progressive_jpeg(800, 800, 300), "too_many_scans"),
