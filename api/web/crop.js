@@ -69,7 +69,7 @@ function editableBox(mat, { onDone, onCancel }) {
     event.preventDefault();
     event.stopPropagation();
   });
-  return { layer, crop: () => crop.map((share) => Math.round(share * 1e4) / 1e4) };
+  return { layer, crop: () => crop.map((fraction) => Math.round(fraction * 1e4) / 1e4) };
 }
 
 /** Put the layer over the picture itself, which may not fill its element. */
@@ -88,7 +88,7 @@ function place(layer, img) {
 
 function draw(box, [x, y, width, height]) {
   const sides = { left: x, top: y, width, height };
-  for (const [side, share] of Object.entries(sides)) box.style[side] = `${share * 100}%`;
+  for (const [side, fraction] of Object.entries(sides)) box.style[side] = `${fraction * 100}%`;
 }
 
 const clamp = (value, max = 1) => Math.min(Math.max(value, 0), max);

@@ -291,7 +291,7 @@ def test_a_part_of_a_picture(open_page: Callable[..., Page], site: Site) -> None
     page.get_by_role("button", name="Search this part").click()
     expect(heading(page, f"More like a part of {file_name(chosen.image_id)}")).to_be_visible()
     assert sent[-1]["crop"] == pytest.approx([0.5, 0.1, 0.4, 0.3], abs=0.02)
-    assert [float(share) for share in params(page)["crop"].split(",")] == sent[-1]["crop"]
+    assert [float(fraction) for fraction in params(page)["crop"].split(",")] == sent[-1]["crop"]
     assert ids(page) != whole
     expect(page.locator(".crop.shown .crop-box")).to_be_visible()
     # By keyboard, on an uploaded picture.
