@@ -158,7 +158,7 @@ def test_steps_download_and_path_of_one_picture(open_page: Callable[..., Page], 
     page = open_page("/?text=star", permissions=["clipboard-read", "clipboard-write"])
     found = ids(page)
     tiles(page).nth(3).locator(".tile-link").click()
-    steps = page.get_by_role("navigation", name="Pictures found")
+    steps = page.get_by_role("navigation", name="Search results")
     expect(steps).to_contain_text("4 of 24")
     steps.get_by_role("link", name="Next").click()
     expect(heading(page, f"More like {file_name(found[4])}")).to_be_focused()
@@ -256,7 +256,7 @@ def test_options_order_and_tile_size(open_page: Callable[..., Page]) -> None:
     page.get_by_label("Only what fits the words").uncheck()
     page.get_by_label("Minimum score").fill("0.999")
     page.get_by_label("Minimum score").blur()
-    expect(page.get_by_text("Allow a lower score.")).to_be_visible()
+    expect(page.get_by_text("Lower the minimum score.")).to_be_visible()
     page.get_by_label("Minimum score").fill("")
     page.get_by_label("Minimum score").blur()
     page.get_by_label("Diversity").fill("0.8")
@@ -313,7 +313,7 @@ def test_on_a_phone_the_form_folds_away(open_page: Callable[..., Page]) -> None:
     search(page, "a blue star")
     expect(heading(page, "“a blue star”")).to_be_visible()
     ids(page)
-    expect(page.locator("#ask")).to_be_hidden()
+    expect(page.locator("#search-form")).to_be_hidden()
     assert tiles(page).first.bounding_box()["y"] < 320  # type: ignore[index]
     expect(tiles(page).first.get_by_role("button", name="More like")).to_be_visible()
     unfold = page.locator("#unfold")
@@ -323,14 +323,14 @@ def test_on_a_phone_the_form_folds_away(open_page: Callable[..., Page]) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     check_axe(page)
     search(page, "a red heart")
-    expect(page.locator("#ask")).to_be_hidden()
+    expect(page.locator("#search-form")).to_be_hidden()
 
 
 def test_a_region_of_the_map_is_a_filter(open_page: Callable[..., Page], site: Site) -> None:
     page = open_page("/?text=star", viewport={"width": 1200, "height": 1000})
     places = Counter(each.number % 3 for each in site.gallery.exhibits if each.image_id in ids(page))
     page.get_by_text("Filters and options").click()
-    drawing = page.get_by_role("img", name=f"{places[0] + places[1]} of 24 pictures have a place")
+    drawing = page.get_by_role("img", name=f"{places[0] + places[1]} of 24 pictures have a location")
     expect(drawing).to_be_visible()
     check_axe(page)
     page.get_by_role("button", name="Choose a region").click()
