@@ -46,7 +46,7 @@ function summary(plan, serving) {
     plan.groups ? `${plural(plan.groups, "group")}: ${kinds.join(", ")}` : "No duplicates were found.",
     new Date(plan.created_at).toLocaleString("en", { dateStyle: "medium", timeStyle: "short" }),
     unreadCount ? `${plural(unreadCount, "picture")} could not be read` : null,
-    plan.version === serving ? null : `made for version ${plan.version} of the index, now ${serving}`,
+    plan.version === serving ? null : "the index has changed since: run “likeness duplicates” again",
   ].filter(Boolean).join(" · ");
 }
 

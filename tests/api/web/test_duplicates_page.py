@@ -47,7 +47,8 @@ def test_the_picture_to_keep_is_beside_its_duplicates(
     browser: Browser, url: str, collection: Collection, width: str
 ) -> None:
     groups = [("red.png", "green.png", "cropped"), *[("blue.png", "red.png", "similar")] * 20]
-    write_plan(collection, plan_of(Searcher.open(collection), *groups))  # type: ignore[arg-type]
+    plan = plan_of(Searcher.open(collection), *groups)  # type: ignore[arg-type]
+    write_plan(collection, plan)
     page = opened(browser, url, **WIDTHS[width])
     expect(page.get_by_role("status")).to_contain_text("21 groups: 1 cropped, 20 similar")
     expect(page.get_by_role("banner")).to_contain_text("collection")
@@ -65,3 +66,8 @@ def test_the_picture_to_keep_is_beside_its_duplicates(
     expect(page.locator(".group")).to_have_count(21)
     expect(page.get_by_role("button", name="Show more")).to_be_hidden()
     expect(page.get_by_role("heading", name="Best").last).to_be_focused()
+    outdated = "the index has changed since: run “likeness duplicates” again"
+    expect(page.get_by_role("status")).not_to_contain_text(outdated)
+    write_plan(collection, plan.model_copy(update={"version": "000000"}))
+    page.reload()
+    expect(page.get_by_role("status")).to_contain_text(outdated)
