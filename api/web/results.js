@@ -76,7 +76,7 @@ function scoreOf({ score, percentile }) {
   const number = element("span", { class: "tile-score" }, screenReaderText("score "), score.toFixed(3));
   number.title = "cosine similarity";
   if (percentile == null) return [number];
-  const title = "The share of random pairs of this collection's pictures that are less alike";
+  const title = "The share of pictures that score lower with a random query of this kind";
   const texts = [`nearer than ${percentText(percentile)}`, element("span", { class: "wide" }, " of pairs")];
   return [number, element("span", { class: "tile-percentile", title }, ...texts)];
 }

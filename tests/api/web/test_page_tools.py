@@ -1,6 +1,7 @@
 """The page's tools in a browser: cards, facets, the view of one picture, mixes, options, crops."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import PurePosixPath
@@ -41,7 +42,9 @@ def test_a_card_shows_name_values_and_score(open_page: Callable[..., Page], site
     page = open_page(f"/?id={quote(exhibit(site).image_id)}")
     found = ids(page)
     assert tiles(page).locator(".tile-name").all_inner_texts() == [file_name(image_id) for image_id in found]
-    expect(tiles(page).first.locator(".tile-percentile")).to_contain_text("nearer than 9")
+    percentile = tiles(page).first.locator(".tile-percentile")
+    expect(percentile).to_contain_text("nearer than 9")
+    expect(percentile).to_have_attribute("title", re.compile("score lower with a random query of this kind"))
     expect(page.locator("#collection")).to_have_text("collection")
     expect(page).to_have_title("collection")
     outline = heading(page, "More like").evaluate("it => (it.focus(), getComputedStyle(it).outlineStyle)")
