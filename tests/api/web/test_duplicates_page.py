@@ -32,14 +32,14 @@ def url(collection: Collection) -> Iterator[str]:
         yield url
 
 
-def opened(browser: Browser, url: str, **options: Any) -> Page:
+def open_duplicates(browser: Browser, url: str, **options: Any) -> Page:
     page = browser.new_context(base_url=url, **options).new_page()
     page.goto("/duplicates")
     return page
 
 
 def test_without_a_plan_the_page_says_how_to_make_one(browser: Browser, url: str) -> None:
-    expect(opened(browser, url).get_by_role("alert")).to_contain_text("Run “likeness duplicates”")
+    expect(open_duplicates(browser, url).get_by_role("alert")).to_contain_text("Run “likeness duplicates”")
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -49,7 +49,7 @@ def test_the_picture_to_keep_is_beside_its_duplicates(
     groups = [("red.png", "green.png", "cropped"), *[("blue.png", "red.png", "similar")] * 20]
     plan = plan_of(Searcher.open(collection), *groups)  # type: ignore[arg-type]
     write_plan(collection, plan)
-    page = opened(browser, url, **WIDTHS[width])
+    page = open_duplicates(browser, url, **WIDTHS[width])
     expect(page.get_by_role("status")).to_contain_text("21 groups: 1 cropped, 20 similar")
     expect(page.get_by_role("banner")).to_contain_text("collection")
     first = page.locator(".group").first

@@ -1,4 +1,4 @@
-"""The page's tools in a browser: cards, facets, the view of one picture, mixes, options, crops."""
+"""The page's tools in a browser: cards, facets, the view of one picture, mixes, options, crops, map."""
 
 import json
 import re
@@ -26,7 +26,7 @@ def file_name(image_id: str) -> str:
 
 
 def bodies(page: Page) -> list[dict[str, Any]]:
-    """The JSON bodies of later searches."""
+    """A list that receives the JSON bodies of later searches."""
     sent: list[dict[str, Any]] = []
 
     def on_request(request: Request) -> None:
@@ -89,7 +89,7 @@ def test_a_collection_that_cannot_be_opened_leads_to_the_others(open_page: Calla
     )
 
 
-def test_a_small_picture_fills_its_tile_and_one_that_is_missing_says_why(open_page: Callable[..., Page]) -> None:
+def test_a_small_picture_fills_its_tile_and_a_missing_one_says_why(open_page: Callable[..., Page]) -> None:
     def answer(route: Route) -> None:
         if "star" in route.request.url:
             route.fulfill(body=png((90, 20, 200), (24, 20)), content_type="image/png")
@@ -106,10 +106,10 @@ def test_a_small_picture_fills_its_tile_and_one_that_is_missing_says_why(open_pa
     boxes = [each.bounding_box() for each in (img, star.locator(".mat"))]
     assert boxes[0]["width"] > 0.9 * boxes[1]["width"]  # type: ignore[index]
     assert img.evaluate("it => getComputedStyle(it).imageRendering") == "pixelated"
-    gone = tiles(page).filter(has_not=page.locator(".tile-link[title*='star']")).first.locator(".missing")
-    gone.scroll_into_view_if_needed()
-    expect(gone).to_have_text("The picture cannot be readchanged")
-    expect(gone).to_have_attribute("title", "the file is another")
+    missing = tiles(page).filter(has_not=page.locator(".tile-link[title*='star']")).first.locator(".missing")
+    missing.scroll_into_view_if_needed()
+    expect(missing).to_have_text("The picture cannot be readchanged")
+    expect(missing).to_have_attribute("title", "the file is another")
 
 
 def test_facets_have_values_and_counts(open_page: Callable[..., Page], site: Site) -> None:
@@ -147,7 +147,7 @@ def test_times_are_filtered_by_month(open_page: Callable[..., Page]) -> None:
     page = open_page("/?text=red")
     page.locator("summary").click()
     months = page.get_by_role("list", name="exif_taken", exact=True).get_by_role("link")
-    expect(months.first).to_contain_text("2024-12")  # the last first
+    expect(months.first).to_contain_text("2024-12")  # the newest month comes first
     months.filter(has_text="2024-12").click()
     expect(page.locator(".facet [aria-current]")).to_contain_text("2024-12")
     assert json.loads(params(page)["filter"]) == {"exif_taken": {"$gte": "2024-12-01", "$lt": "2025-01-01"}}
@@ -157,7 +157,7 @@ def test_times_are_filtered_by_month(open_page: Callable[..., Page]) -> None:
     assert "filter" not in params(page)
 
 
-def test_steps_download_and_path_of_one_picture(open_page: Callable[..., Page], site: Site) -> None:
+def test_stepping_through_matches_downloading_and_copying_a_path(open_page: Callable[..., Page], site: Site) -> None:
     page = open_page("/?text=star", permissions=["clipboard-read", "clipboard-write"])
     found = ids(page)
     tiles(page).nth(3).locator(".tile-link").click()
@@ -188,7 +188,7 @@ def mark(tile: Locator, sign: str) -> None:
     tile.get_by_role("button", name=f"{sign} like").click()
 
 
-def test_several_pictures_to_be_like_and_unlike(open_page: Callable[..., Page], site: Site) -> None:
+def test_marked_pictures_are_mixed_into_the_query(open_page: Callable[..., Page], site: Site) -> None:
     page = open_page("/?text=red")
     found, sent = ids(page), bodies(page)
     mark(tiles(page).nth(0), "More")
@@ -223,7 +223,7 @@ def test_several_pictures_to_be_like_and_unlike(open_page: Callable[..., Page], 
     expect(heading(page, "Like your picture")).to_be_visible()
 
 
-def test_options_order_and_tile_size(open_page: Callable[..., Page]) -> None:
+def test_search_options_sorting_and_tile_size(open_page: Callable[..., Page]) -> None:
     page = open_page("/?text=star")
     found, sent = ids(page), bodies(page)
     page.get_by_label("Sort").select_option("name")
@@ -270,16 +270,16 @@ def test_options_order_and_tile_size(open_page: Callable[..., Page]) -> None:
 
 
 def drag(page: Page, layer: Locator, box: tuple[float, float, float, float]) -> None:
-    around = layer.bounding_box()
-    assert around is not None
+    area = layer.bounding_box()
+    assert area is not None
     x, y, width, height = box
-    page.mouse.move(around["x"] + x * around["width"], around["y"] + y * around["height"])
+    page.mouse.move(area["x"] + x * area["width"], area["y"] + y * area["height"])
     page.mouse.down()
-    page.mouse.move(around["x"] + (x + width) * around["width"], around["y"] + (y + height) * around["height"], steps=4)
+    page.mouse.move(area["x"] + (x + width) * area["width"], area["y"] + (y + height) * area["height"], steps=4)
     page.mouse.up()
 
 
-def test_a_part_of_a_picture(open_page: Callable[..., Page], site: Site) -> None:
+def test_search_by_a_part_of_a_picture(open_page: Callable[..., Page], site: Site) -> None:
     chosen = exhibit(site)
     page = open_page(f"/?id={quote(chosen.image_id)}")
     whole, sent = ids(page), bodies(page)
