@@ -191,7 +191,7 @@ def test_going_from_a_folder_to_labels(executed: Executed) -> None:
     hearts = executed.value("[m.metadata for m in red_hearts]")
     assert len(hearts) == 8
     assert {match["shape"] for match in hearts} == {"a heart"}
-    assert min(match["shape_margin"] for match in hearts) > executed.value("sure")
+    assert min(match["shape_margin"] for match in hearts) > executed.value("min_margin")
     assert executed.value("'-red-heart' in red_hearts[0].image_id")
     # As calculated from the exported vectors and columns alone.
     assert executed.value("len(exported)") == count
