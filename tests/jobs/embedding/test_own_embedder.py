@@ -22,7 +22,7 @@ from api.search.query import Part, Query
 from api.search.service import SearchService
 from api.settings import ServeSettings
 from embedder.errors import ModelError
-from embedder.models.own import OwnModel
+from embedder.models.own_embedder import OwnModel
 from embedder.python_class import PythonClass
 from index.build.build_index import build_index
 from index.collection import Collection
