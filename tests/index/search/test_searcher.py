@@ -334,7 +334,7 @@ def test_the_percentile_of_a_score_among_random_pairs(searcher: Searcher) -> Non
 
 def test_the_least_recently_used_filters_are_dropped(searcher: Searcher) -> None:
     def passing(cache: FilterCache, label: str) -> list[Eligible]:
-        return cache.eligible(Filter.parse({"label": label}, searcher.segments.schema), searcher.segments._evaluate)
+        return cache.eligible(Filter.parse({"label": label}, searcher.segments.schema), searcher.segments.evaluate)
 
     cache = FilterCache(max_bytes=1_300)  # room for two
     cat, dog = passing(cache, "cat"), passing(cache, "dog")
