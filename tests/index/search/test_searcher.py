@@ -16,7 +16,7 @@ from index.collection import Collection
 from index.collection.records import ModelRecord, ScoreDistribution
 from index.errors import QueryError
 from index.filters.filter import Filter
-from index.match import Match
+from index.matches import Match
 from index.queries import MAX_K, mix
 from index.search import Searcher
 from index.segments.filter_cache import FilterCache
