@@ -14,7 +14,7 @@ from rich.markup import escape
 from embedder.images.formats import IMAGE_EXTENSIONS
 from embedder.models.checkpoint import Checkpoint
 from embedder.models.load import find_model
-from embedder.models.own import OwnModel
+from embedder.models.own_embedder import OwnModel
 from embedder.protocol import Embedder
 from index.collection import writing
 from index.collection.annotations import list_annotations

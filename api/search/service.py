@@ -27,7 +27,7 @@ from embedder.protocol import Embedder
 from index.collection.rows import FIXED_COLUMNS
 from index.errors import FilterError, QueryError
 from index.filters.facets import Counts
-from index.match import Match
+from index.matches import Match
 from index.queries import SearchOptions, mix
 from index.search import Searcher
 

@@ -15,9 +15,9 @@ from urllib3.response import BaseHTTPResponse
 from urllib3.util import Timeout, Url, parse_url
 
 from embedder.errors import FetchError
-from embedder.fetch.addresses import ForbiddenAddressError, Resolver, open_socket, resolve_host
 from embedder.fetch.connections import PinnedPools, WireLimitError
 from embedder.fetch.policy import PORTS, FetchPolicy
+from embedder.fetch.public_addresses import ForbiddenAddressError, Resolver, open_socket, resolve_host
 from embedder.fetch.uris import fetch_error, printable_uri
 
 # "identity": an uncompressed body cannot be a bomb, and pictures hardly compress anyway.

@@ -28,7 +28,7 @@ from jobs.values import model_named, parse_object
 
 if TYPE_CHECKING:
     from api.search.query import Part, Query
-    from index.match import Match
+    from index.matches import Match
 
 _FILTER = '{"label": "cat", "width": {"$gte": 640}}'
 

@@ -9,7 +9,7 @@ from rich.console import Group
 from index.collection import Collection
 from index.collection.records import Option, RunManifest
 from index.collection.rows import FILTERED
-from index.match import Match
+from index.matches import Match
 from index.versions.files import first_damage, version_files
 from index.versions.servable import collection_model, live_version
 from jobs.cli.tables.text_table import TextTable, human_size

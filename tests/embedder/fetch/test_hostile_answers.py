@@ -206,7 +206,7 @@ def test_arbitrary_bytes_give_a_body_or_a_fetch_error(sent: bytes) -> None:
         return ours
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("embedder.fetch.addresses.socket.create_connection", connect)
+        patch.setattr("embedder.fetch.public_addresses.socket.create_connection", connect)
         fetcher = Fetcher(POLICY, resolve=lambda host, port: ["93.184.216.34"])
         with suppress(FetchError):
             assert len(fetcher.fetch("http://public.example/a")) <= POLICY.max_bytes

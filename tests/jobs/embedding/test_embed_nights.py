@@ -173,7 +173,7 @@ def test_embed_without_a_model_stays_with_the_live_indexs_model(nights: Nights, 
 def test_no_index_leaves_the_index_alone(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
     nights.embed(None, DEMO, "--no-index")
     assert nights.collection.current() is None
-    assert "index" not in capsys.readouterr().out
+    assert "index" not in capsys.readouterr().out.replace(DEMO, "")
     nights.embed()
     assert nights.embedded[1:] == [[]]
     assert "index 000001 is live, recall@10 1.0000" in capsys.readouterr().out

@@ -183,8 +183,8 @@ def test_a_round_that_fails_is_tried_again(nights: Nights) -> None:
     def mend() -> None:
         save(nights, "broken.jpg", bmp(30))
 
-    said, waits = watch(nights, unmount, lambda: None, spoil, mend, max_reject_rate=0)
-    assert waits == [INTERVAL_S, 2.0, 4.0, 8.0, INTERVAL_S]
+    said, waits = watch(nights, unmount, *[lambda: None] * 5, spoil, mend, max_reject_rate=0)
+    assert waits == [INTERVAL_S, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, INTERVAL_S]
     assert [line.partition(" ")[2][:15] for line in said[2:4]] == ["does not exist ", "of 7 images wer"]
     assert_up_to_date(nights)
 
