@@ -153,7 +153,7 @@ def _unchanged_file(image: PlannedImage) -> Path:
 def _local_file(image: PlannedImage) -> Path:
     uri = image.uri or ""
     whole, part = split_fragment(uri)
-    if scheme_of(uri) != "file":
+    if not uri or scheme_of(uri) != "file":
         raise _RefusedError("only files on this machine are moved")
     if part is not None:
         raise _RefusedError(f"it is a part of {whole}, and only whole files are moved")

@@ -32,6 +32,8 @@ class SignatureReader:
         self._decoders.close()
 
     def _read_one(self, row: Mapping[str, Any]) -> Signature | str:
+        if row["uri"] is None:
+            return "no_uri"
         try:
             data = self._fetcher.fetch(row["uri"])
             if row["content_hash"] not in (None, sha256(data).hexdigest()):

@@ -131,11 +131,13 @@ def find_vectors(location: str, *, ids: str | None = None, embedding_column: str
     address = without_secrets(location)
     arrays = [file for name, file in files.items() if extension(name) == "npy"]
     tables = [file for name, file in files.items() if extension(name) == "parquet"]
-    if ids is not None and not arrays:
-        raise UsageError(f"--ids goes with a .npy file, but {address} has none: Parquet has ids in a column")
+    clip_retrieval = [match for name in files if (match := _CLIP_RETRIEVAL.fullmatch(name))]
+    if ids is not None and (clip_retrieval or not arrays):
+        kind = "is a clip-retrieval folder" if clip_retrieval else "has none"
+        raise UsageError(f"--ids goes with a .npy file, but {address} {kind}: Parquet has ids in a column")
     if embedding_column is not None and arrays:
         raise UsageError(f"--embedding-column is for Parquet, but the vectors of {address} are in .npy files")
-    if clip_retrieval := [match for name in files if (match := _CLIP_RETRIEVAL.fullmatch(name))]:
+    if clip_retrieval:
         parts: list[VectorPart] = [_clip_retrieval_part(match, files) for match in clip_retrieval]
     elif arrays:
         parts = [_npy_part(address, arrays, tables, ids)]

@@ -6,15 +6,19 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from index.analysis.duplicate_plan import KINDS, DuplicatePlan, Kind, PlannedGroup, read_plan, write_plan
+from index.build.build_index import build_index
 from index.collection import Collection
 from index.errors import CollectionError
 from index.search import Searcher
 from jobs.demo.collection import embed_here
 from jobs.duplicates.find import Finder
 from jobs.duplicates.signatures import SignatureReader
+from jobs.exchange.import_vectors import VectorImport
+from tests.support.collections.hand_made import unit_vectors
 from tests.support.pictures.copies import make_pictures
 
 
@@ -101,6 +105,16 @@ def test_missing_and_changed_pictures_are_counted(location: Path, reader: Signat
     found = plan(Collection.open(str(collection)), reader, KINDS[:-1])
     assert found.unread == {"not_found": 1, "changed": 1}
     assert not {"star-q.jpg", "star-small.jpg"} & {each.image_id for group in found.found for each in group.duplicates}
+
+
+def test_pictures_without_an_address_are_counted(tmp_path: Path, reader: SignatureReader) -> None:
+    np.save(tmp_path / "vectors.npy", np.repeat(unit_vectors(1), 2, axis=0))
+    VectorImport(source=str(tmp_path / "vectors.npy"), collection=str(tmp_path / "imported")).run()
+    collection = Collection.open(str(tmp_path / "imported"))
+    build_index(collection)
+    found = plan(collection, reader)
+    assert found.unread == {"no_uri": 2}
+    assert found.duplicates == {"similar": 1}
 
 
 def test_a_plan_is_read_in_pages(collection: Collection, reader: SignatureReader) -> None:

@@ -78,6 +78,7 @@ CHANGES = [
     ({"a/keep.png": {"size": 7}}, "a/keep.png was to be kept, but"),
     ({"a/keep.png": {"uri": "/nowhere/at/all.png"}}, "is missing or not a regular file"),
     ({"a/copy.jpg": {"uri": "https://example.org/copy.jpg"}}, "only files on this machine are moved"),
+    ({"a/copy.jpg": {"uri": None}}, "only files on this machine are moved"),
     ({"a/copy.jpg": {"uri": "s3://bucket/copy.jpg"}}, "only files on this machine are moved"),
     ({"a/copy.jpg": {"uri": "/data/shard.tar#bytes=512-1023"}}, "a part of /data/shard.tar, and only whole files"),
     ({"a/copy.jpg": {"uri": "/data/part.parquet#row=1&column=image"}}, "a part of /data/part.parquet, and only whole"),

@@ -407,6 +407,12 @@ def test_options_that_do_not_fit_the_source(tmp_path: Path, options: dict[str, A
     assert not (tmp_path / "imported").exists()
 
 
+def test_ids_for_a_clip_retrieval_folder_are_refused(tmp_path: Path) -> None:
+    clip_retrieval((FOUR, {"image_path": IDS[:4]}))(tmp_path)
+    with pytest.raises(UsageError, match=r"--ids goes with a \.npy file, but .* is a clip-retrieval folder"):
+        import_vectors(tmp_path / "out", ids="ids.txt")
+
+
 # Models
 
 
