@@ -80,6 +80,9 @@ class Blind:
 class Sideless(Histogram):
     side = "large"
 
+class Halved(Histogram):
+    side = 128 / 2
+
 class Unmade(Histogram):
     def __init__(self, weights):
         pass
@@ -91,6 +94,7 @@ REFUSED = {
     "palette:Dimless": "has dim = None: expected a class with `dim`, an int attribute of the class",
     "palette:Blind": "has no embed_images: expected a class with",
     "palette:Sideless": "palette:Sideless: ",
+    "palette:Halved": "palette:Halved: expected whole numbers, got side 64.0 and shortest_edge None",
     "palette:Unmade": "cannot be constructed (TypeError",
     "palette:Short": "embed_images returned an array of float32, (32, 63): expected an array of float32, (32, 64)",
     "palette:Whole": "embed_images returned an array of int64, (32, 64): expected an array of float32",
