@@ -73,6 +73,8 @@ class PythonClass:
         user_class = self.find()
         try:
             side, shortest_edge = getattr(user_class, "side", 224), getattr(user_class, "shortest_edge", None)
+            if type(side) is not int or type(shortest_edge) not in (int, type(None)):
+                raise TypeError(f"expected whole numbers, got side {side!r} and shortest_edge {shortest_edge!r}")
             return CropSpec(side=side, shortest_edge=shortest_edge)
         except (TypeError, ValueError) as error:
             raise ModelError(f"{self.name}: {error}") from error

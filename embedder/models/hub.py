@@ -27,11 +27,13 @@ def fetch_checkpoint(model_id: str, revision: str | None) -> Path:
     except Exception as error:  # the hub's client passes on errors of several libraries
         unreachable = error
     try:
-        cached = snapshot_download(model_id, revision=revision, local_files_only=True, allow_patterns=SMALL_FILES)
+        cached = Path(snapshot_download(model_id, revision=revision, local_files_only=True, allow_patterns=SMALL_FILES))
+        if not any(file.suffix in (".safetensors", ".bin") for file in cached.iterdir()):
+            raise FileNotFoundError("the download did not get as far as the weights")
     except Exception:
         raise ModelNotFoundError(_explain(model_id, revision, unreachable)) from unreachable
     logger.info("%s: the hub could not be reached, using the copy in %s", model_id, cached)
-    return Path(cached)
+    return cached
 
 
 def _download(model_id: str, revision: str | None) -> Path:

@@ -1,5 +1,6 @@
 """Checkpoints by hub id, from a small fake hub: downloaded, cached, missing, slow."""
 
+import errno
 import json
 import re
 from collections.abc import Iterator
@@ -74,6 +75,17 @@ def test_the_cache_is_used_if_the_hub_cannot_be_reached(monkeypatch: pytest.Monk
     folder = fetch_checkpoint("me/tiny", "main")
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
     assert fetch_checkpoint("me/tiny", revision) == folder
+
+
+def test_a_failed_download_says_why_although_small_files_are_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    (fetch_checkpoint("me/tiny", None) / "model.safetensors").unlink()
+
+    def fail(model_id: str, revision: str | None) -> Path:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(embedder.models.hub, "_download", fail)
+    with pytest.raises(ModelNotFoundError, match="No space left on device"):
+        fetch_checkpoint("me/tiny", None)
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ class Picky(Histogram):
     def embed_images(self, pixels):
         vectors = super().embed_images(pixels)
         if (pixels[:, 0, 0] == (30, 200, 40)).all(axis=1).any():
-            raise ValueError("unlucky")
+            raise ValueError("unlucky \\udcff")
         vectors[(pixels[:, 0, 0] == (20, 40, 210)).all(axis=1)] = np.nan
         vectors[(pixels[:, 0, 0] == 0).all(axis=1)] = 0
         return vectors
@@ -80,6 +80,9 @@ class Blind:
 class Sideless(Histogram):
     side = "large"
 
+class Halved(Histogram):
+    side = 128 / 2
+
 class Unmade(Histogram):
     def __init__(self, weights):
         pass
@@ -91,6 +94,7 @@ REFUSED = {
     "palette:Dimless": "has dim = None: expected a class with `dim`, an int attribute of the class",
     "palette:Blind": "has no embed_images: expected a class with",
     "palette:Sideless": "palette:Sideless: ",
+    "palette:Halved": "palette:Halved: expected whole numbers, got side 64.0 and shortest_edge None",
     "palette:Unmade": "cannot be constructed (TypeError",
     "palette:Short": "embed_images returned an array of float32, (32, 63): expected an array of float32, (32, 64)",
     "palette:Whole": "embed_images returned an array of int64, (32, 64): expected an array of float32",
@@ -235,7 +239,7 @@ def test_a_picture_without_a_vector_is_a_reject(run: Run, embed: Callable[..., R
         "blue.png": ("embed", "no_direction"),
         "black.png": ("embed", "no_direction"),
     }
-    assert rejects["green.png"]["error_message"] == "palette:Picky failed (ValueError: unlucky)"
+    assert rejects["green.png"]["error_message"] == "palette:Picky failed (ValueError: unlucky ?)"
     assert rejects["blue.png"]["error_message"].endswith("a vector with values that are not finite")
     assert rejects["black.png"]["error_message"].endswith("a vector of zeros")
     assert run("reembed", "pictures", "c", "--max-reject-rate", 1).code == 0  # the rejects are final

@@ -75,7 +75,7 @@ def test_an_unexpected_error_ends_a_batch_at_once(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_next_job_of_a_process_reads_a_rewritten_parquet_file_of_the_same_size(tmp_path: Path) -> None:
-    def hashes(*colours: tuple[int, int, int]) -> list[str]:
+    def hashes(*colours: tuple[int, int, int]) -> list[str | None]:
         cells = [png(colour) for colour in colours]
         pq.write_table(pa.table({"image": cells}), tmp_path / "a.parquet", compression="none", use_dictionary=False)
         uris = [f"{tmp_path}/a.parquet#row={row}&column=image" for row in range(2)]
