@@ -2,6 +2,7 @@
 
 import gc
 import shutil
+import time
 import weakref
 from base64 import b64encode
 from collections.abc import Iterator
@@ -96,6 +97,24 @@ def test_a_broken_collection_says_why_and_does_not_affect_others(client: TestCli
     assert "has been altered" in listed["cats"]["failure"]
     assert search(client, "/collections/birds", (1, 2, 3)).status_code == 200
     assert client.get("/readyz").status_code == 200
+
+
+def test_a_collection_that_can_be_opened_again_is_not_listed_as_unavailable(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with TestClient(create_app(served(folder))) as client:
+
+        def state() -> str:
+            return str(client.get("/collections").json()["collections"][1]["state"])
+
+        (folder / "birds").rename(folder / "away")
+        assert client.get("/collections/birds/index").status_code == 503
+        (folder / "away").rename(folder / "birds")
+        assert state() == "unavailable"
+        later = time.monotonic() + 15
+        monkeypatch.setattr("api.search.collections.monotonic", lambda: later)
+        assert state() == "closed"
+        assert client.get("/collections/birds/index").status_code == 200
 
 
 def test_collections_are_listed_without_opening_them(client: TestClient, unchanged: Path) -> None:
