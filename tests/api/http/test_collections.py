@@ -2,6 +2,7 @@
 
 import gc
 import shutil
+import threading
 import time
 import weakref
 from base64 import b64encode
@@ -10,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from fastapi.testclient import TestClient
 
@@ -21,8 +23,10 @@ from api.local import running
 from api.search.collections import Collections
 from api.settings import Access, RequestLimits, ServeSettings
 from benchmarks.common.servers import eventually
+from embedder.protocol import Embedder
 from index.collection import Collection
 from index.collection.find import find_collections
+from index.collection.records import ModelRecord
 from index.errors import CollectionError, NotACollectionError
 from tests.support.collections.several import Loader, damage, make_several, own_colour, picture_of
 from tests.support.collections.small_collection import png
@@ -309,6 +313,31 @@ def test_concurrent_requests_open_a_closed_collection_once(folder: Path) -> None
         found = list(pool.map(lambda _: birds.search(image=picture_of("birds", 1), k=1).matches[0], range(32)))
     assert {(match.image_id, match.metadata["collection"]) for match in found} == {("1.png", "birds")}
     assert len(loader.loaded) == 1
+
+
+def test_searches_that_wait_for_a_collection_to_open_do_not_block_others(folder: Path) -> None:
+    begun, may_load = threading.Event(), threading.Event()
+
+    class Slow(Loader):
+        def load(self, record: ModelRecord) -> Embedder:
+            begun.set()
+            assert may_load.wait(10)
+            return super().load(record)
+
+    may_load.set()
+    app = create_app(served(folder, Slow()), limits=RequestLimits(max_searches=1))
+    with running(app) as url, ThreadPoolExecutor(1) as pool, LikenessClient(url, retries=0) as client:
+        client.search(text="star")
+        begun.clear()
+        may_load.clear()
+        body = {"collections": ["dogs"], "text": "star"}
+        waiting = pool.submit(httpx.post, f"{url}/search/collections", json=body, timeout=20)
+        try:
+            assert begun.wait(10)
+            client.search(text="star")
+        finally:
+            may_load.set()
+        assert waiting.result().status_code == 200
 
 
 def version_of(client: TestClient, name: str) -> str:
