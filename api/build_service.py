@@ -16,7 +16,7 @@ from embedder.identity import Precision
 from embedder.images.decoder_pool import DecodePool
 from embedder.images.limits import ImageLimits
 from embedder.models.load import find_model, load_embedder
-from embedder.models.own import OwnModel
+from embedder.models.own_embedder import OwnModel
 from embedder.protocol import Embedder
 from embedder.python_class import is_class_name
 from index.collection import Collection

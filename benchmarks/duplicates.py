@@ -40,7 +40,7 @@ def encoded(picture: Image.Image, form: str, **options: Any) -> bytes:
 
 def part(picture: Image.Image, box: Box) -> Image.Image:
     width, height = picture.size
-    left, top, right, bottom = (round(share * side) for share, side in zip(box, (width, height) * 2, strict=True))
+    left, top, right, bottom = (round(fraction * side) for fraction, side in zip(box, (width, height) * 2, strict=True))
     return picture.crop((left, top, right, bottom))
 
 

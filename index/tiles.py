@@ -6,7 +6,7 @@ import re
 from itertools import product
 
 Box = tuple[float, float, float, float]
-"""A part of the upright picture: left, top, width and height as shares of it, 0 … 1."""
+"""A part of the upright picture: left, top, width and height as fractions of it, 0 … 1."""
 
 _SCALE = 1.1  # of its cell in the grid; in a larger tile objects are smaller, and fewer are found: see the docs
 

@@ -14,7 +14,7 @@ from rich.markup import escape
 from embedder.images.formats import IMAGE_EXTENSIONS
 from embedder.models.checkpoint import Checkpoint
 from embedder.models.load import find_model
-from embedder.models.own import OwnModel
+from embedder.models.own_embedder import OwnModel
 from embedder.protocol import Embedder
 from index.collection import writing
 from index.collection.annotations import list_annotations
@@ -115,19 +115,19 @@ class Update:
         return planned if self.dry_run else Collection.create_or_open(location), listing
 
     def _bring_up_to_date(self, collection: Collection, listing: pa.Table | None) -> None:
-        report, snapshot = self.report, collection.snapshot()
+        report, snapshot, incomplete = self.report, collection.snapshot(), False
         if listing is None or snapshot.committed:
             # Under the lease: images that another job embedded after the listing would otherwise seem to be gone.
             listing = self._list(snapshot)
         if self.settle_s:
-            listing, report.unsettled = hold_back(listing, snapshot, self.settle_s)
+            listing, report.unsettled, incomplete = hold_back(listing, snapshot, self.settle_s)
             if report.unsettled and not listing.num_rows:
                 return
         if report.left_out:
             self._warn(left_out_warning(report.left_out))
         model = self._choose_model(snapshot)
         report.model = str(model)
-        change = self._compare(listing, snapshot, model)
+        change = self._compare(listing, snapshot, model, incomplete=incomplete)
         report.embedding = [EmbedReport.of(change.reusable[0].plan)]
         if self.dry_run:
             self._report_live(collection)
@@ -255,11 +255,11 @@ class Update:
             self._resolved_model = recorded_model(model, self.spec.embedder)
         return self._resolved_model
 
-    def _compare(self, listing: pa.Table, snapshot: Snapshot, model: ModelRecord) -> SourceChange:
-        """The changes of the source; nothing is deleted while parts of it cannot be read."""
+    def _compare(self, listing: pa.Table, snapshot: Snapshot, model: ModelRecord, *, incomplete: bool) -> SourceChange:
+        """The changes of the source; nothing is deleted while parts of it cannot be read, or are being written."""
         source, spec = self.report.source, self.spec
         unreadable = listing.filter(refused_mask(listing, UNREADABLE))
-        delete = spec.missing == "delete" and not unreadable.num_rows
+        delete = spec.missing == "delete" and not unreadable.num_rows and not incomplete
         last = last_filter(snapshot, self._address)
         with self.report.timed("compare"), self.console.status("comparing"):
             change = compare(
@@ -280,7 +280,7 @@ class Update:
                 f"parts of {source} cannot be read, {unreadable.num_rows:,} in all, so their images stay unchanged, "
                 f"and nothing is deleted: {unreadable['error_message'][0]}. `likeness rejects` lists them"
             )
-        elif change.kept:
+        elif change.kept and not incomplete:
             self._warn(self._missing_warning(change))
         return change
 

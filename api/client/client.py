@@ -15,7 +15,7 @@ from api.documents import IndexDetailsOut, MatchOut, SearchResponse, SwitchedOut
 from api.errors import ClientError, RequestRefused, ServerUnreachable, TooBusy
 from api.search.query import SearchResult
 from embedder.identity import ModelIdentity
-from index.match import Match
+from index.matches import Match
 
 __all__ = [
     "ClientError",

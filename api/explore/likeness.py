@@ -30,7 +30,7 @@ from embedder.protocol import Embedder
 from index.collection import Collection
 from index.collection.rows import FIXED_COLUMNS
 from index.errors import QueryError
-from index.match import Match
+from index.matches import Match
 from index.queries import SearchOptions, mix
 from index.search import Searcher
 from index.storage.picture_reader import PictureReader

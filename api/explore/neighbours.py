@@ -16,7 +16,7 @@ from api.search.query import MATCH_COLUMNS, Part, match_rows, metadata_column
 from api.search.service import region_of
 from embedder.errors import ImageError
 from embedder.images.decode import region_box, thumbnail
-from index.match import Match
+from index.matches import Match
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from api.client.query import Example, ImageLike
 from embedder.fetch.uris import scheme_of
 from embedder.images.formats import IMAGE_EXTENSIONS
-from index.match import Match
+from index.matches import Match
 from index.search import Searcher
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-// The grid of a notebook with its controls. Every action is sent to Python, which answers with another `view`.
+// The grid in a notebook, with its controls. Every action is sent to Python, which replies with a new `view`.
 
 function element(tag, properties = {}, children = []) {
   const created = Object.assign(document.createElement(tag), properties);
@@ -34,7 +34,7 @@ function match(card, send) {
   const toward = element("button", {
     className: "lk-toward",
     textContent: "⇄",
-    title: "slide from the query to this one",
+    title: "slide from the query to this picture",
     ariaLabel: `slide towards ${card.id}`,
     onclick: () => send({ toward: card.id }),
   });

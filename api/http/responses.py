@@ -29,7 +29,7 @@ from api.search.query import SearchResult
 from embedder.identity import ModelIdentity
 from index.collection.records import ModelRecord, VersionManifest
 from index.collection.rows import FIXED_COLUMNS
-from index.match import Match
+from index.matches import Match
 from index.versions.promotion import Version
 
 LOCATION_COLUMNS: Final = frozenset({"uri"})

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedder.identity import ModelIdentity
-from index.match import Match
+from index.matches import Match
 from index.queries import QueryKind, SearchOptions, Source, kind_of
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 const KEY = "likeness-key";
 
-/** An error to show: a problem document of the server, or no answer at all (status 0). */
+/** An error to show: a problem document from the server, or that there was no answer (status 0). */
 export class Problem extends Error {
   constructor({ title, detail, status = 0, reason = null }) {
     super(detail);
@@ -38,21 +38,21 @@ export function fromRoot(path) {
   return root + path.replace(/^\//, "");
 }
 
-/** The index's row of an image. */
+/** An image's row in the index. */
 export const image = (id, signal) => json(`image?id=${encodeURIComponent(id)}`, { signal });
 
-/** A page of the plan of duplicates: `limit` groups from `offset` on. */
+/** A page of the plan of duplicates: `limit` groups, starting at `offset`. */
 export const duplicates = (offset, limit) => json(`duplicates/plan?offset=${offset}&limit=${limit}`, {});
 
-/** Example pictures: the nearest to a random vector. */
+/** Example pictures: those nearest to a random vector. */
 export async function examples(dim, count) {
   const embedding = Array.from({ length: dim }, () => Math.random() - 0.5);
   return (await search({ embedding, k: count, distinct: 0.9 })).matches;
 }
 
-/** Show a picture of the server in `img`; with `size`, a thumbnail of at most that many pixels a side. */
+/** Show a picture from the server in `img`; with `size`, a thumbnail of at most that many pixels a side. */
 export async function showPicture(img, path, size) {
-  const address = picture(path) + (size ? `&size=${size}` : "");
+  const address = pictureAddress(path, size);
   if (!hasKey()) {
     img.src = address;
     return;
@@ -66,23 +66,23 @@ export async function showPicture(img, path, size) {
   }
 }
 
-/** The problem that the server answers with instead of a picture. */
+/** The problem that the server reports instead of sending a picture. */
 export async function pictureProblem(path, size) {
   try {
-    await request(picture(path) + (size ? `&size=${size}` : ""), {});
+    await request(pictureAddress(path, size), {});
   } catch (error) {
     return error;
   }
-  return new Problem({ detail: "The browser cannot show it" });
+  return new Problem({ detail: "The browser cannot show this picture" });
 }
 
 /** A picture's address; relative, so that the page also works below a prefix. */
-export const picture = (path) => path.replace(/^\//, "");
+export const pictureAddress = (path, size) => path.replace(/^\//, "") + (size ? `&size=${size}` : "");
 
-/** Save the whole picture. With a key a link cannot do this, as it does not send the key. */
+/** Save the whole picture as a file. A link cannot do this if a key is needed, because it does not send the key. */
 export async function savePicture(path, name) {
   const link = document.createElement("a");
-  link.href = URL.createObjectURL(await (await request(picture(path), {})).blob());
+  link.href = URL.createObjectURL(await (await request(pictureAddress(path), {})).blob());
   link.download = name;
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
@@ -118,7 +118,7 @@ async function problemOf(response) {
   return new Problem({
     title: document.title,
     reason: document.reason,
-    // The app's own documents say when to try again; Ray Serve's proxy and other proxies have the header alone.
+    // The app's own documents say when to try again; Ray Serve's proxy and other proxies only send the header.
     detail: document.detail || `The server answered with status ${response.status}.${again}`,
     status: response.status,
   });

@@ -1,11 +1,11 @@
-// The switch between the collections of a server that has several.
+// Switches between the collections of a server that has several.
 
 import * as api from "./api.js";
 import { byId, element } from "./elements.js";
 
 /**
- * Offer the server's collections, if there are others than `current`; null: the current one cannot be opened.
- * `queryString()` is the query to open the other page with.
+ * Offer the server's other collections, if there are any. `current` is null if the page's own cannot be opened.
+ * `queryString()` returns the query to open the other page with.
  */
 export async function offerCollections(current, queryString = () => "") {
   const all = (await api.collections()).filter(({ state, name }) => state !== "unavailable" || name === current);

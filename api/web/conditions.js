@@ -1,20 +1,20 @@
-// Converts between the server's filters and conditions on columns, which the fields of the page edit.
+// Converts between the server's filters and conditions on columns, which the page's fields edit.
 // A condition is {column, kind, ...}, by kind:
 //   text     {operator: "is" | "prefix", value}
 //   number   {from, to}, as typed
-//   time     {from, to}, days
+//   time     {from, to}, as days
 //   boolean  {value: "true" | "false"}
-//   other    {operand}: what the fields cannot edit, kept unchanged
+//   other    {operand}, kept unchanged because the fields cannot edit it
 
-// The columns of every row. Those of the source are more interesting and come first.
+// The columns of every row. The source's own columns are more interesting and are listed first.
 export const COMMON_COLUMNS = ["image_id", "format", "width", "height", "size", "modified", "uri", "content_hash", "etag"];
 const END_OF_DAY = "T23:59:59.999999";
 
-/** Columns that the fields can filter, as [name, kind], from Arrow's types by name. */
+/** The columns that the fields can filter by, as [name, kind]; `types` are Arrow's, by column. */
 export function filterable(types) {
-  const known = Object.entries(types).map(([name, type]) => [name, kindOf(type)]);
+  const columns = Object.entries(types).map(([name, type]) => [name, kindOf(type)]);
   const rank = ([name]) => COMMON_COLUMNS.indexOf(name);
-  return known.filter(([, kind]) => kind).sort((one, other) => rank(one) - rank(other));
+  return columns.filter(([, kind]) => kind).sort((one, other) => rank(one) - rank(other));
 }
 
 /** The kind of an Arrow type. A column of lists is filtered by its elements. */
@@ -29,27 +29,27 @@ function kindOf(type) {
   return type === "bool" ? "boolean" : null;
 }
 
-export const blank = (column, kind) => ({ column, kind, operator: "is", value: "", from: "", to: "" });
+export const emptyCondition = (column, kind) => ({ column, kind, operator: "is", value: "", from: "", to: "" });
 
 /** The filter of all conditions that are filled in, or null. */
 export function toFilter(conditions) {
-  const parts = conditions.map((condition) => [condition.column, operand(condition)]);
-  const filter = Object.fromEntries(parts.filter(([, value]) => value !== undefined));
+  const parts = conditions.map((condition) => [condition.column, toOperand(condition)]);
+  const filter = Object.fromEntries(parts.filter(([, operand]) => operand !== undefined));
   return Object.keys(filter).length ? filter : null;
 }
 
-/** The conditions of a filter; `kinds` are those of the columns. */
+/** The conditions of a filter; `kinds` are the kinds of the columns, by name. */
 export function toConditions(filter, kinds) {
-  if (filter === null || typeof filter !== "object") return []; // from a hand-written address: the server reports it
-  return Object.entries(filter).map(([column, given]) => {
-    const condition = { ...blank(column, kinds[column]), ...fieldValues(given, kinds[column]) };
-    // Only a filter that converts back unchanged can be edited without a change of meaning.
-    const same = kinds[column] && JSON.stringify(operand(condition)) === JSON.stringify(given);
-    return same ? condition : { column, kind: "other", operand: given };
+  if (filter === null || typeof filter !== "object") return []; // the server reports what is wrong
+  return Object.entries(filter).map(([column, operand]) => {
+    const condition = { ...emptyCondition(column, kinds[column]), ...fieldValues(operand, kinds[column]) };
+    // Editing keeps the meaning only if the condition converts back to the same operand.
+    const isEditable = kinds[column] && JSON.stringify(toOperand(condition)) === JSON.stringify(operand);
+    return isEditable ? condition : { column, kind: "other", operand };
   });
 }
 
-function operand({ kind, operator, value, from, to, operand: other }) {
+function toOperand({ kind, operator, value, from, to, operand }) {
   switch (kind) {
     case "text":
       if (!value) return undefined;
@@ -61,7 +61,7 @@ function operand({ kind, operator, value, from, to, operand: other }) {
     case "time":
       return range(from || undefined, to ? to + END_OF_DAY : undefined);
     default:
-      return other;
+      return operand;
   }
 }
 
@@ -72,17 +72,17 @@ function range(from, to) {
   return { ...(from !== undefined && { $gte: from }), ...(to !== undefined && { $lte: to }) };
 }
 
-function fieldValues(given, kind) {
+function fieldValues(operand, kind) {
   switch (kind) {
     case "text":
-      if (given?.$prefix) return { operator: "prefix", value: given.$prefix };
-      return { value: typeof given === "string" ? given : "" };
+      if (operand?.$prefix) return { operator: "prefix", value: operand.$prefix };
+      return { value: typeof operand === "string" ? operand : "" };
     case "boolean":
-      return { value: String(given) };
+      return { value: String(operand) };
     case "number":
-      return { from: String(given?.$gte ?? ""), to: String(given?.$lte ?? "") };
+      return { from: String(operand?.$gte ?? ""), to: String(operand?.$lte ?? "") };
     case "time":
-      return { from: String(given?.$gte ?? ""), to: String(given?.$lte ?? "").replace(END_OF_DAY, "") };
+      return { from: String(operand?.$gte ?? ""), to: String(operand?.$lte ?? "").replace(END_OF_DAY, "") };
     default:
       return {};
   }

@@ -2,11 +2,11 @@
 
 import { element } from "./elements.js";
 
-const STEP = 0.02; // of a side, for each press of an arrow key
-const MIN_SIDE = 0.03; // of a side: a smaller box was a click
-const INSTRUCTIONS = "Part of the picture. Drag a box. Arrow keys move it, and with Shift resize it.";
+const STEP = 0.02; // share of a side that an arrow key moves the box
+const MIN_SIDE = 0.03; // share of a side; a smaller box was a click
+const INSTRUCTIONS = "Part of the picture. Drag a box. Arrow keys move it; Shift with arrow keys resizes it.";
 
-/** Add a layer over the picture of `mat`, with a box at `crop`. */
+/** Add a layer over the picture in `mat`, with a box at `crop`. */
 function addLayer(mat, crop) {
   const box = element("div", { class: "crop-box" });
   const layer = element("div", { class: "crop" }, box);
@@ -19,13 +19,13 @@ function addLayer(mat, crop) {
   return { layer, box };
 }
 
-/** Show the part that was searched with. */
+/** Show the part that the search used. */
 export const showCrop = (mat, crop) => addLayer(mat, crop).layer.classList.add("shown");
 
-/** Buttons to draw a box on the picture of `mat` and search with it: `onCrop` gets it as fractions of the picture. */
-export function cropButtons(mat, onCrop, [begin, end] = ["Search a part", "Search this part"]) {
-  const start = element("button", { type: "button", class: "quiet" }, begin);
-  const done = element("button", { type: "button", class: "primary", hidden: true }, end);
+/** Buttons to draw a box on the picture in `mat`. `onCrop` gets the box as fractions of the picture. */
+export function cropButtons(mat, onCrop, [startText, doneText] = ["Search a part", "Search this part"]) {
+  const start = element("button", { type: "button", class: "quiet" }, startText);
+  const done = element("button", { type: "button", class: "primary", hidden: true }, doneText);
   const cancel = element("button", { type: "button", class: "quiet", hidden: true }, "Cancel");
   let drawing = null;
   const toggle = (on) => {
@@ -46,7 +46,7 @@ export function cropButtons(mat, onCrop, [begin, end] = ["Search a part", "Searc
 function editableBox(mat, { onDone, onCancel }) {
   let crop = [0.25, 0.25, 0.5, 0.5];
   const { layer, box } = addLayer(mat, crop);
-  const set = (changed) => draw(box, (crop = changed));
+  const set = (newCrop) => draw(box, (crop = newCrop));
   Object.assign(layer, { tabIndex: 0, role: "application", ariaLabel: INSTRUCTIONS });
   layer.addEventListener("pointerdown", (down) => {
     layer.setPointerCapture(down.pointerId);
@@ -69,7 +69,7 @@ function editableBox(mat, { onDone, onCancel }) {
     event.preventDefault();
     event.stopPropagation();
   });
-  return { layer, crop: () => crop.map((share) => Math.round(share * 1e4) / 1e4) };
+  return { layer, crop: () => crop.map((fraction) => Math.round(fraction * 1e4) / 1e4) };
 }
 
 /** Put the layer over the picture itself, which may not fill its element. */
@@ -88,7 +88,7 @@ function place(layer, img) {
 
 function draw(box, [x, y, width, height]) {
   const sides = { left: x, top: y, width, height };
-  for (const [side, share] of Object.entries(sides)) box.style[side] = `${share * 100}%`;
+  for (const [side, fraction] of Object.entries(sides)) box.style[side] = `${fraction * 100}%`;
 }
 
 const clamp = (value, max = 1) => Math.min(Math.max(value, 0), max);
@@ -98,7 +98,7 @@ function pointerPosition(layer, event) {
   return [clamp((event.clientX - left) / width), clamp((event.clientY - top) / height)];
 }
 
-const boxBetween = ([x, y], [to, down]) => [Math.min(x, to), Math.min(y, down), Math.abs(to - x), Math.abs(down - y)];
+const boxBetween = ([x, y], [toX, toY]) => [Math.min(x, toX), Math.min(y, toY), Math.abs(toX - x), Math.abs(toY - y)];
 const moveBox = ([x, y, width, height], [dx, dy]) => [clamp(x + dx, 1 - width), clamp(y + dy, 1 - height), width, height];
 const resizeBox = ([x, y, width, height], [dx, dy]) =>
   [x, y, Math.max(MIN_SIDE, clamp(width + dx, 1 - x)), Math.max(MIN_SIDE, clamp(height + dy, 1 - y))];

@@ -1,4 +1,4 @@
-// The API's documentation, with a form to try each call: Swagger UI, served from here.
+// The API's documentation, with a form to try each call: Swagger UI, served by this server.
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const follow = () => document.documentElement.classList.toggle("dark-mode", dark.matches);
@@ -12,5 +12,5 @@ window.SwaggerUIBundle({
   deepLinking: true,
   displayRequestDuration: true,
   defaultModelsExpandDepth: 0,
-  validatorUrl: null, // else it would send the document to swagger.io
+  validatorUrl: null, // by default it sends the document to swagger.io
 });

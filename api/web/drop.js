@@ -1,13 +1,13 @@
-// Takes pictures that are chosen, dropped or pasted.
+// Takes pictures that the user chooses, drops or pastes.
 
 /**
- * Call `onPicture` with each picture that is chosen in `input`, dropped on the page or pasted into it, and `onAddress`
- * with each web address that is dropped or pasted. `overlay` is shown while something is dragged over the page.
+ * Call `onPicture` with each picture that is chosen in `input`, dropped on the page or pasted, and `onAddress` with each
+ * web address that is dropped or pasted. `overlay` is shown while something is dragged over the page.
  */
 export function takePictures({ input, overlay, onPicture, onAddress }) {
   input.addEventListener("change", () => {
     const [file] = input.files;
-    input.value = ""; // otherwise choosing the same file again would not be noticed
+    input.value = ""; // otherwise choosing the same file again would cause no event
     if (file) onPicture(file);
   });
   document.addEventListener("paste", (event) => {
@@ -16,7 +16,7 @@ export function takePictures({ input, overlay, onPicture, onAddress }) {
   watchDrags(overlay, (data) => take(data, onPicture, onAddress));
 }
 
-/** Returns whether there was anything to take. */
+/** Pass on the picture or web address in `data`. Returns whether there was one. */
 function take(data, onPicture, onAddress) {
   const [file] = data.files;
   if (file) {
@@ -31,18 +31,18 @@ function take(data, onPicture, onAddress) {
 }
 
 function watchDrags(overlay, onDrop) {
-  let own = false; // the page's own pictures can be dragged elsewhere, but not dropped here
+  let isOwnPicture = false; // the page's own pictures can be dragged elsewhere, but not dropped here
   let depth = 0;
   const droppable = ({ dataTransfer }) =>
-    !own && ["Files", "text/uri-list"].some((type) => dataTransfer.types.includes(type));
-  const cover = (change) => {
+    !isOwnPicture && ["Files", "text/uri-list"].some((type) => dataTransfer.types.includes(type));
+  const updateOverlay = (change) => {
     depth = Math.max(0, depth + change);
     overlay.classList.toggle("shown", depth > 0);
   };
-  document.addEventListener("dragstart", () => (own = true));
-  document.addEventListener("dragend", () => (own = false));
-  document.addEventListener("dragenter", (event) => droppable(event) && cover(1));
-  document.addEventListener("dragleave", (event) => droppable(event) && cover(-1));
+  document.addEventListener("dragstart", () => (isOwnPicture = true));
+  document.addEventListener("dragend", () => (isOwnPicture = false));
+  document.addEventListener("dragenter", (event) => droppable(event) && updateOverlay(1));
+  document.addEventListener("dragleave", (event) => droppable(event) && updateOverlay(-1));
   document.addEventListener("dragover", (event) => {
     if (!droppable(event)) return;
     event.preventDefault();
@@ -51,7 +51,7 @@ function watchDrags(overlay, onDrop) {
   document.addEventListener("drop", (event) => {
     if (!droppable(event)) return;
     event.preventDefault();
-    cover(-depth);
+    updateOverlay(-depth);
     onDrop(event.dataTransfer);
   });
 }

@@ -1,11 +1,11 @@
-// The page of duplicates: shows the plan of `likeness duplicates`, some groups at a time.
+// The page of duplicates: shows the plan that `likeness duplicates` wrote, some groups at a time.
 
 import { duplicates, index } from "./api.js";
 import { byId, element, formatCount, plural } from "./elements.js";
 import { pictureMat } from "./results.js";
 import { bytes } from "./subject.js";
 
-const PAGE = 20;
+const PAGE = 20; // groups
 const KINDS = {
   identical_bytes: "The same file",
   identical_pixels: "The same pixels",
@@ -41,23 +41,23 @@ const notice = (title, text) => element("div", { class: "notice" }, element("h2"
 
 function summary(plan, serving) {
   const kinds = Object.entries(plan.duplicates).map(([kind, count]) => `${formatCount(count)} ${KINDS[kind].toLowerCase()}`);
-  const unread = Object.values(plan.unread).reduce((sum, count) => sum + count, 0);
+  const unreadCount = Object.values(plan.unread).reduce((sum, count) => sum + count, 0);
   return [
     plan.groups ? `${plural(plan.groups, "group")}: ${kinds.join(", ")}` : "No duplicates were found.",
     new Date(plan.created_at).toLocaleString("en", { dateStyle: "medium", timeStyle: "short" }),
-    unread ? `${plural(unread, "picture")} could not be read` : null,
-    plan.version === serving ? null : `made for version ${plan.version} of the index, now ${serving}`,
+    unreadCount ? `${plural(unreadCount, "picture")} could not be read` : null,
+    plan.version === serving ? null : "the index has changed since: run “likeness duplicates” again",
   ].filter(Boolean).join(" · ");
 }
 
 function groupItem({ keep, duplicates: others }) {
-  const kept = candidate(keep, element("h2", { tabIndex: -1 }, others[0].kind === "similar" ? "Best" : "Keep"));
-  kept.classList.add("keep");
+  const best = candidate(keep, element("h2", { tabIndex: -1 }, others[0].kind === "similar" ? "Best" : "Keep"));
+  best.classList.add("keep");
   const items = others.map((other) => {
     const why = other.kind === "similar" ? `score ${other.score.toFixed(3)}` : `the picture to keep: ${other.why}`;
     return element("li", {}, candidate(other, element("h3", {}, KINDS[other.kind]), element("p", { class: "hint" }, why)));
   });
-  return element("li", { class: "group" }, kept, element("ul", { class: "others", role: "list" }, ...items));
+  return element("li", { class: "group" }, best, element("ul", { class: "others", role: "list" }, ...items));
 }
 
 function candidate(image, ...heading) {
@@ -69,8 +69,9 @@ function candidate(image, ...heading) {
     exif && "EXIF",
     modified && new Date(modified).toLocaleDateString("en", { dateStyle: "medium" }),
   ];
-  return element("div", { class: "candidate" }, pictureMat(`picture?id=${encodeURIComponent(id)}`, 384, id), ...heading, element("p", {}, id),
-    element("p", { class: "hint" }, facts.filter(Boolean).join(", ")));
+  const mat = pictureMat(`picture?id=${encodeURIComponent(id)}`, 384, id);
+  const hint = element("p", { class: "hint" }, facts.filter(Boolean).join(", "));
+  return element("div", { class: "candidate" }, mat, ...heading, element("p", {}, id), hint);
 }
 
 async function showCollection() {

@@ -1,6 +1,6 @@
-// Creates elements without innerHTML, so that metadata stays text.
+// Creates elements without innerHTML, so that metadata is never read as HTML.
 
-/** An element with properties (`class`, and attributes in `attributes`) and children, nodes or texts. */
+/** An element with properties (`class` and `attributes` among them) and children: nodes, texts or null. */
 export function element(tag, { class: classes, attributes = {}, ...properties } = {}, ...children) {
   const made = Object.assign(document.createElement(tag), properties);
   if (classes) made.className = classes;
@@ -9,7 +9,7 @@ export function element(tag, { class: classes, attributes = {}, ...properties } 
   return made;
 }
 
-/** Text for screen readers alone. */
+/** Text for screen readers only. */
 export const screenReaderText = (text) => element("span", { class: "visually-hidden" }, text);
 
 export const byId = (id) => document.getElementById(id);

@@ -1,15 +1,15 @@
-// Facets: values that pictures share. A click on a value adds it to the filter, or removes it.
+// Facets: values that several pictures share. A click on a value adds it to the filter or removes it.
 
 import { element, formatCount } from "./elements.js";
 import { PAGE, toAddress } from "./query.js";
 
-const MAX_VALUES = 12; // of a column; a button shows the others
-const MAX_CHIPS = 2; // on a picture
+const MAX_VALUES = 12; // per column; a button shows the others
+const MAX_CHIPS = 2; // per picture
 
 /** The values of a column that a filter allows, if it lists them. */
 export const allowedValues = (filter, column) => listedValues(isObject(filter) ? filter[column] : undefined);
 
-/** A condition in words if it lists values or is a period, otherwise as JSON. */
+/** A condition in words if it is a list of values or a range, otherwise as JSON. */
 export function conditionText(operand) {
   const bounds = isObject(operand) ? Object.keys(operand).join() : "";
   if (bounds === "$gte,$lt") return `from ${operand.$gte}, before ${operand.$lt}`;
@@ -18,21 +18,18 @@ export function conditionText(operand) {
   return values.length ? values.map(valueText).join(" or ") : JSON.stringify(operand);
 }
 
-/** The filter with this value of a column added or removed; `condition` is the value's own, if it has one. */
-function toggleValue(filter, column, value, condition) {
-  if (condition) {
-    const { [column]: before, ...rest } = isObject(filter) ? filter : {};
-    if (!same(before, condition)) return { ...rest, [column]: condition };
-    return Object.keys(rest).length ? rest : null;
-  }
-  const before = allowedValues(filter, column);
+/** The filter with a value of a column added or removed. `range` is the condition for the value, if it is a period. */
+function toggleValue(filter, column, value, range) {
+  const { [column]: operand, ...others } = isObject(filter) ? filter : {};
+  const withoutColumn = Object.keys(others).length ? others : null;
+  if (range) return isSame(operand, range) ? withoutColumn : { ...others, [column]: range };
+  const before = listedValues(operand);
   const values = before.includes(value) ? before.filter((each) => each !== value) : [...before, value];
-  const { [column]: _, ...others } = isObject(filter) ? filter : {};
-  if (!values.length) return Object.keys(others).length ? others : null;
+  if (!values.length) return withoutColumn;
   return { ...others, [column]: values.length === 1 ? values[0] : { $in: values } };
 }
 
-/** Groups of values with their counts, each a link that adds it to the filter of `query`, or removes it. */
+/** The values of each column with their counts. Each is a link that adds it to the filter of `query` or removes it. */
 export function facetGroups({ columns, rows, index }, query) {
   const groups = Object.entries(columns).filter(([, { values }]) => values.length > 0);
   return groups.map(([column, { values, others }]) => {
@@ -43,7 +40,7 @@ export function facetGroups({ columns, rows, index }, query) {
   });
 }
 
-/** The values of a picture that others share, each a link to the pictures with the same value. */
+/** The values that a picture shares with others, each a link that filters by it. */
 export function chips(metadata, facets, query) {
   const isTime = (name) => facets.columns[name].values.some((each) => each.filter);
   const names = Object.keys(facets?.columns ?? {}).filter((name) => !isTime(name));
@@ -55,7 +52,7 @@ export function chips(metadata, facets, query) {
   });
 }
 
-/** The conditions of the filter, each with a link to the query without it. */
+/** The conditions of the filter, each a link to the query without it. */
 export function activeFilters(query) {
   if (!isObject(query.filter)) return [];
   return Object.keys(query.filter).map((column) => {
@@ -74,9 +71,9 @@ export function queryLink(query, properties, ...children) {
   return link;
 }
 
-function valueLink(query, column, { value, filter: condition }, count) {
-  const isActive = condition ? same(query.filter?.[column], condition) : allowedValues(query.filter, column).includes(value);
-  const changed = { ...query, k: PAGE, filter: toggleValue(query.filter, column, value, condition) };
+function valueLink(query, column, { value, filter: range }, count) {
+  const isActive = range ? isSame(query.filter?.[column], range) : allowedValues(query.filter, column).includes(value);
+  const changed = { ...query, k: PAGE, filter: toggleValue(query.filter, column, value, range) };
   const link = queryLink(changed, { class: "chip", ariaCurrent: isActive ? "true" : null }, valueText(value));
   link.append(element("span", { class: "count" }, count));
   return element("li", {}, link);
@@ -101,9 +98,10 @@ export function foldLongLists(groups) {
 
 export const valueText = (value) => (typeof value === "boolean" ? (value ? "yes" : "no") : String(value));
 
-const countText = (count, rows, of) => (rows < of ? `≈ ${formatCount(Math.round((count * of) / rows))}` : formatCount(count));
+const countText = (count, rows, total) =>
+  rows < total ? `≈ ${formatCount(Math.round((count * total) / rows))}` : formatCount(count);
 const hint = (text) => element("span", { class: "hint" }, text);
-const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
+const isSame = (one, other) => JSON.stringify(one) === JSON.stringify(other);
 const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
 
 function listedValues(operand) {

@@ -1,6 +1,6 @@
 // The fields that filter a search by the columns of the collection.
 
-import { blank, filterable, toConditions, toFilter } from "./conditions.js";
+import { emptyCondition, filterable, toConditions, toFilter } from "./conditions.js";
 import { element } from "./elements.js";
 import { conditionText } from "./facets.js";
 
@@ -28,19 +28,19 @@ export class Filters {
   }
 
   set filter(filter) {
-    if (JSON.stringify(filter) === JSON.stringify(this.filter)) return; // somebody may be typing here
+    if (JSON.stringify(filter) === JSON.stringify(this.filter)) return; // do not disturb somebody who is typing
     this.#conditions = toConditions(filter, Object.fromEntries(this.#columns));
     this.#rows.replaceChildren(...this.#conditions.map((condition) => this.#row(condition)));
   }
 
   #add(column) {
-    let at = this.#conditions.findIndex((condition) => condition.column === column);
-    if (at < 0) {
+    let position = this.#conditions.findIndex((condition) => condition.column === column);
+    if (position < 0) {
       const [, kind] = this.#columns.find(([name]) => name === column);
-      at = this.#conditions.push(blank(column, kind)) - 1;
-      this.#rows.append(this.#row(this.#conditions[at]));
+      position = this.#conditions.push(emptyCondition(column, kind)) - 1;
+      this.#rows.append(this.#row(this.#conditions[position]));
     }
-    this.#rows.children[at].querySelector("select, input, button").focus();
+    this.#rows.children[position].querySelector("select, input, button").focus();
   }
 
   #row(condition) {

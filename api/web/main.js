@@ -16,20 +16,20 @@ import { imagePanel, queryHeading, uploadPanel } from "./subject.js";
 import { matchFields, offerColumns, sortMatches, watchView } from "./view.js";
 import { welcome } from "./welcome.js";
 
-const form = byId("ask");
+const form = byId("search-form");
 const queryInput = byId("query-input");
-const narrow = byId("narrow");
-const uploads = new Map(); // the tab's own pictures, by number
+const filterPanel = byId("filter-panel");
+const uploads = new Map(); // the pictures uploaded in this tab, by number
 const marks = new Marks(({ like, unlike }) =>
   changeQuery({ like: [...current.like, ...like], unlike: [...current.unlike, ...unlike] }));
 let filters = null;
-let description = null; // a promise of GET /index and GET /facets
+let description = null; // a promise of the answers to GET /index and GET /facets
 let facets = null;
 let current = emptyQuery();
-let result = null; // of the last search
+let result = null; // the answer to the last search
 let controller = new AbortController();
 
-/** Search, and put the query into the address. `trail` are the ids of the matches that a picture was chosen from. */
+/** Search, and put the query into the address. `trail` lists the ids of the matches that a picture was chosen from. */
 function navigate(query, trail = []) {
   const state = { upload: query.kind === "upload" ? query.value : null, trail };
   if (toAddress(query) === toAddress(current) && state.upload === (history.state?.upload ?? null)) {
@@ -42,13 +42,13 @@ function navigate(query, trail = []) {
   return show(query, { focus: true });
 }
 
-/** Show a query and its matches. With `focus`, the heading gets the focus, unless the form has it. */
+/** Show a query and its matches. With `focus`, focus the heading, unless the focus is in the form. */
 async function show(query, { focus = false, scroll = 0 } = {}) {
   controller.abort();
   controller = new AbortController();
   const { signal } = controller;
   current = query;
-  prepare(query);
+  showWaiting(query);
   try {
     const options = await describe();
     filters.filter = query.filter;
@@ -64,8 +64,8 @@ async function show(query, { focus = false, scroll = 0 } = {}) {
   }
 }
 
-/** The page while a search runs. */
-function prepare(query) {
+/** Reset the page for a search, and show that it is running. */
+function showWaiting(query) {
   const busy = hasQuery(query);
   result = null;
   queryInput.value = ["text", "url"].includes(query.kind) ? query.value : "";
@@ -88,7 +88,7 @@ function prepare(query) {
   updateTitle();
 }
 
-/** Show the query and the collection in the window's title. */
+/** Show the query and the collection in the page's title. */
 function updateTitle() {
   const name = byId("collection").textContent || "Likeness";
   document.title = current.kind === "text" ? `${current.value} – ${name}` : name;
@@ -98,11 +98,11 @@ async function runQuery(query, options, signal, focus) {
   const file = uploads.get(query.value);
   if (query.kind === "upload" && !file) throw lostUpload();
   const pending = toBody(query, file, options).then((body) => api.search(body, signal));
-  pending.catch(() => {}); // it is awaited below, but may fail before
-  const heading = await subject(query, file, signal);
-  byId("subject").replaceChildren(heading);
+  pending.catch(() => {}); // awaited below, but it may fail earlier
+  const panel = await subjectPanel(query, file, signal);
+  byId("subject").replaceChildren(panel);
   byId("subject").querySelector("h2").after(mixList(query) ?? "");
-  byId("answer").classList.toggle("beside", heading.matches(".subject"));
+  byId("answer").classList.toggle("beside", panel.matches(".subject"));
   if (focus && !form.contains(document.activeElement)) {
     byId("subject").querySelector("h2").focus({ preventScroll: true });
   }
@@ -110,7 +110,7 @@ async function runQuery(query, options, signal, focus) {
   showMatches(query);
 }
 
-async function subject(query, file, signal) {
+async function subjectPanel(query, file, signal) {
   const onCrop = (crop) => changeQuery({ crop });
   if (query.kind === "upload") return uploadPanel(file, query, onCrop);
   if (query.kind !== "id") return queryHeading(query);
@@ -133,8 +133,8 @@ function showMatches(query) {
 function noMatches({ kind, filter, fitting, minScore }) {
   const advice = [];
   if (filter) advice.push("Loosen or remove a filter.");
-  if (fitting && kind === "text") advice.push("Perhaps no picture fits the words: try others, or allow those that fit less.");
-  if (minScore !== null) advice.push("Allow a lower score.");
+  if (fitting && kind === "text") advice.push("Try other words, or turn off “Only what fits the words”.");
+  if (minScore !== null) advice.push("Lower the minimum score.");
   return element("p", { class: "nothing" }, advice.join(" ") || "The collection has nothing to compare with.");
 }
 
@@ -143,10 +143,10 @@ const lostUpload = () => new api.Problem({
   detail: "Your own picture is kept only until the page is reloaded. Choose it again.",
 });
 
-/** The part of the query that also makes sense in another collection: words, or a picture's URL. */
+/** The part of the query that makes sense in another collection too: words, or a picture's URL. */
 const sharedQuery = () => ["text", "url"].includes(current.kind) ? `?${new URLSearchParams({ [current.kind]: current.value })}` : "";
 
-/** Read once what the collection contains. Returns what `toBody` needs of that. */
+/** Fetch the collection's description once. Returns the part that `toBody` needs. */
 async function describe() {
   description ??= Promise.all([api.index(), api.facets(null)]);
   try {
@@ -157,7 +157,7 @@ async function describe() {
       byId("about").textContent = plural(index.ntotal, "picture");
       filters = new Filters(byId("filters"), index.columns, () => current.filter && changeQuery({ filter: filters.filter }));
       offerColumns(index.columns);
-      narrow.hidden = false;
+      filterPanel.hidden = false;
       updateTitle();
       offerCollections(index.collection, sharedQuery);
     }
@@ -176,25 +176,25 @@ function countFilters(filter) {
 
 /** Show the values to filter by, with their counts for the current filter. */
 async function showFacets(signal) {
-  if (!narrow.open) return;
+  if (!filterPanel.open) return;
   const counted = current.filter ? await api.facets(current.filter, signal) : facets;
   if (!signal.aborted) byId("facets").replaceChildren(...(counted ? foldLongLists(facetGroups(counted, current)) : []));
 }
 
-/** Search with the current query, changed. */
+/** Search with the current query, the form's options and this change. */
 function changeQuery(change) {
-  const narrowed = { filter: filters ? filters.filter : current.filter, ...readOptions() };
-  const query = { ...current, k: PAGE, ...narrowed, ...change };
+  const options = { filter: filters ? filters.filter : current.filter, ...readOptions() };
+  const query = { ...current, k: PAGE, ...options, ...change };
   if (hasQuery(query) || hasQuery(current)) navigate(query, history.state?.trail);
 }
 
-/** Show or hide the form, which on a phone is hidden while there are matches. */
+/** Show or hide the form. On a phone it is hidden while there are matches. */
 function unfold(open) {
-  byId("ask").classList.toggle("open", open);
+  form.classList.toggle("open", open);
   byId("unfold").ariaExpanded = String(open);
 }
 
-// A new picture or new words are not mixed with the pictures of the last query.
+// A new picture or new words are not mixed with the pictures of the previous query.
 const NO_MIX = { crop: null, like: [], unlike: [] };
 
 function searchUpload(file) {
@@ -208,7 +208,7 @@ async function showMore() {
   const { signal } = controller;
   const previousCount = byId("pictures").querySelectorAll(".tile-link").length;
   const wider = { ...current, k: Math.min(current.k + PAGE, MAX_K) };
-  const status = byId("more-status"); // the one above the pictures is not visible here
+  const status = byId("more-status"); // the status above the pictures is out of view here
   status.textContent = "Searching…";
   try {
     result = await api.search(await toBody(wider, uploads.get(wider.value), await describe()), signal);
@@ -235,28 +235,28 @@ form.addEventListener("submit", (event) => {
   else queryInput.focus();
 });
 byId("skip").addEventListener("click", (event) => {
-  event.preventDefault(); // following the link would add a step to the history
+  event.preventDefault(); // following the link would add an entry to the history
   byId("answer").focus();
 });
 watchOptions(() => changeQuery({}));
 watchView(() => result && showMatches(current));
-narrow.addEventListener("toggle", () => showFacets(controller.signal));
+filterPanel.addEventListener("toggle", () => showFacets(controller.signal));
 byId("unfold").addEventListener("click", () => {
-  const open = !byId("ask").classList.contains("open");
+  const open = !form.classList.contains("open");
   unfold(open);
   if (open) queryInput.focus();
 });
 byId("more").addEventListener("click", showMore);
 watchKey(() => show(current, { focus: true }));
-/** The subject of a query; an upload is not part of the address. */
-const subjectOf = ({ kind, value }) => ({ kind, value });
+
 const visibleIds = () => [...byId("pictures").querySelectorAll(".tile-link")].map((link) => link.title);
 
-/** Go to the match before or after this one. */
-function step(by) {
+/** Go to the match that is `distance` places after this one in the results. */
+function step(distance) {
   const trail = history.state?.trail ?? [];
-  const here = current.kind === "id" ? trail.indexOf(current.value) : -1;
-  if (here >= 0 && trail[here + by] !== undefined) navigate({ ...current, crop: null, value: trail[here + by] }, trail);
+  const position = current.kind === "id" ? trail.indexOf(current.value) : -1;
+  const id = trail[position + distance];
+  if (position >= 0 && id !== undefined) navigate({ ...current, crop: null, value: id }, trail);
 }
 
 document.addEventListener("keydown", ({ key, target, altKey, ctrlKey, metaKey, shiftKey }) => {
@@ -269,7 +269,9 @@ document.addEventListener("click", (event) => {
   if (!link || event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
   event.preventDefault();
   const query = fromAddress(new URL(link.href).search, null);
-  if (current.kind === "upload" && query.kind === null && !link.matches(".brand")) Object.assign(query, subjectOf(current));
+  if (current.kind === "upload" && query.kind === null && !link.matches(".brand")) {
+    Object.assign(query, { kind: "upload", value: current.value }); // an upload is not part of the link's address
+  }
   if (link.matches(".tile-link")) navigate(query, visibleIds());
   else navigate(query, query.kind === "id" ? history.state?.trail : []);
 });

@@ -1,6 +1,6 @@
-// Marks pictures to be like or unlike in the next search.
+// Marks pictures that the next search should be like or unlike.
 
-import { picture, showPicture } from "./api.js";
+import { showPicture } from "./api.js";
 import { byId, element, plural } from "./elements.js";
 import { queryLink } from "./facets.js";
 
@@ -8,7 +8,7 @@ const THUMBNAIL = 96; // pixels a side
 const SIGNS = { like: "+", unlike: "−" };
 const LABELS = { like: "More like", unlike: "Less like" };
 
-/** The marked pictures of the page. `onSearch` gets {like, unlike}: lists of ids. */
+/** The pictures marked on the page. `onSearch` gets {like, unlike}: lists of ids. */
 export class Marks {
   #marks = new Map(); // "like" or "unlike", by id
   #bar = byId("mix");
@@ -24,7 +24,7 @@ export class Marks {
     this.#update();
   }
 
-  /** The two buttons of a picture. */
+  /** The two buttons that mark a picture. */
   buttons(id, name) {
     const group = element("span", { class: "marks" });
     group.append(...Object.keys(SIGNS).map((kind) => {
@@ -45,8 +45,8 @@ export class Marks {
   }
 
   #lists() {
-    const of = (kind) => [...this.#marks].filter(([, mark]) => mark === kind).map(([id]) => id);
-    return { like: of("like"), unlike: of("unlike") };
+    const idsOf = (kind) => [...this.#marks].filter(([, mark]) => mark === kind).map(([id]) => id);
+    return { like: idsOf("like"), unlike: idsOf("unlike") };
   }
 
   #update() {
@@ -61,7 +61,7 @@ export class Marks {
 export function mixList(query) {
   const items = Object.keys(SIGNS).flatMap((kind) => query[kind].map((id) => {
     const img = element("img", { alt: "" });
-    showPicture(img, picture(`/picture?id=${encodeURIComponent(id)}`), THUMBNAIL);
+    showPicture(img, `picture?id=${encodeURIComponent(id)}`, THUMBNAIL);
     const without = { ...query, [kind]: query[kind].filter((each) => each !== id) };
     const link = queryLink(without, { class: `mixed-${kind}`, title: id }, img, `${SIGNS[kind]} ×`);
     link.ariaLabel = `${LABELS[kind]} ${id}: remove`;

@@ -1,4 +1,4 @@
-// The options of a search in the form: folding of duplicates, minimum score, matches that fit the words, diversity.
+// The search options in the form: fold duplicates, minimum score, only what fits the words, diversity.
 
 import { byId } from "./elements.js";
 

@@ -1,17 +1,17 @@
-// Shows problems in the server's words, and asks for a key.
+// Shows the server's error messages, and asks for a key.
 
 import * as api from "./api.js";
 import { byId, element } from "./elements.js";
 
 const NOT_VALID = "This key is not valid: it is mistyped, was removed, or is for another server.";
 
-/** Set up the form for a key: `onKey` is called when one is entered. */
+/** Set up the form for a key; `onKey` is called once one is entered. */
 export function watchKey(onKey) {
   byId("key-form").addEventListener("submit", (event) => {
     event.preventDefault();
     const key = byId("key").value.trim();
     byId("key").value = "";
-    if (!/^[!-~]+$/.test(key)) { // not allowed in a header
+    if (!/^[!-~]+$/.test(key)) { // other characters are not allowed in a header
       askForKey(NOT_VALID);
       return;
     }
@@ -20,7 +20,7 @@ export function watchKey(onKey) {
   });
 }
 
-/** Show an error in place of an answer. */
+/** Show an error instead of matches. */
 export function showProblem(error) {
   byId("status").textContent = "";
   byId("pictures").replaceChildren();

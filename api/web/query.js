@@ -1,35 +1,35 @@
-// Converts a query from and to the page's address, and to a request. A query is a plain object:
+// Converts queries from and to the page's address, and to requests. A query is a plain object:
 //   kind       "text", "url", "id", "upload" or null: the query has no subject
 //   value      the text, the URL, the id, or the number of the upload in this tab
-//   crop       a part of the picture, [x, y, width, height] as fractions of it, or null
-//   like       ids of further pictures to be like
-//   unlike     ids of pictures to be unlike
-//   k          how many pictures
-//   filter     conditions on columns, as the server takes them, or null
-//   distinct   whether near duplicates are folded into one
+//   crop       a part of the picture: [x, y, width, height] as fractions of it, or null
+//   like       ids of other pictures that matches should be like
+//   unlike     ids of pictures that matches should be unlike
+//   k          maximum number of matches
+//   filter     conditions on columns, in the server's syntax, or null
+//   distinct   whether near-duplicates are folded into one match
 //   minScore   minimum score, or null
-//   fitting    whether matches must fit the words; without words it has no effect
+//   fitting    whether matches must fit the words; no effect without words
 //   diversity  how much the matches should differ, 0 to 1, or null
 
 export const PAGE = 24;
 export const MAX_K = 1000; // the server's largest k
-const CHUNK = 0x8000; // bytes: a function takes only so many arguments
+const CHUNK = 0x8000; // bytes; the number of arguments of a function is limited
 const ADDRESS_KINDS = ["text", "url", "id"];
 const FITTING = 99.995; // as in api/search/query.py
-const UNLIKE = -0.3; // at full weight it would outweigh what the pictures should be like
+const UNLIKE = -0.3; // a weight of -1 would outweigh the pictures that matches should be like
 
 export const emptyQuery = () => ({
-  ...{ kind: null, value: "", crop: null, like: [], unlike: [] },
-  ...{ k: PAGE, filter: null, distinct: false, minScore: null, fitting: false, diversity: null },
+  kind: null, value: "", crop: null, like: [], unlike: [],
+  k: PAGE, filter: null, distinct: false, minScore: null, fitting: false, diversity: null,
 });
 
-/** Whether there is anything to search for; otherwise the page shows its start. */
+/** Whether there is anything to search for; otherwise the page shows examples. */
 export const hasQuery = ({ kind, filter, like, unlike }) => Boolean(kind || filter || like.length || unlike.length);
 
-/** Whether scores mean something: pictures that only pass a filter have none. */
+/** Whether scores mean anything: pictures that merely pass a filter have none. */
 export const isRanked = ({ kind, like, unlike }) => Boolean(kind || like.length || unlike.length);
 
-/** The query of an address. `state` is that of the history's entry, which has the upload that no address can have. */
+/** The query in an address. An uploaded picture is in `state`, the history entry's, because no address can hold it. */
 export function fromAddress(address, state) {
   const params = new URLSearchParams(address);
   const kindInAddress = ADDRESS_KINDS.find((kind) => params.get(kind));
@@ -68,8 +68,8 @@ export function toAddress({ kind, value, crop, like, unlike, k, filter, distinct
 }
 
 /**
- * The body of a search. `file` is the picture of an upload, `dim` the length of the model's vectors, and `fields` are
- * the columns that matches come with.
+ * The body of a search request. `file` is the uploaded picture, `dim` the length of the model's vectors, and `fields`
+ * are the columns to return with each match.
  */
 export async function toBody(query, file, { dim, fields }) {
   const { kind, value, crop, like, unlike, k, filter, distinct, minScore, fitting, diversity } = query;
@@ -89,11 +89,11 @@ export async function toBody(query, file, { dim, fields }) {
   }
   const subject = kind === "upload" ? { image: await base64(file) } : { [kind]: value };
   const parts = kind ? [{ ...subject, ...cropped }] : [];
-  const others = [...like.map((id) => ({ id })), ...unlike.map((id) => ({ id, weight: UNLIKE }))];
-  return { queries: [...parts, ...others], ...options };
+  parts.push(...like.map((id) => ({ id })), ...unlike.map((id) => ({ id, weight: UNLIKE })));
+  return { queries: parts, ...options };
 }
 
-/** The query in a text that was typed or pasted: a picture's web address, or words. */
+/** The query in a typed or pasted text: a picture's web address, or words. */
 export function parseInput(text) {
   const value = text.trim();
   if (!value) return null;
@@ -116,12 +116,12 @@ async function base64(file) {
   return btoa(pieces.join(""));
 }
 
-/** An arbitrary vector, always the same, so that the order of pictures that only pass a filter does not change. */
-const fixedDirection = (dim) => Array.from({ length: dim }, (_, place) => Math.sin((place + 1) ** 2));
+/** An arbitrary vector, always the same, so that pictures that merely pass a filter keep their order. */
+const fixedDirection = (dim) => Array.from({ length: dim }, (_, position) => Math.sin((position + 1) ** 2));
 
 const number = (text) => (text === null || text === "" || Number.isNaN(Number(text)) ? null : Number(text));
 
-/** A filter from the address. What is not JSON stays text: the server reports what is wrong with it. */
+/** A filter from the address. If it is not JSON it stays text, and the server reports what is wrong. */
 function parseFilter(text) {
   if (!text) return null;
   try {

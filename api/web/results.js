@@ -1,4 +1,4 @@
-// The matches as a grid of links; each leads to more like it.
+// The matches as a grid of links, each to a search for more like it.
 
 import { pictureProblem, showPicture } from "./api.js";
 import { showCrop } from "./crop.js";
@@ -6,12 +6,12 @@ import { element, fileName, formatCount, plural, screenReaderText } from "./elem
 import { chips, queryLink } from "./facets.js";
 import { emptyQuery, isRanked } from "./query.js";
 
-const THUMBNAIL = 384; // pixels: sharp at a tile's width on a dense display
-/** By id, the part of the picture that matched in the last search, if it was only a part. */
+const THUMBNAIL = 384; // pixels a side; sharp on a dense display
+const SMALL_SIDE = 128; // pixels a side; pictures up to this size are enlarged without smoothing
+/** By id, the part of the picture that matched in the last search; null for the whole picture. */
 export const boxes = new Map();
-const SMALL_SIDE = 128; // pixels a side: smaller pictures are enlarged without smoothing
 
-/** The grid of a query's matches. `facets` are the collection's, `marks` add buttons to mark pictures. */
+/** The grid of a query's matches. `facets` are the collection's; `marks` adds buttons that mark pictures. */
 export function grid(matches, query, { facets = null, marks = null } = {}) {
   return element("ol", { class: "grid", role: "list" }, ...matches.map((match) => tile(match, query, facets, marks)));
 }
@@ -43,7 +43,7 @@ export function pictureMat(path, size, alt) {
 function tile(match, query, facets, marks) {
   const { image_id: id, picture, duplicates = [], metadata, box } = match;
   const name = fileName(id);
-  const { filter, distinct, minScore, fitting, diversity } = query; // these stay for a search by one of the matches
+  const { filter, distinct, minScore, fitting, diversity } = query; // a search by one of the matches keeps these
   const mat = pictureMat(picture, THUMBNAIL, "");
   boxes.set(id, box);
   if (box) showCrop(mat, box);
@@ -76,17 +76,17 @@ function scoreOf({ score, percentile }) {
   const number = element("span", { class: "tile-score" }, screenReaderText("score "), score.toFixed(3));
   number.title = "cosine similarity";
   if (percentile == null) return [number];
-  const title = "The share of random pairs of this collection's pictures that are less alike";
+  const title = "The share of pictures that score lower with a random query of this kind";
   const texts = [`nearer than ${percentText(percentile)}`, element("span", { class: "wide" }, " of pairs")];
   return [number, element("span", { class: "tile-percentile", title }, ...texts)];
 }
 
-/** A file's name that can wrap between its words. */
+/** A file name that can wrap between its words. */
 const breakable = (name) => name.split(/(?<=[-_. ])/).flatMap((part) => [part, element("wbr")]);
 
 const percentText = (percentile) => `${Math.floor(percentile * 10) / 10}%`;
 
-/** A line about the matches. */
+/** The status line above the matches. */
 export function summary({ matches, index, timing_ms: timing }) {
   if (!matches.length) return `None of the ${plural(index.ntotal, "picture")} qualifies.`;
   return `${plural(matches.length, "picture")} of ${formatCount(index.ntotal)} · ${Math.ceil(timing.total)} ms`;

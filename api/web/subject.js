@@ -1,6 +1,6 @@
-// What was searched for, shown above or beside the matches: the words, or the picture with its columns.
+// Shows the query above or beside the matches: the words, or the picture with its columns.
 
-import { hasKey, picture, savePicture } from "./api.js";
+import { hasKey, pictureAddress, savePicture } from "./api.js";
 import { cropButtons, showCrop } from "./crop.js";
 import { copy, element, fileName, formatCount } from "./elements.js";
 import { allowedValues, queryLink, valueText } from "./facets.js";
@@ -10,10 +10,10 @@ const NOT_SHARED = "Your own picture is not part of the address. To share a sear
   + "a picture’s web address or one of the matches.";
 const PREVIEW = 768; // pixels a side
 
-/** The heading of a search that is shown without a picture. */
+/** The heading of a query that is not shown as a picture. */
 export function queryHeading(query) {
   const { kind, value } = query;
-  if (kind === "url") return title(crop(query, "Like "), element("span", { class: "address" }, value));
+  if (kind === "url") return title(withCrop(query, "Like "), element("span", { class: "address" }, value));
   if (kind === "text") return title(`“${value}”`);
   if (query.like.length || query.unlike.length) return title("A mix of pictures");
   const columns = Object.keys(query.filter ?? {});
@@ -22,23 +22,23 @@ export function queryHeading(query) {
   return title(values.join(", ") || "Pictures that pass the filter");
 }
 
-/** An uploaded picture. Only this tab has it, so it is not part of the address. */
+/** An uploaded picture. It exists only in this tab, so it is not part of the address. */
 export function uploadPanel(file, query, onCrop) {
   const img = element("img", { alt: "Your picture", src: URL.createObjectURL(file) });
   const mat = element("div", { class: "mat loaded" }, img);
   img.addEventListener("load", () => URL.revokeObjectURL(img.src));
-  img.addEventListener("error", () => mat.replaceChildren(element("span", { class: "missing" }, "The browser cannot show it")));
+  img.addEventListener("error", () => mat.replaceChildren(element("span", { class: "missing" }, "The browser cannot show this picture")));
   const facts = [`${file.name || "Pasted picture"}, ${bytes(file.size)}`, NOT_SHARED];
   const actions = element("p", { class: "actions" }, ...cropButtons(mat, onCrop));
   const texts = facts.map((fact) => element("p", { class: "hint" }, fact));
-  return panel(mat, query, title(crop(query, "Like "), "your picture"), [actions, ...texts]);
+  return panel(mat, query, title(withCrop(query, "Like "), "your picture"), [actions, ...texts]);
 }
 
-/** A picture of the collection, with its columns. `trail` are the ids of the matches that it was chosen from. */
+/** A picture of the collection, with its columns. `trail` lists the ids of the matches from which it was chosen. */
 export function imagePanel(image, query, trail, onCrop) {
   const name = fileName(image.image_id);
   const mat = pictureMat(image.picture, PREVIEW, name);
-  // Reserve its room, so that the matches below do not jump when the picture is loaded.
+  // Reserve its space, so that the matches below do not jump when the picture has loaded.
   Object.assign(mat.querySelector("img"), { width: image.width ?? 1, height: image.height ?? 1 });
   const facts = Object.entries(imageFacts(image)).map(([term, fact]) =>
     element("div", {}, element("dt", {}, term), element("dd", {}, fact)));
@@ -48,11 +48,11 @@ export function imagePanel(image, query, trail, onCrop) {
   const box = !query.crop && boxes.get(query.value);
   if (box) showCrop(mat, box);
   const note = box ? element("p", { class: "hint" }, "The part in the box matched.") : null;
-  return panel(mat, query, title(crop(query, "More like "), name), [steps(query, trail), note, actions, about]);
+  return panel(mat, query, title(withCrop(query, "More like "), name), [steps(query, trail), note, actions, about]);
 }
 
 const title = (...words) => element("h2", { tabIndex: -1 }, ...words);
-const crop = (query, words) => (query.crop ? `${words}a part of ` : words);
+const withCrop = (query, words) => (query.crop ? `${words}a part of ` : words);
 
 function panel(mat, query, heading, facts) {
   if (query.crop) showCrop(mat, query.crop);
@@ -62,22 +62,22 @@ function panel(mat, query, heading, facts) {
 
 /** Links to the matches before and after this one. */
 function steps(query, trail) {
-  const here = trail.indexOf(query.value);
-  if (here < 0 || trail.length < 2) return null;
+  const position = trail.indexOf(query.value);
+  if (position < 0 || trail.length < 2) return null;
   const step = (words, id) => {
     if (id === undefined) return element("span", { class: "step" }, words);
     return queryLink({ ...query, crop: null, value: id }, { class: "step", title: id }, words);
   };
-  const place = element("span", { class: "hint" }, `${formatCount(here + 1)} of ${formatCount(trail.length)}`);
-  const nav = element("nav", { class: "steps", ariaLabel: "Pictures found" });
-  nav.append(step("Previous", trail[here - 1]), place, step("Next", trail[here + 1]));
+  const count = element("span", { class: "hint" }, `${formatCount(position + 1)} of ${formatCount(trail.length)}`);
+  const nav = element("nav", { class: "steps", ariaLabel: "Search results" });
+  nav.append(step("Previous", trail[position - 1]), count, step("Next", trail[position + 1]));
   return nav;
 }
 
 /** Links to the whole picture and its download, and a button that copies its path. */
 function files({ picture: path, image_id: id, uri }) {
-  const whole = element("a", { href: picture(path), target: "_blank", rel: "noopener" }, "Whole picture");
-  const file = element("a", { href: picture(path), download: fileName(id) }, "Download");
+  const whole = element("a", { href: pictureAddress(path), target: "_blank", rel: "noopener" }, "Whole picture");
+  const file = element("a", { href: pictureAddress(path), download: fileName(id) }, "Download");
   for (const link of [whole, file]) {
     link.addEventListener("click", (event) => {
       if (!hasKey()) return;

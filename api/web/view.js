@@ -1,4 +1,4 @@
-// How matches are shown: their order, and the size of their tiles. Neither changes the search.
+// How matches are displayed: their order and the size of their tiles. Neither changes the search.
 
 import { COMMON_COLUMNS, filterable } from "./conditions.js";
 import { byId, element, fileName } from "./elements.js";
@@ -7,7 +7,7 @@ const MAX_FIELDS = 1000; // the server's limit
 const SIZE = "likeness-size";
 const compare = new Intl.Collator("en", { numeric: true }).compare;
 
-/** Set up the controls; `onChange` shows the matches again. */
+/** Set up the controls; `onChange` displays the matches again. */
 export function watchView(onChange) {
   const size = byId("size");
   const apply = () => (byId("pictures").dataset.size = size.value);
@@ -20,11 +20,11 @@ export function watchView(onChange) {
   byId("sort").addEventListener("change", onChange);
 }
 
-/** The columns to fetch with each match: the source's, and the file's time. */
+/** The columns to fetch with each match: the source's, and the file's modification time. */
 export const matchFields = (columns) =>
   [...Object.keys(columns).filter((name) => !COMMON_COLUMNS.includes(name)), "modified"].slice(-MAX_FIELDS);
 
-/** Offer to sort by the source's columns of numbers and times. */
+/** Offer to sort by the source's columns that hold numbers or times. */
 export function offerColumns(columns) {
   const own = filterable(columns).filter(([name]) => !COMMON_COLUMNS.includes(name));
   const ordered = own.filter(([, kind]) => ["number", "time"].includes(kind));
@@ -33,11 +33,11 @@ export function offerColumns(columns) {
 
 /** The matches in the chosen order; pictures without a value come last. */
 export function sortMatches(matches) {
-  const by = byId("sort").value;
-  if (by === "score") return matches;
-  if (by === "name") return matches.toSorted((one, other) => compare(fileName(one.image_id), fileName(other.image_id)));
-  const name = by === "newest" ? "modified" : by.replace("column ", "");
-  const sign = by === "newest" ? -1 : 1;
+  const order = byId("sort").value;
+  if (order === "score") return matches;
+  if (order === "name") return matches.toSorted((one, other) => compare(fileName(one.image_id), fileName(other.image_id)));
+  const name = order === "newest" ? "modified" : order.replace("column ", "");
+  const sign = order === "newest" ? -1 : 1;
   const hasValue = ({ metadata }) => metadata[name] != null;
   const ordered = matches.filter(hasValue).toSorted(({ metadata: one }, { metadata: other }) =>
     sign * (one[name] < other[name] ? -1 : Number(one[name] > other[name])));

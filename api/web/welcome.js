@@ -8,9 +8,9 @@ import { grid } from "./results.js";
 
 const MAX_PICTURES = 12;
 const MAX_VALUES = 8;
-let examples = null; // a promise; the same pictures whenever the page returns to its start
+let examples = null; // a promise; the pictures stay the same until the page is reloaded
 
-/** Fill `root` with examples; `dim` is that of the model's vectors. */
+/** Fill `root` with examples; `dim` is the length of the model's vectors. */
 export async function welcome(root, dim, tools, signal) {
   examples ??= api.examples(dim, MAX_PICTURES);
   const matches = await examples.catch((error) => {

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from embedder.fetch.addresses import Resolver, resolve_host
 from embedder.fetch.files import Buckets, Files, require_bytes
 from embedder.fetch.parquet_cells import Cells
 from embedder.fetch.policy import BUCKET_SCHEMES, FetchPolicy
+from embedder.fetch.public_addresses import Resolver, resolve_host
 from embedder.fetch.uris import Cell, FrameAt, fetch_error, scheme_of, split_fragment
 
 if TYPE_CHECKING:

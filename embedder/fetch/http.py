@@ -7,6 +7,7 @@ import ssl
 import time
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from urllib.parse import urljoin
 
 import urllib3.exceptions
@@ -14,9 +15,9 @@ from urllib3.response import BaseHTTPResponse
 from urllib3.util import Timeout, Url, parse_url
 
 from embedder.errors import FetchError
-from embedder.fetch.addresses import ForbiddenAddressError, Resolver, open_socket, resolve_host
 from embedder.fetch.connections import PinnedPools, WireLimitError
 from embedder.fetch.policy import PORTS, FetchPolicy
+from embedder.fetch.public_addresses import ForbiddenAddressError, Resolver, open_socket, resolve_host
 from embedder.fetch.uris import fetch_error, printable_uri
 
 # "identity": an uncompressed body cannot be a bomb, and pictures hardly compress anyway.
@@ -199,6 +200,8 @@ class HttpClient:
 
 
 def _join_url(base: str, location: str) -> str:
+    with suppress(UnicodeError):  # headers are read as Latin-1, but those that are not ASCII usually are UTF-8
+        location = location.encode("latin-1").decode()
     try:
         return urljoin(base, location)
     except ValueError:
@@ -211,5 +214,5 @@ def _retry_after_s(retry_after: str) -> float:
         return float(retry_after)
     try:
         return max(0.0, email.utils.parsedate_to_datetime(retry_after).timestamp() - time.time())
-    except ValueError:
+    except (ValueError, OverflowError):  # a date far away
         return 0.0

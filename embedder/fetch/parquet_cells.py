@@ -45,7 +45,7 @@ class Cells:
                     if chunk is None:
                         chunk = _load(file, key, cell)
                         self._cached = (chunk, *self._cached[: _MAX_CACHED - 1])
-        return _bytes(uri, cell, chunk.values[cell.row - chunk.rows.start].as_py())
+            return _bytes(uri, cell, chunk.values[cell.row - chunk.rows.start].as_py())
 
     def _find(self, key: tuple[str, int], cell: Cell) -> _ColumnChunk | None:
         chunks = (chunk for chunk in self._cached if (chunk.file, chunk.column) == (key, cell.column))

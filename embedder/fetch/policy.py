@@ -1,4 +1,4 @@
-"""The limits of fetching: allowed addresses, sizes and times."""
+"""The limits of fetching: allowed hosts, sizes and times. `public_addresses.py` checks the hosts' addresses."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -94,6 +94,10 @@ def _open_video(source: _RemoteFile) -> Iterator[InputContainer]:
         if not container.streams.video:
             raise ImageError("no_frames", "the file has no video stream: expected one with pictures")
         context = container.streams.video[0].codec_context
+        if context is None:
+            raise ImageError(
+                "unsupported_format", "FFmpeg has no decoder for the video; convert it, to H.264 for example"
+            )
         context.thread_count = 1  # each thread allocates its own memory
         _LIMITS.check_pixels(context.width, context.height, 0, 1)
         yield container

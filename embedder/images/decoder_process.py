@@ -52,7 +52,8 @@ class DecodeProcess:
             arguments = (child.fileno(), memory, niceness)
             # Not with multiprocessing, which would run the caller's main module again in the child.
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOTSTRAP, json.dumps(sys.path), worker, *map(str, arguments)],
+                # -P: even the bootstrap's imports would otherwise take modules from the working directory.
+                [sys.executable, "-P", "-c", _BOOTSTRAP, json.dumps(sys.path), worker, *map(str, arguments)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(child.fileno(),),
                 process_group=0,

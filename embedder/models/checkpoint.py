@@ -3,6 +3,7 @@
 import hashlib
 import json
 import mmap
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -156,7 +157,13 @@ def _parts(path: Path) -> Iterator[tuple[str, Path, int, int]]:
         return
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(length))
+        try:
+            header = json.loads(file.read(min(length, path.stat().st_size)))
+        except ValueError as error:
+            raise ModelError(
+                f"{path} is not a safetensors file ({error}): download the checkpoint again, in a clone with "
+                "`git lfs pull`"
+            ) from error
     for name, entry in header.items():
         if name != "__metadata__":
             start, stop = (8 + length + offset for offset in entry["data_offsets"])
@@ -164,7 +171,7 @@ def _parts(path: Path) -> Iterator[tuple[str, Path, int, int]]:
 
 
 def _locate(model: str, revision: str | None) -> tuple[Path, str, str | None]:
-    folder = Path(model).expanduser()
+    folder = Path(os.path.expanduser(model))  # noqa: PTH111  # this one takes any ~user
     if folder.is_dir():
         if revision is not None:
             raise ModelError(f"'{model}' is a folder, but only hub ids have revisions: leave '{revision}' out")
@@ -225,7 +232,7 @@ def _read_preprocessing(folder: Path, *, any_shape: bool = False) -> Preprocessi
             mean=_channels(settings["image_mean"]) if normalised else (0.0, 0.0, 0.0),
             std=_channels(settings["image_std"]) if normalised else (1.0, 1.0, 1.0),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ModelError(
             f"{folder}: expected the image processor to cut a square and to normalise three channels, got "
             f"{settings} ({type(error).__name__}: {error})"
@@ -235,7 +242,7 @@ def _read_preprocessing(folder: Path, *, any_shape: bool = False) -> Preprocessi
 def _crop_or_square(settings: dict[str, Any]) -> CropSpec:
     try:
         return _crop(settings)
-    except (KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, TypeError, ValueError):
         return CropSpec(side=_ANY_SHAPE_SIDE, shortest_edge=None)
 
 

@@ -154,9 +154,11 @@ def _convert(checkpoint: Checkpoint, precision: str, folder: Path) -> None:
     partial = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
-    command = [sys.executable, "-m", "embedder.models.export", str(checkpoint.folder), str(partial), precision]
+    # It imports from where this process does: without -P, from the working directory first.
+    command = [sys.executable, "-P", "-m", "embedder.models.export", str(checkpoint.folder), str(partial), precision]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     try:
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=_TIMEOUT_S)
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=_TIMEOUT_S, env=environment)
         partial.replace(folder)
     except subprocess.SubprocessError as error:
         shutil.rmtree(partial, ignore_errors=True)

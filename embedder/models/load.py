@@ -9,7 +9,7 @@ from embedder.errors import ModelError
 from embedder.identity import Precision
 from embedder.models.checkpoint import Checkpoint
 from embedder.models.converted import ConvertedEmbedder, conversion_folder
-from embedder.models.own import OwnModel
+from embedder.models.own_embedder import OwnModel
 from embedder.protocol import Embedder
 from embedder.python_class import PythonClass, is_class_name
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from index.build.choose import ann_factory, factory_of
 from index.build.tune import tune
-from index.collection.layout import ANN_OF, ROWS, TILE_VECTORS, VECTORS, segment_path
+from index.collection.layout import ANN, ANN_OF, ROWS, TILE_ANN, TILE_VECTORS, VECTORS, segment_path
 from index.collection.records import FLAT, IndexSettings, Option, SegmentRecord
 from index.collection.rows import EMBEDDING, TILES, join_batches, vectors_of
 from index.errors import DISK_FULL, CollectionError, DamagedVersionError
@@ -86,28 +86,24 @@ class SegmentJob:
             ntotal = write_rows(scratch, batches, self.source.schema)
             if ntotal == 0:
                 return None
-            counts = {VECTORS: ntotal} | ({TILE_VECTORS: ntotal * self._tiles} if self._tiles else {})
-            factories = {vectors: self._add_ann(scratch, count, vectors) for vectors, count in counts.items()}
-            written = [*factories, *(ANN_OF[vectors] for vectors in factories if factories[vectors] != FLAT)]
+            factory = self._add_ann(scratch, ntotal, VECTORS)
+            tile_factory = self._add_ann(scratch, ntotal * self._tiles, TILE_VECTORS) if self._tiles else FLAT
+            written = [file.name for file in scratch.iterdir()]
             segment = Segment(scratch, max_exact_rows=max_exact_rows(self.settings, self.dim), files=written)
             check_rows_found(segment, pa.Table.from_batches(sample))
-            indexes: dict[str, VectorIndex] = {VECTORS: segment}
-            if segment.tiles is not None:
-                indexes[TILE_VECTORS] = segment.tiles
-            factories = {vectors: self._tune(index, factories[vectors]) for vectors, index in indexes.items()}
-            searched = [vectors if factory == FLAT else ANN_OF[vectors] for vectors, factory in factories.items()]
-            names = dict.fromkeys([ROWS, *factories, *searched])
-            files = {name: file_record(scratch / name) for name in names}
-            for name in names:
+            parameters = self._tune(segment, scratch / ANN, factory)
+            tile_parameters = self._tune(segment.tiles, scratch / TILE_ANN, tile_factory)
+            files = {file.name: file_record(file) for file in sorted(scratch.iterdir())}
+            for name in files:
                 self.storage.put_file(scratch / name, f"{home}/{name}")
-        parameters = {name: {} if factories[name] == FLAT else each.parameters for name, each in indexes.items()}
+        searched = [index if index in files else vectors for vectors, index in ANN_OF.items() if vectors in files]
         return SegmentRecord(
             name=self.name,
             ntotal=ntotal,
             live=ntotal,
-            factory=factories[VECTORS],
-            parameters=parameters[VECTORS],
-            tile_parameters=parameters.get(TILE_VECTORS, {}),
+            factory=factory if parameters else FLAT,
+            parameters=parameters,
+            tile_parameters=tile_parameters,
             memory=sum(files[name].size for name in searched),
             files=files,
         )
@@ -126,20 +122,20 @@ class SegmentJob:
             write_ann(folder, factory, ntotal, training, vectors)
         return factory
 
-    def _tune(self, index: VectorIndex, factory: str) -> str:
-        """Tune the index, and return the factory to use."""
-        target = self.settings.target_recall
-        return self._exact_instead(factory) if factory != FLAT and tune(index, target) < target else factory
-
-    def _exact_instead(self, factory: str) -> str:
-        """The factory to use if the index misses its recall: an exact scan. An index that was requested, or is needed
-        to save memory, stays; then the version's recall decides.
+    def _tune(self, index: VectorIndex | None, ann_path: Path, factory: str) -> dict[str, float]:
+        """Tune the approximate index, if there is one, and return its parameters. If it misses its recall, it is
+        deleted, so its vectors are scanned exactly. An index that was requested, or is needed to save memory, stays;
+        then the version's recall decides.
         """
-        if self.settings.factory or self.settings.max_memory:
-            return factory
+        target = self.settings.target_recall
+        if index is None or factory == FLAT:
+            return {}
+        if tune(index, target) >= target or self.settings.factory or self.settings.max_memory:
+            return index.parameters
         message = "segment %s: %s does not reach recall@10 %s here, so its vectors are scanned exactly, which is slower"
-        logger.warning(message, self.name, factory, self.settings.target_recall)
-        return FLAT
+        logger.warning(message, self.name, factory, target)
+        ann_path.unlink()
+        return {}
 
     def _training_rows(self, rows: int) -> int:
         factory = self.settings.factory or ann_factory(rows, self.dim, refine=False)

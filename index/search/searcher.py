@@ -18,7 +18,7 @@ from index.collection.rows import metadata_columns, text_array
 from index.errors import EmptyCollectionError, QueryError
 from index.filters.facets import Counts, facet_columns
 from index.filters.filter import Filter, filterable
-from index.match import Match
+from index.matches import Match
 from index.queries import QueryKind, QueryLimits, checked_cosine, unit_vectors
 from index.search.ranking import Hit, hits_of, rank, rounded
 from index.segments.searchable import Searchable

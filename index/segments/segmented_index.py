@@ -37,9 +37,10 @@ class SegmentedIndex:
 
     def eligible(self, where: Filter | None) -> list[Eligible] | None:
         """The live rows that pass a filter, for each segment; None: all of them."""
-        return None if where is None else self._filter_cache.eligible(where, self._evaluate)
+        return None if where is None else self._filter_cache.eligible(where, self.evaluate)
 
-    def _evaluate(self, where: Filter) -> list[Eligible]:
+    def evaluate(self, where: Filter) -> list[Eligible]:
+        """`eligible` without the cache."""
         masks = [[np.zeros(0, bool), *map(where.mask, segment.batches)] for segment in self.parts]
         return [segment.eligible(np.concatenate(mask)) for segment, mask in zip(self.parts, masks, strict=True)]
 

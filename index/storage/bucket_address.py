@@ -9,6 +9,7 @@ from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from index.errors import CollectionError
+from index.storage.retries import ATTEMPTS
 
 _SCHEMES: Final = {"s3": "s3", "gs": "gs", "gcs": "gs", "az": "az", "abfs": "az", "abfss": "az"}
 _OPTIONS: Final = {"s3": ("endpoint_override", "scheme", "region"), "gs": ("endpoint_override", "scheme")}
@@ -20,8 +21,7 @@ class Bucket:
     """A bucket, or a container of an Azure account, and how it is reached.
 
     `user` and `secret` are from the address: an access key, or Azure's account and its shared access signature.
-    `endpoint` is a URL; empty for the cloud's own. A request fails after `request_s` seconds without data. The pauses
-    between `attempts` double from 50 ms, to 13 s in all, because a store that asks clients to slow down means seconds.
+    `endpoint` is a URL; empty for the cloud's own. A request fails after `request_s` seconds without data.
     """
 
     scheme: str
@@ -31,7 +31,7 @@ class Bucket:
     endpoint: str = ""
     region: str = ""
     request_s: float = 30.0
-    attempts: int = 9
+    attempts: int = ATTEMPTS
 
     @classmethod
     def of(cls, address: str) -> tuple[Bucket, str]:

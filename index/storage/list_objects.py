@@ -14,7 +14,8 @@ from obstore.store import AzureStore
 from index.errors import CollectionError
 from index.storage.bucket_address import Bucket
 from index.storage.clients import object_store
-from index.storage.objects import first_line, with_retries
+from index.storage.objects import first_line
+from index.storage.retries import with_retries
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import io
-import re
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import obstore
 import pyarrow as pa
@@ -17,20 +15,16 @@ from obstore.exceptions import AlreadyExistsError, BaseError, GenericError, Prec
 from index.errors import CollectionError, UnreachableError
 from index.storage.bucket_address import Bucket
 from index.storage.clients import object_store
+from index.storage.retries import MAX_WRITES, with_retries
 
 if TYPE_CHECKING:
     from obstore import GetOptions, ObjectMeta, PutMode, UpdateVersion
 
     from index.storage.clients import Store
 
-T = TypeVar("T")
-
 _PART_BYTES: Final = 8 << 20
 _MAX_PARTS: Final = 10_000  # the limit of S3 and Google for one object; 78 GiB in parts of 8 MiB
 _PARALLEL_PARTS: Final = 3  # of an upload; at a megabyte a second, they take most of each part's time limit
-_MAX_READS: Final = 9  # attempts, if the body breaks off
-_MAX_WRITES: Final = 3  # attempts; after a timeout obstore does not retry a conditional write, which may have succeeded
-_BROKEN_OFF = re.compile(r"response body", re.IGNORECASE)
 
 
 def put(bucket: Bucket, key: str, content: bytes | Path) -> None:
@@ -72,7 +66,7 @@ def _update(store: Store, key: str, change: Callable[[bytes], bytes]) -> None:
             pass  # another update came in between, or the answer to our own was lost
         except GenericError:
             failed += 1
-            if failed == _MAX_WRITES:
+            if failed == MAX_WRITES:
                 raise
 
 
@@ -112,13 +106,13 @@ def read_part(bucket: Bucket, key: str, span: tuple[int, int] | None, check_size
         check_size(found.meta["size"])
         return bytes(found.bytes())
 
-    try:
-        with as_os_error(bucket, key):
+    with as_os_error(bucket, key):
+        try:
             return with_retries(once)
-    except UnreachableError as error:
-        if span and "416" in str(error):  # the object ends before the span begins
-            check_size(_size(store, key))
-        raise
+        except BaseError as error:
+            if span and "416" in first_line(error):  # the object may end before the span begins
+                check_size(_size(store, key))
+            raise
 
 
 def _size(store: Store, key: str) -> int:
@@ -178,18 +172,6 @@ def as_os_error(bucket: Bucket, key: str) -> Iterator[None]:
             f"{bucket.scheme}://{bucket.name}/{key} cannot be read ({first_line(error)}): check the network and the "
             "credentials, then try again"
         ) from error
-
-
-def with_retries(operation: Callable[[], T]) -> T:
-    """Repeat `operation` if an answer breaks off; other failures of requests are retried by obstore itself."""
-    for attempt in range(1, _MAX_READS):
-        try:
-            return operation()
-        except GenericError as error:
-            if not _BROKEN_OFF.search(str(error)):
-                raise
-            time.sleep(0.05 * 2**attempt)
-    return operation()
 
 
 def first_line(error: Exception) -> str:

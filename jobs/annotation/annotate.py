@@ -1,4 +1,4 @@
-"""Brings annotations up to date: images that are new or changed get a predictor's columns, and the index has them."""
+"""Brings annotations up to date: new and changed images get a predictor's columns, which the index copies."""
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
@@ -19,7 +19,7 @@ from index.collection.annotations import Annotation, annotation_log, drop_annota
 from index.collection.collection import Snapshot
 from index.collection.layout import ANNOTATIONS
 from index.collection.live_rows import LiveRows
-from index.collection.records import ModelRecord, RunManifest
+from index.collection.records import ModelRecord, RunManifest, RunStart
 from index.collection.row_files import map_in_threads, read_schema
 from index.collection.rows import EMBEDDING, FIXED_COLUMNS, STATE_COLUMNS, TILES, newest_positions, vectors_of
 from index.errors import RolledBackError
@@ -41,14 +41,14 @@ from jobs.spec import AnnotationSpec, Resources
 from jobs.values import MAX_REJECT_RATE
 
 _SOURCE = "collection"
-"""The source of an annotation's runs: the collection that they are in, wherever it lies."""
-_LISTED = ("image_id", "uri", "content_hash", "size", "modified", "etag", "error_reason")
-_VECTOR_BLOCK = 16_384  # rows: 32 MB of vectors of 512 dimensions
+"""What an annotation's runs record as their source: their own collection, which may be moved."""
+_LISTING_COLUMNS = ("image_id", "uri", "content_hash", "size", "modified", "etag", "error_reason")
+_VECTOR_BLOCK = 16_384  # rows; with 512 dimensions, 32 MB of vectors
 
 
 @dataclass(kw_only=True)
 class Annotate:
-    """One job: annotations of a collection, whose lease is held. `run` may be called again after any error or crash."""
+    """Annotates a collection, whose lease the caller holds. `run` can be repeated after any error or crash."""
 
     collection: Collection
     console: Console
@@ -57,10 +57,10 @@ class Annotate:
     max_reject_rate: float = MAX_REJECT_RATE
 
     def run(self, specs: Sequence[AnnotationSpec]) -> dict[str, EmbedReport]:
-        """Bring these annotations up to date, then the index, once for all; returns a report of each, by name.
+        """Bring these annotations up to date, then the index once for all of them; returns their reports by name.
 
-        UsageError for a name that is taken, and for labels that make no sense. TooManyRejectsError leaves the run
-        unfinished, with its columns in no index.
+        Raises UsageError if nothing is embedded yet, a name is taken or a predictor is invalid. TooManyRejectsError
+        leaves the run unfinished, and its columns out of the index.
         """
         snapshot = self.collection.snapshot()
         model = collection_model(self.collection, snapshot.committed)
@@ -72,18 +72,20 @@ class Annotate:
         return reports
 
     def _annotate(self, spec: AnnotationSpec, live: LiveRows, model: ModelRecord) -> EmbedReport:
-        require_free(spec.name, live.metadata, list_annotations(self.collection))
+        require_name_available(spec.name, live.metadata, list_annotations(self.collection))
         recipe = self.recipe(spec, model, self.resources)
         log = annotation_log(self.collection, spec.name)
-        plan = plan_annotation(live, log.snapshot(), recipe)
+        snapshot = log.snapshot()
+        plan = plan_annotation(live, snapshot, recipe)
         if plan.done:
             return EmbedReport.of(plan)
-        calibration = self._calibration(plan, log, recipe, live)
+        earlier = [run for run in snapshot.committed if run.model.agrees_with(plan.model)]
+        calibration = _calibration(recipe, [*earlier, plan.run] if plan.run else earlier, live)
         plan = replace(plan, run=plan.run or log.start_run(_SOURCE, plan.model, calibration))
-        doing = f"annotating {spec.name}"
+        activity = f"annotating {spec.name}"
         with (
-            self._blocks(recipe, live, doing) as blocks,
-            rate_bar(self.console, doing, plan.todo.num_rows, "starting") as show,
+            self._blocks(recipe, live, activity) as blocks,
+            rate_bar(self.console, activity, plan.todo.num_rows, "starting") as show,
         ):
             written = write(
                 plan,
@@ -96,68 +98,67 @@ class Annotate:
                 make_rows=annotated_rows,
                 progress=lambda report: show(report.embedded + report.rejected, report.rate),
             )
-        before = [file for run in log.runs() if run.model.agrees_with(plan.model) for file in run.files]
-        files = [*before, *written.files]
+        files = [*(file for run in earlier for file in run.files), *written.files]
         require_one_type(recipe.id, map_in_threads(partial(read_schema, log.storage), files))
         try:
             commit(log, [written], self.max_reject_rate)
         except TooManyRejectsError as error:
-            raise TooManyRejectsError(_too_many(spec.name, log, written, self.max_reject_rate)) from error
+            raise TooManyRejectsError(_too_many_message(spec.name, log, written, self.max_reject_rate)) from error
         return written.report
 
     @contextmanager
-    def _blocks(self, recipe: Recipe, live: LiveRows, doing: str) -> Iterator[Blocks]:
+    def _blocks(self, recipe: Recipe, live: LiveRows, activity: str) -> Iterator[Blocks]:
         if recipe.needs == "embedding":
             yield StoredVectors(live)
             return
-        with place_blocks(doing, self.resources, recipe.memory, self.console) as blocks:
+        with place_blocks(activity, self.resources, recipe.memory, self.console) as blocks:
             yield lambda todo, *rest: blocks(
                 todo.select(LISTING.names).append_column(EMBEDDED_HASH, todo["content_hash"]), *rest
             )
 
-    def _calibration(self, plan: Plan, log: Collection, recipe: Recipe, live: LiveRows) -> dict[str, float]:
-        """That of the run to go on with, or of an earlier one of the same predictor; else it is measured."""
-        before = [run for run in [*log.runs(), *([plan.run] if plan.run else [])] if run.model.agrees_with(plan.model)]
-        if before or recipe.calibrate is None:
-            return before[-1].calibration if before else {}
-        return recipe.calibrate(vectors_of(sample_rows(live).read([EMBEDDING])[EMBEDDING].drop_null()))
+
+def _calibration(recipe: Recipe, runs: Sequence[RunStart], live: LiveRows) -> dict[str, float]:
+    """The calibration of the predictor's runs so far; measured if there are none."""
+    if runs:
+        return runs[-1].calibration
+    if recipe.calibrate is None:
+        return {}
+    return recipe.calibrate(vectors_of(sample_rows(live).read([EMBEDDING])[EMBEDDING].drop_null()))
 
 
-def _too_many(name: str, log: Collection, written: WrittenRun, allowed: float) -> str:
+def _too_many_message(name: str, log: Collection, written: WrittenRun, allowed: float) -> str:
     rows = LiveRows.of_files(log.storage, written.files).read(["image_id", "error_message"])
     messages = rows.take(newest_positions([rows["image_id"]])[0])["error_message"].drop_null().to_pylist()
     most = "; ".join(f"{count} × {message}" for message, count in count_reasons(messages).most_common(3))
     return (
         f"{written.report.reject_reasons.total()} of {written.report.listed} images have no value for {name} (mostly "
         f"{most}), more than the {allowed:.1%} allowed, so nothing was published. "
-        "What was annotated is kept: mend the predictor or the pictures, or raise --max-reject-rate, and run the same "
+        "Annotated images are kept: fix the predictor or the pictures, or raise --max-reject-rate, and run the same "
         "command again"
     )
 
 
-def require_free(name: str, metadata: Sequence[str], others: Sequence[Annotation]) -> None:
-    """UsageError when a column of the source, or another annotation, has a name that belongs to this annotation."""
+def require_name_available(name: str, metadata: Sequence[str], annotations: Sequence[Annotation]) -> None:
+    """Raises UsageError if a column of the source, or another annotation, has a name that this one would reserve."""
 
-    def within(one: str, other: str) -> bool:
-        return one == other or one.startswith(f"{other}_")
+    def belongs(column: str, annotation: str) -> bool:
+        return column == annotation or column.startswith(f"{annotation}_")
 
-    taken = [
-        column for column in dict.fromkeys([*metadata, *FIXED_COLUMNS, TILES, *EXIF_COLUMNS]) if within(column, name)
-    ]
-    taken += [
-        each.name for each in others if each.name != name and (within(each.name, name) or within(name, each.name))
-    ]
-    if taken:
-        own = any(each.name == name for each in others)
+    names = [annotation.name for annotation in annotations]
+    columns = dict.fromkeys([*metadata, *FIXED_COLUMNS, TILES, *EXIF_COLUMNS])
+    conflicts = [column for column in columns if belongs(column, name)]
+    conflicts += [other for other in names if other != name and (belongs(other, name) or belongs(name, other))]
+    if conflicts:
+        hint = f", and drop the annotation {name} (`likeness columns --drop {name}`), which hides the source's column"
         raise UsageError(
-            f"--name {name} would take {name} and {name}_…, and {', '.join(taken)} is there: choose another name"
-            + (f", and drop the annotation {name} (`likeness columns --drop {name}`), which hides it" if own else "")
+            f"--name {name} would reserve {name} and {name}_…, which conflict with {', '.join(conflicts)}: choose "
+            f"another name{hint if name in names else ''}"
         )
 
 
 def plan_annotation(live: LiveRows, log: Snapshot, recipe: Recipe) -> Plan:
-    """What a predictor has yet to do of the embedded images among `live` rows; `position` is where they are there."""
-    rows = live.read(_LISTED)
+    """The plan for the embedded images of `live`; the listing's column `position` is where in `live` they are."""
+    rows = live.read(_LISTING_COLUMNS)
     rows = rows.append_column("position", pa.array(np.arange(rows.num_rows)))
     listing = rows.filter(pc.is_null(rows["error_reason"])).drop_columns("error_reason")
     done = LiveRows.of_runs(log.collection.storage, log.committed).of_model(recipe.record).read(STATE_COLUMNS)
@@ -165,16 +166,16 @@ def plan_annotation(live: LiveRows, log: Snapshot, recipe: Recipe) -> Plan:
 
 
 def same_bytes_mask(listing: pa.Table, rows: pa.Table) -> Column:
-    """A mask over the listing: a row is of the same bytes, and need not be tried again."""
-    at, same = same_content(listing, rows)
-    again: Any = rows["retryable"].take(at)
-    mask: Column = pc.and_not(same, again.fill_null(False))
+    """A mask over the listing: the image has a row for the same bytes that is not retryable."""
+    indices, same = same_content(listing, rows)
+    retryable: Any = rows["retryable"].take(indices)
+    mask: Column = pc.and_not(same, retryable.fill_null(False))
     return mask
 
 
 @dataclass(frozen=True)
 class StoredVectors:
-    """`jobs.embedding.placement.Blocks` of the vectors that the collection has: no picture is read."""
+    """`jobs.embedding.placement.Blocks` of the collection's stored vectors; reads no pictures."""
 
     live: LiveRows
 
@@ -190,12 +191,12 @@ class StoredVectors:
 
 
 def publish(collection: Collection, runs: Sequence[RunManifest], console: Console) -> None:
-    """Bring the live version of the index to the annotations as they are now; it keeps its images."""
+    """Make an index version with the images of the live one and the current annotations."""
     live = live_manifest(collection)
     if live is None:
         console.print(f"there is no index yet: `likeness index {collection.location}` builds one with these columns")
         return
-    from index.build.build_index import build_index  # late: faiss takes a second
+    from index.build.build_index import build_index  # imported late: faiss takes a second
 
     try:
         build_index(collection, runs=[run for run in runs if run.run_id in live.runs])
@@ -204,12 +205,12 @@ def publish(collection: Collection, runs: Sequence[RunManifest], console: Consol
 
 
 def drop(collection: Collection, name: str, console: Console) -> None:
-    """Remove an annotation, also one that was only begun, and its columns from the index. UsageError when there is none
-    of this name.
+    """Remove an annotation, even an unfinished one, and its columns from the index. Raises UsageError if there is none
+    with this name.
     """
-    there = [entry.name for entry in collection.storage.list(ANNOTATIONS)]
-    if name not in there:
-        raise UsageError(f"there is no annotation {name}: expected one of {', '.join(there) or 'none'}")
+    names = [entry.name for entry in collection.storage.list(ANNOTATIONS)]
+    if name not in names:
+        raise UsageError(f"there is no annotation {name}: expected one of {', '.join(names) or 'none'}")
     log = annotation_log(collection, name)
     drop_annotation(Annotation(name, log, log.runs()))
     publish(collection, collection.runs(), console)

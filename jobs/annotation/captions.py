@@ -1,4 +1,4 @@
-"""Captions: a text for each image, by an image-to-text model of transformers, or by a server of vLLM."""
+"""Captions: a text for each image, by an image-to-text model of transformers or a vLLM server."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from jobs.annotation.vllm_server import VllmServer
 from jobs.spec import AnnotationSpec, Resources
 
 _QUESTION = "Describe this picture in one sentence."
-"""To a model that chats, if there is no prompt."""
+"""For chat models, if there is no prompt."""
 _MAX_TOKENS = 64
 
 
 def captioner_recipe(spec: AnnotationSpec, resources: Resources) -> Recipe:
-    """Of an annotation with a captioner. ModelError for a checkpoint that is none."""
+    """The recipe for captions. Raises ModelError for a checkpoint of another kind."""
     model = str(spec.captioner)
     if spec.url:
-        served = (model, spec.prompt or _QUESTION, _MAX_TOKENS)
-        # Not of the address: another server of the same model goes on with it.
+        settings = (model, spec.prompt or _QUESTION, _MAX_TOKENS)
+        # The fingerprint leaves out the address, so that another server of the same model can continue.
         return Recipe(
             id=model,
-            fingerprint=fingerprint_of(["vllm", *served]),
+            fingerprint=fingerprint_of(["vllm", *settings]),
             needs="file",
-            make=partial(_server, spec.url.rstrip("/"), *served),
+            make=partial(_server, spec.url.rstrip("/"), *settings),
         )
     checkpoint = Checkpoint.find(model, task="captions")
-    about = [checkpoint.captioner_fingerprint, spec.prompt, _QUESTION, _MAX_TOKENS]
-    return checkpoint_recipe(checkpoint, about, partial(_captioner, model, spec.prompt, resources.device))
+    parts = [checkpoint.captioner_fingerprint, spec.prompt, _QUESTION, _MAX_TOKENS]
+    return checkpoint_recipe(checkpoint, parts, partial(_captioner, model, spec.prompt, resources.device))
 
 
 def _server(url: str, model: str, prompt: str, max_tokens: int, _: Mapping[str, float]) -> Predictor:

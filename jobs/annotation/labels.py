@@ -1,4 +1,4 @@
-"""Zero-shot labels: which of some texts is nearest to an image, by the vectors that the collection has of it."""
+"""Zero-shot labels: the text that is nearest to an image's stored vector."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _UNRELATED = (
     *("elephant", "fire", "fish", "flower", "forest", "guitar", "hand", "hat", "horse", "house", "kitchen", "lamp"),
     *("map", "mountain", "newspaper", "person", "phone", "plane", "river", "road", "shoe", "snow", "table", "train"),
 )
-"""Things of all kinds: an image shows a few of them at most, so that nearly all pairs with images are at random."""
+"""Miscellaneous things: an image shows few of them, so nearly all pairs of an image and a thing are unrelated."""
 
 
 def labels_recipe(spec: AnnotationSpec, model: ModelRecord, *, device: str | None, embedder: str | None) -> Recipe:
-    """Of `Labels`, with texts in the collection's model, which `embedder` names where it is a class.
+    """The recipe for `Labels`; the collection's model, a class of the user if `embedder` is set, embeds the texts.
 
-    Its predictor raises ModelError when the model has no text side.
+    Making its predictor raises ModelError if the model cannot embed texts.
     """
     load = cache(partial(load_recorded, model, embedder=embedder, device=device))
 
@@ -35,20 +35,20 @@ def labels_recipe(spec: AnnotationSpec, model: ModelRecord, *, device: str | Non
         return load().embed_texts([spec.template.replace("{}", text) for text in texts])
 
     def calibrate(sample: npt.NDArray[np.float32]) -> dict[str, float]:
-        """The score below which an image has none of the labels: that of a `none_below` of random image/text pairs."""
+        """The score below which an image gets none of the labels: the `none_below` quantile of unrelated pairs."""
         return {_CUT: float(np.quantile(sample @ vectors(_UNRELATED).T, spec.none_below))}
 
     def make(calibration: Mapping[str, float]) -> Labels:
         return Labels(spec.labels, vectors(spec.labels), calibration[_CUT])
 
-    about = [model.fingerprint, *spec.labels, spec.template, spec.none_below]
-    return Recipe(id="labels", fingerprint=fingerprint_of(about), needs="embedding", make=make, calibrate=calibrate)
+    parts = [model.fingerprint, *spec.labels, spec.template, spec.none_below]
+    return Recipe(id="labels", fingerprint=fingerprint_of(parts), needs="embedding", make=make, calibrate=calibrate)
 
 
 @dataclass(frozen=True)
 class Labels:
-    """The label whose text is nearest, its cosine as `score`, and the distance to the next one's as `margin` (that of a
-    single label is to the cut). Below the cut the label is `NO_LABEL`; score and margin are those of the nearest still.
+    """The label with the nearest text, its cosine as `score`, and its lead over the second best as `margin` (over the
+    cut if there is a single label). Below the cut the label is `NO_LABEL`, but score and margin stay those of the best.
     """
 
     labels: Sequence[str]

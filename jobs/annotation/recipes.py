@@ -1,4 +1,4 @@
-"""Which predictor an annotation names: labels, or a class that is constructed once in each process that runs it."""
+"""Makes the recipe for the predictor that an annotation names."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _QUALITY = "jobs.annotation.quality:Quality"
 
 
 def recipe_of(spec: AnnotationSpec, model: ModelRecord, resources: Resources, *, embedder: str | None = None) -> Recipe:
-    """The predictor of an annotation, for a collection with this model, which `embedder` names where it is a class.
+    """The recipe for an annotation of a collection with this model; `embedder` names the user's own class, if any.
 
-    UsageError for a predictor that makes no sense, ModelError for one that cannot be had.
+    Raises UsageError for an invalid predictor, ModelError for one that cannot be loaded.
     """
     if spec.quality:
         return replace(class_recipe(_QUALITY), id="quality")
@@ -38,11 +38,10 @@ def recipe_of(spec: AnnotationSpec, model: ModelRecord, resources: Resources, *,
 
 
 def class_recipe(name: str) -> Recipe:
-    """Of `module:Class`, importable here or from the working directory, and constructed without arguments.
+    """The recipe for a class named `module:Class`, constructed once per worker process, without arguments.
 
-    The class says what it `needs`: image, embedding or file; for images also the `side` of the square, and with
-    `shortest_edge` that the middle is cut out and not the whole squashed. Its fingerprint is that of its `version`; if
-    it has none, of its module's source.
+    Its attribute `needs` is image, embedding or file. Pictures are squashed to `side` × `side`; with `shortest_edge`
+    their middle is cut out instead. The fingerprint covers `version`, or the module's source if there is none.
     """
     source = PythonClass.in_working_directory(name)
     needs: Any = getattr(source.find(), "needs", None)
@@ -61,8 +60,8 @@ def _construct(source: PythonClass, _: Mapping[str, float]) -> Predictor:
 
 def _classifier_recipe(model: str, top_k: int, resources: Resources) -> Recipe:
     checkpoint = Checkpoint.find(model, task="image classification")
-    about = [checkpoint.classifier_fingerprint, top_k]
-    return checkpoint_recipe(checkpoint, about, partial(_classifier, model, top_k, resources.device))
+    parts = [checkpoint.classifier_fingerprint, top_k]
+    return checkpoint_recipe(checkpoint, parts, partial(_classifier, model, top_k, resources.device))
 
 
 def _classifier(model: str, top_k: int, device: str | None, _: Mapping[str, float]) -> Predictor:
@@ -74,7 +73,7 @@ def _classifier(model: str, top_k: int, device: str | None, _: Mapping[str, floa
         classes, confidences = classifier.classify(batch["image"], top_k)
         scores = confidences.astype(np.float64).round(4)
         return {
-            "": [each[0] for each in classes],
+            "": [best[0] for best in classes],
             "score": scores[:, 0],
             "classes": classes,
             "scores": scores,

@@ -1,7 +1,7 @@
-"""Captions by a server of vLLM, which speaks OpenAI's protocol.
+"""Captions from a vLLM server, over OpenAI's protocol.
 
-Not by the processors of `ray.data.llm`: each of them is a pipeline of data sets, so none can be a stage of this one,
-with its blocks, rejects and runs that go on, and the one over HTTP fails as a whole at the first row asked in vain.
+The processors of `ray.data.llm` do not fit: each is a separate pipeline of datasets, so it cannot be a stage of this
+one, with its blocks, rejects and resumable runs. The one for HTTP fails as a whole at the first request that fails.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from embedder.images.formats import picture_format
 from jobs.annotation.predictor import Batch, Columns
 from jobs.errors import JobError, UsageError
 
-_AT_ONCE = 16
-"""Requests: a server makes batches of what it has been asked."""
+_MAX_CONCURRENT = 16
+"""Concurrent requests, which the server batches."""
 _TIMEOUT_S = (10, 120)
-"""To connect, and to answer."""
+"""Timeouts for connecting and for reading the answer, in seconds."""
 _RETRY = Retry(
     total=4,
     connect=1,
-    read=1,  # a picture may take too long each time; a connection that was kept too long breaks once
+    read=1,  # enough for a stale connection; a picture that takes too long would do so each time
     status_forcelist=(429, 500, 502, 503, 504),
     allowed_methods=None,
     backoff_factor=1,
     raise_on_status=False,
 )
-_KEY = "VLLM_API_KEY"
-_UNUSABLE = (requests.RequestException, ValueError, LookupError, TypeError)
-"""What asking, and an answer of another kind, may raise."""
+_KEY_VARIABLE = "VLLM_API_KEY"
+_REQUEST_ERRORS = (requests.RequestException, ValueError, LookupError, TypeError)
+"""Raised by a request, or by reading an answer of an unexpected form."""
 
 
 class CaptionError(Exception):
-    """The server is there and has no caption for this picture."""
+    """The server works, but has no caption for this picture."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VllmServer:
-    """A predictor: the file of each picture is sent to a model at `url`, which ends in /v1, with a prompt."""
+    """A predictor that sends each picture's file and a prompt to a model at `url`, which ends in /v1."""
 
     url: str
     model: str
@@ -54,36 +54,36 @@ class VllmServer:
 
     @classmethod
     def connect(cls, url: str, model: str, prompt: str, max_tokens: int) -> VllmServer:
-        """JobError when there is no such server, UsageError when it has other models."""
-        session, adapter = requests.Session(), HTTPAdapter(pool_maxsize=_AT_ONCE, max_retries=_RETRY)
+        """Raises what `require_model` raises."""
+        session, adapter = requests.Session(), HTTPAdapter(pool_maxsize=_MAX_CONCURRENT, max_retries=_RETRY)
         session.mount("http://", adapter)
         session.mount("https://", adapter)
-        if key := os.environ.get(_KEY):
+        if key := os.environ.get(_KEY_VARIABLE):
             session.headers["Authorization"] = f"Bearer {key}"
         server = cls(url=url, model=model, prompt=prompt, max_tokens=max_tokens, session=session)
         server.require_model()
         return server
 
     def __call__(self, batch: Batch) -> Columns:
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
+        with ThreadPoolExecutor(_MAX_CONCURRENT) as pool:
             return {"": list(pool.map(self._caption, batch["file"]))}
 
     def _caption(self, file: bytes) -> str | CaptionError:
         try:
-            answer = self.session.post(f"{self.url}/chat/completions", json=self._asked(file), timeout=_TIMEOUT_S)
+            answer = self.session.post(f"{self.url}/chat/completions", json=self._request(file), timeout=_TIMEOUT_S)
             if answer.ok:
                 text = answer.json()["choices"][0]["message"]["content"]
                 if isinstance(text, str) and text.strip():
                     return text.strip()
-                why = "it answered without a text"
+                reason = "the answer has no text"
             else:
-                why = f"HTTP {answer.status_code}: {_reason(answer)}"
-        except _UNUSABLE as error:
-            why = f"{type(error).__name__}: {error}"
-        self.require_model()  # where the server has gone, the picture is not at fault
-        return CaptionError(why)
+                reason = f"HTTP {answer.status_code}: {_error_message(answer)}"
+        except _REQUEST_ERRORS as error:
+            reason = f"{type(error).__name__}: {error}"
+        self.require_model()  # if the server is gone, the picture is not to blame
+        return CaptionError(reason)
 
-    def _asked(self, file: bytes) -> dict[str, Any]:
+    def _request(self, file: bytes) -> dict[str, Any]:
         kind = (picture_format(file) or "JPEG").lower()
         picture = f"data:image/{kind};base64,{base64.b64encode(file).decode()}"
         content = [{"type": "image_url", "image_url": {"url": picture}}, {"type": "text", "text": self.prompt}]
@@ -95,24 +95,23 @@ class VllmServer:
         }
 
     def require_model(self) -> None:
-        """JobError, or UsageError, unless the server answers and has the model."""
+        """Raises JobError if the server cannot be reached, UsageError if it does not have the model."""
         try:
             answer = self.session.get(f"{self.url}/models", timeout=_TIMEOUT_S)
             answer.raise_for_status()
             served = [str(each["id"]) for each in answer.json()["data"]]
-        except _UNUSABLE as error:
+        except _REQUEST_ERRORS as error:
             raise JobError(
-                f"there is no server of vLLM at {self.url} ({error}): start it with `vllm serve {self.model}`, or give "
-                f"another --url, which ends in /v1 (and {_KEY} in the environment, if it has a key). What was "
-                "annotated is kept: run the same command again to continue"
+                f"there is no vLLM server at {self.url} ({error}): start it with `vllm serve {self.model}`, or give "
+                f"another --url, which ends in /v1 (and set {_KEY_VARIABLE} if the server needs a key). Finished "
+                "captions are kept: run the same command again to continue"
             ) from error
         if self.model not in served:
-            raise UsageError(f"{self.url} serves {', '.join(served)}: expected {self.model}, as --captioner says")
+            raise UsageError(f"{self.url} serves {', '.join(served)}: expected {self.model}, which --captioner names")
 
 
-def _reason(answer: requests.Response) -> str:
-    """The server's own words."""
+def _error_message(answer: requests.Response) -> str:
     try:
         return str(answer.json()["error"]["message"])
-    except _UNUSABLE:
+    except _REQUEST_ERRORS:
         return answer.text

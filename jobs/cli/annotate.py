@@ -93,10 +93,12 @@ def _annotation_spec(context: typer.Context) -> "AnnotationSpec":
     """The annotation that the options describe. UsageError names the first invalid option."""
     from pydantic import ValidationError
 
+    from jobs.indexing.query_texts import read_lines
     from jobs.spec import AnnotationSpec
 
     options = {name: context.params[name] for name in AnnotationSpec.model_fields if name in context.params}
-    options["labels"] = [*(context.params["label"] or []), *_read_labels(context.params["labels"])]
+    path = context.params["labels"]
+    options["labels"] = [*(context.params["label"] or []), *(read_lines(path, "--labels") if path else [])]
     try:
         return AnnotationSpec.model_validate(options)
     except ValidationError as error:
@@ -106,17 +108,6 @@ def _annotation_spec(context: typer.Context) -> "AnnotationSpec":
             message = f"expected {AnnotationSpec.model_fields[str(first['loc'][0])].description}"
         option = f"--{str(first['loc'][0]).replace('_', '-')} is {first['input']!r}: " if first["loc"] else ""
         raise UsageError(f"{option}{message}") from error
-
-
-def _read_labels(path: Path | None) -> list[str]:
-    if path is None:
-        return []
-    try:
-        return [line.strip() for line in path.read_text("utf-8-sig").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"--labels {path} cannot be read ({error}): expected a text file with one label per line"
-        ) from error
 
 
 def columns(

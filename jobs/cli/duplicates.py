@@ -17,7 +17,7 @@ from jobs.values import MAX_DIFFERENCE, MIN_SIMILARITY
 
 if TYPE_CHECKING:
     from index.analysis.duplicate_plan import DuplicatePlan, Kind
-    from jobs.duplicates.move import Moved
+    from jobs.duplicates.move import MoveReport
 
 
 def duplicates(
@@ -95,16 +95,16 @@ def _plan(collection: str, kinds: "Sequence[Kind]", min_score: float, max_differ
         ).plan()
 
 
-def _report_moves(moved: "Moved", verb: str, advice: str = "") -> None:
+def _report_moves(report: "MoveReport", verb: str, advice: str = "") -> None:
     """Print the moves to stderr, because stdout may be CSV. Exits with 1 if a file could not be moved."""
     by_reason: dict[str, list[str]] = {}
-    for name, reason in moved.refused.items():
+    for name, reason in report.refused.items():
         by_reason.setdefault(reason, []).append(name)
     for reason, (name, *others) in by_reason.items():
         names = f"{name} and {len(others):,} more" if others else name
         line = f"[yellow]not {verb}:[/yellow] {escape(names)}: {escape(reason)}"
         error_console.print(line, soft_wrap=True, highlight=False)
-    total = f"{len(moved.files):,} files {verb}"
-    error_console.print(escape(total + (advice if moved.files else "")), soft_wrap=True, highlight=False)
-    if moved.refused:
+    total = f"{len(report.files):,} files {verb}"
+    error_console.print(escape(total + (advice if report.files else "")), soft_wrap=True, highlight=False)
+    if report.refused:
         raise typer.Exit(1)

@@ -28,7 +28,7 @@ from jobs.values import model_named, parse_object
 
 if TYPE_CHECKING:
     from api.search.query import Part, Query
-    from index.match import Match
+    from index.matches import Match
 
 _FILTER = '{"label": "cat", "width": {"$gte": 640}}'
 
@@ -211,16 +211,16 @@ def _query_parts(
         raise UsageError("--unlike goes with --like: also name an image that matches should be like")
     if [query is not None, text is not None, bool(like)].count(True) != 1:
         raise UsageError("expected one of a picture, --text and --like")
-    shares = None if crop is None else parse_option("--crop", crop, _parse_crop)
-    if shares is not None and (text is not None or len(like) > 1):
+    fractions = None if crop is None else parse_option("--crop", crop, _parse_crop)
+    if fractions is not None and (text is not None or len(like) > 1):
         raise UsageError("--crop goes with one picture: name it, or one image by --like")
     if not like:
         open_collection(collection)  # before the picture and the model, which may take seconds
-        return (Part(data=None if query is None else _fetch_picture(query), text=text, crop=shares),)
+        return (Part(data=None if query is None else _fetch_picture(query), text=text, crop=fractions),)
     weighted = [("--like", 1.0, *weighted_example(each, 1.0)) for each in like]
     weighted += [("--unlike", -1.0, *weighted_example(each, UNLIKE_WEIGHT)) for each in unlike]
     return tuple(
-        Part(image_id=image_id, weight=sign * weight, crop=shares if sign > 0 else None, field_path=option)
+        Part(image_id=image_id, weight=sign * weight, crop=fractions if sign > 0 else None, field_path=option)
         for option, sign, image_id, weight in weighted
     )
 

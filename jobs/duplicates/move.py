@@ -1,8 +1,8 @@
-"""Moves redundant files of this machine into a folder, with a log that undoes it.
+"""Moves duplicates on this machine to a folder, with a log to undo it.
 
-A line of the log is on the disk before its file is moved. A file gets a second name (a hard link), or is copied where
-that cannot be, before the first is removed; nothing is ever overwritten. So wherever this is stopped, each file is
-whole in one place at least, and what was begun in the other is told by its content.
+A file's line of the log is on disk before it is moved. The file gets a second name (a hard link), or is copied if that
+is impossible, before the first name is removed; nothing is ever overwritten. So if this is killed, each file is
+complete in at least one place, and an incomplete copy is recognised by its content.
 """
 
 import json
@@ -23,33 +23,34 @@ from jobs.errors import UsageError
 
 LOG: Final = "moved.jsonl"
 _CHUNK: Final = 1 << 20
+_TAKEN: Final = "{} already exists, and nothing is overwritten"
 
 
 class _RefusedError(Exception):
-    """Why a file stays where it is."""
+    """A file cannot be moved; says why."""
 
 
 @dataclass(frozen=True)
-class Moved:
-    """Where the files are now, and of each that was not moved, why."""
+class MoveReport:
+    """The new paths of the moved files, and for each other one why it was not moved."""
 
     files: list[Path] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
 
     def attempt(self, name: str, move: Callable[[], Path | None]) -> None:
         try:
-            if (moved := move()) is not None:
-                self.files.append(moved)
+            if (path := move()) is not None:
+                self.files.append(path)
         except (_RefusedError, FetchError, OSError) as error:
             self.refused[name] = str(error)
 
 
-def move_duplicates(plan: DuplicatePlan, folder: Path) -> Moved:
-    """Move the files of all duplicates but the similar ones into `folder`, below it as below their source.
+def move_duplicates(plan: DuplicatePlan, folder: Path) -> MoveReport:
+    """Move the files of all duplicates except similar ones to `folder`, with the subfolders that they have in a source.
 
-    A file stays if it, or the one to keep, is not the one that was embedded. UsageError if `folder` lies in a source.
+    A file is moved only if it and the one to keep are still as embedded. UsageError if `folder` is in a source.
     """
-    folder, moved = folder.resolve(), Moved()
+    folder, report = folder.resolve(), MoveReport()
     pairs = [
         (group.keep, duplicate) for group in plan.found for duplicate in group.duplicates if duplicate.kind != "similar"
     ]
@@ -58,34 +59,37 @@ def move_duplicates(plan: DuplicatePlan, folder: Path) -> Moved:
             _require_outside(folder, duplicate)
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"--move-to is {folder}, a file: expected a folder")
-    begun = {entry[1] for entry in _entries(folder / LOG)} if (folder / LOG).exists() else set()
+    logged = set(_entries(folder / LOG)) if (folder / LOG).exists() else set()
     for keep, duplicate in pairs:
-        moved.attempt(duplicate.image_id, partial(_move_one, keep, duplicate, folder, begun))
-    return moved
+        report.attempt(duplicate.image_id, partial(_move_one, keep, duplicate, folder, logged))
+    return report
 
 
-def undo_moves(log: Path) -> Moved:
+def undo_moves(log: Path) -> MoveReport:
     """Move the files that a log names back to where they were. UsageError if it cannot be read.
 
-    Files that are back already are left out, so it can be repeated.
+    Skips files that are already back, so it can be repeated.
     """
-    moved = Moved()
+    report = MoveReport()
     for source, target in reversed(list(_entries(log))):
-        moved.attempt(str(target), partial(_move_back, source, target))
-    return moved
+        report.attempt(str(target), partial(_move_back, source, target))
+    return report
 
 
-def _move_one(keep: PlannedImage, duplicate: PlannedImage, folder: Path, begun: set[Path]) -> Path:
-    source = _checked(duplicate)
+def _move_one(keep: PlannedImage, duplicate: PlannedImage, folder: Path, logged: set[tuple[Path, Path]]) -> Path:
+    source = _unchanged_file(duplicate)
     try:
-        kept = _checked(keep)
+        kept = _unchanged_file(keep)
     except _RefusedError as error:
         raise _RefusedError(f"{keep.image_id} was to be kept, but {error}") from None
-    if kept.resolve() == source.resolve():
+    # A file with one name, but found under two: in a folder that is mounted twice, or on a disk that ignores case.
+    if kept.resolve() == source.resolve() or (kept.samefile(source) and source.stat().st_nlink == 1):
         raise _RefusedError(f"it is the same file as {keep.image_id}, which is kept")
-    target = folder / _below_source(duplicate, source)
-    if target in begun and target.exists() and _is_begun(target, source):
+    target = folder / _path_in_source(duplicate, source)
+    if (source, target) in logged and target.exists() and _is_prefix(target, source):
         target.unlink()
+    if os.path.lexists(target):  # not logged: undoing would take that file for this one
+        raise _RefusedError(_TAKEN.format(target))
     _write_ahead(folder / LOG, source, target)
     return _rename(source, target)
 
@@ -93,12 +97,12 @@ def _move_one(keep: PlannedImage, duplicate: PlannedImage, folder: Path, begun: 
 def _move_back(source: Path, target: Path) -> Path | None:
     if not target.exists():
         if not source.exists():
-            raise _RefusedError(f"it is gone, and so is {source}")
+            raise _RefusedError(f"it is missing, and so is {source}")
         return None
-    if source.exists() and _is_begun(target, source):
+    if source.exists() and _is_prefix(target, source):
         target.unlink()
         return source
-    if source.exists() and _is_begun(source, target):
+    if source.exists() and _is_prefix(source, target):
         source.unlink()
     return _rename(target, source)
 
@@ -113,7 +117,7 @@ def _rename(source: Path, target: Path) -> Path:
         except OSError:  # another disk, or one without links
             _copy(source, target)
     except FileExistsError:
-        raise _RefusedError(f"{target} is there already, and nothing is overwritten") from None
+        raise _RefusedError(_TAKEN.format(target)) from None
     try:
         source.unlink()
     except OSError:
@@ -135,11 +139,11 @@ def _copy(source: Path, target: Path) -> None:
             raise
 
 
-def _checked(image: PlannedImage) -> Path:
-    """The file of an image, if it is the one that was embedded."""
+def _unchanged_file(image: PlannedImage) -> Path:
+    """The file of an image, if it has not changed since it was embedded."""
     path = _local_file(image)
     if path.is_symlink() or not path.is_file():
-        raise _RefusedError(f"{path} is not there, or no plain file: bring the collection up to date first")
+        raise _RefusedError(f"{path} is missing or not a regular file: bring the collection up to date first")
     with path.open("rb") as file:
         if path.stat().st_size != image.size or file_digest(file, "sha256").hexdigest() != image.content_hash:
             raise _RefusedError(f"{path} has changed since it was embedded: bring the collection up to date first")
@@ -150,30 +154,30 @@ def _local_file(image: PlannedImage) -> Path:
     uri = image.uri or ""
     whole, part = split_fragment(uri)
     if scheme_of(uri) != "file":
-        raise _RefusedError("only files of this machine are moved")
+        raise _RefusedError("only files on this machine are moved")
     if part is not None:
         raise _RefusedError(f"it is a part of {whole}, and only whole files are moved")
     return Path(os.path.abspath(local_path(uri)))  # noqa: PTH100  # links stay as they are
 
 
-def _below_source(image: PlannedImage, path: Path) -> Path:
-    """The path below the folder that was embedded; of a file that a list names, below the root."""
+def _path_in_source(image: PlannedImage, path: Path) -> Path:
+    """The path relative to the folder that was embedded, or to the root if the id is not such a path, as in lists."""
     relative = Path(image.image_id)
-    ends_alike = not relative.is_absolute() and path.parts[-len(relative.parts) :] == relative.parts
-    return relative if ends_alike else path.relative_to(path.anchor)
+    is_suffix = not relative.is_absolute() and path.parts[-len(relative.parts) :] == relative.parts
+    return relative if is_suffix else path.relative_to(path.anchor)
 
 
 def _require_outside(folder: Path, image: PlannedImage) -> None:
     path = _local_file(image)
-    root = path.parents[len(_below_source(image, path).parts) - 1].resolve()
+    root = path.parents[len(_path_in_source(image, path).parts) - 1].resolve()
     if root != Path(root.anchor) and folder.is_relative_to(root):
         raise UsageError(
-            f"--move-to is {folder}, in the source {root}, whose next job would find the files there again"
+            f"--move-to is {folder}, in the source {root}: expected a folder outside it, or jobs find the files again"
         )
 
 
-def _is_begun(part: Path, whole: Path) -> bool:
-    """Whether `part` is a second name of `whole`, or has no byte that `whole` does not begin with."""
+def _is_prefix(part: Path, whole: Path) -> bool:
+    """Whether `whole` begins with the bytes of `part`, as of an incomplete copy or a second name."""
     if part.samefile(whole):
         return True
     with part.open("rb") as one, whole.open("rb") as other:
@@ -186,21 +190,21 @@ def _is_begun(part: Path, whole: Path) -> bool:
 def _write_ahead(log: Path, source: Path, target: Path) -> None:
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as file:
-        # After a line that was not completed, an empty one.
+        # The first line break ends a line that was not completed.
         file.write(("\n" + json.dumps({"from": str(source), "to": str(target)}) + "\n").encode())
         file.flush()
         os.fsync(file.fileno())
 
 
 def _entries(log: Path) -> Iterator[tuple[Path, Path]]:
-    """Of each move where the file was, and where it went."""
+    """The old and the new path of each move."""
     try:
         lines = log.read_bytes().split(b"\n")
     except OSError as error:
         raise UsageError(f"cannot read the log {log}: {error.strerror}") from error
     for line in lines:
-        with suppress(ValueError):  # an incomplete line: its file was not moved
+        with suppress(ValueError):  # an incomplete line, so its file was not moved
             entry = json.loads(line)
             if not (isinstance(entry, dict) and {"from", "to"} <= entry.keys()):
-                raise UsageError(f"{log} is no log of moved files: expected the {LOG} that --move-to has written")
+                raise UsageError(f"{log} is not a log of moved files: expected the {LOG} that --move-to wrote")
             yield Path(entry["from"]), Path(entry["to"])

@@ -1,4 +1,4 @@
-"""Which picture of a group of duplicates is kept, and why."""
+"""Decides which picture of a group of duplicates is kept, and says why."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -8,11 +8,9 @@ _REASONS: Final = ("more pixels", "lossless format", "larger file", "has EXIF", 
 _LOSSLESS: Final = frozenset({"png", "gif", "bmp", "tiff", "raw"})
 _NO_DATE: Final = datetime.max.replace(tzinfo=UTC)
 
-Preference = tuple[Any, ...]
 
-
-def preference(facts: Mapping[str, Any]) -> Preference:
-    """The lowest is the best to keep. `facts` are a row's columns; `lossless` and `exif` if the file was read."""
+def preference(facts: Mapping[str, Any]) -> tuple[Any, ...]:
+    """A sort key, best picture first. `facts` are a row's columns, and `lossless` and `exif` if the file was read."""
     lossless = facts.get("lossless")
     return (
         -(facts["width"] or 0) * (facts["height"] or 0),
@@ -25,6 +23,6 @@ def preference(facts: Mapping[str, Any]) -> Preference:
 
 
 def reason(kept: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """Why the one is kept and not the other: the first in which they differ."""
+    """Why `kept` is preferred to `other`: the first criterion in which they differ."""
     pairs = zip(_REASONS, preference(kept), preference(other), strict=True)
     return next(name for name, one, two in pairs if one != two)

@@ -1,4 +1,4 @@
-"""The signatures of a collection's pictures, fetched from their sources and decoded in processes of their own."""
+"""Reads the signatures of a collection's pictures: fetches them from their sources, decodes them in other processes."""
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,11 +12,11 @@ from embedder.images.signature import Signature
 from index.storage.picture_reader import PictureReader
 from jobs.duplicates.same_picture import SIDE
 
-_THREADS: Final = 8  # more than most machines have cores: some wait for a network
+_THREADS: Final = 8  # more than most machines have cores, because some wait for the network
 
 
 class SignatureReader:
-    """Reads the pictures of rows from wherever the operator's sources are. To be closed."""
+    """Reads the pictures of rows from files, URLs and buckets. Call `close` at the end."""
 
     def __init__(self) -> None:
         self._fetcher = Fetcher(buckets=PictureReader())
@@ -24,7 +24,7 @@ class SignatureReader:
         self._threads = ThreadPoolExecutor(_THREADS)
 
     def read(self, rows: Sequence[Mapping[str, Any]]) -> list[Signature | str]:
-        """Of each row the signature of its picture, or the reason why there is none."""
+        """For each row, the signature of its picture, or the reason why there is none."""
         return list(self._threads.map(self._read_one, rows))
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Self
 from embedder.identity import ModelIdentity, Precision
 from embedder.models.checkpoint import Checkpoint
 from embedder.models.load import find_model, load_embedder
-from embedder.models.own import OwnModel
+from embedder.models.own_embedder import OwnModel
 from embedder.protocol import Embedder
 from index.collection.records import ModelRecord
 from jobs.errors import OtherModelError

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from embedder.images import CropSpec
 from embedder.models.checkpoint import Checkpoint
-from embedder.models.own import OwnModel
+from embedder.models.own_embedder import OwnModel
 from index.collection import Collection
 from jobs.embedding.commit import WrittenRun
 from jobs.embedding.embed_rows import embed_rows

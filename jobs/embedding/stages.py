@@ -87,9 +87,11 @@ def fetch_and_decode(table: pa.Table, *, settings: DecodeSettings, is_awaited: I
     pool = ThreadPoolExecutor(settings.threads)
     try:
         futures = [pool.submit(outcome, uri) for uri in table["uri"].to_pylist()]
-        while wait(futures, _POLL_S, FIRST_EXCEPTION).not_done:
+        while (state := wait(futures, _POLL_S, FIRST_EXCEPTION)).not_done:
             if not is_awaited():
                 raise CancelledError
+            for future in state.done:
+                future.result()  # raises the first exception now
         outcomes = [future.result() for future in futures]
     finally:
         pool.shutdown(wait=False, cancel_futures=True)  # does not wait for slow hosts
@@ -124,8 +126,12 @@ _decoders = cache(DecodePool)
 
 
 def stop_decoders(settings: DecodeSettings) -> None:
-    """Kill this process's decoding processes, even while they work; the next batch starts others."""
+    """Kill this process's decoding processes, even while they work; the next batch starts others.
+
+    Also forgets what was read of Parquet files, since the next job of `likeness watch` may find them rewritten.
+    """
     _decoders(settings.decoders).close()
+    _fetcher.cache_clear()
 
 
 def _outcome(

@@ -1,4 +1,4 @@
-"""Writes the live rows of a collection as files that other tools read: vectors with all their columns."""
+"""Writes the live rows of a collection, vectors and all columns, to files that other tools can read."""
 
 import shutil
 import tempfile
@@ -28,34 +28,33 @@ FILES: Final[dict[str, tuple[str, str]]] = {
     "npy": ("vectors.npy", "rows.parquet"),
     "clip-retrieval": ("img_emb/img_emb_0.npy", "metadata/metadata_0.parquet"),
 }
-"""The file of vectors, unless they are a column, and that of rows with all other columns."""
+"""By format, the file of vectors (empty if they are a column) and the file of rows with all other columns."""
 MODEL_KEY: Final = b"likeness.model"
-"""Of a Parquet file's own metadata: the model's record as JSON."""
+"""Key in a Parquet file's metadata; its value is the model's record as JSON."""
 
-_ROWS = 16_384  # in memory, and in a row group
+_ROWS = 16_384  # rows in memory, and in a row group
 
 
 def export(
     collection: Collection, folder: str, form: Format, progress: Callable[[int, int], None] = lambda *_: None
 ) -> int:
-    """Write each live row that has a vector, with its annotations, into a new `folder`, complete or not at all; returns
-    their number.
+    """Write each live row that has a vector, with its annotations, to a new `folder`. Returns the number of rows.
 
-    `progress` gets the numbers of rows written so far, and of all, rejects among them. UsageError when there is
-    something in the folder, EmptyCollectionError when nothing is embedded.
+    The folder is complete or not created. `progress` gets the number of rows written so far, and of all live rows,
+    including rejects. UsageError if the folder is not empty, EmptyCollectionError if nothing is embedded.
     """
     target = _require_new(folder)
     snapshot = collection.snapshot()
     live, count = snapshot.live(), 0
     annotations = read_values(list_annotations(collection))
-    with _complete_or_not(target) as made, ExitStack() as files:
+    with _all_or_nothing(target) as output, ExitStack() as files:
         writer = None
         for batch in join_batches(live.embedded(), _ROWS):
             table = pa.Table.from_batches([batch])
             table = with_columns(table, values_of(table, annotations))
             if writer is None:
-                model = snapshot.committed[-1].model.model_copy(update={"tiles": None})  # whose vectors stay behind
-                writer = files.enter_context(_Writer(made, form, table.schema, model.model_dump_json().encode()))
+                model = snapshot.committed[-1].model.model_copy(update={"tiles": None})  # not exported
+                writer = files.enter_context(_Writer(output, form, table.schema, model.model_dump_json().encode()))
             writer.write(table)
             count += table.num_rows
             progress(count, len(live))
@@ -73,9 +72,9 @@ class _Writer:
         for path in (vectors, rows):
             if path:
                 path.parent.mkdir(parents=True, exist_ok=True)
-        left_out = (*REJECT_COLUMNS, TILES, *([EMBEDDING] if vectors else []))
-        self._columns = [name for name in schema.names if name not in left_out]
-        self._names = _as_clip_retrieval(self._columns) if form == "clip-retrieval" else self._columns
+        excluded = (*REJECT_COLUMNS, TILES, *([EMBEDDING] if vectors else []))
+        self._columns = [name for name in schema.names if name not in excluded]
+        self._names = _clip_retrieval_names(self._columns) if form == "clip-retrieval" else self._columns
         fields = [schema.field(old).with_name(new) for old, new in zip(self._columns, self._names, strict=True)]
         self._schema = pa.schema(fields, metadata={MODEL_KEY: model})
         self._npy = _NpyFile(vectors, schema.field(EMBEDDING).type.list_size) if vectors else None
@@ -83,7 +82,7 @@ class _Writer:
             rows,
             self._schema,
             compression="zstd",
-            # As in a run's own files: vectors are all different.
+            # As in a run's files: vectors are all different.
             use_dictionary=[name for name in self._names if name != EMBEDDING],  # type: ignore[arg-type]
         )
 
@@ -102,7 +101,7 @@ class _Writer:
 
 
 class _NpyFile:
-    """A .npy file of `(n, dim)` float32, where n is known at its end: numpy leaves room for it in the header."""
+    """A .npy file of `(n, dim)` float32. n is only known at the end: numpy leaves room for it in the header."""
 
     def __init__(self, path: Path, dim: int) -> None:
         self._file, self._dim, self._rows = path.open("wb"), dim, 0
@@ -122,16 +121,14 @@ class _NpyFile:
         np.lib.format.write_array_header_1_0(self._file, header)
 
 
-def _as_clip_retrieval(columns: list[str]) -> list[str]:
-    """Its names: the address is `image_path`, which a column of the source may be called already."""
+def _clip_retrieval_names(columns: list[str]) -> list[str]:
+    """The columns' names in clip-retrieval: `uri` is `image_path`, and a column of that name gets another."""
     return [{"uri": "image_path", "image_path": free_name("image_path", columns)}.get(name, name) for name in columns]
 
 
 def _require_new(folder: str) -> Path:
     if "://" in folder and not folder.startswith("file://"):
-        raise UsageError(
-            f"{without_secrets(folder)} is not on this machine: expected a folder that is, from which you can copy"
-        )
+        raise UsageError(f"{without_secrets(folder)} is not on this machine: expected a local folder to copy from")
     target = Path(canonical_address(folder)).expanduser().absolute()
     if (target.exists() or target.is_symlink()) and not (target.is_dir() and not any(target.iterdir())):
         raise UsageError(f"{folder} already exists: expected a new or an empty folder to export into")
@@ -139,19 +136,19 @@ def _require_new(folder: str) -> Path:
 
 
 @contextmanager
-def _complete_or_not(target: Path) -> Iterator[Path]:
-    """A folder to write into, which becomes `target` if all went well, and is removed if not."""
-    there = target.exists()  # and is empty; it may be a mount, which nothing can replace
-    beside = target if there else target.parent
-    beside.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=beside))
+def _all_or_nothing(target: Path) -> Iterator[Path]:
+    """A folder to write into, which becomes `target` without an error, and is removed after one."""
+    exists = target.exists()  # then it is empty; it may be a mount, which cannot be replaced
+    parent = target if exists else target.parent
+    parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=parent))
     try:
-        made = scratch / "export"
-        made.mkdir()
-        yield made
-        for path in made.iterdir() if there else ():
+        output = scratch / "export"
+        output.mkdir()
+        yield output
+        for path in output.iterdir() if exists else ():
             path.rename(target / path.name)
-        if not there:
-            made.rename(target)
+        if not exists:
+            output.rename(target)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

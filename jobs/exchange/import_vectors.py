@@ -1,4 +1,4 @@
-"""Imports vectors that were made elsewhere as a run of a collection: all that are sound, and rejects of the others."""
+"""Imports vectors that were made elsewhere as a run of a collection, with rejects for unusable ones."""
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
@@ -25,7 +25,7 @@ from jobs.embedding.model_source import model_record
 from jobs.embedding.report import EmbedReport
 from jobs.errors import OtherModelError, SourceError, TooManyRejectsError
 from jobs.exchange.check_vectors import Problems, unit_rows
-from jobs.exchange.vector_files import ID_COLUMNS, VectorPart, find_vectors, named_rows
+from jobs.exchange.vector_files import ID_COLUMNS, VectorPart, find_vectors, row_ids
 from jobs.planning.plan import Plan, write_block
 from jobs.sources.files import require_source_exists
 from jobs.sources.listing import FILE_FACTS, LISTING, Column, listing_table, refuse, with_columns
@@ -33,18 +33,18 @@ from jobs.sources.tables import URI_COLUMNS, absolute_uris, require_texts
 from jobs.values import MAX_REJECT_RATE
 
 _STAGE = "import"
-_BLOCK = 4096  # rows of a file: 8 MB of vectors of 512 dimensions
-_OURS = tuple(name for name in (*LISTING.names, *FILE_FACTS.names) if name not in ("image_id", "uri"))
-"""Columns that mean in an export what they mean in a row; in other tools' files they may mean anything."""
+_BLOCK = 4096  # rows per file: 8 MB of vectors of 512 dimensions
+_ROW_COLUMNS = tuple(name for name in (*LISTING.names, *FILE_FACTS.names) if name not in ("image_id", "uri"))
+"""Columns that an export copies from rows. In files of other tools the same names may mean anything."""
 
 
 @dataclass(kw_only=True)
 class VectorImport:
-    """Vectors of `source` become rows of `collection`. Nothing is committed unless `run` returns.
+    """Adds the vectors of `source` as rows to `collection`. Nothing is committed unless `run` returns.
 
-    `model`, or the class `embedder`, says what made them: its identity becomes theirs. Neither: what an export names,
-    else a model that is unknown, so that vectors of other sources are refused. `normalised` counts vectors that were
-    not of unit norm.
+    `model` or the class `embedder` names the model that made them. The default is the model that an export names, else
+    an unknown one, so that vectors of other sources are refused. `normalised` counts vectors that were not of unit
+    norm.
     """
 
     source: str
@@ -60,7 +60,7 @@ class VectorImport:
     normalised: int = field(default=0, init=False)
 
     def run(self) -> EmbedReport:
-        """Raises SourceError for a source that is not as expected, OtherModelError, and TooManyRejectsError."""
+        """Raises SourceError for an unusable source, OtherModelError, and TooManyRejectsError."""
         require_source_exists(self.source)
         with suppress(NotACollectionError):
             if Collection.open(self.source).runs():
@@ -71,28 +71,20 @@ class VectorImport:
         for part in parts:
             self._uri_column_of(part)
         model = self._model(parts, _common_dim(parts))
-        ids, problems = named_rows(parts)
-        self._require_same_model(
-            Collection.open_or_empty(self.collection).snapshot(), model
-        )  # before one is made there
+        ids, problems = row_ids(parts)
+        # Also before the collection is created.
+        self._require_same_model(Collection.open_or_empty(self.collection).snapshot(), model)
         with writing(Collection.create_or_open(self.collection), "import") as leased:
             snapshot = leased.snapshot()
             self._require_same_model(snapshot, model)
             listing = pa.table({"image_id": ids})
             live = snapshot.live().of_model(model).read(STATE_COLUMNS)
             address = canonical_address(Storage.open(self.source).location)
-            # Not the folder itself: a job that embeds that neither deletes these rows nor goes on with them.
-            plan = Plan(
-                source=canonical_address(f"import:{address}"),
-                model=model,
-                listing=listing,
-                todo=listing,
-                live=live,
-                run=None,
-                files=[],
-            )
+            # A source of its own: a job that embeds the same folder neither deletes these rows nor resumes this run.
+            source = canonical_address(f"import:{address}")
+            plan = Plan(source=source, model=model, listing=listing, todo=listing, live=live, run=None, files=[])
             written = WrittenRun.begin(plan, leased)
-            with _committed_or_removed(leased, written.run.run_id):
+            with _discard_on_error(leased, written.run.run_id):
                 for block in self._blocks(parts, ids, problems, model.dim):
                     written.files.append(write_block(leased, written.run.run_id, plan.attempt, block))
                     leased.check_lease_if_overdue()
@@ -103,23 +95,22 @@ class VectorImport:
         return written.report
 
     def _model(self, parts: Sequence[VectorPart], dim: int) -> ModelRecord:
-        source, recorded = without_secrets(self.source), [part.rows.model for part in parts]
+        source, records = without_secrets(self.source), [part.rows.model for part in parts]
         if (name := self.embedder or self.model) is not None:
             model = model_record(find_model(name, self.revision, embedder=self.embedder).identity)
-            for each in recorded:
-                if each and not each.is_unknown and not each.agrees_with(model):
-                    raise OtherModelError(f"{source} was exported with vectors of {each}, and --model names {model}")
-        elif len({each and each.fingerprint for each in recorded}) > 1:
-            of = {
-                str(each or "a model that is not named"): part.file.name
-                for part, each in zip(parts, recorded, strict=True)
+            for record in records:
+                if record and not record.is_unknown and not record.agrees_with(model):
+                    raise OtherModelError(f"{source} has exported vectors of {record}, but --model names {model}")
+        elif len({record and record.fingerprint for record in records}) > 1:
+            by_model = {
+                str(record or "an unnamed model"): part.file.name for part, record in zip(parts, records, strict=True)
             }
-            files = ", ".join(f"{name} of {made_by}" for made_by, name in of.items())
+            files = ", ".join(f"{file} of {name}" for name, file in by_model.items())
             raise OtherModelError(
-                f"{source} has vectors of several models ({files}): import them one by one, each "
-                "model's into a collection of its own"
+                f"{source} has vectors of several models ({files}): import those of each model separately, "
+                "into a collection of its own"
             )
-        elif first := recorded[0]:
+        elif first := records[0]:
             model = first
         else:
             address = canonical_address(Storage.open(self.source).location)
@@ -132,68 +123,71 @@ class VectorImport:
         return model
 
     def _require_same_model(self, snapshot: Snapshot, model: ModelRecord) -> None:
-        location, there = snapshot.collection.location, collection_model(snapshot.collection, snapshot.committed)
-        if there is None or there.agrees_with(model):
+        location, existing = snapshot.collection.location, collection_model(snapshot.collection, snapshot.committed)
+        if existing is None or existing.agrees_with(model):
             return
         if model.is_unknown:
             raise OtherModelError(
-                f"{location} holds vectors of {there}, and {without_secrets(self.source)} does not name "
+                f"{location} has vectors of {existing}, but {without_secrets(self.source)} does not name "
                 "its model: name the model with --model if it is the same, else import into another collection"
             )
         raise OtherModelError(
-            f"{location} holds vectors of {there}, not of {model}: they cannot be compared. Import into "
+            f"{location} has vectors of {existing}, which cannot be compared with those of {model}: import into "
             "another collection"
         )
 
     def _blocks(self, parts: Sequence[VectorPart], ids: Column, problems: Problems, dim: int) -> Iterator[pa.Table]:
-        """Rows as they are written, with a reason for each that is refused."""
+        """The rows to write, with a reason for each reject."""
         start = 0
         for part in parts:
-            first = start
-            for columns, vectors, wrong in part.blocks(_BLOCK, dim):
-                wrong |= {row: problems[start + row] for row in range(len(vectors)) if start + row in problems}
-                found, normalised = unit_rows(vectors, wrong)
+            part_start = start
+            for columns, vectors, block_problems in part.blocks(_BLOCK, dim):
+                block_problems |= {row: problems[start + row] for row in range(len(vectors)) if start + row in problems}
+                embeddings, normalised = unit_rows(vectors, block_problems)
                 self.normalised += normalised
-                rows = self._columns(part, columns, ids.slice(start, len(found)), start - first)
-                file, missing = part.file.name, np.zeros(len(found), bool)
-                missing[list(wrong)] = True
+                first = start - part_start
+                rows = self._columns(part, columns, ids.slice(start, len(embeddings)), first)
+                is_reject = np.zeros(len(embeddings), bool)
+                is_reject[list(block_problems)] = True
                 yield refuse(
-                    rows.append_column(EMBEDDING, embedding_column(found, missing)),
+                    rows.append_column(EMBEDDING, embedding_column(embeddings, is_reject)),
                     {
-                        row: (_STAGE, reason, f"row {start - first + row} of {file}: {message}", False)
-                        for row, (reason, message) in wrong.items()
+                        row: (_STAGE, reason, f"row {first + row} of {part.file.name}: {message}", False)
+                        for row, (reason, message) in block_problems.items()
                     },
                 )
-                start += len(found)
+                start += len(embeddings)
 
     def _uri_column_of(self, part: VectorPart) -> str | None:
-        """The column of addresses. SourceError when it is not there, or has none."""
-        usual = ("uri", "image_path") if part.rows.model else (*URI_COLUMNS, "image_path")
-        found = part.column_of((self.uri_column,) if self.uri_column else usual)
-        if found is None and self.uri_column:
+        """The column of addresses, if any. SourceError if it has other values, or --uri-column names a missing one."""
+        defaults = ("uri", "image_path") if part.rows.model else (*URI_COLUMNS, "image_path")
+        column = part.first_column((self.uri_column,) if self.uri_column else defaults)
+        if column is None and self.uri_column:
             raise SourceError(f"{part.file.uri} has no column `{self.uri_column}`, which --uri-column names")
-        if found is not None:
-            require_texts(part.rows.file, found, part.rows.schema.field(found).type)
-        return found
+        if column is not None:
+            require_texts(part.rows.file, column, part.rows.schema.field(column).type)
+        return column
 
     def _columns(self, part: VectorPart, columns: pa.Table, ids: Column, first: int) -> pa.Table:
-        """Everything but the vectors: a row's own columns as an export has them, and metadata."""
-        exported, uri = part.rows.model is not None, self._uri_column_of(part)
-        ours = [name for name in _OURS if exported and name in columns.column_names]
-        own: dict[str, Column] = {"image_id": ids, **{name: columns[name] for name in ours if name in LISTING.names}}
+        """All columns except the vectors: those of rows, if it is an export, and metadata."""
+        is_export, uri = part.rows.model is not None, self._uri_column_of(part)
+        names = [name for name in _ROW_COLUMNS if is_export and name in columns.column_names]
+        listing: dict[str, Column] = {name: columns[name] for name in names if name in LISTING.names}
+        listing["image_id"] = ids
         if uri is not None:
-            named = columns[uri].cast(TEXT)
-            own["uri"] = named if exported else absolute_uris(part.rows.file, named)
-        elif (cell := part.pictures) is not None:
-            own["uri"] = pa.array([f"{part.file.uri}#row={first + row}&column={cell}" for row in range(len(ids))], TEXT)
-        taken = {part.column_of(ID_COLUMNS), uri, *ours}
-        rows = listing_table(own, {name: columns[name] for name in columns.column_names if name not in taken})
-        return with_columns(rows, {name: columns[name] for name in ours if name not in LISTING.names})
+            uris = columns[uri].cast(TEXT)
+            listing["uri"] = uris if is_export else absolute_uris(part.rows.file, uris)
+        elif (column := part.picture_column) is not None:
+            cells = [f"{part.file.uri}#row={first + row}&column={column}" for row in range(len(ids))]
+            listing["uri"] = pa.array(cells, TEXT)
+        used = {part.first_column(ID_COLUMNS), uri, *names}
+        rows = listing_table(listing, {name: columns[name] for name in columns.column_names if name not in used})
+        return with_columns(rows, {name: columns[name] for name in names if name not in LISTING.names})
 
 
 @contextmanager
-def _committed_or_removed(collection: Collection, run_id: str) -> Iterator[None]:
-    """No import goes on with an earlier one. A run of too many rejects stays, for `likeness rejects` to list them."""
+def _discard_on_error(collection: Collection, run_id: str) -> Iterator[None]:
+    """Delete the run, which no import would resume. After too many rejects it stays, for `likeness rejects`."""
     try:
         yield
     except TooManyRejectsError:
@@ -205,10 +199,8 @@ def _committed_or_removed(collection: Collection, run_id: str) -> Iterator[None]
 
 
 def _common_dim(parts: Sequence[VectorPart]) -> int:
-    dims = [part.dim() for part in parts]
-    for part, dim in zip(parts, dims, strict=True):
-        if dim != dims[0]:
-            raise SourceError(
-                f"{part.file.uri} has vectors of {dim} dimensions, {parts[0].file.uri} of {dims[0]}: expected one"
-            )
-    return dims[0]
+    first, dim = parts[0].file.uri, parts[0].dim()
+    for part in parts[1:]:
+        if (other := part.dim()) != dim:
+            raise SourceError(f"{part.file.uri} has vectors of {other} dimensions, but {first} of {dim}: expected one")
+    return dim

@@ -30,13 +30,18 @@ _SAMPLES, _ROWS = 8, 512
 _MAX_LENGTH = 300  # characters; a model reads no more of a text
 
 
-def read_queries(path: str) -> list[str]:
-    """The texts of a file, one per line. Raises UsageError if it cannot be read or has too few."""
+def read_lines(path: str | Path, option: str) -> list[str]:
+    """The lines of a text file, stripped, without empty ones. Raises UsageError if it cannot be read."""
     try:
-        lines = Path(path).expanduser().read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--queries is {path}: expected a file of texts in UTF-8, one per line ({error})") from error
-    texts = _distinct(lines)
+        lines = Path(path).expanduser().read_text("utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError, RuntimeError) as error:  # RuntimeError: there is no such ~user
+        raise UsageError(f"{option} is {path}: expected a file of texts in UTF-8, one per line ({error})") from error
+    return [line.strip() for line in lines if line.strip()]
+
+
+def read_queries(path: str) -> list[str]:
+    """The distinct texts of a file, one per line. Raises UsageError if it cannot be read or has too few."""
+    texts = _distinct(read_lines(path, "--queries"))
     if len(texts) < _MIN_TEXTS:
         raise UsageError(f"--queries is {path}, with {len(texts)} texts: expected at least {_MIN_TEXTS}, one per line")
     return texts

@@ -7,13 +7,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from index.collection.collection import Snapshot
-from jobs.sources.listing import with_columns
+from jobs.sources.listing import refused_mask, with_columns
 
 _CHANGES = ("size", "modified", "etag")
+_PART = "#(bytes|row|t)="
 
 
-def hold_back(listing: pa.Table, snapshot: Snapshot, settle_s: float) -> tuple[pa.Table, int]:
-    """The listing without the changes to files of the last `settle_s` seconds, and the number of such files.
+def hold_back(listing: pa.Table, snapshot: Snapshot, settle_s: float) -> tuple[pa.Table, int, bool]:
+    """The listing without the changes to files of the last `settle_s` seconds, the number of such files, and whether
+    any of them is a tar, table or video, which may still lack some of its images.
 
     New files are left out; changed ones are listed as in their live rows. Times in the future come from another clock
     and are ignored.
@@ -24,8 +26,10 @@ def hold_back(listing: pa.Table, snapshot: Snapshot, settle_s: float) -> tuple[p
     young: Any = pc.fill_null(pc.and_(since, until), pa.scalar(False))
     count = int(pc.sum(young).as_py() or 0)
     if not count:
-        return listing, 0
+        return listing, 0, False
+    held = listing.filter(young)
+    has_parts = pc.any(pc.or_(refused_mask(held), pc.match_substring_regex(held["uri"], _PART))).as_py()
     rows = snapshot.live().read(["image_id", *_CHANGES])
     at = pc.index_in(listing["image_id"], rows["image_id"])
     listing = with_columns(listing, {n: pc.if_else(young, rows[n].take(at), listing[n]) for n in _CHANGES})
-    return listing.filter(pc.or_(pc.invert(young), pc.is_valid(at))), count
+    return listing.filter(pc.or_(pc.invert(young), pc.is_valid(at))), count, has_parts

@@ -48,7 +48,7 @@ class Watch:
     wait: Callable[[float], object]
     pause: Callable[[float], object] = sleep
     _has_begun: bool = field(default=False, init=False)
-    _failures: int = field(default=0, init=False)
+    _retry_s: float = field(default=1.0, init=False)
     _last_prune: float = field(default_factory=monotonic, init=False)
     _last_line: str = field(default="", init=False)
 
@@ -87,10 +87,10 @@ class Watch:
             )
 
     def _retry_later(self, error: Exception) -> None:
-        self._failures = min(self._failures + 1, 6)
+        self._retry_s = min(2 * self._retry_s, 60.0)
         self._say_once(f"{error}; retrying, at most a minute apart")
         # In an empty source, the first picture ends the wait.
-        (self.wait if isinstance(error, EmptySourceError) else self.pause)(2.0**self._failures)
+        (self.wait if isinstance(error, EmptySourceError) else self.pause)(self._retry_s)
 
     def _finish_round(self, report: Report, started: float) -> None:
         """Print a line about the round, and wait for the next."""
@@ -106,7 +106,7 @@ class Watch:
         if not self._has_begun:
             self.say(f"waiting for changes in {report.source}")
             self.update.console = Console(quiet=True)
-        self._has_begun, self._failures = True, 0
+        self._has_begun, self._retry_s = True, 1.0
         # While a file is being written for a long time, rounds take at most half of it.
         self.pause(max(0.0, ROUND_S - seconds) if changed else seconds if report.unsettled else 0.0)
         self.wait(SETTLE_S if report.unsettled else self.interval_s)

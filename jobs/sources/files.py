@@ -132,9 +132,17 @@ def _local_files(storage: Storage) -> Iterator[SourceFile]:
             name=escaped(path[prefix:]),
             uri=_local_uri(path),
             size=status.st_size if status else None,
-            modified=dt.datetime.fromtimestamp(status.st_mtime, dt.UTC) if status else None,
+            modified=_time_of(status.st_mtime) if status else None,
             problem=f"cannot list {escaped(path)}: {found.strerror}" if isinstance(found, OSError) else None,
         )
+
+
+def _time_of(seconds: float) -> dt.datetime | None:
+    """None for a time that no calendar has, as on a damaged disk."""
+    try:
+        return dt.datetime.fromtimestamp(seconds, dt.UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def _walk(

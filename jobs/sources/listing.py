@@ -170,7 +170,7 @@ def _plain(values: Column) -> Column:
 
 
 def _as_json(value: Any) -> str:
-    return json.dumps(value, default=str, ensure_ascii=False)
+    return escaped(json.dumps(value, default=str, ensure_ascii=False))
 
 
 def as_text(values: Column) -> Column:

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from index.collection.rows import TEXT
 from jobs.errors import SourceError
 from jobs.sources.files import SourceFile, extension
-from jobs.sources.listing import Column, Refused, as_text, column_of, listing_table
+from jobs.sources.listing import Column, Refused, as_text, column_of, escaped, listing_table
 
 URI_COLUMNS = ("uri", "url")
 ID_COLUMN = "id"
@@ -150,9 +150,15 @@ def _separator(data: bytes, uri_columns: Sequence[str]) -> str:
 
 
 def _read_json(data: bytes, bad: dict[int, str]) -> pa.Table:
-    """Read lines of JSON; a column of mixed types becomes text. `bad` gets a message for each unreadable line."""
+    """Read lines of JSON, dates as times unless they are ids; a column of mixed types becomes text. `bad` gets a
+    message for each unreadable line.
+    """
     try:
-        return pyarrow.json.read_json(io.BytesIO(data))
+        table = pyarrow.json.read_json(io.BytesIO(data))
+        if ID_COLUMN not in table.column_names or not pa.types.is_timestamp(table[ID_COLUMN].type):
+            return table
+        as_written = pyarrow.json.ParseOptions(explicit_schema=pa.schema([(ID_COLUMN, pa.string())]))
+        return pyarrow.json.read_json(io.BytesIO(data), parse_options=as_written)
     except pa.ArrowInvalid as error:
         rows, whole_error = [], error
     for number, line in enumerate(data.split(b"\n"), start=1):
@@ -167,7 +173,7 @@ def _read_json(data: bytes, bad: dict[int, str]) -> pa.Table:
     if not rows:
         raise whole_error
     names = dict.fromkeys(name for row in rows for name in row)
-    return pa.table({name: column_of([row.get(name) for row in rows]) for name in names})
+    return pa.table({escaped(name): column_of([row.get(name) for row in rows]) for name in names})
 
 
 def _read(file: SourceFile, reader: Callable[[Any], Any]) -> Any:

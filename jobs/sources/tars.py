@@ -34,7 +34,7 @@ def list_tar(file: SourceFile, extensions: Sequence[str]) -> pa.Table:
             source.seek(tar.offset)
             if source.read(tarfile.BLOCKSIZE).strip(tarfile.NUL):  # tarfile takes a damaged header for the end
                 raise tarfile.ReadError(f"no header at byte {tar.offset}, which is not the end")
-    except (tarfile.TarError, OSError, UnicodeError) as error:
+    except (tarfile.TarError, OSError, ValueError) as error:  # ValueError: a damaged number in a header
         raise SourceError(f"cannot read {file.uri} as an uncompressed tar: {error}") from error
     members = [member for _, member in images.values()]
     columns: dict[str, Sequence[Any]] = {
@@ -64,6 +64,6 @@ def _sidecar(kind: str, data: bytes) -> dict[str, Any]:
         return {kind: content}
     try:
         value = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
-    return value if isinstance(value, dict) else {"json": value}
+    return {escaped(name): part for name, part in value.items()} if isinstance(value, dict) else {"json": value}

@@ -9,7 +9,7 @@ from rich.console import Group
 from index.collection import Collection
 from index.collection.records import Option, RunManifest
 from index.collection.rows import FILTERED
-from index.match import Match
+from index.matches import Match
 from index.versions.files import first_damage, version_files
 from index.versions.servable import collection_model, live_version
 from jobs.cli.tables.text_table import TextTable, human_size
@@ -33,7 +33,7 @@ def match_table(matches: Sequence[Match], first: int = 1) -> TextTable:
                 f"{match.score:.3f}",
                 *([f"{match.percentile:.3f}"] if has_percentiles else []),
                 match.image_id,
-                *([",".join(f"{share:g}" for share in match.box or ())] if has_boxes else []),
+                *([",".join(f"{fraction:g}" for fraction in match.box or ())] if has_boxes else []),
                 *([", ".join(match.duplicates)] if has_duplicates else []),
                 *(_format(match.metadata.get(name)) for name in names),
             )

@@ -187,7 +187,7 @@ def test_wrong_queries_are_refused(
         likeness.search(*query, **search)
 
 
-def test_mend_07_keywords_that_would_have_no_effect_are_refused(likeness: Likeness) -> None:
+def test_keywords_that_would_have_no_effect_are_refused(likeness: Likeness) -> None:
     only: Any = {"where": {"label": "green"}, "limit": 3}
     known = "url, image, text, id, embedding, queries, crop"
     with pytest.raises(TypeError, match=f"got limit, where: expected keywords among {known}, k, offset, .*filter"):

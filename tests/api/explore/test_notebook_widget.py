@@ -51,7 +51,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def _address(log: Path, server: "subprocess.Popen[bytes]", token: str) -> str:
-    """The server's URL, once it answers; the log has it earlier."""
+    """The server's URL, once it answers; the log shows it earlier."""
     until = time.monotonic() + _START_S
     while time.monotonic() < until and server.poll() is None:
         urls = [word for word in log.read_text().split() if word.startswith("http://127.0.0.1:")]
@@ -67,7 +67,7 @@ def _address(log: Path, server: "subprocess.Popen[bytes]", token: str) -> str:
 
 
 def _open_notebook(page: Page, address: str) -> None:
-    """Open the notebook and wait for its kernel: before, Run would ask for one. A page can miss the first message."""
+    """Open the notebook and wait for its kernel; earlier, Run asks for one. Retry if the page misses a message."""
     for tries_left in (3, 2, 1, 0):
         page.goto(address)
         try:

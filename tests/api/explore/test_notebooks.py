@@ -111,7 +111,7 @@ def test_exploring_neighbours(executed: Executed) -> None:
 
 @pytest.mark.slow
 @runs("02_map_the_collection.ipynb")
-def test_mend_01_mapping_the_collection(executed: Executed) -> None:
+def test_mapping_the_collection(executed: Executed) -> None:
     assert executed.value("len(found.ids)") == executed.value("len(likeness)") == 1_188
     by_label, by_cluster, marked = [html for html in executed.outputs("text/html") if "<svg" in html]
     for drawn in (by_label, by_cluster, marked):
@@ -141,7 +141,7 @@ def test_mend_01_mapping_the_collection(executed: Executed) -> None:
 
 @pytest.mark.slow
 @runs("03_choose_an_index.ipynb")
-def test_mend_11_choosing_an_index(executed: Executed) -> None:
+def test_choosing_an_index(executed: Executed) -> None:
     assert executed.value("considered[considered['chosen']]['name'].tolist()") == ["Flat"]
     names = executed.value("by_size['index'].tolist()")
     assert names[0] == "Flat"
@@ -191,7 +191,7 @@ def test_going_from_a_folder_to_labels(executed: Executed) -> None:
     hearts = executed.value("[m.metadata for m in red_hearts]")
     assert len(hearts) == 8
     assert {match["shape"] for match in hearts} == {"a heart"}
-    assert min(match["shape_margin"] for match in hearts) > executed.value("sure")
+    assert min(match["shape_margin"] for match in hearts) > executed.value("min_margin")
     assert executed.value("'-red-heart' in red_hearts[0].image_id")
     # As calculated from the exported vectors and columns alone.
     assert executed.value("len(exported)") == count

@@ -154,7 +154,7 @@ def test_the_same_picture_is_embedded_once_while_it_waits_and_afterwards(slow: S
     assert not vectors[-1].flags.writeable
 
 
-def test_mend_00_a_closed_batcher_ends_its_pass_and_refuses_waiting_queries(slow: SlowEmbedder) -> None:
+def test_a_closed_batcher_finishes_its_pass_and_refuses_waiting_queries(slow: SlowEmbedder) -> None:
     batcher = QueryBatcher(slow, EmbeddingCache())
     first = occupy(slow, batcher)
     waiting = [ask(batcher, text) for text in ("red", "blue")]

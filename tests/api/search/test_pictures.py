@@ -92,7 +92,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("query", ["", "&size=64"])
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_mend_19_a_file_that_only_begins_like_a_picture_is_not_sent(
+def test_a_file_that_only_begins_like_a_picture_is_not_sent(
     client: TestClient, fetcher: RecordingFetcher, kind: str, query: str
 ) -> None:
     fetcher.files["memory:red.png"] = HOSTILE[kind]
@@ -102,7 +102,7 @@ def test_mend_19_a_file_that_only_begins_like_a_picture_is_not_sent(
 
 
 @pytest.mark.parametrize("query", ["", "&size=64"])
-def test_mend_19_a_picture_that_has_changed_since_it_was_embedded_is_not_sent(tmp_path: Path, query: str) -> None:
+def test_a_picture_that_has_changed_since_it_was_embedded_is_not_sent(tmp_path: Path, query: str) -> None:
     mine, other = png((1, 2, 3)), png((3, 2, 1))
     collection = Collection.create_or_open(str(tmp_path / "c"))
     embedder = FakeEmbedder()
@@ -126,7 +126,7 @@ def test_mend_19_a_picture_that_has_changed_since_it_was_embedded_is_not_sent(tm
     ("file_format", "options", "media_type"),
     [("BMP", {}, "image/bmp"), ("MPO", {"save_all": True, "append_images": [Image.new("RGB", (9, 9))]}, "image/jpeg")],
 )
-def test_mend_19_the_content_type_is_that_of_the_file(
+def test_the_content_type_is_that_of_the_file(
     client: TestClient, fetcher: RecordingFetcher, file_format: str, options: dict[str, Any], media_type: str
 ) -> None:
     """The row was made from another file. An MPO is a JPEG with a second picture."""

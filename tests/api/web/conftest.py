@@ -25,31 +25,31 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def open_page(browser: Browser, site: Site) -> Iterator[Callable[..., Page]]:
     """Opens pages. Checks at the end that no script failed, nothing was blocked, and no other server was called."""
-    wrong: list[str] = []
+    problems: list[str] = []
 
     def on_console(message: ConsoleMessage) -> None:
-        # The browser reports each status over 399 as an error; showing these is up to the page.
+        # The browser reports each status over 399 as an error. The page shows those itself.
         if message.type in ("error", "warning") and not message.text.startswith("Failed to load resource"):
-            wrong.append(message.text)
+            problems.append(message.text)
 
     def on_request(request: Request) -> None:
         if not request.url.startswith((f"{site.url}/", "blob:", "data:")):
-            wrong.append(request.url)
+            problems.append(request.url)
 
     contexts = []
 
-    def opened(address: str = "/", **options: Any) -> Page:
+    def open_address(address: str = "/", **options: Any) -> Page:
         context = browser.new_context(base_url=site.url, **options)
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(10_000)
         page.on("console", on_console)
-        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("request", on_request)
         page.goto(address)
         return page
 
-    yield opened
+    yield open_address
     for context in contexts:
         context.close()
-    assert wrong == []
+    assert problems == []

@@ -32,14 +32,14 @@ def url(collection: Collection) -> Iterator[str]:
         yield url
 
 
-def opened(browser: Browser, url: str, **options: Any) -> Page:
+def open_duplicates(browser: Browser, url: str, **options: Any) -> Page:
     page = browser.new_context(base_url=url, **options).new_page()
     page.goto("/duplicates")
     return page
 
 
 def test_without_a_plan_the_page_says_how_to_make_one(browser: Browser, url: str) -> None:
-    expect(opened(browser, url).get_by_role("alert")).to_contain_text("Run “likeness duplicates”")
+    expect(open_duplicates(browser, url).get_by_role("alert")).to_contain_text("Run “likeness duplicates”")
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -47,8 +47,9 @@ def test_the_picture_to_keep_is_beside_its_duplicates(
     browser: Browser, url: str, collection: Collection, width: str
 ) -> None:
     groups = [("red.png", "green.png", "cropped"), *[("blue.png", "red.png", "similar")] * 20]
-    write_plan(collection, plan_of(Searcher.open(collection), *groups))  # type: ignore[arg-type]
-    page = opened(browser, url, **WIDTHS[width])
+    plan = plan_of(Searcher.open(collection), *groups)  # type: ignore[arg-type]
+    write_plan(collection, plan)
+    page = open_duplicates(browser, url, **WIDTHS[width])
     expect(page.get_by_role("status")).to_contain_text("21 groups: 1 cropped, 20 similar")
     expect(page.get_by_role("banner")).to_contain_text("collection")
     first = page.locator(".group").first
@@ -65,3 +66,8 @@ def test_the_picture_to_keep_is_beside_its_duplicates(
     expect(page.locator(".group")).to_have_count(21)
     expect(page.get_by_role("button", name="Show more")).to_be_hidden()
     expect(page.get_by_role("heading", name="Best").last).to_be_focused()
+    outdated = "the index has changed since: run “likeness duplicates” again"
+    expect(page.get_by_role("status")).not_to_contain_text(outdated)
+    write_plan(collection, plan.model_copy(update={"version": "000000"}))
+    page.reload()
+    expect(page.get_by_role("status")).to_contain_text(outdated)

@@ -1,6 +1,7 @@
-"""The page's tools in a browser: cards, facets, the view of one picture, mixes, options, crops."""
+"""The page's tools in a browser: cards, facets, the view of one picture, mixes, options, crops, map."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import PurePosixPath
@@ -25,7 +26,7 @@ def file_name(image_id: str) -> str:
 
 
 def bodies(page: Page) -> list[dict[str, Any]]:
-    """The JSON bodies of later searches."""
+    """A list that receives the JSON bodies of later searches."""
     sent: list[dict[str, Any]] = []
 
     def on_request(request: Request) -> None:
@@ -41,7 +42,9 @@ def test_a_card_shows_name_values_and_score(open_page: Callable[..., Page], site
     page = open_page(f"/?id={quote(exhibit(site).image_id)}")
     found = ids(page)
     assert tiles(page).locator(".tile-name").all_inner_texts() == [file_name(image_id) for image_id in found]
-    expect(tiles(page).first.locator(".tile-percentile")).to_contain_text("nearer than 9")
+    percentile = tiles(page).first.locator(".tile-percentile")
+    expect(percentile).to_contain_text("nearer than 9")
+    expect(percentile).to_have_attribute("title", re.compile("score lower with a random query of this kind"))
     expect(page.locator("#collection")).to_have_text("collection")
     expect(page).to_have_title("collection")
     outline = heading(page, "More like").evaluate("it => (it.focus(), getComputedStyle(it).outlineStyle)")
@@ -86,7 +89,7 @@ def test_a_collection_that_cannot_be_opened_leads_to_the_others(open_page: Calla
     )
 
 
-def test_a_small_picture_fills_its_tile_and_one_that_is_missing_says_why(open_page: Callable[..., Page]) -> None:
+def test_a_small_picture_fills_its_tile_and_a_missing_one_says_why(open_page: Callable[..., Page]) -> None:
     def answer(route: Route) -> None:
         if "star" in route.request.url:
             route.fulfill(body=png((90, 20, 200), (24, 20)), content_type="image/png")
@@ -103,10 +106,10 @@ def test_a_small_picture_fills_its_tile_and_one_that_is_missing_says_why(open_pa
     boxes = [each.bounding_box() for each in (img, star.locator(".mat"))]
     assert boxes[0]["width"] > 0.9 * boxes[1]["width"]  # type: ignore[index]
     assert img.evaluate("it => getComputedStyle(it).imageRendering") == "pixelated"
-    gone = tiles(page).filter(has_not=page.locator(".tile-link[title*='star']")).first.locator(".missing")
-    gone.scroll_into_view_if_needed()
-    expect(gone).to_have_text("The picture cannot be readchanged")
-    expect(gone).to_have_attribute("title", "the file is another")
+    missing = tiles(page).filter(has_not=page.locator(".tile-link[title*='star']")).first.locator(".missing")
+    missing.scroll_into_view_if_needed()
+    expect(missing).to_have_text("The picture cannot be readchanged")
+    expect(missing).to_have_attribute("title", "the file is another")
 
 
 def test_facets_have_values_and_counts(open_page: Callable[..., Page], site: Site) -> None:
@@ -144,7 +147,7 @@ def test_times_are_filtered_by_month(open_page: Callable[..., Page]) -> None:
     page = open_page("/?text=red")
     page.locator("summary").click()
     months = page.get_by_role("list", name="exif_taken", exact=True).get_by_role("link")
-    expect(months.first).to_contain_text("2024-12")  # the last first
+    expect(months.first).to_contain_text("2024-12")  # the newest month comes first
     months.filter(has_text="2024-12").click()
     expect(page.locator(".facet [aria-current]")).to_contain_text("2024-12")
     assert json.loads(params(page)["filter"]) == {"exif_taken": {"$gte": "2024-12-01", "$lt": "2025-01-01"}}
@@ -154,11 +157,11 @@ def test_times_are_filtered_by_month(open_page: Callable[..., Page]) -> None:
     assert "filter" not in params(page)
 
 
-def test_steps_download_and_path_of_one_picture(open_page: Callable[..., Page], site: Site) -> None:
+def test_stepping_through_matches_downloading_and_copying_a_path(open_page: Callable[..., Page], site: Site) -> None:
     page = open_page("/?text=star", permissions=["clipboard-read", "clipboard-write"])
     found = ids(page)
     tiles(page).nth(3).locator(".tile-link").click()
-    steps = page.get_by_role("navigation", name="Pictures found")
+    steps = page.get_by_role("navigation", name="Search results")
     expect(steps).to_contain_text("4 of 24")
     steps.get_by_role("link", name="Next").click()
     expect(heading(page, f"More like {file_name(found[4])}")).to_be_focused()
@@ -187,7 +190,7 @@ def mark(tile: Locator, sign: str) -> None:
     tile.get_by_role("button", name=f"{sign} like").click()
 
 
-def test_several_pictures_to_be_like_and_unlike(open_page: Callable[..., Page], site: Site) -> None:
+def test_marked_pictures_are_mixed_into_the_query(open_page: Callable[..., Page], site: Site) -> None:
     page = open_page("/?text=red")
     found, sent = ids(page), bodies(page)
     mark(tiles(page).nth(0), "More")
@@ -222,7 +225,7 @@ def test_several_pictures_to_be_like_and_unlike(open_page: Callable[..., Page], 
     expect(heading(page, "Like your picture")).to_be_visible()
 
 
-def test_options_order_and_tile_size(open_page: Callable[..., Page]) -> None:
+def test_search_options_sorting_and_tile_size(open_page: Callable[..., Page]) -> None:
     page = open_page("/?text=star")
     found, sent = ids(page), bodies(page)
     page.get_by_label("Sort").select_option("name")
@@ -258,7 +261,7 @@ def test_options_order_and_tile_size(open_page: Callable[..., Page]) -> None:
     page.get_by_label("Only what fits the words").uncheck()
     page.get_by_label("Minimum score").fill("0.999")
     page.get_by_label("Minimum score").blur()
-    expect(page.get_by_text("Allow a lower score.")).to_be_visible()
+    expect(page.get_by_text("Lower the minimum score.")).to_be_visible()
     page.get_by_label("Minimum score").fill("")
     page.get_by_label("Minimum score").blur()
     page.get_by_label("Diversity").fill("0.8")
@@ -269,16 +272,16 @@ def test_options_order_and_tile_size(open_page: Callable[..., Page]) -> None:
 
 
 def drag(page: Page, layer: Locator, box: tuple[float, float, float, float]) -> None:
-    around = layer.bounding_box()
-    assert around is not None
+    area = layer.bounding_box()
+    assert area is not None
     x, y, width, height = box
-    page.mouse.move(around["x"] + x * around["width"], around["y"] + y * around["height"])
+    page.mouse.move(area["x"] + x * area["width"], area["y"] + y * area["height"])
     page.mouse.down()
-    page.mouse.move(around["x"] + (x + width) * around["width"], around["y"] + (y + height) * around["height"], steps=4)
+    page.mouse.move(area["x"] + (x + width) * area["width"], area["y"] + (y + height) * area["height"], steps=4)
     page.mouse.up()
 
 
-def test_a_part_of_a_picture(open_page: Callable[..., Page], site: Site) -> None:
+def test_search_by_a_part_of_a_picture(open_page: Callable[..., Page], site: Site) -> None:
     chosen = exhibit(site)
     page = open_page(f"/?id={quote(chosen.image_id)}")
     whole, sent = ids(page), bodies(page)
@@ -291,7 +294,7 @@ def test_a_part_of_a_picture(open_page: Callable[..., Page], site: Site) -> None
     page.get_by_role("button", name="Search this part").click()
     expect(heading(page, f"More like a part of {file_name(chosen.image_id)}")).to_be_visible()
     assert sent[-1]["crop"] == pytest.approx([0.5, 0.1, 0.4, 0.3], abs=0.02)
-    assert [float(share) for share in params(page)["crop"].split(",")] == sent[-1]["crop"]
+    assert [float(fraction) for fraction in params(page)["crop"].split(",")] == sent[-1]["crop"]
     assert ids(page) != whole
     expect(page.locator(".crop.shown .crop-box")).to_be_visible()
     # By keyboard, on an uploaded picture.
@@ -315,7 +318,7 @@ def test_on_a_phone_the_form_folds_away(open_page: Callable[..., Page]) -> None:
     search(page, "a blue star")
     expect(heading(page, "“a blue star”")).to_be_visible()
     ids(page)
-    expect(page.locator("#ask")).to_be_hidden()
+    expect(page.locator("#search-form")).to_be_hidden()
     assert tiles(page).first.bounding_box()["y"] < 320  # type: ignore[index]
     expect(tiles(page).first.get_by_role("button", name="More like")).to_be_visible()
     unfold = page.locator("#unfold")
@@ -325,14 +328,14 @@ def test_on_a_phone_the_form_folds_away(open_page: Callable[..., Page]) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     check_axe(page)
     search(page, "a red heart")
-    expect(page.locator("#ask")).to_be_hidden()
+    expect(page.locator("#search-form")).to_be_hidden()
 
 
 def test_a_region_of_the_map_is_a_filter(open_page: Callable[..., Page], site: Site) -> None:
     page = open_page("/?text=star", viewport={"width": 1200, "height": 1000})
     places = Counter(each.number % 3 for each in site.gallery.exhibits if each.image_id in ids(page))
     page.get_by_text("Filters and options").click()
-    drawing = page.get_by_role("img", name=f"{places[0] + places[1]} of 24 pictures have a place")
+    drawing = page.get_by_role("img", name=f"{places[0] + places[1]} of 24 pictures have a location")
     expect(drawing).to_be_visible()
     check_axe(page)
     page.get_by_role("button", name="Choose a region").click()

@@ -154,7 +154,7 @@ def test_the_start_page_has_examples(open_page: Callable[..., Page]) -> None:
     expect(heading(page, "What does it look like?")).to_be_visible()
 
 
-def test_duplicates_are_folded_when_asked(open_page: Callable[..., Page], site: Site) -> None:
+def test_duplicates_are_folded_on_request(open_page: Callable[..., Page], site: Site) -> None:
     page = open_page("/?url=" + quote(f"{site.pictures_at}/{site.copied}"))
     both = {site.copied, f"copies/{site.copied}"}
     assert set(ids(page)[:2]) == both
@@ -209,7 +209,7 @@ def test_a_condition_that_the_fields_cannot_edit_is_shown_as_text(open_page: Cal
 
 
 def test_filters_survive_conversion_to_conditions_and_back(open_page: Callable[..., Page]) -> None:
-    """What the fields cannot edit is kept unchanged."""
+    """Conditions that the fields cannot edit are kept unchanged."""
     columns = {
         "label": (pa.string(), "text"),
         "tags": (pa.list_(pa.string()), "text"),
@@ -318,7 +318,7 @@ def refuse(route: Route) -> None:
 NOT_VALID = "This key is not valid: it is mistyped, was removed, or is for another server."
 
 
-def test_mend_smaller_a_server_that_asks_for_a_key(browser: Browser, tmp_path: Path) -> None:
+def test_a_server_that_requires_a_key(browser: Browser, tmp_path: Path) -> None:
     """Pictures are also requested with the key, which an img element could not send."""
     key = add_key(tmp_path / "keys.json", "somebody", KeyScope.search)
     with gallery_site(tmp_path, count=10, access=Access(keys=KeyRing(tmp_path / "keys.json"))) as site:
@@ -348,7 +348,7 @@ def test_mend_smaller_a_server_that_asks_for_a_key(browser: Browser, tmp_path: P
         page.close()
 
 
-def test_mend_21_a_picture_of_any_id_is_shown(browser: Browser, tmp_path: Path) -> None:
+def test_pictures_with_unusual_ids_are_shown(browser: Browser, tmp_path: Path) -> None:
     ids = ("..", "a/../b", "two\nlines", "x", "x/picture", "%2e%2e", "q?x=1&size=9#top", "//")
     pictures = {image_id: png((30 * n, 90, 200)) for n, image_id in enumerate(ids)}
     service = fake_service(
@@ -371,7 +371,7 @@ def test_mend_21_a_picture_of_any_id_is_shown(browser: Browser, tmp_path: Path) 
         page.close()
 
 
-def test_metadata_stays_text_and_a_missing_picture_is_named_so(open_page: Callable[..., Page], site: Site) -> None:
+def test_metadata_stays_text_and_a_missing_picture_is_reported(open_page: Callable[..., Page], site: Site) -> None:
     page = open_page("/?id=" + quote(site.copied))
     expect(page.locator(".facts")).to_contain_text(MARKUP)
     page.route("**/picture?**", lambda route: route.fulfill(status=404))
@@ -384,7 +384,7 @@ def test_metadata_stays_text_and_a_missing_picture_is_named_so(open_page: Callab
 
 
 ADDRESSES = {
-    "the beginning": "/",
+    "the start": "/",
     "words": "/?text=a+striped+red+star",
     "a picture": "/?id=IMAGE",
     "filters": "/?text=red&distinct=1&filter="
@@ -427,18 +427,18 @@ HAS_OUTLINE = """(it) => [it, it.nextElementSibling].filter(Boolean)
   .some((each) => getComputedStyle(each).outlineStyle !== "none")"""
 
 
-def test_by_keyboard_alone(open_page: Callable[..., Page], site: Site) -> None:
+def test_the_page_works_by_keyboard_alone(open_page: Callable[..., Page], site: Site) -> None:
     page = open_page("/?text=star")
     ids(page)
     focused = page.locator(":focus")
 
-    def tab_to(target: Locator, most: int) -> None:
-        for _ in range(most):
+    def tab_to(target: Locator, max_steps: int) -> None:
+        for _ in range(max_steps):
             page.keyboard.press("Tab")
-            assert focused.evaluate(HAS_OUTLINE), f"no focus to be seen on {focused.evaluate('it => it.outerHTML')}"
+            assert focused.evaluate(HAS_OUTLINE), f"no visible focus on {focused.evaluate('it => it.outerHTML')}"
             if target.evaluate("it => it === document.activeElement"):
                 return
-        raise AssertionError(f"{target} is not reached in {most} steps")
+        raise AssertionError(f"{target} is not reached in {max_steps} steps")
 
     page.keyboard.press("Tab")
     expect(focused).to_have_text("Skip to the pictures")

@@ -27,5 +27,5 @@ def connected(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> list[t
         addresses.append(address)
         return create_connection(("127.0.0.1", server.server_port), timeout)
 
-    monkeypatch.setattr("embedder.fetch.addresses.socket.create_connection", connect)
+    monkeypatch.setattr("embedder.fetch.public_addresses.socket.create_connection", connect)
     return addresses

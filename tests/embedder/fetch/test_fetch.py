@@ -180,6 +180,7 @@ def test_cells_of_parquet_files(layout: pa.DataType, tmp_path: Path) -> None:
         ("a.parquet#row=4&column=image", "no_such_row"),
         ("a.parquet#row=0&column=picture", "no_such_column"),
         ("structs.parquet#row=0&column=image", "not_bytes"),
+        ("not_utf_8.parquet#row=0&column=image", "bad_uri"),
         ("picture.parquet#row=0&column=image", "not_parquet"),
         ("missing.parquet#row=0&column=image", "not_found"),
     ],
@@ -187,6 +188,7 @@ def test_cells_of_parquet_files(layout: pa.DataType, tmp_path: Path) -> None:
 def test_cells_without_a_picture_have_a_reason(cell: str, reason: str, tmp_path: Path) -> None:
     write_cells(tmp_path / "a.parquet", pa.array([b"a", None, b"c", b"d" * 11], pa.binary()))
     write_cells(tmp_path / "structs.parquet", pa.array([{"bytes": None, "path": "a.jpg"}], STRUCT))
+    write_cells(tmp_path / "not_utf_8.parquet", pa.array([b"\xff"]).view(pa.string()))
     (tmp_path / "picture.parquet").write_bytes(PICTURE)
     error = failed(f"{tmp_path}/{cell}", max_bytes=10)
     assert (error.reason, error.retryable) == (reason, False)

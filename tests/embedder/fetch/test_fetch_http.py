@@ -71,6 +71,13 @@ def test_redirects_are_followed_up_to_the_limit(server: ScriptedServer) -> None:
     assert (error.reason, error.retryable) == ("too_many_redirects", False)
 
 
+@pytest.mark.parametrize(("location", "path"), [(b"/caf\xc3\xa9", "/caf%C3%A9"), (b"/caf\xe9", "/caf%C3%A9")])
+def test_a_redirect_may_name_its_target_in_utf_8(server: ScriptedServer, location: bytes, path: str) -> None:
+    server.routes["/1"] = raw(b"HTTP/1.1 302 Found\r\nLocation: ", location, b"\r\n\r\n")
+    server.routes[path] = answer()
+    assert trusting().fetch(server.url + "/1") == PICTURE
+
+
 def test_proxies_and_netrc_are_ignored(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / ".netrc").write_text("machine 127.0.0.1 login user password secret\n")
     monkeypatch.setenv("NETRC", str(tmp_path / ".netrc"))

@@ -79,6 +79,13 @@ def test_scans_are_counted_in_the_picture_alone() -> None:
     assert decode_image(hostile.progressive_jpeg(64, 64, 64), CENTRE).width == 64
 
 
+def test_modules_in_the_working_directory_are_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "types.py").write_text("raise SystemExit('imported')")
+    monkeypatch.chdir(tmp_path)
+    with closing(DecodePool(1)) as pool:
+        assert pool.decode(SMALL, CENTRE).format == "png"
+
+
 def test_decoding_is_stopped_at_the_deadline_and_other_pictures_are_not_affected() -> None:
     with closing(DecodePool(1, timeout_s=1)) as pool:
         assert reason_of(lambda: pool.decode(ENDLESS, CENTRE)) == "decode_timeout"

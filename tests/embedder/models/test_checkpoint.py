@@ -169,10 +169,25 @@ UNFIT: dict[str, tuple[Change, str]] = {
     "no centre crop": (settings(do_center_crop=False), "without a centre crop"),
     "crop beyond the picture": (settings(size={"shortest_edge": 32}), "side <= shortest_edge"),
     "no resize": (settings(do_resize=False), "not resized"),
+    "size of a list": (settings(size=[64, 64]), "AttributeError: 'list' object"),
     "longest edge": (settings(size={"longest_edge": 64}), "KeyError: 'height'"),
     "one channel": (settings(image_mean=[0.5]), "three channels"),
     "another crop": (settings(size=96, crop_size=96), "does not take the crops of 96 × 96 pixels"),
 }
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"version https://git-lfs.github.com/spec/v1\noid sha256:0", b"\x40" + bytes(99)]
+)
+def test_a_file_that_is_not_safetensors_is_named(copied: Path, content: bytes) -> None:
+    (copied / "model.safetensors").write_bytes(content)
+    with pytest.raises(ModelError, match=r"model\.safetensors is not a safetensors file .* `git lfs pull`"):
+        fingerprint(copied)
+
+
+def test_the_home_of_an_unknown_user_is_no_folder() -> None:
+    with pytest.raises(ModelNotFoundError, match=r"there is no folder .*~nobody-here/model: give the folder"):
+        Checkpoint.find("~nobody-here/model")
 
 
 @pytest.mark.parametrize("damage", UNFIT)

@@ -121,6 +121,15 @@ def test_a_failed_conversion_says_why(
         load_embedder(str(copied), precision="int8")
 
 
+def test_a_conversion_imports_no_modules_from_the_working_directory(
+    copied: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "embedder.py").write_text("raise SystemExit('imported')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(CACHE_DIR, str(tmp_path / "cache"))
+    assert conversion_folder(Checkpoint.find(str(copied)), "auto") is not None
+
+
 def test_without_a_home_models_are_stored_in_a_folder_of_this_user(
     demo: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

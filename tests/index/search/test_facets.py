@@ -13,12 +13,13 @@ from index.collection import Collection
 from index.collection.records import IndexSettings
 from index.errors import FilterError
 from index.filters import facets
+from index.filters.columns import Column
 from index.search import Searcher
 from tests.support.collections.hand_made import add_run, add_version, rows, unit_vectors
 from tests.support.collections.sharded import InProcessShards
 
 COUNT = 3_000
-TAGS: tuple[list[str] | None, ...] = (["red", "round"], ["red"], [], None)
+TAGS: tuple[list[str] | None, ...] = (["red", "round", "red"], ["red"], [], None)
 
 
 def row(number: int, label: str) -> dict[str, Any]:
@@ -48,7 +49,7 @@ def columns(values: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def by_hand(images: list[dict[str, Any]], name: str) -> Counter[Any]:
-    lists = [image[name] if isinstance(image[name], list) else [image[name]] for image in images]
+    lists = [set(image[name]) if isinstance(image[name], list) else [image[name]] for image in images]
     return Counter(value for values in lists for value in values if value is not None)
 
 
@@ -93,6 +94,22 @@ def test_times_are_counted_by_month_or_by_year(tmp_path: Path, kind: pa.DataType
     assert facets.periods(Counter({"9999-12": 1})) == [("9999-12", 1, {"$gte": "9999-12-01"})]  # there is no year 10000
     for period, count, condition in [*facets.periods(months), *years[:2]]:
         assert len(searcher.search(unit_vectors(1), 100, filter={"taken": condition})[0]) == count, period
+
+
+def test_times_to_the_nanosecond_are_counted() -> None:
+    batch = pa.record_batch({"taken": pa.array([1_700_000_000_123_456_789], pa.timestamp("ns"))})
+    counts = facets.count_values([(batch, None)], [Column.of(batch.schema.field("taken"))])
+    assert counts.values == {"taken": {"2023-11": 1}}
+
+
+def test_times_that_python_cannot_represent_are_null(tmp_path: Path) -> None:
+    collection = Collection.create_or_open(str(tmp_path))
+    taken = pa.array([0, 0, 2**63 - 1, 1 - 2**63], pa.timestamp("us"))  # with infinity, as databases write it
+    add_version(collection, rows(list("abcd"), unit_vectors(4), metadata={"taken": taken}))
+    searcher = Searcher.open(collection)
+    assert searcher.facets().values == {"taken": {"1970-01": 2}}
+    found = {match.image_id: match.metadata["taken"] for match in searcher.search(unit_vectors(1), 4)[0]}
+    assert found == {"a": datetime(1970, 1, 1), "b": datetime(1970, 1, 1), "c": None, "d": None}
 
 
 def test_a_time_column_is_a_facet_if_images_share_years(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from index.collection import Collection
 from index.collection.records import ModelRecord, ScoreDistribution
 from index.errors import QueryError
 from index.filters.filter import Filter
-from index.match import Match
+from index.matches import Match
 from index.queries import MAX_K, mix
 from index.search import Searcher
 from index.segments.filter_cache import FilterCache
@@ -334,7 +334,7 @@ def test_the_percentile_of_a_score_among_random_pairs(searcher: Searcher) -> Non
 
 def test_the_least_recently_used_filters_are_dropped(searcher: Searcher) -> None:
     def passing(cache: FilterCache, label: str) -> list[Eligible]:
-        return cache.eligible(Filter.parse({"label": label}, searcher.segments.schema), searcher.segments._evaluate)
+        return cache.eligible(Filter.parse({"label": label}, searcher.segments.schema), searcher.segments.evaluate)
 
     cache = FilterCache(max_bytes=1_300)  # room for two
     cat, dog = passing(cache, "cat"), passing(cache, "dog")

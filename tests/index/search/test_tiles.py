@@ -15,7 +15,7 @@ from index.build.build_index import build_index
 from index.collection import Collection
 from index.collection.records import IndexSettings
 from index.errors import ModelMismatchError
-from index.match import Match
+from index.matches import Match
 from index.search import Searcher
 from tests.support.collections.hand_made import DIM, MODEL, add_run, add_version, rows, unit_vectors
 from tests.support.collections.sharded import InProcessShards

@@ -103,6 +103,7 @@ def test_locations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "secret" not in repr(secret)
     assert pickle.loads(pickle.dumps(secret)).bucket == secret.bucket  # a worker needs what the address holds
     assert not secret.is_local
+    assert Storage.open("s3://bucket/set#2/a?region=eu-west-1").root == "bucket/set#2/a"
     with pytest.raises(CollectionError, match=r"expected a folder or a file:// s3:// gs:// az:// address"):
         Storage.open("ftp://host/folder")
 
@@ -131,7 +132,7 @@ def test_addresses_are_shown_without_secrets(text: str, shown: str | None) -> No
         (["/[a]", "//[a"], None),
         (["s3://b/pics", "s3://b/pics/", "s3://b/pics?region=eu-west-1", "s3://anonymous@b/pics"], "s3://b/pics"),
         (["gs://b", "gs://b/", "gs://anonymous@b"], "gs://b"),
-        (["s3://b/50%25", "s3://b/../pics"], None),
+        (["s3://b/50%25", "s3://b/../pics", "s3://b/set#1", "s3://b/set#2"], None),
         (["az://one@c/pics", "az://two@c/pics"], None),
     ],
 )
@@ -306,6 +307,22 @@ def test_the_environment_sets_the_servers_of_google_and_azure(monkeypatch: pytes
     assert {azure for azure, method in by_method if method in ("PUT", "POST")} == {False, True}
     for request in server.requests:
         assert ("SharedKey shop:" in request.headers.get("authorization", "")) == request.path.startswith("/shop/")
+
+
+def test_a_folder_with_a_name_that_is_not_text_is_no_collection(tmp_path: Path) -> None:
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/a\xff.jpg")).touch()
+    for opened in (Collection.open, Collection.create_or_open):
+        with pytest.raises(CollectionError, match=r"a\\xff.jpg' has a name that is not UTF-8"):
+            opened(str(tmp_path))
+
+
+def test_a_tar_that_is_refused_is_one_whatever_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    with scripted(Reply(status=403)) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+        for name in ("0001.tar", "0416.tar"):  # like 416, the status if a file is shorter than expected
+            with pytest.raises(FetchError) as refused:
+                Fetcher(buckets=PictureReader()).fetch(f"s3://anonymous@images/{name}#bytes=0-99")
+            assert refused.value.reason == "permission_denied", name
 
 
 @pytest.mark.parametrize("call", ["head", "get", "get_range"])

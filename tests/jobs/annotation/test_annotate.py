@@ -1,8 +1,8 @@
-"""Annotations: every image once, whatever happens, and in the index beside the source's own columns."""
+"""Annotations: each image is annotated once, and the index has the columns beside the source's own."""
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,12 @@ from index.filters.filter import Filter
 from index.search import Searcher
 from index.search.shard import version_schema
 from index.versions.promotion import rollback
-from jobs.annotation import annotate
 from jobs.annotation.annotate import Annotate, drop
 from jobs.annotation.labels import Labels
 from jobs.annotation.predictor import Batch, Columns, Recipe
 from jobs.errors import JobError, TooManyRejectsError, UsageError
 from jobs.spec import NO_LABEL, AnnotationSpec, JobSpec
-from tests.support.collections.hand_made import add_run, add_version, rows, unit_vectors
+from tests.support.collections.hand_made import add_run, add_version, metadata_of, rows, unit_vectors
 from tests.support.collections.s3_server import Bucket
 
 IDS = [f"{number:03}.jpg" for number in range(200)]
@@ -36,7 +35,7 @@ IDS = [f"{number:03}.jpg" for number in range(200)]
 
 @dataclass
 class Halves:
-    """Says in which half of the first axis a vector is, and remembers the images that it was called with."""
+    """Tells in which half of the first axis a vector is, and records the images that it gets."""
 
     bad: frozenset[str] = frozenset()
     seen: list[str] = field(default_factory=list)
@@ -44,7 +43,7 @@ class Halves:
     def __call__(self, batch: Batch) -> Columns:
         ids = batch["image_id"].tolist()
         if self.bad.intersection(ids):
-            raise ArithmeticError("it cannot be told")
+            raise ArithmeticError("undecided")
         self.seen += ids
         first = batch["embedding"][:, 0]
         return {"": ["left" if value < 0 else "right" for value in first], "first": first}
@@ -55,7 +54,7 @@ class Halves:
 
 @dataclass
 class Returns(Halves):
-    """Returns what a function of the images' ids does."""
+    """Returns what a function of the images' ids returns."""
 
     of: Callable[[list[str]], Columns] = field(kw_only=True)
 
@@ -69,66 +68,61 @@ def table(ids: list[str], *, seed: int = 1, content: str = "a") -> pa.Table:
     return made.append_column("content_hash", pa.array([f"{content} {image_id}" for image_id in ids]))
 
 
-@pytest.fixture
-def indexed(collection: Collection) -> Collection:
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    collection = Collection.create_or_open(str(tmp_path_factory.mktemp("template")))
     add_version(collection, table(IDS), settings=IndexSettings(segment_rows=90))
-    return collection
+    return Path(collection.location)
 
 
-def annotated(collection: Collection, predictor: Halves, *, name: str = "half", **options: Any) -> Any:
+def annotate(collection: Collection, predictor: Halves, *, name: str = "half", **options: Any) -> Any:
     with writing(collection, "annotate") as leased:
         job = Annotate(collection=leased, console=Console(quiet=True), recipe=predictor.recipe, **options)
         return job.run([AnnotationSpec(name=name, predictor="tests:Halves")])[name]
-
-
-def found(collection: Collection, where: Mapping[str, Any] | None = None) -> dict[str, dict[str, Any]]:
-    """The metadata of all that a search finds, by id."""
-    searcher = Searcher.open(collection)
-    matches = searcher.search(unit_vectors(1, dim=searcher.dim), k=1000, filter=where)[0]
-    return {match.image_id: match.metadata for match in matches}
 
 
 def texts(column: Any) -> list[str]:
     return list(map(str, column.to_pylist()))
 
 
-def halves(said_of: pa.Table) -> dict[str, dict[str, Any]]:
-    """What `Halves` should say of rows."""
-    vectors: Any = said_of["embedding"].to_pylist()
+def expected_halves(rows: pa.Table) -> dict[str, dict[str, Any]]:
+    """The values that `Halves` should return for rows."""
+    vectors: Any = rows["embedding"].to_pylist()
     first = [vector[0] for vector in vectors]
     return {
         image_id: {"half": "left" if value < 0 else "right", "half_first": pytest.approx(value)}
-        for image_id, value in zip(texts(said_of["image_id"]), first, strict=True)
+        for image_id, value in zip(texts(rows["image_id"]), first, strict=True)
     }
 
 
-def test_the_columns_are_returned_and_filtered_by_beside_those_of_the_source(indexed: Collection) -> None:
-    before = indexed.read_version(str(indexed.current()))
+def test_matches_have_the_columns_beside_those_of_the_source(collection: Collection) -> None:
+    before = collection.read_version(str(collection.current()))
     vectors = {record.name: record.files[VECTORS] for record in before.segments}
-    annotated(indexed, Halves())
-    after = indexed.read_version(str(indexed.current()))
+    annotate(collection, Halves())
+    after = collection.read_version(str(collection.current()))
     assert after.version != before.version
     assert {record.name: record.files[VECTORS] for record in after.segments} == vectors
-    expected = halves(table(IDS))
-    shown = found(indexed)
+    expected = expected_halves(table(IDS))
+    shown = metadata_of(collection)
     assert all(shown[image_id] == {"year": year, **expected[image_id]} for year, image_id in enumerate(IDS))
-    schema = version_schema(indexed, after)
+    schema = version_schema(collection, after)
     assert {"half", "half_first", "year"} <= set(schema.names)
-    searcher = Searcher.open(indexed)
+    searcher = Searcher.open(collection)
     row = searcher.row(IDS[0])
     assert row is not None
     assert row["half"] == expected[IDS[0]]["half"]
 
 
-def test_filters_agree_with_brute_force_over_random_expressions(indexed: Collection) -> None:
-    annotated(indexed, Halves(bad=frozenset(IDS[:3])))
-    everything = pa.Table.from_pylist([{"image_id": key, **row} for key, row in found(indexed).items()])
+def test_filters_agree_with_brute_force_over_random_expressions(collection: Collection) -> None:
+    annotate(collection, Halves(bad=frozenset(IDS[:3])))
+    everything = pa.Table.from_pylist([{"image_id": key, **row} for key, row in metadata_of(collection).items()])
     assert everything.num_rows == len(IDS)
     rng = np.random.default_rng(0)
     for _ in range(60):
         where = expression(rng, depth=2)
         mask = Filter.parse(where, everything.schema).mask(everything.combine_chunks().to_batches()[0])
-        assert set(found(indexed, where)) == set(everything.filter(pa.array(mask))["image_id"].to_pylist()), where
+        expected = everything.filter(pa.array(mask))["image_id"].to_pylist()
+        assert set(metadata_of(collection, where)) == set(expected), where
 
 
 def expression(rng: np.random.Generator, depth: int) -> dict[str, Any]:
@@ -142,136 +136,136 @@ def expression(rng: np.random.Generator, depth: int) -> dict[str, Any]:
     return {"year": {"$lt": int(rng.integers(200))}} if column == "year" else {"half": {"$exists": bool(depth)}}
 
 
-def test_only_new_and_changed_images_are_done_next_time(indexed: Collection) -> None:
-    annotated(indexed, Halves())
-    add_run(indexed, table(["new.jpg", *IDS[:2]], seed=5, content="b"), deletes=[IDS[9]])
-    before = indexed.current()
-    assert build_index(indexed).base == before  # an update, which shares segments
-    shown = found(indexed)
+def test_only_new_and_changed_images_are_annotated_next_time(collection: Collection) -> None:
+    annotate(collection, Halves())
+    add_run(collection, table(["new.jpg", *IDS[:2]], seed=5, content="b"), deletes=[IDS[9]])
+    before = collection.current()
+    assert build_index(collection).base == before  # an update, which shares segments
+    shown = metadata_of(collection)
     assert IDS[9] not in shown
-    # What was said of other bytes is not said of these.
+    # Values of the old bytes do not apply to the new ones.
     assert [shown[image_id]["half"] for image_id in ("new.jpg", IDS[0], IDS[1])] == [None] * 3
-    assert shown[IDS[2]]["half"] == halves(table(IDS))[IDS[2]]["half"]
+    assert shown[IDS[2]]["half"] == expected_halves(table(IDS))[IDS[2]]["half"]
     again = Halves()
-    report = annotated(indexed, again)
+    report = annotate(collection, again)
     assert sorted(again.seen) == sorted(["new.jpg", *IDS[:2]])
     assert (report.embedded, report.already_there) == (3, len(IDS) - 3)
-    changed = halves(table(["new.jpg", *IDS[:2]], seed=5))
-    shown = found(indexed)
+    changed = expected_halves(table(["new.jpg", *IDS[:2]], seed=5))
+    shown = metadata_of(collection)
     for image_id in changed:
         assert {name: shown[image_id][name] for name in ("half", "half_first")} == changed[image_id]
-    version = indexed.current()
+    version = collection.current()
     quiet = Halves()
-    annotated(indexed, quiet)
-    assert (quiet.seen, indexed.current()) == ([], version)
+    annotate(collection, quiet)
+    assert (quiet.seen, collection.current()) == ([], version)
 
 
-def test_a_bad_image_is_a_reject_and_the_others_keep_their_values(indexed: Collection) -> None:
-    report = annotated(indexed, Halves(bad=frozenset([IDS[4]])))
+def test_a_bad_image_is_a_reject_and_the_others_get_their_values(collection: Collection) -> None:
+    report = annotate(collection, Halves(bad=frozenset([IDS[4]])))
     assert (report.embedded, report.rejected, report.reject_reasons) == (len(IDS) - 1, 1, {"ArithmeticError": 1})
-    shown = found(indexed)
+    shown = metadata_of(collection)
     assert shown[IDS[4]]["half"] is None
     assert all(shown[image_id]["half"] for image_id in IDS if image_id != IDS[4])
-    [annotation] = list_annotations(indexed)
+    [annotation] = list_annotations(collection)
     reject = annotation.rows.read().filter(pa.compute.field("image_id") == IDS[4]).to_pylist()[0]
-    assert (reject["error_stage"], reject["error_message"]) == ("predict", "ArithmeticError: it cannot be told")
+    assert (reject["error_stage"], reject["error_message"]) == ("predict", "ArithmeticError: undecided")
 
 
-def test_a_predictor_may_say_which_images_it_failed_on(indexed: Collection) -> None:
+def test_a_predictor_may_return_exceptions_for_some_images(collection: Collection) -> None:
     calls = []
 
     def values(ids: list[str]) -> Columns:
         calls.append(ids)
-        said: list[Any] = [ValueError("too dark") if name == IDS[4] else name for name in ids]
-        return {"": said, "length": np.array([len(name) for name in ids])}
+        names: list[Any] = [ValueError("too dark") if name == IDS[4] else name for name in ids]
+        return {"": names, "length": np.array([len(name) for name in ids])}
 
-    report = annotated(indexed, Returns(of=values))
+    report = annotate(collection, Returns(of=values))
     assert (report.embedded, report.reject_reasons) == (len(IDS) - 1, {"ValueError": 1})
-    assert len(calls) == 1  # none of the others was asked for again
-    shown = found(indexed)
+    assert len(calls) == 1  # the others were not predicted again
+    shown = metadata_of(collection)
     assert {name: shown[name]["half"] for name in IDS} == {**dict(zip(IDS, IDS, strict=True)), IDS[4]: None}
     assert (shown[IDS[3]]["half_length"], shown[IDS[4]]["half_length"]) == (7, None)
 
 
-def test_images_that_a_predictor_failed_on_are_tried_again(indexed: Collection) -> None:
-    with pytest.raises(TooManyRejectsError, match=r"50 of 200 images .*50 × ArithmeticError: it cannot be told"):
-        annotated(indexed, Halves(bad=frozenset(IDS[:50])))
+def test_images_that_a_predictor_failed_on_are_retried(collection: Collection) -> None:
+    with pytest.raises(TooManyRejectsError, match=r"50 of 200 images .*50 × ArithmeticError: undecided"):
+        annotate(collection, Halves(bad=frozenset(IDS[:50])))
     some = Halves(bad=frozenset(IDS[:10]))
-    assert annotated(indexed, some).rejected == 10
-    version = indexed.current()
-    assert annotated(indexed, some).rejected == 10  # all that were tried
-    assert indexed.current() == version
-    mended = Halves()
-    annotated(indexed, mended)
-    assert mended.seen == IDS[:10]
-    assert found(indexed)[IDS[0]]["half"] == halves(table(IDS))[IDS[0]]["half"]
+    assert annotate(collection, some).rejected == 10
+    version = collection.current()
+    assert annotate(collection, some).rejected == 10  # all that were retried
+    assert collection.current() == version
+    fixed = Halves()
+    annotate(collection, fixed)
+    assert fixed.seen == IDS[:10]
+    assert metadata_of(collection)[IDS[0]]["half"] == expected_halves(table(IDS))[IDS[0]]["half"]
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), ValueError("\ud800")])
-def test_a_predictor_that_exits_or_says_what_is_no_text_has_a_reject(indexed: Collection, error: BaseException) -> None:
+def test_an_exit_or_a_message_with_lone_surrogates_makes_a_reject(collection: Collection, error: BaseException) -> None:
     def values(ids: list[str]) -> Columns:
         if IDS[0] in ids:
             raise error
         return {"": [1] * len(ids)}
 
-    assert annotated(indexed, Returns(of=values)).reject_reasons == {type(error).__name__: 1}
+    assert annotate(collection, Returns(of=values)).reject_reasons == {type(error).__name__: 1}
 
 
 @pytest.mark.parametrize("other", ["text", True, [1]])
 def test_a_column_of_two_types_is_refused_before_it_is_published(
-    indexed: Collection, monkeypatch: pytest.MonkeyPatch, other: object
+    collection: Collection, monkeypatch: pytest.MonkeyPatch, other: object
 ) -> None:
     mixed = Returns(of=lambda ids: {"": [other if name < IDS[100] else 1 for name in ids]})
     with pytest.raises(JobError, match="values of two types"):  # of one batch
-        annotated(indexed, mixed)
-    monkeypatch.setattr(annotate, "_VECTOR_BLOCK", 100)
+        annotate(collection, mixed)
+    monkeypatch.setattr("jobs.annotation.annotate._VECTOR_BLOCK", 100)
     with pytest.raises(JobError, match="values of two types"):  # of two
-        annotated(indexed, mixed, name="blocks")
-    assert list_annotations(indexed) == []
-    annotated(indexed, Returns(of=lambda ids: {"": [1] * len(ids)}), name="runs")
-    add_run(indexed, table(["new.jpg"], seed=5))
+        annotate(collection, mixed, name="blocks")
+    assert list_annotations(collection) == []
+    annotate(collection, Returns(of=lambda ids: {"": [1] * len(ids)}), name="runs")
+    add_run(collection, table(["new.jpg"], seed=5))
     with pytest.raises(JobError, match="values of two types"):
-        annotated(indexed, Returns(of=lambda ids: {"": [other] * len(ids)}), name="runs")
-    build_index(indexed)
-    assert found(indexed)[IDS[3]]["runs"] == 1
-    annotated(indexed, Returns(of=lambda ids: {"": [0.5] * len(ids)}), name="wider")
+        annotate(collection, Returns(of=lambda ids: {"": [other] * len(ids)}), name="runs")
+    build_index(collection)
+    assert metadata_of(collection)[IDS[3]]["runs"] == 1
+    annotate(collection, Returns(of=lambda ids: {"": [0.5] * len(ids)}), name="wider")
 
 
 @pytest.mark.parametrize("key", ['a b"$', " ", "$gt", None])
-def test_columns_without_a_plain_name_are_refused(indexed: Collection, key: str | None) -> None:
+def test_invalid_column_names_are_refused(collection: Collection, key: str | None) -> None:
     with pytest.raises(JobError, match="halves returns"):
-        annotated(indexed, Returns(of=lambda ids: {key: ids} if key else {}))
+        annotate(collection, Returns(of=lambda ids: {key: ids} if key else {}))
 
 
-def test_columns_are_counted_against_the_images_of_now(indexed: Collection, run: Callable[..., Any]) -> None:
-    annotated(indexed, Halves(bad=frozenset(IDS[:3])))
-    add_run(indexed, table(["new.jpg", IDS[3]], seed=5, content="b"), deletes=IDS[:2])
-    [facts] = json.loads(run("columns", indexed.location, "--format", "json").out)
+def test_the_command_columns_counts_current_images(collection: Collection, run: Callable[..., Any]) -> None:
+    annotate(collection, Halves(bad=frozenset(IDS[:3])))
+    add_run(collection, table(["new.jpg", IDS[3]], seed=5, content="b"), deletes=IDS[:2])
+    [facts] = json.loads(run("columns", collection.location, "--format", "json").out)
     assert {name: facts[name] for name in ("images", "rejected", "without")} == {
         "images": 196,
         "rejected": 1,
         "without": 2,
     }
-    assert facts["reasons"] == {"ArithmeticError: it cannot be told": 1}
+    assert facts["reasons"] == {"ArithmeticError: undecided": 1}
 
 
-def test_a_predictor_that_fails_on_all_ends_the_job(indexed: Collection) -> None:
-    version = indexed.current()
+def test_a_predictor_that_fails_on_all_images_ends_the_job(collection: Collection) -> None:
+    version = collection.current()
     with pytest.raises(JobError, match="halves failed on each of 200 images"):
-        annotated(indexed, Halves(bad=frozenset(IDS)))
+        annotate(collection, Halves(bad=frozenset(IDS)))
     with pytest.raises(TooManyRejectsError):
-        annotated(indexed, Halves(bad=frozenset(IDS[:50])))
-    assert indexed.current() == version
-    assert list_annotations(indexed) == []
-    with writing(indexed, "columns") as leased:
+        annotate(collection, Halves(bad=frozenset(IDS[:50])))
+    assert collection.current() == version
+    assert list_annotations(collection) == []
+    with writing(collection, "columns") as leased:
         drop(leased, "half", Console(quiet=True))
-    assert indexed.storage.list("annotations") == []
+    assert collection.storage.list("annotations") == []
 
 
-def test_a_job_that_is_stopped_again_and_again_does_every_image_once(
-    indexed: Collection, monkeypatch: pytest.MonkeyPatch
+def test_a_repeatedly_stopped_job_annotates_every_image_once(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(annotate, "_VECTOR_BLOCK", 30)
+    monkeypatch.setattr("jobs.annotation.annotate._VECTOR_BLOCK", 30)
     predictor, tries = Halves(), 0
     inner = predictor.recipe()
 
@@ -287,46 +281,46 @@ def test_a_job_that_is_stopped_again_and_again_does_every_image_once(
     stopping = replace(inner, make=lambda _: failing)
     for attempt in range(20):
         try:
-            with writing(indexed, "annotate") as leased:
+            with writing(collection, "annotate") as leased:
                 job = Annotate(collection=leased, console=Console(quiet=True), recipe=lambda *_: stopping)
                 job.run([AnnotationSpec(name="half", predictor="tests:Halves")])
             break
         except Stopped:
             assert attempt < 19
     assert sorted(predictor.seen) == IDS
-    [annotation] = list_annotations(indexed)
+    [annotation] = list_annotations(collection)
     assert len(annotation.runs) == 1
     assert sorted(texts(annotation.rows.read(["image_id"])["image_id"])) == IDS
-    assert {row["half"] for row in found(indexed).values()} == {"left", "right"}
+    assert {row["half"] for row in metadata_of(collection).values()} == {"left", "right"}
 
 
-def test_columns_stay_through_a_rebuild_and_go_when_they_are_dropped(indexed: Collection) -> None:
-    annotated(indexed, Halves())
-    annotated(indexed, Halves(), name="other")
-    build_index(indexed, rebuild=True)
-    assert found(indexed)[IDS[7]]["half"] == found(indexed)[IDS[7]]["other"]
-    with writing(indexed, "columns") as leased:
+def test_columns_survive_a_rebuild_until_they_are_dropped(collection: Collection) -> None:
+    annotate(collection, Halves())
+    annotate(collection, Halves(), name="other")
+    build_index(collection, rebuild=True)
+    assert metadata_of(collection)[IDS[7]]["half"] == metadata_of(collection)[IDS[7]]["other"]
+    with writing(collection, "columns") as leased:
         drop(leased, "half", Console(quiet=True))
-    assert set(found(indexed)[IDS[7]]) == {"year", "other", "other_first"}
+    assert set(metadata_of(collection)[IDS[7]]) == {"year", "other", "other_first"}
     with pytest.raises(UsageError, match="expected one of other"):
-        drop(indexed, "half", Console(quiet=True))
-    rollback(indexed)
-    assert "half" in found(indexed)[IDS[7]]
+        drop(collection, "half", Console(quiet=True))
+    rollback(collection)
+    assert "half" in metadata_of(collection)[IDS[7]]
 
 
-def test_names_that_are_taken_are_refused(indexed: Collection) -> None:
-    with pytest.raises(UsageError, match="year is there"):
-        annotated(indexed, Halves(), name="year")
-    for name in ("tiles", "exif", "exif_taken"):  # they may come with a later job
-        with pytest.raises(UsageError, match=f"{name}.* is there"):
-            annotated(indexed, Halves(), name=name)
-    annotated(indexed, Halves())
-    with pytest.raises(UsageError, match="half is there"):
-        annotated(indexed, Halves(), name="half_first")
+def test_taken_names_are_refused(collection: Collection) -> None:
+    with pytest.raises(UsageError, match="conflict with year"):
+        annotate(collection, Halves(), name="year")
+    for name in ("tiles", "exif", "exif_taken"):  # a later job may add these
+        with pytest.raises(UsageError, match=f"conflict with {name}"):
+            annotate(collection, Halves(), name=name)
+    annotate(collection, Halves())
+    with pytest.raises(UsageError, match="conflict with half"):
+        annotate(collection, Halves(), name="half_first")
     later = table(["new.jpg"]).append_column("half_first", pa.array([1.0]))
-    add_run(indexed, later)
+    add_run(collection, later)
     with pytest.raises(UsageError, match="columns --drop half`"):
-        annotated(indexed, Halves())
+        annotate(collection, Halves())
 
 
 @pytest.mark.parametrize(
@@ -341,26 +335,26 @@ def test_names_that_are_taken_are_refused(indexed: Collection) -> None:
         ({"quality": True}, "--label or --labels"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_anything_is_embedded(wrong: dict[str, Any], expected: str) -> None:
+def test_invalid_annotations_are_refused(wrong: dict[str, Any], expected: str) -> None:
     with pytest.raises(ValidationError, match=re.escape(expected)):
         AnnotationSpec.model_validate({"name": "animal", "labels": ["a dog"], **wrong})
 
 
 @pytest.mark.parametrize("other", ["animal", "animal_x"])
-def test_annotations_of_a_job_have_columns_of_their_own(other: str) -> None:
+def test_annotations_of_a_job_must_not_share_columns(other: str) -> None:
     annotations = [{"name": name, "quality": True} for name in (other, "animal", "animals")]
     with pytest.raises(ValidationError, match="would have the same columns"):
         JobSpec.model_validate({"source": "s", "collection": "c", "annotations": annotations})
 
 
-def test_a_file_of_labels_may_begin_with_a_byte_order_mark(indexed: Collection, run: Any, tmp_path: Path) -> None:
+def test_a_file_of_labels_may_begin_with_a_byte_order_mark(collection: Collection, run: Any, tmp_path: Path) -> None:
     labels = tmp_path / "labels.txt"
     labels.write_text("a circle\na circle\n", "utf-8-sig")
-    done = run("annotate", indexed.location, "--name", "shape", "--labels", labels)
+    done = run("annotate", collection.location, "--name", "shape", "--labels", labels)
     assert (done.code, "got 'a circle'" in done.err) == (2, True)
 
 
-def test_labels_are_the_nearest_texts_unless_all_are_far() -> None:
+def test_labels_are_the_nearest_texts_unless_all_are_far_away() -> None:
     texts = np.eye(4, dtype=np.float32)[:2]
     vectors = np.array([[0.9, 0.1, 0, 0], [0.3, 0.6, 0, 0], [0.1, 0.05, 0.9, 0]], np.float32)
     got = Labels(("a dog", "a cat"), texts, 0.2)({"image_id": np.arange(3), "embedding": vectors})
@@ -372,7 +366,7 @@ def test_labels_are_the_nearest_texts_unless_all_are_far() -> None:
 
 
 @pytest.mark.slow
-def test_the_shapes_of_the_demo_are_told_by_plain_words(run: Callable[..., Any], tmp_path: Path) -> None:
+def test_labels_recognise_the_shapes_of_the_demo(run: Callable[..., Any], tmp_path: Path) -> None:
     from jobs.demo.collection import make_demo_collection
     from jobs.demo.drawing import SHAPES
 
@@ -380,7 +374,7 @@ def test_the_shapes_of_the_demo_are_told_by_plain_words(run: Callable[..., Any],
     labels = tmp_path / "labels.txt"
     labels.write_text("\n".join(f"a {shape}" for shape in SHAPES) + "\n")
     run("annotate", collection.location, "--name", "shape", "--labels", str(labels), "--template", "{}")
-    shown = found(collection)
+    shown = metadata_of(collection)
     right = [row["shape"] == f"a {row['label']}" for row in shown.values()]
     assert np.mean(right) >= 0.92
     listed = json.loads(run("columns", collection.location, "--format", "json").out)
@@ -388,15 +382,15 @@ def test_the_shapes_of_the_demo_are_told_by_plain_words(run: Callable[..., Any],
     assert set(listed[0]["columns"]) == {"shape", "shape_score", "shape_margin"}
 
 
-def test_annotations_of_a_bucket(bucket: Bucket) -> None:
+def test_annotations_in_a_bucket(bucket: Bucket) -> None:
     collection = Collection.create_or_open(bucket.address("c"))
     add_version(collection, table(IDS[:20]))
-    annotated(collection, Halves())
-    assert {row["half"] for row in found(collection).values()} == {"left", "right"}
+    annotate(collection, Halves())
+    assert {row["half"] for row in metadata_of(collection).values()} == {"left", "right"}
     again = Halves()
-    annotated(collection, again)
+    annotate(collection, again)
     assert again.seen == []
     with writing(collection, "columns") as leased:
         drop(leased, "half", Console(quiet=True))
-    assert found(collection)[IDS[0]] == {"year": 0}
+    assert metadata_of(collection)[IDS[0]] == {"year": 0}
     assert [key for key in bucket.keys("c/annotations/") if not key.endswith("/")] == []

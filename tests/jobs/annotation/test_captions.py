@@ -1,7 +1,6 @@
-"""Captions through the job of every annotation: by models of transformers, and by a server of vLLM."""
+"""Captions by models of transformers and by a vLLM server."""
 
 import base64
-import hashlib
 import json
 import os
 import random
@@ -24,14 +23,13 @@ from embedder.images.decode import decode_image
 from index.collection import Collection
 from index.collection.annotations import annotation_log
 from index.collection.live_rows import LiveRows
-from index.search import Searcher
 from jobs.annotation import vllm_server
 from jobs.spec import AnnotationSpec
 from jobs.values import DEMO_MODEL
-from tests.support.collections.hand_made import add_version, rows, unit_vectors
+from tests.support.collections.hand_made import add_files, metadata_of
 from tests.support.command_line import Run
 from tests.support.paths import ROOT
-from tests.support.pictures.sample_images import encode, put_pictures
+from tests.support.pictures.sample_images import encode
 from tests.support.servers.scripted_server import Player, Reply, ScriptedServer, scripted
 
 COLOURS = {"red.png": (220, 30, 30), "green.png": (30, 200, 40), "blue.png": (20, 10, 240)}
@@ -42,34 +40,21 @@ def png(pixels: Any) -> bytes:
     return encode(Image.fromarray(np.asarray(pixels, np.uint8)), "png")
 
 
-def collection_of(collection: Collection, folder: Path, files: dict[str, bytes]) -> Collection:
-    """An indexed collection of these files, which are embedded by hand."""
-    uris = [str(put_pictures(folder, files) / name) for name in files]
-    hashes = {"content_hash": [hashlib.sha256(data).hexdigest() for data in files.values()]}
-    add_version(collection, rows(list(files), unit_vectors(len(files)), uris=uris, metadata=hashes))
-    return collection
-
-
 @pytest.fixture
 def pictures(collection: Collection, tmp_path: Path) -> Collection:
     """Three pictures of a single colour each."""
-    files = {name: png(np.full((48, 64, 3), colour)) for name, colour in COLOURS.items()}
-    return collection_of(collection, tmp_path, files)
-
-
-def shown(collection: Collection) -> dict[str, dict[str, Any]]:
-    matches = Searcher.open(collection).search(unit_vectors(1), k=1000)[0]
-    return {match.image_id: match.metadata for match in matches}
+    add_files(collection, tmp_path, {name: png(np.full((48, 64, 3), colour)) for name, colour in COLOURS.items()})
+    return collection
 
 
 @dataclass
 class Vllm:
-    """Answers as vLLM does: the caption of a picture is its size in bytes. `away` for good after so many captions."""
+    """Answers like vLLM, with a picture's size in bytes as its caption, until it stops after `max_captions`."""
 
     server: ScriptedServer
     refused: bytes | None = None
-    away: int = 1_000_000
-    answered: list[bytes] = field(default_factory=list)
+    max_captions: int = 1_000_000
+    captioned: list[bytes] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.server.routes |= {"/v1/chat/completions": self.caption, "/v1/models": self.models}
@@ -79,20 +64,20 @@ class Vllm:
         return ("--captioner", "tiny-vlm", "--engine", "vllm", "--url", f"{self.server.url}/v1/")
 
     def models(self, player: Player) -> None:
-        gone = Reply(status=503, document={"detail": "stopping"})
-        (gone if len(self.answered) >= self.away else Reply(document={"data": [{"id": "tiny-vlm"}]}))(player)
+        is_up = len(self.captioned) < self.max_captions
+        (Reply(document={"data": [{"id": "tiny-vlm"}]}) if is_up else Reply(status=503))(player)
 
     def caption(self, player: Player) -> None:
         (message,) = player.received.document["messages"]
         head, _, data = message["content"][0]["image_url"]["url"].partition(",")
         assert head == "data:image/png;base64"
         picture = base64.b64decode(data)
-        if len(self.answered) >= self.away:
+        if len(self.captioned) >= self.max_captions:
             Reply(status=503)(player)
         elif picture == self.refused:
             Reply(status=400, document={"error": {"message": "cannot identify image", "code": 400}})(player)
         else:
-            self.answered.append(picture)
+            self.captioned.append(picture)
             Reply(document={"choices": [{"message": {"content": f" {len(picture)} bytes\n"}}]})(player)
 
 
@@ -103,7 +88,7 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> Iterator[Vllm]:
         yield Vllm(server)
 
 
-def test_a_server_captions_and_what_it_refuses_is_a_reject(
+def test_pictures_that_the_server_refuses_are_rejects(
     pictures: Collection, run: Run, vllm: Vllm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VLLM_API_KEY", "s3cret")
@@ -112,27 +97,27 @@ def test_a_server_captions_and_what_it_refuses_is_a_reject(
     done = run(*command, "--max-reject-rate", 0.4)
     assert done.code == 0, done.err
     sizes = {name: f"{(tmp_path / name).stat().st_size} bytes" for name in COLOURS}
-    assert {name: row["c"] for name, row in shown(pictures).items()} == {**sizes, "red.png": None}
+    assert {name: row["c"] for name, row in metadata_of(pictures).items()} == {**sizes, "red.png": None}
     assert "CaptionError: HTTP 400: cannot identify image" in run("columns", pictures.location).out
-    asked = [each for each in vllm.server.requests if each.method == "POST"]
-    assert len(asked) == len(COLOURS)  # the others of the batch were not asked again
-    for each in asked:
-        assert each.headers["authorization"] == "Bearer s3cret"
-        document = each.document
+    requests = [request for request in vllm.server.requests if request.method == "POST"]
+    assert len(requests) == len(COLOURS)  # the others of the batch were not sent again
+    for request in requests:
+        assert request.headers["authorization"] == "Bearer s3cret"
+        document = request.document
         assert document["messages"][0]["content"][1] == {"type": "text", "text": "what is it?"}
         assert (document["model"], document["temperature"], document["max_tokens"]) == ("tiny-vlm", 0, 64)
 
 
-def test_another_server_of_the_same_model_goes_on(pictures: Collection, run: Run, vllm: Vllm) -> None:
+def test_another_server_of_the_same_model_continues(pictures: Collection, run: Run, vllm: Vllm) -> None:
     command = ("annotate", pictures.location, "--name", "c")
     assert "3 of 3 images annotated" in run(*command, *vllm.options).out
     with scripted() as other:
         assert "0 of 3 images annotated, 3 were up to date" in run(*command, *Vllm(other).options).out
-        assert other.requests == []  # with nothing to do it need not be there
+        assert other.requests == []  # it is not needed if there is nothing to do
         assert "3 of 3 images annotated" in run(*command, *Vllm(other).options, "--prompt", "a haiku").out
 
 
-def test_a_busy_server_is_asked_again(pictures: Collection, run: Run, vllm: Vllm) -> None:
+def test_requests_to_a_busy_server_are_retried(pictures: Collection, run: Run, vllm: Vllm) -> None:
     busy = [Reply(status=429, headers={"Retry-After": "0"}), Reply(status=502), Reply(hang_up=True)]
 
     def route(player: Player) -> None:
@@ -142,28 +127,28 @@ def test_a_busy_server_is_asked_again(pictures: Collection, run: Run, vllm: Vllm
     assert "3 of 3 images annotated" in run("annotate", pictures.location, "--name", "c", *vllm.options).out
 
 
-def test_without_its_server_nothing_is_published_and_the_job_goes_on_later(
+def test_a_job_whose_server_stops_publishes_nothing_and_continues_later(
     pictures: Collection, run: Run, vllm: Vllm
 ) -> None:
     command = ("annotate", pictures.location, "--name", "c", "--block-size", 1)
-    before, vllm.away = pictures.current(), 2
+    before, vllm.max_captions = pictures.current(), 2
     stopped = run(*command, *vllm.options)
     assert stopped.code == 2
     message = " ".join(stopped.err.split())
     assert "start it with `vllm serve tiny-vlm`" in message
     assert "run the same command again to continue" in message
-    assert (pictures.current(), shown(pictures)["red.png"]) == (before, {})
-    vllm.away = 1_000_000
+    assert (pictures.current(), metadata_of(pictures)["red.png"]) == (before, {})
+    vllm.max_captions = 1_000_000
     assert run(*command, *vllm.options).code == 0
-    assert all(row["c"] for row in shown(pictures).values())
-    assert Counter(Counter(vllm.answered).values()) == {1: 3}
+    assert all(row["c"] for row in metadata_of(pictures).values())
+    assert Counter(Counter(vllm.captioned).values()) == {1: 3}
 
 
-def test_a_server_that_is_none_or_has_other_models(pictures: Collection, run: Run, vllm: Vllm) -> None:
+def test_a_missing_server_and_one_of_other_models_are_refused(pictures: Collection, run: Run, vllm: Vllm) -> None:
     command = ("annotate", pictures.location, "--name", "c", "--engine", "vllm", "--captioner", "other", "--url")
     assert "serves tiny-vlm: expected other" in run(*command, f"{vllm.server.url}/v1").err
     nowhere = run(*command, vllm.server.url)
-    assert (nowhere.code, "there is no server of vLLM at" in nowhere.err) == (2, True)
+    assert (nowhere.code, "there is no vLLM server at" in nowhere.err) == (2, True)
     assert "another --url, which ends in /v1" in " ".join(nowhere.err.split())
     assert "such as http://localhost:8000/v1" in " ".join(run(*command, "localhost:8000/v1").err.split())
 
@@ -179,14 +164,14 @@ def test_a_server_that_is_none_or_has_other_models(pictures: Collection, run: Ru
         {"quality": True, "prompt": "p"},
     ],
 )
-def test_options_that_make_no_sense(wrong: dict[str, Any]) -> None:
+def test_invalid_options_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         AnnotationSpec.model_validate({"name": "c", **wrong})
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["blip", "llava"])
-def test_a_captioner_says_what_transformers_says(pictures: Collection, run: Run, tmp_path: Path, kind: str) -> None:
+def test_captions_agree_with_transformers(pictures: Collection, run: Run, tmp_path: Path, kind: str) -> None:
     import torch
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
@@ -196,26 +181,28 @@ def test_a_captioner_says_what_transformers_says(pictures: Collection, run: Run,
     getattr(tiny_checkpoints, f"save_{kind}")(folder)
     kinds: Any = (AutoProcessor, AutoModelForImageTextToText)
     processor, model = (each.from_pretrained(folder) for each in kinds)
-    for name, prompt in {"plain": None, "told": "the star of"}.items():
+    for name, prompt in {"plain": None, "prompted": "the star of"}.items():
         command = ("annotate", pictures.location, "--name", name, "--captioner", folder, "--device", "cpu")
         done = run(*command, *(("--prompt", prompt) if prompt else ()))
         assert done.code == 0, done.err
         text = prompt
         if kind == "llava":
             text = f"user <image> {prompt or 'Describe this picture in one sentence.'} bot "
-        found = shown(pictures)
+        metadata = metadata_of(pictures)
         for image_id, colour in COLOURS.items():
             picture = Image.new("RGB", (32, 32), colour)
             inputs = processor(images=picture, text=text, return_tensors="pt")
             with torch.inference_mode():
                 tokens = model.generate(**inputs, do_sample=False, max_new_tokens=64)[0]
             skipped = len(inputs["input_ids"][0]) - (kind == "blip") if text else 0  # BLIP drops the text's end
-            assert found[image_id][name] == processor.decode(tokens[skipped:], skip_special_tokens=True).strip()
-        assert len({row[name] for row in found.values()}) == len(COLOURS)
+            assert metadata[image_id][name] == processor.decode(tokens[skipped:], skip_special_tokens=True).strip()
+        assert len({row[name] for row in metadata.values()}) == len(COLOURS)
 
 
 @pytest.mark.slow
-def test_what_decides_the_text_is_in_the_fingerprint(pictures: Collection, run: Run, tmp_path: Path) -> None:
+def test_another_prompt_or_file_of_the_checkpoint_captions_all_images_again(
+    pictures: Collection, run: Run, tmp_path: Path
+) -> None:
     from tests.support.pictures.tiny_checkpoints import save_blip
 
     save_blip(tmp_path / "a")
@@ -233,7 +220,7 @@ def test_what_decides_the_text_is_in_the_fingerprint(pictures: Collection, run: 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_killed_ten_times_every_image_has_its_caption_once(collection: Collection, tmp_path: Path) -> None:
+def test_a_job_killed_ten_times_captions_every_image_once(collection: Collection, tmp_path: Path) -> None:
     from embedder.models.captioner import ImageCaptioner
     from tests.support.nights.captions_driver import UNLUCKY
     from tests.support.pictures.tiny_checkpoints import save_llava
@@ -244,18 +231,11 @@ def test_killed_ten_times_every_image_has_its_caption_once(collection: Collectio
         f"{number:03}.png": png(rng.integers(0, 256, (4, 4, 3)).repeat(10, 0).repeat(10, 1)) for number in range(160)
     }
     files |= {"100.png": png(np.full((40, 40, 3), UNLUCKY)), "broken.png": b"\x89PNG\r\n\x1a\n and no more"}
-    collection_of(collection, tmp_path, files)
+    add_files(collection, tmp_path, files)
     log = tmp_path / "log"
     options = ("--name", "c", "--captioner", tmp_path / "llava", "--block-size", BLOCK, "--on", "local")
-    command = [
-        sys.executable,
-        "-m",
-        "tests.support.nights.captions_driver",
-        log,
-        "annotate",
-        collection.location,
-        *options,
-    ]
+    driver = (sys.executable, "-m", "tests.support.nights.captions_driver", log)
+    command = [*driver, "annotate", collection.location, *options]
 
     def start() -> "subprocess.Popen[bytes]":
         return subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, cwd=ROOT, env={**os.environ})
@@ -281,16 +261,17 @@ def test_killed_ten_times_every_image_has_its_caption_once(collection: Collectio
     written = LiveRows.of_files(annotations.storage, run.files).read(["image_id", "c", "error_message"]).to_pylist()
     assert Counter(row["image_id"] for row in written) == Counter(files.keys())
     assert {row["image_id"] for row in written if row["error_message"]} == {"100.png", "broken.png"}
-    said = {str(row["image_id"]): row["c"] for row in written}
-    assert (said.pop("100.png"), said.pop("broken.png")) == (None, None)
+    captions = {str(row["image_id"]): row["c"] for row in written}
+    assert (captions.pop("100.png"), captions.pop("broken.png")) == (None, None)
     captioner = ImageCaptioner.load(
         str(tmp_path / "llava"), prompt=None, question="Describe this picture in one sentence."
     )
-    crops = np.stack([decode_image(files[name], captioner.checkpoint.preprocessing.crop).pixels for name in said])
+    crops = np.stack([decode_image(files[name], captioner.checkpoint.preprocessing.crop).pixels for name in captions])
     expected = captioner.caption(crops, max_tokens=64)
     assert len(set(expected)) > 20
-    # Rounding depends on a batch's size: now and then two words are equally likely.
-    assert np.mean([one == other for one, other in zip(said.values(), expected, strict=True)]) > 0.98
-    assert {name: row["c"] for name, row in shown(collection).items()} == {**said, "100.png": None, "broken.png": None}
+    # Rounding depends on a batch's size, and sometimes two words are equally likely.
+    assert np.mean([one == other for one, other in zip(captions.values(), expected, strict=True)]) > 0.98
+    searched = {name: row["c"] for name, row in metadata_of(collection).items()}
+    assert searched == {**captions, "100.png": None, "broken.png": None}
     lines = captioned()
-    assert len(said) <= lines <= len(said) + 10 * BLOCK, "more was captioned again than the block in hand"
+    assert len(captions) <= lines <= len(captions) + 10 * BLOCK, "a crash cost more than one block"

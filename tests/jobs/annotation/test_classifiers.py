@@ -1,4 +1,4 @@
-"""Classes of pictures of all formats: those that transformers says, with its confidences."""
+"""Classes and confidences agree with transformers, for pictures of all formats."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -33,7 +33,7 @@ Family = tuple[PreTrainedModel, Any, Any]
 
 
 def resnet() -> Family:
-    """A narrow one, with the preprocessing of microsoft/resnet-50: of 256 pixels the middle 224."""
+    """A narrow ResNet, preprocessed like microsoft/resnet-50: the middle 224 of 256 pixels."""
     config = ResNetConfig(
         hidden_sizes=[16, 32, 48, 64], embedding_size=16, depths=[1] * 4, layer_type="basic", **_NAMES
     )
@@ -42,14 +42,14 @@ def resnet() -> Family:
 
 
 def vit() -> Family:
-    """A narrow one, with the preprocessing of google/vit-base-patch16-224: all of the picture, squashed."""
+    """A narrow ViT, preprocessed like google/vit-base-patch16-224: the whole picture, squashed."""
     model = ViTForImageClassification(ViTConfig(**TOWER, **_NAMES))
     return model, model.classifier, ViTImageProcessorPil()
 
 
 @torch.no_grad()
 def save(family: Callable[[], Family], pictures: list[Image.Image], folder: Path) -> None:
-    """A checkpoint with random weights, whose last layer is scaled so that it tells these pictures apart."""
+    """A checkpoint with random weights, whose last layer is scaled to distinguish these pictures."""
     torch.manual_seed(1)
     model, head, processor = family()
     model.train(mode=False)
@@ -63,18 +63,18 @@ def save(family: Callable[[], Family], pictures: list[Image.Image], folder: Path
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Image.Image]:
-    """Files, and what transformers gets of each: upright, in RGB, what is transparent over white."""
-    folder, found = tmp_path_factory.mktemp("pictures"), {}
+    """Files, and each picture as transformers gets it: upright, in RGB, transparency over white."""
+    folder, pictures = tmp_path_factory.mktemp("pictures"), {}
     for name, data in sixty_pictures():
         path = folder / name
         path.write_bytes(data)
-        found[path] = upright(data)
-    return found
+        pictures[path] = upright(data)
+    return pictures
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", [resnet, vit])
-def test_a_classifier_says_what_transformers_says(
+def test_classes_and_confidences_agree_with_transformers(
     family: Callable[[], Family], pictures: dict[Path, Image.Image], collection: Collection, run: Run, tmp_path: Path
 ) -> None:
     uris = [str(path) for path in pictures]
@@ -84,7 +84,7 @@ def test_a_classifier_says_what_transformers_says(
     done = run("annotate", collection.location, "--name", "c", "--classifier", model, "--top-k", len(CLASSES))
     assert done.code == 0, done.err
     classify: Any = pipeline("image-classification", str(model), device="cpu")
-    searcher, first = Searcher.open(collection), set()
+    searcher, classes = Searcher.open(collection), set()
     for path, picture in pictures.items():
         row = searcher.row(path.name)
         assert row is not None
@@ -92,11 +92,11 @@ def test_a_classifier_says_what_transformers_says(
         assert (row["c"], row["c_score"]) == (row["c_classes"][0], row["c_scores"][0])
         assert row["c"] == next(iter(expected)), path.name
         assert dict(zip(row["c_classes"], row["c_scores"], strict=True)) == pytest.approx(expected, abs=1e-4), path.name
-        first.add(row["c"])
-    assert len(first) >= 5, "the model does not tell pictures apart, so that its agreement shows nothing"
+        classes.add(row["c"])
+    assert len(classes) >= 5, "the model does not distinguish pictures, so agreement shows nothing"
 
 
-def test_what_is_no_classifier_is_refused(collection: Collection, run: Run) -> None:
+def test_a_model_that_is_not_a_classifier_is_refused(collection: Collection, run: Run) -> None:
     add_run(collection, rows(["a.png"], unit_vectors(1)))
     assert run("annotate", collection.location, "--name", "c", "--classifier", "demo").code == 2
     refused = run("annotate", collection.location, "--name", "c", "--classifier", DEMO_MODEL)

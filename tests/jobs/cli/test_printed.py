@@ -13,7 +13,7 @@ from rich.console import Console
 
 from api.access.keys import KeyScope, add_key
 from embedder.fake import FakeEmbedder
-from index.match import Match
+from index.matches import Match
 from jobs.cli.options import console
 from jobs.cli.tables.collection import match_table
 from tests.support.collections.small_collection import COLOURS, make_collection, png

@@ -15,7 +15,6 @@ import psutil
 import pytest
 
 from index.collection import Collection, writing
-from jobs.cluster.session import init
 from jobs.schedule.history import last_entries
 from tests.support.collections.hand_made import add_version, rows
 from tests.support.collections.s3_server import Bucket
@@ -172,34 +171,6 @@ def test_sigterm_while_embedding_exits_with_130(tmp_path: Path, with_spec: bool,
     assert "what was embedded is kept: run the same command again to continue" in printed
     history = [run.outcome for run in last_entries(Collection.open(str(collection)), 5)]
     assert history == (["stopped"] if with_spec else [])
-
-
-def test_starting_ray_keeps_the_handler_of_sigterm(monkeypatch: pytest.MonkeyPatch) -> None:
-    received: list[int] = []
-
-    def record(number: int, _: object) -> None:
-        received.append(number)
-
-    def exit_like_ray(number: int, _: object) -> None:
-        sys.exit(number)
-
-    def start(**_: object) -> None:
-        signal.signal(signal.SIGTERM, exit_like_ray)
-        if stopped_meanwhile:
-            signal.raise_signal(signal.SIGTERM)
-
-    monkeypatch.setattr("ray.init", start)
-    before = signal.signal(signal.SIGTERM, record)
-    try:
-        stopped_meanwhile = False
-        init(address="local")
-        assert signal.getsignal(signal.SIGTERM) is record
-        stopped_meanwhile = True
-        with pytest.raises(SystemExit):
-            init(address="local")
-        assert (received, signal.getsignal(signal.SIGTERM)) == ([signal.SIGTERM], record)
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def index_two(location: str, source: str) -> None:

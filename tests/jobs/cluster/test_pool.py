@@ -1,5 +1,7 @@
 """How many embedding actors a cluster gets, the messages if they do not fit, and joining and leaving Ray."""
 
+import signal
+import sys
 import weakref
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from ray._private.runtime_env.packaging import get_uri_for_directory
 from embedder.models.checkpoint import Checkpoint
 from jobs.cluster import session
 from jobs.cluster.pool import Pool
-from jobs.cluster.session import join, missing_package_message, ray_cluster, shipped_code
+from jobs.cluster.session import init, join, missing_package_message, ray_cluster, shipped_code
 from jobs.embedding.model_source import ModelSource, loaded_memory
 from jobs.errors import JobError
 from jobs.values import DEMO_MODEL
@@ -206,3 +208,31 @@ def test_ray_ends_with_no_garbage_left_that_another_thread_could_free(monkeypatc
         assert holder() is not None
         patch.setattr(ray, "shutdown", lambda: left.append(holder()))
     assert left == [None]
+
+
+def test_starting_ray_keeps_the_handler_of_sigterm(monkeypatch: pytest.MonkeyPatch) -> None:
+    received: list[int] = []
+
+    def record(number: int, _: object) -> None:
+        received.append(number)
+
+    def exit_like_ray(number: int, _: object) -> None:
+        sys.exit(number)
+
+    def start(**_: object) -> None:
+        signal.signal(signal.SIGTERM, exit_like_ray)
+        if stopped_meanwhile:
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr("ray.init", start)
+    before = signal.signal(signal.SIGTERM, record)
+    try:
+        stopped_meanwhile = False
+        init(address="local")
+        assert signal.getsignal(signal.SIGTERM) is record
+        stopped_meanwhile = True
+        with pytest.raises(SystemExit):
+            init(address="local")
+        assert (received, signal.getsignal(signal.SIGTERM)) == ([signal.SIGTERM], record)
+    finally:
+        signal.signal(signal.SIGTERM, before)

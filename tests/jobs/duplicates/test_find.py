@@ -1,4 +1,4 @@
-"""Plans of a small folder that has duplicates of every kind, embedded with the demo model."""
+"""Plans for a small folder with duplicates of every kind, embedded with the demo model."""
 
 import shutil
 from collections.abc import Iterator, Sequence
@@ -42,10 +42,10 @@ def plan(collection: Collection, reader: SignatureReader, kinds: Sequence[Kind] 
 
 
 def kinds_of(group: PlannedGroup) -> dict[str, tuple[str, str]]:
-    return {each.image_id: (each.kind, each.why) for each in group.duplicates}
+    return {duplicate.image_id: (duplicate.kind, duplicate.why) for duplicate in group.duplicates}
 
 
-def test_each_copy_has_its_kind_and_why_another_is_kept(collection: Collection, reader: SignatureReader) -> None:
+def test_each_copy_has_its_kind_and_the_reason_to_keep_another(collection: Collection, reader: SignatureReader) -> None:
     found = plan(collection, reader, KINDS[:-1])
     star, ring = found.found
     assert star.keep.image_id == "star.png"
@@ -63,24 +63,24 @@ def test_each_copy_has_its_kind_and_why_another_is_kept(collection: Collection, 
     assert plan(collection, reader, KINDS[:-1]).model_copy(update={"created_at": None}) == again
 
 
-def test_identical_bytes_need_no_picture_and_the_older_file_is_kept(collection: Collection) -> None:
+def test_identical_bytes_are_found_without_pictures_and_the_older_file_is_kept(collection: Collection) -> None:
     found = Finder(searcher=Searcher.open(collection), read=lambda _: pytest.fail("read"), kinds=KINDS[:1]).plan()
     (group,) = found.found
     assert (group.keep.image_id, kinds_of(group)) == ("star.jpg", {"star copy.jpg": ("identical_bytes", "older file")})
 
 
-def test_similar_ones_are_those_that_are_no_copies(collection: Collection, reader: SignatureReader) -> None:
+def test_similar_pictures_are_not_copies(collection: Collection, reader: SignatureReader) -> None:
     (group,) = (each for each in plan(collection, reader, min_score=-1).found if each.duplicates[0].score is not None)
     names = {group.keep.image_id, *kinds_of(group)}
     assert names == {"star.png", "still.gif", "moving.gif", "other star.jpg"}
     assert {kind for kind, _ in kinds_of(group).values()} == {"similar"}
 
 
-def test_a_threshold_for_pixels(collection: Collection, reader: SignatureReader) -> None:
+def test_no_copies_within_a_maximum_difference_of_zero(collection: Collection, reader: SignatureReader) -> None:
     assert plan(collection, reader, ["re_encoded", "cropped"], max_difference=0.0).found == ()
 
 
-def test_pictures_that_cannot_be_read_are_no_copies_at_any_max_difference(collection: Collection) -> None:
+def test_unreadable_pictures_are_not_copies_at_any_max_difference(collection: Collection) -> None:
     def read(rows: Sequence[dict[str, Any]]) -> list[str]:
         return ["not_found"] * len(rows)
 
@@ -91,7 +91,7 @@ def test_pictures_that_cannot_be_read_are_no_copies_at_any_max_difference(collec
     assert lenient.found == strict.found
 
 
-def test_pictures_that_cannot_be_read_or_have_changed_are_counted(location: Path, reader: SignatureReader) -> None:
+def test_missing_and_changed_pictures_are_counted(location: Path, reader: SignatureReader) -> None:
     shutil.copytree(location, location.parent / "damaged", dirs_exist_ok=True)
     pictures, collection = location.parent / "damaged" / "pictures", location.parent / "damaged" / "collection"
     shutil.rmtree(collection)
@@ -103,7 +103,7 @@ def test_pictures_that_cannot_be_read_or_have_changed_are_counted(location: Path
     assert not {"star-q.jpg", "star-small.jpg"} & {each.image_id for group in found.found for each in group.duplicates}
 
 
-def test_a_plan_is_read_a_page_at_a_time(collection: Collection, reader: SignatureReader) -> None:
+def test_a_plan_is_read_in_pages(collection: Collection, reader: SignatureReader) -> None:
     assert read_plan(collection, 0, 5) is None
     written = plan(collection, reader)
     write_plan(collection, written)

@@ -1,7 +1,6 @@
-"""Files are moved and moved back, whatever stops it; nothing is overwritten, and what is unsure stays."""
+"""Files are moved and moved back, even after a kill; nothing is overwritten, and doubtful files stay."""
 
 import errno
-import json
 import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -43,13 +42,13 @@ def image(source: Path, name: str, **facts: Any) -> dict[str, Any]:
 def planned(
     source: Path, kind: Kind = "re_encoded", changes: Mapping[str, Mapping[str, Any]] | None = None
 ) -> DuplicatePlan:
-    """The first file is kept; `changes` are facts of some, by name."""
+    """A plan that keeps the first file; `changes` replace facts of images, by name."""
     kept, *others = (image(source, name, **(changes or {}).get(name, {})) for name in FILES)
     duplicates = tuple(Duplicate(**other, kind=kind, why="more pixels") for other in others)
     group = PlannedGroup(keep=PlannedImage(**kept), duplicates=duplicates)
-    about: Any = {"version": "000001", "created_at": datetime.now(UTC), "looked_for": (kind,), "unread": {}}
+    parts: Any = {"version": "000001", "created_at": datetime.now(UTC), "looked_for": (kind,), "unread": {}}
     return DuplicatePlan(
-        **about, min_score=1, max_difference=0, groups=1, duplicates={kind: len(others)}, found=(group,)
+        **parts, min_score=1, max_difference=0, groups=1, duplicates={kind: len(others)}, found=(group,)
     )
 
 
@@ -77,9 +76,9 @@ CHANGES = [
     ({"a/copy.jpg": {"content_hash": "0" * 64}}, "has changed since it was embedded"),
     ({"a/copy.jpg": {"content_hash": None}}, "has changed since it was embedded"),
     ({"a/keep.png": {"size": 7}}, "a/keep.png was to be kept, but"),
-    ({"a/keep.png": {"uri": "/nowhere/at/all.png"}}, "is not there, or no plain file"),
-    ({"a/copy.jpg": {"uri": "https://example.org/copy.jpg"}}, "only files of this machine are moved"),
-    ({"a/copy.jpg": {"uri": "s3://bucket/copy.jpg"}}, "only files of this machine are moved"),
+    ({"a/keep.png": {"uri": "/nowhere/at/all.png"}}, "is missing or not a regular file"),
+    ({"a/copy.jpg": {"uri": "https://example.org/copy.jpg"}}, "only files on this machine are moved"),
+    ({"a/copy.jpg": {"uri": "s3://bucket/copy.jpg"}}, "only files on this machine are moved"),
     ({"a/copy.jpg": {"uri": "/data/shard.tar#bytes=512-1023"}}, "a part of /data/shard.tar, and only whole files"),
     ({"a/copy.jpg": {"uri": "/data/part.parquet#row=1&column=image"}}, "a part of /data/part.parquet, and only whole"),
     ({"a/copy.jpg": {"uri": "/data/clip.mp4#t=12.5"}}, "a part of /data/clip.mp4, and only whole files"),
@@ -87,7 +86,7 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("changes", "message"), CHANGES)
-def test_what_is_not_as_it_was_embedded_stays(
+def test_a_file_that_cannot_be_moved_stays(
     source: Path, aside: Path, changes: dict[str, dict[str, Any]], message: str
 ) -> None:
     moved = move_duplicates(planned(source, changes=changes), aside)
@@ -95,18 +94,27 @@ def test_what_is_not_as_it_was_embedded_stays(
     assert contents(source)["a/copy.jpg"] == b"a copy"
 
 
-def test_no_folder_is_made_for_nothing(source: Path, aside: Path) -> None:
+def test_no_folder_is_made_if_nothing_is_moved(source: Path, aside: Path) -> None:
     parts = {name: {"uri": f"/data/shard.tar#bytes=0-{size}"} for size, name in enumerate(("a/copy.jpg", "b/copy.jpg"))}
     moved = move_duplicates(planned(source, changes=parts), aside)
     assert not moved.files
     assert not aside.exists()
 
 
-def test_the_kept_file_under_another_name_stays(source: Path, aside: Path) -> None:
+def test_another_name_of_the_kept_file_stays(source: Path, aside: Path) -> None:
     (source / "link").symlink_to(source / "a")
     same = image(source, "a/keep.png", uri=str(source / "link" / "keep.png"))
     moved = move_duplicates(planned(source, changes={"a/copy.jpg": same | {"image_id": "link/keep.png"}}), aside)
     assert "the same file as a/keep.png" in moved.refused["link/keep.png"]
+    assert contents(source)["a/keep.png"] == b"the best one"
+
+
+def test_the_kept_file_in_another_mount_stays(source: Path, aside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (source / "mount").symlink_to(source / "a")  # which only the file system knows to be the same folder
+    monkeypatch.setattr(Path, "resolve", Path.absolute)
+    same = image(source, "a/keep.png", uri=str(source / "mount/keep.png"), image_id="mount/keep.png")
+    moved = move_duplicates(planned(source, changes={"a/copy.jpg": same}), aside)
+    assert "the same file as a/keep.png" in moved.refused["mount/keep.png"]
     assert contents(source)["a/keep.png"] == b"the best one"
 
 
@@ -121,8 +129,19 @@ def test_nothing_is_overwritten_either_way(source: Path, aside: Path) -> None:
     assert contents(source)["b/copy.jpg"] == b"a new picture"
 
 
+def test_a_file_set_aside_from_elsewhere_is_neither_replaced_nor_taken_back_for_another(
+    source: Path, aside: Path, tmp_path: Path
+) -> None:
+    other = put_pictures(tmp_path / "other", FILES)
+    move_duplicates(planned(source), aside)
+    assert "nothing is overwritten" in move_duplicates(planned(other), aside).refused["a/copy.jpg"]
+    assert contents(other) == FILES
+    assert undo_moves(aside / LOG).refused == {}
+    assert contents(source) == contents(other) == FILES
+
+
 def test_a_folder_within_the_source_is_refused(source: Path) -> None:
-    with pytest.raises(UsageError, match=r"--move-to is .*pictures/aside, in the source .*pictures, whose next job"):
+    with pytest.raises(UsageError, match=r"--move-to is .*pictures/aside, in the source .*pictures: expected a folder"):
         move_duplicates(planned(source), source / "aside")
     (source.parent / "file").touch()
     with pytest.raises(UsageError, match="a file: expected a folder"):
@@ -136,7 +155,7 @@ def test_a_file_that_a_list_names_goes_below_its_whole_path(source: Path, aside:
 
 
 @pytest.mark.parametrize("links", [True, False])
-def test_stopped_anywhere_the_log_is_complete_and_all_goes_on(
+def test_after_a_kill_both_undo_and_another_move_work(
     source: Path, aside: Path, links: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_link(*_: Any, **__: Any) -> None:
@@ -169,9 +188,9 @@ def test_stopped_anywhere_the_log_is_complete_and_all_goes_on(
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [(None, "cannot read the log .*: No such file"), (json.dumps([1]), "is no log of moved files")]
+    ("text", "message"), [(None, "cannot read the log .*: No such file"), ("[1]", "is not a log of moved files")]
 )
-def test_a_log_that_is_none(tmp_path: Path, text: str | None, message: str) -> None:
+def test_undo_refuses_a_file_that_is_not_a_log(tmp_path: Path, text: str | None, message: str) -> None:
     if text:
         (tmp_path / "log").write_text(text)
     with pytest.raises(UsageError, match=message):

@@ -1,4 +1,4 @@
-"""Which pictures show the same, by their pixels; `benchmarks.duplicates` measures how often that is right."""
+"""Which pictures count as copies by their pixels; `benchmarks.duplicates` measures precision and recall."""
 
 import io
 from dataclasses import replace
@@ -47,29 +47,29 @@ OTHERS = [
 
 
 @pytest.mark.parametrize(("copy", "is_crop"), COPIES)
-def test_a_copy_is_the_same_picture_whichever_comes_first(copy: Image.Image, is_crop: bool) -> None:
+def test_a_copy_is_the_same_picture_in_either_order(copy: Image.Image, is_crop: bool) -> None:
     for pair in ((drawn(), copy), (copy, drawn())):
         difference, cropped = compare(*map(small, pair))
         assert (difference <= MAX_DIFFERENCE, cropped) == (True, is_crop)
 
 
 @pytest.mark.parametrize("other", OTHERS)
-def test_another_picture_is_not(other: Image.Image) -> None:
+def test_another_picture_is_different(other: Image.Image) -> None:
     assert compare(small(drawn()), small(other))[0] > MAX_DIFFERENCE
 
 
-def test_the_next_picture_of_a_camera_that_turns_is_another() -> None:
+def test_the_next_picture_of_a_turning_camera_is_different() -> None:
     first, next_one = drawn().crop((0, 0, 368, 300)), drawn().crop((32, 0, 400, 300))
     assert compare(small(first), small(next_one))[0] > MAX_DIFFERENCE
 
 
-def test_a_small_thing_in_one_of_them_makes_another_picture() -> None:
+def test_a_small_object_in_only_one_makes_them_different() -> None:
     spotted = drawn()
     spotted.paste("black", (20, 20, 50, 50))
     assert compare(small(drawn()), small(spotted))[0] > MAX_DIFFERENCE
 
 
-def test_plain_pictures_are_the_same_by_their_colour() -> None:
+def test_plain_pictures_are_compared_by_colour() -> None:
     grey, near, other = (np.full((SIDE, SIDE, 3), level, np.float32) for level in (100, 101, 140))
     assert compare(grey, near)[0] == pytest.approx(1 / 255)
     assert compare(grey, other)[0] > MAX_DIFFERENCE

@@ -31,7 +31,7 @@ def ids(collection: Collection) -> list[str]:
     return [str(image_id) for image_id in collection.live_rows(["image_id"])["image_id"].to_pylist()]
 
 
-def test_mend_03_an_interrupted_embed_is_resumed_after_another_source(nights: Nights, tmp_path: Path) -> None:
+def test_an_interrupted_embed_is_resumed_after_a_job_of_another_source(nights: Nights, tmp_path: Path) -> None:
     with pytest.raises(KilledError), at(is_step("run manifest"), after=False, action=kill):
         nights.embed()
     expire(nights.collection.storage)
@@ -42,7 +42,7 @@ def test_mend_03_an_interrupted_embed_is_resumed_after_another_source(nights: Ni
     assert Searcher.open(nights.collection).ntotal == 12
 
 
-def test_mend_08_embed_says_what_is_gone_and_which_command_removes_it(
+def test_embed_names_missing_images_and_the_command_that_removes_them(
     nights: Nights, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nights.embed()
@@ -60,7 +60,7 @@ def test_mend_08_embed_says_what_is_gone_and_which_command_removes_it(
     assert "likeness reembed" not in capsys.readouterr().out
 
 
-def test_mend_08_the_command_works_as_it_is_printed(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_printed_command_removes_missing_images(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
     """With more images missing than `reembed` allows by default, and with --extensions."""
     nights.embed(None, DEMO, "--extensions", "bmp,png")
     for seed in range(4):
@@ -72,7 +72,7 @@ def test_mend_08_the_command_works_as_it_is_printed(nights: Nights, capsys: pyte
     assert nights.night(max_missing=0.41).counts.deleted == 4
 
 
-def test_mend_09_a_repeated_id_costs_its_own_row_and_no_other(
+def test_a_repeated_id_rejects_only_its_own_row(
     nights: Nights, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nights.pictures = tmp_path / "list.csv"
@@ -99,7 +99,7 @@ def test_mend_09_a_repeated_id_costs_its_own_row_and_no_other(
     assert Searcher.open(nights.collection).ntotal == 10
 
 
-def test_mend_09_refused_rows_stay_rejects_with_another_model(nights: Nights, tmp_path: Path, other_model: str) -> None:
+def test_refused_rows_stay_rejects_with_another_model(nights: Nights, tmp_path: Path, other_model: str) -> None:
     """Also if a job of another source changed the model."""
     listed = tmp_path / "list.csv"
     listed.write_text("uri,id\nmy pictures/0.bmp,x\nmy pictures/1.bmp,x\nbroken,line,here\n")
@@ -111,7 +111,7 @@ def test_mend_09_refused_rows_stay_rejects_with_another_model(nights: Nights, tm
     assert Searcher.open(nights.collection).ntotal == 3
 
 
-def test_mend_09_images_in_a_tar_that_cannot_be_read_are_not_deleted(
+def test_images_in_an_unreadable_tar_are_not_deleted(
     nights: Nights, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nights.pictures = tmp_path / "tars"
@@ -173,7 +173,7 @@ def test_embed_without_a_model_stays_with_the_live_indexs_model(nights: Nights, 
 def test_no_index_leaves_the_index_alone(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
     nights.embed(None, DEMO, "--no-index")
     assert nights.collection.current() is None
-    assert "index" not in capsys.readouterr().out
+    assert "index" not in capsys.readouterr().out.replace(DEMO, "")
     nights.embed()
     assert nights.embedded[1:] == [[]]
     assert "index 000001 is live, recall@10 1.0000" in capsys.readouterr().out

@@ -22,7 +22,7 @@ from api.search.query import Part, Query
 from api.search.service import SearchService
 from api.settings import ServeSettings
 from embedder.errors import ModelError
-from embedder.models.own import OwnModel
+from embedder.models.own_embedder import OwnModel
 from embedder.python_class import PythonClass
 from index.build.build_index import build_index
 from index.collection import Collection
@@ -222,6 +222,8 @@ def test_a_class_with_embed_texts_searches_by_words(run: Run, embed: Callable[..
     failed = run("annotate", "c", "--name", "colour", *labels, *named)
     assert "returned a vector of zeros for 'airport'" in failed.err  # one of the words to calibrate with
     assert NOT_NAMED.replace(HISTOGRAM, "palette:Worded") in run("annotate", "c", "--name", "colour", *labels).err
+    with pytest.raises(ModelError, match="expected a sequence of texts, got one text"):
+        OwnModel(PythonClass.in_working_directory("palette:Worded"))().embed_texts("red")
 
 
 def test_a_picture_without_a_vector_is_a_reject(run: Run, embed: Callable[..., Result], folder: Path) -> None:

@@ -1,6 +1,8 @@
 """The stages of the embedding pipeline without Ray: reasons of rejects, late blocks, and credentials."""
 
 import pickle
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -8,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 from ray.data._internal.metadata_exporter import sanitize_for_struct
@@ -23,7 +26,7 @@ from jobs.embedding.commit import commit
 from jobs.embedding.model_source import model_record
 from jobs.embedding.pipeline import write
 from jobs.embedding.report import BlockSummary
-from jobs.embedding.stages import DecodeSettings, EmbedBlock, EmbedSettings, fetch_and_decode
+from jobs.embedding.stages import DecodeSettings, EmbedBlock, EmbedSettings, fetch_and_decode, stop_decoders
 from jobs.sources.listing import listing_table
 from tests.support.collections.plans import plan_of
 from tests.support.collections.small_collection import png
@@ -53,6 +56,35 @@ def test_a_listed_file_that_cannot_be_read_now_is_retryable(
 
     monkeypatch.setattr(Fetcher, "fetch", refuse)
     assert outcome() == ("permission_denied", True)
+
+
+def test_an_unexpected_error_ends_a_batch_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    other_is_done = threading.Event()
+
+    def fail(_: Fetcher, uri: str) -> bytes:
+        if uri == "slow":
+            other_is_done.wait(10)
+        raise RuntimeError(uri)
+
+    monkeypatch.setattr(Fetcher, "fetch", fail)
+    started = time.monotonic()
+    with pytest.raises(RuntimeError, match="broken"):
+        fetch_and_decode(listed("slow", "broken"), settings=SETTINGS)
+    assert time.monotonic() - started < 5
+    other_is_done.set()
+
+
+def test_the_next_job_of_a_process_reads_a_rewritten_parquet_file_of_the_same_size(tmp_path: Path) -> None:
+    def hashes(*colours: tuple[int, int, int]) -> list[str]:
+        cells = [png(colour) for colour in colours]
+        pq.write_table(pa.table({"image": cells}), tmp_path / "a.parquet", compression="none", use_dictionary=False)
+        uris = [f"{tmp_path}/a.parquet#row={row}&column=image" for row in range(2)]
+        read = fetch_and_decode(listed(*uris), settings=SETTINGS)["content_hash"].to_pylist()
+        stop_decoders(SETTINGS)
+        return read
+
+    red, green = (200, 0, 0), (0, 200, 0)
+    assert hashes(red, green) == hashes(green, red)[::-1]
 
 
 def test_a_line_of_a_list_gets_its_size_and_one_without_a_uri_is_rejected(tmp_path: Path) -> None:
@@ -111,7 +143,7 @@ class OtherDevice(FakeEmbedder):
         return np.eye(len(pixels), self.identity.dim, dtype=np.float32)
 
 
-def test_mend_13_hostile_pictures_are_rejects_that_say_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hostile_pictures_are_rejects_with_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     endless = hostile.progressive_jpeg(12_000, 12_000, 64)  # five seconds of work
     pictures = {
         "scans.jpg": (hostile.progressive_jpeg(800, 800, 300), "too_many_scans"),

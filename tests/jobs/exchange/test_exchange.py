@@ -1,4 +1,4 @@
-"""Vectors leave a collection for files, and come from files: the same bits, and a reason for each that cannot."""
+"""Exports and imports keep the bits of vectors, and unusable vectors become rejects with a reason."""
 
 import datetime as dt
 import json
@@ -34,7 +34,7 @@ IDS = [f"{number:02}.jpg" for number in range(40)]
 
 @pytest.fixture
 def exported(collection: Collection) -> Collection:
-    """Forty images in two runs, one of them deleted, and a reject; with columns of several kinds."""
+    """Two runs with 41 images, one of them deleted later, and a reject; with columns of several types."""
     stars = pa.array([None, *range(39)], pa.int64())
     day = pa.array([dt.datetime(2026, 11, 23, tzinfo=dt.UTC)] * 40, pa.timestamp("us", "UTC"))
     metadata = {"stars": stars, "label": pa.array(["é;,\t\n"] * 40), "modified": day, "content_hash": pa.array(IDS)}
@@ -43,19 +43,17 @@ def exported(collection: Collection) -> Collection:
     return collection
 
 
-def imported(source: Path | str, **options: Any) -> Collection:
-    """The collection beside the source that its vectors become, with an index."""
+def import_vectors(source: Path | str, **options: Any) -> Collection:
+    """Import a source into the collection beside it."""
     location = str(Path(source).parent / "imported")
     VectorImport(source=str(source), collection=location, **options).run()
     return Collection.open(location)
 
 
 @pytest.mark.parametrize("form", FILES)
-def test_what_is_exported_and_imported_has_the_same_rows_and_answers(
-    exported: Collection, tmp_path: Path, form: Any
-) -> None:
+def test_a_round_trip_keeps_rows_and_search_results(exported: Collection, tmp_path: Path, form: Any) -> None:
     assert export(exported, str(tmp_path / "out"), form) == 40
-    again = imported(tmp_path / "out")
+    again = import_vectors(tmp_path / "out")
     before = exported.live_rows()
     kept = before.filter(before["embedding"].is_valid())
     after = again.live_rows()
@@ -80,7 +78,7 @@ def test_other_tools_read_the_exported_files(exported: Collection, tmp_path: Pat
 
 
 def test_columns_of_annotations_are_exported(exported: Collection, tmp_path: Path) -> None:
-    same, other = IDS[5], IDS[6]  # `other` has had another content since
+    same, other = IDS[5], IDS[6]  # the content of `other` has changed since
     metadata = {"mood": ["calm", "wild"], "content_hash": [same, "changed"]}
     add_run(annotation_log(exported, "mood"), rows([same, other], metadata=metadata))
     export(exported, str(tmp_path / "out"), "parquet")
@@ -88,7 +86,7 @@ def test_columns_of_annotations_are_exported(exported: Collection, tmp_path: Pat
     assert found == [{"image_id": same, "mood": "calm"}]
 
 
-def test_an_export_is_complete_or_not_there(exported: Collection, tmp_path: Path) -> None:
+def test_an_export_is_complete_or_absent(exported: Collection, tmp_path: Path) -> None:
     def stop(*_: int) -> None:
         raise KeyboardInterrupt
 
@@ -105,11 +103,11 @@ def test_an_export_is_complete_or_not_there(exported: Collection, tmp_path: Path
         with pytest.raises(UsageError, match="already exists: expected a new or an empty folder"):
             export(exported, str(tmp_path / name), "npy")
     for address in ("s3://bucket/out", "http://host/out"):
-        with pytest.raises(UsageError, match="is not on this machine: expected a folder that is"):
+        with pytest.raises(UsageError, match="is not on this machine: expected a local folder"):
             export(exported, address, "npy")
 
 
-def test_a_column_of_clip_retrievals_name_gets_another(collection: Collection, tmp_path: Path) -> None:
+def test_a_column_that_clip_retrieval_needs_is_renamed(collection: Collection, tmp_path: Path) -> None:
     names = ("image_path", "source_image_path")
     add_run(collection, rows(["a"], metadata={name: pa.array([name]) for name in names}))
     export(collection, str(tmp_path / "out"), "clip-retrieval")
@@ -117,9 +115,9 @@ def test_a_column_of_clip_retrievals_name_gets_another(collection: Collection, t
     assert [row[name] for name in (*names, "source_source_image_path")] == ["memory:a", names[1], names[0]]
 
 
-def test_a_collection_is_no_source_of_an_import(exported: Collection) -> None:
+def test_a_collection_is_not_a_source_of_an_import(exported: Collection) -> None:
     with pytest.raises(SourceError, match="is a collection: `likeness export` it first"):
-        imported(exported.location)
+        import_vectors(exported.location)
 
 
 # Sources
@@ -134,13 +132,13 @@ def write_clip_retrieval(folder: Path, parts: list[tuple[np.ndarray[Any, Any], d
     return folder
 
 
-def test_clip_retrievals_folders_are_read_in_the_order_of_their_numbers(tmp_path: Path) -> None:
-    """As its inference writes them: float16, `image_path` as the name, and img2dataset's columns."""
+def test_clip_retrieval_folders(tmp_path: Path) -> None:
+    """As clip-retrieval writes them: float16, `image_path` as the id, and img2dataset's columns."""
     parts = [
         (unit_vectors(2, seed=n).astype(np.float16), {"image_path": [f"{n}a", f"{n}b"], "url": [f"http://h/{n}", None]})
         for n in range(11)
     ]
-    found = imported(write_clip_retrieval(tmp_path / "out", parts)).live_rows()
+    found = import_vectors(write_clip_retrieval(tmp_path / "out", parts)).live_rows()
     assert found.num_rows == 22
     assert found["uri"].to_pylist()[:2] == ["http://h/0", None]
     order = ["0a", "0b", "10a", "10b", "1a"]
@@ -151,7 +149,7 @@ def test_clip_retrievals_folders_are_read_in_the_order_of_their_numbers(tmp_path
 
 
 @pytest.mark.parametrize("kind", ["none", "txt", "npy", "numbers", "parquet"])
-def test_an_array_has_ids_in_a_second_file_or_numbers(tmp_path: Path, kind: str) -> None:
+def test_ids_of_an_array_are_in_a_second_file_or_are_row_numbers(tmp_path: Path, kind: str) -> None:
     np.save(tmp_path / "vectors.npy", 3 * VECTORS[:3])
     ids, file = ["c", "a", "b"], tmp_path / f"ids.{kind}"
     if kind == "txt":
@@ -180,7 +178,7 @@ def test_an_array_has_ids_in_a_second_file_or_numbers(tmp_path: Path, kind: str)
     assert kind != "parquet" or [row["stars"] for row in found] == [1, 2, 3]
 
 
-def test_a_dataset_of_hugging_face_keeps_its_pictures_and_plain_columns(tmp_path: Path) -> None:
+def test_a_hugging_face_dataset_keeps_its_pictures_and_plain_columns(tmp_path: Path) -> None:
     image = pa.array(
         [{"bytes": b"picture", "path": None}] * 2, pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     )
@@ -192,26 +190,26 @@ def test_a_dataset_of_hugging_face_keeps_its_pictures_and_plain_columns(tmp_path
     }
     pq.write_table(pa.table(columns), tmp_path / "train.parquet")
     with pytest.raises(SourceError, match=r"several columns of vectors \(text_vector, image_vector\): name one with"):
-        imported(tmp_path / "train.parquet")
-    found = imported(tmp_path / "train.parquet", embedding_column="image_vector").live_rows()
+        import_vectors(tmp_path / "train.parquet")
+    found = import_vectors(tmp_path / "train.parquet", embedding_column="image_vector").live_rows()
     assert found["image_id"].to_pylist() == ["train.parquet#0", "train.parquet#1"]
     assert found["uri"].to_pylist() == [f"{tmp_path}/train.parquet#row={row}&column=image" for row in range(2)]
-    assert found["source_width"].to_pylist() == [1, 2]  # which of the picture's sizes it is, nobody knows
+    assert found["source_width"].to_pylist() == [1, 2]  # it may be the width before or after resizing
     assert "text_vector" not in found.column_names
     assert found["embedding"].to_pylist() == VECTORS[:2].tolist()
 
 
 def test_paths_are_relative_to_the_files_folder(tmp_path: Path) -> None:
-    given = ["pics/b.png", "/a.png", "http://h/c.png", " "]
-    pq.write_table(pa.table({"id": IDS[:4], "url": given, "embedding": LISTS}), tmp_path / "list.parquet")
+    urls = ["pics/b.png", "/a.png", "http://h/c.png", " "]
+    pq.write_table(pa.table({"id": IDS[:4], "url": urls, "embedding": LISTS}), tmp_path / "list.parquet")
     expected = [f"{tmp_path}/pics/b.png", "/a.png", "http://h/c.png", None]
-    assert imported(tmp_path / "list.parquet").live_rows()["uri"].to_pylist() == expected
+    assert import_vectors(tmp_path / "list.parquet").live_rows()["uri"].to_pylist() == expected
 
 
 def test_a_column_may_begin_with_nulls(tmp_path: Path) -> None:
     lists = pa.array([None] * 5_000 + LISTS, pa.list_(pa.float32()))
     pq.write_table(pa.table({"embedding": lists}), tmp_path / "list.parquet")
-    found = imported(tmp_path / "list.parquet", max_reject_rate=1).live_rows(["embedding"])
+    found = import_vectors(tmp_path / "list.parquet", max_reject_rate=1).live_rows(["embedding"])
     assert found["embedding"].drop_null().to_pylist() == LISTS
 
 
@@ -225,28 +223,28 @@ def test_a_bucket_is_a_source_too(store: Bucket, tmp_path: Path) -> None:
     assert Collection.open(location).live_rows(["embedding"])["embedding"].to_pylist() == VECTORS.tolist()
 
 
-# Rows that cannot be used
+# Unusable rows
 
 GOOD = VECTORS[0].tolist()
 BAD_ROWS: list[tuple[str, dict[str, Any], str, str]] = [
-    ("nan", {"embedding": [*GOOD[1:], float("nan")]}, "not_finite", "expected finite float32 values, value 7 is nan"),
+    ("nan", {"embedding": [*GOOD[1:], np.nan]}, "not_finite", "expected finite float32 values, but value 7 is nan"),
     ("inf", {"embedding": [float("inf"), *GOOD[1:]]}, "not_finite", "value 0 is inf"),
     ("-inf", {"embedding": [*GOOD[1:], -float("inf")]}, "not_finite", "value 7 is -inf"),
     ("too large for float32", {"embedding": [1e300, *GOOD[1:]]}, "not_finite", "value 0 is 1e+300"),
     ("zero", {"embedding": [0.0] * DIM}, "zero_vector", "expected a direction, got a vector of norm 0"),
     ("all but zero", {"embedding": [1e-30] * DIM}, "zero_vector", "expected a direction, got a vector of norm 2.8"),
-    ("short", {"embedding": GOOD[1:]}, "wrong_length", "expected a vector of 8 numbers, got 7 of them"),
-    ("long", {"embedding": [*GOOD, 1.0]}, "wrong_length", "expected a vector of 8 numbers, got 9 of them"),
-    ("empty", {"embedding": []}, "wrong_length", "expected a vector of 8 numbers, got 0 of them"),
+    ("short", {"embedding": GOOD[1:]}, "wrong_length", "expected a vector of 8 numbers, got 7"),
+    ("long", {"embedding": [*GOOD, 1.0]}, "wrong_length", "expected a vector of 8 numbers, got 9"),
+    ("empty", {"embedding": []}, "wrong_length", "expected a vector of 8 numbers, got 0"),
     ("null", {"embedding": None}, "no_vector", "expected a vector of 8 numbers, got null"),
-    ("null value", {"embedding": [None, *GOOD[1:]]}, "null_value", "expected 8 numbers, some of them are null"),
+    ("null value", {"embedding": [None, *GOOD[1:]]}, "null_value", "expected 8 numbers, but some are null"),
     ("no id", {"id": None}, "no_id", "expected an id, got none"),
     ("empty id", {"id": " "}, "no_id", "expected an id, got none"),
     (
         "repeated id",
         {"id": "04.jpg"},
         "duplicate_id",
-        "its id '04.jpg' is that of list.parquet#row=4, which comes first",
+        "expected a unique id, but '04.jpg' is already that of list.parquet#row=4",
     ),
 ]
 
@@ -254,14 +252,14 @@ BAD_ROWS: list[tuple[str, dict[str, Any], str, str]] = [
 @pytest.mark.parametrize(
     ("change", "reason", "message"), [row[1:] for row in BAD_ROWS], ids=[row[0] for row in BAD_ROWS]
 )
-def test_a_row_that_cannot_be_used_is_a_reject_with_its_number(
+def test_an_unusable_row_becomes_a_reject_with_its_number(
     tmp_path: Path, change: dict[str, Any], reason: str, message: str
 ) -> None:
     listed = [{"id": name, "embedding": vector.tolist()} for name, vector in zip(IDS, VECTORS, strict=True)]
     listed[33] |= change
     kinds = pa.schema({"id": pa.string(), "embedding": pa.list_(pa.float64())})
     pq.write_table(pa.Table.from_pylist(listed, kinds), tmp_path / "list.parquet", row_group_size=7)
-    collection = imported(tmp_path / "list.parquet")
+    collection = import_vectors(tmp_path / "list.parquet")
     (reject,) = list_rejects(collection)
     assert (reject["error_stage"], reject["error_reason"], reject["retryable"]) == ("import", reason, False)
     assert reject["error_message"].startswith("row 33 of list.parquet: ")
@@ -284,12 +282,12 @@ def test_too_many_rejects_publish_nothing(tmp_path: Path) -> None:
     vectors[:3] = 0
     np.save(tmp_path / "vectors.npy", vectors)
     with pytest.raises(TooManyRejectsError, match=r"3 of 40 images were rejected \(7\.5%; mostly zero_vector: 3\)"):
-        imported(tmp_path / "vectors.npy")
+        import_vectors(tmp_path / "vectors.npy")
     assert Collection.open(str(tmp_path / "imported")).runs() == []
-    assert imported(tmp_path / "vectors.npy", max_reject_rate=0.1).live_rows().num_rows == 40
+    assert import_vectors(tmp_path / "vectors.npy", max_reject_rate=0.1).live_rows().num_rows == 40
 
 
-# Files that cannot be used
+# Unusable files
 
 
 def npy(values: Any, **options: Any) -> Callable[[Path], Any]:
@@ -313,7 +311,7 @@ def both(*writes: Callable[[Path], Any]) -> Callable[[Path], Any]:
 
 
 def patched(before: bytes, after: bytes) -> Callable[[Path], Any]:
-    """An array whose header says something else."""
+    """An array with a changed header."""
 
     def written(folder: Path) -> None:
         np.save(folder / "vectors.npy", FOUR)
@@ -342,14 +340,14 @@ BAD_FILES: list[tuple[str, Callable[[Path], Any], str]] = [
     ("whole numbers", npy(np.ones((4, 8), int)), "holds values of type int64: expected float16, float32 or float64"),
     ("complex", npy(FOUR.astype(np.complex64)), "holds values of type complex64"),
     ("objects", npy(FOUR.astype(object), allow_pickle=True), "holds values of type object"),
-    ("by columns", npy(np.asfortranarray(FOUR)), "is in Fortran order: save it by rows"),
-    ("cut off", cut("vectors.npy", 128 + 2 * 32 + 5, npy(FOUR)), "ends within row 2, its header says 4 rows"),
+    ("by columns", npy(np.asfortranarray(FOUR)), "is in Fortran order: save it in C order"),
+    ("cut off", cut("vectors.npy", 128 + 2 * 32 + 5, npy(FOUR)), "ends in row 2, but its header says 4 rows"),
     ("negative rows", patched(b"(4, 8), } ", b"(-4, 8), }"), r"holds an array of shape \(-4, 8\)"),
     ("no end of the header", patched(b"}", b" "), r"cannot read .*/vectors\.npy as npy"),
     ("not npy", cut("vectors.npy", 3, npy(FOUR)), r"cannot read .*/vectors\.npy as npy"),
     ("no rows", npy(np.zeros((0, 8))), "has no rows: expected at least one vector"),
     ("two arrays", both(npy(FOUR), lambda to: np.save(to / "b.npy", FOUR)), r"several files \(b\.npy, vectors\.npy\)"),
-    ("fewer ids", both(npy(FOUR), parquet(id=["a", "b"])), "has 4 vectors, .* 2 rows: .* row 2 is the first without"),
+    ("fewer ids", both(npy(FOUR), parquet(id=["a", "b"])), "4 vectors, but .* 2 rows: .* row 2 is the first without"),
     ("nothing", lambda folder: (folder / "a.txt").write_text(""), r"has no vectors: expected a \.npy .* found a\.txt"),
     ("cut off Parquet", cut("x.parquet", 99, parquet(embedding=LISTS)), r"cannot read .*/x\.parquet as parquet"),
     ("no vectors", parquet(id=["a"]), r"has no column of vectors \(lists of floats\); its columns are id"),
@@ -366,7 +364,7 @@ BAD_FILES: list[tuple[str, Callable[[Path], Any], str]] = [
     (
         "two lengths",
         both(parquet("a.parquet", embedding=LISTS), parquet("b.parquet", embedding=[[1.0]])),
-        r"b\.parquet has vectors of 1 dimensions, .*/a\.parquet of 8: expected one",
+        r"b\.parquet has vectors of 1 dimensions, but .*/a\.parquet of 8: expected one",
     ),
     (
         "a part without its rows",
@@ -376,27 +374,27 @@ BAD_FILES: list[tuple[str, Callable[[Path], Any], str]] = [
     (
         "a part with too many rows",
         clip_retrieval((FOUR, {"image_path": IDS[:5]})),
-        r"img_emb_0\.npy has 4 vectors, .*metadata_0\.parquet 5 rows: expected a row for each, and row 4 is the first",
+        r"img_emb_0\.npy has 4 vectors, .*_0\.parquet has 5 rows: expected a row for each vector; row 4 is the first",
     ),
 ]
 
 
 @pytest.mark.parametrize(("write", "message"), [row[1:] for row in BAD_FILES], ids=[row[0] for row in BAD_FILES])
-def test_a_source_that_cannot_be_used_is_named_and_leaves_nothing(
+def test_an_unusable_source_is_named_and_no_collection_is_made(
     tmp_path: Path, write: Callable[[Path], Any], message: str
 ) -> None:
     (tmp_path / "source").mkdir()
     write(tmp_path / "source")
     with pytest.raises(SourceError, match=message):
-        imported(tmp_path / "source")
+        import_vectors(tmp_path / "source")
     assert not (tmp_path / "imported").exists()
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"ids": "ids.txt"}, r"--ids goes with a \.npy file, and .* has none"),
-        ({"embedding_column": "vector"}, r"has no column `vector`; its columns are id, embedding\. Say which"),
+        ({"ids": "ids.txt"}, r"--ids goes with a \.npy file, but .* has none"),
+        ({"embedding_column": "vector"}, r"has no column `vector`; its columns are id, embedding\. Name the one"),
         ({"uri_column": "embedding"}, "expected paths or URLs in column `embedding`, got list<"),
         ({"uri_column": "link"}, "has no column `link`, which --uri-column names"),
         ({"model": str(DEMO_MODEL)}, r"has vectors of 8 dimensions, .* makes 64: name the model that made them"),
@@ -405,7 +403,7 @@ def test_a_source_that_cannot_be_used_is_named_and_leaves_nothing(
 def test_options_that_do_not_fit_the_source(tmp_path: Path, options: dict[str, Any], message: str) -> None:
     parquet(id=IDS[:4], embedding=LISTS)(tmp_path)
     with pytest.raises(JobError, match=message):
-        imported(tmp_path / "x.parquet", **options)
+        import_vectors(tmp_path / "x.parquet", **options)
     assert not (tmp_path / "imported").exists()
 
 
@@ -420,10 +418,10 @@ def test_files_of_several_models_are_refused(tmp_path: Path, other: ModelRecord 
         table = pa.table({"id": [name], "embedding": LISTS[:1]}).replace_schema_metadata(metadata)
         pq.write_table(table, tmp_path / f"source/{name}.parquet")
     with pytest.raises(OtherModelError, match=r"vectors of several models \(a\.parquet of hand-made.*, b\.parquet of "):
-        imported(tmp_path / "source")
+        import_vectors(tmp_path / "source")
 
 
-def test_vectors_of_an_unknown_model_are_searched_by_id_and_not_by_words(
+def test_vectors_of_an_unknown_model_are_searched_by_id_but_not_by_words(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -441,7 +439,7 @@ def test_vectors_of_an_unknown_model_are_searched_by_id_and_not_by_words(
     np.save(tmp_path / "more.npy", VECTORS)
     refused = run("import", "more.npy", "made")
     assert "does not name its model: name the model with --model" in refused.err
-    assert run("import", "list.parquet", "made").code == 0  # the same source's vectors are the same model's
+    assert run("import", "list.parquet", "made").code == 0  # vectors of one source are of one model
     assert len(Collection.open("made").runs()) == 2
 
 
@@ -453,7 +451,7 @@ def test_a_server_of_an_unknown_model_answers_by_id(tmp_path: Path) -> None:
     from index.queries import SearchOptions
 
     np.save(tmp_path / "vectors.npy", VECTORS)
-    build_index(imported(tmp_path / "vectors.npy"))
+    build_index(import_vectors(tmp_path / "vectors.npy"))
     service = build_service(ServeSettings(collection=str(tmp_path / "imported")))
     try:
         service.live.warm_up()
@@ -476,13 +474,13 @@ def test_an_import_that_is_interrupted_commits_nothing(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        imported(tmp_path / "vectors.npy", progress=stop)
+        import_vectors(tmp_path / "vectors.npy", progress=stop)
     left = Collection.open(str(tmp_path / "imported")).snapshot()
     assert (left.committed, left.unfinished) == ([], [])
-    assert imported(tmp_path / "vectors.npy").live_rows().num_rows == 40
+    assert import_vectors(tmp_path / "vectors.npy").live_rows().num_rows == 40
 
 
-def test_a_reembed_takes_imported_vectors_as_those_of_its_pictures(
+def test_reembed_reuses_the_imported_vectors_of_its_pictures(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -492,13 +490,13 @@ def test_a_reembed_takes_imported_vectors_as_those_of_its_pictures(
     assert "already there" in run("embed", "pictures", "made", "--model", "demo", "--on", "local").out
     report = json.loads(run("reembed", "pictures", "made", "--on", "local", "--format", "json").out)
     assert (report["embedded"], report["deleted"]) == (0, 0)
-    # Without what an export knows of the files, the addresses have to do.
+    # Without an export's facts about files, addresses are enough.
     thin = pq.read_table(tmp_path / "out/rows.parquet").select(["image_id", "uri", "embedding"])
     pq.write_table(thin.replace_schema_metadata(None), tmp_path / "thin.parquet")
     assert run("import", "thin.parquet", "thin", "--model", "demo").code == 0
     report = json.loads(run("reembed", "pictures", "thin", "--on", "local", "--format", "json").out)
     assert (report["embedded"], report["deleted"], report["unchanged"]) == (0, 0, report["listed"])
-    # Nor does it delete vectors that lie among the pictures.
+    # It does not delete vectors from a file among the pictures.
     others = pa.table({"id": ["vector"], "embedding": thin["embedding"][:1]})
     pq.write_table(others, pictures / "vectors.parquet")
     assert run("import", "pictures", "beside", "--model", "demo").code == 0
@@ -509,5 +507,5 @@ def test_a_reembed_takes_imported_vectors_as_those_of_its_pictures(
     assert (report["missing"], report["deleted"]) == (0, 0)
     renamed = thin.replace_schema_metadata({b"likeness.model": MODEL.model_dump_json()})
     pq.write_table(renamed, tmp_path / "other.parquet")
-    with pytest.raises(OtherModelError, match=r"was exported with vectors of .* and --model names"):
-        imported(tmp_path / "other.parquet", model=str(DEMO_MODEL))
+    with pytest.raises(OtherModelError, match=r"has exported vectors of .* but --model names"):
+        import_vectors(tmp_path / "other.parquet", model=str(DEMO_MODEL))

@@ -1,7 +1,9 @@
 """Watching a source: what becomes searchable, of half-written files, and after rounds that fail."""
 
+import io
 import os
 import shutil
+import tarfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from unittest.mock import patch
@@ -46,6 +48,7 @@ def nights(tmp_path: Path) -> Nights:
 def save(nights: Nights, name: str, data: bytes, *, seconds_ago: float = 60) -> None:
     """A file that was last written so long ago."""
     path = nights.pictures / name
+    path.parent.mkdir(exist_ok=True)
     path.write_bytes(data)
     at = path.stat().st_mtime - seconds_ago
     os.utime(path, (at, at))
@@ -72,7 +75,9 @@ def watch(nights: Nights, *steps: Step, source: str | None = None, **fields: obj
         | {"resources": resources, "max_reject_rate": 1.0}
         | fields
     )
-    update = Update(spec=spec, console=Console(quiet=True), command="watch", settle_s=0.0 if source else SETTLE_S)
+    update = Update(
+        spec=spec, console=Console(quiet=True), command="watch", settle_s=0.0 if "://" in str(source) else SETTLE_S
+    )
     with patch.object(ClipEmbedder, "load", load_once), pytest.raises(KeyboardInterrupt):
         Watch(update=update, say=said.append, interval_s=INTERVAL_S, wait=wait, pause=pause).run()
     return said, waits
@@ -133,6 +138,23 @@ def test_a_file_is_embedded_once_it_no_longer_changes(nights: Nights) -> None:
     assert_up_to_date(nights)
 
 
+@pytest.mark.parametrize("end", [700, 1024], ids=["unreadable", "readable"])
+def test_a_tar_that_is_being_replaced_keeps_its_images(nights: Nights, end: int) -> None:
+    for name, seeds in {"a.tar": range(10), "b.tar": range(10, 12)}.items():
+        data = io.BytesIO()
+        with tarfile.open(fileobj=data, mode="w") as tar:
+            for seed in seeds:
+                member = tarfile.TarInfo(f"{seed}.bmp")
+                member.size = len(bmp(seed))
+                tar.addfile(member, io.BytesIO(bmp(seed)))
+        save(nights, f"tars/{name}", data.getvalue())
+    begun = data.getvalue()[:end]
+    tars = nights.pictures / "tars"
+    _, waits = watch(nights, lambda: save(nights, "tars/b.tar", begun, seconds_ago=0), source=str(tars))
+    assert waits == [INTERVAL_S, SETTLE_S]
+    assert nights.collection.live_rows()["error_reason"].to_pylist() == [None] * 12
+
+
 def test_it_waits_while_another_job_writes_and_holds_no_lease_meanwhile(nights: Nights) -> None:
     nights.night(DEMO)
     job = writing(nights.collection, "reembed")
@@ -161,8 +183,8 @@ def test_a_round_that_fails_is_tried_again(nights: Nights) -> None:
     def mend() -> None:
         save(nights, "broken.jpg", bmp(30))
 
-    said, waits = watch(nights, unmount, lambda: None, spoil, mend, max_reject_rate=0)
-    assert waits == [INTERVAL_S, 2.0, 4.0, 8.0, INTERVAL_S]
+    said, waits = watch(nights, unmount, *[lambda: None] * 5, spoil, mend, max_reject_rate=0)
+    assert waits == [INTERVAL_S, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, INTERVAL_S]
     assert [line.partition(" ")[2][:15] for line in said[2:4]] == ["does not exist ", "of 7 images wer"]
     assert_up_to_date(nights)
 

@@ -241,7 +241,7 @@ def refused(listing: pa.Table) -> dict[str, tuple[str, str]]:
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
-def test_mend_09_the_first_row_of_a_list_keeps_its_id_and_others_are_rejects(tmp_path: Path, kind: str) -> None:
+def test_the_first_row_of_a_list_keeps_a_repeated_id_and_the_others_are_rejects(tmp_path: Path, kind: str) -> None:
     names = [("a.jpg", "1"), ("b.jpg", "2"), ("c.jpg", "1"), ("a.jpg", "1"), (None, "2"), ("d.jpg", "1")]
     rows = [{"uri": uri, "id": image_id} for uri, image_id in names]
     listing = list_images(write_list(tmp_path / f"list.{kind}", rows))
@@ -262,7 +262,7 @@ def test_a_repeated_id_gets_a_name_that_no_row_of_the_list_has(tmp_path: Path) -
     assert uris(listing) == [f"{tmp_path}/{number}.jpg" for number in (0, 2, 1, 3, 4)]
 
 
-def test_mend_09_the_first_cell_of_an_id_keeps_it(tmp_path: Path) -> None:
+def test_the_first_cell_keeps_a_repeated_id(tmp_path: Path) -> None:
     cells = put(tmp_path / "images.parquet", parquet(id=["x", "y", "x"], jpg=[b"1", b"2", b"3"]))
     listing = list_images(str(cells))
     assert ids(listing) == ["x", "y", "x#duplicate=2"]
@@ -270,7 +270,7 @@ def test_mend_09_the_first_cell_of_an_id_keeps_it(tmp_path: Path) -> None:
     assert list(refused(listing)) == ["x#duplicate=2"]
 
 
-def test_mend_09_names_that_are_written_alike_refuse_no_folder(tmp_path: Path) -> None:
+def test_file_names_that_are_escaped_alike_get_different_ids(tmp_path: Path) -> None:
     (tmp_path / os.fsdecode(b"\xe9.jpg")).write_bytes(b"not unicode")
     put(tmp_path / "\\udce9.jpg", b"its escape")
     listing = list_images(str(tmp_path))
@@ -278,7 +278,7 @@ def test_mend_09_names_that_are_written_alike_refuse_no_folder(tmp_path: Path) -
     assert set(fetched(listing)) == {b"not unicode", b"its escape"}
 
 
-def test_mend_09_lines_that_cannot_be_read_cost_themselves_alone(tmp_path: Path) -> None:
+def test_unreadable_lines_reject_only_themselves(tmp_path: Path) -> None:
     listing = list_images(write_csv(tmp_path / "list.csv", "uri,id\na.jpg,1\nb.jpg\nc.jpg,3,x\nd.jpg,4\n"))
     assert ids(listing) == ["1", "4", "list.csv#line=3", "list.csv#line=4"]
     assert refused(listing) == {
@@ -294,7 +294,7 @@ def test_mend_09_lines_that_cannot_be_read_cost_themselves_alone(tmp_path: Path)
     assert reasons["list.jsonl#line=3"][1].startswith("expected a JSON object, got b'{\"uri\": ' (")
 
 
-def test_mend_09_text_that_is_not_utf8_costs_its_own_row(tmp_path: Path) -> None:
+def test_text_that_is_not_utf8_is_escaped(tmp_path: Path) -> None:
     put(tmp_path / "list.csv", b"uri,note\na.jpg,caf\xe9\nb.jpg,plain\n")
     listing = list_images(str(tmp_path / "list.csv"))
     assert (ids(listing), metadata(listing)) == (
@@ -310,7 +310,7 @@ def test_mend_09_text_that_is_not_utf8_costs_its_own_row(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet", "tar"])
-def test_mend_09_one_list_or_tar_that_cannot_be_read_costs_itself_alone(tmp_path: Path, kind: str) -> None:
+def test_an_unreadable_list_or_tar_rejects_only_itself(tmp_path: Path, kind: str) -> None:
     for name in ("a", "c"):
         if kind == "tar":
             write_tar(tmp_path / f"{name}.tar", {f"{name}.jpg": b"x"})
@@ -329,7 +329,14 @@ def test_mend_09_one_list_or_tar_that_cannot_be_read_costs_itself_alone(tmp_path
         list_images(str(tmp_path))
 
 
-def test_mend_09_an_unreadable_folder_costs_itself_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_with_an_impossible_time_is_listed_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path / "a.jpg")
+    stat = Path.stat
+    monkeypatch.setattr(Path, "stat", lambda path: os.stat_result([*stat(path)[:8], 10**15, 0]))
+    assert list_images(str(tmp_path / "a.jpg"))["modified"].to_pylist() == [None]
+
+
+def test_an_unreadable_folder_rejects_only_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path / "a.jpg")
     put(tmp_path / "locked" / "b.jpg")
     scandir = os.scandir
@@ -427,6 +434,11 @@ def test_cells_of_parquet_files_fetch_to_the_very_bytes(tmp_path: Path, shape: s
     assert listing["modified"].null_count == 0
 
 
+def test_an_id_that_is_a_date_stays_as_it_is_written(tmp_path: Path) -> None:
+    put(tmp_path / "list.jsonl", b'{"id": "2020-01-01", "uri": "a.jpg"}\n{"uri": "b.jpg", "id": "2020-01-02T10:00Z"}')
+    assert ids(list_images(str(tmp_path / "list.jsonl"))) == ["2020-01-01", "2020-01-02T10:00Z"]
+
+
 # Tars
 
 
@@ -480,6 +492,28 @@ def test_names_and_texts_in_tars_need_not_be_unicode(tmp_path: Path) -> None:
     assert metadata(listing) == {"t": ["\\ud800"]}
 
 
+@pytest.mark.parametrize("metadata", [b'{"tags": ["cut \\ud83d"]}', b'{"\\ud83d": 1}'])
+def test_metadata_with_half_a_character_costs_no_image(tmp_path: Path, metadata: bytes) -> None:
+    write_tar(tmp_path / "a.tar", {"0001.jpg": b"data", "0001.json": metadata, "0002.jpg": b"more"})
+    assert fetched(list_images(str(tmp_path / "a.tar"))) == [b"data", b"more"]
+    put(tmp_path / "a.jsonl", b'{"uri": "a.jpg", ' + metadata[1:] + b'\n{"uri": "b.jpg"}')
+    assert uris(list_images(str(tmp_path / "a.jsonl"))) == [f"{tmp_path}/a.jpg", f"{tmp_path}/b.jpg"]
+
+
+def test_a_sidecar_nested_too_deeply_costs_no_image(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", {"0001.jpg": b"data", "0001.json": b"[" * 50_000})
+    assert fetched(list_images(str(tmp_path / "a.tar"))) == [b"data"]
+
+
+def test_a_tar_with_a_damaged_number_costs_itself_alone(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", {"a.jpg": b"x"})
+    with tarfile.open(tmp_path / "b.tar", "w") as tar:
+        member = tarfile.TarInfo("b.jpg")
+        member.pax_headers = {"GNU.sparse.map": "0,damaged"}
+        tar.addfile(member)
+    assert refused(list_images(str(tmp_path)))["b.tar"][0] == "unreadable"
+
+
 def test_what_webdataset_itself_writes_can_be_read(tmp_path: Path) -> None:
     with webdataset.TarWriter(str(tmp_path / "shard.tar")) as writer:
         for number in range(3):
@@ -489,7 +523,7 @@ def test_what_webdataset_itself_writes_can_be_read(tmp_path: Path) -> None:
     assert metadata(listing) == {"cls": ["0", "1", "2"], "n": [0, 1, 2]}
 
 
-def test_mend_09_of_members_of_one_name_the_last_counts(tmp_path: Path) -> None:
+def test_the_last_of_several_members_with_one_name_counts(tmp_path: Path) -> None:
     of_a = [("a.jpg", b"old"), ("a.json", b'{"note": "old", "more": 1}')]
     again = [("./a.jpg", b"new"), ("a.json", b'{"note": "new"}')]
     write_tar(tmp_path / "x.tar", [*of_a, ("b.jpg", b"other"), *again])
@@ -498,7 +532,7 @@ def test_mend_09_of_members_of_one_name_the_last_counts(tmp_path: Path) -> None:
     assert metadata(listing) == {"note": ["new", None]}
 
 
-def test_mend_09_a_tar_whose_middle_is_damaged_is_not_read_as_if_it_ended_there(tmp_path: Path) -> None:
+def test_a_tar_that_is_damaged_in_the_middle_is_refused_and_not_cut_short(tmp_path: Path) -> None:
     whole = write_tar(tmp_path / "x.tar", {f"{name}.jpg": b"x" * 600 for name in "abcd"}).read_bytes()
     damaged = bytearray(whole)
     damaged[whole.index(b"c.jpg")] ^= 1
@@ -653,6 +687,8 @@ def test_locations_that_cannot_be_sources_are_named_without_credentials(
 def test_a_folder_that_is_missing_or_empty(tmp_path: Path) -> None:
     with pytest.raises(SourceError) as error:
         list_images(f"{tmp_path}/deep/er/gone")
+    with pytest.raises(SourceError, match="~nobody-of-this-name/x does not exist"):
+        list_images("~nobody-of-this-name/x")
     assert str(error.value) == f"{tmp_path}/deep/er/gone does not exist (the nearest existing folder is {tmp_path})"
     (tmp_path / "link").symlink_to("/nowhere")
     with pytest.raises(SourceError, match="link is a link to /nowhere, which does not exist"):

@@ -108,6 +108,14 @@ def test_broken_videos_are_rejects_and_other_files_are_listed(clip: Path, tmp_pa
         list_images(str(tmp_path / "cut.mp4"), extensions=BOTH)
 
 
+def test_a_video_of_an_unknown_codec_says_so(clip: Path, tmp_path: Path) -> None:
+    (tmp_path / "clip.mp4").write_bytes(clip.read_bytes().replace(b"avc1", b"what"))
+    for read in (FETCHER.frame_times, lambda uri: FETCHER.fetch(f"{uri}#t=1")):
+        with pytest.raises(ImageError, match="FFmpeg has no decoder") as caught:
+            read(str(tmp_path / "clip.mp4"))
+        assert caught.value.reason == "unsupported_format"
+
+
 def test_flipped_bits_raise_nothing_but_rejections(clip: Path, tmp_path: Path) -> None:
     whole, rng, path = clip.read_bytes(), np.random.default_rng(4), tmp_path / "clip.mp4"
     for _ in range(15):

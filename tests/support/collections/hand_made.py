@@ -1,5 +1,6 @@
 """Collections with rows made by hand."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from index.build.build_index import build_index
 from index.collection import Collection
 from index.collection.records import IndexSettings, ModelRecord, RunManifest, VersionManifest
 from index.search import Searcher
+from tests.support.pictures.sample_images import put_pictures
 
 DIM = 8
 MODEL = ModelRecord(id="hand-made", revision="1", fingerprint="a" * 64, dim=DIM)
@@ -64,6 +66,21 @@ def add_version(
     """Write and commit a run, and index it."""
     add_run(collection, *tables, **run)
     return build_index(collection, settings)
+
+
+def add_files(collection: Collection, folder: Path, files: Mapping[str, bytes]) -> VersionManifest:
+    """Write these files to a folder, and index a row with a random vector for each."""
+    put_pictures(folder, files)
+    uris = [str(folder / name) for name in files]
+    hashes = {"content_hash": [hashlib.sha256(data).hexdigest() for data in files.values()]}
+    return add_version(collection, rows(list(files), unit_vectors(len(files)), uris=uris, metadata=hashes))
+
+
+def metadata_of(collection: Collection, where: Mapping[str, Any] | None = None) -> dict[str, dict[str, Any]]:
+    """The metadata of every image that a search returns, by id."""
+    searcher = Searcher.open(collection)
+    matches = searcher.search(unit_vectors(1, dim=searcher.dim), k=1000, filter=where)[0]
+    return {match.image_id: match.metadata for match in matches}
 
 
 def searcher_of(

@@ -11,7 +11,7 @@ class Match:
     `duplicates` are ids of images that were left out as near-duplicates of this one, best first. `percentile` is
     `Searcher.percentile` of the score, if the caller asked for it and the query is of a kind that has one. `box` is the
     part of the picture that is nearest, if the collection has tiles and the whole picture is less near: left, top,
-    width and height as shares of it.
+    width and height as fractions of it.
     """
 
     image_id: str

@@ -1,4 +1,4 @@
-"""Resolves a host, checks its addresses and connects to one of them, so DNS rebinding after the check has no effect."""
+"""Connects to a host if all of its addresses are public. DNS rebinding after the check has no effect."""
 
 import ipaddress
 import socket

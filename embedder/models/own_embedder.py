@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from embedder.errors import EmbedError, ModelError, UnsupportedInputError
 from embedder.identity import ModelIdentity
 from embedder.images import CropSpec
+from embedder.protocol import require_texts
 from embedder.python_class import PythonClass
 
 _MIN_NORM = 1e-12  # float32 vectors with a smaller norm have no direction
@@ -84,6 +85,7 @@ class OwnEmbedder:
         """`(n, dim)` float32, unit norm. Raises UnsupportedInputError if the class has no `embed_texts`, or no vector
         for a text; ModelError if it fails.
         """
+        require_texts(texts)
         embed = getattr(self._instance, "embed_texts", None)
         if embed is None:
             raise UnsupportedInputError(
