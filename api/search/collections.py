@@ -139,7 +139,8 @@ class Collections:
         if name not in self._sources:
             raise Problem("collection-not-found", f"no collection {abbreviate(name)}: see /collections")
         if name not in self._opening:
-            self._require_retry_due(name)
+            if (reason := self._recent_failure(name)) is not None:
+                raise _unavailable(name, reason)
             self._opening[name] = opening = asyncio.create_task(self._open_once(name))
             opening.add_done_callback(asyncio.Future.exception)  # all who wait for it may have left
         return await asyncio.shield(self._opening[name])
@@ -151,7 +152,7 @@ class Collections:
         if (opened := self._open.get(name)) is not None:
             manifest = opened.service.engine.searcher.manifest
             return CollectionState(name=name, is_open=True, manifest=manifest)
-        _, failure = self._failures.get(name, (0.0, ""))
+        failure = self._recent_failure(name)
         try:
             async with asyncio.timeout(_STATE_TIMEOUT_S):
                 live = await to_thread.run_sync(
@@ -165,10 +166,10 @@ class Collections:
             failure = str(live.damage)
         return CollectionState(name=name, manifest=live.manifest, failure=failure or None)
 
-    def _require_retry_due(self, name: str) -> None:
+    def _recent_failure(self, name: str) -> str | None:
+        """Why the collection could not be opened; None if the next request tries again."""
         failed_at, reason = self._failures.get(name, (-_RETRY_S, ""))
-        if monotonic() - failed_at < _RETRY_S:
-            raise _unavailable(name, reason)
+        return reason if monotonic() - failed_at < _RETRY_S else None
 
     async def _open_once(self, name: str) -> SearchService:
         try:

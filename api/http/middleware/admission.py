@@ -175,6 +175,12 @@ def admit_body(request: Request) -> None:
         reserved.confirm()
 
 
+def release_slot(request: Request) -> None:
+    """Release the slot of a search that now has to wait for something else; `admit` takes another one."""
+    if (reserved := request.scope.get(_RESERVATION)) is not None:
+        reserved.release()
+
+
 def admit(request: Request, slots: Slots, count: int) -> None:
     """Admit a request of `count` searches whose body has been read; each takes a slot when it starts.
 

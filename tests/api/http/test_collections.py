@@ -2,6 +2,8 @@
 
 import gc
 import shutil
+import threading
+import time
 import weakref
 from base64 import b64encode
 from collections.abc import Iterator
@@ -9,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from fastapi.testclient import TestClient
 
@@ -20,8 +23,10 @@ from api.local import running
 from api.search.collections import Collections
 from api.settings import Access, RequestLimits, ServeSettings
 from benchmarks.common.servers import eventually
+from embedder.protocol import Embedder
 from index.collection import Collection
 from index.collection.find import find_collections
+from index.collection.records import ModelRecord
 from index.errors import CollectionError, NotACollectionError
 from tests.support.collections.several import Loader, damage, make_several, own_colour, picture_of
 from tests.support.collections.small_collection import png
@@ -96,6 +101,24 @@ def test_a_broken_collection_says_why_and_does_not_affect_others(client: TestCli
     assert "has been altered" in listed["cats"]["failure"]
     assert search(client, "/collections/birds", (1, 2, 3)).status_code == 200
     assert client.get("/readyz").status_code == 200
+
+
+def test_a_collection_that_can_be_opened_again_is_not_listed_as_unavailable(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with TestClient(create_app(served(folder))) as client:
+
+        def state() -> str:
+            return str(client.get("/collections").json()["collections"][1]["state"])
+
+        (folder / "birds").rename(folder / "away")
+        assert client.get("/collections/birds/index").status_code == 503
+        (folder / "away").rename(folder / "birds")
+        assert state() == "unavailable"
+        later = time.monotonic() + 15
+        monkeypatch.setattr("api.search.collections.monotonic", lambda: later)
+        assert state() == "closed"
+        assert client.get("/collections/birds/index").status_code == 200
 
 
 def test_collections_are_listed_without_opening_them(client: TestClient, unchanged: Path) -> None:
@@ -290,6 +313,31 @@ def test_concurrent_requests_open_a_closed_collection_once(folder: Path) -> None
         found = list(pool.map(lambda _: birds.search(image=picture_of("birds", 1), k=1).matches[0], range(32)))
     assert {(match.image_id, match.metadata["collection"]) for match in found} == {("1.png", "birds")}
     assert len(loader.loaded) == 1
+
+
+def test_searches_that_wait_for_a_collection_to_open_do_not_block_others(folder: Path) -> None:
+    begun, may_load = threading.Event(), threading.Event()
+
+    class Slow(Loader):
+        def load(self, record: ModelRecord) -> Embedder:
+            begun.set()
+            assert may_load.wait(10)
+            return super().load(record)
+
+    may_load.set()
+    app = create_app(served(folder, Slow()), limits=RequestLimits(max_searches=1))
+    with running(app) as url, ThreadPoolExecutor(1) as pool, LikenessClient(url, retries=0) as client:
+        client.search(text="star")
+        begun.clear()
+        may_load.clear()
+        body = {"collections": ["dogs"], "text": "star"}
+        waiting = pool.submit(httpx.post, f"{url}/search/collections", json=body, timeout=20)
+        try:
+            assert begun.wait(10)
+            client.search(text="star")
+        finally:
+            may_load.set()
+        assert waiting.result().status_code == 200
 
 
 def version_of(client: TestClient, name: str) -> str:
