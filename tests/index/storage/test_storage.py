@@ -131,7 +131,7 @@ def test_addresses_are_shown_without_secrets(text: str, shown: str | None) -> No
         (["/[a]", "//[a"], None),
         (["s3://b/pics", "s3://b/pics/", "s3://b/pics?region=eu-west-1", "s3://anonymous@b/pics"], "s3://b/pics"),
         (["gs://b", "gs://b/", "gs://anonymous@b"], "gs://b"),
-        (["s3://b/50%25", "s3://b/../pics"], None),
+        (["s3://b/50%25", "s3://b/../pics", "s3://b/c#1", "s3://b/c#2"], None),
         (["az://one@c/pics", "az://two@c/pics"], None),
     ],
 )
