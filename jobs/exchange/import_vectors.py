@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from embedder.images.exif import EXIF_COLUMNS
 from embedder.models.load import find_model
 from index.collection import Collection, writing
 from index.collection.collection import Snapshot
@@ -26,6 +27,7 @@ from jobs.embedding.report import EmbedReport
 from jobs.errors import OtherModelError, SourceError, TooManyRejectsError
 from jobs.exchange.check_vectors import Problems, unit_rows
 from jobs.exchange.vector_files import ID_COLUMNS, VectorPart, find_vectors, named_rows
+from jobs.planning.image_filter import ImageFilter
 from jobs.planning.plan import Plan, write_block
 from jobs.sources.files import require_source_exists
 from jobs.sources.listing import FILE_FACTS, LISTING, Column, listing_table, refuse, with_columns
@@ -34,7 +36,7 @@ from jobs.values import MAX_REJECT_RATE
 
 _STAGE = "import"
 _BLOCK = 4096  # rows of a file: 8 MB of vectors of 512 dimensions
-_OURS = tuple(name for name in (*LISTING.names, *FILE_FACTS.names) if name not in ("image_id", "uri"))
+_OURS = tuple(name for name in (*LISTING.names, *FILE_FACTS.names, *EXIF_COLUMNS) if name not in ("image_id", "uri"))
 """Columns that mean in an export what they mean in a row; in other tools' files they may mean anything."""
 
 
@@ -90,6 +92,7 @@ class VectorImport:
                 live=live,
                 run=None,
                 files=[],
+                image_filter=ImageFilter(exif=any(part.rows.model and part.column_of(EXIF_COLUMNS) for part in parts)),
             )
             written = WrittenRun.begin(plan, leased)
             with _committed_or_removed(leased, written.run.run_id):
