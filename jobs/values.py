@@ -69,10 +69,10 @@ def parse_actors(text: str) -> tuple[int, int]:
 def parse_size(text: str) -> int:
     """Bytes of `600MB`, `1.5 GiB` or `500000000`."""
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)", text.strip())
-    size = int(float(match[1]) * _SIZE_UNITS.get(match[2].upper(), 0)) if match else 0
-    if size <= 0:
+    size = float(match[1]) * _SIZE_UNITS.get(match[2].upper(), 0) if match else 0
+    if not 1 <= size < math.inf:
         raise ValueError(f"is {text!r}: expected a size such as 600MB, 2GiB or a number of bytes")
-    return size
+    return int(size)
 
 
 def parse_duration(text: str) -> int:

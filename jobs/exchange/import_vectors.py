@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from embedder.images.exif import EXIF_COLUMNS
 from embedder.models.load import find_model
 from index.collection import Collection, writing
 from index.collection.collection import Snapshot
@@ -26,6 +27,7 @@ from jobs.embedding.report import EmbedReport
 from jobs.errors import OtherModelError, SourceError, TooManyRejectsError
 from jobs.exchange.check_vectors import Problems, unit_rows
 from jobs.exchange.vector_files import ID_COLUMNS, VectorPart, find_vectors, row_ids
+from jobs.planning.image_filter import ImageFilter
 from jobs.planning.plan import Plan, write_block
 from jobs.sources.files import require_source_exists
 from jobs.sources.listing import FILE_FACTS, LISTING, Column, listing_table, refuse, with_columns
@@ -34,7 +36,9 @@ from jobs.values import MAX_REJECT_RATE
 
 _STAGE = "import"
 _BLOCK = 4096  # rows per file: 8 MB of vectors of 512 dimensions
-_ROW_COLUMNS = tuple(name for name in (*LISTING.names, *FILE_FACTS.names) if name not in ("image_id", "uri"))
+_ROW_COLUMNS = tuple(
+    name for name in (*LISTING.names, *FILE_FACTS.names, *EXIF_COLUMNS) if name not in ("image_id", "uri")
+)
 """Columns that an export copies from rows. In files of other tools the same names may mean anything."""
 
 
@@ -81,8 +85,18 @@ class VectorImport:
             live = snapshot.live().of_model(model).read(STATE_COLUMNS)
             address = canonical_address(Storage.open(self.source).location)
             # A source of its own: a job that embeds the same folder neither deletes these rows nor resumes this run.
-            source = canonical_address(f"import:{address}")
-            plan = Plan(source=source, model=model, listing=listing, todo=listing, live=live, run=None, files=[])
+            plan = Plan(
+                source=canonical_address(f"import:{address}"),
+                model=model,
+                listing=listing,
+                todo=listing,
+                live=live,
+                run=None,
+                files=[],
+                image_filter=ImageFilter(
+                    exif=any(part.rows.model and part.first_column(EXIF_COLUMNS) for part in parts)
+                ),
+            )
             written = WrittenRun.begin(plan, leased)
             with _discard_on_error(leased, written.run.run_id):
                 for block in self._blocks(parts, ids, problems, model.dim):

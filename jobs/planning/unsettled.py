@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from index.collection.collection import Snapshot
 from jobs.sources.listing import refused_mask, with_columns
 
-_CHANGES = ("size", "modified", "etag")
+_CHANGES = ("uri", "size", "modified", "etag")
 _PART = "#(bytes|row|t)="
 
 

@@ -341,7 +341,7 @@ def test_a_recall_below_the_target_fails_the_job(run: Run, growing: Path, monkey
 
 
 def test_invalid_index_settings(run: Run, growing: Path) -> None:
-    for size in ("lots", "0", "3 parsecs"):
+    for size in ("lots", "0", "3 parsecs", "9" * 400):
         message = f"--max-memory is '{size}': expected a size such as 600MB"
         assert_one_line(run("index", growing, "--max-memory", size), message)
     assert_one_line(run("index", growing, "--factory", "Nonsense7"), "Nonsense7")

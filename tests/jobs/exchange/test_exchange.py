@@ -38,6 +38,7 @@ def exported(collection: Collection) -> Collection:
     stars = pa.array([None, *range(39)], pa.int64())
     day = pa.array([dt.datetime(2026, 11, 23, tzinfo=dt.UTC)] * 40, pa.timestamp("us", "UTC"))
     metadata = {"stars": stars, "label": pa.array(["é;,\t\n"] * 40), "modified": day, "content_hash": pa.array(IDS)}
+    metadata["exif_camera"] = pa.array(["Leica M6", *[None] * 39], pa.string())
     add_run(collection, rows(IDS, VECTORS, metadata=metadata))
     add_run(collection, rows(["late"], unit_vectors(1, seed=1), rejected={"bad": "truncated"}), deletes=["03.jpg"])
     return collection
@@ -59,7 +60,7 @@ def test_a_round_trip_keeps_rows_and_search_results(exported: Collection, tmp_pa
     after = again.live_rows()
     assert after.select(sorted(after.column_names)).equals(kept.select(sorted(after.column_names)))
     assert set(after.column_names) == set(kept.column_names)
-    assert again.runs()[0].model == MODEL
+    assert (again.runs()[0].model, again.runs()[0].exif) == (MODEL, True)
     for each in (exported, again):
         build_index(each)
     one, other = Searcher.open(exported), Searcher.open(again)

@@ -571,7 +571,8 @@ def test_a_prefix_of_a_bucket(store: Bucket, tmp_path: Path) -> None:
         "pics/notes.txt": b"n",
         "lists/list.csv": f"uri,id\nmine/c.jpg,c\n{root}/pics/100%25.png,d\n".encode(),
         "lists/mine/c.jpg": b"c",
-        "tars/shard.tar": tar,
+        "tars#1/shard.tar": tar,
+        "tars": b"another object",
         "cells/cells.parquet": parquet(image=[b"in a cell"]),
     }
     for key, data in files.items():
@@ -586,7 +587,7 @@ def test_a_prefix_of_a_bucket(store: Bucket, tmp_path: Path) -> None:
         assert fetched(listing) == [b"b", b"a"]
     listing = list_images(f"{root}/lists/list.csv")
     assert dict(zip(ids(listing), fetched(listing), strict=True)) == {"c": b"c", "d": b"b"}
-    assert fetched(list_images(f"{root}/tars")) == [b"in a tar"]
+    assert fetched(list_images(f"{root}/tars#1")) == [b"in a tar"]
     assert fetched(list_images(f"{root}/cells/cells.parquet")) == [b"in a cell"]
     assert "lists/mine/c.jpg" in ids(list_images(f"{root}"))
     for missing in (f"{root}/nothing", "s3://other/pics"):
