@@ -36,13 +36,13 @@ class Bucket:
     @classmethod
     def of(cls, address: str) -> tuple[Bucket, str]:
         """The bucket and the prefix of an s3:// gs:// az:// address, or CollectionError. Sends no request."""
-        parts, shown = urlsplit(address), without_secrets(address)
+        parts, shown = urlsplit(address, allow_fragments=False), without_secrets(address)
         scheme = _SCHEMES[parts.scheme]
         login, _, name = parts.netloc.rpartition("@")
         user, _, secret = login.partition(":")
         if not name or ":" in name:
             raise CollectionError(f"{shown}: expected {parts.scheme}://bucket/prefix")
-        # Not unquoted: in a prefix, % is an ordinary character.
+        # In a prefix % and # are ordinary characters.
         prefix = parts.path.strip("/")
         if scheme == "az":
             if "." in name or parts.scheme == "abfss":

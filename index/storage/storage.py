@@ -46,7 +46,7 @@ def canonical_address(address: str) -> str:
     """One spelling for all absolute addresses of a location: no bucket options, `..`, file:// or trailing slash."""
     if not is_bucket(address):
         return os.path.normpath(unquote(urlsplit(address).path) if address.startswith("file://") else address)
-    parts = urlsplit(address)
+    parts = urlsplit(address, allow_fragments=False)
     # What precedes the @ is the account of an az:// container, but for other buckets credentials or `anonymous`.
     bucket = parts.netloc if parts.scheme == "az" else parts.netloc.rpartition("@")[2]
     return f"{parts.scheme}://{bucket}/{parts.path.strip('/')}".rstrip("/")

@@ -103,6 +103,7 @@ def test_locations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "secret" not in repr(secret)
     assert pickle.loads(pickle.dumps(secret)).bucket == secret.bucket  # a worker needs what the address holds
     assert not secret.is_local
+    assert Storage.open("s3://bucket/set#2/a?region=eu-west-1").root == "bucket/set#2/a"
     with pytest.raises(CollectionError, match=r"expected a folder or a file:// s3:// gs:// az:// address"):
         Storage.open("ftp://host/folder")
 
@@ -131,7 +132,7 @@ def test_addresses_are_shown_without_secrets(text: str, shown: str | None) -> No
         (["/[a]", "//[a"], None),
         (["s3://b/pics", "s3://b/pics/", "s3://b/pics?region=eu-west-1", "s3://anonymous@b/pics"], "s3://b/pics"),
         (["gs://b", "gs://b/", "gs://anonymous@b"], "gs://b"),
-        (["s3://b/50%25", "s3://b/../pics"], None),
+        (["s3://b/50%25", "s3://b/../pics", "s3://b/set#1", "s3://b/set#2"], None),
         (["az://one@c/pics", "az://two@c/pics"], None),
     ],
 )
