@@ -130,6 +130,8 @@ class SearchService:
         if not part.needs_fetch:
             return part
         region_of(part)  # an invalid one is refused first
+        if not is_awaited():  # a batch may have a thousand URLs: other requests must not wait for the rest of them
+            raise Problem("timeout", "the request ended before this picture was fetched")
         if part.url is None:
             return replace(part, data=self._read_image(part, (engine or self.engine).searcher))
         with _naming_field(part), record_outcome("fetch"):
