@@ -87,7 +87,7 @@ def sampling_step(rows: int) -> int:
 def _counts(array: Any) -> dict[Value, int]:
     elements = array.flatten() if hasattr(array, "flatten") and pa.types.is_nested(array.type) else array
     if is_time(elements.type):  # by month, in UTC if it has a time zone
-        elements = pc.strftime(elements.cast(pa.timestamp("us")), format="%Y-%m")
+        elements = pc.strftime(elements.cast(pa.timestamp("us"), safe=False), format="%Y-%m")
     counted = elements.drop_null().value_counts()
     values, counts = counted.field("values").to_pylist(), counted.field("counts")
     return dict(zip(values, np.from_dlpack(counts).tolist(), strict=True))

@@ -13,6 +13,7 @@ from index.collection import Collection
 from index.collection.records import IndexSettings
 from index.errors import FilterError
 from index.filters import facets
+from index.filters.columns import Column
 from index.search import Searcher
 from tests.support.collections.hand_made import add_run, add_version, rows, unit_vectors
 from tests.support.collections.sharded import InProcessShards
@@ -93,6 +94,12 @@ def test_times_are_counted_by_month_or_by_year(tmp_path: Path, kind: pa.DataType
     assert facets.periods(Counter({"9999-12": 1})) == [("9999-12", 1, {"$gte": "9999-12-01"})]  # there is no year 10000
     for period, count, condition in [*facets.periods(months), *years[:2]]:
         assert len(searcher.search(unit_vectors(1), 100, filter={"taken": condition})[0]) == count, period
+
+
+def test_times_to_the_nanosecond_are_counted() -> None:
+    batch = pa.record_batch({"taken": pa.array([1_700_000_000_123_456_789], pa.timestamp("ns"))})
+    counts = facets.count_values([(batch, None)], [Column.of(batch.schema.field("taken"))])
+    assert counts.values == {"taken": {"2023-11": 1}}
 
 
 def test_a_time_column_is_a_facet_if_images_share_years(tmp_path: Path) -> None:
