@@ -85,9 +85,14 @@ def sampling_step(rows: int) -> int:
 
 
 def _counts(array: Any) -> dict[Value, int]:
-    elements = array.flatten() if hasattr(array, "flatten") and pa.types.is_nested(array.type) else array
+    """How many rows have each value."""
+    is_list, array = pa.types.is_nested(array.type), array.drop_null()
+    elements = array.flatten() if is_list else array
     if is_time(elements.type):  # by month, in UTC if it has a time zone
         elements = pc.strftime(elements.cast(pa.timestamp("us"), safe=False), format="%Y-%m")
+    if is_list:  # an image counts once, even if its list has a value several times
+        table = pa.table({"row": pc.list_parent_indices(array), "value": elements})
+        elements = table.group_by(["row", "value"], use_threads=False).aggregate([])["value"]
     counted = elements.drop_null().value_counts()
     values, counts = counted.field("values").to_pylist(), counted.field("counts")
     return dict(zip(values, np.from_dlpack(counts).tolist(), strict=True))

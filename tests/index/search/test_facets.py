@@ -19,7 +19,7 @@ from tests.support.collections.hand_made import add_run, add_version, rows, unit
 from tests.support.collections.sharded import InProcessShards
 
 COUNT = 3_000
-TAGS: tuple[list[str] | None, ...] = (["red", "round"], ["red"], [], None)
+TAGS: tuple[list[str] | None, ...] = (["red", "round", "red"], ["red"], [], None)
 
 
 def row(number: int, label: str) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def columns(values: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def by_hand(images: list[dict[str, Any]], name: str) -> Counter[Any]:
-    lists = [image[name] if isinstance(image[name], list) else [image[name]] for image in images]
+    lists = [set(image[name]) if isinstance(image[name], list) else [image[name]] for image in images]
     return Counter(value for values in lists for value in values if value is not None)
 
 
