@@ -135,7 +135,10 @@ class Storage:
 
     def list(self, folder: str = "") -> list[FileInfo]:
         """The entries of a folder, sorted by name, without hidden ones; empty if the folder is missing."""
-        entries = [entry for entry in self._below(folder, recursive=False) if not entry.name.startswith(".")]
+        try:
+            entries = [entry for entry in self._below(folder, recursive=False) if not entry.name.startswith(".")]
+        except UnicodeDecodeError as error:
+            raise CollectionError(f"{error.object!r} has a name that is not UTF-8: rename or move it") from error
         return sorted(entries, key=lambda entry: entry.path)
 
     def walk(self, folder: str = "") -> Iterator[FileInfo]:

@@ -309,6 +309,13 @@ def test_the_environment_sets_the_servers_of_google_and_azure(monkeypatch: pytes
         assert ("SharedKey shop:" in request.headers.get("authorization", "")) == request.path.startswith("/shop/")
 
 
+def test_a_folder_with_a_name_that_is_not_text_is_no_collection(tmp_path: Path) -> None:
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/a\xff.jpg")).touch()
+    for opened in (Collection.open, Collection.create_or_open):
+        with pytest.raises(CollectionError, match=r"a\\xff.jpg' has a name that is not UTF-8"):
+            opened(str(tmp_path))
+
+
 def test_a_tar_that_is_refused_is_one_whatever_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     with scripted(Reply(status=403)) as server:
         monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
