@@ -173,7 +173,7 @@ def _folders(collection: Collection) -> dict[str, _Folder]:
         if match := _FOLDER.match(file.path):
             folder = folders.setdefault(match[0], _Folder(match[1]))
             folder.size += file.size
-            folder.changed |= file.modified is None or file.modified > since
+            folder.changed |= not file.is_folder and (file.modified is None or file.modified > since)
     return dict(sorted(folders.items()))
 
 

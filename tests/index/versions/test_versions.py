@@ -20,6 +20,7 @@ from index.versions.promotion import list_versions, promote, rollback
 from index.versions.prune import ABANDONED_AFTER, prune
 from index.versions.servable import open_last_good, require_servable
 from tests.support.collections.hand_made import add_run, add_version, rows, unit_vectors
+from tests.support.collections.s3_server import Bucket
 
 IDS = [f"{number:03d}" for number in range(50)]
 
@@ -356,3 +357,11 @@ def test_a_running_build_stays_until_it_has_been_idle_for_long(collection: Colle
     assert done.bytes_freed >= 15
     assert not version.exists()
     assert "000006-00" not in segments(collection)
+
+
+def test_the_remains_of_a_build_are_removed_in_a_bucket_too(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("index.versions.prune.ABANDONED_AFTER", -timedelta(seconds=5))
+    collection = Collection.create_or_open(bucket.address("likeness"))
+    add_version(collection, rows(IDS, unit_vectors(50)))
+    collection.storage.write_atomic("index/000002/started", b"")
+    assert prune(collection).remains == ["index/000002"]
