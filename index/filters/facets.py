@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -88,8 +89,11 @@ def _counts(array: Any) -> dict[Value, int]:
     """How many rows have each value."""
     is_list, array = pa.types.is_nested(array.type), array.drop_null()
     elements = array.flatten() if is_list else array
-    if is_time(elements.type):  # by month, in UTC if it has a time zone
-        elements = pc.strftime(elements.cast(pa.timestamp("us"), safe=False), format="%Y-%m")
+    if is_time(elements.type):  # by month, in UTC if it has a time zone; without times that Python cannot represent
+        times = elements.cast(pa.timestamp("us"), safe=False)
+        first, last = (pa.scalar(each, pa.timestamp("us")) for each in (datetime.min, datetime.max))
+        valid = pc.and_(pc.greater_equal(times, first), pc.less_equal(times, last))
+        elements = pc.if_else(valid, pc.strftime(times, format="%Y-%m"), pa.scalar(None, pa.string()))
     if is_list:  # an image counts once, even if its list has a value several times
         table = pa.table({"row": pc.list_parent_indices(array), "value": elements})
         elements = table.group_by(["row", "value"], use_threads=False).aggregate([])["value"]

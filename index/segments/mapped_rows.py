@@ -50,7 +50,11 @@ class MappedRows:
     def _taken(self, part: Callable[[pa.RecordBatch], Any], positions: Positions) -> npt.NDArray[np.object_]:
         # Batch by batch, because taking from a table of many batches would first join them all.
         def read(number: int, local: Positions) -> list[Any]:
-            values: list[Any] = part(self.batches[number]).take(_arrow(local)).to_pylist()
+            taken = part(self.batches[number]).take(_arrow(local))
+            try:
+                values: list[Any] = taken.to_pylist()
+            except OverflowError:
+                values = _with_nulls(taken)
             return values
 
         return read_parts(np.empty(len(positions), object), positions, self.starts, read)
@@ -69,6 +73,18 @@ class MappedRows:
 def with_columns(rows: pa.Schema, columns: pa.Schema) -> pa.Schema:
     """The columns of rows and their further `columns`, which replace those with the same name."""
     return pa.schema([*(field for field in rows if field.name not in columns.names), *columns])
+
+
+def _with_nulls(rows: pa.RecordBatch) -> list[dict[str, Any]]:
+    """The rows, with None for times that Python cannot represent, such as a database's infinity."""
+
+    def value(stored: pa.Scalar[Any]) -> Any:
+        try:
+            return stored.as_py()
+        except OverflowError:
+            return None
+
+    return [dict(zip(rows.schema.names, map(value, row), strict=True)) for row in zip(*rows.columns, strict=True)]
 
 
 def _mapped(path: Path) -> tuple[pa.Schema, list[pa.RecordBatch]]:

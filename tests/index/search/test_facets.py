@@ -102,6 +102,16 @@ def test_times_to_the_nanosecond_are_counted() -> None:
     assert counts.values == {"taken": {"2023-11": 1}}
 
 
+def test_times_that_python_cannot_represent_are_null(tmp_path: Path) -> None:
+    collection = Collection.create_or_open(str(tmp_path))
+    taken = pa.array([0, 0, 2**63 - 1, 1 - 2**63], pa.timestamp("us"))  # with infinity, as databases write it
+    add_version(collection, rows(list("abcd"), unit_vectors(4), metadata={"taken": taken}))
+    searcher = Searcher.open(collection)
+    assert searcher.facets().values == {"taken": {"1970-01": 2}}
+    found = {match.image_id: match.metadata["taken"] for match in searcher.search(unit_vectors(1), 4)[0]}
+    assert found == {"a": datetime(1970, 1, 1), "b": datetime(1970, 1, 1), "c": None, "d": None}
+
+
 def test_a_time_column_is_a_facet_if_images_share_years(tmp_path: Path) -> None:
     collection = Collection.create_or_open(str(tmp_path))
     days = [datetime(2020 + month // 12, month % 12 + 1, 1) for month in range(30)]
