@@ -152,7 +152,9 @@ def _separator(data: bytes, uri_columns: Sequence[str]) -> str:
 def _read_json(data: bytes, bad: dict[int, str]) -> pa.Table:
     """Read lines of JSON; a column of mixed types becomes text. `bad` gets a message for each unreadable line."""
     try:
-        return pyarrow.json.read_json(io.BytesIO(data))
+        table = pyarrow.json.read_json(io.BytesIO(data))
+        table.validate(full=True)  # whether texts are UTF-8
+        return table
     except pa.ArrowInvalid as error:
         rows, whole_error = [], error
     for number, line in enumerate(data.split(b"\n"), start=1):
