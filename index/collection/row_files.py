@@ -35,10 +35,10 @@ def map_in_threads(read: Callable[[T], R], files: Sequence[T]) -> list[R]:
 
 @contextmanager
 def _as_damaged_run(path: str) -> Iterator[None]:
-    """Raises DamagedRunError for a file that is missing or altered; UnreachableError passes, as it may be intact."""
+    """Raises DamagedRunError for a file that is missing or altered. If it cannot be reached, it may be intact."""
     try:
         yield
-    except UnreachableError:
+    except (UnreachableError, PermissionError):
         raise
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise damaged_run(path, error) from error

@@ -91,7 +91,8 @@ def _counts(array: Any) -> dict[Value, int]:
     elements = array.flatten() if is_list else array
     if is_time(elements.type):  # by month, in UTC if it has a time zone; without times that Python cannot represent
         times = elements.cast(pa.timestamp("us"), safe=False)
-        valid = pc.and_(pc.greater_equal(times, datetime.min), pc.less_equal(times, datetime.max))
+        first, last = (pa.scalar(each, pa.timestamp("us")) for each in (datetime.min, datetime.max))
+        valid = pc.and_(pc.greater_equal(times, first), pc.less_equal(times, last))
         elements = pc.if_else(valid, pc.strftime(times, format="%Y-%m"), pa.scalar(None, pa.string()))
     if is_list:  # an image counts once, even if its list has a value several times
         table = pa.table({"row": pc.list_parent_indices(array), "value": elements})

@@ -159,8 +159,12 @@ def _plain(values: Column) -> Column:
     type_ = values.type
     if pa.types.is_dictionary(type_):
         return _plain(values.cast(type_.value_type))
-    if pa.types.is_null(type_) or pa.types.is_string(type_) or pa.types.is_string_view(type_):
-        return values.cast(TEXT)
+    if pa.types.is_null(type_) or type_ in (pa.string(), pa.large_string(), pa.string_view()):
+        stored = values.cast(pa.large_binary())
+        try:
+            return stored.cast(TEXT)
+        except pa.ArrowInvalid:  # not UTF-8
+            return as_text(stored)
     if pa.types.is_nested(type_):
         texts = [None if v is None else _as_json(v) for v in values.to_pylist()]
         return pa.array(texts, TEXT)

@@ -155,10 +155,11 @@ def _read_json(data: bytes, bad: dict[int, str]) -> pa.Table:
     """
     try:
         table = pyarrow.json.read_json(io.BytesIO(data))
-        if ID_COLUMN not in table.column_names or not pa.types.is_timestamp(table[ID_COLUMN].type):
-            return table
-        as_written = pyarrow.json.ParseOptions(explicit_schema=pa.schema([(ID_COLUMN, pa.string())]))
-        return pyarrow.json.read_json(io.BytesIO(data), parse_options=as_written)
+        if ID_COLUMN in table.column_names and pa.types.is_timestamp(table[ID_COLUMN].type):
+            as_written = pyarrow.json.ParseOptions(explicit_schema=pa.schema([(ID_COLUMN, pa.string())]))
+            table = pyarrow.json.read_json(io.BytesIO(data), parse_options=as_written)
+        table.validate(full=True)  # whether texts are UTF-8
+        return table
     except pa.ArrowInvalid as error:
         rows, whole_error = [], error
     for number, line in enumerate(data.split(b"\n"), start=1):

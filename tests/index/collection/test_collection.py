@@ -1,8 +1,10 @@
 """Collections: what counts as one, runs and their order, and live rows, of which the newest wins."""
 
+import errno
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +19,7 @@ from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord
 from index.collection.rows import FIXED_COLUMNS, metadata_columns, row_schema
 from index.errors import CollectionError, DamagedRunError, ModelMismatchError, NotACollectionError
+from index.storage import Storage
 from index.versions.servable import collection_model
 from tests.support.collections.hand_made import DIM, MODEL, add_run, rows, unit_vectors
 from tests.support.processes import python
@@ -209,6 +212,15 @@ def test_files_that_no_manifest_names_are_not_read(collection: Collection) -> No
     (folder / "rows" / "junk.parquet").write_bytes(b"not parquet")
     pq.write_table(pa.table({"image_id": ["a"]}), folder / "deletes.parquet")
     assert live_ids(collection) == ["a"]
+
+
+def test_a_file_of_another_user_is_not_called_damaged(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = add_run(collection, rows(["a"]))
+    monkeypatch.setattr(Storage, "open_input", Mock(side_effect=PermissionError(errno.EACCES, "Permission denied")))
+    with pytest.raises(PermissionError):
+        LiveRows.of_runs(collection.storage, [run])
+    with pytest.raises(PermissionError):
+        collection.row_file(run.files[0].path)
 
 
 def test_a_commit_checks_its_files_and_a_manifest_its_content(collection: Collection) -> None:

@@ -307,6 +307,13 @@ def test_text_that_is_not_utf8_is_escaped(tmp_path: Path) -> None:
     pq.write_table(pa.table(columns), tmp_path / "images.parquet")
     listing = list_images(str(tmp_path / "images.parquet"))
     assert (ids(listing), fetched(listing)) == (["x", "\\xff", "images.parquet#2"], [b"1", b"2", b"3"])
+    texts = pa.array([b"caf\xe9", b"plain"])
+    note = pa.Array.from_buffers(pa.string(), 2, texts.buffers())
+    pq.write_table(pa.table({"uri": ["a.jpg", "b.jpg"], "note": note}), tmp_path / "list.parquet")
+    assert metadata(list_images(str(tmp_path / "list.parquet"))) == {"note": ["caf\\xe9", "plain"]}
+    put(tmp_path / "list.jsonl", b'{"uri": "a.jpg", "note": "caf\xe9"}\n{"uri": "b.jpg", "note": "plain"}\n')
+    listing = list_images(str(tmp_path / "list.jsonl"))
+    assert (ids(listing), metadata(listing)["note"]) == ([f"{tmp_path}/b.jpg", "list.jsonl#line=1"], ["plain", None])
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet", "tar"])
