@@ -101,7 +101,7 @@ class SegmentJob:
             name=self.name,
             ntotal=ntotal,
             live=ntotal,
-            factory=factory if parameters else FLAT,
+            factory=factory if ANN in files else FLAT,
             parameters=parameters,
             tile_parameters=tile_parameters,
             memory=sum(files[name].size for name in searched),
