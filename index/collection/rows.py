@@ -158,7 +158,9 @@ def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
         present = field.name in table.column_names
         column = table.column(field.name) if present else pa.chunked_array([pa.nulls(table.num_rows, field.type)])
         try:
-            columns.append(column if column.type == field.type else column.cast(field.type))
+            # An integer too large for a float is rounded: rows that other runs made floats must stay readable.
+            safe = not pa.types.is_floating(field.type)
+            columns.append(column if column.type == field.type else column.cast(field.type, safe=safe))
         except pa.ArrowException as error:
             raise CollectionError(
                 f"column {field.name!r}: expected {field.type}, got {column.type} ({error}); "

@@ -181,6 +181,12 @@ def test_metadata_that_differs_between_runs_is_unified(collection: Collection) -
         collection.live_rows(["colour"])
 
 
+def test_an_integer_too_large_for_a_float_is_rounded_among_floats(collection: Collection) -> None:
+    add_run(collection, rows(["a"], metadata={"count": [2**53 + 1]}))
+    add_run(collection, rows(["b"], metadata={"count": [0.5]}))
+    assert collection.live_rows(["count"])["count"].to_pylist() == [float(2**53), 0.5]
+
+
 def test_a_column_whose_types_have_nothing_in_common_is_named(collection: Collection) -> None:
     add_run(collection, rows(["a"], metadata={"tags": [{"k": 1}]}))
     add_run(collection, rows(["b"], metadata={"tags": [1.5]}))
