@@ -88,12 +88,12 @@ class SegmentJob:
                 return None
             factory = self._add_ann(scratch, ntotal, VECTORS)
             tile_factory = self._add_ann(scratch, ntotal * self._tiles, TILE_VECTORS) if self._tiles else FLAT
-            written = [file.name for file in scratch.iterdir()]
-            segment = Segment(scratch, max_exact_rows=max_exact_rows(self.settings, self.dim), files=written)
+            max_exact = max_exact_rows(self.settings, self.dim)
+            segment = Segment(scratch, max_exact_rows=max_exact, files=_file_names(scratch))
             check_rows_found(segment, pa.Table.from_batches(sample))
             parameters = self._tune(segment, scratch / ANN, factory)
             tile_parameters = self._tune(segment.tiles, scratch / TILE_ANN, tile_factory)
-            files = {file.name: file_record(file) for file in sorted(scratch.iterdir())}
+            files = {name: file_record(scratch / name) for name in _file_names(scratch)}
             for name in files:
                 self.storage.put_file(scratch / name, f"{home}/{name}")
         searched = [index if index in files else vectors for vectors, index in ANN_OF.items() if vectors in files]
@@ -192,6 +192,11 @@ def check_rows_found(segment: Segment, sample: pa.Table) -> None:
             f"with itself, expected {_MIN_SELF_SCORE} or more, or rows are not where their vectors are; check the disk",
             segment.folder.name,
         )
+
+
+def _file_names(folder: Path) -> list[str]:
+    """The names of the segment's files; not those that NFS hides in the folder when an open file is deleted."""
+    return sorted(file.name for file in folder.iterdir() if not file.name.startswith("."))
 
 
 def _sampled(batches: Iterable[pa.RecordBatch], step: int, sample: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
