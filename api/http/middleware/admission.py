@@ -170,13 +170,13 @@ class ConcurrencyLimit:
 
 
 def admit_body(request: Request) -> None:
-    """Admit a search whose body has arrived, before it is parsed. Raises Problem if no slot is free."""
+    """Admit a search whose body is about to be parsed. Raises Problem if no slot is free."""
     if (reserved := request.scope.get(_RESERVATION)) is not None:
         reserved.confirm()
 
 
 def release_slot(request: Request) -> None:
-    """Release the slot of a search that now has to wait for something else; `admit` takes another one."""
+    """Release the slot of a search while it waits for something else; then `admit_body` takes one again."""
     if (reserved := request.scope.get(_RESERVATION)) is not None:
         reserved.release()
 

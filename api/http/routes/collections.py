@@ -21,7 +21,7 @@ from api.documents import (
 )
 from api.errors import Problem, invalid
 from api.http.body import BodyReader, parse_collection_names, parse_search
-from api.http.middleware.admission import release_slot
+from api.http.middleware.admission import admit_body, release_slot
 from api.http.middleware.auth import KEY, require_collection
 from api.http.openapi import COLLECTIONS_BODY
 from api.http.problems import SEARCH_PROBLEMS, problem_docs
@@ -68,6 +68,7 @@ def collection_routes(runner: QueryRunner) -> APIRouter:
             require_collection(request.scope, name)
         release_slot(request)  # opening collections may take minutes
         services = {name: await runner.service_of(name) for name in names}
+        admit_body(request)
         engines = {name: service.engine for name, service in services.items()}
         engine = _common_engine(engines)
         parse = partial(parse_search, body, limits=runner.limits, model=CollectionsSearchRequest)
