@@ -35,7 +35,7 @@ class Cells:
     def read(self, uri: str, cell: Cell) -> bytes:
         """The bytes in a cell: binary, or a struct with a field `bytes` as in Hugging Face's datasets."""
         with self._files.open(uri) as file:
-            # The key has the file's size, so a rewritten file is not read from the cache.
+            # A file that was rewritten in another size is not read from the cache.
             key = (uri, int(file.size()))
             chunk = self._find(key, cell)
             if chunk is None:

