@@ -171,7 +171,7 @@ def _parts(path: Path) -> Iterator[tuple[str, Path, int, int]]:
 
 
 def _locate(model: str, revision: str | None) -> tuple[Path, str, str | None]:
-    folder = Path(os.path.expanduser(model))  # noqa: PTH111  # this one takes any ~user
+    folder = Path(os.path.expanduser(model))  # noqa: PTH111  # keeps an unknown ~user
     if folder.is_dir():
         if revision is not None:
             raise ModelError(f"'{model}' is a folder, but only hub ids have revisions: leave '{revision}' out")

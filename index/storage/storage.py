@@ -73,8 +73,8 @@ class Storage:
         text = os.fspath(location)
         scheme = urlsplit(text).scheme if "://" in text else ""
         if not scheme:
-            # Links are not resolved, so that a link that changes later is followed. An unknown ~user stays as it is.
-            root = str(Path(os.path.expanduser(text)).absolute())  # noqa: PTH111
+            # Links are not resolved, so that a link that changes later is followed.
+            root = str(Path(os.path.expanduser(text)).absolute())  # noqa: PTH111  # keeps an unknown ~user
             return cls(root, root, root)
         shown = without_secrets(text)
         if is_bucket(text):

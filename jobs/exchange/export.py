@@ -18,7 +18,7 @@ from index.collection.annotations import list_annotations
 from index.collection.rows import EMBEDDING, REJECT_COLUMNS, TILES, join_batches, vectors_of
 from index.errors import EmptyCollectionError
 from index.storage.bucket_address import without_secrets
-from index.storage.storage import canonical_address
+from index.storage.storage import Storage
 from jobs.errors import UsageError
 from jobs.sources.listing import free_name, with_columns
 
@@ -129,7 +129,7 @@ def _clip_retrieval_names(columns: list[str]) -> list[str]:
 def _require_new(folder: str) -> Path:
     if "://" in folder and not folder.startswith("file://"):
         raise UsageError(f"{without_secrets(folder)} is not on this machine: expected a local folder to copy from")
-    target = Path(canonical_address(folder)).expanduser().absolute()
+    target = Path(Storage.open(folder).root)
     if (target.exists() or target.is_symlink()) and not (target.is_dir() and not any(target.iterdir())):
         raise UsageError(f"{folder} already exists: expected a new or an empty folder to export into")
     return target

@@ -79,7 +79,7 @@ def _with_absolute_paths(spec: JobSpec, folder: Path) -> JobSpec:
     """The same job with paths from the file's folder, wherever it is run from."""
 
     def absolute(value: str) -> str:
-        return value if "://" in value else str(folder / os.path.expanduser(value))  # noqa: PTH111  # this one takes any ~user
+        return value if "://" in value else str(folder / os.path.expanduser(value))  # noqa: PTH111  # keeps an unknown ~user
 
     changes: dict[str, Any] = {"source": absolute(spec.source), "collection": absolute(spec.collection)}
     if spec.index.queries:
