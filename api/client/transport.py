@@ -28,7 +28,7 @@ _BLOCK_BYTES: Final = 2**16
 class Timeout:
     """Seconds: `connect` to connect, `read` without a byte, `total` for a call, including waits and retries.
 
-    `total` is checked whenever bytes arrive or a read ends, so a call can exceed it by at most one `read`.
+    `total` is checked whenever bytes are sent or arrive, so a call can exceed it by at most one `read`.
     """
 
     connect: float = 5.0
@@ -138,7 +138,7 @@ class Transport:
 
 
 class _Upload(io.BytesIO):
-    """A body that is sent block by block, because what is sent at once must be sent within the time to connect."""
+    """A body that is sent block by block, because urllib3 gives each block the time to connect."""
 
     def __init__(self, data: bytes, deadline: float) -> None:
         super().__init__(data)

@@ -2,8 +2,8 @@
 
 import { element } from "./elements.js";
 
-const STEP = 0.02; // share of a side that an arrow key moves the box
-const MIN_SIDE = 0.03; // share of a side; a smaller box was a click
+const STEP = 0.02; // fraction of a side that an arrow key moves the box
+const MIN_SIDE = 0.03; // fraction of a side; a smaller box was a click
 const INSTRUCTIONS = "Part of the picture. Drag a box. Arrow keys move it; Shift with arrow keys resizes it.";
 
 /** Add a layer over the picture in `mat`, with a box at `crop`. */

@@ -11,6 +11,7 @@ from jobs.sources.listing import refused_mask, with_columns
 
 _CHANGES = ("uri", "size", "modified", "etag")
 _PART = "#(bytes|row|t)="
+"""In the URI of a part of a file."""
 
 
 def hold_back(listing: pa.Table, snapshot: Snapshot, settle_s: float) -> tuple[pa.Table, int, bool]:
@@ -27,9 +28,9 @@ def hold_back(listing: pa.Table, snapshot: Snapshot, settle_s: float) -> tuple[p
     count = int(pc.sum(young).as_py() or 0)
     if not count:
         return listing, 0, False
-    held = listing.filter(young)
-    has_parts = pc.any(pc.or_(refused_mask(held), pc.match_substring_regex(held["uri"], _PART))).as_py()
+    changes = listing.filter(young)
+    incomplete = pc.any(pc.or_(refused_mask(changes), pc.match_substring_regex(changes["uri"], _PART))).as_py()
     rows = snapshot.live().read(["image_id", *_CHANGES])
     at = pc.index_in(listing["image_id"], rows["image_id"])
     listing = with_columns(listing, {n: pc.if_else(young, rows[n].take(at), listing[n]) for n in _CHANGES})
-    return listing.filter(pc.or_(pc.invert(young), pc.is_valid(at))), count, has_parts
+    return listing.filter(pc.or_(pc.invert(young), pc.is_valid(at))), count, incomplete

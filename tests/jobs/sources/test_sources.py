@@ -500,19 +500,19 @@ def test_names_and_texts_in_tars_need_not_be_unicode(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("metadata", [b'{"tags": ["cut \\ud83d"]}', b'{"\\ud83d": 1}'])
-def test_metadata_with_half_a_character_costs_no_image(tmp_path: Path, metadata: bytes) -> None:
+def test_metadata_with_half_a_character_rejects_no_image(tmp_path: Path, metadata: bytes) -> None:
     write_tar(tmp_path / "a.tar", {"0001.jpg": b"data", "0001.json": metadata, "0002.jpg": b"more"})
     assert fetched(list_images(str(tmp_path / "a.tar"))) == [b"data", b"more"]
     put(tmp_path / "a.jsonl", b'{"uri": "a.jpg", ' + metadata[1:] + b'\n{"uri": "b.jpg"}')
     assert uris(list_images(str(tmp_path / "a.jsonl"))) == [f"{tmp_path}/a.jpg", f"{tmp_path}/b.jpg"]
 
 
-def test_a_sidecar_nested_too_deeply_costs_no_image(tmp_path: Path) -> None:
+def test_a_sidecar_nested_too_deeply_rejects_no_image(tmp_path: Path) -> None:
     write_tar(tmp_path / "a.tar", {"0001.jpg": b"data", "0001.json": b"[" * 50_000})
     assert fetched(list_images(str(tmp_path / "a.tar"))) == [b"data"]
 
 
-def test_a_tar_with_a_damaged_number_costs_itself_alone(tmp_path: Path) -> None:
+def test_a_tar_with_a_damaged_number_rejects_only_itself(tmp_path: Path) -> None:
     write_tar(tmp_path / "a.tar", {"a.jpg": b"x"})
     with tarfile.open(tmp_path / "b.tar", "w") as tar:
         member = tarfile.TarInfo("b.jpg")
