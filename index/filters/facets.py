@@ -90,9 +90,9 @@ def _counts(array: Any) -> dict[Value, int]:
     is_list, array = pa.types.is_nested(array.type), array.drop_null()
     elements = array.flatten() if is_list else array
     if is_time(elements.type):  # by month, in UTC if it has a time zone; without times that Python cannot represent
-        times = elements.cast(pa.timestamp("us"), safe=False)
-        first, last = (pa.scalar(each, pa.timestamp("us")) for each in (datetime.min, datetime.max))
-        valid = pc.and_(pc.greater_equal(times, first), pc.less_equal(times, last))
+        times, seconds = (elements.cast(pa.timestamp(unit), safe=False) for unit in ("us", "s"))
+        bounds = pa.array([datetime.min, datetime.max], pa.timestamp("us")).cast(pa.timestamp("s"), safe=False)
+        valid = pc.and_(pc.greater_equal(seconds, bounds[0]), pc.less_equal(seconds, bounds[1]))
         elements = pc.if_else(valid, pc.strftime(times, format="%Y-%m"), pa.scalar(None, pa.string()))
     if is_list:  # an image counts once, even if its list has a value several times
         table = pa.table({"row": pc.list_parent_indices(array), "value": elements})
