@@ -33,6 +33,12 @@ _FORMAT_VERSION = 2  # of the files in a conversion's folder; raise it to have m
 _TEXT_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "spiece.model")
 _TIMEOUT_S = 600
 
+# The path is set late: one of its folders may have a file that is named like a module of Python.
+_EXPORT: Final = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from embedder.models.export import run; run(*sys.argv[2:])"
+)
+
 logger = logging.getLogger(__name__)
 
 
@@ -154,11 +160,11 @@ def _convert(checkpoint: Checkpoint, precision: str, folder: Path) -> None:
     partial = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
-    # It imports from where this process does: without -P, from the working directory first.
-    command = [sys.executable, "-P", "-m", "embedder.models.export", str(checkpoint.folder), str(partial), precision]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    # Without -P even json would be imported from the working directory, if that has one.
+    command = [sys.executable, "-P", "-c", _EXPORT, json.dumps(sys.path)]
+    command += [str(checkpoint.folder), str(partial), precision]
     try:
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=_TIMEOUT_S, env=environment)
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=_TIMEOUT_S)
         partial.replace(folder)
     except subprocess.SubprocessError as error:
         shutil.rmtree(partial, ignore_errors=True)

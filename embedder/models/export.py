@@ -1,8 +1,7 @@
-"""Converts a checkpoint for ONNX Runtime: `python -m embedder.models.export CHECKPOINT FOLDER auto|int8`."""
+"""Converts a checkpoint for ONNX Runtime. `embedder.models.converted` runs it in a separate process."""
 
 import json
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +67,11 @@ class _TextTower(nn.Module):
         return self.model.get_text_features(input_ids=input_ids).pooler_output  # type: ignore[no-any-return, operator]
 
 
+def run(checkpoint: str, folder: str, precision: str) -> None:
+    """`export` for arguments of a command line."""
+    export(Checkpoint.find(checkpoint), Path(folder), precision)
+
+
 def export(checkpoint: Checkpoint, folder: Path, precision: str) -> None:
     """Write `image.onnx`; `text.onnx` and `tokenizer.json` for models that embed texts; and `about.json` with the
     chosen precision, its agreement with float32 and its speedup. Raises ModelError.
@@ -128,7 +132,3 @@ def _save_tokenizer(checkpoint: Checkpoint, model: PreTrainedModel, path: Path) 
     # Padding and truncation, which the call above has set, are part of the file.
     backend.save(str(path))
     return tokens
-
-
-if __name__ == "__main__":
-    export(Checkpoint.find(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])

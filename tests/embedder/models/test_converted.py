@@ -121,11 +121,14 @@ def test_a_failed_conversion_says_why(
         load_embedder(str(copied), precision="int8")
 
 
-def test_a_conversion_imports_no_modules_from_the_working_directory(
+def test_a_conversion_is_not_disturbed_by_files_named_like_modules(
     copied: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    (tmp_path / "embedder.py").write_text("raise SystemExit('imported')")
-    monkeypatch.chdir(tmp_path)
+    for folder, name in {"here": "embedder.py", "script": "types.py"}.items():
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / name).write_text("raise SystemExit('imported')")
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.syspath_prepend(tmp_path / "script")
     monkeypatch.setenv(CACHE_DIR, str(tmp_path / "cache"))
     assert conversion_folder(Checkpoint.find(str(copied)), "auto") is not None
 
