@@ -36,7 +36,7 @@ class Bucket:
     @classmethod
     def of(cls, address: str) -> tuple[Bucket, str]:
         """The bucket and the prefix of an s3:// gs:// az:// address, or CollectionError. Sends no request."""
-        parts, shown = urlsplit(address, allow_fragments=False), without_secrets(address)  # a key may have #
+        parts, shown = urlsplit(address, allow_fragments=False), without_secrets(address)
         scheme = _SCHEMES[parts.scheme]
         login, _, name = parts.netloc.rpartition("@")
         user, _, secret = login.partition(":")
