@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -186,7 +187,7 @@ def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     defaults: Any = BucketAddress.__init__
     monkeypatch.setitem(defaults.__kwdefaults__, "request_s", REQUEST_S)
     fetcher = Fetcher(buckets=PictureReader(request_s=REQUEST_S))
-    monkeypatch.setattr("jobs.embedding.stages._fetcher", lambda: fetcher)
+    monkeypatch.setattr("jobs.embedding.stages._fetcher", cache(lambda: fetcher))
     monkeypatch.setattr("jobs.planning.plan.Fetcher", lambda *_, **__: fetcher)
 
 
