@@ -90,7 +90,7 @@ def _counts(array: Any) -> dict[Value, int]:
     is_list, array = pa.types.is_nested(array.type), array.drop_null()
     elements = array.flatten() if is_list else array
     if is_time(elements.type):  # by month, in UTC if it has a time zone; without times that Python cannot represent
-        times, seconds = (elements.cast(pa.timestamp(unit), safe=False) for unit in ("us", "s"))
+        times, seconds = elements.cast(pa.timestamp("us"), safe=False), elements.cast(pa.timestamp("s"), safe=False)
         bounds = pa.array([datetime.min, datetime.max], pa.timestamp("us")).cast(pa.timestamp("s"), safe=False)
         valid = pc.and_(pc.greater_equal(seconds, bounds[0]), pc.less_equal(seconds, bounds[1]))
         elements = pc.if_else(valid, pc.strftime(times, format="%Y-%m"), pa.scalar(None, pa.string()))
