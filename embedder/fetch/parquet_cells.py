@@ -45,7 +45,7 @@ class Cells:
                     if chunk is None:
                         chunk = _load(file, key, cell)
                         self._cached = (chunk, *self._cached[: _MAX_CACHED - 1])
-            return _bytes(uri, cell, chunk.values[cell.row - chunk.rows.start].as_py())
+        return _bytes(uri, cell, chunk.values[cell.row - chunk.rows.start])
 
     def _find(self, key: tuple[str, int], cell: Cell) -> _ColumnChunk | None:
         chunks = (chunk for chunk in self._cached if (chunk.file, chunk.column) == (key, cell.column))
@@ -80,10 +80,12 @@ def _column_bytes(group: Any, column: str) -> int:
     return sum(leaf.total_uncompressed_size for leaf in leaves if leaf.path_in_schema.split(".")[0] == column)
 
 
-def _bytes(uri: str, cell: Cell, value: object) -> bytes:
-    if isinstance(value, dict):
-        value = value.get("bytes")
-    if isinstance(value, bytes):
-        return value
-    got = "nothing" if value is None else type(value).__name__
+def _bytes(uri: str, cell: Cell, stored: Any) -> bytes:
+    if isinstance(stored, pa.StructScalar) and "bytes" in stored.type.names:
+        stored = stored["bytes"]
+    if not isinstance(stored, pa.StringScalar | pa.StructScalar):  # texts need not be UTF-8
+        value = stored.as_py()
+        if isinstance(value, bytes):
+            return value
+    got = stored.type if stored.is_valid else "nothing"
     raise fetch_error(uri, "not_bytes", f"expected bytes in row {cell.row} of {cell.column!r}, got {got}")

@@ -180,7 +180,7 @@ def test_cells_of_parquet_files(layout: pa.DataType, tmp_path: Path) -> None:
         ("a.parquet#row=4&column=image", "no_such_row"),
         ("a.parquet#row=0&column=picture", "no_such_column"),
         ("structs.parquet#row=0&column=image", "not_bytes"),
-        ("not_utf_8.parquet#row=0&column=image", "bad_uri"),
+        ("not_utf_8.parquet#row=0&column=image", "not_bytes"),
         ("picture.parquet#row=0&column=image", "not_parquet"),
         ("missing.parquet#row=0&column=image", "not_found"),
     ],
