@@ -93,7 +93,7 @@ def is_hidden(name: str) -> bool:
 def _open(location: str) -> Storage:
     if not location:
         raise SourceError("the source is empty: give a folder, a bucket prefix, a list of URLs, Parquet files or tars")
-    parts, shown = urlsplit(location) if "://" in location else urlsplit(""), without_secrets(location)
+    parts, shown = urlsplit(location if "://" in location else "", allow_fragments=False), without_secrets(location)
     if parts.scheme in ("http", "https"):
         raise SourceError(f"{shown}: a source cannot be one web address. Put URLs in a list: a CSV with a column `url`")
     if parts.scheme not in _SCHEMES:
