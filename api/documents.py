@@ -78,6 +78,7 @@ class IndexDetailsOut(IndexOut):
     latency_ms: Annotated[dict[str, float], Field(description="p50 and p99 of one query")]
     queries_per_second: Annotated[float, Field(description="measured with concurrent queries")]
     columns: Annotated[dict[str, str], Field(description="columns that filters can use, with Arrow's type names")]
+    max_k: Annotated[int, Field(description="the largest k that this server accepts")]
 
 
 class FacetValueOut(TypedDict):
