@@ -160,17 +160,19 @@ def test_models_are_stored_beside_index_files(
 
 
 @pytest.mark.parametrize(
-    ("variable", "path", "problem"),
+    ("variable", "path", "temporary", "problem"),
     [
-        (CACHE_DIR, "file/below", rf"cannot be .*Not a directory.*: set {CACHE_DIR} to a folder"),
-        ("XDG_CACHE_HOME", "file", rf"likeness-\d+, .* is another user's: set {CACHE_DIR}"),
+        (CACHE_DIR, "file/below", "", rf"cannot be .*Not a directory.*: set {CACHE_DIR} to a folder"),
+        ("XDG_CACHE_HOME", "file", "file", rf"cannot be .*Not a directory.*: set {CACHE_DIR} to a folder"),
+        ("XDG_CACHE_HOME", "file", "", rf"likeness-\d+, .* is another user's: set {CACHE_DIR}"),
     ],
 )
 def test_a_cache_that_cannot_be_used_is_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str, path: str, problem: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str, path: str, temporary: str, problem: str
 ) -> None:
     """In /tmp anybody can create a folder with this user's id."""
     set_cache(monkeypatch, tmp_path, variable, path)
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / temporary))
     other = os.getuid() + 1
     (tmp_path / f"likeness-{other}").mkdir()
     monkeypatch.setattr("os.getuid", lambda: other)
