@@ -94,9 +94,7 @@ class _SharedParts:
         settings = self._settings
         searcher = open_last_good(collection, self._open_version)
         load_model = load_model or model_loader(settings, searcher.model)
-        batcher = self.batchers.of(
-            searcher.model, load_model
-        )  # kept until the service has it, so that no other loads the model again
+        batcher = self.batchers.of(searcher.model, load_model)  # kept, so that no other service loads it again
         return SearchService(
             embedder=batcher.embedder,
             searcher=searcher,
