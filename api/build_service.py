@@ -94,8 +94,9 @@ class _SharedParts:
         settings = self._settings
         searcher = open_last_good(collection, self._open_version)
         load_model = load_model or model_loader(settings, searcher.model)
+        batcher = self.batchers.of(searcher.model, load_model)  # kept, so that no other service loads it again
         return SearchService(
-            embedder=self.batchers.of(searcher.model, load_model).embedder,
+            embedder=batcher.embedder,
             searcher=searcher,
             source=IndexSource(
                 collection=collection,

@@ -1,13 +1,16 @@
-"""The JSON documents of a server's answers, for the server and its client.
+"""The JSON documents of a server's answers, and the fields of its queries, for the server and its client.
 
 The OpenAPI document is generated from these types. Times are ISO 8601.
 """
 
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Any, Final, Literal, NotRequired
 
 from pydantic import Field, WithJsonSchema
 from pydantic_core import to_json
 from typing_extensions import TypedDict  # pydantic refuses `typing.TypedDict` before Python 3.12
+
+SOURCE_FIELDS: Final = ("url", "image", "text", "id", "embedding")
+"""The fields that say what to look for; an example has exactly one of them."""
 
 Time = Annotated[str, WithJsonSchema({"type": "string", "format": "date-time"})]
 Uri = Annotated[
@@ -75,6 +78,7 @@ class IndexDetailsOut(IndexOut):
     latency_ms: Annotated[dict[str, float], Field(description="p50 and p99 of one query")]
     queries_per_second: Annotated[float, Field(description="measured with concurrent queries")]
     columns: Annotated[dict[str, str], Field(description="columns that filters can use, with Arrow's type names")]
+    max_k: Annotated[int, Field(description="the largest k that this server accepts")]
 
 
 class FacetValueOut(TypedDict):

@@ -16,13 +16,14 @@ import numpy as np
 import numpy.typing as npt
 from urllib3.filepost import encode_multipart_formdata
 
+from api.documents import SOURCE_FIELDS
+
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 ImageLike: TypeAlias = "str | os.PathLike[str] | bytes | Image"
 """A path, a file's bytes, or a PIL image, which is sent upright as PNG."""
 
-EXAMPLE_FIELDS: Final = ("url", "image", "text", "id", "embedding")
 _PNG_MODES: Final = frozenset({"1", "L", "LA", "I", "I;16", "P", "RGB", "RGBA"})
 
 
@@ -82,7 +83,7 @@ class Body:
 def search_body(search: Search) -> Body:
     """The body of a search. A single picture is sent as multipart, because base64 would make it a third larger."""
     fields = {name: value for name, value in search.items() if value is not None}
-    if fields.keys() & {*EXAMPLE_FIELDS, "queries"} != {"image"}:
+    if fields.keys() & {*SOURCE_FIELDS, "queries"} != {"image"}:
         return Body.json(search_json(search))
     picture: Any = fields.pop("image")
     parts = [(name, value if isinstance(value, str) else to_json(value)) for name, value in fields.items()]

@@ -12,7 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from api.build_service import load_recorded
-from api.client.query import EXAMPLE_FIELDS, Example, Search, image_bytes
+from api.client.query import Example, Search, image_bytes
+from api.documents import SOURCE_FIELDS
 from api.explore.exploration import Exploration
 from api.explore.lazy_model import LazyModel
 from api.explore.neighbours import Neighbours, QueryPart, map_concurrently
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["Likeness", "Neighbours"]
 
 _OPTIONS = tuple(
-    name for name in Search.__annotations__ if name not in (*EXAMPLE_FIELDS, "queries", "crop", "offset")
+    name for name in Search.__annotations__ if name not in (*SOURCE_FIELDS, "queries", "crop", "offset")
 )  # of several searches
 # A grid should not wait for a host that is gone.
 _FETCH_POLICY = FetchPolicy(timeout_s=10.0, retries=1)
@@ -162,7 +163,7 @@ class Likeness:
 
     def vector(self, query: BareQuery | None = None, /, **search: Unpack[Search]) -> Vector:
         """The vector that `search` would use, `(dim,)` float32, unit norm. Raises like `search`."""
-        _check_known(search, (*EXAMPLE_FIELDS, "queries", "crop"))
+        _check_known(search, (*SOURCE_FIELDS, "queries", "crop"))
         parts = [self._query_part(example).part for example in self._examples(query, search)]
         vectors = self._service.vectors(self._service.engine, parts, Stopwatch())
         return mix(np.stack(vectors), [part.weight for part in parts])
@@ -231,10 +232,10 @@ class Likeness:
 
     def _examples(self, query: BareQuery | None, search: Search) -> Sequence[Example]:
         """The parts of a query: exactly one, perhaps with a crop, or those of a mix."""
-        given = [name for name in (*EXAMPLE_FIELDS, "queries") if search.get(name) is not None]
+        given = [name for name in (*SOURCE_FIELDS, "queries") if search.get(name) is not None]
         if (query is not None) + len(given) != 1:
             raise TypeError(
-                f"expected exactly one of a query, {', '.join(EXAMPLE_FIELDS)} and queries, got "
+                f"expected exactly one of a query, {', '.join(SOURCE_FIELDS)} and queries, got "
                 f"{', '.join([*(['a query'] if query is not None else []), *given]) or 'none'}"
             )
         mixed, crop = search.get("queries"), search.get("crop")
@@ -256,9 +257,9 @@ class Likeness:
                 f"got crop {crop!r}: expected [x, y, width, height] as fractions of the picture, from 0 to 1"
             )
         more: Any = {"weight": float(given.pop("weight", 1.0)), "crop": None if crop is None else tuple(crop)}
-        if len(given) != 1 or not given.keys() <= set(EXAMPLE_FIELDS):
+        if len(given) != 1 or not given.keys() <= set(SOURCE_FIELDS):
             raise TypeError(
-                f"expected one of {', '.join(EXAMPLE_FIELDS)} in each of the queries, got {', '.join(given) or 'none'}"
+                f"expected one of {', '.join(SOURCE_FIELDS)} in each of the queries, got {', '.join(given) or 'none'}"
             )
         [(kind, value)] = given.items()
         match kind:

@@ -14,12 +14,13 @@ from pydantic import (
 )
 from pydantic_core import from_json
 
+from api.documents import SOURCE_FIELDS
 from api.search.query import DISTINCT
 from index.queries import MAX_DIVERSE, MAX_K
 
 ONE_OF: Final = {
-    "Example": ("url", "image", "text", "id", "embedding"),
-    "SearchRequest": ("url", "image", "text", "id", "embedding", "queries"),
+    "Example": SOURCE_FIELDS,
+    "SearchRequest": (*SOURCE_FIELDS, "queries"),
     "CollectionsSearchRequest": ("url", "image", "text", "embedding", "queries"),
     "EmbedRequest": ("images", "texts", "urls"),
     "SearchParameters": ("url", "text", "id"),

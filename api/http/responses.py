@@ -26,6 +26,7 @@ from api.documents import (
 )
 from api.errors import invalid
 from api.search.query import SearchResult
+from api.settings import RequestLimits
 from embedder.identity import ModelIdentity
 from index.collection.records import ModelRecord, VersionManifest
 from index.collection.rows import FIXED_COLUMNS
@@ -79,8 +80,9 @@ def timing(milliseconds: Mapping[str, float]) -> TimingOut:
 
 
 def index_details(
-    name: str, manifest: VersionManifest, columns: dict[str, str], show_locations: bool
+    name: str, manifest: VersionManifest, columns: dict[str, str], limits: RequestLimits
 ) -> IndexDetailsOut:
+    show_locations = limits.show_locations
     return {
         "collection": name,
         "version": manifest.version,
@@ -93,6 +95,7 @@ def index_details(
         "latency_ms": manifest.latency_ms,
         "queries_per_second": manifest.queries_per_second,
         "columns": {name: kind for name, kind in columns.items() if show_locations or name not in LOCATION_COLUMNS},
+        "max_k": limits.max_k,
     }
 
 

@@ -10,7 +10,7 @@ import { placesMap } from "./map.js";
 import { Marks, mixList } from "./mix.js";
 import { fillOptions, readOptions, watchOptions } from "./options.js";
 import { showProblem, watchKey } from "./problems.js";
-import { MAX_K, PAGE, emptyQuery, fromAddress, hasQuery, parseInput, toAddress, toBody } from "./query.js";
+import { PAGE, emptyQuery, fromAddress, hasQuery, parseInput, toAddress, toBody } from "./query.js";
 import { grid, skeleton, summary } from "./results.js";
 import { imagePanel, queryHeading, uploadPanel } from "./subject.js";
 import { matchFields, offerColumns, sortMatches, watchView } from "./view.js";
@@ -55,7 +55,7 @@ async function show(query, { focus = false, scroll = 0 } = {}) {
     countFilters(query.filter);
     showFacets(signal);
     if (hasQuery(query)) await runQuery(query, options, signal, focus);
-    else await welcome(byId("pictures"), options.dim, { facets, marks }, signal);
+    else await welcome(byId("pictures"), options, { facets, marks }, signal);
     if (scroll) scrollTo(0, scroll);
   } catch (error) {
     if (error.name !== "AbortError" && !signal.aborted) showProblem(error);
@@ -126,7 +126,7 @@ function showMatches(query) {
   byId("active").replaceChildren(...activeFilters(query));
   byId("active").hidden = !byId("active").childElementCount;
   byId("pictures").replaceChildren(matches.length ? grid(sortMatches(matches), query, { facets, marks }) : noMatches(query));
-  byId("more").hidden = matches.length < k || k >= MAX_K;
+  byId("more").hidden = matches.length < k;
   byId("more-status").textContent = "";
 }
 
@@ -161,7 +161,7 @@ async function describe() {
       updateTitle();
       offerCollections(index.collection, sharedQuery);
     }
-    return { dim: index.model.dim, fields: matchFields(index.columns) };
+    return { dim: index.model.dim, maxK: index.max_k, fields: matchFields(index.columns) };
   } catch (error) {
     description = null;
     offerCollections(null);
@@ -207,7 +207,7 @@ function searchUpload(file) {
 async function showMore() {
   const { signal } = controller;
   const previousCount = byId("pictures").querySelectorAll(".tile-link").length;
-  const wider = { ...current, k: Math.min(current.k + PAGE, MAX_K) };
+  const wider = { ...current, k: current.k + PAGE };
   const status = byId("more-status"); // the status above the pictures is out of view here
   status.textContent = "Searching…";
   try {

@@ -12,7 +12,6 @@
 //   diversity  how much the matches should differ, 0 to 1, or null
 
 export const PAGE = 24;
-export const MAX_K = 1000; // the server's largest k
 const CHUNK = 0x8000; // bytes; the number of arguments of a function is limited
 const ADDRESS_KINDS = ["text", "url", "id"];
 const FITTING = 99.995; // as in api/search/query.py
@@ -68,13 +67,13 @@ export function toAddress({ kind, value, crop, like, unlike, k, filter, distinct
 }
 
 /**
- * The body of a search request. `file` is the uploaded picture, `dim` the length of the model's vectors, and `fields`
- * are the columns to return with each match.
+ * The body of a search request. `file` is the uploaded picture, `dim` the length of the model's vectors, `maxK` the
+ * server's largest k, and `fields` are the columns to return with each match.
  */
-export async function toBody(query, file, { dim, fields }) {
+export async function toBody(query, file, { dim, maxK, fields }) {
   const { kind, value, crop, like, unlike, k, filter, distinct, minScore, fitting, diversity } = query;
   const options = {
-    k,
+    k: Math.min(k, maxK),
     fields,
     ...(filter && { filter }),
     ...(distinct && { distinct }),

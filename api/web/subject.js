@@ -4,6 +4,7 @@ import { hasKey, pictureAddress, savePicture } from "./api.js";
 import { cropButtons, showCrop } from "./crop.js";
 import { copy, element, fileName, formatCount } from "./elements.js";
 import { allowedValues, queryLink, valueText } from "./facets.js";
+import { showProblem } from "./problems.js";
 import { boxes, pictureMat } from "./results.js";
 
 const NOT_SHARED = "Your own picture is not part of the address. To share a search, use words, "
@@ -82,7 +83,7 @@ function files({ picture: path, image_id: id, uri }) {
     link.addEventListener("click", (event) => {
       if (!hasKey()) return;
       event.preventDefault();
-      savePicture(path, fileName(id));
+      savePicture(path, fileName(id)).catch(showProblem);
     });
   }
   const copyButton = element("button", { type: "button", class: "quiet" }, uri ? "Copy path" : "Copy id");

@@ -10,9 +10,9 @@ const MAX_PICTURES = 12;
 const MAX_VALUES = 8;
 let examples = null; // a promise; the pictures stay the same until the page is reloaded
 
-/** Fill `root` with examples; `dim` is the length of the model's vectors. */
-export async function welcome(root, dim, tools, signal) {
-  examples ??= api.examples(dim, MAX_PICTURES);
+/** Fill `root` with examples; `dim` is the length of the model's vectors, `maxK` the server's largest k. */
+export async function welcome(root, { dim, maxK }, tools, signal) {
+  examples ??= api.examples(dim, Math.min(MAX_PICTURES, maxK));
   const matches = await examples.catch((error) => {
     examples = null;
     throw error;

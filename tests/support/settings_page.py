@@ -37,6 +37,7 @@ _OTHERS = """\
 | `RAY_ADDRESS` | The Ray cluster to serve on, like `--address`. By default one is started here. |
 | `FORWARDED_ALLOW_IPS` | With `--local`: proxies whose `X-Forwarded-For` is trusted. By default this machine's. |
 | `LIKENESS_COLLECTION`, `LIKENESS_EMBEDDER` | What the [notebooks](python.md#notebooks) open. |
+| `LIKENESS_URL`, `LIKENESS_API_KEY` | The server that the notebook about HTTP searches, and a key for it. |
 
 Credentials for buckets are in [buckets.md](buckets.md), the fields of a job's file in [jobs.md](jobs.md#a-jobs-file).
 """

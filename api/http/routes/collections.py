@@ -1,9 +1,11 @@
 """Routes that list the server's collections, and search several of them."""
 
 import asyncio
+import heapq
 from collections.abc import Awaitable, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import islice, repeat
 from urllib.parse import quote
 
 from anyio import to_thread
@@ -78,13 +80,12 @@ def collection_routes(runner: QueryRunner) -> APIRouter:
         watch = Stopwatch()
         vectors = await runner.vectors(query.parts, services[names[0]], engine, watch)
         offset = query.options.get("offset", 0)
-        last = offset + query.k
-        every_page = replace(query, k=last, options={**query.options, "offset": 0})
+        page = slice(offset, offset + query.k)
+        all_pages = replace(query, k=page.stop, options={**query.options, "offset": 0})
         with watch.stage("search"):
-            searches = (runner.search(every_page, services[name], engines[name], vectors) for name in names)
+            searches = (runner.search(all_pages, services[name], engines[name], vectors) for name in names)
             answers = await asyncio.gather(*map(_search_named, names, searches))
-        merged = _merge(dict(zip(names, answers, strict=True)), watch)
-        return json_response({**merged, "matches": merged["matches"][offset:last]})
+        return json_response(_merge(dict(zip(names, answers, strict=True)), page, watch))
 
     return router
 
@@ -130,13 +131,14 @@ def _require_mergeable(query: Query) -> None:
             raise invalid(part.field_path.format("id"), expected, part.image_id)
 
 
-def _merge(answers: Mapping[str, SearchResponse], watch: Stopwatch) -> CollectionsSearchResponse:
+def _merge(answers: Mapping[str, SearchResponse], page: slice, watch: Stopwatch) -> CollectionsSearchResponse:
+    """One answer with a page of the matches, which each answer has by score and then by id."""
+    named = [zip(answer["matches"], repeat(name)) for name, answer in sorted(answers.items())]
+    ranked = heapq.merge(*named, key=lambda pair: (-pair[0]["score"], pair[0]["image_id"]))
     matches: list[CollectionMatchOut] = [
         {**match, "collection": name, "picture": f"/collections/{quote(name)}{match['picture']}"}
-        for name, answer in answers.items()
-        for match in answer["matches"]
+        for match, name in islice(ranked, page.start, page.stop)
     ]
-    matches.sort(key=lambda match: (-match["score"], match["image_id"], match["collection"]))
     searched = [answer["searched"] for answer in answers.values()]
     return {
         "matches": matches,

@@ -36,7 +36,7 @@ def state_routes(runner: QueryRunner) -> APIRouter:
     )
     async def index(request: Request) -> IndexDetailsOut:
         searcher = (await runner.service(request)).engine.searcher
-        return index_details(request.scope[COLLECTION], searcher.manifest, searcher.filterable, limits.show_locations)
+        return index_details(request.scope[COLLECTION], searcher.manifest, searcher.filterable, limits)
 
     @router.get("/healthz", summary="The process is up")
     async def healthz() -> dict[str, str]:

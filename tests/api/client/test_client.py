@@ -25,6 +25,7 @@ from PIL import Image
 from api.access.keys import KeyRing, KeyScope, add_key
 from api.client.client import (
     ClientError,
+    Example,
     LikenessClient,
     Match,
     RequestRefused,
@@ -34,6 +35,7 @@ from api.client.client import (
     Timeout,
     TooBusy,
 )
+from api.http import requests
 from api.http.app import create_app
 from api.local import listening, running
 from api.search.query import Part, Query
@@ -93,6 +95,11 @@ def test_importing_the_client_imports_no_server_packages() -> None:
 
 
 # What is sent
+
+
+def test_client_and_server_know_the_same_fields() -> None:
+    for ours, theirs in ((Example, requests.Example), (Search, requests.SearchRequest)):
+        assert ours.__annotations__.keys() == theirs.model_fields.keys()
 
 
 def test_a_search_returns_the_librarys_objects(client: LikenessClient, server: ScriptedServer) -> None:

@@ -328,6 +328,7 @@ def test_the_index_shows_its_measurements(client: TestClient, service: SearchSer
     assert datetime.fromisoformat(found["created_at"]) == manifest.created_at
     assert (found["columns"]["label"], found["columns"]["weight"]) == ("string", "double")
     assert "embedding" not in found["columns"]
+    assert found["max_k"] == LIMITS.max_k
 
 
 def test_facets_count_images_that_pass_the_filter(client: TestClient) -> None:

@@ -266,7 +266,7 @@ def test_a_file_that_is_not_a_picture_and_an_empty_query(open_page: Callable[...
     [
         ("/?url=" + quote("http://10.0.0.1/x.png"), "This address is not fetched"),
         ("/?id=nobody", "No such image"),
-        ("/?text=red&k=999999", "k: expected"),
+        ("/?text=red&min_score=7", "min_score: expected"),
         ("/?text=red&filter=" + quote('{"nowhere": 1}'), "unknown column"),
         ("/?text=red&filter=%7B", "filter"),
     ],
@@ -343,6 +343,10 @@ def test_a_server_that_requires_a_key(browser: Browser, tmp_path: Path) -> None:
             page.get_by_role("link", name="Whole picture").click()
         image_id = params(page)["id"].removeprefix("copies/")
         assert download.value.path().read_bytes() == (site.gallery.folder / image_id).read_bytes()
+        page.route("**/picture?**", refuse)
+        page.get_by_role("link", name="Download").click()
+        expect(page.get_by_role("alert")).to_contain_text("too many requests: retry in 7 s")
+        page.unroute("**/picture?**")
         page.reload()
         expect(tiles(page).first).to_be_visible()
         page.close()
@@ -368,6 +372,20 @@ def test_pictures_with_unusual_ids_are_shown(browser: Browser, tmp_path: Path) -
             expect(page.locator(".facts")).not_to_contain_text("source")
             address = page.get_by_role("link", name="Whole picture").evaluate("link => link.href")
             assert page.request.get(address).body() == pictures[image_id]
+        page.close()
+
+
+def test_a_server_whose_limit_is_less_than_a_page(browser: Browser, tmp_path: Path) -> None:
+    pictures = {f"{n}.png": png((25 * n, 90, 200)) for n in range(9)}
+    service = fake_service(make_collection(tmp_path / "c", pictures, FakeEmbedder()))
+    with running(create_app(service, limits=RequestLimits(max_k=5))) as url:
+        page = browser.new_page(base_url=url)
+        page.goto("/")
+        expect(heading(page, "Start with one of these")).to_be_visible()
+        for address in ("/?text=star", "/?text=star&k=48"):
+            page.goto(address)
+            expect(tiles(page)).to_have_count(5)
+            expect(page.get_by_role("button", name="Show more")).to_be_hidden()
         page.close()
 
 

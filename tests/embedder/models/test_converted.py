@@ -15,6 +15,8 @@ from embedder.models.clip import ClipEmbedder
 from embedder.models.converted import CACHE_DIR, ConvertedEmbedder, conversion_folder
 from embedder.models.load import load_embedder
 from embedder.protocol import Embedder
+from index.errors import CollectionError
+from index.versions.file_cache import FileCache
 from jobs.values import DEMO_MODEL
 from tests.support.pictures.tiny_checkpoints import noise
 from tests.support.processes import python
@@ -133,20 +135,54 @@ def test_a_conversion_is_not_disturbed_by_files_named_like_modules(
     assert conversion_folder(Checkpoint.find(str(copied)), "auto") is not None
 
 
-def test_without_a_home_models_are_stored_in_a_folder_of_this_user(
-    demo: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.delenv(CACHE_DIR)
+def set_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str, path: str) -> None:
+    """Set an environment variable to a path below `tmp_path`, which has a `file`, and is where /tmp would be."""
+    (tmp_path / "file").write_bytes(b"")
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
-    (tmp_path / f"likeness-{os.getuid()}").mkdir()
-    models = demo.parent.rename(tmp_path / f"likeness-{os.getuid()}" / "models")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(models / demo.name / "about.json"))  # no folder
-    assert conversion_folder(Checkpoint.find(str(DEMO_MODEL)), "int8", convert=False) == models / demo.name
+    for name in (CACHE_DIR, "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, str(tmp_path / path))
+
+
+@pytest.mark.parametrize(
+    ("variable", "path", "folder"),
+    [
+        (CACHE_DIR, "here", "here"),
+        ("XDG_CACHE_HOME", "caches", "caches/likeness"),
+        ("HOME", "home", "home/.cache/likeness"),
+        ("XDG_CACHE_HOME", "file", f"likeness-{os.getuid()}"),
+    ],
+)
+def test_models_are_stored_beside_index_files(
+    demo: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str, path: str, folder: str
+) -> None:
+    set_cache(monkeypatch, tmp_path, variable, path)
+    assert FileCache.from_environment().folder == tmp_path / folder
+    stored = shutil.copytree(demo, tmp_path / folder / "models" / demo.name)
+    assert conversion_folder(Checkpoint.find(str(DEMO_MODEL)), "int8", convert=False) == stored
+
+
+@pytest.mark.parametrize(
+    ("variable", "path", "temporary", "problem"),
+    [
+        (CACHE_DIR, "file/below", "", rf"cannot be .*Not a directory.*: set {CACHE_DIR} to a folder"),
+        ("XDG_CACHE_HOME", "file", "file", rf"cannot be .*Not a directory.*: set {CACHE_DIR} to a folder"),
+        ("XDG_CACHE_HOME", "file", "", rf"likeness-\d+, .* is another user's: set {CACHE_DIR}"),
+    ],
+)
+def test_a_cache_that_cannot_be_used_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str, path: str, temporary: str, problem: str
+) -> None:
+    """In /tmp anybody can create a folder with this user's id."""
+    set_cache(monkeypatch, tmp_path, variable, path)
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / temporary))
     other = os.getuid() + 1
     (tmp_path / f"likeness-{other}").mkdir()
     monkeypatch.setattr("os.getuid", lambda: other)
-    with pytest.raises(ModelError, match=rf"likeness-{other}, .* is another user's: set {CACHE_DIR}"):
-        conversion_folder(Checkpoint.find(str(DEMO_MODEL)), "int8", convert=False)
+    with pytest.raises(CollectionError, match=problem):
+        FileCache.from_environment()
+    with pytest.raises(ModelError, match=problem):
+        conversion_folder(Checkpoint.find(str(DEMO_MODEL)), "int8")
 
 
 def test_a_small_job_does_not_wait_for_a_conversion(
