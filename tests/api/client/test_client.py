@@ -303,7 +303,7 @@ def test_transient_failures_are_retried(client: LikenessClient, server: Scripted
 
 
 @pytest.mark.parametrize(
-    ("failure", "retries", "asked", "retry_after"),
+    ("failure", "retries", "requests", "retry_after"),
     [
         (problem("internal", 500), 3, 1, None),
         (problem("url-unreachable", 502, retryable=False), 3, 1, None),
@@ -315,12 +315,12 @@ def test_transient_failures_are_retried(client: LikenessClient, server: Scripted
     ],
 )
 def test_permanent_failures_are_not_retried_nor_others_more_than_the_limit(
-    server: ScriptedServer, failure: Reply, retries: int, asked: int, retry_after: float | None
+    server: ScriptedServer, failure: Reply, retries: int, requests: int, retry_after: float | None
 ) -> None:
     server.replies = [failure]
     with LikenessClient(server.url, retries=retries) as client, pytest.raises(RequestRefused) as caught:
         client.search(text="a")
-    assert (caught.value.status, len(server.requests)) == (failure.status, asked)
+    assert (caught.value.status, len(server.requests)) == (failure.status, requests)
     assert (type(caught.value) is TooBusy) is (failure.status == 429)
     assert getattr(caught.value, "retry_after", None) == retry_after
 
