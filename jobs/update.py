@@ -305,8 +305,15 @@ class Update:
         report = self.report
         with report.timed("embed"):
             if any(plan.todo.num_rows for plan in plans):
-                resolved, console, cache = self._resolve_model(model), self.console, self._model_cache
-                written = write_plans(plans, collection, self.spec, resolved, console, cache, verbose=self.verbose)
+                written = write_plans(
+                    plans,
+                    collection,
+                    self.spec,
+                    checkpoint=self._resolve_model(model),
+                    console=self.console,
+                    model_cache=self._model_cache,
+                    verbose=self.verbose,
+                )
             else:
                 written = [WrittenRun.begin(plan, collection) for plan in plans]
         if written:
