@@ -34,8 +34,8 @@ from jobs.indexing.query_texts import QueryTexts, digest, read_queries
 from jobs.planning.changes import SourceChange, compare, last_filter
 from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter
 from jobs.planning.plan import Plan
+from jobs.planning.recent_changes import leave_out_recent
 from jobs.planning.reuse import write_reusable
-from jobs.planning.unsettled import hold_back
 from jobs.sources.files import require_source_exists
 from jobs.sources.list_images import left_out_warning, list_images
 from jobs.sources.list_videos import Frames, frames_of
@@ -120,8 +120,8 @@ class Update:
             # Under the lease: images that another job embedded after the listing would otherwise seem to be gone.
             listing = self._list(snapshot)
         if self.settle_s:
-            listing, report.unsettled, incomplete = hold_back(listing, snapshot, self.settle_s)
-            if report.unsettled and not listing.num_rows:
+            listing, report.recently_changed, incomplete = leave_out_recent(listing, snapshot, self.settle_s)
+            if report.recently_changed and not listing.num_rows:
                 return
         if report.left_out:
             self._warn(left_out_warning(report.left_out))
@@ -152,14 +152,14 @@ class Update:
 
     def _index(self, collection: Collection, runs: list[RunManifest]) -> None:
         """Build and promote a version if the live one does not cover all runs, or if other settings are requested."""
-        standing, before = live_or_last_good_manifest(collection), live_version(collection).name
+        previous, before = live_or_last_good_manifest(collection), live_version(collection).name
         changes = self.spec.index.model_dump(exclude_none=True)
         if texts := self._query_texts:
             changes["queries"] = digest(texts)
-        settings = IndexSettings(**{**(standing.settings.model_dump() if standing else {}), **changes})
+        settings = IndexSettings(**{**(previous.settings.model_dump() if previous else {}), **changes})
         columns = {annotation.name: annotation.run_ids for annotation in list_annotations(collection)}
         goal = (before, [run.run_id for run in runs], columns, settings)
-        if standing and (standing.version, standing.runs, standing.annotations, standing.settings) == goal:
+        if previous and (previous.version, previous.runs, previous.annotations, previous.settings) == goal:
             return
         from index.build.build_index import build_index  # late: faiss takes a second
 
@@ -305,8 +305,15 @@ class Update:
         report = self.report
         with report.timed("embed"):
             if any(plan.todo.num_rows for plan in plans):
-                resolved, console, cache = self._resolve_model(model), self.console, self._model_cache
-                written = write_plans(plans, collection, self.spec, resolved, console, cache, verbose=self.verbose)
+                written = write_plans(
+                    plans,
+                    collection,
+                    self.spec,
+                    checkpoint=self._resolve_model(model),
+                    console=self.console,
+                    model_cache=self._model_cache,
+                    verbose=self.verbose,
+                )
             else:
                 written = [WrittenRun.begin(plan, collection) for plan in plans]
         if written:

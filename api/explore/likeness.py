@@ -232,15 +232,15 @@ class Likeness:
 
     def _examples(self, query: BareQuery | None, search: Search) -> Sequence[Example]:
         """The parts of a query: exactly one, perhaps with a crop, or those of a mix."""
-        given = [name for name in (*SOURCE_FIELDS, "queries") if search.get(name) is not None]
-        if (query is not None) + len(given) != 1:
+        fields = [name for name in (*SOURCE_FIELDS, "queries") if search.get(name) is not None]
+        if (query is not None) + len(fields) != 1:
             raise TypeError(
                 f"expected exactly one of a query, {', '.join(SOURCE_FIELDS)} and queries, got "
-                f"{', '.join([*(['a query'] if query is not None else []), *given]) or 'none'}"
+                f"{', '.join([*(['a query'] if query is not None else []), *fields]) or 'none'}"
             )
         mixed, crop = search.get("queries"), search.get("crop")
         if mixed is None:
-            only: Example = {given[0]: search[given[0]]} if query is None else example_of(query, self.searcher)  # type: ignore[misc]
+            only: Example = {fields[0]: search[fields[0]]} if query is None else example_of(query, self.searcher)  # type: ignore[misc]
             return [{**only, "crop": crop}]
         if crop is not None:
             raise TypeError("got crop beside queries: expected it in one of the queries")
@@ -250,18 +250,18 @@ class Likeness:
 
     def _query_part(self, example: Example) -> QueryPart:
         """A part of a query with a caption, its picture fetched and the model that it needs loaded."""
-        given: dict[str, Any] = {name: value for name, value in example.items() if value is not None}
-        crop: Sequence[float] | None = given.pop("crop", None)
+        fields: dict[str, Any] = {name: value for name, value in example.items() if value is not None}
+        crop: Sequence[float] | None = fields.pop("crop", None)
         if crop is not None and np.shape(crop) != (4,):
             raise TypeError(
                 f"got crop {crop!r}: expected [x, y, width, height] as fractions of the picture, from 0 to 1"
             )
-        more: Any = {"weight": float(given.pop("weight", 1.0)), "crop": None if crop is None else tuple(crop)}
-        if len(given) != 1 or not given.keys() <= set(SOURCE_FIELDS):
+        more: Any = {"weight": float(fields.pop("weight", 1.0)), "crop": None if crop is None else tuple(crop)}
+        if len(fields) != 1 or not fields.keys() <= set(SOURCE_FIELDS):
             raise TypeError(
-                f"expected one of {', '.join(SOURCE_FIELDS)} in each of the queries, got {', '.join(given) or 'none'}"
+                f"expected one of {', '.join(SOURCE_FIELDS)} in each of the queries, got {', '.join(fields) or 'none'}"
             )
-        [(kind, value)] = given.items()
+        [(kind, value)] = fields.items()
         match kind:
             case "url":
                 part, caption = self._service.fetch(Part(url=value, **more)), value

@@ -172,15 +172,19 @@ class SearchService:
             with _naming_field(part):
                 return engine.batcher.embed(key, lambda: self._decode(engine, data, region, watch))
         if part.text is not None:
-            text = part.text
+            text, expected = part.text, "words that say what to look for"
             if not text.strip():
-                raise invalid(part.field_path.format("text"), "words that say what to look for", text)
-            return engine.batcher.embed(ContentKey.of(text, engine.embedder.identity.fingerprint), lambda: text)
+                raise invalid(part.field_path.format("text"), expected, text)
+            try:
+                key = ContentKey.of(text, engine.embedder.identity.fingerprint)
+            except UnicodeEncodeError as error:  # from a shell, not from JSON, whose parser refuses it
+                raise invalid(part.field_path.format("text"), f"{expected}, in UTF-8", text) from error
+            return engine.batcher.embed(key, lambda: text)
         if part.image_id is not None:
             image_id = part.image_id
             try:
                 return ask_shards(engine.searcher, lambda searcher: searcher.vector(image_id))[0]
-            except QueryError as error:
+            except (QueryError, UnicodeEncodeError) as error:
                 raise _not_in_index(part, engine.searcher) from error
         if part.vector is None:
             raise ValueError("expected a part with a picture, text, id or vector")

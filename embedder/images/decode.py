@@ -255,7 +255,9 @@ def render(
         x, y = size[0] / (box[2] - box[0]), size[1] / (box[3] - box[1])
         whole = round(width * x), round(height * y)
         if margin or max(width * height, whole[0] * whole[1]) > _MAX_EXACT_PIXELS:
-            return _crop_stored(image, (width, height), orientation, scale, size, box, resample)
+            return _crop_stored(
+                image, size, box, resample, displayed=(width, height), orientation=orientation, scale=scale
+            )
         rgb = _turn_upright(as_rgb(image), orientation).resize(whole, resample)
         left, top = round(box[0] * x), round(box[1] * y)
         return rgb.crop((left, top, left + size[0], top + size[1]))
@@ -265,12 +267,13 @@ def render(
 
 def _crop_stored(
     image: Image.Image,
-    displayed: Size,
-    orientation: int,
-    scale: float,
     size: Size,
     box: Box,
     resample: Image.Resampling,
+    *,
+    displayed: Size,
+    orientation: int,
+    scale: float,
 ) -> Image.Image:
     """The `box` of a picture as displayed, at `size`. `image` is the picture as stored, decoded at 1 / `scale`."""
     width, height = displayed

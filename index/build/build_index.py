@@ -160,9 +160,9 @@ def _unpublished_version(
 
 def _can_update(version: VersionManifest, runs: Sequence[RunManifest]) -> bool:
     """Whether a version covers the first of these runs, and the other runs are of its model."""
-    covered, newer = runs[: len(version.runs)], runs[len(version.runs) :]
+    included, newer = runs[: len(version.runs)], runs[len(version.runs) :]
     agree = all(run.model.agrees_with(version.model) for run in newer)
-    return agree and version.runs == [run.run_id for run in covered]
+    return agree and version.runs == [run.run_id for run in included]
 
 
 def _try_update(build: VersionBuild, base: VersionManifest) -> VersionManifest | None:

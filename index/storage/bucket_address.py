@@ -6,7 +6,7 @@ import os
 import re
 from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from index.errors import CollectionError
 from index.storage.retries import ATTEMPTS
@@ -36,13 +36,12 @@ class Bucket:
     @classmethod
     def of(cls, address: str) -> tuple[Bucket, str]:
         """The bucket and the prefix of an s3:// gs:// az:// address, or CollectionError. Sends no request."""
-        parts, shown = urlsplit(address, allow_fragments=False), without_secrets(address)
+        parts, shown = split_address(address), without_secrets(address)
         scheme = _SCHEMES[parts.scheme]
         login, _, name = parts.netloc.rpartition("@")
         user, _, secret = login.partition(":")
         if not name or ":" in name:
             raise CollectionError(f"{shown}: expected {parts.scheme}://bucket/prefix")
-        # In a prefix % and # are ordinary characters.
         prefix = parts.path.strip("/")
         if scheme == "az":
             if "." in name or parts.scheme == "abfss":
@@ -97,8 +96,16 @@ def _azure_account(connection: dict[str, str]) -> str:
     return connection.get("AccountName", "") or path or host.partition(".")[0]
 
 
+def split_address(address: str) -> SplitResult:
+    """The parts of an address, all empty for a plain path. In an address % and # are ordinary characters."""
+    try:
+        return urlsplit(address if "://" in address else "", allow_fragments=False)
+    except ValueError:  # its message may contain credentials
+        raise CollectionError(f"{without_secrets(address)}: expected an address such as s3://bucket/prefix") from None
+
+
 def is_bucket(address: str) -> bool:
-    return urlsplit(address).scheme in _SCHEMES if "://" in address else False
+    return split_address(address).scheme in _SCHEMES
 
 
 def without_secrets(text: str) -> str:

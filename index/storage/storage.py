@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from index.errors import CollectionError
-from index.storage.bucket_address import Bucket, is_bucket, without_secrets
+from index.storage.bucket_address import Bucket, is_bucket, split_address, without_secrets
 from index.storage.clients import filesystem
 from index.storage.disk import name_full_disk, publish, update_file, write_atomic
 
@@ -46,7 +46,7 @@ def canonical_address(address: str) -> str:
     """One spelling for all absolute addresses of a location: no bucket options, `..`, file:// or trailing slash."""
     if not is_bucket(address):
         return os.path.normpath(unquote(urlsplit(address).path) if address.startswith("file://") else address)
-    parts = urlsplit(address, allow_fragments=False)
+    parts = split_address(address)
     # What precedes the @ is the account of an az:// container, but for other buckets credentials or `anonymous`.
     bucket = parts.netloc if parts.scheme == "az" else parts.netloc.rpartition("@")[2]
     return f"{parts.scheme}://{bucket}/{parts.path.strip('/')}".rstrip("/")
@@ -71,7 +71,7 @@ class Storage:
     def open(cls, location: str | os.PathLike[str]) -> Storage:
         """A folder, or a file:// s3:// gs:// az:// URI, which need not exist; anything else is a CollectionError."""
         text = os.fspath(location)
-        scheme = urlsplit(text).scheme if "://" in text else ""
+        scheme = split_address(text).scheme
         if not scheme:
             # Links are not resolved, so that a link that changes later is followed.
             root = str(Path(os.path.expanduser(text)).absolute())  # noqa: PTH111  # keeps an unknown ~user

@@ -20,7 +20,8 @@ from jobs.values import DEMO_MODEL, model_named
 class ModelSource:
     """Loads the model in the process that calls it, such as an actor. `batch_size` is images per forward pass.
 
-    If `own` is set, it alone counts.
+    If `own` is set, it alone counts. `checkpoint` is the model if this process has found it already, so its weights are
+    not hashed again; other processes find their own.
     """
 
     model: str
@@ -30,6 +31,7 @@ class ModelSource:
     batch_size: int = 64
     convert: bool = field(default=True, compare=False)  # `ModelCache` reuses a model whether or not it was converted
     own: OwnModel | None = None
+    checkpoint: Checkpoint | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def of(cls, model: ModelRecord, checkpoint: Checkpoint | OwnModel, resources: Resources, *, convert: bool) -> Self:
@@ -42,6 +44,7 @@ class ModelSource:
             batch_size=resources.batch_size,
             convert=convert,
             own=checkpoint if isinstance(checkpoint, OwnModel) else None,
+            checkpoint=checkpoint if isinstance(checkpoint, Checkpoint) else None,
         ).for_workers()
 
     def __call__(self) -> Embedder:
@@ -50,7 +53,7 @@ class ModelSource:
         # Ray gives a worker one OpenMP thread per reserved CPU, so one. On a CPU the forward pass should use the cores
         # that decoding leaves free, and the kernel divides these better than a fixed split.
         return load_embedder(
-            model_named(self.model),
+            self.checkpoint or model_named(self.model),
             revision=self.revision,
             device=self.device,
             precision=self.precision,
@@ -58,6 +61,9 @@ class ModelSource:
             threads=os.cpu_count(),
             convert=self.convert,
         )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "checkpoint": None}
 
     def for_workers(self) -> Self:
         """The same for other machines, where the demo model may be in another folder."""
@@ -98,9 +104,7 @@ def model_record(identity: ModelIdentity, tiles: str | None = None) -> ModelReco
 
 def load_recorded(record: ModelRecord, *, embedder: str | None = None, device: str | None = None) -> Embedder:
     """Load a recorded model without converting it first. Raises what `recorded_model` raises."""
-    checkpoint = recorded_model(record, embedder)
-    own = checkpoint if isinstance(checkpoint, OwnModel) else None
-    return ModelSource(model=record.id, revision=record.revision, device=device, convert=False, own=own)()
+    return ModelSource.of(record, recorded_model(record, embedder), Resources(device=device), convert=False)()
 
 
 def recorded_model(record: ModelRecord, embedder: str | None = None) -> Checkpoint | OwnModel:

@@ -36,10 +36,10 @@ def write_plans(
     plans: Sequence[Plan],
     collection: Collection,
     spec: JobSpec,
+    *,
     checkpoint: Checkpoint | OwnModel,
     console: Console,
     model_cache: ModelCache,
-    *,
     verbose: bool,
 ) -> list[WrittenRun]:
     """Write the rows of each plan, in this process or on one Ray cluster; `commit` makes them live.

@@ -156,8 +156,8 @@ class Report:
 
     `left_out` is filled by `list_images`. `embedding` has a report for each run, or one of the source if nothing had to
     be written; `runs` are the ids of the committed ones. `recall` is recall@10 of the live version. `seconds` are by
-    stage of this process: "start" is the start-up of Ray and the model, "embed" the rest. `unsettled` counts files that
-    may be half written and were left alone.
+    stage of this process: "start" is the start-up of Ray and the model, "embed" the rest. `recently_changed` counts
+    files that may be half written and were left alone.
     """
 
     source: str = ""
@@ -172,7 +172,7 @@ class Report:
     index_after: str | None = None
     recall: float | None = None
     notes: list[str] = field(default_factory=list)
-    unsettled: int = 0
+    recently_changed: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property

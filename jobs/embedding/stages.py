@@ -24,7 +24,7 @@ from embedder.images.decoder_pool import DecodePool
 from embedder.images.decoder_process import IsAwaited
 from embedder.images.quality import MEASURED_CROP, measure
 from index.collection import Collection
-from index.collection.rows import FILTERED
+from index.collection.rows import FILTERED, in_files
 from index.storage.bucket_address import without_secrets
 from index.storage.picture_reader import PictureReader
 from jobs.embedding.embed_rows import embed_rows
@@ -32,7 +32,7 @@ from jobs.embedding.report import BlockSummary
 from jobs.errors import OtherModelError
 from jobs.planning.image_filter import EVERY_IMAGE, EXIF_TYPES, MEASURE_TYPES, ImageFilter, leave_out
 from jobs.planning.plan import write_block
-from jobs.sources.listing import with_columns, with_outcome
+from jobs.sources.listing import FILE_FACTS, REFUSAL, with_columns, with_outcome
 
 _RETRY_LATER = ("not_found", "permission_denied")
 """Reasons that may pass without any change to the file, such as a lost disk or an expired token."""
@@ -56,16 +56,8 @@ class DecodeSettings:
 
 
 _OUTCOME: dict[str, pa.DataType] = {
-    "content_hash": pa.string(),
-    "width": pa.int32(),
-    "height": pa.int32(),
-    "format": pa.string(),
-    "error_stage": pa.string(),
-    "error_reason": pa.string(),
-    "error_message": pa.string(),
-    "retryable": pa.bool_(),
-    "fetch_seconds": pa.float64(),
-    "decode_seconds": pa.float64(),
+    **{field.name: field.type for field in in_files(pa.schema([*FILE_FACTS, *REFUSAL]))},
+    **dict.fromkeys(SECONDS, pa.float64()),
 }
 
 

@@ -108,8 +108,8 @@ class Watch:
             self.update.console = Console(quiet=True)
         self._has_begun, self._retry_s = True, 1.0
         # While a file is being written for a long time, rounds take at most half of it.
-        self.pause(max(0.0, ROUND_S - seconds) if changed else seconds if report.unsettled else 0.0)
-        self.wait(SETTLE_S if report.unsettled else self.interval_s)
+        self.pause(max(0.0, ROUND_S - seconds) if changed else seconds if report.recently_changed else 0.0)
+        self.wait(SETTLE_S if report.recently_changed else self.interval_s)
 
     def _say_once(self, line: str) -> None:
         if line != self._last_line:

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TypeAlias, TypeVar
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import parse_qs, quote
 
 import pyarrow as pa
 
 from index.errors import CollectionError
 from index.storage import Storage
-from index.storage.bucket_address import without_secrets
+from index.storage.bucket_address import split_address, without_secrets
 from index.storage.storage import MIN_READ, FileInfo
 from jobs.errors import EmptySourceError, SourceError
 from jobs.sources.listing import Refused, escaped, listing_table
@@ -93,7 +93,10 @@ def is_hidden(name: str) -> bool:
 def _open(location: str) -> Storage:
     if not location:
         raise SourceError("the source is empty: give a folder, a bucket prefix, a list of URLs, Parquet files or tars")
-    parts, shown = urlsplit(location if "://" in location else "", allow_fragments=False), without_secrets(location)
+    try:
+        parts, shown = split_address(location), without_secrets(location)
+    except CollectionError as error:
+        raise SourceError(str(error)) from error
     if parts.scheme in ("http", "https"):
         raise SourceError(f"{shown}: a source cannot be one web address. Put URLs in a list: a CSV with a column `url`")
     if parts.scheme not in _SCHEMES:

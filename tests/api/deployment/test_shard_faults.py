@@ -104,8 +104,8 @@ def answers_of_one_process(collection: Collection) -> list[list[Match]]:
     """All matches of each of `_QUERIES`."""
     service = build_service(ServeSettings(collection=collection.location), load_model=lambda _: FakeEmbedder())
     whole = Searcher.open(collection).ntotal
-    asked = [{"embedding": query.tolist(), "k": whole} for query in _QUERIES]
-    answers = [service.search(parse_search(each, limits=RequestLimits())).matches for each in asked]
+    searches = [{"embedding": query.tolist(), "k": whole} for query in _QUERIES]
+    answers = [service.search(parse_search(each, limits=RequestLimits())).matches for each in searches]
     return [[(match.image_id, match.score, match.uri) for match in answer] for answer in answers]
 
 

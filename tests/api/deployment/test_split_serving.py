@@ -173,13 +173,13 @@ def test_separate_embedders_answer_like_one_process(collection: Collection, clus
         assert refused["problem"]["type"] == "urn:likeness:problem:internal"
         assert fine["ok"]["matches"] == expected[3]
 
-        _metrics_include_both_replicas(client, asked=len(queries) + 1)
+        _metrics_include_both_replicas(client, requests=len(queries) + 1)
         _a_slow_embedder_is_not_waited_for(client, notes)
         _models_change_together(client, collection)
         _one_embedder_is_replaced(client, notes)
 
 
-def _metrics_include_both_replicas(client: httpx.Client, asked: int) -> None:
+def _metrics_include_both_replicas(client: httpx.Client, requests: int) -> None:
     """Each replica returns the counts of both."""
     for _ in range(4):
         counted: dict[str, float] = {}
@@ -189,7 +189,7 @@ def _metrics_include_both_replicas(client: httpx.Client, asked: int) -> None:
                     replica = sample.labels["replica"]
                     counted[replica] = counted.get(replica, 0) + sample.value
         assert len(counted) == 2
-        assert sum(counted.values()) == asked
+        assert sum(counted.values()) == requests
 
 
 def _a_slow_embedder_is_not_waited_for(client: httpx.Client, notes: Path) -> None:

@@ -11,7 +11,7 @@ from api.settings import RequestLimits
 from index.analysis.duplicate_plan import write_plan
 from index.collection import Collection
 from index.search import Searcher
-from tests.support.collections.planned import plan_of
+from tests.support.collections.duplicate_plans import duplicate_plan_of
 from tests.support.collections.small_collection import followed_service
 from tests.support.servers.clients import refusal
 
@@ -22,7 +22,9 @@ def client_of(collection: Collection, **limits: Any) -> TestClient:
 
 @pytest.fixture
 def planned(collection: Collection) -> Collection:
-    plan = plan_of(Searcher.open(collection), ("red.png", "green.png", "cropped"), ("blue.png", "red.png", "similar"))
+    plan = duplicate_plan_of(
+        Searcher.open(collection), ("red.png", "green.png", "cropped"), ("blue.png", "red.png", "similar")
+    )
     write_plan(collection, plan)
     return collection
 

@@ -167,7 +167,7 @@ def test_a_search_by_url_is_seen_in_every_stage_and_is_one_json_line(client: Tes
     [line] = lines(log)
     timing_ms = answer.json()["timing_ms"]
     assert datetime.fromisoformat(line.pop("time")).utcoffset() == timedelta(0)
-    assert timing_ms.pop("total") <= line.pop("milliseconds") < 10_000
+    assert timing_ms.pop("total") <= line.pop("milliseconds")
     assert list(line["stages_ms"]) == ["fetch", "decode", "embed", "search"]
     assert line == {
         "level": "info",

@@ -12,7 +12,7 @@ from api.local import running
 from index.analysis.duplicate_plan import write_plan
 from index.collection import Collection
 from index.search import Searcher
-from tests.support.collections.planned import plan_of
+from tests.support.collections.duplicate_plans import duplicate_plan_of
 from tests.support.collections.small_collection import PLAIN, followed_service
 from tests.support.servers.page_tools import check_axe
 
@@ -47,7 +47,7 @@ def test_the_picture_to_keep_is_beside_its_duplicates(
     browser: Browser, url: str, collection: Collection, width: str
 ) -> None:
     groups = [("red.png", "green.png", "cropped"), *[("blue.png", "red.png", "similar")] * 20]
-    plan = plan_of(Searcher.open(collection), *groups)  # type: ignore[arg-type]
+    plan = duplicate_plan_of(Searcher.open(collection), *groups)  # type: ignore[arg-type]
     write_plan(collection, plan)
     page = open_duplicates(browser, url, **WIDTHS[width])
     expect(page.get_by_role("status")).to_contain_text("21 groups: 1 cropped, 20 similar")

@@ -23,7 +23,7 @@ from index.versions.servable import open_last_good
 from jobs.cli.app import app
 from jobs.sources.listing import LISTING
 from tests.support.collections.hand_made import MODEL, add_run, add_version, rows, unit_vectors
-from tests.support.collections.plans import plan_of
+from tests.support.collections.run_plans import run_plan_of
 
 IDS = [f"{number:02d}" for number in range(20)]
 
@@ -203,7 +203,7 @@ def test_a_lost_run_is_noticed_despite_other_damage(collection: Collection, dama
 def test_a_lost_run_is_embedded_again_under_a_new_id(collection: Collection) -> None:
     """If other rows had its id, the live version would seem to have all rows."""
     lose_run(collection, 2)
-    plan = plan_of(listed("new-2"), collection, "memory:", MODEL)
+    plan = run_plan_of(listed("new-2"), collection, "memory:", MODEL)
     assert (plan.run, plan.todo.num_rows) == (None, 1)
     add_run(collection, rows(["new-2", "new-3"], unit_vectors(2, seed=2)))
     assert build_index(collection, accept_lost_runs=True).ntotal == 23

@@ -106,6 +106,8 @@ def test_locations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert Storage.open("s3://bucket/set#2/a?region=eu-west-1").root == "bucket/set#2/a"
     with pytest.raises(CollectionError, match=r"expected a folder or a file:// s3:// gs:// az:// address"):
         Storage.open("ftp://host/folder")
+    with pytest.raises(CollectionError, match=r"^s3://\[x/a: expected an address such as s3://bucket/prefix$"):
+        Storage.open("s3://[x/a")
 
 
 @pytest.mark.parametrize(
@@ -148,7 +150,7 @@ def test_no_message_about_a_location_has_its_password(bucket: Bucket) -> None:
             opened(location)
         assert "s3cret" not in str(error.value)
 
-    for location in ("ftp://KEY:s3cret@host/a", "s3://KEY:s3cret@bucket/a?nonsense=1"):
+    for location in ("ftp://KEY:s3cret@host/a", "s3://KEY:s3cret@℀/a", "s3://KEY:s3cret@bucket/a?nonsense=1"):
         refused(Storage.open, location)
     refused(Collection.open, with_key)
     Storage.open(with_key).write_atomic("mine.txt", b"mine")

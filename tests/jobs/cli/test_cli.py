@@ -463,6 +463,8 @@ def test_a_collection_without_an_index(run: Run, tmp_path: Path) -> None:
         (["gone.jpg"], "gone.jpg: there is no such file"),
         (["note.jpg"], "expected a picture, but this looks like plain text"),
         (["--text", "  "], "text: expected words"),
+        (["--text", "caf\udce9"], 'text: expected words that say what to look for, in UTF-8, got "caf\\udce9"'),
+        (["--like", "caf\udce9"], '--like: expected an image of index version 000001, got "caf\\udce9"'),
     ],
 )
 def test_invalid_queries(run: Run, collection: Path, tmp_path: Path, options: list[str], part: str) -> None:

@@ -1,8 +1,10 @@
 """How many embedding actors a cluster gets, the messages if they do not fit, and joining and leaving Ray."""
 
+import pickle
 import signal
 import sys
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -177,8 +179,10 @@ def test_the_demo_model_is_found_by_its_name_on_other_machines(monkeypatch: pyte
     assert (load.model, load.batch_size) == ("demo", 8)
     assert load().identity == ModelSource(model=str(DEMO_MODEL))().identity
     assert ModelSource(model="google/siglip").for_workers().model == "google/siglip"
+    demo = Checkpoint.find(str(DEMO_MODEL))
+    assert pickle.loads(pickle.dumps(replace(load, checkpoint=demo))).checkpoint is None
     weights = sum(path.stat().st_size for path in DEMO_MODEL.glob("*.safetensors"))
-    assert loaded_memory(Checkpoint.find(str(DEMO_MODEL))) == GIB + weights
+    assert loaded_memory(demo) == GIB + weights
 
 
 def test_a_package_that_a_worker_lacks_is_named() -> None:

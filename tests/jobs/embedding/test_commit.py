@@ -13,7 +13,7 @@ from jobs.errors import TooManyRejectsError
 from jobs.planning.plan import Plan
 from jobs.sources.listing import listing_table
 from tests.support.collections.hand_made import MODEL, add_run, rows, unit_vectors
-from tests.support.collections.plans import plan_of
+from tests.support.collections.run_plans import run_plan_of
 
 
 def written(
@@ -21,7 +21,7 @@ def written(
 ) -> WrittenRun:
     """A run of a source of one image, with its row on disk."""
     source = f"/{image_id}"
-    plan = plan_of(listing_table({"image_id": [image_id]}, {}), collection, source, MODEL)
+    plan = run_plan_of(listing_table({"image_id": [image_id]}, {}), collection, source, MODEL)
     plan = Plan(**{**vars(plan), "deletes": pa.array(deletes or [], pa.string())})
     run = collection.start_run(source, MODEL)
     table = rows([], unit_vectors(0), rejected={image_id: "corrupt"}) if rejected else rows([image_id])

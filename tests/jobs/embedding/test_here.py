@@ -125,11 +125,11 @@ def test_a_long_job_stays_in_this_process_if_ray_does_not_start(
 
 
 def test_a_cancelled_batch_does_not_wait_for_slow_hosts() -> None:
-    answered, asked = threading.Event(), threading.Event()
+    answered, requested = threading.Event(), threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.set()
+            requested.set()
             answered.wait(60)
 
         def log_message(self, *_: object) -> None: ...
@@ -140,7 +140,7 @@ def test_a_cancelled_batch_does_not_wait_for_slow_hosts() -> None:
         listing = listing_table({"image_id": urls, "uri": urls}, {})
         settings = DecodeSettings(crop=FakeEmbedder().crop, draft=True, threads=4)
         with pytest.raises(CancelledError):
-            fetch_and_decode(listing, settings=settings, is_awaited=lambda: not asked.is_set())
+            fetch_and_decode(listing, settings=settings, is_awaited=lambda: not requested.is_set())
         assert not answered.is_set()
         answered.set()
         server.shutdown()

@@ -27,7 +27,7 @@ from jobs.embedding.pipeline import write
 from jobs.embedding.report import BlockSummary
 from jobs.embedding.stages import DecodeSettings, EmbedBlock, EmbedSettings, drop_fetcher, fetch_and_decode
 from jobs.sources.listing import listing_table
-from tests.support.collections.plans import plan_of
+from tests.support.collections.run_plans import run_plan_of
 from tests.support.collections.small_collection import png
 from tests.support.pictures.sample_images import put_pictures
 
@@ -58,16 +58,18 @@ def test_a_listed_file_that_cannot_be_read_now_is_retryable(
 
 
 def test_an_unexpected_error_ends_a_batch_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    other_is_done = threading.Event()
+    other_is_done, waited = threading.Event(), []
 
     def fail(_: Fetcher, uri: str) -> bytes:
         if uri == "slow":
             other_is_done.wait(10)
+            waited.append(uri)
         raise RuntimeError(uri)
 
     monkeypatch.setattr(Fetcher, "fetch", fail)
     with pytest.raises(RuntimeError, match="broken"):
         fetch_and_decode(listed("slow", "broken"), settings=SETTINGS)
+    assert waited == []
     other_is_done.set()
 
 
@@ -103,7 +105,7 @@ def test_a_late_block_does_not_replace_the_file_that_counts(collection: Collecti
         for each in (EmbedBlock(embed), *frozen):
             yield each(table)
 
-    plan = plan_of(listed(str(tmp_path / "a.png")), collection, "/pictures", MODEL)
+    plan = run_plan_of(listed(str(tmp_path / "a.png")), collection, "/pictures", MODEL)
     written = write(plan, collection, load=FakeEmbedder, crop=FAKE.crop, blocks=blocks)
     assert (written.report.embedded, len(written.files)) == (1, 1)
     frozen[0](table)
@@ -123,7 +125,7 @@ def test_credentials_reach_the_actors_but_not_rays_logs(
         received.append(embed)
         return iter(())
 
-    plan = plan_of(listed("a"), collection, "/pictures", MODEL)
+    plan = run_plan_of(listed("a"), collection, "/pictures", MODEL)
     there = Collection(replace(collection.storage, address="s3://KEY:hush%2Fhush@bucket/c"))
     write(plan, there, load=FakeEmbedder, crop=FAKE.crop, blocks=blocks)
     monkeypatch.setattr(Collection, "open", lambda address: address)

@@ -16,7 +16,7 @@ from index.collection.rows import row_schema
 from jobs.planning.plan import Plan, block_name, block_of, written_files
 from jobs.planning.rejects import list_rejects
 from jobs.sources.listing import listing_table
-from tests.support.collections import plans
+from tests.support.collections.run_plans import run_plan_of
 
 IDENTITY = FakeEmbedder().identity
 MODEL = ModelRecord(id=IDENTITY.model_id, revision=None, fingerprint=IDENTITY.fingerprint, dim=IDENTITY.dim)
@@ -64,7 +64,7 @@ def committed(collection: Collection, *rows: Row) -> None:
 
 
 def plan_of(collection: Collection, *images: Row, source: str = SOURCE, model: ModelRecord = MODEL) -> Plan:
-    return plans.plan_of(listed(*images), collection, source, model)
+    return run_plan_of(listed(*images), collection, source, model)
 
 
 def todo(plan: Plan) -> list[Any]:

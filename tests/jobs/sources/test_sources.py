@@ -673,6 +673,7 @@ def test_an_object_does_not_hide_the_folder_of_its_name(store: Bucket) -> None:
         ("", "the source is empty: give a folder"),
         ("https://KEY:s3cret@x.test/a.jpg", "x.test/a.jpg: a source cannot be one web address. Put URLs in a list"),
         ("ftp://KEY:s3cret@x.test/pics", "expected a folder or a file:// s3:// gs:// az:// address, got ftp://"),
+        ("s3://KEY:s3cret@[{}/x", "s3://[{}/x: expected an address such as s3://bucket/prefix"),
         ("s3://KEY:s3cret@{}/x#1?endpoint_override=localhost:1", "name the server in AWS_ENDPOINT_URL"),
         ("s3://KEY:s3/cr/s3cret@{}/x", "{}"),  # a slash that should have been %2F
         ("s3://KEY:s3cret@{}/x?nonsense=1", "{}"),

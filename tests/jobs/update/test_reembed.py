@@ -9,6 +9,7 @@ from rich.console import Console
 
 from embedder.errors import FetchError
 from embedder.fetch import Fetcher
+from embedder.models.checkpoint import Checkpoint
 from index.build.build_index import build_index
 from index.collection import Collection
 from index.collection.records import IndexSettings
@@ -60,6 +61,19 @@ def test_a_night_embeds_new_and_changed_images_and_deletes_missing_ones(nights: 
     assert (report.embedded, report.index_after, report.promoted) == (2, "000002", True)
     assert_rows_match_files(nights)
     assert Searcher.open(nights.collection).ntotal == 10
+
+
+def test_a_night_reads_the_models_weights_once(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    (nights.pictures / "b.bmp").write_bytes(bmp(11))
+    found, find = list[str](), Checkpoint.find
+
+    def find_model(model: str, revision: str | None = None) -> Checkpoint:
+        found.append(model)
+        return find(model, revision)
+
+    monkeypatch.setattr(Checkpoint, "find", find_model)
+    assert nights.night().embedded == 1
+    assert found == [DEMO]
 
 
 def test_moved_copied_and_touched_files_need_no_model(nights: Nights) -> None:

@@ -25,7 +25,7 @@ from jobs.embedding.placement import Blocks
 from jobs.embedding.report import EmbedReport
 from jobs.planning.image_filter import ImageFilter
 from jobs.sources.list_images import list_images
-from tests.support.collections.plans import plan_of
+from tests.support.collections.run_plans import run_plan_of
 
 FAKE = FakeEmbedder()
 
@@ -46,7 +46,7 @@ def embed(
     """A complete job with models from `load`, which equal `like`; by default on the connected Ray."""
     collection = Collection.create_or_open(str(location))
     listing = list_images(str(source))
-    plan = plan_of(listing, collection, str(source), model_record(like.identity, tiles))
+    plan = run_plan_of(listing, collection, str(source), model_record(like.identity, tiles))
     if keep:
         plan = replace(plan, image_filter=ImageFilter.parse(keep, listing.schema))
     if plan.done:

@@ -14,7 +14,7 @@ _PART = "#(bytes|row|t)="
 """In the URI of a part of a file."""
 
 
-def hold_back(listing: pa.Table, snapshot: Snapshot, settle_s: float) -> tuple[pa.Table, int, bool]:
+def leave_out_recent(listing: pa.Table, snapshot: Snapshot, settle_s: float) -> tuple[pa.Table, int, bool]:
     """The listing without the changes to files of the last `settle_s` seconds, the number of such files, and whether
     any of them is a tar, table or video, which may still lack some of its images.
 
@@ -24,13 +24,13 @@ def hold_back(listing: pa.Table, snapshot: Snapshot, settle_s: float) -> tuple[p
     now = datetime.now(UTC)
     since = pc.greater(listing["modified"], pa.scalar(now - timedelta(seconds=settle_s), listing["modified"].type))
     until = pc.less_equal(listing["modified"], pa.scalar(now, listing["modified"].type))
-    young: Any = pc.fill_null(pc.and_(since, until), pa.scalar(False))
-    count = int(pc.sum(young).as_py() or 0)
+    recent: Any = pc.fill_null(pc.and_(since, until), pa.scalar(False))
+    count = int(pc.sum(recent).as_py() or 0)
     if not count:
         return listing, 0, False
-    changes = listing.filter(young)
-    incomplete = pc.any(pc.or_(refused_mask(changes), pc.match_substring_regex(changes["uri"], _PART))).as_py()
+    changed = listing.filter(recent)
+    has_parts = pc.any(pc.or_(refused_mask(changed), pc.match_substring_regex(changed["uri"], _PART))).as_py()
     rows = snapshot.live().read(["image_id", *_CHANGES])
     at = pc.index_in(listing["image_id"], rows["image_id"])
-    listing = with_columns(listing, {n: pc.if_else(young, rows[n].take(at), listing[n]) for n in _CHANGES})
-    return listing.filter(pc.or_(pc.invert(young), pc.is_valid(at))), count, incomplete
+    listing = with_columns(listing, {n: pc.if_else(recent, rows[n].take(at), listing[n]) for n in _CHANGES})
+    return listing.filter(pc.or_(pc.invert(recent), pc.is_valid(at))), count, has_parts

@@ -7,7 +7,7 @@ from index.analysis.duplicate_plan import Duplicate, DuplicatePlan, Kind, Planne
 from index.search import Searcher
 
 
-def plan_of(searcher: Searcher, *groups: tuple[str, str, Kind]) -> DuplicatePlan:
+def duplicate_plan_of(searcher: Searcher, *groups: tuple[str, str, Kind]) -> DuplicatePlan:
     """A plan with groups of one image to keep and one duplicate of a kind."""
 
     def facts(image_id: str) -> dict[str, Any]:
