@@ -16,7 +16,7 @@ from index.storage import Storage
 from index.storage.bucket_address import Bucket
 from index.storage.clients import _amazons_region, filesystem, object_store
 from index.storage.objects import put, read
-from tests.support.servers.scripted_server import Reply, scripted
+from tests.support.scripted_server import Reply, scripted
 
 
 @pytest.fixture(autouse=True)

@@ -35,7 +35,7 @@ from index.storage.storage import FileInfo, Storage, canonical_address
 from jobs.planning.plan import written_files
 from tests.support.collections.hand_made import MODEL, add_run, rows, unit_vectors
 from tests.support.collections.s3_server import FAULTS, Bucket, FaultyProxy
-from tests.support.servers.scripted_server import Reply, scripted
+from tests.support.scripted_server import Reply, scripted
 
 
 def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:

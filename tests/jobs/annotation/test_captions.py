@@ -30,7 +30,7 @@ from tests.support.collections.hand_made import add_files, metadata_of
 from tests.support.command_line import Run
 from tests.support.paths import ROOT
 from tests.support.pictures.sample_images import encode
-from tests.support.servers.scripted_server import Player, Reply, ScriptedServer, scripted
+from tests.support.scripted_server import Player, Reply, ScriptedServer, scripted
 
 COLOURS = {"red.png": (220, 30, 30), "green.png": (30, 200, 40), "blue.png": (20, 10, 240)}
 BLOCK = 8
