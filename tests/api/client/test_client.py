@@ -39,7 +39,7 @@ from api.local import listening, running
 from api.search.query import Part, Query
 from api.search.service import SearchService
 from api.settings import Access
-from benchmarks.common.servers import eventually
+from benchmarks.common.waiting import eventually
 from embedder.fake import FakeEmbedder
 from embedder.identity import ModelIdentity
 from index.collection import Collection

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import psutil
 import pytest
 
-from benchmarks.common.servers import eventually
+from benchmarks.common.waiting import eventually
 from index.build.build_index import build_index
 from index.collection import Collection, writing
 from index.collection.layout import LEASE
@@ -251,8 +252,7 @@ def test_the_lease_of_a_killed_process_on_this_machine_is_free_at_once(tmp_path:
         with pytest.raises(LeaseHeldError, match=rf"process {owner.pid}\)"), writing(collection, "index"):
             pytest.fail("two writers")
         owner.kill()
-        while Path(f"/proc/{owner.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
-            time.sleep(0.01)
+        eventually(lambda: psutil.Process(owner.pid).status() == psutil.STATUS_ZOMBIE, "it is a zombie")
         with writing(collection, "index"):  # it has ended, although it is a zombie
             pass
         put(collection, held := a_record(**like_this_process(collection, pid=owner.pid, start="12")))
