@@ -18,7 +18,8 @@ from api.local import running
 from benchmarks.common.servers import free_port
 from benchmarks.common.waiting import eventually
 from embedder.fake import FakeEmbedder
-from tests.deploy.test_deploy_monitoring import (
+from tests.support.collections.small_collection import PLAIN, fake_service, make_collection
+from tests.support.monitoring import (
     COMPOSE,
     DASHBOARDS,
     FOLDER,
@@ -29,7 +30,6 @@ from tests.deploy.test_deploy_monitoring import (
     service_metrics,
     substituted,
 )
-from tests.support.collections.small_collection import PLAIN, fake_service, make_collection
 from tests.support.paths import ROOT
 
 
