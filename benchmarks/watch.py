@@ -20,7 +20,8 @@ from typing import Any
 import requests
 
 from benchmarks.common.report import Report, run
-from benchmarks.common.servers import Server, eventually, serving
+from benchmarks.common.servers import Server, serving
+from benchmarks.common.waiting import eventually
 from index.collection import Collection
 from index.search import Searcher
 from jobs.demo.gallery import plan_exhibit

@@ -101,15 +101,6 @@ def running(module: Sequence[str], port: int, log: Path, environment: dict[str, 
                 process.kill()
 
 
-def eventually(condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
-    """Wait until a condition holds. Raises AssertionError if that takes longer than `seconds`."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() >= deadline:
-            raise AssertionError(f"not within {seconds:g} s: {what}")
-        time.sleep(0.02)
-
-
 def replicas_of(driver: psutil.Process) -> list[psutil.Process]:
     """The Ray Serve replicas among the descendants of a process."""
     return [each for each in driver.children(recursive=True) if _title(each).startswith("ray::ServeReplica")]

@@ -9,6 +9,8 @@ from typing import Final
 import numpy as np
 from PIL import Image
 
+from jobs.demo.broken import png_chunk
+
 # Canonical Huffman tables for JPEG: one code of one bit for one symbol.
 _DC_ZERO: Final = b"\xff\xc4\x00\x14\x00\x01" + b"\0" * 15 + b"\x00"
 _LONGEST_RUN: Final = 14  # an end-of-band run covers 2^14 blocks, and up to as many more
@@ -75,8 +77,9 @@ def png(width: int, height: int, *, bits: int = 8, colour: int = 6, interlaced: 
         total -= len(zeros)
     data = b"".join([*packed, packer.flush()])
     header = struct.pack(">IIBBBBB", width, height, bits, colour, 0, 0, int(interlaced))
-    palette = _chunk(b"PLTE", bytes(3 * 2)) + _chunk(b"tRNS", b"\x80\xff") if colour == 3 else b""
-    return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + palette + _chunk(b"IDAT", data) + _chunk(b"IEND", b"")
+    palette = png_chunk(b"PLTE", bytes(3 * 2)) + png_chunk(b"tRNS", b"\x80\xff") if colour == 3 else b""
+    chunks = png_chunk(b"IHDR", header) + palette + png_chunk(b"IDAT", data) + png_chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + chunks
 
 
 def _interlaced_bytes(width: int, height: int, bits: int, colour: int) -> int:
@@ -87,10 +90,6 @@ def _interlaced_bytes(width: int, height: int, bits: int, colour: int) -> int:
         columns, rows = -(-(width - x) // across), -(-(height - y) // down)
         total += rows * (1 + -(-columns * bits * channels // 8)) if columns > 0 else 0
     return total
-
-
-def _chunk(name: bytes, body: bytes) -> bytes:
-    return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
 
 
 def bmp(width: int, height: int) -> bytes:

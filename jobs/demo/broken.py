@@ -83,7 +83,7 @@ def _png_damaged() -> bytes:
     return bytes(data)
 
 
-def _png_chunk(name: bytes, body: bytes) -> bytes:
+def png_chunk(name: bytes, body: bytes) -> bytes:
     return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
 
 
@@ -92,7 +92,7 @@ def _png_bomb() -> bytes:
     width, height = 20_000, 10_000
     header = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
     rows = zlib.compress(bytes(height * (1 + width // 8)), 9)
-    chunks = _png_chunk(b"IHDR", header) + _png_chunk(b"IDAT", rows) + _png_chunk(b"IEND", b"")
+    chunks = png_chunk(b"IHDR", header) + png_chunk(b"IDAT", rows) + png_chunk(b"IEND", b"")
     return b"\x89PNG\r\n\x1a\n" + chunks
 
 

@@ -16,7 +16,7 @@ from benchmarks.serve.swaps import sequence
 from index.search import Searcher
 from jobs.demo.gallery import plan_exhibit
 from tests.support.pictures.tiny_checkpoints import save_clip
-from tests.support.servers.scripted_server import Reply, scripted
+from tests.support.scripted_server import Reply, scripted
 
 
 def test_a_rate_counts_whole_turns_of_bursts() -> None:

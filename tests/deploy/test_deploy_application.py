@@ -1,7 +1,6 @@
 """The application that a Serve config file imports, for KubeRay and `serve deploy`."""
 
 import shutil
-import time
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,13 @@ import yaml
 from pydantic import ValidationError
 from ray import serve
 from ray.serve.context import _get_global_client
-from ray.serve.schema import ServeDeploySchema
+from ray.serve.schema import ApplicationStatusOverview, ServeDeploySchema
 
 from api.access.keys import KeyScope, add_key
 from api.deployment.application import application
 from api.deployment.ingress import APP_NAME
 from api.errors import ListenError
+from benchmarks.common.waiting import eventually
 from embedder.models.clip import ClipEmbedder
 from index.errors import NotACollectionError
 from jobs.values import DEMO_MODEL
@@ -84,6 +84,10 @@ def test_missing_resources_of_a_starting_cluster_are_logged(
     assert "expected 3 CPUs, 1 for each of 3 replicas, got 0" in caplog.text
 
 
+def app_status() -> ApplicationStatusOverview:
+    return serve.status().applications[APP_NAME]
+
+
 @pytest.mark.ray
 def test_the_service_of_kubernetes_answers(collection: str, cluster: int) -> None:
     """The manifest's config on a real Serve, except for collection, port and resources."""
@@ -107,11 +111,8 @@ def test_the_service_of_kubernetes_answers(collection: str, cluster: int) -> Non
     client = _get_global_client()
     assert client is not None
     client.deploy_apps(ServeDeploySchema.model_validate(config))
-    deadline = time.monotonic() + 240
-    while (status := serve.status().applications[APP_NAME]).status not in ("RUNNING", "DEPLOY_FAILED"):
-        assert time.monotonic() < deadline, status
-        time.sleep(0.5)
-    assert status.status == "RUNNING", status.message
+    eventually(lambda: app_status().status in ("RUNNING", "DEPLOY_FAILED"), "it is deployed, or has failed", 240)
+    assert app_status().status == "RUNNING", app_status().message
     url = f"http://127.0.0.1:{cluster}"
     answer = requests.post(f"{url}/search", json={"text": "a red star", "k": 3}, timeout=60).json()
     assert {match["image_id"] for match in answer["matches"]} == set(COLOURS)

@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,10 @@ import yaml
 from api.http.app import create_app
 from api.local import running
 from benchmarks.common.servers import free_port
+from benchmarks.common.waiting import eventually
 from embedder.fake import FakeEmbedder
-from tests.deploy.test_deploy_monitoring import (
+from tests.support.collections.small_collection import PLAIN, fake_service, make_collection
+from tests.support.monitoring import (
     COMPOSE,
     DASHBOARDS,
     FOLDER,
@@ -29,7 +30,6 @@ from tests.deploy.test_deploy_monitoring import (
     service_metrics,
     substituted,
 )
-from tests.support.collections.small_collection import PLAIN, fake_service, make_collection
 from tests.support.paths import ROOT
 
 
@@ -85,14 +85,14 @@ def api(prometheus: str, path: str, **query: str) -> Any:
 
 def await_scrapes(prometheus: str, times: int) -> None:
     """Wait until Prometheus has scraped the server and the job's metrics `times` times."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
+
+    def scraped() -> bool:
         with contextlib.suppress(OSError):  # includes the errors of requests
             up = api(prometheus, "query", query='sum_over_time(up{job=~"likeness.*"}[1h])')["result"]
-            if len(up) == 2 and all(int(each["value"][1]) >= times for each in up):
-                return
-        time.sleep(0.2)
-    pytest.fail(f"Prometheus did not scrape both {times} times within a minute")
+            return len(up) == 2 and all(int(each["value"][1]) >= times for each in up)
+        return False
+
+    eventually(scraped, f"Prometheus has scraped both {times} times", 60)
 
 
 @contextlib.contextmanager

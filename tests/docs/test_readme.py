@@ -20,7 +20,7 @@ from api.settings import ServeSettings
 from benchmarks.common.servers import free_port
 from jobs.cli.app import app
 from jobs.demo.collection import make_demo_collection
-from tests.deploy.test_deploy_commands import PROGRAMS, check
+from tests.support.command_parsers import PROGRAMS, check
 from tests.support.paths import ROOT
 from tests.support.settings_page import settings_page
 

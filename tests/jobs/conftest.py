@@ -1,10 +1,15 @@
-"""Fixtures for the tests of several rooms: the command line, pictures, a second model."""
+"""Fixtures for the tests of several rooms: the command line, pictures, a second model, a store that fails."""
 
 from collections.abc import Iterator
+from functools import cache
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 
+from embedder.fetch.fetcher import Fetcher
+from index.storage.bucket_address import Bucket
+from index.storage.picture_reader import PictureReader
 from jobs.demo.gallery import Gallery, make_gallery
 from tests.support.command_line import Run, command_line
 from tests.support.pictures.tiny_checkpoints import save_siglip
@@ -34,3 +39,15 @@ def other_model(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("other").resolve()
     save_siglip(folder)
     return str(folder)
+
+
+@pytest.fixture
+def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All requests, also those for pictures, time out after `REQUEST_S`."""
+    from tests.support.nights.failing_store import REQUEST_S
+
+    defaults: Any = Bucket.__init__
+    monkeypatch.setitem(defaults.__kwdefaults__, "request_s", REQUEST_S)
+    fetcher = Fetcher(buckets=PictureReader(request_s=REQUEST_S))
+    monkeypatch.setattr("jobs.embedding.stages._fetcher", cache(lambda: fetcher))
+    monkeypatch.setattr("jobs.planning.plan.Fetcher", lambda *_, **__: fetcher)

@@ -9,7 +9,7 @@ import pytest
 from api.access.keys import KeyScope, add_key
 from api.deployment.application import run
 from api.settings import ServeSettings
-from benchmarks.common.servers import eventually
+from benchmarks.common.waiting import eventually
 from index.collection import Collection
 from tests.support.servers.clients import refusal
 from tests.support.servers.fake_models import fakes, one_fake

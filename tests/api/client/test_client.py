@@ -41,13 +41,13 @@ from api.local import listening, running
 from api.search.query import Part, Query
 from api.search.service import SearchService
 from api.settings import Access
-from benchmarks.common.servers import eventually
+from benchmarks.common.waiting import eventually
 from embedder.fake import FakeEmbedder
 from embedder.identity import ModelIdentity
 from index.collection import Collection
 from tests.support.collections.small_collection import PLAIN, add_pictures, followed_service, make_collection, png
 from tests.support.pictures.sample_images import rotated
-from tests.support.servers.scripted_server import Reply, ScriptedServer, scripted
+from tests.support.scripted_server import Reply, ScriptedServer, scripted
 
 MODEL = {"id": "fake", "revision": None, "fingerprint": "f1", "dim": 2}
 MATCH: dict[str, Any] = {"image_id": "a/b.png", "score": 0.5, "uri": "memory:a/b.png", "percentile": 99.5}

@@ -18,7 +18,7 @@ from api.deployment.replica_cache import ReplicaCache
 from api.errors import OtherModelError, Problem
 from api.search.engine import LoadModel
 from api.settings import ServeSettings
-from benchmarks.common.servers import eventually
+from benchmarks.common.waiting import eventually
 from embedder.errors import ModelError
 from embedder.fake import FakeEmbedder
 from index.collection import Collection

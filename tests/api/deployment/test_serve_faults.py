@@ -14,7 +14,8 @@ from api.deployment.ingress import APP_NAME
 from api.settings import Replicas, ServeSettings
 from benchmarks.common.collections import draw_pictures
 from benchmarks.common.load import TimedSearch, closed_loop, load
-from benchmarks.common.servers import eventually, replicas_of, serving
+from benchmarks.common.servers import replicas_of, serving
+from benchmarks.common.waiting import eventually
 from embedder.models.clip import ClipEmbedder
 from index.build.build_index import build_index
 from index.collection import Collection

@@ -17,7 +17,8 @@ from api.build_service import build_service
 from api.deployment.application import run
 from api.http.body import parse_search
 from api.settings import RequestLimits, ServeSettings
-from benchmarks.common.servers import eventually, replicas_of
+from benchmarks.common.servers import replicas_of
+from benchmarks.common.waiting import eventually
 from embedder.fake import FakeEmbedder
 from index.collection import Collection
 from index.search import Searcher

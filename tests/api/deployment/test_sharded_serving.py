@@ -22,7 +22,7 @@ from api.deployment.shard_calls import ShardCaller
 from api.http.app import create_app
 from api.local import running
 from api.settings import Replicas, ServeSettings
-from benchmarks.common.servers import eventually
+from benchmarks.common.waiting import eventually
 from embedder.fake import FakeEmbedder
 from index.build.build_index import build_index
 from index.collection import Collection

@@ -21,6 +21,7 @@ from api.deployment.capacity import shortage
 from api.http.app import create_app
 from api.local import running
 from api.settings import Replicas, ServeSettings
+from benchmarks.common.waiting import eventually
 from embedder.fake import FakeEmbedder
 from index.collection import Collection
 from jobs.cli.serve import serve as serve_command
@@ -223,13 +224,13 @@ def _models_change_together(client: httpx.Client, collection: Collection) -> Non
 
     asking = threading.Thread(target=ask)
     asking.start()
-    add_pictures(collection, PLAIN, new)
-    deadline = time.monotonic() + 30
-    while ("000002", new.identity.fingerprint) not in pairs and time.monotonic() < deadline:
-        time.sleep(0.05)
-    time.sleep(1)
-    done.set()
-    asking.join()
+    try:
+        add_pictures(collection, PLAIN, new)
+        eventually(lambda: ("000002", new.identity.fingerprint) in pairs, "the new model and index answer")
+        time.sleep(1)
+    finally:
+        done.set()
+        asking.join()
     assert wrong == []
     assert pairs == {("000001", old.identity.fingerprint), ("000002", new.identity.fingerprint)}
 

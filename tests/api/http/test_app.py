@@ -26,7 +26,7 @@ from index.search import Searcher
 from tests.support.collections.small_collection import COLOURS, PLAIN, fake_service, make_collection, png
 from tests.support.pictures import sample_images
 from tests.support.pictures.fetching import answer, redirect
-from tests.support.servers.scripted_server import Reply, scripted
+from tests.support.scripted_server import Reply, scripted
 
 ODD = "a/b c/ü 100%.png"
 PICTURES = {**PLAIN, ODD: png((90, 20, 200)), **{f"{grey}.png": png((grey,) * 3) for grey in range(0, 210, 30)}}

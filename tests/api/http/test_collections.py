@@ -22,7 +22,7 @@ from api.http.app import create_app
 from api.local import running
 from api.search.collections import Collections
 from api.settings import Access, RequestLimits, ServeSettings
-from benchmarks.common.servers import eventually
+from benchmarks.common.waiting import eventually
 from embedder.protocol import Embedder
 from index.collection import Collection
 from index.collection.find import find_collections

@@ -17,7 +17,7 @@ from api.build_service import build_collections
 from api.http.app import create_app
 from api.local import running
 from api.settings import Access, ServeSettings
-from benchmarks.common.servers import eventually
+from benchmarks.common.waiting import eventually
 from index.collection import Collection
 from index.versions.promotion import promote
 from tests.support.collections.several import Loader, damage, make_several, own_colour, picture_of

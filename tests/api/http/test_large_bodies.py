@@ -24,15 +24,9 @@ from tests.support.collections.small_collection import fake_service
 from tests.support.servers.clients import refusal
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def service(searcher: Searcher) -> SearchService:
     return fake_service(searcher)
-
-
-@pytest.fixture(scope="module")
-def client(service: SearchService) -> Iterator[TestClient]:
-    with TestClient(create_app(service)) as client:
-        yield client
 
 
 def padded(document: dict[str, Any]) -> bytes:

@@ -15,7 +15,7 @@ from PIL import Image
 
 from api.http.app import create_app
 from api.settings import RequestLimits
-from benchmarks.common.servers import eventually
+from benchmarks.common.waiting import eventually
 from embedder.fake import FakeEmbedder
 from index.queries import QueryKind
 from index.search import Searcher

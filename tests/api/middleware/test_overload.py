@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from api.http.app import create_app
 from api.local import running
 from api.settings import Access, RequestLimits
-from benchmarks.common.servers import eventually
+from benchmarks.common.waiting import eventually
 from embedder.fake import FakeEmbedder
 from index.search import Searcher
 from tests.support.collections.small_collection import PLAIN, RecordingFetcher, fake_service

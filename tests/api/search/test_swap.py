@@ -17,7 +17,7 @@ from api.http.app import create_app
 from api.search.engine import IndexSource
 from api.search.query import Part, Query
 from api.search.service import SearchService
-from benchmarks.common.servers import eventually
+from benchmarks.common.waiting import eventually
 from embedder.fake import FakeEmbedder
 from embedder.protocol import Embedder
 from index.collection import Collection

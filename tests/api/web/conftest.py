@@ -23,7 +23,13 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def open_page(browser: Browser, site: Site) -> Iterator[Callable[..., Page]]:
+def url(site: Site) -> str:
+    """Address of the server whose pages a test opens; a file may override it."""
+    return site.url
+
+
+@pytest.fixture
+def open_page(browser: Browser, url: str) -> Iterator[Callable[..., Page]]:
     """Opens pages. Checks at the end that no script failed, nothing was blocked, and no other server was called."""
     problems: list[str] = []
 
@@ -33,13 +39,13 @@ def open_page(browser: Browser, site: Site) -> Iterator[Callable[..., Page]]:
             problems.append(message.text)
 
     def on_request(request: Request) -> None:
-        if not request.url.startswith((f"{site.url}/", "blob:", "data:")):
+        if not request.url.startswith((f"{url}/", "blob:", "data:")):
             problems.append(request.url)
 
     contexts = []
 
     def open_address(address: str = "/", **options: Any) -> Page:
-        context = browser.new_context(base_url=site.url, **options)
+        context = browser.new_context(base_url=url, **options)
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(10_000)

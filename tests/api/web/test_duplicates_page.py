@@ -1,11 +1,11 @@
 """The page of duplicates in a browser."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from api.http.app import create_app
 from api.local import running
@@ -32,24 +32,18 @@ def url(collection: Collection) -> Iterator[str]:
         yield url
 
 
-def open_duplicates(browser: Browser, url: str, **options: Any) -> Page:
-    page = browser.new_context(base_url=url, **options).new_page()
-    page.goto("/duplicates")
-    return page
-
-
-def test_without_a_plan_the_page_says_how_to_make_one(browser: Browser, url: str) -> None:
-    expect(open_duplicates(browser, url).get_by_role("alert")).to_contain_text("Run “likeness duplicates”")
+def test_without_a_plan_the_page_says_how_to_make_one(open_page: Callable[..., Page]) -> None:
+    expect(open_page("/duplicates").get_by_role("alert")).to_contain_text("Run “likeness duplicates”")
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_picture_to_keep_is_beside_its_duplicates(
-    browser: Browser, url: str, collection: Collection, width: str
+    open_page: Callable[..., Page], collection: Collection, width: str
 ) -> None:
     groups = [("red.png", "green.png", "cropped"), *[("blue.png", "red.png", "similar")] * 20]
     plan = duplicate_plan_of(Searcher.open(collection), *groups)  # type: ignore[arg-type]
     write_plan(collection, plan)
-    page = open_duplicates(browser, url, **WIDTHS[width])
+    page = open_page("/duplicates", **WIDTHS[width])
     expect(page.get_by_role("status")).to_contain_text("21 groups: 1 cropped, 20 similar")
     expect(page.get_by_role("banner")).to_contain_text("collection")
     first = page.locator(".group").first

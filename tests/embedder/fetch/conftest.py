@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.pictures.fetching import answer
-from tests.support.servers.scripted_server import ScriptedServer, scripted
+from tests.support.scripted_server import ScriptedServer, scripted
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from index.storage.picture_reader import PictureReader
 from tests.support.collections.s3_server import Bucket, FaultyProxy
 from tests.support.pictures.fetching import failure
-from tests.support.servers.scripted_server import Reply, scripted
+from tests.support.scripted_server import Reply, scripted
 
 PICTURE = bytes(range(256)) * 4
 

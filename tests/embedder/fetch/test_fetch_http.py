@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from embedder.fetch.http import HttpClient
 from tests.support.pictures.fetching import PICTURE, answer, failure, redirect
-from tests.support.servers.scripted_server import Route, ScriptedServer, raw, scripted
+from tests.support.scripted_server import Route, ScriptedServer, raw, scripted
 
 
 def names(**hosts: str) -> Callable[[str, int], Sequence[str]]:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from embedder.errors import FetchError
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from tests.support.pictures.fetching import PICTURE, answer, failure, redirect
-from tests.support.servers.scripted_server import Route, ScriptedServer, raw
+from tests.support.scripted_server import Route, ScriptedServer, raw
 
 POLICY = replace(FetchPolicy.for_untrusted_urls(), max_bytes=64_000, retries=0)
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: image/png\r\n"

@@ -14,7 +14,7 @@ import pytest
 from embedder.errors import FetchError
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from tests.support.pictures.fetching import PICTURE, answer, failure, redirect
-from tests.support.servers.scripted_server import ScriptedServer, raw
+from tests.support.scripted_server import ScriptedServer, raw
 
 pytestmark = pytest.mark.usefixtures("connected")
 

@@ -17,7 +17,7 @@ from embedder.images.decode import decode_image, thumbnail
 from embedder.images.decoder_pool import DecodePool
 from embedder.images.formats import EXTRA_FORMATS, jxl_size, picture_format
 from embedder.images.limits import DEFAULT_LIMITS, ImageLimits
-from tests.embedder.images.test_image_rejects import REASONS, damage
+from tests.support.pictures.damage import REASONS, damage
 from tests.support.pictures.raw_files import dng
 from tests.support.pictures.sample_images import CENTRE, STORED, WHOLE, corner_error, encode, quarters, smooth
 from tests.support.processes import python

@@ -12,6 +12,7 @@ from embedder.errors import ImageError
 from embedder.images import decode
 from embedder.images.decode import decode_image
 from embedder.images.limits import ImageLimits
+from tests.support.pictures.damage import REASONS, damage
 from tests.support.pictures.sample_images import CENTRE, SAVE, encode, png, quarters, smooth
 
 
@@ -103,9 +104,6 @@ def test_out_of_memory_is_retryable(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (caught.value.reason, caught.value.retryable) == ("out_of_memory", True)
 
 
-REASONS = {"not_an_image", "unsupported_format", "truncated", "corrupt", "too_many_pixels", "out_of_memory"}
-
-
 @pytest.mark.parametrize("name", [*SAVE, "mpo", "palette", "apng", "tiff_lzw", "grey16", "animated"])
 def test_damaged_bytes_raise_nothing_but_image_errors(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     """Seeded bit flips, cuts and splices: 60 of each format."""
@@ -136,23 +134,6 @@ def test_damaged_bytes_raise_nothing_but_image_errors(name: str, capfd: pytest.C
     assert printed.out == ""
     if not name.startswith("tiff"):  # libtiff prints errors, and Pillow cannot prevent it
         assert printed.err == ""
-
-
-def damage(whole: bytes, rng: np.random.Generator) -> bytes:
-    data = bytearray(whole)
-    match rng.integers(4):
-        case 0:
-            return whole[: int(rng.integers(4, len(whole)))]
-        case 1:  # near the front, where the structure is
-            for at in rng.integers(4, min(200, len(data)), rng.integers(1, 6)):
-                data[at] ^= 1 << int(rng.integers(8))
-        case 2:
-            for at in rng.integers(4, len(data), rng.integers(1, 40)):
-                data[at] = int(rng.integers(256))
-        case _:
-            at = int(rng.integers(4, len(data)))
-            del data[at : at + int(rng.integers(1, 50))]
-    return bytes(data)
 
 
 def test_threads_do_not_disturb_each_other() -> None:

@@ -7,7 +7,8 @@ import pytest
 
 from embedder.errors import ImageError
 from embedder.images.decode import decode_image
-from tests.support.pictures.sample_images import STORED, WHOLE, chunk, corner_error, encode, quarters
+from jobs.demo.broken import png_chunk
+from tests.support.pictures.sample_images import STORED, WHOLE, corner_error, encode, quarters
 
 LONG = zlib.compress(b"words " * 500_000)  # 3 MB
 TURN_6 = b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><d tiff:Orientation="6"/></x:xmpmeta>'
@@ -24,11 +25,11 @@ def with_chunks(*chunks: bytes, data: bytes = PLAIN, last: bool = False) -> byte
 @pytest.mark.parametrize(
     "extra",
     [
-        chunk(b"zTXt", b"Comment\0\0" + LONG),
-        chunk(b"iTXt", b"Comment\0\1\0en\0\0" + LONG),
-        chunk(b"tEXt", b"Comment\0" + b"words " * 500_000),
-        chunk(b"iCCP", b"profile\0\0" + LONG),
-        chunk(b"iTXt", b"XML:com.adobe.xmp\0\1\0\0\0" + LONG),
+        png_chunk(b"zTXt", b"Comment\0\0" + LONG),
+        png_chunk(b"iTXt", b"Comment\0\1\0en\0\0" + LONG),
+        png_chunk(b"tEXt", b"Comment\0" + b"words " * 500_000),
+        png_chunk(b"iCCP", b"profile\0\0" + LONG),
+        png_chunk(b"iTXt", b"XML:com.adobe.xmp\0\1\0\0\0" + LONG),
     ],
     ids=["zTXt", "iTXt", "tEXt", "iCCP", "XMP"],
 )
@@ -40,19 +41,19 @@ def test_a_png_with_long_texts_is_read(extra: bytes, last: bool) -> None:
 @pytest.mark.parametrize(
     "extra",
     [
-        chunk(b"iTXt", b"XML:com.adobe.xmp\0\0\0\0\0" + TURN_6),
-        chunk(b"iTXt", b"XML:com.adobe.xmp\0\1\0\0\0" + zlib.compress(TURN_6)),
+        png_chunk(b"iTXt", b"XML:com.adobe.xmp\0\0\0\0\0" + TURN_6),
+        png_chunk(b"iTXt", b"XML:com.adobe.xmp\0\1\0\0\0" + zlib.compress(TURN_6)),
     ],
 )
 def test_an_orientation_in_xmp_turns_the_picture(extra: bytes) -> None:
     data = encode(quarters().transpose(STORED[6]), "png")
-    decoded = decode_image(with_chunks(chunk(b"zTXt", b"Comment\0\0" + LONG), extra, data=data), WHOLE)
+    decoded = decode_image(with_chunks(png_chunk(b"zTXt", b"Comment\0\0" + LONG), extra, data=data), WHOLE)
     assert (decoded.width, decoded.height) == (96, 64)
     assert corner_error(decoded.pixels) <= 2
 
 
 def test_truncated_files_are_still_refused() -> None:
-    whole = with_chunks(chunk(b"zTXt", b"Comment\0\0" + LONG))
+    whole = with_chunks(png_chunk(b"zTXt", b"Comment\0\0" + LONG))
     for length in (33, 40, 60, 2_000, len(whole) - 100):
         with pytest.raises(ImageError):
             decode_image(whole[:length], WHOLE)

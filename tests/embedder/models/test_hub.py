@@ -13,7 +13,7 @@ import embedder.models.hub
 from embedder.errors import ModelNotFoundError
 from embedder.models.hub import fetch_checkpoint
 from tests.support.pictures.fetching import answer
-from tests.support.servers.scripted_server import Reply, Route, scripted
+from tests.support.scripted_server import Reply, Route, scripted
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 FILES = {

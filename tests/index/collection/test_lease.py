@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import psutil
 import pytest
 
-import index.collection.lease
-from benchmarks.common.servers import eventually
+from benchmarks.common.waiting import eventually
 from index.build.build_index import build_index
 from index.collection import Collection, writing
 from index.collection.layout import LEASE
@@ -252,11 +252,10 @@ def test_the_lease_of_a_killed_process_on_this_machine_is_free_at_once(tmp_path:
         with pytest.raises(LeaseHeldError, match=rf"process {owner.pid}\)"), writing(collection, "index"):
             pytest.fail("two writers")
         owner.kill()
-        while Path(f"/proc/{owner.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
-            time.sleep(0.01)
+        eventually(lambda: psutil.Process(owner.pid).status() == psutil.STATUS_ZOMBIE, "it is a zombie")
         with writing(collection, "index"):  # it has ended, although it is a zombie
             pass
-        put(collection, held := a_record(**_like_this_process(pid=owner.pid, start="12")))
+        put(collection, held := a_record(**like_this_process(collection, pid=owner.pid, start="12")))
     finally:
         owner.kill()
         owner.communicate()
@@ -264,14 +263,15 @@ def test_the_lease_of_a_killed_process_on_this_machine_is_free_at_once(tmp_path:
         assert lease_record(collection).token != held.token
 
 
-def _like_this_process(*, pid: int, start: str) -> dict[str, object]:
-    here = index.collection.lease._record_of_this_process("embed", SHORT)
+def like_this_process(collection: Collection, *, pid: int, start: str) -> dict[str, object]:
+    with writing(collection, "embed"):
+        here = lease_record(collection)
     return {"host": here.host, "pid": pid, "process": "/".join([*here.process.split("/")[:2], start])}
 
 
 def test_a_process_with_the_pid_of_a_dead_owner_is_not_the_owner(tmp_path: Path) -> None:
     collection = Collection.create_or_open(str(tmp_path))
-    put(collection, a_record(**_like_this_process(pid=os.getpid(), start="1")))
+    put(collection, a_record(**like_this_process(collection, pid=os.getpid(), start="1")))
     with writing(collection, "index"):
         pass
 
@@ -281,7 +281,7 @@ def test_a_process_with_the_pid_of_a_dead_owner_is_not_the_owner(tmp_path: Path)
 )
 def test_an_owner_that_cannot_be_checked_counts_as_alive(tmp_path: Path, changes: dict[str, object]) -> None:
     collection = Collection.create_or_open(str(tmp_path))
-    put(collection, a_record(**(_like_this_process(pid=2**22 + 1, start="1") | changes)))
+    put(collection, a_record(**(like_this_process(collection, pid=2**22 + 1, start="1") | changes)))
     with pytest.raises(LeaseHeldError), writing(collection, "index"):
         pytest.fail("it may be alive")
 

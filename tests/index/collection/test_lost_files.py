@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from index.build.build_index import build_index
-from index.collection import Collection, records
+from index.collection import Collection
 from index.collection.records import IndexSettings
 from index.errors import DamagedRunError, DamagedVersionError, EmptyCollectionError, RecallTooLowError, RolledBackError
 from index.search import Searcher
@@ -22,7 +22,7 @@ from index.versions.prune import prune
 from index.versions.servable import open_last_good
 from jobs.cli.app import app
 from jobs.sources.listing import LISTING
-from tests.support.collections.hand_made import MODEL, add_run, add_version, rows, unit_vectors
+from tests.support.collections.hand_made import MODEL, AnyRecord, add_run, add_version, rows, unit_vectors
 from tests.support.collections.run_plans import run_plan_of
 
 IDS = [f"{number:02d}" for number in range(20)]
@@ -78,11 +78,9 @@ def test_a_damaged_file_is_warned_about_once(
 
 def test_a_version_of_another_release_says_how_to_replace_it(collection: Collection) -> None:
     path = Path(collection.location, "index/000003/manifest.json")
-    content = {
-        name: value for name, value in json.loads(path.read_bytes()).items() if name not in ("kinds", "checksum")
-    }
-    content["format"] = 2
-    path.write_text(json.dumps({**content, "checksum": records._checksum(content)}))
+    content = json.loads(path.read_bytes())
+    del content["kinds"], content["checksum"]
+    path.write_bytes(AnyRecord(**content | {"format": 2}).to_bytes())
     message = f"has format 2, this release of Likeness reads 3: `likeness index {collection.location}` builds"
     with pytest.raises(DamagedVersionError, match=re.escape(message)):
         Searcher.open(collection)

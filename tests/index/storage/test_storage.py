@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import json
 import os
 import pickle
 from collections.abc import Callable
@@ -26,16 +25,16 @@ from index.analysis.duplicates import near_duplicates
 from index.build.build_index import build_index
 from index.collection import Collection
 from index.collection.live_rows import LiveRows
-from index.collection.records import IndexSettings, RunStart, _checksum
+from index.collection.records import IndexSettings, RunStart
 from index.errors import CollectionError, UnreachableError
 from index.search import Searcher
 from index.storage.bucket_address import without_secrets
 from index.storage.picture_reader import PictureReader
 from index.storage.storage import FileInfo, Storage, canonical_address
 from jobs.planning.plan import written_files
-from tests.support.collections.hand_made import MODEL, add_run, rows, unit_vectors
+from tests.support.collections.hand_made import MODEL, AnyRecord, add_run, rows, unit_vectors
 from tests.support.collections.s3_server import FAULTS, Bucket, FaultyProxy
-from tests.support.servers.scripted_server import Reply, scripted
+from tests.support.scripted_server import Reply, scripted
 
 
 def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -188,8 +187,7 @@ def test_fields_of_a_later_release_are_ignored_and_another_format_is_refused() -
     start = RunStart(run_id="r", source="s", model=MODEL, started_at=datetime.now(UTC))
 
     def read(**later: object) -> RunStart:
-        content = start.model_dump(mode="json") | later
-        return RunStart.from_bytes(json.dumps({**content, "checksum": _checksum(content)}).encode())
+        return RunStart.from_bytes(AnyRecord(**start.model_dump() | later).to_bytes())
 
     assert read(added_later=True) == start
     with pytest.raises(ValueError, match="format"):

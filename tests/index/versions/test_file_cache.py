@@ -22,7 +22,7 @@ from index.errors import CollectionError, DamagedVersionError
 from index.search import Searcher
 from index.storage import Storage
 from index.versions.file_cache import FileCache
-from index.versions.opening import _copy_to_disk
+from index.versions.files import read_tombstones
 from tests.support.collections.hand_made import add_run, add_version, rows, unit_vectors
 from tests.support.collections.s3_server import Bucket
 
@@ -261,15 +261,15 @@ def test_files_removed_while_a_version_is_opened(bucket: Bucket, monkeypatch: py
     cached = FileCache.from_environment().folder / build_index(collection).segments[0].files[name].sha256
     left = 2
 
-    def evicted(*args: Any, **options: Any) -> Storage:
+    def evicted(*args: Any) -> Any:
         nonlocal left
-        copies = _copy_to_disk(*args, **options)
         if left:
             left -= 1
             cached.unlink()
-        return copies
+        return read_tombstones(*args)
 
-    monkeypatch.setattr("index.versions.opening._copy_to_disk", evicted)
+    # This is the first file that is read after all have been copied.
+    monkeypatch.setattr("index.versions.opening.read_tombstones", evicted)
     with patch("os.link", side_effect=OSError(errno.EXDEV, "Invalid cross-device link")):
         assert Searcher.open(collection).ntotal == 20
         left = 3

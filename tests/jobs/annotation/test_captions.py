@@ -7,7 +7,6 @@ import random
 import shutil
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -28,9 +27,10 @@ from jobs.spec import AnnotationSpec
 from jobs.values import DEMO_MODEL
 from tests.support.collections.hand_made import add_files, metadata_of
 from tests.support.command_line import Run
+from tests.support.nights.progress import await_random_moment, pictures_so_far
 from tests.support.paths import ROOT
 from tests.support.pictures.sample_images import encode
-from tests.support.servers.scripted_server import Player, Reply, ScriptedServer, scripted
+from tests.support.scripted_server import Player, Reply, ScriptedServer, scripted
 
 COLOURS = {"red.png": (220, 30, 30), "green.png": (30, 200, 40), "blue.png": (20, 10, 240)}
 BLOCK = 8
@@ -240,18 +240,10 @@ def test_a_job_killed_ten_times_captions_every_image_once(collection: Collection
     def start() -> "subprocess.Popen[bytes]":
         return subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, cwd=ROOT, env={**os.environ})
 
-    def captioned() -> int:
-        return len(log.read_text().splitlines()) if log.exists() else 0
-
     moments = random.Random(4)
     for _ in range(10):
-        job, aim = start(), captioned() + moments.randint(1, 2 * BLOCK)
-        deadline = time.monotonic() + 120
-        while captioned() < aim:
-            assert job.poll() is None, "the job ended before it could be killed: give it more to do"
-            assert time.monotonic() < deadline, "the job makes no progress"
-            time.sleep(0.01)
-        time.sleep(moments.uniform(0, 0.2))
+        job = start()
+        await_random_moment(job, log, moments, pictures=2 * BLOCK)
         job.kill()
         job.wait()
     assert start().wait(timeout=300) == 0
@@ -273,5 +265,5 @@ def test_a_job_killed_ten_times_captions_every_image_once(collection: Collection
     assert np.mean([one == other for one, other in zip(captions.values(), expected, strict=True)]) > 0.98
     searched = {name: row["c"] for name, row in metadata_of(collection).items()}
     assert searched == {**captions, "100.png": None, "broken.png": None}
-    lines = captioned()
+    lines = pictures_so_far(log)
     assert len(captions) <= lines <= len(captions) + 10 * BLOCK, "a crash cost more than one block"

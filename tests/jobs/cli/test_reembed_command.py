@@ -5,7 +5,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
+from benchmarks.common.waiting import eventually
 from index.collection import Collection, writing
 from jobs.schedule.history import last_entries
 from tests.support.collections.hand_made import add_version, rows
@@ -159,12 +159,13 @@ def test_sigterm_while_embedding_exits_with_130(tmp_path: Path, with_spec: bool,
         arguments = ["--spec", str(tmp_path / "job.yaml")]
     command = [sys.executable, "-m", "jobs", "reembed", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as job:
-        deadline = time.monotonic() + 200
-        # Wait until the model is being loaded, on Ray in a separate worker.
-        while not (in_ray(job.pid) if on == "ray" else list(collection.glob("runs/*/started.json"))):
-            assert job.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+
+        def loads_model() -> bool:
+            """On Ray, in a separate worker."""
+            return in_ray(job.pid) if on == "ray" else any(collection.glob("runs/*/started.json"))
+
+        eventually(lambda: loads_model() or job.poll() is not None, "the model is being loaded", 200)
+        assert job.poll() is None
         job.send_signal(signal.SIGTERM)
         printed, _ = job.communicate(timeout=100)
     assert job.returncode == 130, printed

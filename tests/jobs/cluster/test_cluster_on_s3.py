@@ -19,19 +19,20 @@ from index.collection import Collection
 from jobs.cluster.session import ray_cluster
 from jobs.spec import IndexBudget, JobSpec, Resources
 from jobs.update import Update
-from tests.jobs.cluster.test_on_cluster import NPU, Nodes, assert_rows_are_the_same, live, pytestmark  # noqa: F401  (what holds for clusters in tests)
-from tests.jobs.update.test_cycle_on_s3 import REQUEST_S, Source, _query, short_timeouts, watched  # noqa: F401  (short_timeouts is a fixture)
+from tests.support.cluster_nodes import CLUSTER_MARKS, NPU, Nodes, assert_rows_are_the_same, live
 from tests.support.collections.s3_server import FAULTS, Bucket, FaultyProxy
-from tests.support.nights.reembed_nights import DEMO, Nights, load_once
+from tests.support.nights.failing_store import REQUEST_S, Source, watched
+from tests.support.nights.reembed_nights import DEMO, Nights, load_once, query_form
+
+pytestmark = CLUSTER_MARKS
 
 COUNT, SEGMENT, SHARDS = 40, 10, 2
 QUIET = Console(quiet=True)
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures(
-    "short_timeouts"
-)  # in the driver; to workers, which wait longer, a silent connection is broken
+# In the driver; to workers, which wait longer, a silent connection is broken.
+@pytest.mark.usefixtures("short_timeouts")
 def test_a_cluster_on_a_store_that_fails(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = Nights(Path(), str(tmp_path / "here"))
     pictures = Source(tmp_path / "pictures")
@@ -89,7 +90,7 @@ def assert_answers_are_the_same(url: str, whole: Collection) -> None:
         {"json": {"embedding": embedding, "k": 5, "offset": 3, "filter": {"label": "2"}}},
         {"json": {"id": "3/7.bmp", "min_score": 0.1}},
         {"json": {"text": "a red circle", "k": 20}},
-        {"files": _query(5), "data": {"k": "10"}},
+        {"files": query_form(5), "data": {"k": "10"}},
     ]
     with TestClient(create_app(service)) as client:
         for query in queries:

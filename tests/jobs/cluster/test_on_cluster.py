@@ -1,7 +1,6 @@
 """Jobs on Ray's multi-node test cluster: same rows as on one machine, on the requested nodes, whatever node is lost."""
 
 import fcntl
-import os
 import sys
 import time
 from collections import Counter
@@ -10,17 +9,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import ray
 import requests
 from numpy.typing import NDArray
 from prometheus_client.parser import text_string_to_metric_families
 from ray import cloudpickle
-from ray.cluster_utils import Cluster
 from rich.console import Console
 
 from embedder.fake import FakeEmbedder
@@ -40,65 +36,15 @@ from jobs.indexing.on_ray import run_on_ray
 from jobs.spec import JobSpec, Resources
 from jobs.update import Update
 from jobs.values import DEMO_MODEL
+from tests.support.cluster_nodes import CLUSTER_MARKS, Nodes, assert_rows_are_the_same, live
 from tests.support.collections.hand_made import add_run, rows, unit_vectors
 from tests.support.nights.fake_job import assert_gallery_is_embedded, embed
 
-pytestmark = [
-    pytest.mark.ray,
-    pytest.mark.timeout(1800),
-    # A node that is killed leaves the handles of its processes to the garbage collector.
-    pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
-
-os.environ.setdefault("RAY_agent_register_timeout_ms", "120000")  # a busy machine takes longer than Ray allows
+pytestmark = CLUSTER_MARKS
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]  # Ray's workers cannot import a test
 
 COUNT, BROKEN, BLOCK = 300, 20, 16
-NODE: dict[str, Any] = {"num_cpus": 2, "object_store_memory": 100 * 2**20, "memory": 5 * 2**30}
-HEAD: dict[str, Any] = {
-    **NODE,
-    "include_dashboard": False,
-    "_system_config": {"metrics_report_interval_ms": 500},  # 10 s by default
-}
-NPU: dict[str, Any] = {"resources": {"npu": 1}}
-
-
-class Nodes:
-    """A cluster of a head and of nodes with one device each."""
-
-    def __init__(self, devices: int) -> None:
-        self._cluster = Cluster()
-        self._add(**HEAD)
-        self.address = self._cluster.address
-        self.with_device = [self._add(**NODE, **NPU) for _ in range(devices)]
-
-    @property
-    def ids(self) -> set[str]:
-        """The ids of the nodes with a device."""
-        return {node.node_id for node in self.with_device}
-
-    def add(self) -> None:
-        self.with_device.append(self._add(**NODE, **NPU))
-
-    def _add(self, **node: Any) -> Any:
-        """Add a node. Ray allows it 30 s to start, which may be too short on a busy machine."""
-        for attempt in range(5):
-            try:
-                return self._cluster.add_node(**node)
-            except Exception:
-                if attempt == 4:
-                    raise
-        raise AssertionError
-
-    def kill(self) -> None:
-        """End a node with a device as a power cut does."""
-        self._cluster.remove_node(self.with_device.pop(0), allow_graceful=False)
-
-    def shutdown(self) -> None:
-        ray.shutdown()
-        self._cluster.shutdown()  # type: ignore[no-untyped-call]
 
 
 def put_stale_packages(folder: Path) -> None:
@@ -183,18 +129,6 @@ class AfterRows:
         if self.then and report.embedded + report.rejected >= self.then[0][0]:
             _, act = self.then.pop(0)
             act()
-
-
-def live(collection: Collection) -> pa.Table:
-    return collection.live_rows().sort_by("image_id")
-
-
-def assert_rows_are_the_same(found: pa.Table, expected: pa.Table) -> None:
-    for column in ("image_id", "content_hash", "size", "width", "height", "error_reason", "label"):
-        assert found[column].to_pylist() == expected[column].to_pylist(), column
-    assert found["embedding"].is_null().to_pylist() == expected["embedding"].is_null().to_pylist()
-    mine, other = (np.array(table["embedding"].drop_null().to_pylist()) for table in (found, expected))
-    np.testing.assert_allclose(mine, other, atol=1e-5)
 
 
 def test_rows_and_devices(three: Nodes, gallery: Gallery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from jobs.schedule.history import HistoryEntry, history_facts, last_entries, las
 from jobs.schedule.metrics_file import write_metrics
 from jobs.schedule.notify import notify
 from jobs.spec import Notify, Target
-from tests.support.servers.scripted_server import Reply, ScriptedServer, scripted
+from tests.support.scripted_server import Reply, ScriptedServer, scripted
 
 STARTED = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
 

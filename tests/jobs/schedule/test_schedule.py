@@ -18,6 +18,7 @@ from unittest.mock import Mock
 import pytest
 from rich.console import Console
 
+from benchmarks.common.waiting import eventually
 from index.collection import Collection, writing
 from index.errors import CollectionError
 from jobs.errors import UsageError
@@ -156,6 +157,7 @@ BEGIN = """
 import os, signal, sys
 from pathlib import Path
 from typing import Any
+from benchmarks.common.waiting import eventually
 from index.collection import Collection
 from jobs.schedule.history import HistoryEntry, save
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # like a process that a shell has started in the background
@@ -223,7 +225,7 @@ def test_runs_do_not_overlap_and_stopping_interrupts_one(child: Callable[[str], 
     thread = threading.Thread(target=run_schedule, args=(job, due_times, stop))
     thread.start()
     try:
-        until(lambda: [run.outcome for run in runs_of(spec)] == ["running"])
+        eventually(lambda: [run.outcome for run in runs_of(spec)] == ["running"], "a run has begun", 120)
         time.sleep(0.5)  # five more runs were due
     finally:
         stop.set()
@@ -244,20 +246,13 @@ def test_a_run_that_does_not_stop_is_killed(
     job = child(BEGIN.replace("signal.default_int_handler", "signal.SIG_IGN") + "import time\ntime.sleep(600)")
     thread = threading.Thread(target=job.run)
     thread.start()
-    until(lambda: bool(runs_of(spec)))
+    eventually(lambda: bool(runs_of(spec)), "a run has begun", 120)
     end(job)
     thread.join(timeout=60)
     assert [(run.outcome, run.message) for run in runs_of(spec)] == [(outcome, KILLED)]
     if outcome == "stopped":
         job.run()
         assert len(runs_of(spec)) == 1  # no other run is started
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_a_scheduler_without_a_run_ends_on_sigterm(spec: Path) -> None:

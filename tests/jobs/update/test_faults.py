@@ -6,17 +6,19 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
 
+from benchmarks.common.waiting import eventually
 from index.collection import Collection
 from jobs.demo.gallery import make_gallery
 from tests.support.nights.fake_job import assert_gallery_is_embedded, crops_of
 from tests.support.nights.fault_driver import BLOCK
+from tests.support.nights.progress import await_random_moment
 from tests.support.paths import ROOT
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
@@ -51,10 +53,6 @@ class Job:
         return False
 
 
-def embedded_so_far(log: Path) -> int:
-    return len(log.read_text().splitlines()) if log.exists() else 0
-
-
 @pytest.mark.parametrize(
     ("victims", "count"),
     [
@@ -75,16 +73,8 @@ def test_however_often_a_job_is_killed_every_good_image_is_embedded_once(
     for victim, on in victims:
         if job is None or job.process.poll() is not None:
             job = Job(gallery.folder, collection_folder, log, on)
-        aim = embedded_so_far(log) + rng.randint(1, 60)
-        deadline = time.monotonic() + 120
-        while embedded_so_far(log) < aim:
-            assert job.process.poll() is None, "the job ended before it could be killed: give it more to do"
-            assert time.monotonic() < deadline, "the job makes no progress"
-            time.sleep(0.02)
-        time.sleep(rng.uniform(0, 0.3))
-        while not job.kill(victim):
-            assert time.monotonic() < deadline, f"no process of {victim} to kill"
-            time.sleep(0.01)
+        await_random_moment(job.process, log, rng, pictures=60)
+        eventually(partial(job.kill, victim), f"there is a process of {victim} to kill", 120)
     if job is None or job.process.poll() is not None:
         job = Job(gallery.folder, collection_folder, log, "local")
     assert job.process.wait(timeout=300) == 0

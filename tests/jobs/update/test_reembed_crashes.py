@@ -12,7 +12,8 @@ import pytest
 import requests
 
 from benchmarks.common.load import TimedSearch, load
-from benchmarks.common.servers import Server, eventually, serving
+from benchmarks.common.servers import Server, serving
+from benchmarks.common.waiting import eventually
 from tests.support.collections.s3_server import CREDENTIALS, new_bucket, new_cache
 from tests.support.collections.storage_steps import STEPS
 from tests.support.nights.reembed_nights import DEMO, Nights, assert_rows_match_files, assert_search_is_exact, bmp

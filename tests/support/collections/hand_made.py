@@ -11,12 +11,16 @@ import pyarrow as pa
 
 from index.build.build_index import build_index
 from index.collection import Collection
-from index.collection.records import IndexSettings, ModelRecord, RunManifest, VersionManifest
+from index.collection.records import IndexSettings, ModelRecord, Record, RunManifest, VersionManifest
 from index.search import Searcher
 from tests.support.pictures.sample_images import put_pictures
 
 DIM = 8
 MODEL = ModelRecord(id="hand-made", revision="1", fingerprint="a" * 64, dim=DIM)
+
+
+class AnyRecord(Record, extra="allow"):
+    """A record with any fields, such as one of another release."""
 
 
 def unit_vectors(count: int, seed: int = 0, dim: int = DIM) -> npt.NDArray[np.float32]:

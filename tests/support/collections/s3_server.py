@@ -23,7 +23,7 @@ import boto3  # type: ignore[import-untyped]
 from moto.s3.responses import S3Response
 from moto.server import ThreadedMotoServer
 
-from tests.support.servers.scripted_server import QuietServer, in_thread
+from tests.support.scripted_server import QuietServer, in_thread
 
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "key",

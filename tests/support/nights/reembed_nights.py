@@ -109,6 +109,11 @@ def bmp(seed: int) -> bytes:
     return encode(Image.fromarray(pixels), "bmp")
 
 
+def query_form(number: int) -> dict[str, Any]:
+    """A search by the picture of a seed, as the files of a form."""
+    return {"image": ("query.bmp", bmp(number), "image/bmp")}
+
+
 def bmps(*seeds: int) -> dict[str, bytes]:
     return {f"{seed}.bmp": bmp(seed) for seed in seeds}
 

@@ -4,7 +4,7 @@ import pytest
 
 from embedder.errors import FetchError
 from embedder.fetch import Fetcher
-from tests.support.servers.scripted_server import Reply
+from tests.support.scripted_server import Reply
 
 PICTURE = bytes(range(256)) * 8
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from embedder.images import CropSpec
+from jobs.demo.broken import png_chunk
 
 WHOLE = CropSpec(side=64, shortest_edge=None)
 CENTRE = CropSpec(side=64, shortest_edge=64)
@@ -64,12 +65,8 @@ def smooth(width: int, height: int, channels: int = 3) -> npt.NDArray[np.uint8]:
 
 def png(width: int, height: int, depth: int, colour: int, rows: bytes, extra: bytes = b"") -> bytes:
     header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
-    body = chunk(b"IHDR", header) + extra + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    body = png_chunk(b"IHDR", header) + extra + png_chunk(b"IDAT", zlib.compress(rows)) + png_chunk(b"IEND", b"")
     return b"\x89PNG\r\n\x1a\n" + body
-
-
-def chunk(kind: bytes, body: bytes) -> bytes:
-    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
 
 
 STORED = {  # by orientation: how a picture is stored so that it is shown upright

@@ -23,7 +23,7 @@ from jobs.values import DEMO_MODEL
 from tests.support.collections.hand_made import add_version
 from tests.support.collections.small_collection import embedded_row
 from tests.support.pictures.fetching import answer
-from tests.support.servers.scripted_server import scripted
+from tests.support.scripted_server import scripted
 
 # A page that does not escape it would show an element.
 MARKUP = "<img src=x onerror=alert(1)>"

@@ -1,0 +1,27 @@
+"""The parsers of the programs in deploy/, README and docs/, which check commands without running them."""
+
+from pathlib import Path
+from typing import Any
+
+import typer
+from ray.scripts.scripts import cli as ray_cli
+from ray.serve.scripts import cli as serve_cli
+
+from jobs.cli.app import app
+
+PROGRAMS: dict[str, Any] = {"likeness": typer.main.get_command(app), "ray": ray_cli, "serve": serve_cli}
+
+
+def check(argv: list[str]) -> None:
+    """Parse a command line with its program's parser, and the command after `--` likewise. Raises if it is invalid."""
+    split = argv.index("--") if "--" in argv else len(argv)
+    own, inner = argv[:split], argv[split + 1 :]
+    name, command, context = Path(own[0]).name, PROGRAMS[Path(own[0]).name], None
+    rest = argv[1:]
+    while hasattr(command, "resolve_command"):
+        context = command.make_context(name, rest, parent=context)
+        rest = [*context._protected_args, *context.args]
+        name, command, rest = command.resolve_command(context, rest)
+    command.make_context(name, rest, parent=context)
+    if inner:
+        check(inner)
