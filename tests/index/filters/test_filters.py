@@ -282,10 +282,7 @@ def test_other_types_are_cast(declared: pa.DataType, stored: pa.Array[Any], cond
     assert without.tolist() == [isinstance(condition, dict) and "$ne" in condition] * 2
 
 
-@pytest.mark.parametrize(
-    ("declared", "stored"),
-    [(pa.int64(), pa.array(["a"])), (pa.string(), pa.array([["a"]])), (pa.float64(), pa.array([2**53 + 1]))],
-)
+@pytest.mark.parametrize(("declared", "stored"), [(pa.int64(), pa.array(["a"])), (pa.string(), pa.array([["a"]]))])
 def test_a_column_that_cannot_be_cast_is_named(declared: pa.DataType, stored: pa.Array[Any]) -> None:
     condition = Filter.parse({"year": {"$ne": None}}, pa.schema([("year", declared)]))
     with pytest.raises(CollectionError, match=f"column 'year': expected {declared}, got {stored.type}"):
