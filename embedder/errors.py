@@ -28,6 +28,8 @@ class Rejected(EmbedderError):  # noqa: N818 (the rows, the CLI and the reports 
     stage: ClassVar[str]
 
     def __init__(self, reason: str, message: str, *, retryable: bool = False) -> None:
+        # Arrow takes no lone surrogates, which a message with a file's name may have.
+        message = message.encode("utf-8", "replace").decode()
         super().__init__(message)
         self.reason = reason
         self.message = message

@@ -5,7 +5,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Pipe
@@ -13,6 +12,7 @@ from time import monotonic
 from typing import Any, Final
 
 from embedder.errors import ImageError
+from embedder.python_process import python_command
 
 Answer = tuple[dict[str, Any], bytes]
 Task = dict[str, Any]
@@ -20,10 +20,6 @@ IsAwaited = Callable[[], bool]
 ReadPart = Callable[[int, int], bytes]
 """Position and count → up to so many bytes of a file."""
 
-_BOOTSTRAP: Final = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from importlib import import_module; import_module(sys.argv[2]).run(*map(int, sys.argv[3:]))"
-)
 _ENVIRONMENT: Final = {
     # Returns the memory of large pictures to the system; by default glibc would begin to keep it.
     "MALLOC_MMAP_THRESHOLD_": str(4 * 2**20),
@@ -49,11 +45,9 @@ class DecodeProcess:
         self._is_killed = False
         self._connection, child = Pipe()
         with child:
-            arguments = (child.fileno(), memory, niceness)
             # Not with multiprocessing, which would run the caller's main module again in the child.
             self._process = subprocess.Popen(
-                # -P: even the bootstrap's imports would otherwise take modules from the working directory.
-                [sys.executable, "-P", "-c", _BOOTSTRAP, json.dumps(sys.path), worker, *map(str, arguments)],
+                python_command(worker, child.fileno(), memory, niceness),
                 stdin=subprocess.DEVNULL,
                 pass_fds=(child.fileno(),),
                 process_group=0,

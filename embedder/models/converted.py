@@ -8,7 +8,6 @@ import os
 import platform
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -24,6 +23,7 @@ from embedder.errors import ModelError, UnsupportedInputError
 from embedder.images import CropSpec
 from embedder.models.checkpoint import Checkpoint
 from embedder.protocol import require_crops, require_texts
+from embedder.python_process import python_command
 
 CACHE_DIR: Final = "LIKENESS_CACHE_DIR"
 MIN_AGREEMENT: Final = 0.999
@@ -32,12 +32,6 @@ MIN_AGREEMENT: Final = 0.999
 _FORMAT_VERSION = 2  # of the files in a conversion's folder; raise it to have models converted again
 _TEXT_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "spiece.model")
 _TIMEOUT_S = 600
-
-# The path is set late: one of its folders may have a file that is named like a module of Python.
-_EXPORT: Final = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from embedder.models.export import run; run(*sys.argv[2:])"
-)
 
 logger = logging.getLogger(__name__)
 
@@ -160,9 +154,7 @@ def _convert(checkpoint: Checkpoint, precision: str, folder: Path) -> None:
     partial = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
-    # Without -P even json would be imported from the working directory, if that has one.
-    command = [sys.executable, "-P", "-c", _EXPORT, json.dumps(sys.path)]
-    command += [str(checkpoint.folder), str(partial), precision]
+    command = python_command("embedder.models.export", str(checkpoint.folder), str(partial), precision)
     try:
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=_TIMEOUT_S)
         partial.replace(folder)

@@ -68,7 +68,7 @@ class _TextTower(nn.Module):
 
 
 def run(checkpoint: str, folder: str, precision: str) -> None:
-    """`export` for arguments of a command line."""
+    """`export` in a process of its own, see `python_command`."""
     export(Checkpoint.find(checkpoint), Path(folder), precision)
 
 

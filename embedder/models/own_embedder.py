@@ -74,8 +74,7 @@ class OwnEmbedder:
                 output = self._instance.embed_images(batch)
             except (Exception, SystemExit) as error:
                 message = f"{self.identity.model_id} failed ({type(error).__name__}: {error})"[:500]
-                # Arrow takes no lone surrogates, which a message with a file's name may have.
-                raise EmbedError("embedder_failed", message.encode("utf-8", "replace").decode()) from error
+                raise EmbedError("embedder_failed", message) from error
             vectors[rows], bad = self._normalise("embed_images", output, len(batch))
             if bad is not None:
                 raise EmbedError("no_direction", f"{self.identity.model_id} returned {bad[1]}")
