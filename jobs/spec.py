@@ -27,6 +27,7 @@ from embedder.identity import Precision
 from embedder.images.formats import IMAGE_EXTENSIONS
 from embedder.python_class import CLASS_NAME
 from index.tiles import checked_tiles
+from jobs.exclusions import checked_patterns
 from jobs.file_extensions import checked_extensions
 from jobs.values import (
     MAX_MISSING,
@@ -267,6 +268,9 @@ class JobSpec(_Section):
     extensions: Extensions = Field(IMAGE_EXTENSIONS, min_length=1, description="file extensions to include")
     uri_column: str | None = Field(
         None, min_length=1, description="a list's column of paths or URLs; by default uri or url"
+    )
+    exclude: Annotated[tuple[str, ...], AfterValidator(checked_patterns)] = Field(
+        (), description="files and folders to leave out, as in a .gitignore: *.gif, raw/, /2023/*.png"
     )
     keep: Expression | None = Field(None, description="embed only images that match this filter; by default all")
     exif: bool | None = Field(

@@ -123,8 +123,8 @@ class Update:
             listing, report.recently_changed, incomplete = leave_out_recent(listing, snapshot, self.settle_s)
             if report.recently_changed and not listing.num_rows:
                 return
-        if report.left_out:
-            self._warn(left_out_warning(report.left_out))
+        if warning := left_out_warning(report.left_out):
+            self._warn(warning)
         model = self._choose_model(snapshot)
         report.model = str(model)
         change = self._compare(listing, snapshot, model, incomplete=incomplete)
@@ -185,6 +185,7 @@ class Update:
                     self.spec.source,
                     extensions=self.spec.extensions,
                     uri_column=self.spec.uri_column,
+                    exclude=self.spec.exclude,
                     left_out=left_out,
                     listed_frames=lambda: self._listed_frames(snapshot) if snapshot else {},
                 )
@@ -291,6 +292,8 @@ class Update:
             command += ["--extensions", ",".join(self.spec.extensions)]
         if self.spec.uri_column:
             command += ["--uri-column", self.spec.uri_column]
+        for pattern in self.spec.exclude:
+            command += ["--exclude", pattern]
         if self.spec.keep is not None:
             command += ["--keep", json.dumps(self.spec.keep)]
         if (share := change.counts.missing / change.rows) > MAX_MISSING:

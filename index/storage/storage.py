@@ -52,6 +52,18 @@ def canonical_address(address: str) -> str:
     return f"{parts.scheme}://{bucket}/{parts.path.strip('/')}".rstrip("/")
 
 
+def require_utf8(path: str) -> str:
+    """The path; CollectionError if it is not UTF-8, because records and Arrow take no other text."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        shown = os.fsencode(path).decode(errors="backslashreplace")
+        raise CollectionError(
+            f"{shown} is not UTF-8: rename the folder, or make a link to it (`ln -s`) whose path is, and give that"
+        ) from None
+    return path
+
+
 @dataclass(frozen=True)
 class Storage:
     """Reads and writes whole files below `root`. Paths are relative, with forward slashes.
@@ -74,7 +86,7 @@ class Storage:
         scheme = split_address(text).scheme
         if not scheme:
             # Links are not resolved, so that a link that changes later is followed.
-            root = str(Path(os.path.expanduser(text)).absolute())  # noqa: PTH111  # keeps an unknown ~user
+            root = require_utf8(str(Path(os.path.expanduser(text)).absolute()))  # noqa: PTH111  # keeps an unknown ~user
             return cls(root, root, root)
         shown = without_secrets(text)
         if is_bucket(text):
@@ -87,7 +99,7 @@ class Storage:
         try:
             if scheme != "file":
                 raise ValueError(f"got {scheme}://")
-            _, root = pafs.FileSystem.from_uri(text)
+            _, root = pafs.FileSystem.from_uri(require_utf8(text))
         except ValueError as error:  # Arrow's too
             raise CollectionError(
                 f"{shown}: expected a folder or a file:// s3:// gs:// az:// address ({without_secrets(str(error))})"

@@ -30,6 +30,7 @@ def embed(
     source: SourceArgument,
     collection: CollectionArgument,
     index: Annotated[bool, typer.Option(help="Build the index at the end.")] = True,
+    output: FormatOption = "table",
     **options: Any,
 ) -> None:
     """Embed images into a collection and index it. Run it again to continue after a crash, or to add new images.
@@ -40,17 +41,25 @@ def embed(
 
     # Rows of another source with the same ids are replaced, with a warning.
     spec = job_spec(context, missing="keep", max_missing=1)
-    show_embedded(Update(spec=spec, console=console, command="embed", index=index, verbose=options["verbose"]).run())
+    progress = console if output == "table" else error_console  # programs read JSON from stdout
+    update = Update(spec=spec, console=progress, command="embed", index=index, verbose=options["verbose"])
+    report = update.run()
+    if output == "json":
+        print(report.to_json())
+        return
+    show_embedded(report)
     if index:
         print(next_commands(collection))
 
 
 def show_embedded(report: "Report") -> None:
     """The closing table of `embed`, and a line about the index."""
-    from jobs.cli.tables.job import closing_lines, embed_table
+    from jobs.cli.tables.job import closing_lines, embed_table, left_out_table
 
     for embedding in report.embedding:
         console.print(embed_table(embedding))
+    if report.left_out:
+        console.print(left_out_table(report.left_out))
     for line in closing_lines(report):
         console.print(line, soft_wrap=True)
 

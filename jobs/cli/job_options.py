@@ -28,6 +28,7 @@ _MODEL = (
 )
 _PRECISION = "Precision of the model; auto picks the fastest that agrees with fp32."
 _EXTENSIONS = "File extensions to include: jpg,png, or images,videos."
+_EXCLUDE = "Files and folders to leave out, as in a .gitignore: *.gif, raw/, /2023/*.png. May be repeated."
 _KEEP = 'Embed only images that match this filter: {"width": {"$gte": 640}}. By default, all.'
 _TILES = "Also embed this many parts of each picture, to find small things in it: 2x2."
 _DRAFT = "Decode large JPEGs at reduced scale, many times faster."
@@ -42,6 +43,9 @@ _EXIF = (
 )
 
 
+_IN_PLAIN_WORDS = {"string_too_short": "is empty", "string_unicode": "is not UTF-8"}
+
+
 def embedding_options(
     model: Annotated[str | None, typer.Option(help=_MODEL)] = None,
     revision: RevisionOption = None,
@@ -50,6 +54,7 @@ def embedding_options(
     precision: Annotated[Precision, typer.Option(help=_PRECISION)] = "auto",
     extensions: Annotated[str | None, typer.Option(help=_EXTENSIONS)] = None,
     uri_column: UriColumnOption = None,
+    exclude: Annotated[list[str] | None, typer.Option(metavar="GLOB", help=_EXCLUDE)] = None,
     keep: Annotated[str | None, typer.Option(help=_KEEP)] = None,
     tiles: Annotated[str | None, typer.Option(metavar="CxR", help=_TILES)] = None,
     draft: Annotated[bool, typer.Option(help=_DRAFT)] = True,
@@ -94,9 +99,12 @@ def job_spec(context: typer.Context, **more: Any) -> "JobSpec":
     """The job that a command's options describe; `more` are further fields. UsageError names the first invalid one."""
     from pydantic import ValidationError
 
+    from index.storage.storage import require_utf8
     from jobs.spec import JobSpec, Resources
 
     options = without_none(**{**context.params, **more})
+    for name in ("source", "collection"):
+        require_utf8(options.get(name, ""))
     resources = {name: value for name, value in options.items() if name in Resources.model_fields}
     fields = {name: options[name] for name in JobSpec.model_fields if name in options and name != "index"}
     if "queries" in options:
@@ -107,5 +115,5 @@ def job_spec(context: typer.Context, **more: Any) -> "JobSpec":
         first = error.errors()[0]
         name = str(first["loc"][-1])
         shown = name.upper() if name in ("source", "collection") else f"--{name.replace('_', '-')}"
-        wrong = "is empty" if first["type"] == "string_too_short" else first["msg"].removeprefix("Value error, ")
+        wrong = _IN_PLAIN_WORDS.get(first["type"]) or first["msg"].removeprefix("Value error, ")
         raise UsageError(f"{shown} {wrong}") from error

@@ -18,8 +18,8 @@ from index.errors import CollectionError, EmptyCollectionError, LeaseError
 from index.storage import Storage
 from jobs.embedding.report import Report
 from jobs.errors import EmptySourceError, JobError, TooManyMissingError
+from jobs.exclusions import Exclusions
 from jobs.schedule.run_job import prune_versions
-from jobs.sources.files import is_hidden
 from jobs.update import Update
 
 SETTLE_S = 1.0
@@ -142,7 +142,7 @@ def watch(update: Update, say: Callable[[str], None], interval_s: float | None =
     source = Storage.open(update.spec.source)
     update.settle_s = SETTLE_S if source.is_local else 0.0  # an object appears only once it is complete
     if source.is_local and Path(source.root).is_dir():
-        changes = FolderChanges(source.root, say)
+        changes = FolderChanges(source.root, say, Exclusions(update.spec.exclude))
         Watch(update=update, say=say, interval_s=interval_s or LIST_FOLDER_S, wait=changes.wait).run()
     Watch(update=update, say=say, interval_s=interval_s or LIST_S, wait=sleep).run()
 
@@ -150,8 +150,9 @@ def watch(update: Update, say: Callable[[str], None], interval_s: float | None =
 class FolderChanges:
     """Waits for the system's notifications of changes below a folder."""
 
-    def __init__(self, folder: str, say: Callable[[str], None]) -> None:
+    def __init__(self, folder: str, say: Callable[[str], None], exclusions: Exclusions) -> None:
         self._folder = folder
+        self._exclusions = exclusions
         self._say = say
         self._changes: Generator[set[Any], None, None] | None = None
         self._watched_id: tuple[int, int] | None = None
@@ -178,7 +179,7 @@ class FolderChanges:
             return False
         self._changes = watch_files(
             self._folder,
-            watch_filter=lambda _, path: not is_hidden(path.removeprefix(self._folder)),
+            watch_filter=lambda _, path: not self._exclusions.reason(path.removeprefix(self._folder).lstrip("/")),
             step=250,
             debounce=1000,
             rust_timeout=250,

@@ -6,7 +6,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 from urllib.parse import parse_qs, quote
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ from index.storage import Storage
 from index.storage.bucket_address import split_address, without_secrets
 from index.storage.storage import MIN_READ, FileInfo
 from jobs.errors import EmptySourceError, SourceError
+from jobs.exclusions import Exclusions
 from jobs.sources.listing import Refused, escaped, listing_table
 
 T = TypeVar("T")
@@ -38,6 +39,8 @@ class SourceFile:
     """That of an object, mostly a hash of its content; it changes whenever the object is rewritten."""
     problem: str | None = None
     """Set if this stands for a folder that cannot be listed: the reason."""
+    left_out: str | None = None
+    """Set if its name is a reason to leave it out."""
 
     def open(self, *, min_read: int = MIN_READ) -> pa.NativeFile:
         return self.storage.open_input(self.path, min_read=min_read)
@@ -49,20 +52,27 @@ class SourceFile:
 
 
 def file_listing(files: Sequence[SourceFile]) -> pa.Table:
-    """One row per image file; its folder's name is its `label`."""
-    labels = [PurePosixPath(f.name).parent.name or None for f in files]
+    """One row per image file; `folder` is the path of its folder below the source's root, `label` the last part."""
+    folders = [f.name.rpartition("/")[0].rstrip("/") or None for f in files]
+    labels = [folder and folder.rpartition("/")[2] for folder in folders]
     columns = {name: [getattr(f, name) for f in files] for name in ("uri", "size", "modified", "etag")}
-    return listing_table({"image_id": [f.name for f in files], **columns}, {"label": pa.array(labels, pa.string())})
+    metadata = {"label": pa.array(labels, pa.string()), "folder": pa.array(folders, pa.string())}
+    return listing_table({"image_id": [f.name for f in files], **columns}, metadata)
 
 
-def source_files(location: str, consume: Callable[[Iterator[SourceFile]], T]) -> T:
-    """What `consume` returns for the files of a source, in any order, without hidden ones. It is called again if the
-    listing has to start over. Raises `SourceError` if the source does not exist or cannot be listed.
+def source_files(
+    location: str, consume: Callable[[Iterator[SourceFile]], T], exclusions: Exclusions | None = None
+) -> T:
+    """What `consume` returns for the files of a source, in any order. It is called again if the listing has to start
+    over. Raises `SourceError` if the source does not exist or cannot be listed.
     """
     storage = _open(location)
     shown = without_secrets(location)
+    exclusions = exclusions or Exclusions()
     try:
-        return consume(_local_files(storage)) if storage.is_local else _consume_bucket(storage, consume)
+        if storage.is_local:
+            return consume(_local_files(storage, exclusions))
+        return _consume_bucket(storage, consume, exclusions)
     except FileNotFoundError:
         raise _not_found(shown, storage) from None
     except (CollectionError, OSError) as error:
@@ -83,11 +93,6 @@ def require_source_exists(location: str) -> None:
 def extension(path: str) -> str:
     """The last extension in lower case, without its dot; empty if there is none."""
     return PurePosixPath(path).suffix.lower().lstrip(".")
-
-
-def is_hidden(name: str) -> bool:
-    """Whether the name of a file, or of a folder above it, starts with a dot."""
-    return any(part.startswith(".") for part in PurePosixPath(name).parts)
 
 
 def _open(location: str) -> Storage:
@@ -117,26 +122,27 @@ def _open(location: str) -> Storage:
         raise SourceError(str(error)) from error
 
 
-def _local_files(storage: Storage) -> Iterator[SourceFile]:
+def _local_files(storage: Storage, exclusions: Exclusions) -> Iterator[SourceFile]:
     """Without pyarrow, whose listing omits broken links and fails on names that are not UTF-8."""
     root = storage.root
     below = len(root.rstrip("/")) + 1
     if Path(root).is_dir():
-        paths: Iterator[tuple[str, os.stat_result | OSError | None]] = _walk(root)
+        entries = _walk(root, lambda folder: exclusions.reason_of_folder(escaped(folder[below:])))
         prefix = below
     else:
-        paths = iter([(root, Path(root).stat())])
+        entries = iter([_Entry(root, Path(root).stat())])
         prefix = root.rindex("/") + 1
-    for path, found in paths:
-        status = found if isinstance(found, os.stat_result) else None
+    for path, status, error, left_out in entries:
+        name = escaped(path[prefix:])
         yield SourceFile(
             storage=storage,
             path=path[below:],
-            name=escaped(path[prefix:]),
+            name=name,
             uri=_local_uri(path),
             size=status.st_size if status else None,
             modified=_time_of(status.st_mtime) if status else None,
-            problem=f"cannot list {escaped(path)}: {found.strerror}" if isinstance(found, OSError) else None,
+            problem=f"cannot list {escaped(path)}: {error.strerror}" if error else None,
+            left_out=left_out or (exclusions.reason(name) if prefix == below else None),
         )
 
 
@@ -148,32 +154,50 @@ def _time_of(seconds: float) -> dt.datetime | None:
         return None
 
 
+class _Entry(NamedTuple):
+    """A file; or a folder that cannot be listed, with the error. Without a status: a broken link, or left out."""
+
+    path: str
+    status: os.stat_result | None = None
+    error: OSError | None = None
+    left_out: str | None = None
+
+
 def _walk(
-    folder: str, above: frozenset[tuple[int, int]] = frozenset()
-) -> Iterator[tuple[str, os.stat_result | OSError | None]]:
-    """All files below a folder, and the folders that cannot be listed. Links are followed, but not in circles."""
+    folder: str, reason: Callable[[str], str | None], above: frozenset[tuple[int, int]] = frozenset()
+) -> Iterator[_Entry]:
+    """All files below a folder, and the folders that cannot be listed. Links are followed, but not in circles. In
+    folders that are left out for a `reason`, files are only counted.
+    """
     try:
         status = Path(folder).stat()
         entries = os.scandir(folder)
     except OSError as error:
         if not above:
             raise
-        yield folder, error
+        yield _Entry(folder, error=error)
         return
     here = (status.st_dev, status.st_ino)
     with entries:
         for entry in entries if here not in above else ():
-            if entry.name.startswith("."):
-                continue
             try:
                 found = entry.stat()
             except OSError as error:
-                yield entry.path, error if entry.is_dir(follow_symlinks=False) else None
+                is_folder = entry.is_dir(follow_symlinks=False)
+                yield _Entry(entry.path, error=error if is_folder else None)
                 continue
-            if stat.S_ISDIR(found.st_mode):
-                yield from _walk(entry.path, above | {here})
+            if not stat.S_ISDIR(found.st_mode):
+                yield _Entry(entry.path, found)
+            elif left_out := reason(entry.path):
+                yield from _left_out_files(entry.path, left_out)
             else:
-                yield entry.path, found
+                yield from _walk(entry.path, reason, above | {here})
+
+
+def _left_out_files(folder: str, reason: str) -> Iterator[_Entry]:
+    """The files below a folder, without reading more than their names."""
+    for parent, _, names in os.walk(folder):
+        yield from (_Entry(f"{parent}/{name}", left_out=reason) for name in names)
 
 
 def _local_uri(path: str) -> str:
@@ -183,7 +207,7 @@ def _local_uri(path: str) -> str:
     return path
 
 
-def _consume_bucket(storage: Storage, consume: Callable[[Iterator[SourceFile]], T]) -> T:
+def _consume_bucket(storage: Storage, consume: Callable[[Iterator[SourceFile]], T], exclusions: Exclusions) -> T:
     # Imported late: importing obstore takes a while, and folders do not need it.
     from index.storage.list_objects import OddKeyError, list_objects
 
@@ -195,26 +219,37 @@ def _consume_bucket(storage: Storage, consume: Callable[[Iterator[SourceFile]], 
     start = len(prefix) + 1 if prefix else 0
     known = ((found["path"][start:], found["size"], found["last_modified"], found["e_tag"]) for found in objects)
     try:
-        return consume(_stored_files(storage, info, known))
+        return consume(_stored_files(storage, info, known, exclusions))
     except OddKeyError:  # `walk` lists keys such as a//b too, but not in parallel and without ETags
         files = (file for file in storage.walk() if not file.is_folder)
-        return consume(_stored_files(storage, info, ((file.path, file.size, file.modified, None) for file in files)))
+        keys = ((file.path, file.size, file.modified, None) for file in files)
+        return consume(_stored_files(storage, info, keys, exclusions))
 
 
-def _stored_files(storage: Storage, info: FileInfo, objects: Iterable[_Object]) -> Iterator[SourceFile]:
+def _stored_files(
+    storage: Storage, info: FileInfo, objects: Iterable[_Object], exclusions: Exclusions
+) -> Iterator[SourceFile]:
     """The files for the objects below a prefix; `info` is that of the prefix itself."""
     scheme, _, rest = storage.location.partition("://")
     user, at, _ = rest.partition("/")[0].rpartition("@")
 
     def file(path: str, size: int | None, modified: dt.datetime | None, etag: str | None) -> SourceFile:
         uri = f"{scheme}://{user}{at}{storage.absolute(path)}"
-        name = path or storage.root.rpartition("/")[2]
-        return SourceFile(storage=storage, path=path, name=name, uri=uri, size=size, modified=modified, etag=etag)
+        return SourceFile(
+            storage=storage,
+            path=path,
+            name=path or storage.root.rpartition("/")[2],
+            uri=uri,
+            size=size,
+            modified=modified,
+            etag=etag,
+            left_out=exclusions.reason(path) if path else None,
+        )
 
     is_empty = True
     for object_ in objects:
         is_empty = False
-        if object_[0] and not is_hidden(object_[0]):  # an object with the prefix as its key stands for a folder
+        if object_[0]:  # an object with the prefix as its key stands for a folder
             yield file(*object_)
     if is_empty and not info.is_folder:  # the source is a single object
         yield file("", info.size, info.modified, None)

@@ -1,10 +1,9 @@
-"""Lists the images of a folder or bucket prefix, a list (Parquet, CSV, TSV, JSONL) with a column of addresses, Parquet
-files with a column of image bytes, or WebDataset tars; and the frames of videos.
+"""Lists the images of a folder or bucket prefix: pictures, WebDataset tars, Parquet files with a column of image bytes,
+lists (Parquet, CSV, TSV, JSONL) with a column of addresses, and frames of videos. A source may mix them.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -13,16 +12,19 @@ import pyarrow.compute as pc
 
 from embedder.images.formats import IMAGE_EXTENSIONS
 from index.storage.bucket_address import without_secrets
-from jobs.errors import EmptySourceError, SourceError
-from jobs.file_extensions import COMPANION_EXTENSIONS, TABLE_EXTENSIONS, VIDEO_EXTENSIONS
-from jobs.sources.files import SourceFile, extension, file_listing, source_files
+from jobs.errors import EmptySourceError, NotAListError, SourceError
+from jobs.exclusions import EXCLUDED, HIDDEN, Exclusions
+from jobs.file_extensions import PACKED_TARS, TABLE_EXTENSIONS, VIDEO_EXTENSIONS, is_packed, may_be_pictures
+from jobs.sources.beside import join_lists, place, with_captions
+from jobs.sources.files import SourceFile, extension, source_files
 from jobs.sources.list_videos import ListedFrames, list_videos
-from jobs.sources.listing import LISTING, UNREADABLE, Refused, concat_listings, refused_listing
+from jobs.sources.listing import LISTING, UNREADABLE, Listed, Refused, concat_listings, refused_listing
+from jobs.sources.sorted_files import SortedFiles
 from jobs.sources.tables import URI_COLUMNS, list_table
 from jobs.sources.tars import list_tar
 
-_BATCH = 2**15
 _DUPLICATE = "#duplicate="
+_SHOWN_KINDS = 8
 
 
 def list_images(
@@ -30,115 +32,108 @@ def list_images(
     *,
     extensions: Sequence[str] = IMAGE_EXTENSIONS,
     uri_column: str | None = None,
+    exclude: Sequence[str] = (),
     left_out: Counter[str] | None = None,
     listed_frames: ListedFrames = dict,
 ) -> pa.Table:
-    """List the images of a source: files by name, rows of tables and tars in their own order.
+    """List the images of a source: files by name, then members of tars and rows of tables in their own order.
 
     Returns the columns of `LISTING`, then metadata, and `REFUSAL` if some rows are already rejects. Raises
     `EmptySourceError` if there are no images, and `SourceError` if the source is missing or unreadable. `uri_column` is
-    the column of addresses in a list, by default `uri` or `url`. `left_out` gets the number of files, by extension,
-    that may be pictures in unsupported formats. `listed_frames` returns the frames of videos that are already known.
+    the column of addresses in lists, by default one of `URI_COLUMNS`. `exclude` are patterns as in a .gitignore.
+    `left_out` gets the number of files, and of members of tars, that are not read, by kind. `listed_frames` returns the
+    frames of videos that are already known.
     """
-    found = source_files(location, partial(_SourceFiles.of, extensions=extensions))
+    exclusions = Exclusions(exclude)
+    found = source_files(location, partial(SortedFiles.of, extensions=extensions), exclusions)
     location = without_secrets(location)  # from here on only for messages
-    frames, unread = list_videos(found.videos, listed_frames)
-    listing = concat_listings([found.images, *frames]) if frames else found.images
-    if uri_column and (listing.num_rows or found.tars):
-        raise SourceError(
-            f"{location} has {'images' if listing.num_rows else 'tars'}, but --uri-column names a column of a list: "
-            "give the list itself as the source, or omit --uri-column"
-        )
-    if listing.num_rows:
-        if left_out is not None:
-            others = found.extensions.keys() - {*extensions, *COMPANION_EXTENSIONS}
-            left_out.update({kind: found.extensions[kind] for kind in sorted(others)})
-    elif found.tars:
-        in_tars = [kind for kind in extensions if kind not in VIDEO_EXTENSIONS]
-        listing, unread = _read_each(found.tars, lambda tar: (list_tar(tar, in_tars), []))
-    elif found.tables:
-        listing, unread = _read_each(
-            found.tables, lambda table: list_table(table, (uri_column,) if uri_column else URI_COLUMNS)
-        )
-    listing, repeated = _unique(listing)
-    refused = [*found.refused, *unread, *repeated]
+    if uri_column and not found.tables:
+        raise SourceError(f"{location} has no lists, but --uri-column names a column of a list: omit --uri-column")
+    pictures = with_captions(found.images, found.texts)
+    frames = list_videos(found.videos, listed_frames)
+    in_tars = [kind for kind in extensions if kind not in VIDEO_EXTENSIONS]
+    tars = _read_each(found.tars, lambda tar: list_tar(tar, in_tars, exclusions))
+    are_beside = bool(pictures.images.num_rows or found.videos or found.tars)
+    lists = _read_each(found.tables, lambda table: _list_rows(table, uri_column, exclusions, are_beside=are_beside))
+    parts = (pictures, frames, tars, lists)
+    counts = sum((part.left_out for part in parts), found.left_out)
+    _refuse_packed(location, counts, tars=tars, lists=lists)
+    if left_out is not None:
+        left_out.update(counts)
+    images, rows = join_lists(pictures.images, lists.images)
+    listing, repeated = _unique(_concat([images, frames.images, tars.images, rows]))
+    refused = [*found.refused, *(each for part in parts for each in part.refused), *repeated]
     if listing.num_rows:
         return concat_listings([listing, refused_listing(refused)]) if refused else listing
     if refused:
         raise SourceError(f"{location} lists no images: {refused[0].message}")
     if found.tars or found.tables:
         raise EmptySourceError(f"{location} lists no images: its tables or tars have no rows")
-    raise EmptySourceError(_nothing_found(location, found.extensions, extensions))
+    raise EmptySourceError(_nothing_found(location, counts, extensions))
 
 
-def _read_each(
-    files: Sequence[SourceFile], read: Callable[[SourceFile], tuple[pa.Table, list[Refused]]]
-) -> tuple[pa.Table, list[Refused]]:
-    """The images of tars or tables, and the parts that cannot be read. A bad file fails only if it is the only one."""
-    tables, refused = [], list[Refused]()
+def _concat(tables: Sequence[pa.Table]) -> pa.Table:
+    """Empty tables are left out, because their columns would decide about types."""
+    return concat_listings([LISTING.empty_table(), *(table for table in tables if table.num_rows)])
+
+
+def _read_each(files: Sequence[SourceFile], read: Callable[[SourceFile], Listed]) -> Listed:
+    """What tars or tables list. One that cannot be read is refused."""
+    parts = list[Listed]()
     for file in files:
         try:
-            table, parts = read(file)
-            tables.append(table)
-            refused += parts
+            parts.append(read(file))
         except SourceError as error:
-            if len(files) == 1:
-                raise
-            refused.append(file.refused(UNREADABLE, str(error)))
-    return concat_listings([LISTING.empty_table(), *tables]), refused
-
-
-def left_out_warning(left_out: Counter[str]) -> str:
-    """A warning about the files that `list_images` left out, the most frequent kinds first."""
-    shown = ", ".join(f"{count:,} {kind or 'without an extension'}" for kind, count in left_out.most_common(8))
-    videos = "; --extensions images,videos embeds frames of videos" if left_out.keys() & {*VIDEO_EXTENSIONS} else ""
-    return (
-        f"{left_out.total():,} files of other kinds are left out: {shown}{', …' if len(left_out) > 8 else ''}. "
-        f"Convert any pictures among them to JPEG or PNG{videos}"
+            refused = [file.refused(UNREADABLE, str(error))]
+            parts.append(Listed(images=LISTING.empty_table(), refused=refused))
+    return Listed(
+        images=_concat([part.images for part in parts]),
+        refused=[each for part in parts for each in part.refused],
+        left_out=sum((part.left_out for part in parts), Counter[str]()),
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _SourceFiles:
-    """The files of a source by kind; the number of files by extension; and the folders that cannot be listed."""
+def _list_rows(table: SourceFile, uri_column: str | None, exclusions: Exclusions, *, are_beside: bool) -> Listed:
+    """The rows of a table. Beside pictures, it need not be a list of pictures."""
+    try:
+        images, refused = list_table(table, (uri_column,) if uri_column else URI_COLUMNS)
+    except NotAListError:
+        if uri_column or not are_beside:
+            raise
+        kind = f".{extension(table.name)} without addresses or pictures"
+        return Listed(images=LISTING.empty_table(), left_out=Counter([kind]))
+    root = f"{place(table.uri.removesuffix(table.name))}/"
+    addresses = ["" if uri is None else place(uri).removeprefix(root) for uri in images["uri"].to_pylist()]
+    is_excluded = [exclusions.excludes(address.rpartition("://")[2]) for address in addresses]
+    if any(is_excluded):
+        images = images.filter(pc.invert(pa.array(is_excluded)))
+    return Listed(images=images, refused=refused, left_out=+Counter({EXCLUDED: sum(is_excluded)}))
 
-    images: pa.Table
-    videos: list[SourceFile]
-    tars: list[SourceFile]
-    tables: list[SourceFile]
-    extensions: Counter[str]
-    refused: list[Refused]
 
-    @classmethod
-    def of(cls, files: Iterable[SourceFile], extensions: Sequence[str]) -> "_SourceFiles":
-        """At most `_BATCH` images are in memory as objects, because there may be millions."""
-        batches, images = [file_listing([])], list[SourceFile]()
-        videos, tars, tables = list[SourceFile](), list[SourceFile](), list[SourceFile]()
-        counts, refused = Counter[str](), list[Refused]()
-        for file in files:
-            if file.problem:
-                refused.append(file.refused(UNREADABLE, file.problem))
-                continue
-            kind = extension(file.name)
-            counts[kind] += 1
-            if kind in extensions:
-                (videos if kind in VIDEO_EXTENSIONS else images).append(file)
-            elif kind == "tar":
-                tars.append(file)
-            elif kind in TABLE_EXTENSIONS:
-                tables.append(file)
-            if len(images) == _BATCH:
-                batches.append(file_listing(images))
-                images = []
-        found = pa.concat_tables([*batches, file_listing(images)])
-        return cls(
-            videos=sorted(videos, key=lambda file: file.name),
-            images=found.take(pc.sort_indices(found["image_id"])),
-            tars=sorted(tars, key=lambda file: file.name),
-            tables=sorted(tables, key=lambda file: file.name),
-            extensions=counts,
-            refused=refused,
+def _refuse_packed(location: str, counts: Counter[str], *, tars: Listed, lists: Listed) -> None:
+    """Raise `SourceError` if a part of the source's tars or lists is compressed: it would be missing silently."""
+    packed = sorted(filter(is_packed, counts))
+    missing = [kind for kind in packed if (tars if kind in PACKED_TARS else lists).images.num_rows]
+    if missing:
+        shown = ", ".join(f"{counts[kind]:,} {kind}" for kind in missing)
+        raise SourceError(
+            f"{location} has compressed files beside others of their kind, and they cannot be read: {shown}. "
+            f"Decompress them, or leave them out with --exclude '*{missing[0]}'"
         )
+
+
+def left_out_warning(left_out: Counter[str]) -> str | None:
+    """A warning about files that may be pictures, but were left out; the most frequent kinds first."""
+    kinds = Counter({kind: count for kind, count in left_out.items() if may_be_pictures(kind)})
+    if not kinds:
+        return None
+    shown = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common(_SHOWN_KINDS))
+    videos = any(kind[1:] in VIDEO_EXTENSIONS for kind in kinds)
+    return (
+        f"{kinds.total():,} files of other kinds are left out: {shown}{', …' if len(kinds) > _SHOWN_KINDS else ''}. "
+        "Convert any pictures among them to JPEG or PNG, and unpack archives"
+        f"{'; --extensions images,videos embeds frames of videos' if videos else ''}"
+    )
 
 
 def _unique(listing: pa.Table) -> tuple[pa.Table, list[Refused]]:
@@ -168,8 +163,8 @@ def _unique(listing: pa.Table) -> tuple[pa.Table, list[Refused]]:
 
 def _nothing_found(location: str, found: Counter[str], extensions: Iterable[str]) -> str:
     expected = f"images ({', '.join(extensions)}), uncompressed tars or lists ({', '.join(TABLE_EXTENSIONS)})"
-    if not found:
+    if not found.keys() - {HIDDEN}:
         return f"{location} is empty: expected {expected}"
-    seen = sorted(kind or "no extension" for kind in found)[:8]
-    number = f"{found.total()} files" if found.total() > 1 else "1 file"
-    return f"{location} has {number}, but nothing that can be embedded: expected {expected}, got {', '.join(seen)}"
+    number = f"{found.total():,} files" if found.total() > 1 else "1 file"
+    seen = ", ".join(sorted(found)[:_SHOWN_KINDS])
+    return f"{location} has {number}, but nothing that can be embedded: expected {expected}, got {seen}"

@@ -16,7 +16,7 @@ from embedder.fetch import Fetcher
 from index.storage.picture_reader import PictureReader
 from jobs.errors import SourceError
 from jobs.sources.files import SourceFile, file_listing
-from jobs.sources.listing import UNREADABLE, Refused
+from jobs.sources.listing import LISTING, UNREADABLE, Listed, Refused, concat_listings
 
 _MARK = "#t="
 Frames: TypeAlias = Mapping[str, Sequence[Mapping[str, Any]]]
@@ -33,17 +33,18 @@ def frames_of(rows: pa.Table) -> Frames:
     return found
 
 
-def list_videos(files: Sequence[SourceFile], listed_frames: ListedFrames) -> tuple[list[pa.Table], list[Refused]]:
-    """The frames of each video, and the videos that are refused. An unchanged video keeps its known frames."""
+def list_videos(files: Sequence[SourceFile], listed_frames: ListedFrames) -> Listed:
+    """The frames of videos, and the videos that are refused. An unchanged video keeps its known frames."""
     if not files:
-        return [], []
+        return Listed(images=LISTING.empty_table())
     if find_spec("av") is None:
         raise SourceError(f"{files[0].uri} is a video: install likeness[video] to take its frames")
     list_one = partial(_list_video, Fetcher(buckets=PictureReader()), listed_frames())
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         found = list(pool.map(list_one, files))
     tables = [each for each in found if isinstance(each, pa.Table)]
-    return tables, [each for each in found if isinstance(each, Refused)]
+    refused = [each for each in found if isinstance(each, Refused)]
+    return Listed(images=concat_listings([LISTING.empty_table(), *tables]), refused=refused)
 
 
 def _list_video(fetcher: Fetcher, known: Frames, file: SourceFile) -> pa.Table | Refused:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -62,6 +63,15 @@ class Refused:
     modified: dt.datetime | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Listed:
+    """What one file, such as a tar, lists; and the number of things in it, by kind, that are left out."""
+
+    images: pa.Table
+    refused: Sequence[Refused] = ()
+    left_out: Counter[str] = field(default_factory=Counter)
+
+
 def refused_listing(refused: Sequence[Refused]) -> pa.Table:
     """A listing of refused rows only."""
     names = ("image_id", "uri", "size", "modified")
@@ -75,11 +85,13 @@ def refuse(rows: pa.Table, reasons: Mapping[int, Reason]) -> pa.Table:
     mask = np.zeros(rows.num_rows, bool)
     mask[positions] = True
     columns: dict[str, Column] = {}
-    for number, field in enumerate(REFUSAL):
-        values = pa.array([reasons[row][number] for row in positions], field.type)
-        is_present = field.name in rows.column_names
-        before = rows[field.name].combine_chunks().cast(field.type) if is_present else pa.nulls(len(rows), field.type)
-        columns[field.name] = pc.replace_with_mask(before, pa.array(mask), values)
+    for number, column in enumerate(REFUSAL):
+        values = pa.array([reasons[row][number] for row in positions], column.type)
+        is_present = column.name in rows.column_names
+        before = (
+            rows[column.name].combine_chunks().cast(column.type) if is_present else pa.nulls(len(rows), column.type)
+        )
+        columns[column.name] = pc.replace_with_mask(before, pa.array(mask), values)
     return with_columns(rows, columns)
 
 
@@ -121,8 +133,8 @@ def merge_schemas(*schemas: pa.Schema) -> pa.Schema:
     """All fields, each with a type that holds the values of all schemas that have it."""
     fields: dict[str, pa.Field[Any]] = {}
     for schema in schemas:
-        for field in schema:
-            fields[field.name] = common_field(fields.get(field.name, field), field)
+        for column in schema:
+            fields[column.name] = common_field(fields.get(column.name, column), column)
     return in_memory(pa.schema(fields.values()))
 
 

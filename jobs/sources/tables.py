@@ -14,11 +14,12 @@ import pyarrow.json
 import pyarrow.parquet as pq
 
 from index.collection.rows import TEXT
-from jobs.errors import SourceError
+from jobs.errors import NotAListError, SourceError
 from jobs.sources.files import SourceFile, extension
 from jobs.sources.listing import Column, Refused, as_text, column_of, escaped, listing_table
 
-URI_COLUMNS = ("uri", "url")
+URI_COLUMNS = ("uri", "url", "file_name")
+"""The names of a list's column of addresses; Hugging Face's metadata files call it `file_name`."""
 ID_COLUMN = "id"
 
 _SEPARATORS = (",", ";", "\t")
@@ -35,7 +36,7 @@ def list_table(file: SourceFile, uri_columns: Sequence[str]) -> tuple[pa.Table, 
         # Image bytes are not metadata and stay in the file.
         others = [name for name in schema.names if name not in images]
         table = _read(file, lambda source: pq.read_table(source, columns=others))
-        if images and uri_columns == URI_COLUMNS and not any(name in others for name in uri_columns):
+        if images and uri_columns == URI_COLUMNS and not any(name in others for name in ("uri", "url")):
             return _list_cells(file, images[0], table, rows=_read(file, pq.read_metadata).num_rows), []
     else:
         reader = partial(_read_csv, uri_columns) if extension(file.name) in ("csv", "tsv") else _read_json
@@ -51,7 +52,7 @@ def _list_uris(file: SourceFile, table: pa.Table, uri_columns: Sequence[str]) ->
     uri_column = next((name for name in uri_columns if name in table.column_names), None)
     if uri_column is None:
         or_bytes = ", nor one of image bytes" if extension(file.name) == "parquet" else ""
-        raise SourceError(
+        raise NotAListError(
             f"{file.uri} has no column {' or '.join(f'`{name}`' for name in uri_columns)}{or_bytes}; its columns are "
             f"{', '.join(table.column_names) or 'none'}. Name the one with paths or URLs of images with --uri-column"
         )

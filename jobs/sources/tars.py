@@ -2,41 +2,62 @@
 
 import json
 import tarfile
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
 import pyarrow as pa
 
 from jobs.errors import SourceError
-from jobs.sources.files import SourceFile, extension, is_hidden
-from jobs.sources.listing import column_of, escaped, listing_table
+from jobs.exclusions import EXCLUDED, Exclusions
+from jobs.file_extensions import kind_of_other
+from jobs.sources.beside import MAX_SIDECAR_BYTES
+from jobs.sources.files import SourceFile, extension
+from jobs.sources.listing import Listed, column_of, escaped, listing_table
 
 SIDECARS = ("json", "txt", "cls")
-MAX_SIDECAR_BYTES = 1_000_000
+_BY_DEFAULT = Exclusions()
+_AFTER_END = "data after the end of tars"
+_SEARCHED = 1 << 20  # bytes of a read that searches for another tar behind the end of one
 
 
-def list_tar(file: SourceFile, extensions: Sequence[str]) -> pa.Table:
-    """One row per image in a tar, with its sidecars as metadata. Of members with the same name, the last one counts."""
+def list_tar(file: SourceFile, extensions: Sequence[str], exclusions: Exclusions) -> Listed:
+    """One row per image in a tar, with its sidecars as metadata. Of members with the same name, the last one counts.
+    If several tars were concatenated in one file, all are read.
+    """
     images: dict[str, tuple[str, tarfile.TarInfo]] = {}
     sidecars: dict[str, dict[str, dict[str, Any]]] = {}
+    left_out = Counter[str]()
     try:
-        with file.open(min_read=0) as source, tarfile.open(fileobj=source, mode="r:") as tar:  # headers have 512 bytes
-            for member in tar:
-                if not member.isfile() or is_hidden(member.name):
-                    continue
-                key, kind = _key(member.name), extension(member.name)
-                if kind in extensions:
-                    images[str(PurePosixPath(member.name))] = key, member
+        with file.open(min_read=0) as source:  # headers have 512 bytes
+            for tar, member in _members(source, left_out):
+                key, kind, name = _key(member.name), extension(member.name), str(PurePosixPath(member.name))
+                if reason := _reason(member, file.name, exclusions):
+                    left_out[reason] += 1
+                elif kind in extensions:
+                    left_out["repeated names"] += name in images
+                    images[name] = key, member
                 elif kind in SIDECARS and member.size <= MAX_SIDECAR_BYTES:
                     content = tar.extractfile(member)
-                    sidecars.setdefault(key, {})[kind] = _sidecar(kind, content.read() if content else b"")
-            source.seek(tar.offset)
-            if source.read(tarfile.BLOCKSIZE).strip(tarfile.NUL):  # tarfile takes a damaged header for the end
-                raise tarfile.ReadError(f"no header at byte {tar.offset}, which is not the end")
+                    sidecars.setdefault(key, {})[kind] = _sidecar(kind, content.read() if content else b"", left_out)
+                elif kind in SIDECARS:
+                    left_out[f".{kind} of more than 1 MB"] += 1
+                else:
+                    left_out[kind_of_other(member.name)] += 1
     except (tarfile.TarError, OSError, ValueError) as error:  # ValueError: a damaged number in a header
         raise SourceError(f"cannot read {file.uri} as an uncompressed tar: {error}") from error
-    members = [member for _, member in images.values()]
+    without_image = sidecars.keys() - {key for key, _ in images.values()}
+    left_out.update(f".{kind}" for key in without_image for kind in sidecars[key])
+    return Listed(images=_listing(file, [*images.values()], sidecars), left_out=_in_tars(+left_out))
+
+
+def _listing(
+    file: SourceFile,
+    images: Sequence[tuple[str, tarfile.TarInfo]],
+    sidecars: Mapping[str, Mapping[str, Mapping[str, Any]]],
+) -> pa.Table:
+    members = [member for _, member in images]
     columns: dict[str, Sequence[Any]] = {
         "image_id": [f"{file.name}/{escaped(member.name)}" for member in members],
         "uri": [f"{file.uri}#bytes={each.offset_data}-{each.offset_data + each.size - 1}" for each in members],
@@ -45,10 +66,59 @@ def list_tar(file: SourceFile, extensions: Sequence[str]) -> pa.Table:
     }
     metadata = [
         {name: value for sidecar in sidecars.get(key, {}).values() for name, value in sidecar.items()}
-        for key, _ in images.values()
+        for key, _ in images
     ]
     names = dict.fromkeys(name for each in metadata for name in each)
     return listing_table(columns, {name: column_of([each.get(name) for each in metadata]) for name in names})
+
+
+def _members(source: Any, left_out: Counter[str]) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
+    start: int | None = 0
+    while start is not None:
+        source.seek(start)
+        with tarfile.open(fileobj=source, mode="r:") as tar:
+            yield from ((tar, member) for member in tar if not member.isdir())
+        source.seek(tar.offset)
+        if source.read(tarfile.BLOCKSIZE).strip(tarfile.NUL):  # tarfile takes a damaged header for the end
+            raise tarfile.ReadError(f"no header at byte {tar.offset}, which is not the end")
+        start = _next_tar(source, tar.offset)
+        if start is not None and not _is_tar(source, start):
+            left_out[_AFTER_END] += 1
+            return
+
+
+def _is_tar(source: Any, start: int) -> bool:
+    source.seek(start)
+    try:
+        tarfile.TarInfo.frombuf(source.read(tarfile.BLOCKSIZE), tarfile.ENCODING, "surrogateescape")
+    except tarfile.HeaderError:
+        return False
+    return True
+
+
+def _next_tar(source: Any, offset: int) -> int | None:
+    """The first block at or after `offset` that is not empty; None if there is none."""
+    source.seek(offset)
+    while data := source.read(_SEARCHED):
+        if rest := data.lstrip(tarfile.NUL):
+            start = offset + len(data) - len(rest)
+            return int(start - start % tarfile.BLOCKSIZE)
+        offset += len(data)
+    return None
+
+
+def _reason(member: tarfile.TarInfo, tar: str, exclusions: Exclusions) -> str | None:
+    """Why a member is left out, or None."""
+    if member.issym() or member.islnk():
+        return "links"
+    if not member.isreg() or member.issparse():  # the bytes of a sparse file are in several places
+        return "devices, pipes and sparse files"
+    name = escaped(str(PurePosixPath(member.name)))
+    return EXCLUDED if exclusions.excludes(f"{tar}/{name}") else _BY_DEFAULT.reason(name)
+
+
+def _in_tars(kinds: Counter[str]) -> Counter[str]:
+    return Counter({kind if kind == _AFTER_END else f"{kind}, in tars": count for kind, count in kinds.items()})
 
 
 def _key(name: str) -> str:
@@ -57,13 +127,14 @@ def _key(name: str) -> str:
     return str(path.with_name(path.name.split(".")[0] or path.name))
 
 
-def _sidecar(kind: str, data: bytes) -> dict[str, Any]:
-    """The metadata of a sidecar; empty if it cannot be read, so the image is still embedded."""
-    content = data.decode("utf-8", errors="replace").strip()
+def _sidecar(kind: str, data: bytes, left_out: Counter[str]) -> dict[str, Any]:
+    """The metadata of a sidecar; empty, and counted, if it cannot be read: the image is still embedded."""
+    content = data.decode("utf-8-sig", errors="replace").strip()
     if kind != "json":
         return {kind: content}
     try:
         value = json.loads(content)
     except (ValueError, RecursionError):
+        left_out[".json that cannot be read"] += 1
         return {}
     return {escaped(name): part for name, part in value.items()} if isinstance(value, dict) else {"json": value}

@@ -1,5 +1,6 @@
 """Tables about jobs for the terminal: the counts of one job, and the history of jobs."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
@@ -11,6 +12,8 @@ from jobs.cli.tables.text_table import TextTable
 from jobs.embedding.report import STAGES, EmbedReport, Report
 
 _HISTORY_COUNTS = ("new", "changed", "retried", "other_model", "deleted", "filtered", "rejected", "failed")
+
+_SHOWN_KINDS = 20  # of files that are left out
 
 
 def embed_table(report: EmbedReport, done: str = "embedded") -> TextTable:
@@ -35,6 +38,18 @@ def embed_table(report: EmbedReport, done: str = "embedded") -> TextTable:
     return TextTable((), rows, right={1})
 
 
+def left_out_table(left_out: Counter[str]) -> TextTable:
+    """What the source has besides its images, by kind."""
+    return TextTable((), _left_out_rows(left_out), right={1})
+
+
+def _left_out_rows(left_out: Counter[str]) -> list[tuple[str, str]]:
+    kinds = left_out.most_common(_SHOWN_KINDS)
+    rest = left_out.total() - sum(count for _, count in kinds)
+    kinds += [("other kinds", rest)] if rest else []
+    return [("left out", f"{left_out.total():,}"), *((f"  {kind}", f"{count:,}") for kind, count in kinds)]
+
+
 def reembed_table(report: Report) -> TextTable:
     """The closing table of `reembed`, without zero counts."""
     counts = asdict(report.counts)
@@ -47,6 +62,8 @@ def reembed_table(report: Report) -> TextTable:
         if count or name in ("listed", "unchanged")
     ]
     rows += [(f"  {stage}", f"{seconds:,.1f} s") for stage, seconds in report.seconds.items()]
+    if report.left_out:
+        rows += _left_out_rows(report.left_out)
     return TextTable((), rows, right={1})
 
 

@@ -389,7 +389,9 @@ def test_invalid_sources_and_collections(run: Run, pictures: Path, tmp_path: Pat
         run("embed", "gone", "made", "--model", "demo"), "gone does not exist", f"nearest existing folder is {tmp_path}"
     )
     (tmp_path / "list.csv").write_text("path\na.jpg\n")
-    assert_one_line(run("embed", "list.csv", "made", "--model", "demo"), "has no column `uri` or `url`; its columns")
+    assert_one_line(
+        run("embed", "list.csv", "made", "--model", "demo"), "has no column `uri` or `url` or `file_name`; its columns"
+    )
     assert_one_line(run("embed", pictures, "list.csv/made", "--model", "demo"), "list.csv/made")
     others = "files that are not a collection's: list.csv"
     assert_one_line(run("embed", pictures, tmp_path), others, "another folder")

@@ -83,15 +83,17 @@ def test_files_of_other_kinds_are_reported(run: Run, tmp_path: Path) -> None:
     job = make_job(tmp_path)
     for name in ("one.psd", "two.PSD", "raw.x3f", "notes.txt"):
         (tmp_path / "pictures" / name).write_bytes(b"no picture that is read")
-    warning = "3 files of other kinds are left out: 2 psd, 1 x3f."
+    warning = "3 files of other kinds are left out: 2 .psd, 1 .x3f."
+    left_out = {".psd": 2, ".x3f": 1, ".txt": 1}
     arguments = (tmp_path / "pictures", tmp_path / "collection", "--dry-run", "--report", tmp_path / "outcome.json")
     code, out, _ = run(*arguments)
     assert (code, warning in out) == (0, True)
-    assert json.loads((tmp_path / "outcome.json").read_text())["left_out"] == {"psd": 2, "x3f": 1}
+    assert "left out\t4\n  .psd\t2\n" in out
+    assert json.loads((tmp_path / "outcome.json").read_text())["left_out"] == left_out
     (tmp_path / "pictures" / "red.png").unlink()
     code, _, err = run("--spec", job, "--format", "json", "--report", tmp_path / "outcome.json")
     assert (code, warning in err) == (3, True)
-    assert json.loads((tmp_path / "outcome.json").read_text())["left_out"] == {"psd": 2, "x3f": 1}
+    assert json.loads((tmp_path / "outcome.json").read_text())["left_out"] == left_out
 
 
 def test_max_missing_overrides_the_file(run: Run, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from embedder.models.clip import ClipEmbedder
 from index.collection import Collection, writing
 from index.search import Searcher
 from jobs.errors import SourceError
+from jobs.exclusions import Exclusions
 from jobs.planning.rejects import list_rejects
 from jobs.schedule.watch import SETTLE_S, FolderChanges, Watch
 from jobs.spec import JobSpec, Resources
@@ -241,7 +242,7 @@ def test_changes_of_a_folder_are_noticed(tmp_path: Path) -> None:
     said = list[str]()
     folder = tmp_path / "pictures"
     folder.mkdir()
-    changes = FolderChanges(str(folder), said.append)
+    changes = FolderChanges(str(folder), said.append, Exclusions())
     assert changes.wait(60)  # from now on: what is there already has to be listed
     (folder / ".hidden").mkdir()
     (folder / ".hidden" / "new.jpg").touch()

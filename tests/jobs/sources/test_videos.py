@@ -153,7 +153,7 @@ def test_a_missing_package_is_named(clip: Path, monkeypatch: pytest.MonkeyPatch)
     left_out = Counter[str]()
     quarters().save(clip.parent / "a.png")
     assert list_images(str(clip.parent), left_out=left_out).num_rows == 1
-    assert left_out_warning(left_out).endswith("; --extensions images,videos embeds frames of videos")
+    assert str(left_out_warning(left_out)).endswith("; --extensions images,videos embeds frames of videos")
 
 
 def test_a_video_in_a_bucket_is_read_in_parts(clip: Path, store: Bucket) -> None:
