@@ -42,6 +42,10 @@ class Exclusions:
         self._patterns = _compiled(checked_patterns(patterns)) if patterns else None
         self._reason_of_folder = lru_cache(4096)(self._uncached_reason_of_folder)
 
+    @property
+    def has_patterns(self) -> bool:
+        return self._patterns is not None
+
     def reason(self, path: str) -> str | None:
         """Why a file is left out, or None; `path` is below the source's root."""
         folder, _, name = path.rpartition("/")

@@ -127,7 +127,8 @@ VectorPart: TypeAlias = NpyPart | ColumnPart
 
 def find_vectors(location: str, *, ids: str | None = None, embedding_column: str | None = None) -> list[VectorPart]:
     """The parts of a source, in order. SourceError names a file that is missing, superfluous or does not fit."""
-    files = {file.name: file for file in sorted(source_files(location, list), key=lambda file: _natural_key(file.name))}
+    found = [file for file in source_files(location, list) if not file.left_out]
+    files = {file.name: file for file in sorted(found, key=lambda file: _natural_key(file.name))}
     address = without_secrets(location)
     arrays = [file for name, file in files.items() if extension(name) == "npy"]
     tables = [file for name, file in files.items() if extension(name) == "parquet"]
@@ -196,7 +197,7 @@ def _npy_part(address: str, arrays: list[SourceFile], tables: list[SourceFile], 
     if ids is None:
         rows = RowFile(tables[0]) if tables else RowFile(arrays[0], pa.table({}))
     else:
-        files = source_files(ids, list)
+        files = [file for file in source_files(ids, list) if not file.left_out]
         if len(files) != 1 or extension(files[0].name) not in ("parquet", "npy", "txt"):
             raise SourceError(f"--ids is {without_secrets(ids)}: expected a .parquet, .npy or .txt file, one id a line")
         rows = RowFile(files[0], None if extension(files[0].name) == "parquet" else read_ids(files[0]))

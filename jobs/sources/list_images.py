@@ -102,12 +102,13 @@ def _list_rows(table: SourceFile, uri_column: str | None, exclusions: Exclusions
             raise
         kind = f".{extension(table.name)} without addresses or pictures"
         return Listed(images=LISTING.empty_table(), left_out=Counter([kind]))
+    if not exclusions.has_patterns:
+        return Listed(images=images, refused=refused)
     root = f"{place(table.uri.removesuffix(table.name))}/"
     addresses = ["" if uri is None else place(uri).removeprefix(root) for uri in images["uri"].to_pylist()]
     is_excluded = [exclusions.excludes(address.rpartition("://")[2]) for address in addresses]
-    if any(is_excluded):
-        images = images.filter(pc.invert(pa.array(is_excluded)))
-    return Listed(images=images, refused=refused, left_out=+Counter({EXCLUDED: sum(is_excluded)}))
+    kept = images.filter(pa.array([not each for each in is_excluded], pa.bool_()))
+    return Listed(images=kept, refused=refused, left_out=+Counter({EXCLUDED: sum(is_excluded)}))
 
 
 def _refuse_packed(location: str, counts: Counter[str], *, tars: Listed, lists: Listed) -> None:
