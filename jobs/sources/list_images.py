@@ -3,7 +3,7 @@ files with a column of image bytes, or WebDataset tars; and the frames of videos
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,14 +12,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from embedder.images.formats import IMAGE_EXTENSIONS
+from index.collection.rows import TEXT
 from index.storage.bucket_address import without_secrets
 from jobs.errors import EmptySourceError, SourceError
 from jobs.file_extensions import COMPANION_EXTENSIONS, TABLE_EXTENSIONS, VIDEO_EXTENSIONS
+from jobs.sources.column_types import with_types
 from jobs.sources.files import SourceFile, extension, file_listing, source_files
+from jobs.sources.list_columns import ListColumns
 from jobs.sources.list_videos import ListedFrames, list_videos
-from jobs.sources.listing import LISTING, UNREADABLE, Refused, concat_listings, refused_listing
-from jobs.sources.tables import URI_COLUMNS, list_table
+from jobs.sources.listing import LISTING, UNREADABLE, Refused, concat_listings, refused_listing, with_columns
+from jobs.sources.tables import list_table
 from jobs.sources.tars import list_tar
+from jobs.values import ColumnType
 
 _BATCH = 2**15
 _DUPLICATE = "#duplicate="
@@ -30,6 +34,9 @@ def list_images(
     *,
     extensions: Sequence[str] = IMAGE_EXTENSIONS,
     uri_column: str | None = None,
+    id_column: str | None = None,
+    column_types: Mapping[str, ColumnType] | None = None,
+    notes: dict[str, list[str]] | None = None,
     left_out: Counter[str] | None = None,
     listed_frames: ListedFrames = dict,
 ) -> pa.Table:
@@ -37,8 +44,10 @@ def list_images(
 
     Returns the columns of `LISTING`, then metadata, and `REFUSAL` if some rows are already rejects. Raises
     `EmptySourceError` if there are no images, and `SourceError` if the source is missing or unreadable. `uri_column` is
-    the column of addresses in a list, by default `uri` or `url`. `left_out` gets the number of files, by extension,
-    that may be pictures in unsupported formats. `listed_frames` returns the frames of videos that are already known.
+    the column of addresses in a list, by default `uri` or `url`, `id_column` that of ids, by default `id`;
+    `column_types` are the types of others. `notes` gets the names of lists by what to say about them. `left_out` gets
+    the number of files, by extension, that may be pictures in unsupported formats. `listed_frames` returns the frames
+    of videos that are already known.
     """
     found = source_files(location, partial(_SourceFiles.of, extensions=extensions))
     location = without_secrets(location)  # from here on only for messages
@@ -57,9 +66,9 @@ def list_images(
         in_tars = [kind for kind in extensions if kind not in VIDEO_EXTENSIONS]
         listing, unread = _read_each(found.tars, lambda tar: (list_tar(tar, in_tars), []))
     elif found.tables:
-        listing, unread = _read_each(
-            found.tables, lambda table: list_table(table, (uri_column,) if uri_column else URI_COLUMNS)
-        )
+        columns = ListColumns(uri=uri_column, id=id_column, types=column_types or {})
+        notes = {} if notes is None else notes
+        listing, unread = _read_each(found.tables, lambda table: list_table(table, columns, notes), columns.types)
     listing, repeated = _unique(listing)
     refused = [*found.refused, *unread, *repeated]
     if listing.num_rows:
@@ -72,7 +81,9 @@ def list_images(
 
 
 def _read_each(
-    files: Sequence[SourceFile], read: Callable[[SourceFile], tuple[pa.Table, list[Refused]]]
+    files: Sequence[SourceFile],
+    read: Callable[[SourceFile], tuple[pa.Table, list[Refused]]],
+    types: Mapping[str, ColumnType] | None = None,
 ) -> tuple[pa.Table, list[Refused]]:
     """The images of tars or tables, and the parts that cannot be read. A bad file fails only if it is the only one."""
     tables, refused = [], list[Refused]()
@@ -85,7 +96,7 @@ def _read_each(
             if len(files) == 1:
                 raise
             refused.append(file.refused(UNREADABLE, str(error)))
-    return concat_listings([LISTING.empty_table(), *tables]), refused
+    return concat_listings([LISTING.empty_table(), *with_types(tables, types or {})]), refused
 
 
 def left_out_warning(left_out: Counter[str]) -> str:
@@ -142,28 +153,47 @@ class _SourceFiles:
 
 
 def _unique(listing: pa.Table) -> tuple[pa.Table, list[Refused]]:
-    """Drop rows that repeat an image. A different image with the id of an earlier one is refused, under another id."""
+    """Give each row an id of its own. Rows of lists without an id have their address as id: those that share it are
+    numbered. A row that repeats the id of an earlier one is refused, under another id.
+    """
     counts = pc.value_counts(listing["image_id"])
     repeated = counts.field("values").filter(pc.greater(counts.field("counts"), pa.scalar(1)))
     if len(repeated) == 0:
         return listing, []
-    again = pc.is_in(listing["image_id"], value_set=repeated)
-    rows = listing.select(["image_id", "uri"]).append_column("row", pa.array(np.arange(listing.num_rows)))
-    images = rows.filter(again).group_by(["image_id", "uri"]).aggregate([("row", "min")]).sort_by("row_min")
-    keep = pc.invert(again).to_numpy().copy()
-    taken = set(listing["image_id"].filter(pc.match_substring(listing["image_id"], _DUPLICATE)).to_pylist())
-    seen, first, refused = Counter[str](), dict[str, str](), list[Refused]()
-    for image_id, uri, row in zip(*(images[name].to_pylist() for name in ("image_id", "uri", "row_min")), strict=True):
-        seen[image_id] += 1
-        if seen[image_id] == 1:
-            keep[row] = True
+    positions = np.flatnonzero(pc.is_in(listing["image_id"], value_set=repeated).to_numpy())
+    numbered = pc.match_substring_regex(listing["image_id"], rf"(#|{_DUPLICATE})[0-9]+$")
+    taken = set(listing["image_id"].filter(numbered).to_pylist())
+    first, seen, renamed, refused = dict[str, str](), Counter[str](), dict[int, str](), dict[int, Refused]()
+    rows = listing.select(["image_id", "uri"]).take(positions)
+    for row, image_id, uri in zip(positions.tolist(), *(column.to_pylist() for column in rows.columns), strict=True):
+        if image_id not in first:
             first[image_id] = uri or "a row without a uri"
             continue
-        message = f"its id {image_id!r} is already that of {first[image_id]}: give it another one"
-        while (name := f"{image_id}{_DUPLICATE}{seen[image_id]}") in taken:
-            seen[image_id] += 1
-        refused.append(Refused(image_id=name, uri=uri, reason="duplicate_id", message=message))
-    return listing.filter(pa.array(keep)), refused
+        if image_id == uri:
+            renamed[row] = _numbered(f"{image_id}#", seen, taken)
+            continue
+        again = "the same picture, listed again" if uri == first[image_id] else f"already that of {first[image_id]}"
+        message = f"its id {image_id!r} is {again}: give each row an id of its own, or remove it"
+        name = _numbered(f"{image_id}{_DUPLICATE}", seen, taken)
+        refused[row] = Refused(image_id=name, uri=uri, reason="duplicate_id", message=message)
+    if renamed:
+        mask = np.zeros(listing.num_rows, bool)
+        mask[list(renamed)] = True
+        ids = pc.replace_with_mask(
+            listing["image_id"].combine_chunks(), pa.array(mask), pa.array(renamed.values(), TEXT)
+        )
+        listing = with_columns(listing, {"image_id": ids})
+    keep = np.ones(listing.num_rows, bool)
+    keep[list(refused)] = False
+    return listing.filter(pa.array(keep)), list(refused.values())
+
+
+def _numbered(start: str, seen: Counter[str], taken: Container[str]) -> str:
+    """The next free id that begins with `start`: with 2 for the second row, and so on."""
+    seen[start] += 1
+    while (name := f"{start}{seen[start] + 1}") in taken:
+        seen[start] += 1
+    return name
 
 
 def _nothing_found(location: str, found: Counter[str], extensions: Iterable[str]) -> str:
