@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable
 from itertools import permutations
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     AfterValidator,
@@ -32,10 +32,12 @@ from jobs.file_extensions import checked_extensions
 from jobs.values import (
     MAX_MISSING,
     MAX_REJECT_RATE,
+    ColumnType,
     checked_amount,
     checked_resources,
     model_named,
     parse_actors,
+    parse_column_types,
     parse_duration,
     parse_object,
     parse_size,
@@ -68,6 +70,13 @@ Expression = Annotated[
     dict[str, Any],
     _parsed_by(lambda text: parse_object(text, '{"width": {"$gte": 640}}')),
     WithJsonSchema({"type": "object", "examples": [{"width": {"$gte": 640}, "format": {"$ne": "gif"}}]}),
+]
+ColumnTypes = Annotated[
+    dict[str, ColumnType],
+    _parsed_by(parse_column_types),
+    WithJsonSchema(
+        {"type": "object", "additionalProperties": {"enum": list(get_args(ColumnType))}, "examples": [{"ean": "text"}]}
+    ),
 ]
 Duration = Annotated[
     int,
@@ -267,7 +276,15 @@ class JobSpec(_Section):
     retention: Retention = Retention()
     extensions: Extensions = Field(IMAGE_EXTENSIONS, min_length=1, description="file extensions to include")
     uri_column: str | None = Field(
-        None, min_length=1, description="a list's column of paths or URLs; by default uri or url"
+        None,
+        min_length=1,
+        description="a list's column of paths, URLs or pictures; by default uri, url or pictures",
+    )
+    id_column: str | None = Field(None, min_length=1, description="a list's column of ids; by default id")
+    column_types: ColumnTypes = Field(
+        default_factory=dict,
+        description="types of a list's columns: text, integer, number, boolean, date or time; by default found by the "
+        "values",
     )
     exclude: Annotated[tuple[str, ...], AfterValidator(checked_patterns)] = Field(
         (), description="files and folders to leave out, as in a .gitignore: *.gif, raw/, /2023/*.png"

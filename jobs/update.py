@@ -179,6 +179,7 @@ class Update:
         """
         left_out = self.report.left_out
         left_out.clear()
+        notes: dict[str, list[str]] = {}
         try:
             with self.report.timed("list"), self.console.status(f"listing {self.report.source}"):
                 listing = list_images(
@@ -186,6 +187,9 @@ class Update:
                     extensions=self.spec.extensions,
                     uri_column=self.spec.uri_column,
                     exclude=self.spec.exclude,
+                    id_column=self.spec.id_column,
+                    column_types=self.spec.column_types,
+                    notes=notes,
                     left_out=left_out,
                     listed_frames=lambda: self._listed_frames(snapshot) if snapshot else {},
                 )
@@ -193,6 +197,8 @@ class Update:
             if not self._may_be_empty():
                 raise
             return LISTING.empty_table()
+        for note, lists in notes.items():
+            self._warn(f"{note}: {', '.join(lists)}" if lists else note)
         if self.spec.keep is not None:
             self._filter = ImageFilter.parse(self.spec.keep, listing.schema)
         return listing
@@ -294,6 +300,10 @@ class Update:
             command += ["--uri-column", self.spec.uri_column]
         for pattern in self.spec.exclude:
             command += ["--exclude", pattern]
+        if self.spec.id_column:
+            command += ["--id-column", self.spec.id_column]
+        if self.spec.column_types:
+            command += ["--column-types", ",".join(f"{name}={kind}" for name, kind in self.spec.column_types.items())]
         if self.spec.keep is not None:
             command += ["--keep", json.dumps(self.spec.keep)]
         if (share := change.counts.missing / change.rows) > MAX_MISSING:

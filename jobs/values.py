@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 DEFAULT_MODEL = "openai/clip-vit-base-patch32"
 DEMO_MODEL = Path(__file__).parent / "demo" / "model"
@@ -19,6 +19,9 @@ MIN_SIMILARITY = 0.98
 MAX_DIFFERENCE = 0.065
 """On a scale from 0 to 1. Measured: re-encoded and resized copies stay below 0.05, cropped ones below 0.065; the same
 drawings in another colour, pattern or shape are above 0.09."""
+
+ColumnType: TypeAlias = Literal["text", "integer", "number", "boolean", "date", "time"]
+"""Types that can be given to columns of lists."""
 
 _MIN_AMOUNT = 0.0001  # Ray counts in multiples of this
 
@@ -81,6 +84,17 @@ def parse_duration(text: str) -> int:
     if match is None:
         raise ValueError(f"is {text!r}: expected a duration such as 90s, 10m or 1h, or a number of seconds")
     return int(match[1]) * _DURATION_UNITS[match[2]]
+
+
+def parse_column_types(text: str) -> dict[str, str]:
+    """Types by column of `ean=text,price=number`."""
+    types = dict[str, str]()
+    for part in text.split(","):
+        column, _, kind = map(str.strip, part.rpartition("="))
+        if not column or kind not in get_args(ColumnType):
+            raise ValueError(f"is {text!r}: expected COLUMN=TYPE,… with types out of {', '.join(get_args(ColumnType))}")
+        types[column] = kind
+    return types
 
 
 def parse_object(text: str, example: str) -> dict[str, Any]:

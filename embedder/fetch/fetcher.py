@@ -13,7 +13,7 @@ from embedder.fetch.files import Buckets, Files, require_bytes
 from embedder.fetch.parquet_cells import Cells
 from embedder.fetch.policy import BUCKET_SCHEMES, FetchPolicy
 from embedder.fetch.public_addresses import Resolver, resolve_host
-from embedder.fetch.uris import Cell, FrameAt, fetch_error, scheme_of, split_fragment
+from embedder.fetch.uris import WEB_SCHEMES, Cell, FrameAt, fetch_error, scheme_of, split_fragment
 
 if TYPE_CHECKING:
     from embedder.fetch.http import HttpClient
@@ -60,14 +60,13 @@ class Fetcher:
             expected = " or ".join(f"{allowed}://" for allowed in sorted(self._schemes))
             got = f"{scheme}://" if "://" in uri else "no scheme"
             raise fetch_error(uri, "forbidden_scheme", f"expected a URL with {expected}, got {got}")
-        file, part = split_fragment(uri)
-        if scheme in ("http", "https"):
-            if part is not None:
-                raise fetch_error(uri, "bad_uri", "parts can only be read from local files and buckets")
+        if scheme in WEB_SCHEMES:
             return self._http.get(uri)
+        file, part = split_fragment(uri)
         if isinstance(part, Cell | FrameAt):
-            data = self._cells.read(file, part) if isinstance(part, Cell) else self._frames.read(file, part)
-            require_bytes(uri, len(data), self.policy.max_bytes)
+            limit = self.policy.max_bytes
+            data = self._cells.read(file, part, limit) if isinstance(part, Cell) else self._frames.read(file, part)
+            require_bytes(uri, len(data), limit)
             return data
         return self._files.read(file, part, self.policy.max_bytes)
 

@@ -108,9 +108,28 @@ def _as_fetch_errors(uri: str) -> Iterator[None]:
         raise _to_fetch_error(uri, error) from error
 
 
+_HOST = re.compile(r"(?:localhost|[0-9]+(?:\.[0-9]+){3}|(?:[a-z0-9-]+\.)+[a-z]{2,})(?::[0-9]+)?", re.IGNORECASE)
+_SCHEME_OR_DRIVE = re.compile(r"[a-z][a-z0-9+.-]*:", re.IGNORECASE)
+
+
+def _likely_mistake(uri: str) -> str:
+    """What is probably wrong with the address of a file that does not exist."""
+    if "\\" in uri:
+        return "write / between folders instead of the backslashes of Windows, and give paths that this machine has"
+    if scheme_of(uri) == "file":
+        path = local_path(uri)
+        existing = next((str(parent) for parent in Path(path).parents if parent.is_dir()), "")
+        first, _, rest = path.removeprefix(existing).lstrip("/").partition("/")
+        if rest and (_HOST.fullmatch(first) or path.startswith("//")):
+            return f"if {first!r} is a web server, begin the address with https://"
+        if _SCHEME_OR_DRIVE.match(first):
+            return f"is {first!r} a scheme, as in https://, or a drive of another machine?"
+    return "has it been moved or deleted?"
+
+
 def _to_fetch_error(uri: str, error: OSError | ValueError) -> FetchError:
     if isinstance(error, FileNotFoundError | NotADirectoryError):
-        return fetch_error(uri, "not_found", "there is no such file; has it been moved or deleted?")
+        return fetch_error(uri, "not_found", f"there is no such file; {_likely_mistake(uri)}")
     if isinstance(error, PermissionError):
         return fetch_error(uri, "permission_denied", "access refused; check permissions and credentials")
     if isinstance(error, ValueError) or error.errno in (errno.ENAMETOOLONG, errno.ELOOP):

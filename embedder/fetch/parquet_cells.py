@@ -32,8 +32,10 @@ class Cells:
         self._cached: tuple[_ColumnChunk, ...] = ()
         self._lock = Lock()
 
-    def read(self, uri: str, cell: Cell) -> bytes:
-        """The bytes in a cell: binary, or a struct with a field `bytes` as in Hugging Face's datasets."""
+    def read(self, uri: str, cell: Cell, max_bytes: int) -> bytes:
+        """The bytes in a cell: binary, or a struct with a field `bytes` as in Hugging Face's datasets. If that is null,
+        those of the file that its field `path` names, which is relative to the table's folder.
+        """
         with self._files.open(uri) as file:
             # A file that was rewritten in another size is not read from the cache.
             key = (uri, int(file.size()))
@@ -45,7 +47,10 @@ class Cells:
                     if chunk is None:
                         chunk = _load(file, key, cell)
                         self._cached = (chunk, *self._cached[: _MAX_CACHED - 1])
-        return _bytes(uri, cell, chunk.values[cell.row - chunk.rows.start])
+        stored = chunk.values[cell.row - chunk.rows.start]
+        if (path := _path_below(stored)) is not None:
+            return self._files.read(f"{uri.rpartition('/')[0]}/{path}", None, max_bytes)
+        return _bytes(uri, cell, stored)
 
     def _find(self, key: tuple[str, int], cell: Cell) -> _ColumnChunk | None:
         chunks = (chunk for chunk in self._cached if (chunk.file, chunk.column) == (key, cell.column))
@@ -78,6 +83,16 @@ def _load(file: pa.NativeFile, key: tuple[str, int], cell: Cell) -> _ColumnChunk
 def _column_bytes(group: Any, column: str) -> int:
     leaves = [group.column(i) for i in range(group.num_columns)]
     return sum(leaf.total_uncompressed_size for leaf in leaves if leaf.path_in_schema.split(".")[0] == column)
+
+
+def _path_below(stored: Any) -> str | None:
+    """The path in a cell without bytes, unless it leads out of the table's folder: a table may be a stranger's."""
+    if not isinstance(stored, pa.StructScalar) or not {"bytes", "path"} <= {*stored.type.names} or not stored.is_valid:
+        return None
+    path = stored["path"].as_py()
+    if stored["bytes"].is_valid or not isinstance(path, str) or not path:
+        return None
+    return None if path.startswith("/") or "://" in path or ".." in path.split("/") else path
 
 
 def _bytes(uri: str, cell: Cell, stored: Any) -> bytes:

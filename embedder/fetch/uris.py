@@ -6,6 +6,8 @@ from urllib.parse import unquote
 
 from embedder.errors import FetchError
 
+WEB_SCHEMES = ("http", "https")
+
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _FRAGMENT = re.compile(
     r"(?P<file>.+)#(?:bytes=(?P<first>[0-9]{1,18})-(?P<last>[0-9]{1,18})|row=(?P<row>[0-9]{1,18})&column=(?P<column>.+)"
@@ -46,8 +48,10 @@ def scheme_of(uri: str) -> str:
 
 
 def split_fragment(uri: str) -> tuple[str, ByteRange | Cell | FrameAt | None]:
-    """The file's URI, and the part of the file that the fragment names. Any other "#" belongs to the file's name."""
-    match = _FRAGMENT.fullmatch(uri)
+    """The file's URI, and the part of the file that the fragment names. Any other "#" belongs to the file's name, or
+    begins a fragment of a web address, which names no part.
+    """
+    match = None if scheme_of(uri) in WEB_SCHEMES else _FRAGMENT.fullmatch(uri)
     if match is None:
         return uri, None
     if match["row"] is not None:

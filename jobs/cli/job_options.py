@@ -30,6 +30,11 @@ _PRECISION = "Precision of the model; auto picks the fastest that agrees with fp
 _EXTENSIONS = "File extensions to include: jpg,png, or images,videos."
 _EXCLUDE = "Files and folders to leave out, as in a .gitignore: *.gif, raw/, /2023/*.png. May be repeated."
 _KEEP = 'Embed only images that match this filter: {"width": {"$gte": 640}}. By default, all.'
+_URIS = "A list's column of paths or URLs, or Parquet's column of pictures; by default uri or url, or the pictures."
+_TYPES = (
+    "Types of a list's columns: text, integer, number, boolean, date or time. By default found by the values, and text "
+    "unless that keeps each value as it is written."
+)
 _TILES = "Also embed this many parts of each picture, to find small things in it: 2x2."
 _DRAFT = "Decode large JPEGs at reduced scale, many times faster."
 _GPUS = "GPUs for each actor: a whole number, or a fraction of one."
@@ -53,7 +58,9 @@ def embedding_options(
     device: DeviceOption = None,
     precision: Annotated[Precision, typer.Option(help=_PRECISION)] = "auto",
     extensions: Annotated[str | None, typer.Option(help=_EXTENSIONS)] = None,
-    uri_column: UriColumnOption = None,
+    uri_column: Annotated[str | None, typer.Option(help=_URIS)] = None,
+    id_column: Annotated[str | None, typer.Option(help="A list's column of ids; by default id.")] = None,
+    column_types: Annotated[str | None, typer.Option(metavar="COLUMN=TYPE,…", help=_TYPES)] = None,
     exclude: Annotated[list[str] | None, typer.Option(metavar="GLOB", help=_EXCLUDE)] = None,
     keep: Annotated[str | None, typer.Option(help=_KEEP)] = None,
     tiles: Annotated[str | None, typer.Option(metavar="CxR", help=_TILES)] = None,

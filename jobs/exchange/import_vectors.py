@@ -30,8 +30,9 @@ from jobs.exchange.vector_files import ID_COLUMNS, VectorPart, find_vectors, row
 from jobs.planning.image_filter import ImageFilter
 from jobs.planning.plan import Plan, write_block
 from jobs.sources.files import require_source_exists
+from jobs.sources.list_columns import URI_COLUMNS
 from jobs.sources.listing import FILE_FACTS, LISTING, Column, listing_table, refuse, with_columns
-from jobs.sources.tables import URI_COLUMNS, absolute_uris, require_texts
+from jobs.sources.tables import absolute_uris, require_texts
 from jobs.values import MAX_REJECT_RATE
 
 _STAGE = "import"

@@ -17,8 +17,8 @@ from jobs.errors import SourceError, UsageError
 from jobs.exchange.check_vectors import Floats, Problems, matrix_of
 from jobs.exchange.files import NpyFile, RowFile, read_ids
 from jobs.sources.files import SourceFile, extension, source_files
+from jobs.sources.list_columns import holds_images
 from jobs.sources.listing import Column, as_text
-from jobs.sources.tables import holds_images
 
 ID_COLUMNS = ("image_id", "id", "image_path")
 _CLIP_RETRIEVAL = re.compile(r"(.*/)?img_emb/img_emb_([0-9]+)\.npy")

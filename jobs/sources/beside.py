@@ -69,12 +69,23 @@ def join_lists(images: pa.Table, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
     facts = images.take(at)
     has_no_id = pc.equal(rows["image_id"], rows["uri"]).fill_null(False)
     joined = {name: pc.coalesce(rows[name], facts[name]) for name in ("size", "modified", "etag")}
-    joined["image_id"] = pc.coalesce(pc.if_else(has_no_id, facts["image_id"], pa.scalar(None, TEXT)), rows["image_id"])
+    own_ids = pc.if_else(has_no_id, pa.scalar(None, TEXT), rows["image_id"])
+    joined["image_id"] = pc.coalesce(own_ids, _numbered(facts["image_id"]), rows["image_id"])
     joined["uri"] = pc.coalesce(facts["uri"], rows["uri"])
     metadata = images.column_names[len(LISTING) :]
     joined |= {name: facts[name] for name in metadata if name not in rows.column_names}
     others = pc.invert(pc.is_in(pa.array(range(len(images)), pa.int32()), value_set=at.drop_null()))
     return images.filter(others), with_columns(rows, joined)
+
+
+def _numbered(ids: Column) -> Column:
+    """The ids; those that are repeated with a number."""
+    seen = Counter[str | None]()
+    names = list[str | None]()
+    for name in ids.to_pylist():
+        seen[name] += 1
+        names.append(name if name is None or seen[name] == 1 else f"{name}#{seen[name]}")
+    return pa.array(names, TEXT)
 
 
 def _places(uris: Column) -> Column:

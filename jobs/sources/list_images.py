@@ -3,7 +3,7 @@ lists (Parquet, CSV, TSV, JSONL) with a column of addresses, and frames of video
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -11,17 +11,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from embedder.images.formats import IMAGE_EXTENSIONS
+from index.collection.rows import TEXT
 from index.storage.bucket_address import without_secrets
 from jobs.errors import EmptySourceError, NotAListError, SourceError
 from jobs.exclusions import EXCLUDED, HIDDEN, Exclusions
 from jobs.file_extensions import PACKED_TARS, TABLE_EXTENSIONS, VIDEO_EXTENSIONS, is_packed, may_be_pictures
 from jobs.sources.beside import join_lists, place, with_captions
+from jobs.sources.column_types import with_types
 from jobs.sources.files import SourceFile, extension, source_files
+from jobs.sources.list_columns import ListColumns
 from jobs.sources.list_videos import ListedFrames, list_videos
-from jobs.sources.listing import LISTING, UNREADABLE, Listed, Refused, concat_listings, refused_listing
+from jobs.sources.listing import LISTING, UNREADABLE, Listed, Refused, concat_listings, refused_listing, with_columns
 from jobs.sources.sorted_files import SortedFiles
-from jobs.sources.tables import URI_COLUMNS, list_table
+from jobs.sources.tables import list_table
 from jobs.sources.tars import list_tar
+from jobs.values import ColumnType
 
 _DUPLICATE = "#duplicate="
 _SHOWN_KINDS = 8
@@ -33,6 +37,9 @@ def list_images(
     extensions: Sequence[str] = IMAGE_EXTENSIONS,
     uri_column: str | None = None,
     exclude: Sequence[str] = (),
+    id_column: str | None = None,
+    column_types: Mapping[str, ColumnType] | None = None,
+    notes: dict[str, list[str]] | None = None,
     left_out: Counter[str] | None = None,
     listed_frames: ListedFrames = dict,
 ) -> pa.Table:
@@ -40,21 +47,26 @@ def list_images(
 
     Returns the columns of `LISTING`, then metadata, and `REFUSAL` if some rows are already rejects. Raises
     `EmptySourceError` if there are no images, and `SourceError` if the source is missing or unreadable. `uri_column` is
-    the column of addresses in lists, by default one of `URI_COLUMNS`. `exclude` are patterns as in a .gitignore.
-    `left_out` gets the number of files, and of members of tars, that are not read, by kind. `listed_frames` returns the
-    frames of videos that are already known.
+    the column of addresses in lists, by default `uri`, `url` or `file_name`, `id_column` that of ids, by default `id`;
+    `column_types` are the types of others. `exclude` are patterns as in a .gitignore. `notes` gets the names of lists
+    by what to say about them. `left_out` gets the number of files, and of members of tars, that are not read, by kind.
+    `listed_frames` returns the frames of videos that are already known.
     """
     exclusions = Exclusions(exclude)
     found = source_files(location, partial(SortedFiles.of, extensions=extensions), exclusions)
     location = without_secrets(location)  # from here on only for messages
-    if uri_column and not found.tables:
-        raise SourceError(f"{location} has no lists, but --uri-column names a column of a list: omit --uri-column")
+    columns = ListColumns(uri=uri_column, id=id_column, types=column_types or {})
+    if columns != ListColumns() and not found.tables:
+        raise SourceError(f"{location} has no lists, but --uri-column, --id-column and --column-types are for lists")
     pictures = with_captions(found.images, found.texts)
     frames = list_videos(found.videos, listed_frames)
     in_tars = [kind for kind in extensions if kind not in VIDEO_EXTENSIONS]
     tars = _read_each(found.tars, lambda tar: list_tar(tar, in_tars, exclusions))
     are_beside = bool(pictures.images.num_rows or found.videos or found.tars)
-    lists = _read_each(found.tables, lambda table: _list_rows(table, uri_column, exclusions, are_beside=are_beside))
+    read_rows = partial(
+        _list_rows, columns=columns, exclusions=exclusions, notes={} if notes is None else notes, are_beside=are_beside
+    )
+    lists = _read_each(found.tables, read_rows, columns.types)
     parts = (pictures, frames, tars, lists)
     counts = sum((part.left_out for part in parts), found.left_out)
     _refuse_packed(location, counts, tars=tars, lists=lists)
@@ -77,7 +89,11 @@ def _concat(tables: Sequence[pa.Table]) -> pa.Table:
     return concat_listings([LISTING.empty_table(), *(table for table in tables if table.num_rows)])
 
 
-def _read_each(files: Sequence[SourceFile], read: Callable[[SourceFile], Listed]) -> Listed:
+def _read_each(
+    files: Sequence[SourceFile],
+    read: Callable[[SourceFile], Listed],
+    types: Mapping[str, ColumnType] | None = None,
+) -> Listed:
     """What tars or tables list. One that cannot be read is refused."""
     parts = list[Listed]()
     for file in files:
@@ -87,18 +103,25 @@ def _read_each(files: Sequence[SourceFile], read: Callable[[SourceFile], Listed]
             refused = [file.refused(UNREADABLE, str(error))]
             parts.append(Listed(images=LISTING.empty_table(), refused=refused))
     return Listed(
-        images=_concat([part.images for part in parts]),
+        images=_concat(with_types([part.images for part in parts], types or {})),
         refused=[each for part in parts for each in part.refused],
         left_out=sum((part.left_out for part in parts), Counter[str]()),
     )
 
 
-def _list_rows(table: SourceFile, uri_column: str | None, exclusions: Exclusions, *, are_beside: bool) -> Listed:
+def _list_rows(
+    table: SourceFile,
+    *,
+    columns: ListColumns,
+    exclusions: Exclusions,
+    notes: dict[str, list[str]],
+    are_beside: bool,
+) -> Listed:
     """The rows of a table. Beside pictures, it need not be a list of pictures."""
     try:
-        images, refused = list_table(table, (uri_column,) if uri_column else URI_COLUMNS)
+        images, refused = list_table(table, columns, notes)
     except NotAListError:
-        if uri_column or not are_beside:
+        if columns.uri or not are_beside:
             raise
         kind = f".{extension(table.name)} without addresses or pictures"
         return Listed(images=LISTING.empty_table(), left_out=Counter([kind]))
@@ -138,28 +161,47 @@ def left_out_warning(left_out: Counter[str]) -> str | None:
 
 
 def _unique(listing: pa.Table) -> tuple[pa.Table, list[Refused]]:
-    """Drop rows that repeat an image. A different image with the id of an earlier one is refused, under another id."""
+    """Give each row an id of its own. Rows of lists without an id have their address as id: those that share it are
+    numbered. A row that repeats the id of an earlier one is refused, under another id.
+    """
     counts = pc.value_counts(listing["image_id"])
     repeated = counts.field("values").filter(pc.greater(counts.field("counts"), pa.scalar(1)))
     if len(repeated) == 0:
         return listing, []
-    again = pc.is_in(listing["image_id"], value_set=repeated)
-    rows = listing.select(["image_id", "uri"]).append_column("row", pa.array(np.arange(listing.num_rows)))
-    images = rows.filter(again).group_by(["image_id", "uri"]).aggregate([("row", "min")]).sort_by("row_min")
-    keep = pc.invert(again).to_numpy().copy()
-    taken = set(listing["image_id"].filter(pc.match_substring(listing["image_id"], _DUPLICATE)).to_pylist())
-    seen, first, refused = Counter[str](), dict[str, str](), list[Refused]()
-    for image_id, uri, row in zip(*(images[name].to_pylist() for name in ("image_id", "uri", "row_min")), strict=True):
-        seen[image_id] += 1
-        if seen[image_id] == 1:
-            keep[row] = True
+    positions = np.flatnonzero(pc.is_in(listing["image_id"], value_set=repeated).to_numpy())
+    numbered = pc.match_substring_regex(listing["image_id"], rf"(#|{_DUPLICATE})[0-9]+$")
+    taken = set(listing["image_id"].filter(numbered).to_pylist())
+    first, seen, renamed, refused = dict[str, str](), Counter[str](), dict[int, str](), dict[int, Refused]()
+    rows = listing.select(["image_id", "uri"]).take(positions)
+    for row, image_id, uri in zip(positions.tolist(), *(column.to_pylist() for column in rows.columns), strict=True):
+        if image_id not in first:
             first[image_id] = uri or "a row without a uri"
             continue
-        message = f"its id {image_id!r} is already that of {first[image_id]}: give it another one"
-        while (name := f"{image_id}{_DUPLICATE}{seen[image_id]}") in taken:
-            seen[image_id] += 1
-        refused.append(Refused(image_id=name, uri=uri, reason="duplicate_id", message=message))
-    return listing.filter(pa.array(keep)), refused
+        if image_id == uri:
+            renamed[row] = _numbered(f"{image_id}#", seen, taken)
+            continue
+        again = "the same picture, listed again" if uri == first[image_id] else f"already that of {first[image_id]}"
+        message = f"its id {image_id!r} is {again}: give each row an id of its own, or remove it"
+        name = _numbered(f"{image_id}{_DUPLICATE}", seen, taken)
+        refused[row] = Refused(image_id=name, uri=uri, reason="duplicate_id", message=message)
+    if renamed:
+        mask = np.zeros(listing.num_rows, bool)
+        mask[list(renamed)] = True
+        ids = pc.replace_with_mask(
+            listing["image_id"].combine_chunks(), pa.array(mask), pa.array(renamed.values(), TEXT)
+        )
+        listing = with_columns(listing, {"image_id": ids})
+    keep = np.ones(listing.num_rows, bool)
+    keep[list(refused)] = False
+    return listing.filter(pa.array(keep)), list(refused.values())
+
+
+def _numbered(start: str, seen: Counter[str], taken: Container[str]) -> str:
+    """The next free id that begins with `start`: with 2 for the second row, and so on."""
+    seen[start] += 1
+    while (name := f"{start}{seen[start] + 1}") in taken:
+        seen[start] += 1
+    return name
 
 
 def _nothing_found(location: str, found: Counter[str], extensions: Iterable[str]) -> str:

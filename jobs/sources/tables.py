@@ -1,84 +1,121 @@
 """Tables of image addresses (Parquet, CSV, TSV, JSONL), and Parquet files with image bytes."""
 
-import csv
-import io
-import json
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, Literal
+from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv
-import pyarrow.json
 import pyarrow.parquet as pq
 
 from index.collection.rows import TEXT
 from jobs.errors import NotAListError, SourceError
+from jobs.sources.column_types import CSV, JSON, NAME, WRITTEN
 from jobs.sources.files import SourceFile, extension
-from jobs.sources.listing import Column, Refused, as_text, column_of, escaped, listing_table
-
-URI_COLUMNS = ("uri", "url", "file_name")
-"""The names of a list's column of addresses; Hugging Face's metadata files call it `file_name`."""
-ID_COLUMN = "id"
-
-_SEPARATORS = (",", ";", "\t")
-_MAX_HEADER = 1 << 16  # bytes of a CSV that are searched for its first line
+from jobs.sources.list_columns import ListColumns, holds_bytes, holds_images, picture_column
+from jobs.sources.listing import LISTING, Column, Refused, as_text, listing_table
+from jobs.sources.text_encoding import as_utf8
+from jobs.sources.text_lists import read_csv, read_json
 
 
-def list_table(file: SourceFile, uri_columns: Sequence[str]) -> tuple[pa.Table, list[Refused]]:
-    """The images of a table, and its unreadable lines. The first of `uri_columns` that the table has is used."""
-    lines: dict[int, str] = {}
+def list_table(file: SourceFile, columns: ListColumns, notes: dict[str, list[str]]) -> tuple[pa.Table, list[Refused]]:
+    """The images of a table, and its unreadable lines. `notes` gets the names of lists by what to say about them.
+
+    The fields of metadata have the marks of `column_types`.
+    """
     if extension(file.name) == "parquet":
-        schema = _read(file, pq.read_schema)
-        check_names(file, schema.names)
-        images = [field.name for field in schema if field.name != ID_COLUMN and holds_images(field.type)]
-        # Image bytes are not metadata and stay in the file.
-        others = [name for name in schema.names if name not in images]
-        table = _read(file, lambda source: pq.read_table(source, columns=others))
-        if images and uri_columns == URI_COLUMNS and not any(name in others for name in ("uri", "url")):
-            return _list_cells(file, images[0], table, rows=_read(file, pq.read_metadata).num_rows), []
-    else:
-        reader = partial(_read_csv, uri_columns) if extension(file.name) in ("csv", "tsv") else _read_json
-        table = _read(file, lambda source: reader(source.read(), lines))
-        check_names(file, table.column_names)
-    return _list_uris(file, table, uri_columns), [
+        return _list_parquet(file, columns, notes), []
+    lines: dict[int, str] = {}
+    data, code_page = as_utf8(_read(file, lambda source: source.read()), file.uri)
+    if code_page:
+        notes.setdefault(f"lists are not UTF-8 and were read as {code_page}", []).append(file.name)
+    is_csv = extension(file.name) in ("csv", "tsv")
+    texts = {*(name for name, kind in columns.types.items() if kind == "text"), columns.ids}
+    table = _read(file, lambda _: read_csv(data, columns.uris, lines) if is_csv else read_json(data, texts, lines))
+    check_names(file, table.column_names)
+    listing = _list_uris(file, table, columns, notes, CSV if is_csv else JSON)
+    return listing, [
         Refused(image_id=f"{file.name}#line={line}", uri=None, reason="bad_line", message=problem)
         for line, problem in lines.items()
     ]
 
 
-def _list_uris(file: SourceFile, table: pa.Table, uri_columns: Sequence[str]) -> pa.Table:
-    uri_column = next((name for name in uri_columns if name in table.column_names), None)
+def _list_parquet(file: SourceFile, columns: ListColumns, notes: dict[str, list[str]]) -> pa.Table:
+    def read(source: pa.NativeFile) -> tuple[pa.Table, str | None, int]:
+        parquet = pq.ParquetFile(source)
+        schema, pictures = parquet.schema_arrow, picture_column(parquet, columns)
+        check_names(file, schema.names)
+        # Image bytes are not metadata and stay in the file.
+        wanted = {columns.ids, *columns.uris} - {pictures}
+        others = [each.name for each in schema if each.name in wanted or not holds_bytes(each.type)]
+        if pictures is None and not wanted.intersection(schema.names) - {columns.ids} and len(others) < len(schema):
+            nested = ", ".join(f"`{name}`" for name in schema.names if name not in others)
+            raise SourceError(
+                f"{file.uri}: expected one picture in each row, got lists or structs of bytes in {nested}"
+            )
+        return parquet.read(columns=others).select(others), pictures, parquet.metadata.num_rows
+
+    table, pictures, rows = _read(file, read)
+    if pictures is None:
+        return _list_uris(file, table, columns, notes, None)
+    return _list_cells(file, pictures, table, columns, notes, rows=rows)
+
+
+def _list_uris(
+    file: SourceFile, table: pa.Table, columns: ListColumns, notes: dict[str, list[str]], written: bytes | None
+) -> pa.Table:
+    uri_column = next((name for name in columns.uris if name in table.column_names), None)
     if uri_column is None:
         or_bytes = ", nor one of image bytes" if extension(file.name) == "parquet" else ""
         raise NotAListError(
-            f"{file.uri} has no column {' or '.join(f'`{name}`' for name in uri_columns)}{or_bytes}; its columns are "
+            f"{file.uri} has no column {' or '.join(f'`{name}`' for name in columns.uris)}{or_bytes}; its columns are "
             f"{', '.join(table.column_names) or 'none'}. Name the one with paths or URLs of images with --uri-column"
         )
-    require_texts(file, uri_column, table[uri_column].type)
-    uris = absolute_uris(file, table[uri_column].cast(TEXT))
-    metadata = {name: table[name] for name in table.column_names if name not in (uri_column, ID_COLUMN)}
+    if not holds_images(table[uri_column].type):  # older writers of Parquet store text as plain binary
+        require_texts(file, uri_column, table[uri_column].type)
+    uris = absolute_uris(file, as_text(table[uri_column]).cast(TEXT))
     numbers = pa.array([f"{file.name}#row={i}" for i in range(table.num_rows)], TEXT)
-    return listing_table({"image_id": pc.coalesce(_ids(table), uris, numbers), "uri": uris}, metadata)
+    ids = pc.coalesce(_ids(file, table, columns), uris, numbers)
+    return _listing(table, {"image_id": ids, "uri": uris}, columns, notes, leave=uri_column, written=written)
 
 
-def _list_cells(file: SourceFile, column: str, table: pa.Table, *, rows: int) -> pa.Table:
+def _list_cells(
+    file: SourceFile, column: str, table: pa.Table, columns: ListColumns, notes: dict[str, list[str]], *, rows: int
+) -> pa.Table:
     """Rows of a Parquet file that contains the images; each `uri` names a cell."""
     numbers = pa.array([f"{file.name}#{i}" for i in range(rows)], TEXT)
-    columns: dict[str, Column | list[Any]] = {
-        "image_id": pc.coalesce(_ids(table), numbers) if ID_COLUMN in table.column_names else numbers,
+    cells: dict[str, Column | list[Any]] = {
+        "image_id": pc.coalesce(_ids(file, table, columns), numbers) if table.column_names else numbers,
         "uri": [f"{file.uri}#row={i}&column={column}" for i in range(rows)],
         "modified": [file.modified] * rows,
     }
-    return listing_table(columns, {name: table[name] for name in table.column_names if name != ID_COLUMN})
+    return _listing(table, cells, columns, notes, leave=column, written=None)
 
 
-def holds_images(type_: pa.DataType) -> bool:
-    """Whether a column is plain binary, or a struct with `bytes`, as Hugging Face datasets write images."""
-    if pa.types.is_struct(type_):
-        return "bytes" in [type_.field(i).name for i in range(type_.num_fields)]
-    return bool(pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_binary_view(type_))
+def _listing(
+    table: pa.Table,
+    facts: Mapping[str, Column | Sequence[Any]],
+    columns: ListColumns,
+    notes: dict[str, list[str]],
+    *,
+    leave: str,
+    written: bytes | None,
+) -> pa.Table:
+    """The listing of a table with these `facts`; its other columns are metadata, without `leave` and the ids."""
+    names = [name for name in table.column_names if name not in (leave, columns.ids)]
+    listing = listing_table(facts, {name: table[name] for name in names})
+    fields = list(listing.schema)
+    for number, name in enumerate(names, start=len(LISTING)):
+        if name != fields[number].name:
+            note = f"column `{name}` is stored as `{fields[number].name}`, as each image has a `{name}` of its own"
+            notes.setdefault(note, [])
+        is_text = fields[number].type == TEXT
+        marks: dict[bytes | str, bytes | str] = {NAME: name}
+        if written and is_text:
+            marks[WRITTEN] = written
+        fields[number] = fields[number].with_metadata(marks)
+    return pa.table(listing.columns, schema=pa.schema(fields))
 
 
 def check_names(file: SourceFile, names: list[str]) -> None:
@@ -87,11 +124,16 @@ def check_names(file: SourceFile, names: list[str]) -> None:
         raise SourceError(f"{file.uri} has more than one column named {', '.join(repeated)}: rename them")
 
 
-def _ids(table: pa.Table) -> Column:
-    """The column `id` as text; null where it is missing or empty."""
-    if ID_COLUMN not in table.column_names:
-        return pa.nulls(table.num_rows, TEXT)
-    return _empty_as_null(as_text(table[ID_COLUMN]))
+def _ids(file: SourceFile, table: pa.Table, columns: ListColumns) -> Column:
+    """The column of ids as text; null where it is missing or empty."""
+    if columns.ids in table.column_names:
+        return _empty_as_null(as_text(table[columns.ids]).cast(TEXT))
+    if columns.id:
+        raise SourceError(
+            f"{file.uri} has no column `{columns.id}`, which --id-column names; its columns are "
+            f"{', '.join(table.column_names) or 'none'}"
+        )
+    return pa.nulls(table.num_rows, TEXT)
 
 
 def require_texts(file: SourceFile, name: str, type_: pa.DataType) -> None:
@@ -113,69 +155,6 @@ def absolute_uris(file: SourceFile, uris: Column) -> Column:
     absolute = pc.or_(pc.match_substring(uris, "://"), pc.starts_with(uris, "/"))
     found: Column = pc.if_else(absolute, uris, below)
     return found
-
-
-def _read_csv(uri_columns: Sequence[str], data: bytes, bad: dict[int, str]) -> pa.Table:
-    """Read numbers as numbers, except ids, whose leading zeros matter; if a column has mixed types, all as text.
-
-    `bad` gets a message for each line with too few or too many values, by line number.
-    """
-
-    def skip(row: pyarrow.csv.InvalidRow) -> Literal["skip"]:
-        bad[row.number or 0] = f"expected {row.expected_columns} values, got {row.actual_columns}: {row.text[:200]}"
-        return "skip"
-
-    separator = _separator(data, uri_columns)
-    parse = pyarrow.csv.ParseOptions(delimiter=separator, newlines_in_values=True, invalid_row_handler=skip)
-    read = pyarrow.csv.ReadOptions(use_threads=False)  # otherwise rows have no number
-    text = dict.fromkeys((*uri_columns, ID_COLUMN), pa.string())
-    try:
-        options = pyarrow.csv.ConvertOptions(column_types=text)
-        return pyarrow.csv.read_csv(io.BytesIO(data), read_options=read, parse_options=parse, convert_options=options)
-    except pa.ArrowInvalid:
-        data = data.decode("utf-8", "backslashreplace").encode()  # so that a bad name spoils only its own row
-        names = pyarrow.csv.open_csv(io.BytesIO(data), read_options=read, parse_options=parse).schema.names
-        options = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))
-        return pyarrow.csv.read_csv(io.BytesIO(data), read_options=read, parse_options=parse, convert_options=options)
-
-
-def _separator(data: bytes, uri_columns: Sequence[str]) -> str:
-    """The comma, semicolon or tab that splits the header into names with one of `uri_columns` among them."""
-    header = data[:_MAX_HEADER].decode("utf-8-sig", "replace")
-
-    def fits(separator: str) -> tuple[bool, int]:
-        names = next(csv.reader(io.StringIO(header, newline=None), delimiter=separator), [])
-        return any(name in names for name in uri_columns), len(names)
-
-    return max(_SEPARATORS, key=fits)
-
-
-def _read_json(data: bytes, bad: dict[int, str]) -> pa.Table:
-    """Read lines of JSON, dates as times unless they are ids; a column of mixed types becomes text. `bad` gets a
-    message for each unreadable line.
-    """
-    try:
-        table = pyarrow.json.read_json(io.BytesIO(data))
-        if ID_COLUMN in table.column_names and pa.types.is_timestamp(table[ID_COLUMN].type):
-            as_written = pyarrow.json.ParseOptions(explicit_schema=pa.schema([(ID_COLUMN, pa.string())]))
-            table = pyarrow.json.read_json(io.BytesIO(data), parse_options=as_written)
-        table.validate(full=True)  # whether texts are UTF-8
-        return table
-    except pa.ArrowInvalid as error:
-        rows, whole_error = [], error
-    for number, line in enumerate(data.split(b"\n"), start=1):
-        try:
-            row = json.loads(line) if line.strip() else {}
-        except (ValueError, RecursionError) as error:
-            row, bad[number] = {}, f"expected a JSON object, got {line[:200]!r} ({error})"
-        if not isinstance(row, dict):
-            row, bad[number] = {}, f"expected a JSON object, got {line[:200]!r}"
-        if row:
-            rows.append(row)
-    if not rows:
-        raise whole_error
-    names = dict.fromkeys(name for row in rows for name in row)
-    return pa.table({escaped(name): column_of([row.get(name) for row in rows]) for name in names})
 
 
 def _read(file: SourceFile, reader: Callable[[Any], Any]) -> Any:

@@ -120,6 +120,32 @@ def test_a_uri_that_is_not_a_file_has_a_reason(
     assert "secret" not in error.message
 
 
+@pytest.mark.parametrize(
+    ("address", "advice"),
+    [
+        ("{}/a.jpg", "has it been moved or deleted?"),
+        ("{}/v1.2/a.jpg", "has it been moved or deleted?"),
+        ("{}/deep/er/a.jpg", "has it been moved or deleted?"),
+        ("{}/img\\p0.png", "write / between folders"),
+        ("{}/C:\\pictures\\a.jpg", "write / between folders"),
+        ("{}/\\\\server\\share\\a.jpg", "write / between folders"),
+        ("{}/C:/pictures/a.jpg", "is 'C:' a scheme, as in https://, or a drive"),
+        ("{}/http:/host.test/a.jpg", "is 'http:' a scheme"),
+        ("{}/data:image/png;base64,AAAA", "is 'data:image' a scheme"),
+        ("{}/example.com/a.jpg", "if 'example.com' is a web server, begin the address with https://"),
+        ("{}/www.example.co.uk/deep/a.jpg", "if 'www.example.co.uk' is a web server"),
+        ("{}/localhost:8000/a.jpg", "if 'localhost:8000' is a web server"),
+        ("{}/10.0.0.1:80/a.jpg", "if '10.0.0.1:80' is a web server"),
+        ("//cdn.example.com/a.jpg", "if 'cdn.example.com' is a web server"),
+    ],
+)
+def test_a_file_that_does_not_exist_may_be_an_address_written_wrongly(
+    tmp_path: Path, address: str, advice: str
+) -> None:
+    message = failed(address.replace("{}", str(tmp_path))).message
+    assert f"there is no such file; {advice}" in message
+
+
 def test_a_file_without_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "private.jpg"
     path.write_bytes(PICTURE)
@@ -187,11 +213,42 @@ def test_cells_of_parquet_files(layout: pa.DataType, tmp_path: Path) -> None:
 )
 def test_cells_without_a_picture_have_a_reason(cell: str, reason: str, tmp_path: Path) -> None:
     write_cells(tmp_path / "a.parquet", pa.array([b"a", None, b"c", b"d" * 11], pa.binary()))
-    write_cells(tmp_path / "structs.parquet", pa.array([{"bytes": None, "path": "a.jpg"}], STRUCT))
+    write_cells(tmp_path / "structs.parquet", pa.array([{"bytes": None, "path": None}], STRUCT))
     write_cells(tmp_path / "not_utf_8.parquet", pa.array([b"\xff"]).view(pa.string()))
     (tmp_path / "picture.parquet").write_bytes(PICTURE)
     error = failed(f"{tmp_path}/{cell}", max_bytes=10)
     assert (error.reason, error.retryable) == (reason, False)
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("x.jpg", None),
+        ("deep/x.jpg", None),
+        ("missing.jpg", "not_found"),
+        ("", "not_bytes"),
+        ("../x.jpg", "not_bytes"),  # a table may be a stranger's, and name any file
+        ("deep/../../x.jpg", "not_bytes"),
+        ("/etc/hostname", "not_bytes"),
+        ("file:///etc/hostname", "not_bytes"),
+        ("http://host.test/x.jpg", "not_bytes"),
+    ],
+)
+def test_a_cell_without_bytes_stands_for_the_file_that_its_path_names(
+    tmp_path: Path, path: str, reason: str | None
+) -> None:
+    table = tmp_path / "data" / "a.parquet"
+    for folder in (tmp_path, table.parent, table.parent / "deep"):
+        folder.mkdir(exist_ok=True)
+        (folder / "x.jpg").write_bytes(PICTURE)
+    uri = write_cells(table, pa.array([{"bytes": b"whole", "path": path}, {"bytes": None, "path": path}], STRUCT))
+    fetcher = Fetcher()
+    assert fetcher.fetch(f"{uri}#row=0&column=image") == b"whole"
+    if reason is None:
+        assert fetcher.fetch(f"{uri}#row=1&column=image") == PICTURE
+        assert failed(f"{uri}#row=1&column=image", max_bytes=10).reason == "too_many_bytes"
+    else:
+        assert failed(f"{uri}#row=1&column=image").reason == reason
 
 
 # Object stores

@@ -71,6 +71,11 @@ def test_redirects_are_followed_up_to_the_limit(server: ScriptedServer) -> None:
     assert (error.reason, error.retryable) == ("too_many_redirects", False)
 
 
+@pytest.mark.parametrize("fragment", ["t=1", "t=12.5", "bytes=0-3", "row=1&column=image", "top", ""])
+def test_a_fragment_of_a_web_address_names_no_part(server: ScriptedServer, fragment: str) -> None:
+    assert trusting().fetch(f"{server.url}/picture#{fragment}") == PICTURE
+
+
 @pytest.mark.parametrize(("location", "path"), [(b"/caf\xc3\xa9", "/caf%C3%A9"), (b"/caf\xe9", "/caf%C3%A9")])
 def test_a_redirect_may_name_its_target_in_utf_8(server: ScriptedServer, location: bytes, path: str) -> None:
     server.routes["/1"] = raw(b"HTTP/1.1 302 Found\r\nLocation: ", location, b"\r\n\r\n")

@@ -14,9 +14,9 @@ from index.storage.picture_reader import PictureReader
 from jobs.errors import SourceError
 from jobs.sources.list_images import list_images
 from tests.support.collections.s3_server import Bucket
-from tests.support.sources import PICTURE, parquet_of, tar_of, write_files
+from tests.support.listings import PICTURE, parquet, tar_of, write_files
 
-CELLS = parquet_of(image=[{"bytes": PICTURE, "path": None}] * 3, label=[1, 2, 3])
+CELLS = parquet(image=[{"bytes": PICTURE, "path": None}] * 3, label=[1, 2, 3])
 TAR = tar_of("0.jpg", "1.jpg")
 LAYOUTS: list[tuple[dict[str, bytes | str], list[str], dict[str, int]]] = [
     # files; ids; what is left out
@@ -33,10 +33,10 @@ LAYOUTS: list[tuple[dict[str, bytes | str], list[str], dict[str, int]]] = [
     ({"train/a.jpg": PICTURE, "train/metadata.jsonl": '{"file_name": "a.jpg"}'}, ["train/a.jpg"], {}),
     ({"train/a.jpg": PICTURE, "metadata.csv": "file_name,x\ntrain/../train/a.jpg,1\n"}, ["train/a.jpg"], {}),
     ({"a.jpg": PICTURE, "l/x.csv": "uri\n../a.jpg\nhttp://x.test/a\n"}, ["a.jpg", "http://x.test/a"], {}),
-    ({"a.jpg": PICTURE, "metadata.parquet": parquet_of(file_name=["a.jpg"], x=[1])}, ["a.jpg"], {}),
+    ({"a.jpg": PICTURE, "metadata.parquet": parquet(file_name=["a.jpg"], x=[1])}, ["a.jpg"], {}),
     # tables that are not lists
     ({"a.jpg": PICTURE, "scores.csv": "person,score\nme,1\n"}, ["a.jpg"], {".csv without addresses or pictures": 1}),
-    ({"a.jpg": PICTURE, "v.parquet": parquet_of(x=[1])}, ["a.jpg"], {".parquet without addresses or pictures": 1}),
+    ({"a.jpg": PICTURE, "v.parquet": parquet(x=[1])}, ["a.jpg"], {".parquet without addresses or pictures": 1}),
     ({"0.tar": TAR, "boxes.jsonl": '{"box": [1, 2]}'}, ["0.tar/0.jpg", "0.tar/1.jpg"],
      {".jsonl without addresses or pictures": 1}),
     # captions
@@ -69,7 +69,7 @@ LAYOUTS: list[tuple[dict[str, bytes | str], list[str], dict[str, int]]] = [
      ["a.jpg", "st/d.jpg"], {"hidden": 1, "in folders with .nomedia": 2}),
     ({".nomedia": b"", "a.jpg": PICTURE, "@recycle/list.csv": "uri\nb.jpg\n"}, ["a.jpg"],
      {"hidden": 1, "in @recycle": 1}),
-    ({"a.jpg": PICTURE, "c/runs/1/started.json": b"{}", "c/runs/1/rows/1.parquet": parquet_of(uri=["b.jpg"]),
+    ({"a.jpg": PICTURE, "c/runs/1/started.json": b"{}", "c/runs/1/rows/1.parquet": parquet(uri=["b.jpg"]),
       "c/duplicates.jsonl": '{"uri": "x"}', "c/CURRENT": b""},
      ["a.jpg"], {".json": 1, "no extension": 1, "in a collection": 2}),
 ]  # fmt: skip

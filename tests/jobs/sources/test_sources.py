@@ -19,40 +19,11 @@ import webdataset
 from obstore.store import S3Store
 
 from embedder.errors import FetchError
-from embedder.fetch import Fetcher
 from index.collection.rows import FIXED_COLUMNS
-from index.storage.picture_reader import PictureReader
 from jobs.errors import SourceError
 from jobs.sources.list_images import left_out_warning, list_images
-from jobs.sources.listing import LISTING
 from tests.support.collections.s3_server import Bucket, FaultyProxy
-
-FIXED_PART = LISTING.names
-
-
-def put(path: Path, data: bytes = b"picture") -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
-    return path
-
-
-def metadata(listing: pa.Table) -> dict[str, list[Any]]:
-    assert listing.schema.names[: len(FIXED_PART)] == FIXED_PART
-    return listing.select(listing.schema.names[len(FIXED_PART) :]).to_pydict()
-
-
-def ids(listing: pa.Table) -> list[Any]:
-    return listing["image_id"].to_pylist()
-
-
-def uris(listing: pa.Table) -> list[Any]:
-    return listing["uri"].to_pylist()
-
-
-def fetched(listing: pa.Table) -> list[bytes]:
-    fetcher = Fetcher(buckets=PictureReader())
-    return [fetcher.fetch(uri) for uri in uris(listing)]
-
+from tests.support.listings import fetched, ids, metadata, parquet, put, refused, uris
 
 # Folders
 
@@ -141,12 +112,6 @@ def test_any_file_name_can_be_fetched(tmp_path: Path) -> None:
 # Lists
 
 
-def parquet(**columns: Any) -> bytes:
-    target = io.BytesIO()
-    pq.write_table(pa.table(columns), target)
-    return target.getvalue()
-
-
 def write_csv(path: Path, text: str) -> str:
     return str(put(path, text.encode()))
 
@@ -233,26 +198,21 @@ def test_rows_without_a_uri_stay_for_the_job_to_reject(tmp_path: Path) -> None:
     assert uris(listing) == [None, None, None, f"{tmp_path}/a.jpg"]
 
 
-def refused(listing: pa.Table) -> dict[str, tuple[str, str]]:
-    """Reason and message of each row that the listing refuses, by its id."""
-    if "error_reason" not in listing.column_names:
-        return {}
-    assert set(listing.filter(listing["error_reason"].is_valid())["error_stage"].to_pylist()) == {"list"}
-    rows = listing.select(["image_id", "error_reason", "error_message"]).to_pylist()
-    return {row["image_id"]: (row["error_reason"], row["error_message"]) for row in rows if row["error_reason"]}
-
-
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
 def test_the_first_row_of_a_list_keeps_a_repeated_id_and_the_others_are_rejects(tmp_path: Path, kind: str) -> None:
     names = [("a.jpg", "1"), ("b.jpg", "2"), ("c.jpg", "1"), ("a.jpg", "1"), (None, "2"), ("d.jpg", "1")]
     rows = [{"uri": uri, "id": image_id} for uri, image_id in names]
     listing = list_images(write_list(tmp_path / f"list.{kind}", rows))
-    assert ids(listing) == ["1", "2", "1#duplicate=2", "2#duplicate=2", "1#duplicate=3"]
-    assert uris(listing) == [*(f"{tmp_path}/{name}.jpg" for name in "abc"), None, f"{tmp_path}/d.jpg"]
-    reasons = {name: reason for name, (reason, _) in refused(listing).items()}
-    assert reasons == dict.fromkeys(["1#duplicate=2", "2#duplicate=2", "1#duplicate=3"], "duplicate_id")
-    message = f"its id '1' is already that of {tmp_path}/a.jpg: give it another one"
-    assert refused(listing)["1#duplicate=2"][1] == message
+    again = ["1#duplicate=2", "1#duplicate=3", "2#duplicate=2", "1#duplicate=4"]
+    assert ids(listing) == ["1", "2", *again]
+    assert uris(listing) == [*(f"{tmp_path}/{name}.jpg" for name in "abca"), None, f"{tmp_path}/d.jpg"]
+    assert {name: reason for name, (reason, _) in refused(listing).items()} == dict.fromkeys(again, "duplicate_id")
+    remedy = "give each row an id of its own, or remove it"
+    messages = [refused(listing)[name][1] for name in again[:2]]
+    assert messages == [
+        f"its id '1' is already that of {tmp_path}/a.jpg: {remedy}",
+        f"its id '1' is the same picture, listed again: {remedy}",
+    ]
 
 
 def test_a_repeated_id_gets_a_name_that_no_row_of_the_list_has(tmp_path: Path) -> None:
@@ -292,19 +252,15 @@ def test_unreadable_lines_reject_only_themselves(tmp_path: Path) -> None:
     assert uris(listing) == [f"{tmp_path}/a.jpg", f"{tmp_path}/d.jpg", None, None]
     assert listing["n"].to_pylist() == ["1", "many", None, None]
     reasons = refused(listing)
-    assert reasons["list.jsonl#line=4"] == ("bad_line", "expected a JSON object, got b'7'")
-    assert reasons["list.jsonl#line=3"][1].startswith("expected a JSON object, got b'{\"uri\": ' (")
+    assert reasons["list.jsonl#line=4"] == ("bad_line", "expected a JSON object, got '7'")
+    assert reasons["list.jsonl#line=3"][1].startswith("expected a JSON object, got '{\"uri\": ' (")
 
 
 def test_text_that_is_not_utf8_is_escaped(tmp_path: Path) -> None:
-    put(tmp_path / "list.csv", b"uri,note\na.jpg,caf\xe9\nb.jpg,plain\n")
+    put(tmp_path / "list.csv", "uri,note\na.jpg,café\nb.jpg,crème\n".encode() + b"\xe9.jpg,caf\xe9\n")
     listing = list_images(str(tmp_path / "list.csv"))
-    assert (ids(listing), metadata(listing)) == (
-        [f"{tmp_path}/a.jpg", f"{tmp_path}/b.jpg"],
-        {"note": ["caf\\xe9", "plain"]},
-    )
-    put(tmp_path / "list.csv", b"uri,stars\n\xe9.jpg,1\nb.jpg,2\n")
-    assert uris(list_images(str(tmp_path / "list.csv"))) == [f"{tmp_path}/\\xe9.jpg", f"{tmp_path}/b.jpg"]
+    assert ids(listing) == [f"{tmp_path}/{name}.jpg" for name in ("a", "b", "\\xe9")]
+    assert metadata(listing) == {"note": ["café", "crème", "caf\\xe9"]}
     columns = {"id": pa.array([b"x", b"\xff", None], pa.binary()), "picture": [b"1", b"2", b"3"]}
     pq.write_table(pa.table(columns), tmp_path / "images.parquet")
     listing = list_images(str(tmp_path / "images.parquet"))
@@ -313,9 +269,9 @@ def test_text_that_is_not_utf8_is_escaped(tmp_path: Path) -> None:
     note = pa.Array.from_buffers(pa.string(), 2, texts.buffers())
     pq.write_table(pa.table({"uri": ["a.jpg", "b.jpg"], "note": note}), tmp_path / "list.parquet")
     assert metadata(list_images(str(tmp_path / "list.parquet"))) == {"note": ["caf\\xe9", "plain"]}
-    put(tmp_path / "list.jsonl", b'{"uri": "a.jpg", "note": "caf\xe9"}\n{"uri": "b.jpg", "note": "plain"}\n')
+    put(tmp_path / "list.jsonl", b'{"uri": "a.jpg", "note": "caf\xe9"}\n' + '{"uri": "b.jpg", "note": "é"}\n'.encode())
     listing = list_images(str(tmp_path / "list.jsonl"))
-    assert (ids(listing), metadata(listing)["note"]) == ([f"{tmp_path}/b.jpg", "list.jsonl#line=1"], ["plain", None])
+    assert (ids(listing), metadata(listing)["note"]) == ([f"{tmp_path}/b.jpg", "list.jsonl#line=1"], ["é", None])
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet", "tar"])

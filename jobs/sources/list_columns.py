@@ -1,0 +1,86 @@
+"""Which columns of a list are what; in Parquet the pictures are found by their content."""
+
+from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from embedder.images.formats import picture_format
+from jobs.values import ColumnType
+
+URI_COLUMNS = ("uri", "url", "file_name")
+"""The default names of a list's column of addresses; Hugging Face's metadata files call it `file_name`."""
+
+_SAMPLE_ROWS = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListColumns:
+    """Which columns of a list are what. `uri` holds the addresses or pictures, by default `uri`, `url` or the pictures
+    in Parquet; `id` the ids, by default `id`; `types` are the types of others.
+    """
+
+    uri: str | None = None
+    id: str | None = None
+    types: Mapping[str, ColumnType] = field(default_factory=dict)
+
+    @property
+    def uris(self) -> Sequence[str]:
+        return (self.uri,) if self.uri else URI_COLUMNS
+
+    @property
+    def ids(self) -> str:
+        return self.id or "id"
+
+
+def picture_column(file: pq.ParquetFile, columns: ListColumns) -> str | None:
+    """The column of pictures: the one that `columns` names, or the first whose values are pictures. None if a column of
+    addresses says where they are.
+    """
+    schema = file.schema_arrow
+    candidates = [field.name for field in schema if field.name != columns.ids and holds_images(field.type)]
+    if columns.uri in schema.names:
+        return columns.uri if columns.uri in candidates and not _is_text(file, columns.uri) else None
+    found = next((name for name in candidates if _has_pictures(file, name)), None)
+    if found is None and not any(name in schema.names for name in columns.uris):
+        return next(iter(candidates), None)  # so that each broken picture is rejected for what is wrong with it
+    return found
+
+
+def holds_images(type_: pa.DataType) -> bool:
+    """Whether a column is plain binary, or a struct with `bytes`, as Hugging Face datasets write images."""
+    if pa.types.is_struct(type_):
+        return "bytes" in [type_.field(i).name for i in range(type_.num_fields)]
+    return bool(pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_binary_view(type_))
+
+
+def holds_bytes(type_: pa.DataType) -> bool:
+    """Whether values are or contain bytes, which are no metadata."""
+    return holds_images(type_) or any(holds_bytes(type_.field(i).type) for i in range(type_.num_fields))
+
+
+def _has_pictures(file: pq.ParquetFile, column: str) -> bool:
+    return any(picture_format(value) for value in _sample(file, column))
+
+
+def _is_text(file: pq.ParquetFile, column: str) -> bool:
+    """Whether a binary column holds addresses, as older writers store text."""
+    sample = _sample(file, column)
+    return bool(sample) and all(value.isascii() and not picture_format(value) for value in sample)
+
+
+def _sample(file: pq.ParquetFile, column: str) -> list[bytes]:
+    """The first values that are not null."""
+    for batch in file.iter_batches(_SAMPLE_ROWS, columns=[column], use_threads=False):
+        values: pa.Array[Any] = batch.column(column)
+        if pa.types.is_struct(values.type):
+            values = pc.struct_field(values, "bytes")
+        found = [value for value in values.to_pylist() if isinstance(value, bytes)]
+        if found:
+            return found
+    return []

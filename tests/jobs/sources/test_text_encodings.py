@@ -1,0 +1,109 @@
+"""Lists that are not UTF-8: UTF-16 as Excel writes it, code pages of Windows, and bytes that are not text."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from jobs.errors import SourceError
+from jobs.sources.list_images import list_images
+from tests.support.listings import ids, metadata, put, refused, uris
+
+LATIN, CYRILLIC = "café – “Müller” 5 €", "Красная шапка"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "text"),
+    [
+        ("utf-8-sig", LATIN),
+        ("utf-16", LATIN),  # with a mark
+        ("utf-16-le", LATIN),
+        ("utf-16-be", LATIN),
+        ("utf-32", LATIN),
+        ("cp1252", LATIN),
+        ("cp1252", "5 €"),
+        ("cp1252", "Größe"),
+        ("cp1252", "São João"),
+        ("cp1252", "fiancée à Orléans, où"),
+        ("cp1252", "Åsa Öberg"),
+        ("cp1252", "20° C"),
+        ("cp1252", "©2024"),
+        ("cp1252", "Señor Nuñez: “¿qué?”"),
+        ("latin-1", "voilà, naïve"),
+        ("cp1250", "příliš žluťoučký kůň"),
+        ("cp1250", "kočka a žlutý pes"),
+        ("cp1251", CYRILLIC),
+        ("cp1251", "красный"),
+        ("cp1253", "κόκκινο καπέλο"),
+        ("cp1254", "\u015fapka k\u0131rm\u0131z\u0131 \u011f"),
+        ("cp1256", "قبعة حمراء"),
+        ("cp1257", "raudona skrybėlė šuo"),
+        ("cp874", "หมวกสีแดง"),
+        ("cp932", "赤い帽子"),
+        ("cp932", "カメラ"),
+        ("gb18030", "红色的帽子"),
+        ("gb18030", "联通"),  # these bytes happen to be UTF-8 too, except for the others of the list
+        ("cp949", "빨간 모자"),
+        ("big5", "紅色的帽子"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl"])
+def test_a_list_is_decoded(tmp_path: Path, kind: str, encoding: str, text: str) -> None:
+    other = {"联通": "红色的帽子"}.get(text, "plain")
+    if kind == "jsonl":
+        rows = [{"uri": "a.jpg", text: text, "n": 1}, {"uri": "b.jpg", text: other, "n": 2}]
+        content = "\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+    else:
+        quoted = text.replace('"', '""')
+        content = f'uri,"{quoted}",n\r\na.jpg,"{quoted}",1\r\nb.jpg,{other},2\r\n'
+        content = content.replace(",", "\t") if kind == "tsv" and "," not in text else content
+    notes: dict[str, list[str]] = {}
+    listing = list_images(str(put(tmp_path / f"list.{kind}", content.encode(encoding))), notes=notes)
+    assert uris(listing) == [f"{tmp_path}/a.jpg", f"{tmp_path}/b.jpg"]
+    assert metadata(listing) == {text: [text, other], "n": [1, 2]}
+    # Several code pages may have the same characters.
+    assert [*notes.values()] == ([] if encoding.startswith("utf") else [[f"list.{kind}"]])
+    assert all(note.startswith("lists are not UTF-8 and were read as ") for note in notes)
+
+
+def test_a_path_in_a_code_page_is_the_file(tmp_path: Path) -> None:
+    put(tmp_path / "img" / "café.png")
+    put(tmp_path / "list.csv", "uri,label\nimg/café.png,Müller\nimg/p1.png,plain\n".encode("cp1252"))
+    assert Path(uris(list_images(str(tmp_path / "list.csv")))[0]).exists()
+
+
+BAD = {
+    "half a pair of UTF-16": b"\xff\xfeu\0r\0i",
+    "half a surrogate": "uri\na\ud800\n".encode("utf-16", "surrogatepass"),
+    "no UTF-32": b"\xff\xfe\0\0uri,",
+    "a program": b"\x7fELF\x02\x01\x01\0" + bytes(range(256)) * 9 + b"x",
+    "a picture": b"\xff\xd8\xff\xe0\0\x10JFIF\0" + bytes(range(255, 0, -1)) * 5,
+    "a spreadsheet": b"PK\x03\x04\x14\0\x06\0\x08\0\0\0!\0" + bytes(range(256)) * 3,
+}
+
+
+@pytest.mark.parametrize("content", BAD.values(), ids=BAD.keys())
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_a_list_that_is_not_text_rejects_only_itself(tmp_path: Path, kind: str, content: bytes) -> None:
+    put(tmp_path / "a.csv", b"uri\na.jpg\n")
+    bad = put(tmp_path / f"b.{kind}", content)
+    listing = list_images(str(tmp_path))
+    assert ids(listing) == [f"{tmp_path}/a.jpg", f"b.{kind}"]
+    reason, message = refused(listing)[f"b.{kind}"]
+    assert reason == "unreadable"
+    assert str(bad) in message
+    with pytest.raises(SourceError, match=rf"b\.{kind}"):
+        list_images(str(bad))
+
+
+def test_the_message_names_the_remedy(tmp_path: Path) -> None:
+    message = r"as text: it is not UTF-16\. Save it as UTF-8; in Excel the type is `CSV UTF-8`"
+    with pytest.raises(SourceError, match=message):
+        list_images(str(put(tmp_path / "list.csv", BAD["half a pair of UTF-16"])))
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_a_line_that_is_not_utf8_does_not_decide_for_the_others(tmp_path: Path, count: int) -> None:
+    lines = [b"uri,note\n", "a.jpg,Łódź\n".encode() * count, b"b.jpg,caf\xe9\n", b"c.jpg,plain\n" * 99]
+    listing = list_images(str(put(tmp_path / "list.csv", b"".join(lines))))
+    assert set(listing["note"].to_pylist()) == {"Łódź", "caf\\xe9", "plain"}
