@@ -286,8 +286,8 @@ class JobSpec(_Section):
         description="types of a list's columns: text, integer, number, boolean, date or time; by default found by the "
         "values",
     )
-    exclude: Annotated[tuple[str, ...], AfterValidator(checked_patterns)] = Field(
-        (), description="files and folders to leave out, as in a .gitignore: *.gif, raw/, /2023/*.png"
+    exclude: Annotated[tuple[str, ...], _parsed_by(lambda pattern: (pattern,)), AfterValidator(checked_patterns)] = (
+        Field((), description="files and folders to leave out, as in a .gitignore: *.gif, raw/, /2023/*.png")
     )
     keep: Expression | None = Field(None, description="embed only images that match this filter; by default all")
     exif: bool | None = Field(
@@ -303,7 +303,10 @@ class JobSpec(_Section):
         MAX_REJECT_RATE, ge=0, le=1, description="fail if more than this share of the images is rejected"
     )
     annotations: tuple[AnnotationSpec, ...] = Field((), description="columns to bring up to date after the images")
-    verify_hash: bool = Field(False, description="compare all images by their bytes, not by size and time")
+    verify_hash: bool = Field(
+        False,
+        description="compare all images by their bytes, not by size and time, which a file may keep when it changes",
+    )
     draft: bool = Field(True, description="decode large JPEGs at reduced scale, many times faster")
     notify: Notify = Notify()
     metrics_file: str | None = Field(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 SourceArgument = Annotated[str, typer.Argument(help="A folder or bucket prefix of images, a list, Parquet or tars.")]
 _OTHER_MODEL = "Hub id or folder; by default the live index's. Another model embeds everything again."
+_VERIFY = "Compare all images by their bytes, not by size and time, which a file may keep when it changes."
 _GONE = "Stop if more than this share of the source's images is gone."
 MissingOption = Annotated[
     Literal["keep", "delete"], typer.Option(help="What to do with images that are gone from the source.")
@@ -81,7 +82,7 @@ def reembed(
     model: Annotated[str | None, typer.Option(help=_OTHER_MODEL)] = None,
     missing: MissingOption = "delete",
     max_missing: Annotated[float, typer.Option(min=0, max=1, help=_GONE)] = MAX_MISSING,
-    verify_hash: Annotated[bool, typer.Option("--verify-hash", help="Compare all images by their bytes.")] = False,
+    verify_hash: Annotated[bool, typer.Option("--verify-hash", help=_VERIFY)] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
     report: Annotated[Path | None, typer.Option(help="Write the outcome to this file as JSON.")] = None,
     output: FormatOption = "table",

@@ -69,8 +69,8 @@ def join_lists(images: pa.Table, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
     facts = images.take(at)
     has_no_id = pc.equal(rows["image_id"], rows["uri"]).fill_null(False)
     joined = {name: pc.coalesce(rows[name], facts[name]) for name in ("size", "modified", "etag")}
-    own_ids = pc.if_else(has_no_id, pa.scalar(None, TEXT), rows["image_id"])
-    joined["image_id"] = pc.coalesce(own_ids, _numbered(facts["image_id"]), rows["image_id"])
+    names: Any = pc.if_else(has_no_id, facts["image_id"], pa.scalar(None, TEXT))
+    joined["image_id"] = pc.coalesce(_numbered(names), rows["image_id"])
     joined["uri"] = pc.coalesce(facts["uri"], rows["uri"])
     metadata = images.column_names[len(LISTING) :]
     joined |= {name: facts[name] for name in metadata if name not in rows.column_names}
@@ -78,7 +78,7 @@ def join_lists(images: pa.Table, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
     return images.filter(others), with_columns(rows, joined)
 
 
-def _numbered(ids: Column) -> Column:
+def _numbered(ids: Column) -> Any:
     """The ids; those that are repeated with a number."""
     seen = Counter[str | None]()
     names = list[str | None]()

@@ -44,7 +44,7 @@ def left_out_table(left_out: Counter[str]) -> TextTable:
 
 
 def _left_out_rows(left_out: Counter[str]) -> list[tuple[str, str]]:
-    kinds = left_out.most_common(_SHOWN_KINDS)
+    kinds = sorted(left_out.items(), key=lambda each: (-each[1], each[0]))[:_SHOWN_KINDS]
     rest = left_out.total() - sum(count for _, count in kinds)
     kinds += [("other kinds", rest)] if rest else []
     return [("left out", f"{left_out.total():,}"), *((f"  {kind}", f"{count:,}") for kind, count in kinds)]

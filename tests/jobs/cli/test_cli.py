@@ -3,6 +3,7 @@
 import csv
 import importlib.metadata
 import json
+import os
 import shlex
 import shutil
 import signal
@@ -30,6 +31,7 @@ from jobs.values import DEFAULT_MODEL, DEMO_MODEL, parse_size
 from tests.support.collections.hand_made import add_version
 from tests.support.collections.small_collection import COLOURS, PLAIN, embedded_row
 from tests.support.command_line import Result, Run
+from tests.support.listings import put
 from tests.support.pictures.sample_images import put_pictures
 from tests.support.processes import python
 
@@ -482,6 +484,74 @@ def test_embed_ends_with_the_index_and_the_next_command(run: Run, growing: Path,
     assert index.startswith("index 000001 is live")
     search, serve = f"likeness search {growing} PICTURE", f"likeness serve {growing} --local"
     assert commands == f"Search it with `{search}`, or serve it with `{serve}`"
+
+
+def test_embed_counts_what_is_left_out_and_prints_json(run: Run, tmp_path: Path) -> None:
+    source = put_pictures(tmp_path / "source", PLAIN)
+    for name in ("@eaDir/red.png", "gifs/blue.gif", "gifs/more/green.png", ".hidden.png", "notes.md"):
+        put(source / name, next(iter(PLAIN.values())))
+    arguments = ("embed", source, "c", "--model", "demo", "--exclude", "*.gif", "--exclude", "more/")
+    left_out = {"excluded": 2, "in @eaDir": 1, "hidden": 1, ".md": 1}
+    result = run(*arguments, "--format", "json")
+    report = json.loads(result.out)
+    assert (report["listed"], report["embedded"], report["promoted"], report["left_out"]) == (3, 3, True, left_out)
+    assert "3 images listed" in result.err
+    lines = run(*arguments).out.splitlines()
+    table = lines[lines.index("left out\t5") :][:5]
+    assert table == ["left out\t5", "  excluded\t2", *(f"  {kind}\t1" for kind in (".md", "hidden", "in @eaDir"))]
+    job = put(tmp_path / "job.yaml", f"source: {source}\ncollection: c\nexclude: [more/, '*.gif']\n".encode())
+    report = json.loads(run("reembed", "--spec", job, "--dry-run", "--format", "json").out)
+    assert (report["unchanged"], report["missing"], report["left_out"]) == (3, 0, left_out)
+
+
+@pytest.mark.parametrize("pattern", ["", "!", "/", "[", "a\\"])
+def test_patterns_that_match_nothing_are_refused(run: Run, pattern: str) -> None:
+    assert_one_line(run("embed", "x", "y", "--exclude", pattern), f"--exclude is {pattern!r}: expected a pattern such")
+
+
+NOT_UTF8 = [
+    *(
+        "embed . ../c",
+        "embed ../pictures c",
+        "reembed . ../c",
+        "watch . ../c",
+        "info c",
+        "search c --text x",
+        "rejects c",
+    ),
+    *(
+        "serve c --local",
+        "versions c",
+        "history c",
+        "duplicates c",
+        "export c x",
+        "import x.parquet c",
+        "evaluate c --by label",
+    ),
+    *("annotate c --name q --quality", "columns c", "index c", "compact c", "prune c", "promote c 1", "rollback c"),
+    "demo --folder d",
+]
+
+
+@pytest.mark.parametrize("command", NOT_UTF8)
+def test_a_working_folder_that_is_not_utf8_is_one_line(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    put_pictures(folder, PLAIN)
+    monkeypatch.chdir(folder)
+    words = command.split()
+    assert_one_line(run(*words), f"{tmp_path}/caf\\xe9", " is not UTF-8: rename the folder, or make a link to it")
+    monkeypatch.chdir(tmp_path)
+    absolute = [f"{folder}/{word}" if word in (".", "c", "x", "d", "x.parquet") else word for word in words]
+    assert_one_line(run(*absolute), f"{tmp_path}/caf\\xe9", " is not UTF-8: rename the folder, or make a link to it")
+
+
+def test_a_link_makes_a_folder_usable_that_is_not_utf8(run: Run, tmp_path: Path) -> None:
+    folder = put_pictures(tmp_path / os.fsdecode(b"caf\xe9"), PLAIN)
+    (tmp_path / "link").symlink_to(folder)
+    report = facts_of(run, "embed", "link", "c", "--model", "demo")
+    assert (report["embedded"], report["rejected"]) == (3, 0)
 
 
 @pytest.mark.parametrize("words", ["a red star", "star #3", "note: red", "red star" * 40])
