@@ -26,6 +26,7 @@ from pydantic import (
 from embedder.identity import Precision
 from embedder.images.formats import IMAGE_EXTENSIONS
 from embedder.python_class import CLASS_NAME
+from index.storage.storage import require_utf8
 from index.tiles import checked_tiles
 from jobs.exclusions import checked_patterns
 from jobs.file_extensions import checked_extensions
@@ -83,6 +84,9 @@ Duration = Annotated[
     _parsed_by(parse_duration),
     Field(gt=0),
     WithJsonSchema({"type": ["integer", "string"], "examples": ["10m", "90s", 600]}),
+]
+Location = Annotated[
+    str, Field(min_length=1), BeforeValidator(lambda value: require_utf8(value) if isinstance(value, str) else value)
 ]
 Extensions = Annotated[tuple[str, ...], _parsed_by(lambda text: text.split(",")), AfterValidator(checked_extensions)]
 
@@ -257,8 +261,8 @@ class AnnotationSpec(_Section):
 class JobSpec(_Section):
     """One job: bring a collection up to date with its source. In a file, paths are relative to the file's folder."""
 
-    source: str = Field(min_length=1, description="a folder or bucket prefix of images, a list, Parquet or tars")
-    collection: str = Field(min_length=1, description="a folder or bucket prefix")
+    source: Location = Field(description="a folder or bucket prefix of images, a list, Parquet or tars")
+    collection: Location = Field(description="a folder or bucket prefix")
     model: Annotated[str, AfterValidator(model_named)] | None = Field(
         None, description="hub id or ./folder, or demo; by default the live index's"
     )

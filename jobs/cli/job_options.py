@@ -106,12 +106,9 @@ def job_spec(context: typer.Context, **more: Any) -> "JobSpec":
     """The job that a command's options describe; `more` are further fields. UsageError names the first invalid one."""
     from pydantic import ValidationError
 
-    from index.storage.storage import require_utf8
     from jobs.spec import JobSpec, Resources
 
     options = without_none(**{**context.params, **more})
-    for name in ("source", "collection"):
-        require_utf8(options.get(name, ""))
     resources = {name: value for name, value in options.items() if name in Resources.model_fields}
     fields = {name: options[name] for name in JobSpec.model_fields if name in options and name != "index"}
     if "queries" in options:
