@@ -17,14 +17,17 @@ from embedder.images import CropSpec
 from embedder.models.checkpoint import Checkpoint
 from embedder.models.own_embedder import OwnModel
 from index.collection import Collection
+from index.collection.records import RowFile
+from index.collection.rows import is_filtered
 from jobs.embedding.commit import WrittenRun
 from jobs.embedding.embed_rows import embed_rows
 from jobs.embedding.model_source import ModelCache, ModelSource, loaded_memory
 from jobs.embedding.placement import Blocks, place_blocks, reason_for_ray
 from jobs.embedding.report import EmbedReport
+from jobs.embedding.shared_addresses import Copies, first_of_each_address
 from jobs.embedding.stages import CollectionAt, DecodeSettings, EmbedSettings, MakeRows
 from jobs.embedding.tile_cost import tile_cost
-from jobs.planning.plan import Plan, block_of
+from jobs.planning.plan import Plan, block_of, write_block
 from jobs.progress import rate_bar
 from jobs.spec import JobSpec
 
@@ -68,6 +71,7 @@ def write_plans(
                         block_size=-(-resources.block_size // parts),  # as many pixels per block as without tiles
                         draft=spec.draft,
                         progress=partial(_show, show),
+                        share_addresses=True,
                     )
                     written.append(run)
     except KeyboardInterrupt:
@@ -91,15 +95,17 @@ def write(
     draft: bool = True,
     make_rows: MakeRows = embed_rows,
     progress: Callable[[EmbedReport], None] = lambda _: None,
+    share_addresses: bool = False,
 ) -> WrittenRun:
     """Write the rows of a plan's images; `progress` is called after each block is on disk.
 
     `block_size` rows are embedded and written together, so a crash costs at most that many, on Ray that many per actor.
-    `draft` allows large JPEGs to be decoded at reduced scale. `load` loads the model that `make_rows` gets. Raises
+    `draft` allows large JPEGs to be decoded at reduced scale. With `share_addresses`, one of the images that share an
+    address is embedded, and the others get copies of its row. `load` loads the model that `make_rows` gets. Raises
     `LeaseLostError` once another job has taken over the lease.
     """
-    written = WrittenRun.begin(plan, collection)
-    if plan.todo.num_rows == 0:
+    written, todo = WrittenRun.begin(plan, collection), plan.todo
+    if todo.num_rows == 0:
         return written
     seen = {block_of(file.path) for file in plan.files}
     embed = EmbedSettings(
@@ -110,16 +116,35 @@ def write(
         attempt=plan.attempt,
         make_rows=make_rows,
     )
-    threads = _decode_threads(plan.todo)
-    decode = DecodeSettings(crop=crop, draft=draft, threads=threads, image_filter=plan.image_filter)
-    for block in blocks(plan.todo, decode, embed, block_size):
-        if block_of(block.path) not in seen:  # Ray may report a retried block twice
-            seen.add(block_of(block.path))
-            written.files.append(block.file)
-            written.report.add(block)
-        progress(written.report)
-        collection.check_lease_if_overdue()  # so that a job that lost its lease stops soon
+    decode = DecodeSettings(crop=crop, draft=draft, threads=_decode_threads(todo), image_filter=plan.image_filter)
+    while todo.num_rows:
+        before = len(written.files)
+        first, todo = first_of_each_address(todo, plan.image_filter) if share_addresses else (todo, todo.slice(0, 0))
+        for block in blocks(first, decode, embed, block_size):
+            if block_of(block.path) not in seen:  # Ray may report a retried block twice
+                seen.add(block_of(block.path))
+                written.files.append(block.file)
+                written.report.add(block)
+            progress(written.report)
+            collection.check_lease_if_overdue()  # so that a job that lost its lease stops soon
+        if todo.num_rows:
+            todo = _write_copies(written, todo, collection, written.files[before:])
+            progress(written.report)
     return written
+
+
+def _write_copies(written: WrittenRun, todo: pa.Table, collection: Collection, files: Sequence[RowFile]) -> pa.Table:
+    """Write rows for the images whose addresses these files have; returns the others."""
+    plan, report = written.plan, written.report
+    copies = Copies.find(todo, collection.storage, files, plan.image_filter)
+    for rows in copies.blocks():
+        collection.check_lease_if_overdue()
+        written.files.append(write_block(collection, written.run.run_id, plan.attempt, rows))
+        filtered = int(pc.sum(is_filtered(rows)).as_py())
+        report.embedded += rows["error_reason"].null_count
+        report.filtered_read += filtered
+        report.rejected += rows.num_rows - rows["error_reason"].null_count - filtered
+    return copies.waiting
 
 
 def _decode_threads(todo: pa.Table) -> int:

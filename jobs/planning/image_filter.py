@@ -9,7 +9,7 @@ outcome is taken from the row if its run had the same expression; otherwise the 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -90,6 +90,10 @@ class ImageFilter:
             failed[known & ~holds & (failed < 0)] = number
         texts = pa.array([f"--keep leaves it out: {json.dumps(condition)}" for condition in conditions], TEXT)
         return texts.take(pa.array(failed, mask=failed < 0)), judged
+
+    def exif_columns(self, names: Sequence[str]) -> list[str]:
+        """Those of these columns that hold EXIF, if it is read."""
+        return [name for name in EXIF_TYPES if self.exif and name in names]
 
     def can_reuse(self, run: RunStart) -> bool:
         """Whether this filter can be judged by the rows of a run, even if the metadata has changed since."""

@@ -16,7 +16,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from embedder.images.exif import EXIF_COLUMNS
 from index.collection.collection import Collection, Snapshot
 from index.collection.live_rows import LiveRows
 from index.collection.rows import (
@@ -31,11 +30,11 @@ from index.collection.rows import (
     newest_positions,
 )
 from jobs.planning.plan import Plan, content_hashes, retry_fetch_failures, unchanged_mask, write_block, written_files
-from jobs.sources.listing import FILE_FACTS, refused_mask, with_outcome, without_refusal
+from jobs.sources.listing import FILE_FACTS, refused_mask, with_columns, with_outcome, without_refusal
 
 Positions = npt.NDArray[np.int64]
 
-_BLOCK = 4096  # rows per file: 8 MB of vectors of 512 dimensions
+BLOCK = 4096  # rows per file: 8 MB of vectors of 512 dimensions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,13 +108,13 @@ def _tables(reusable: ReusableRows) -> Iterator[pa.Table]:
     """The rows that need no model, in blocks."""
     plan = reusable.plan
     order = np.argsort(reusable.rows, kind="stable")  # rows of one file together
-    for start in range(0, len(order), _BLOCK):
-        block = order[start : start + _BLOCK]
-        exif = [name for name in EXIF_COLUMNS if plan.image_filter.exif and name in reusable.pool.metadata]
+    for start in range(0, len(order), BLOCK):
+        block = order[start : start + BLOCK]
+        exif = plan.image_filter.exif_columns(reusable.pool.metadata)
         listed = without_refusal(plan.todo).take(reusable.todo[block])
-        yield _copied_rows(listed, reusable.pool, reusable.rows[block], exif)
-    for start in range(0, len(reusable.refused), _BLOCK):
-        refused = plan.todo.take(reusable.refused[start : start + _BLOCK])
+        yield copied_rows(listed, reusable.pool, reusable.rows[block], exif)
+    for start in range(0, len(reusable.refused), BLOCK):
+        refused = plan.todo.take(reusable.refused[start : start + BLOCK])
         yield refused.append_column(EMBEDDING, pa.array([None] * refused.num_rows, embedding_type(plan.model.dim)))
 
 
@@ -135,10 +134,28 @@ def _pool(plan: Plan, snapshot: Snapshot) -> LiveRows:
 
 
 def _unchanged(todo: pa.Table, state: pa.Table) -> tuple[Positions, Positions]:
+    """Positions in `todo` that a row covers, and the positions of these rows: the newest row of the same id, and for a
+    new id an embedded row of the same address, as lists have several ids for one picture, or other ids than before.
+    """
+    covered = _covered(todo, state)
+    is_new = pc.and_(pc.invert(pc.is_in(todo["image_id"], state["image_id"])), pc.is_in(todo["uri"], state["uri"]))
+    new, known = _positions(pc.and_(is_new, pc.is_valid(todo["uri"]))), _positions(pc.is_valid(state["uri"]))
+    by_address = (
+        with_columns(each.take(at), {"image_id": each["uri"].take(at)}) for each, at in ((todo, new), (state, known))
+    )
+    found, rows = _covered(*by_address)
+    embedded = np.isin(known[rows], _embedded_positions(state))
+    return (
+        np.concatenate([covered[0], new[found[embedded]]]),
+        np.concatenate([covered[1], known[rows[embedded]]]),
+    )
+
+
+def _covered(todo: pa.Table, state: pa.Table) -> tuple[Positions, Positions]:
     """Positions in `todo` that the newest row of the same id covers, and the positions of these rows."""
     last = newest_positions([state["image_id"]])[0]
     # Some rows are of unfinished runs.
-    rows = retry_fetch_failures(state.drop_columns("content_hash").take(last))
+    rows = retry_fetch_failures(state.take(last))
     found = _positions(unchanged_mask(todo, rows))
     at = last[pc.index_in(todo["image_id"].take(found), rows["image_id"]).to_numpy().astype(np.int64)]
     left_out = np.isin(at, _positions(is_filtered(state)))
@@ -183,7 +200,7 @@ def _positions(mask: Any) -> Positions:
     return found
 
 
-def _copied_rows(listed: pa.Table, pool: LiveRows, at: Positions, exif: Sequence[str]) -> pa.Table:
+def copied_rows(listed: pa.Table, pool: LiveRows, at: Positions, exif: Sequence[str]) -> pa.Table:
     """Rows of listed images with the outcome of the rows of `pool` at `at`."""
     positions, again = np.unique(at, return_inverse=True)
     known = pool.take(positions)

@@ -5,6 +5,7 @@ lists (Parquet, CSV, TSV, JSONL) with a column of addresses, and frames of video
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -170,7 +171,7 @@ def _unique(listing: pa.Table) -> tuple[pa.Table, list[Refused]]:
         return listing, []
     positions = np.flatnonzero(pc.is_in(listing["image_id"], value_set=repeated).to_numpy())
     numbered = pc.match_substring_regex(listing["image_id"], rf"(#|{_DUPLICATE})[0-9]+$")
-    taken = set(listing["image_id"].filter(numbered).to_pylist())
+    taken: set[Any] = set(listing["image_id"].filter(numbered).to_pylist())
     first, seen, renamed, refused = dict[str, str](), Counter[str](), dict[int, str](), dict[int, Refused]()
     rows = listing.select(["image_id", "uri"]).take(positions)
     for row, image_id, uri in zip(positions.tolist(), *(column.to_pylist() for column in rows.columns), strict=True):
