@@ -65,7 +65,7 @@ def join_lists(images: pa.Table, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
     """
     if not (images.num_rows and rows.num_rows):
         return images, rows
-    at = pc.index_in(_places(rows["uri"]), value_set=_places(images["uri"]))
+    at = pc.index_in(places(rows["uri"]), value_set=places(images["uri"]))
     facts = images.take(at)
     has_no_id = pc.equal(rows["image_id"], rows["uri"]).fill_null(False)
     joined = {name: pc.coalesce(rows[name], facts[name]) for name in ("size", "modified", "etag")}
@@ -88,7 +88,8 @@ def _numbered(ids: Column) -> Any:
     return pa.array(names, TEXT)
 
 
-def _places(uris: Column) -> Column:
+def places(uris: Column) -> Column:
+    """`place` of each address."""
     return pa.array([None if uri is None else place(uri) for uri in uris.to_pylist()], TEXT)
 
 

@@ -13,8 +13,9 @@ import pyarrow.parquet as pq
 from embedder.images.formats import picture_format
 from jobs.values import ColumnType
 
-URI_COLUMNS = ("uri", "url", "file_name")
-"""The default names of a list's column of addresses; Hugging Face's metadata files call it `file_name`."""
+FILE_NAME = "file_name"
+"""The column of paths in the metadata files of Hugging Face."""
+URI_COLUMNS = ("uri", "url", FILE_NAME)
 
 _SAMPLE_ROWS = 16
 

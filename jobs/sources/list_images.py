@@ -14,17 +14,17 @@ import pyarrow.compute as pc
 from embedder.images.formats import IMAGE_EXTENSIONS
 from index.collection.rows import TEXT
 from index.storage.bucket_address import without_secrets
-from jobs.errors import EmptySourceError, NotAListError, SourceError
-from jobs.exclusions import EXCLUDED, HIDDEN, Exclusions
+from jobs.errors import EmptySourceError, SourceError
+from jobs.exclusions import HIDDEN, Exclusions
 from jobs.file_extensions import PACKED_TARS, TABLE_EXTENSIONS, VIDEO_EXTENSIONS, is_packed, may_be_pictures
-from jobs.sources.beside import join_lists, place, with_captions
+from jobs.sources.beside import join_lists, with_captions
 from jobs.sources.column_types import with_types
-from jobs.sources.files import SourceFile, extension, source_files
+from jobs.sources.files import SourceFile, source_files
 from jobs.sources.list_columns import ListColumns
 from jobs.sources.list_videos import ListedFrames, list_videos
 from jobs.sources.listing import LISTING, UNREADABLE, Listed, Refused, concat_listings, refused_listing, with_columns
+from jobs.sources.lists import ListReader
 from jobs.sources.sorted_files import SortedFiles
-from jobs.sources.tables import list_table
 from jobs.sources.tars import list_tar
 from jobs.values import ColumnType
 
@@ -63,11 +63,14 @@ def list_images(
     frames = list_videos(found.videos, listed_frames)
     in_tars = [kind for kind in extensions if kind not in VIDEO_EXTENSIONS]
     tars = _read_each(found.tars, lambda tar: list_tar(tar, in_tars, exclusions))
-    are_beside = bool(pictures.images.num_rows or found.videos or found.tars)
-    read_rows = partial(
-        _list_rows, columns=columns, exclusions=exclusions, notes={} if notes is None else notes, are_beside=are_beside
+    reader = ListReader(
+        columns=columns,
+        exclusions=exclusions,
+        notes={} if notes is None else notes,
+        pictures=pictures.images,
+        containers=found.containers,
     )
-    lists = _read_each(found.tables, read_rows, columns.types)
+    lists = _read_each(found.tables, reader.read, columns.types)
     parts = (pictures, frames, tars, lists)
     counts = sum((part.left_out for part in parts), found.left_out)
     _refuse_packed(location, counts, tars=tars, lists=lists)
@@ -108,31 +111,6 @@ def _read_each(
         refused=[each for part in parts for each in part.refused],
         left_out=sum((part.left_out for part in parts), Counter[str]()),
     )
-
-
-def _list_rows(
-    table: SourceFile,
-    *,
-    columns: ListColumns,
-    exclusions: Exclusions,
-    notes: dict[str, list[str]],
-    are_beside: bool,
-) -> Listed:
-    """The rows of a table. Beside pictures, it need not be a list of pictures."""
-    try:
-        images, refused = list_table(table, columns, notes)
-    except NotAListError:
-        if columns.uri or not are_beside:
-            raise
-        kind = f".{extension(table.name)} without addresses or pictures"
-        return Listed(images=LISTING.empty_table(), left_out=Counter([kind]))
-    if not exclusions.has_patterns:
-        return Listed(images=images, refused=refused)
-    root = f"{place(table.uri.removesuffix(table.name))}/"
-    addresses = ["" if uri is None else place(uri).removeprefix(root) for uri in images["uri"].to_pylist()]
-    is_excluded = [exclusions.excludes(address.rpartition("://")[2]) for address in addresses]
-    kept = images.filter(pa.array([not each for each in is_excluded], pa.bool_()))
-    return Listed(images=kept, refused=refused, left_out=+Counter({EXCLUDED: sum(is_excluded)}))
 
 
 def _refuse_packed(location: str, counts: Counter[str], *, tars: Listed, lists: Listed) -> None:

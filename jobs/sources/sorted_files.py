@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,6 +32,13 @@ class SortedFiles:
     tables: list[SourceFile]
     refused: list[Refused]
     left_out: Counter[str]
+
+    @property
+    def containers(self) -> frozenset[str]:
+        """The paths of tars and videos, without extension, and of folders with pictures."""
+        folders = self.images["folder"].unique().to_pylist() if self.tables else []
+        files = (str(PurePosixPath(file.name).with_suffix("")) for file in (*self.tars, *self.videos))
+        return frozenset([*filter(None, folders), *files])
 
     @classmethod
     def of(cls, files: Iterable[SourceFile], extensions: Sequence[str]) -> "SortedFiles":

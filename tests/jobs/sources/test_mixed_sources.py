@@ -34,6 +34,16 @@ LAYOUTS: list[tuple[dict[str, bytes | str], list[str], dict[str, int]]] = [
     ({"train/a.jpg": PICTURE, "metadata.csv": "file_name,x\ntrain/../train/a.jpg,1\n"}, ["train/a.jpg"], {}),
     ({"a.jpg": PICTURE, "l/x.csv": "uri\n../a.jpg\nhttp://x.test/a\n"}, ["a.jpg", "http://x.test/a"], {}),
     ({"a.jpg": PICTURE, "metadata.parquet": parquet(file_name=["a.jpg"], x=[1])}, ["a.jpg"], {}),
+    ({"a.jpg": PICTURE, "m.csv": "url,file_name\nhttp://x.test/1,a.jpg\nhttp://x.test/2,b.jpg\n", "b.jpg": PICTURE},
+     ["a.jpg", "b.jpg"], {}),
+    ({"a.jpg": PICTURE, "m.csv": "uri,size\na.jpg,S\na.jpg,M\n"}, ["a.jpg", "a.jpg#2"], {}),
+    ({"0.jpg": PICTURE, "m.parquet": parquet(image=[b"GIF89a" + bytes(9)], file_name=["x.jpg"])}, ["0.jpg", "m#0"], {}),
+    # what img2dataset writes: the addresses from which the pictures came
+    ({"0.tar": TAR, "0.parquet": parquet(url=["http://x.test/0"]), "0_stats.json": "{}"},
+     ["0.tar/0.jpg", "0.tar/1.jpg"], {".parquet with the origins of pictures": 1, ".json": 1}),
+    ({"0/1.jpg": PICTURE, "0/1.json": "{}", "0.parquet": parquet(url=["http://x.test/0"])}, ["0/1.jpg"],
+     {".parquet with the origins of pictures": 1, ".json": 1}),
+    ({"0/1.jpg": PICTURE, "0.csv": "uri\n0/1.jpg\nhttp://x.test/a\n"}, ["0/1.jpg", "http://x.test/a"], {}),
     # tables that are not lists
     ({"a.jpg": PICTURE, "scores.csv": "person,score\nme,1\n"}, ["a.jpg"], {".csv without addresses or pictures": 1}),
     ({"a.jpg": PICTURE, "v.parquet": parquet(x=[1])}, ["a.jpg"], {".parquet without addresses or pictures": 1}),
