@@ -179,7 +179,7 @@ class FolderChanges:
             return False
         self._changes = watch_files(
             self._folder,
-            watch_filter=lambda _, path: not self._exclusions.reason(path.removeprefix(self._folder).lstrip("/")),
+            watch_filter=lambda _, path: self._is_watched(path.removeprefix(self._folder).lstrip("/")),
             step=250,
             debounce=1000,
             rust_timeout=250,
@@ -189,3 +189,7 @@ class FolderChanges:
         next(self._changes)
         self._watched_id = status.st_dev, status.st_ino
         return True
+
+    def _is_watched(self, path: str) -> bool:
+        """Whether a path below the folder, of a file or a folder, is not left out by its name."""
+        return not (self._exclusions.reason(path) or self._exclusions.reason_of_folder(path))

@@ -242,10 +242,13 @@ def test_changes_of_a_folder_are_noticed(tmp_path: Path) -> None:
     said = list[str]()
     folder = tmp_path / "pictures"
     folder.mkdir()
-    changes = FolderChanges(str(folder), said.append, Exclusions())
+    changes = FolderChanges(str(folder), said.append, Exclusions(["raw/"]))
     assert changes.wait(60)  # from now on: what is there already has to be listed
     (folder / ".hidden").mkdir()
     (folder / ".hidden" / "new.jpg").touch()
+    for name in ("raw", "@eaDir"):
+        (folder / name).mkdir()
+        (folder / name / "new.jpg").touch()
     assert not changes.wait(0.2)
     (folder / "album").mkdir()
     assert changes.wait(60)

@@ -364,7 +364,7 @@ def test_uri_column_names_the_address_column(tmp_path: Path, kind: str) -> None:
 
 def test_uri_column_is_refused_for_a_folder_without_lists(tmp_path: Path) -> None:
     put(tmp_path / "a.jpg")
-    with pytest.raises(SourceError, match=r"has no lists, but --uri-column names a column of a list: omit"):
+    with pytest.raises(SourceError, match=r"has no lists, but --uri-column, --id-column and --column-types are"):
         list_images(str(tmp_path), uri_column="link")
 
 
