@@ -14,7 +14,7 @@ from rich.console import Console
 from watchfiles import watch as watch_files
 
 from embedder.errors import EmbedderError
-from index.errors import CollectionError, EmptyCollectionError, LeaseError
+from index.errors import PASSING, CollectionError, EmptyCollectionError, LeaseError
 from index.storage import Storage
 from jobs.embedding.report import Report
 from jobs.errors import EmptySourceError, JobError, TooManyMissingError
@@ -62,7 +62,8 @@ class Watch:
                     self.update.load()
                 self._bring_up_to_date()
             except _RETRIED as error:
-                if not self._has_begun and not isinstance(error, _RETRIED_AT_FIRST):
+                passes = isinstance(error, _RETRIED_AT_FIRST) or getattr(error, "errno", None) in PASSING
+                if not self._has_begun and not passes:
                     raise
                 self._retry_later(error)
             else:
