@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from benchmarks.common.process import likeness
-from benchmarks.common.report import Report, run
+from benchmarks.common.report import Figure, Report, run
 from benchmarks.common.rows import SOURCE, model_of, usual_rows
 from index.collection import Collection
 from index.collection.rows import EMBEDDING
@@ -74,7 +74,7 @@ def measure(folder: Path, rows: int) -> Iterator[tuple[str, float, float]]:
 def main(report: Report, folder: Path, options: Any) -> None:
     rows = options.rows or (QUICK_ROWS if options.quick else ROWS)
     few = {name: peak for name, peak, _ in measure(folder, rows // 10)}
-    table = []
+    table: list[dict[str, Figure]] = []
     for name, peak, seconds in measure(folder, rows):
         report.console.log(name)
         a_row = (peak - few[name]) * 2**20 / (rows - rows // 10)

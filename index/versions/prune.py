@@ -110,10 +110,10 @@ def _plan(collection: Collection, keep: int) -> tuple[Pruned, list[str]]:
             (segments if path in dropped else remains).append(path)
     runs, unnamed = dict[str, int](), dict[str, int]()
     logs = {f"{annotation_path(name)}/": log for name, log in annotation_logs(collection).items()}
-    for folder, log in {"": collection, **logs}.items():
+    for below, log in {"": collection, **logs}.items():
         log_runs, log_unnamed = _leftovers(log)
-        runs |= {folder + path: size for path, size in log_runs.items()}
-        unnamed |= {folder + path: size for path, size in log_unnamed.items()}
+        runs |= {below + path: size for path, size in log_runs.items()}
+        unnamed |= {below + path: size for path, size in log_unnamed.items()}
     for version in sorted(manifests.keys() - set(versions), reverse=True):
         for path in runs.keys() & set(map(run_path, manifests[version].runs)):
             left[path] = f"index version {version} was built from this run: restore its {layout.MANIFEST}"
