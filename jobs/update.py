@@ -110,7 +110,7 @@ class Update:
             planned = Collection.open_or_empty(location)
         # Before the collection is made: a wrong model name, or a source without images, leaves none behind.
         if not self.dry_run:
-            self._resolved_model = find_model(model, self.spec.revision, embedder=self.spec.embedder)
+            self._resolved_model = find_model(model, self.spec.revision, allowed=(self.spec.embedder,))
         listing = self._list()
         return planned if self.dry_run else Collection.create_or_open(location), listing
 
@@ -228,7 +228,7 @@ class Update:
             if (name := name or (default.id if default else self._named_model)) is None:
                 raise UsageError(f"nothing is embedded yet in {location}: name a model with --model")
             if self._resolved_model is None or name != self._named_model:
-                self._resolved_model = find_model(name, self.spec.revision, embedder=self.spec.embedder)
+                self._resolved_model = find_model(name, self.spec.revision, allowed=(self.spec.embedder,))
             model = model_record(self._resolved_model.identity, tiles)
         if self.command != "reembed" and current and not current.agrees_with(model):
             if current.fingerprint == model.fingerprint:

@@ -12,7 +12,6 @@ import typer
 from api.observe.log import LogFormat
 from embedder.identity import Precision
 from jobs.cli.options import (
-    EmbedderOption,
     FormatOption,
     HelpCommand,
     HelpGroup,
@@ -33,6 +32,10 @@ if TYPE_CHECKING:
 PortOption = Annotated[
     int | None,
     typer.Option(min=0, max=65535, help="Port to listen on; by default 8000. With --local, 0 picks a free one."),
+]
+AllowedClassesOption = Annotated[
+    list[str] | None,
+    typer.Option("--embedder", help="A class of your own whose code may run, for vectors that it made: module:Class."),
 ]
 PrecisionOption = Annotated[
     Precision | None, typer.Option(help="Precision of the model; by default the fastest that agrees with fp32.")
@@ -92,7 +95,7 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on; by default 127.0.0.1.")] = None,
     port: PortOption = None,
     model: MovedModelOption = None,
-    embedder: EmbedderOption = None,
+    embedder: AllowedClassesOption = None,
     precision: PrecisionOption = None,
     replicas: ReplicasOption = None,
     embedders: EmbeddersOption = None,
@@ -125,7 +128,7 @@ def serve(
         host=host,
         port=port,
         model=model and model_named(model),
-        embedder=embedder,
+        embedder=tuple(embedder or ()) or None,
         precision=precision,
         replicas=replicas,
         embedders=embedders,
