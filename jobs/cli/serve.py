@@ -152,7 +152,7 @@ def serve(
 
 def _serve_on_ray(settings: "ServeSettings", address: str | None) -> None:
     from api.deployment.application import run
-    from api.deployment.proxy import environment
+    from api.deployment.proxy import environment, private_folder
     from api.local import listening
     from jobs.cluster.session import ray_cluster
 
@@ -163,7 +163,8 @@ def _serve_on_ray(settings: "ServeSettings", address: str | None) -> None:
             # Serve's proxies share a port with other listeners (SO_REUSEPORT), for example another Likeness.
             with listening(settings.host, settings.port):
                 pass
-            for name, value in environment(settings).items():
+            folder = cluster.enter_context(private_folder())
+            for name, value in environment(settings, folder).items():
                 os.environ.setdefault(name, value)
         # Ray counts the CPUs: those of a container may be fewer than the machine's.
         cluster.enter_context(ray_cluster(address if joined else None, verbose=False, num_cpus=None))
