@@ -207,6 +207,11 @@ def add(
     notice = f"{name}'s key, of scope {scope}{only}, in {file}. It is not shown again:"
     error_console.print(notice, soft_wrap=True, highlight=False)
     print(key)
+    error_console.print(
+        "It may send 600 requests a minute; for a back end, set LIKENESS_RATE_LIMIT_PER_MINUTE on the server",
+        soft_wrap=True,
+        highlight=False,
+    )
 
 
 @keys.command("list", cls=HelpCommand)
