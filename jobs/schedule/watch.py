@@ -21,6 +21,7 @@ from jobs.errors import EmptySourceError, JobError, TooManyMissingError
 from jobs.schedule.run_job import prune_versions
 from jobs.sources.files import is_hidden
 from jobs.update import Update
+from jobs.values import counted
 
 SETTLE_S = 1.0
 """Seconds without a change after which a file is embedded."""
@@ -82,9 +83,9 @@ class Watch:
             finally:
                 update.spec = spec
             update.report.notes.append(
-                f"{gone:,} images are gone from {update.report.source}, but searches still find them: they are more "
-                f"than --max-missing {spec.max_missing:g} allows. Is a disk not mounted? If they are really gone, "
-                "`likeness reembed` with a higher --max-missing removes them"
+                f"searches still find {counted(gone, 'image')} gone from {update.report.source}: more than "
+                f"--max-missing {spec.max_missing:g} allows. Is a disk not mounted? Otherwise, `likeness "
+                "reembed` with a higher --max-missing removes what is gone"
             )
 
     def _retry_later(self, error: Exception) -> None:
