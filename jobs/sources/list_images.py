@@ -54,10 +54,12 @@ def list_images(
     location = without_secrets(location)  # from here on only for messages
     frames, unread = list_videos(found.videos, listed_frames)
     listing = concat_listings([found.images, *frames]) if frames else found.images
-    if uri_column and (listing.num_rows or found.tars):
+    named = {"--uri-column": uri_column, "--id-column": id_column, "--column-types": column_types}
+    option = next((name for name, value in named.items() if value), None)
+    if option and (listing.num_rows or found.tars):
         raise SourceError(
-            f"{location} has {'images' if listing.num_rows else 'tars'}, but --uri-column names a column of a list: "
-            "give the list itself as the source, or omit --uri-column"
+            f"{location} has {'images' if listing.num_rows else 'tars'}, but {option} names a column of a list: "
+            f"give the list itself as the source, or omit {option}"
         )
     if listing.num_rows:
         if left_out is not None:

@@ -360,11 +360,13 @@ def test_uri_column_names_the_address_column(tmp_path: Path, kind: str) -> None:
         list_images(location, uri_column="link")
 
 
-def test_uri_column_is_refused_for_a_folder_of_images(tmp_path: Path) -> None:
+@pytest.mark.parametrize("option", [{"uri_column": "link"}, {"id_column": "sku"}, {"column_types": {"ean": "text"}}])
+def test_columns_are_refused_for_a_folder_of_images(tmp_path: Path, option: dict[str, Any]) -> None:
+    name = f"--{next(iter(option)).replace('_', '-')}"
     put(tmp_path / "a.jpg")
     write_csv(tmp_path / "list.csv", "link\na.jpg\n")
-    with pytest.raises(SourceError, match=r"has images, but --uri-column names a column of a list: give the list"):
-        list_images(str(tmp_path), uri_column="link")
+    with pytest.raises(SourceError, match=rf"has images, but {name} names a column of a list: give the list"):
+        list_images(str(tmp_path), **option)
 
 
 def test_several_lists_are_one_source(tmp_path: Path) -> None:
