@@ -60,9 +60,11 @@ class Fetcher:
             expected = " or ".join(f"{allowed}://" for allowed in sorted(self._schemes))
             got = f"{scheme}://" if "://" in uri else "no scheme"
             raise fetch_error(uri, "forbidden_scheme", f"expected a URL with {expected}, got {got}")
-        if scheme in WEB_SCHEMES:
-            return self._http.get(uri)
         file, part = split_fragment(uri)
+        if scheme in WEB_SCHEMES:
+            if part is not None:
+                raise fetch_error(uri, "bad_uri", "parts can only be read from local files and buckets")
+            return self._http.get(uri)
         if isinstance(part, Cell | FrameAt):
             limit = self.policy.max_bytes
             data = self._cells.read(file, part, limit) if isinstance(part, Cell) else self._frames.read(file, part)

@@ -49,13 +49,15 @@ def scheme_of(uri: str) -> str:
 
 def split_fragment(uri: str) -> tuple[str, ByteRange | Cell | FrameAt | None]:
     """The file's URI, and the part of the file that the fragment names. Any other "#" belongs to the file's name, or
-    begins a fragment of a web address, which names no part.
+    begins a web address's fragment, such as a time, which browsers do not send.
     """
-    match = None if scheme_of(uri) in WEB_SCHEMES else _FRAGMENT.fullmatch(uri)
+    match = _FRAGMENT.fullmatch(uri)
     if match is None:
         return uri, None
     if match["row"] is not None:
         return match["file"], Cell(int(match["row"]), match["column"])
+    if match["time"] is not None and scheme_of(uri) in WEB_SCHEMES:
+        return uri, None
     if match["time"] is not None:
         return match["file"], FrameAt(float(match["time"]))
     part = ByteRange(int(match["first"]), int(match["last"]))

@@ -5,11 +5,13 @@ from __future__ import annotations  # pyarrow's types take arguments in its stub
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from index.collection.rows import EMBEDDING, TEXT
 from index.storage.bucket_address import without_secrets
@@ -17,7 +19,7 @@ from jobs.errors import SourceError, UsageError
 from jobs.exchange.check_vectors import Floats, Problems, matrix_of
 from jobs.exchange.files import NpyFile, RowFile, read_ids
 from jobs.sources.files import SourceFile, extension, source_files
-from jobs.sources.list_columns import holds_images
+from jobs.sources.list_columns import ListColumns, holds_images, picture_column
 from jobs.sources.listing import Column, as_text
 
 ID_COLUMNS = ("image_id", "id", "image_path")
@@ -99,10 +101,11 @@ class ColumnPart(_Part):
     def file(self) -> SourceFile:
         return self.rows.file
 
-    @property
+    @cached_property
     def picture_column(self) -> str | None:
         """The column of encoded pictures, as in Hugging Face datasets."""
-        return next((field.name for field in self.rows.schema if holds_images(field.type)), None)
+        with self.file.open() as source:
+            return picture_column(pq.ParquetFile(source), ListColumns())
 
     def dim(self) -> int:
         """The length of the vectors; if it varies, the most frequent one in the first block that has any."""

@@ -57,8 +57,9 @@ def list_images(
     found = source_files(location, partial(SortedFiles.of, extensions=extensions), exclusions)
     location = without_secrets(location)  # from here on only for messages
     columns = ListColumns(uri=uri_column, id=id_column, types=column_types or {})
-    if columns != ListColumns() and not found.tables:
-        raise SourceError(f"{location} has no lists, but --uri-column, --id-column and --column-types are for lists")
+    named = {"--uri-column": uri_column, "--id-column": id_column, "--column-types": column_types}
+    if not found.tables and (option := next((name for name, value in named.items() if value), None)):
+        raise SourceError(f"{location} has no lists, but {option} names a column of a list: omit {option}")
     pictures = with_captions(found.images, found.texts)
     frames = list_videos(found.videos, listed_frames)
     in_tars = [kind for kind in extensions if kind not in VIDEO_EXTENSIONS]

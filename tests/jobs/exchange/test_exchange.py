@@ -191,9 +191,11 @@ def test_ids_of_an_array_are_in_a_second_file_or_are_row_numbers(tmp_path: Path,
 
 def test_a_hugging_face_dataset_keeps_its_pictures_and_plain_columns(tmp_path: Path) -> None:
     image = pa.array(
-        [{"bytes": b"picture", "path": None}] * 2, pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+        [{"bytes": b"\xff\xd8\xff picture", "path": None}] * 2,
+        pa.struct([("bytes", pa.binary()), ("path", pa.string())]),
     )
     columns = {
+        "sha256": [b"\xff" * 32] * 2,
         "image": image,
         "width": [1, 2],
         "text_vector": [[1.0], [2.0]],

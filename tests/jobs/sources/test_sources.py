@@ -362,10 +362,12 @@ def test_uri_column_names_the_address_column(tmp_path: Path, kind: str) -> None:
         list_images(location, uri_column="link")
 
 
-def test_uri_column_is_refused_for_a_folder_without_lists(tmp_path: Path) -> None:
+@pytest.mark.parametrize("option", [{"uri_column": "link"}, {"id_column": "sku"}, {"column_types": {"ean": "text"}}])
+def test_columns_are_refused_for_a_folder_without_lists(tmp_path: Path, option: dict[str, Any]) -> None:
+    name = f"--{next(iter(option)).replace('_', '-')}"
     put(tmp_path / "a.jpg")
-    with pytest.raises(SourceError, match=r"has no lists, but --uri-column, --id-column and --column-types are"):
-        list_images(str(tmp_path), uri_column="link")
+    with pytest.raises(SourceError, match=rf"has no lists, but {name} names a column of a list: omit {name}"):
+        list_images(str(tmp_path), **option)
 
 
 def test_several_lists_are_one_source(tmp_path: Path) -> None:
