@@ -324,6 +324,73 @@ def test_what_is_wrong_in_a_url_is_named(client: TestClient, params: dict[str, s
     assert expected in error["expected"]
 
 
+OPTIONS: dict[str, Any] = {
+    **{"k": 2, "offset": 1, "min_score": -0.5, "min_percentile": 0, "filter": {"label": {"$ne": "red-1"}}},
+    **{"distinct": 0.9999, "diversity": 0.2, "fields": ["label"], "allow_partial": True, "crop": [0, 0, 1, 1]},
+}
+PICTURE = png(COLOURS["red-1.png"])
+BODIES: dict[str, dict[str, Any]] = {
+    "multipart": {"files": {"image": ("a.png", PICTURE)}},
+    "json": {"json": {"image": base64.b64encode(PICTURE).decode()}},
+    "picture": {"content": PICTURE, "headers": {"content-type": "image/png"}},
+}
+
+
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("option", [*OPTIONS, "all"])
+def test_options_in_the_url_apply_to_every_body(client: TestClient, body: str, option: str) -> None:
+    options = OPTIONS if option == "all" else {option: OPTIONS[option]}
+    params = {name: json.dumps(value) for name, value in options.items()}
+    answered = client.post("/search", params={**params, "min_score": params.get("min_score", "")}, **BODIES[body])
+    assert answered.json()["matches"] == search(client, url=URL, **options)["matches"] != []
+
+
+@pytest.mark.parametrize(
+    ("method", "address", "body", "field", "expected", "got"),
+    [
+        *[
+            ("POST", f"/search?{query}", body, field, expected, got)
+            for body in BODIES
+            for query, field, expected, got in (
+                ("bogus=1", "bogus", "only allow_partial, crop, distinct, diversity, fields, filter, k,", "unknown"),
+                ("k=2&bogus=", "bogus", "only allow_partial", "an unknown field"),
+                ("text=a", "text", "only allow_partial", "an unknown field"),
+                ("k=1&k=2", "k", "one value", "2 values"),
+                ("k=1&k=1&k=", "k", "one value", "3 values"),
+                ("k=0", "k", "a whole number from 1", "0"),
+                ("filter=label", "filter", "JSON text", "label"),
+            )
+        ],
+        ("POST", "/search?k=2", {"json": {"text": "a", "k": 3}}, "k", "a value in the URL or in the body", "both"),
+        ("POST", "/search?k=2", {"files": {"image": PICTURE}, "data": {"k": "3"}}, "k", "in the URL or in the", "both"),
+        ("POST", "/search", {"files": {"image": PICTURE}, "data": {"k": ["2", "3"]}}, "k", "one value", "2 values"),
+        ("GET", "/search?text=a&text=b", {}, "text", "one value", "2 values"),
+        ("GET", "/search?text=a&fitting=1", {}, "fitting", "only allow_partial", "an unknown field"),
+        ("GET", "/search?text=a&id=b&id=c", {}, "id", "one value", "2 values"),
+        ("GET", "/facets?filter={}&filter={}", {}, "filter", "one value", "2 values"),
+        ("GET", "/facets?k=1", {}, "k", "only filter", "an unknown field"),
+        ("GET", "/image?id=a&id=grey.png", {}, "id", "one value", "2 values"),
+        ("GET", "/image?id=grey.png&size=16", {}, "size", "only id", "an unknown field"),
+        ("GET", "/picture?id=grey.png&width=16", {}, "width", "only id, size", "an unknown field"),
+        ("GET", "/duplicates/plan?offset=1&offset=2", {}, "offset", "one value", "2 values"),
+        ("GET", "/index?version=000001", {}, "version", "no parameters in the URL", "an unknown field"),
+        ("GET", "/collections?name=a", {}, "name", "no parameters in the URL", "an unknown field"),
+        ("POST", "/search/batch?k=2", {"json": {"searches": [{"text": "a"}]}}, "k", "no parameters", "unknown"),
+        ("POST", "/embed?k=2", {"json": {"texts": ["a"]}}, "k", "no parameters in the URL", "an unknown field"),
+        ("POST", "/search/collections?k=2", {"json": {"text": "a"}}, "k", "no parameters in the URL", "unknown"),
+        ("GET", "/index/versions?limit=1", {}, "limit", "no parameters in the URL", "an unknown field"),
+        ("GET", "/search?" + "&".join(f"a{n}=1" for n in range(200)), {}, "body", "a document", "200 parameters"),
+    ],
+)
+def test_what_a_url_cannot_have_is_refused(
+    client: TestClient, method: str, address: str, body: Any, field: str, expected: str, got: str
+) -> None:
+    (error,) = errors_of(client.request(method, address, **(BODIES[body] if isinstance(body, str) else body)))
+    assert error["field"] == field
+    assert expected in error["expected"]
+    assert got in error["got"]
+
+
 # What is refused
 
 
