@@ -188,7 +188,6 @@ FRACTIONS = "[x, y, width, height] as fractions of the picture, from 0 to 1 and 
         ({"url": URL, "crop": [0, 0, 1, "1"]}, "crop.3", "a number"),
         ({"text": "a", "crop": RIGHT}, "crop", "a picture to take it from: image, url or id"),
         ({"queries": [{"url": URL}], "crop": RIGHT}, "crop", "a crop beside each picture of `queries`"),
-        ({"id": "none.png", "crop": RIGHT}, "id", "an image of index version 000001"),
     ],
 )
 def test_an_invalid_crop_is_refused(cropping: TestClient, body: dict[str, Any], field: str, expected: str) -> None:
@@ -315,7 +314,6 @@ def test_a_body_may_be_just_a_picture(client: TestClient, media_type: str) -> No
         ({"text": "a", "k": "many"}, "k", "a whole number"),
         ({"text": "a", "fields": "label"}, "fields", "JSON text"),
         ({"embedding": "[1]", "text": "a"}, "embedding", "only allow_partial, crop, distinct"),
-        ({"id": "none.png"}, "id", "an image of index version"),
     ],
 )
 def test_what_is_wrong_in_a_url_is_named(client: TestClient, params: dict[str, str], field: str, expected: str) -> None:
@@ -397,8 +395,6 @@ def test_what_a_url_cannot_have_is_refused(
 @pytest.mark.parametrize(
     ("body", "field", "expected"),
     [
-        ({"id": "none.png"}, "id", "an image of index version 000001"),
-        ({"queries": [{"text": "a"}, {"id": "none.png"}]}, "queries.1.id", "an image of index version"),
         ({"queries": [{"text": "a"}, {"text": " "}]}, "queries.1.text", "words"),
         ({"embedding": [1, "2"]}, "embedding.1", "a number"),
         ({"image": "é"}, "image", "base64"),
@@ -473,6 +469,33 @@ def test_a_base64_picture_over_the_limit_is_refused(client: TestClient) -> None:
     assert (response.status_code, response.json()["type"]) == (413, "urn:likeness:problem:too-large")
     response = client.post("/search", json={"image": encoded(bytes(LIMITS.max_upload_bytes))})
     assert response.json()["reason"] == "not_an_image"
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ({"id": "none.png"}, "id"),
+        ({"id": ""}, "id"),
+        ({"id": "none.png", "crop": RIGHT}, "id"),
+        ({"queries": [{"text": "a"}, {"id": "none.png"}]}, "queries.1.id"),
+        ({"queries": [{"id": "none.png", "crop": RIGHT, "weight": -1}]}, "queries.0.id"),
+    ],
+)
+def test_an_unknown_id_is_a_404(client: TestClient, query: dict[str, Any], field: str) -> None:
+    detail = f'index version 000001 has no image "{"none.png" if "none" in str(query) else ""}"'
+    expected = {"type": "urn:likeness:problem:image-not-found", "status": 404, "field": field, "detail": detail}
+    response = client.post("/search", json=query)
+    answers = [
+        response.json(),
+        client.post("/search/batch", json={"searches": [query]}).json()["results"][0]["problem"],
+    ]
+    if query.keys() == {"id"} and query["id"]:
+        answers.append(client.get("/search", params=query).json())
+    assert response.status_code == 404
+    assert [{name: answer[name] for name in expected} for answer in answers] == [expected] * len(answers)
+    for operation in client.get("/openapi.json").json()["paths"]["/search"].values():
+        examples = operation["responses"]["404"]["content"]["application/problem+json"]["examples"]
+        assert "image-not-found" in examples
 
 
 # Batches
