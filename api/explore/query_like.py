@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from api.client.query import Example, ImageLike
+from api.client.query import Example, ImageLike, vector_of
 from embedder.fetch.uris import scheme_of
 from embedder.images.formats import IMAGE_EXTENSIONS
 from index.matches import Match
@@ -42,7 +42,13 @@ def example_of(query: BareQuery, searcher: Searcher) -> Example:
         case np.ndarray() if query.ndim == 3 or (query.ndim == 2 and query.dtype == np.uint8):
             return {"image": _picture(query)}
         case np.ndarray() | list() | tuple():
-            return {"embedding": np.asarray(query, np.float32)}
+            numeric = (int, float, np.number, np.ndarray, list, tuple)
+            if not isinstance(query, np.ndarray) and len(query) and not isinstance(query[0], numeric):
+                raise TypeError(
+                    f"got a list of {type(query[0]).__name__}: expected one query, or a vector, a list of numbers; use "
+                    'search_many(…) for a result for each query, and queries=[{"image": path}, …] for a mix'
+                )
+            return {"embedding": vector_of(query)}
         case bytes() | PathLike():
             return {"image": query}
         case _ if hasattr(query, "getexif"):
