@@ -14,6 +14,7 @@ import pyarrow as pa
 from api.build_service import load_recorded
 from api.client.query import Example, Search, image_bytes, plain_filter, vector_of
 from api.documents import SOURCE_FIELDS
+from api.errors import Problem
 from api.explore.exploration import Exploration
 from api.explore.lazy_model import LazyModel
 from api.explore.neighbours import Neighbours, QueryPart, map_concurrently
@@ -167,6 +168,16 @@ class Likeness:
         parts = [self._query_part(example).part for example in self._examples(query, search)]
         vectors = self._service.vectors(self._service.engine, parts, Stopwatch())
         return mix(np.stack(vectors), [part.weight for part in parts])
+
+    def understands(self, words: str) -> bool:
+        """Whether the model, which this loads, has a vector for these words. Some know pictures only."""
+        try:
+            self.vector(text=words)
+        except Problem as problem:
+            if problem.kind.slug != "text-not-supported":
+                raise
+            return False
+        return True
 
     def explore(
         self, query: BareQuery, toward: BareQuery | None = None, **options: Unpack[Search]

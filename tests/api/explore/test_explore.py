@@ -451,7 +451,24 @@ def test_neighbouring_groups_on_a_map_have_colours_that_differ() -> None:
     assert len(set(colours)) == 12
     apart = colour_distances(colours)
     assert min(apart[at, at + 1] for at in range(11)) > 0.2
-    assert len(group_colours(np.zeros((40, 2)))) == 40  # more groups than colours
+    assert len(set(group_colours(np.zeros((15, 2))))) == 15
+
+
+@pytest.mark.parametrize(("count", "coloured", "last"), [(14, 14, "g13"), (15, 15, "g14"), (16, 15, "1 other group")])
+def test_each_colour_of_a_map_is_one_group(many: Likeness, count: int, coloured: int, last: str) -> None:
+    ids = [f"{number:03}.png" for number in range(2 * count - 1)]
+    groups = [f"g{number // 2:02}" for number in range(2 * count - 1)]  # the last one has one picture, others two
+    drawn = many.map(np.random.default_rng(0).random((len(ids), 2)), ids, groups)._repr_html_()
+    legend = re.findall(r'<span style="color:([^"]*)">●</span> ([^<]*)<', drawn)
+    assert [name for _, name in legend[:coloured]] == sorted(set(groups))[:coloured]
+    assert legend[-1][1] == last
+    assert len({colour for colour, _ in legend}) == len(legend) == min(count, 16)
+    assert drawn.count("<text") == coloured
+    fills = re.findall(r'<circle[^>]* fill="([^"]*)" fill-opacity="([^"]*)"><title>[^,]*, ([^<]*)<', drawn)
+    colours = {name: colour for colour, name in legend}
+    assert {(name, fill, opacity) for fill, opacity, name in fills} == {
+        (name, colours.get(name, "currentColor"), "0.8" if name in colours else "0.35") for name in groups
+    }
 
 
 def test_own_labels_are_on_the_map_and_in_grids(many: Likeness) -> None:

@@ -118,7 +118,9 @@ def test_search_by_words(run: Run, collection: Path) -> None:
     assert [match["score"] for match in matches] == sorted((match["score"] for match in matches), reverse=True)
 
 
-def test_search_by_id_loads_no_model(run: Run, collection: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_by_id_loads_no_model(
+    run: Run, collection: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ClipEmbedder, "load", lambda *_, **__: pytest.fail("a model was loaded"))
     matches = facts_of(run, "search", collection, "--like", "red.png")
     assert sorted(match["image_id"] for match in matches) == ["blue.png", "green.png"]  # itself left out
@@ -131,7 +133,8 @@ def test_search_by_id_loads_no_model(run: Run, collection: Path, monkeypatch: py
     (blue,) = facts_of(run, "search", collection, "--like", "red.png", "--filter", where)
     assert blue["image_id"] == "blue.png"
     table = run("search", collection, "--like", "red.png", "--distinct", "-1").out.splitlines()
-    assert table[0].split() == ["rank", "score", "percentile", "image", "alike", "label", "weight"]
+    assert table[0].split() == ["rank", "score", "percentile", "image", "alike", "label", "weight", "path"]
+    assert table[1].split()[-1] == str(pictures / best["image_id"])
     assert best["percentile"] > second["percentile"]
     assert (len(table), table[1].split()[:5]) == (
         2,
