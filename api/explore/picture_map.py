@@ -171,12 +171,12 @@ def _names(centres: dict[str, npt.NDArray[np.float64]], colours: dict[str, str])
 
 
 def _legend(colours: dict[str, str], others: int) -> str:
+    listed = sorted(colours.items())
+    if others:
+        listed.append((f"{others:,} other group{'s' * (others > 1)}", "grey"))
     entries = [
         f'<span style="white-space:nowrap"><span style="color:{colour}">●</span> {escape(name)}</span>'
-        for name, colour in [
-            *sorted(colours.items()),
-            *([(f"{others:,} other group{'s' * (others > 1)}", "grey")] if others else []),
-        ]
+        for name, colour in listed
     ]
     style = "display:flex;flex-wrap:wrap;gap:4px 14px;font:13px system-ui,sans-serif"
     return f'<div style="{style}">{"".join(entries)}</div>' if entries else ""
