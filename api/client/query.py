@@ -8,7 +8,8 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, time, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypedDict
 
@@ -136,20 +137,54 @@ def _json_example(example: Example | Search) -> dict[str, Any]:
     if "image" in document:
         document["image"] = image_base64(document["image"])
     if "embedding" in document:
-        document["embedding"] = np.asarray(document["embedding"], np.float32).tolist()
+        document["embedding"] = vector_of(document["embedding"]).astype(np.float32).tolist()
     return document
 
 
+def plain_filter(expression: Mapping[str, Any]) -> dict[str, Any]:
+    """A filter as a server would get it. Raises TypeError for a value that JSON cannot represent."""
+    plain: dict[str, Any] = json.loads(json.dumps(expression, default=_json_default))
+    return plain
+
+
+def vector_of(embedding: object) -> npt.NDArray[np.float64]:
+    """Raises TypeError for anything but numbers."""
+    try:
+        vector = np.asarray(embedding)
+    except ValueError as error:
+        raise TypeError(f"expected a vector, got lists of different lengths ({error})") from error
+    if vector.dtype.kind not in "iuf":
+        raise TypeError(f"expected a vector, a list of numbers, got {embedding!r:.80}")
+    return vector.astype(np.float64)
+
+
 def _json_default(value: object) -> object:
-    """A value as JSON can hold it: filters may have a column's values, such as times and numpy's numbers."""
+    """A value as JSON can hold it: filters may have a column's values, such as times, and NumPy's and pandas' types."""
     match value:
+        case np.datetime64():
+            return str(value)
+        case np.timedelta64():
+            nanoseconds = int(value.astype("timedelta64[ns]").astype(np.int64))
+            sign = "-" if nanoseconds < 0 else ""
+            return "NaT" if np.isnat(value) else f"{sign}PT{Decimal(abs(nanoseconds)).scaleb(-9):f}S"
+        case np.ndarray() if value.dtype.kind in "mM":
+            return list(value)
         case np.generic() | np.ndarray():
             return value.tolist()
-        case date():  # a datetime is a date too
+        case date() | time():  # a datetime is a date too
             return value.isoformat()
+        case timedelta():
+            return np.timedelta64(value)
+        case Decimal():
+            if value.is_finite() and value == value.to_integral_value():
+                return int(value)
+            number = float(value)
+            return number if Decimal(repr(number)) == value else str(value)
         case Mapping():
             return dict(value)
-        case Sequence() | set() | frozenset():
+        case Sequence() | set() | frozenset() if not isinstance(value, bytes | bytearray | memoryview):
             return list(value)
+        case _ if hasattr(value, "to_numpy"):  # pandas' and Polars' columns
+            return value.to_numpy()
         case _:
-            raise TypeError(f"expected a value that JSON can hold, a time or a NumPy number, got {value!r}")
+            raise TypeError(f"expected a value that JSON can hold, a time, or one of NumPy or pandas, got {value!r}")

@@ -25,14 +25,14 @@ _TO_LAB = (
 
 
 def group_colours(centres: npt.NDArray[np.float64]) -> list[str]:
-    """A colour for each group by its position, `(n, 2)`; earlier groups choose first. More groups share colours."""
+    """A colour of its own for each group by its position, `(n, 2)`; earlier groups choose first. n is at most 15."""
     differences = colour_distances(PALETTE) + 0.01
     chosen: list[int] = []
     for number, centre in enumerate(centres):
         squares = np.square(centres[:number] - centre).sum(axis=1) + 1e-9
         clash = (1 / (squares[:, np.newaxis] * differences[chosen] ** 2)).sum(axis=0)
-        uses = np.bincount(chosen, minlength=len(PALETTE)) * 1e12
-        chosen.append(int(np.argmin(clash + uses)))
+        clash[chosen] = np.inf
+        chosen.append(int(np.argmin(clash)))
     return [PALETTE[colour] for colour in chosen]
 
 

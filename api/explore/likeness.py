@@ -12,8 +12,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from api.build_service import load_recorded
-from api.client.query import Example, Search, image_bytes
+from api.client.query import Example, Search, image_bytes, plain_filter, vector_of
 from api.documents import SOURCE_FIELDS
+from api.errors import Problem
 from api.explore.exploration import Exploration
 from api.explore.lazy_model import LazyModel
 from api.explore.neighbours import Neighbours, QueryPart, map_concurrently
@@ -168,6 +169,16 @@ class Likeness:
         vectors = self._service.vectors(self._service.engine, parts, Stopwatch())
         return mix(np.stack(vectors), [part.weight for part in parts])
 
+    def understands(self, words: str) -> bool:
+        """Whether the model, which this loads, has a vector for these words. Some know pictures only."""
+        try:
+            self.vector(text=words)
+        except Problem as problem:
+            if problem.kind.slug != "text-not-supported":
+                raise
+            return False
+        return True
+
     def explore(
         self, query: BareQuery, toward: BareQuery | None = None, **options: Unpack[Search]
     ) -> ExploreWidget | Neighbours:
@@ -250,6 +261,8 @@ class Likeness:
 
     def _query_part(self, example: Example) -> QueryPart:
         """A part of a query with a caption, its picture fetched and the model that it needs loaded."""
+        if not isinstance(example, Mapping):
+            raise TypeError(f'got {example!r:.80} in queries: expected examples, such as {{"id": "a.jpg"}}')
         fields: dict[str, Any] = {name: value for name, value in example.items() if value is not None}
         crop: Sequence[float] | None = fields.pop("crop", None)
         if crop is not None and np.shape(crop) != (4,):
@@ -262,6 +275,8 @@ class Likeness:
                 f"expected one of {', '.join(SOURCE_FIELDS)} in each of the queries, got {', '.join(fields) or 'none'}"
             )
         [(kind, value)] = fields.items()
+        if kind in ("url", "text", "id") and not isinstance(value, str):
+            raise TypeError(f"got {kind} {value!r:.80}: expected one string; search_many takes several queries")
         match kind:
             case "url":
                 part, caption = self._service.fetch(Part(url=value, **more)), value
@@ -273,18 +288,18 @@ class Likeness:
             case "id":
                 part, caption = self._service.fetch(Part(image_id=value, **more)), value
             case _:
-                part, caption = Part(vector=np.asarray(value, np.float64), **more), "a vector"
+                part, caption = Part(vector=vector_of(value), **more), "a vector"
         if part.data is not None or part.text is not None:
             _ = self._model.loaded  # here, so that the error is about the model and not the query
         return QueryPart(part=part, caption=caption if crop is None else f"a part of {caption}")
 
 
 def _options(search: Search) -> SearchOptions:
-    distinct = search.get("distinct")
+    distinct, where = search.get("distinct"), search.get("filter")
     return SearchOptions(
         offset=search.get("offset") or 0,
         min_score=search.get("min_score"),
-        filter=search.get("filter"),
+        filter=None if where is None else plain_filter(where),
         distinct=DISTINCT if distinct is True else None if distinct is False else distinct,
         diversity=search.get("diversity"),
         fields=search.get("fields"),

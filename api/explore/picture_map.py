@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from api.errors import Problem
-from api.explore.colours import group_colours
+from api.explore.colours import PALETTE, group_colours
 from api.explore.grid import data_uri
 from api.explore.neighbours import Thumbnail, map_concurrently
 
@@ -18,7 +18,6 @@ _CELL = 48  # pixels of a square with a picture or points, never both
 _WIDTH, _HEIGHT, _PICTURE = 20 * _CELL, 14 * _CELL, _CELL - 4
 _MARGIN = 4  # free pixels around a point
 _MAX_DISTANCE = 3 * _CELL  # from a picture to its point
-_MAX_NAMES = 24  # of groups on the map: more would cover it
 _FEW_POINTS = 10
 _LINE, _LETTER = 18, 8  # pixels
 
@@ -28,8 +27,8 @@ class PictureMap:
     with a line to its point.
 
     `points` is `(n, 2)`, one for each of `ids`; `groups`, if given, colours the points, and each is named at its
-    centre. `thumbnail` is as in `Neighbours`; a picture that cannot be read is only a point. Raises ValueError if
-    lengths differ.
+    centre. Of more than 15 groups the smaller ones are grey, so that each colour means one group. `thumbnail` is as in
+    `Neighbours`; a picture that cannot be read is only a point. Raises ValueError if lengths differ.
     """
 
     def __init__(
@@ -48,6 +47,7 @@ class PictureMap:
             raise ValueError("got points that are not finite: expected finite coordinates for each picture")
         self.ids = list(ids)
         self.groups = [None] * len(ids) if groups is None else list(groups)
+        self._group_count = len({*self.groups} - {None})
         self._thumbnail = thumbnail
 
     def __repr__(self) -> str:
@@ -64,13 +64,13 @@ class PictureMap:
             for (number, corner), data in pictures
             if data is not None
         ]
-        grouped_last = sorted(range(len(self.ids)), key=lambda number: self.groups[number] is not None)
+        grouped_last = sorted(range(len(self.ids)), key=lambda number: self.groups[number] in colours)
         shapes += [self._point(number, places[number], colours) for number in grouped_last]
-        shapes += _names(centres, colours) if len(centres) <= _MAX_NAMES else []
+        shapes += _names(centres, colours)
         return (
             f'<svg class="likeness-map" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" '
             f'style="max-width:100%;height:auto" role="img" aria-label="a map of {len(self.ids)} images">'
-            f"{''.join(shapes)}</svg>{_legend(colours)}"
+            f"{''.join(shapes)}</svg>{_legend(colours, self._group_count - len(colours))}"
         )
 
     def _places(self) -> npt.NDArray[np.float64]:
@@ -85,12 +85,14 @@ class PictureMap:
         return places
 
     def _centres(self, places: npt.NDArray[np.float64]) -> dict[str, npt.NDArray[np.float64]]:
-        """The median place of each group, the largest first; a little above few points, which a name would cover."""
+        """The median place of each of the largest groups, which get a colour; a little above few points, which a name
+        would cover.
+        """
         sizes = Counter(sorted(group for group in self.groups if group is not None))
         groups = np.array(self.groups, object)
         return {
             name: np.median(places[groups == name], axis=0) - (0, _LINE if size < _FEW_POINTS else 0)
-            for name, size in sizes.most_common()
+            for name, size in sizes.most_common(len(PALETTE))
         }
 
     def _picture_cells(self, places: npt.NDArray[np.float64]) -> dict[int, npt.NDArray[np.float64]]:
@@ -111,8 +113,7 @@ class PictureMap:
         return cells
 
     def _colour(self, number: int, colours: dict[str, str]) -> str:
-        group = self.groups[number]
-        return "currentColor" if group is None else colours[group]
+        return colours.get(self.groups[number] or "", "currentColor")
 
     def _picture(self, number: int) -> bytes | None:
         try:
@@ -126,7 +127,8 @@ class PictureMap:
 
     def _point(self, number: int, place: npt.NDArray[np.float64], colours: dict[str, str]) -> str:
         x, y = place
-        colour, opacity = self._colour(number, colours), 0.35 if colours and self.groups[number] is None else 0.8
+        colour = self._colour(number, colours)
+        opacity = 0.35 if colours and colour == "currentColor" else 0.8
         return (
             f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}" fill-opacity="{opacity}">'
             f"{self._title(number)}</circle>"
@@ -168,10 +170,13 @@ def _names(centres: dict[str, npt.NDArray[np.float64]], colours: dict[str, str])
     return texts
 
 
-def _legend(colours: dict[str, str]) -> str:
+def _legend(colours: dict[str, str], others: int) -> str:
+    listed = sorted(colours.items())
+    if others:
+        listed.append((f"{others:,} other group{'s' * (others > 1)}", "grey"))
     entries = [
         f'<span style="white-space:nowrap"><span style="color:{colour}">●</span> {escape(name)}</span>'
-        for name, colour in sorted(colours.items())
+        for name, colour in listed
     ]
     style = "display:flex;flex-wrap:wrap;gap:4px 14px;font:13px system-ui,sans-serif"
     return f'<div style="{style}">{"".join(entries)}</div>' if entries else ""

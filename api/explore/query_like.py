@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, cast
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from api.client.query import Example, ImageLike
+from api.client.query import Example, ImageLike, vector_of
 from embedder.fetch.uris import scheme_of
 from embedder.images.formats import IMAGE_EXTENSIONS
 from index.matches import Match
@@ -18,6 +19,9 @@ from index.search import Searcher
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+_SEPARATOR = re.compile(r"[/\\]")
+_PATH = re.compile(r"(~|\.{0,2})[/\\]|[A-Za-z]:[/\\]|.*[/\\]$")
 
 BareQuery: TypeAlias = "str | PathLike[str] | bytes | Image | npt.NDArray[np.generic] | Sequence[float] | Match"
 """A URL, id, path or words; the bytes of a picture's file; a PIL image; pixels; a vector; a match."""
@@ -27,7 +31,8 @@ def example_of(query: BareQuery, searcher: Searcher) -> Example:
     """The example that a bare query stands for.
 
     A string is a URL if it has a scheme, an id if the index has it, a path if the file exists, otherwise words. Raises
-    FileNotFoundError for words that end like a picture's file name, and TypeError for anything that cannot be a query.
+    FileNotFoundError for words that look like a path or end like a picture's file name, IsADirectoryError for the path
+    of a folder, and TypeError for anything that cannot be a query.
     """
     match query:
         case Match():
@@ -37,7 +42,13 @@ def example_of(query: BareQuery, searcher: Searcher) -> Example:
         case np.ndarray() if query.ndim == 3 or (query.ndim == 2 and query.dtype == np.uint8):
             return {"image": _picture(query)}
         case np.ndarray() | list() | tuple():
-            return {"embedding": np.asarray(query, np.float32)}
+            numeric = (int, float, np.number, np.ndarray, list, tuple)
+            if not isinstance(query, np.ndarray) and len(query) and not isinstance(query[0], numeric):
+                raise TypeError(
+                    f"got a list of {type(query[0]).__name__}: expected one query, or a vector, a list of numbers; use "
+                    'search_many(…) for a result for each query, and queries=[{"image": path}, …] for a mix'
+                )
+            return {"embedding": vector_of(query)}
         case bytes() | PathLike():
             return {"image": query}
         case _ if hasattr(query, "getexif"):
@@ -53,19 +64,21 @@ def _of_text(query: str, searcher: Searcher) -> Example:
         return {"url": query}
     if searcher.row(query) is not None:
         return {"id": query}
-    if _is_file(query):
+    if _is(Path.is_file, query):
         return {"image": query}
-    if Path(query).suffix.lower().lstrip(".") in IMAGE_EXTENSIONS:
+    if _SEPARATOR.search(query) and _is(Path.is_dir, query):  # a word is not a path, even if a folder has its name
+        raise IsADirectoryError(f"{query!r} is a folder: expected a picture in it, an id, a URL or words")
+    if _PATH.match(query) or Path(query).suffix.lower().lstrip(".") in IMAGE_EXTENSIONS:
         raise FileNotFoundError(
             f"{query!r} is neither a file nor an image of index version {searcher.version}: expected a path, an id, a "
-            "URL or words; use text=… for words with such an ending"
+            "URL or words; use text=… for words that look like a path"
         )
     return {"text": query}
 
 
-def _is_file(path: str) -> bool:
+def _is(kind: Callable[[Path], bool], path: str) -> bool:
     try:
-        return Path(path).is_file()
+        return kind(Path(path))
     except (OSError, ValueError):  # too long for a path, or with a null byte
         return False
 

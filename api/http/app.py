@@ -4,13 +4,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 from api.http.middleware.admission import ConcurrencyLimit, Slots
 from api.http.middleware.auth import AuthMiddleware
 from api.http.middleware.every_request import CatchAll, EveryRequestMiddleware
 from api.http.openapi import install_openapi
+from api.http.parameters import check_parameters
 from api.http.problems import install_problems, problem_table
 from api.http.query_runner import QueryRunner
 from api.http.routes.collections import collection_routes
@@ -77,7 +78,7 @@ def create_app(
         *(search_routes, facet_routes, image_routes, version_routes),
         *(duplicate_routes, state_routes, collection_routes),
     ):
-        app.include_router(routes(runner))
+        app.include_router(routes(runner), dependencies=[Depends(check_parameters)])
     app.include_router(metrics_routes(metrics))
     install_web(app)
     _install_access(app, access, searching)

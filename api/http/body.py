@@ -1,7 +1,7 @@
 """Reads bodies of requests, JSON, multipart or a picture, up to the allowed size, and turns them into queries."""
 
 import base64
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -16,6 +16,7 @@ from starlette.types import Message
 
 from api.errors import Problem, abbreviate, invalid, invalid_fields
 from api.http.middleware.admission import admit_body
+from api.http.parameters import merged, single
 from api.http.problems import MAX_ERRORS, field_error, invalid_document, wrong_document
 from api.http.requests import (
     BatchRequest,
@@ -49,7 +50,7 @@ class BodyReader:
         self._parsing = CapacityLimiter(1)
 
     async def search(self, request: Request) -> Query:
-        """The query in the body, with options from the URL if the body is a picture; for a GET, the query in its URL.
+        """The query in the body, with options from the URL; for a GET, the query in its URL.
 
         Raises Problem if the body is too large, too slow, of another type or not valid.
         """
@@ -60,7 +61,7 @@ class BodyReader:
             return await self._with_timeout(_read_multipart(request, self._limits))
         if media_type.startswith("image/"):
             return await self._with_timeout(_read_picture(request, self._limits))
-        parse = partial(parse_search, limits=self._limits)
+        parse = partial(parse_search, limits=self._limits, options=_options(request).model_dump(exclude_unset=True))
         return await self.json(request, parse, "application/json, image/…, or multipart/form-data with an image")
 
     async def json(self, request: Request, parse: Callable[[Any], T], expected: str = "application/json") -> T:
@@ -98,9 +99,15 @@ def validate(document: object, model: type[M], *other_fields: str) -> M:
         raise invalid_document(error, model, *other_fields) from error
 
 
-def parse_search(document: object, *, limits: RequestLimits, model: type[SearchRequest] = SearchRequest) -> Query:
-    """The query of a search request. Raises Problem."""
-    search = validate(document, model)
+def parse_search(
+    document: object,
+    *,
+    limits: RequestLimits,
+    model: type[SearchRequest] = SearchRequest,
+    options: Mapping[str, Any] | None = None,
+) -> Query:
+    """The query of a search request, with `options` from its URL. Raises Problem."""
+    search = validate(merged(document, options) if options and isinstance(document, dict) else document, model)
     if search.queries is None:
         return _query((_part(search, "{}", limits),), search, limits)
     if search.crop is not None:
@@ -157,9 +164,12 @@ def _parse_url(request: Request, limits: RequestLimits) -> Query:
     return _query((_part(parameters.source, "{}", limits),), parameters, limits)
 
 
+def _options(request: Request) -> UploadFields:
+    return validate(dict(request.query_params), UploadFields)
+
+
 async def _read_picture(request: Request, limits: RequestLimits) -> Query:
-    """The query of a body that is the picture's file, with options from the URL."""
-    options = validate(dict(request.query_params), UploadFields)
+    options = _options(request)
     data = await _with_limit(request, limits.max_upload_bytes, "image").body()
     admit_body(request)
     return _upload(data, options, limits)
@@ -175,14 +185,15 @@ async def _read_multipart(request: Request, limits: RequestLimits) -> Query:
     async with capped.form(
         max_files=1, max_fields=len(UploadFields.model_fields) + 1, max_part_size=_MULTIPART_OVERHEAD
     ) as form:
-        image = form.get("image")
-        fields = validate({name: value for name, value in form.items() if name != "image"}, UploadFields, "image")
+        fields = merged(single(form.multi_items()), request.query_params)
+        image = fields.pop("image", None)
+        options = validate(fields, UploadFields, "image")
         if not isinstance(image, UploadFile):
             got = "none" if image is None else "text without a file name"
             raise invalid_fields([{"field": "image", "expected": "a file", "got": got}])
         if (image.size or 0) > limits.max_upload_bytes:
             raise _too_large("image", limits.max_upload_bytes)
-        return _upload(await image.read(), fields, limits)
+        return _upload(await image.read(), options, limits)
 
 
 def _with_limit(request: Request, max_bytes: int, content: str, *, overhead: int = 0) -> Request:

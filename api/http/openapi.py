@@ -78,11 +78,16 @@ def search_body(limits: RequestLimits) -> dict[str, Any]:
     return body
 
 
-def parameters_of(model: type[BaseModel], limits: RequestLimits) -> list[dict[str, Any]]:
-    """The fields of `model` as query parameters."""
+def parameters_of(model: type[BaseModel], limits: RequestLimits, *, beside_body: bool = False) -> list[dict[str, Any]]:
+    """The fields of `model` as query parameters. `beside_body`: without defaults, which forms such as Swagger UI's
+    would send beside the same fields of a body.
+    """
+    fields = _form_fields(model, limits)
+    for schema in fields.values() if beside_body else ():
+        schema.pop("default", None)
     return [
         {"name": name, "in": "query", "schema": schema, "description": schema.pop("description")}
-        for name, schema in _form_fields(model, limits).items()
+        for name, schema in fields.items()
     ]
 
 

@@ -37,7 +37,7 @@ class ProblemOut(BaseModel):
     status: int
     detail: str
     field: str | None = Field(
-        default=None, description='the field with the rejected picture, such as "image" or "queries.2.url"'
+        default=None, description='the field with the rejected picture or id, such as "image" or "queries.2.url"'
     )
     reason: str | None = Field(default=None, description="why a picture was rejected")
     stage: str | None = Field(default=None, description='"fetch", "decode" or "embed"')
@@ -57,6 +57,7 @@ SEARCH_PROBLEMS: Final = (
     *BODY_PROBLEMS,
     *("bad-url", "forbidden-scheme", "forbidden-address", "url-not-usable", "url-unreachable", "url-timeout"),
     *("text-not-supported", "unusable-image", "shard-unavailable", "picture-not-found", "picture-unavailable"),
+    "image-not-found",
 )
 
 _EXAMPLES: Final[dict[str, dict[str, Any]]] = {

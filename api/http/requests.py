@@ -221,8 +221,6 @@ class UploadFields(_TextFields, Options):
 class FacetParameters(_TextFields):
     """Which images to count."""
 
-    model_config = ConfigDict(extra="ignore")
-
     filter: dict[str, Any] | None = Field(default=None, description="the filter of a search")
 
 

@@ -211,6 +211,10 @@ def row_of_image(searcher: Searcher, image_id: str) -> dict[str, Any] | None:
     return ask_shards(searcher, lambda each: each.row(image_id))[0]
 
 
+def image_not_found(searcher: Searcher, image_id: str) -> Problem:
+    return Problem("image-not-found", f"index version {searcher.version} has no image {abbreviate(image_id)}")
+
+
 def facets_of(searcher: Searcher, where: Mapping[str, Any] | None) -> Counts:
     """Like `Searcher.facets`. Problem `invalid-request` for a filter, `shard-unavailable` as in `row_of_image`."""
     try:
@@ -302,7 +306,8 @@ def region_of(part: Part) -> Region | None:
 
 
 def _not_in_index(part: Part, searcher: Searcher) -> Problem:
-    return invalid(part.field_path.format("id"), f"an image of index version {searcher.version}", part.image_id)
+    problem = image_not_found(searcher, part.image_id or "")
+    return problem.with_detail(problem.detail, field=part.field_path.format("id"))
 
 
 def _wrong_filter(error: FilterError) -> Problem:

@@ -1,5 +1,7 @@
 // The server's HTTP interface, as far as the page needs it.
 
+import { parse, stringify } from "./json.js";
+
 const KEY = "likeness-key";
 
 /** An error to show: a problem document from the server, or that there was no answer (status 0). */
@@ -26,7 +28,7 @@ export const index = (signal) => json("index", { signal });
 
 /** How many of the pictures that pass `filter` have each value; null if the server does not answer. */
 export async function facets(filter, signal) {
-  const query = filter ? `?filter=${encodeURIComponent(JSON.stringify(filter))}` : "";
+  const query = filter ? `?filter=${encodeURIComponent(stringify(filter))}` : "";
   return json(`facets${query}`, { signal }).catch(() => null);
 }
 
@@ -91,11 +93,11 @@ export async function savePicture(path, name) {
 
 function post(body, signal) {
   if (body instanceof FormData) return { method: "POST", body, signal };
-  return { method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json" }, signal };
+  return { method: "POST", body: stringify(body), headers: { "Content-Type": "application/json" }, signal };
 }
 
 async function json(path, options) {
-  return (await request(path, options)).json();
+  return parse(await (await request(path, options)).text());
 }
 
 async function request(path, options) {

@@ -2,9 +2,14 @@
 // A condition is {column, kind, ...}, by kind:
 //   text     {operator: "is" | "prefix", value}
 //   number   {from, to}, as typed
+//   seconds  the same, for durations
+//   decimal  {from, to}, as typed; sent as text, which is exact
+//   clock    {from, to}, as times of day
 //   time     {from, to}, as days
 //   boolean  {value: "true" | "false"}
 //   other    {operand}, kept unchanged because the fields cannot edit it
+
+import { isRounded, stringify } from "./json.js";
 
 // The columns of every row. The source's own columns are more interesting and are listed first.
 export const COMMON_COLUMNS = ["image_id", "format", "width", "height", "size", "modified", "uri", "content_hash", "etag"];
@@ -26,6 +31,9 @@ function kindOf(type) {
   if (/^(large_)?string/.test(type)) return "text";
   if (/^(u?int\d+|halffloat|float|double)/.test(type)) return "number";
   if (/^(timestamp|date)/.test(type)) return "time";
+  if (/^time\d/.test(type)) return "clock";
+  if (/^duration/.test(type)) return "seconds";
+  if (/^decimal/.test(type)) return "decimal";
   return type === "bool" ? "boolean" : null;
 }
 
@@ -44,7 +52,7 @@ export function toConditions(filter, kinds) {
   return Object.entries(filter).map(([column, operand]) => {
     const condition = { ...emptyCondition(column, kinds[column]), ...fieldValues(operand, kinds[column]) };
     // Editing keeps the meaning only if the condition converts back to the same operand.
-    const isEditable = kinds[column] && JSON.stringify(toOperand(condition)) === JSON.stringify(operand);
+    const isEditable = kinds[column] && stringify(toOperand(condition)) === stringify(operand);
     return isEditable ? condition : { column, kind: "other", operand };
   });
 }
@@ -57,7 +65,11 @@ function toOperand({ kind, operator, value, from, to, operand }) {
     case "boolean":
       return value ? value === "true" : undefined;
     case "number":
+    case "seconds":
       return range(number(from), number(to));
+    case "decimal":
+    case "clock":
+      return range(from || undefined, to || undefined);
     case "time":
       return range(from || undefined, to ? to + END_OF_DAY : undefined);
     default:
@@ -65,7 +77,10 @@ function toOperand({ kind, operator, value, from, to, operand }) {
   }
 }
 
-const number = (typed) => (typed === "" || Number.isNaN(Number(typed)) ? undefined : Number(typed));
+function number(typed) {
+  if (isRounded(typed)) return BigInt(typed);
+  return typed === "" || Number.isNaN(Number(typed)) ? undefined : Number(typed);
+}
 
 function range(from, to) {
   if (from === undefined && to === undefined) return undefined;
@@ -80,6 +95,9 @@ function fieldValues(operand, kind) {
     case "boolean":
       return { value: String(operand) };
     case "number":
+    case "seconds":
+    case "decimal":
+    case "clock":
       return { from: String(operand?.$gte ?? ""), to: String(operand?.$lte ?? "") };
     case "time":
       return { from: String(operand?.$gte ?? ""), to: String(operand?.$lte ?? "").replace(END_OF_DAY, "") };

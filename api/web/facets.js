@@ -1,6 +1,7 @@
 // Facets: values that several pictures share. A click on a value adds it to the filter or removes it.
 
 import { element, formatCount } from "./elements.js";
+import { stringify } from "./json.js";
 import { PAGE, toAddress } from "./query.js";
 
 const MAX_VALUES = 12; // per column; a button shows the others
@@ -15,7 +16,7 @@ export function conditionText(operand) {
   if (bounds === "$gte,$lt") return `from ${operand.$gte}, before ${operand.$lt}`;
   if (bounds === "$gte,$lte") return `from ${operand.$gte} to ${operand.$lte}`;
   const values = listedValues(operand);
-  return values.length ? values.map(valueText).join(" or ") : JSON.stringify(operand);
+  return values.length ? values.map(valueText).join(" or ") : stringify(operand);
 }
 
 /** The filter with a value of a column added or removed. `range` is the condition for the value, if it is a period. */
@@ -106,7 +107,7 @@ export const valueText = (value) => (typeof value === "boolean" ? (value ? "yes"
 const countText = (count, rows, total) =>
   rows < total ? `≈ ${formatCount(Math.round((count * total) / rows))}` : formatCount(count);
 const hint = (text) => element("span", { class: "hint" }, text);
-const isSame = (one, other) => JSON.stringify(one) === JSON.stringify(other);
+const isSame = (one, other) => stringify(one) === stringify(other);
 const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
 
 function listedValues(operand) {

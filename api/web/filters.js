@@ -3,6 +3,7 @@
 import { emptyCondition, filterable, toConditions, toFilter } from "./conditions.js";
 import { element } from "./elements.js";
 import { conditionText } from "./facets.js";
+import { stringify } from "./json.js";
 
 /** Fields for the columns of `types`, in `root`. `onRemove` is called when a condition has been removed. */
 export class Filters {
@@ -28,7 +29,7 @@ export class Filters {
   }
 
   set filter(filter) {
-    if (JSON.stringify(filter) === JSON.stringify(this.filter)) return; // do not disturb somebody who is typing
+    if (stringify(filter) === stringify(this.filter)) return; // do not disturb somebody who is typing
     this.#conditions = toConditions(filter, Object.fromEntries(this.#columns));
     this.#rows.replaceChildren(...this.#conditions.map((condition) => this.#row(condition)));
   }
@@ -70,7 +71,12 @@ function fields(condition) {
     case "boolean":
       return [choice(condition, "value", "value", { "": "either", true: "yes", false: "no" })];
     case "number":
+    case "decimal":
       return rangeFields(condition, { type: "number", step: "any" });
+    case "seconds":
+      return rangeFields(condition, { type: "number", step: "any", placeholder: "seconds" });
+    case "clock":
+      return rangeFields(condition, { type: "time", step: 1 });
     case "time":
       return rangeFields(condition, { type: "date" });
     default:

@@ -11,6 +11,8 @@
 //   fitting    whether matches must fit the words; no effect without words
 //   diversity  how much the matches should differ, 0 to 1, or null
 
+import { parse, stringify } from "./json.js";
+
 export const PAGE = 24;
 const CHUNK = 0x8000; // bytes; the number of arguments of a function is limited
 const ADDRESS_KINDS = ["text", "url", "id"];
@@ -57,7 +59,7 @@ export function toAddress({ kind, value, crop, like, unlike, k, filter, distinct
   for (const id of like) params.append("like", id);
   for (const id of unlike) params.append("unlike", id);
   if (k !== PAGE) params.set("k", k);
-  if (filter) params.set("filter", JSON.stringify(filter));
+  if (filter) params.set("filter", stringify(filter));
   if (distinct) params.set("distinct", "1");
   if (minScore !== null) params.set("min_score", minScore);
   if (fitting) params.set("fitting", "1");
@@ -103,7 +105,7 @@ function form(file, options) {
   const made = new FormData();
   made.set("image", file, file.name || "picture");
   for (const [name, option] of Object.entries(options)) {
-    made.set(name, typeof option === "object" ? JSON.stringify(option) : String(option));
+    made.set(name, typeof option === "object" ? stringify(option) : String(option));
   }
   return made;
 }
@@ -124,7 +126,7 @@ const number = (text) => (text === null || text === "" || Number.isNaN(Number(te
 function parseFilter(text) {
   if (!text) return null;
   try {
-    return JSON.parse(text);
+    return parse(text);
   } catch {
     return text;
   }

@@ -4,6 +4,7 @@ import { hasKey, pictureAddress, savePicture } from "./api.js";
 import { cropButtons, showCrop } from "./crop.js";
 import { copy, element, fileName, formatCount, titleOf } from "./elements.js";
 import { allowedValues, namedValue, queryLink } from "./facets.js";
+import { stringify } from "./json.js";
 import { showProblem } from "./problems.js";
 import { boxes, pictureMat } from "./results.js";
 
@@ -97,7 +98,7 @@ function files({ picture: path, image_id: id, uri }) {
 function imageFacts({ image_id: id, uri, size, width, height, format, modified, metadata }) {
   const facts = { id };
   for (const [name, value] of Object.entries(metadata)) {
-    if (value !== null && value !== "") facts[name] = typeof value === "object" ? JSON.stringify(value) : String(value);
+    if (value !== null && value !== "") facts[name] = typeof value === "object" ? stringify(value) : String(value);
   }
   if (width && height) facts.pixels = `${formatCount(width)} × ${formatCount(height)}`;
   if (format || size) facts.file = [format?.toUpperCase(), size && bytes(size)].filter(Boolean).join(", ");

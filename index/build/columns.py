@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from index.collection.annotations import Annotation, same_content
 from index.collection.layout import ROWS, segment_path
-from index.collection.rows import TEXT
+from index.collection.rows import in_files
 from index.storage import Storage
 
 _KEY = ("image_id", "content_hash")
@@ -30,8 +30,7 @@ def write_columns(path: Path, storage: Storage, segment: str, values: Sequence[p
         keys = [reader.get_batch(number).select(_KEY) for number in range(reader.num_record_batches)]
     rows = pa.Table.from_batches(keys)
     columns = values_of(rows, values)
-    types = {name: column.type for name, column in columns.items()}
-    schema = pa.schema([(name, pa.string() if kind == TEXT else kind) for name, kind in types.items()])
+    schema = in_files(pa.schema([(name, column.type) for name, column in columns.items()]))
     with pa.ipc.new_file(str(path), schema) as writer:
         start = 0
         for batch in keys:

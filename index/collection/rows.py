@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -19,6 +20,9 @@ TILES = "tiles"
 
 TEXT = pa.large_string()
 """Type of text in memory: all rows together may exceed 2 GiB, the limit of an array of `string`, the type in files."""
+
+JSON: pa.DataType = pa.json_(pa.large_string())
+"""Type of the source's nested values: objects, and lists of objects or lists. DuckDB and Polars know it too."""
 
 _COLUMNS: dict[str, pa.DataType] = {
     "image_id": pa.string(),
@@ -110,13 +114,42 @@ def schema_problem(schema: pa.Schema) -> str | None:
 
 
 def in_memory(schema: pa.Schema) -> pa.Schema:
-    """A file's schema as it is in memory, with text as `TEXT`."""
-    return pa.schema([field.with_type(TEXT) if field.type == pa.string() else field for field in schema])
+    """A file's schema as it is in memory, with text as `TEXT` and large lists."""
+
+    def large(kind: Any) -> pa.DataType:
+        return (
+            pa.large_list(large(kind.value_type)) if pa.types.is_list(kind) else TEXT if kind == pa.string() else kind
+        )
+
+    return pa.schema([field.with_type(large(field.type)) for field in schema])
 
 
 def in_files(schema: pa.Schema) -> pa.Schema:
     """The reverse of `in_memory`."""
-    return pa.schema([field.with_type(pa.string()) if field.type == TEXT else field for field in schema])
+
+    def small(kind: Any) -> pa.DataType:
+        return (
+            pa.list_(small(kind.value_type)) if pa.types.is_large_list(kind) else pa.string() if kind == TEXT else kind
+        )
+
+    return pa.schema([field.with_type(small(field.type)) for field in schema])
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Whether values are lists, of any length or a fixed one."""
+    return pa.types.is_nested(kind) and hasattr(kind, "value_type")
+
+
+def as_json(value: object) -> str:
+    """JSON text of any column's value. Bytes that are not UTF-8 are escaped."""
+    return json.dumps(value, default=str, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
+
+
+def list_array(elements: pa.Array[Any], lengths: npt.ArrayLike, missing: Any = None) -> pa.Array[Any]:
+    """Lists of these `lengths` of consecutive elements; null for `missing` ones, an Arrow mask."""
+    offsets = pa.array(np.cumsum([0, *np.asarray(lengths)]), pa.int64())
+    lists: pa.Array[Any] = pa.LargeListArray.from_arrays(offsets, elements, mask=missing)
+    return lists
 
 
 def metadata_columns(schema: pa.Schema) -> list[str]:
@@ -158,15 +191,27 @@ def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
         present = field.name in table.column_names
         column = table.column(field.name) if present else pa.chunked_array([pa.nulls(table.num_rows, field.type)])
         try:
-            # An integer too large for a float is rounded: rows that other runs made floats must stay readable.
-            safe = not pa.types.is_floating(field.type)
-            columns.append(column if column.type == field.type else column.cast(field.type, safe=safe))
+            columns.append(column if column.type == field.type else _cast(column, field.type))
         except pa.ArrowException as error:
             raise CollectionError(
                 f"column {field.name!r}: expected {field.type}, got {column.type} ({error}); "
                 "rename the column in the source, or give it one type"
             ) from error
     return pa.table(columns, schema=schema)
+
+
+def _cast(column: Any, kind: Any) -> Any:
+    if kind == JSON and not pa.types.is_null(column.type):
+        return pa.chunked_array([pa.array([None if v is None else as_json(v) for v in column.to_pylist()], kind)])
+    if is_list(kind) and not (is_list(column.type) or pa.types.is_null(column.type)):
+        column = pa.chunked_array(list(map(_as_lists, column.chunks)))
+    # An integer too large for a float is rounded: rows that other runs made floats must stay readable.
+    return column.cast(kind, safe=not pa.types.is_floating(kind))
+
+
+def _as_lists(values: Any) -> pa.Array[Any]:
+    """A list of one for each value; null for null."""
+    return list_array(values.drop_null(), values.is_valid().cast("int8"), values.is_null())
 
 
 def check_rows(table: pa.Table) -> pa.Table:
@@ -196,9 +241,16 @@ def newest_positions(ids: Sequence[pa.ChunkedArray[Any]]) -> list[npt.NDArray[np
 
 
 def common_field(one: pa.Field[Any], other: pa.Field[Any]) -> pa.Field[Any]:
-    """A field that can hold the values of both: of the wider type, or else strings."""
+    """A field that can hold the values of both: JSON or lists if either is, of the wider type, or else strings."""
     if one.type == other.type:
         return one
+    if JSON in (one.type, other.type):
+        return pa.field(one.name, JSON)
+    kinds: list[Any] = [one.type, other.type]
+    if any(map(is_list, kinds)):
+        elements = [pa.field(one.name, kind.value_type if is_list(kind) else kind) for kind in kinds]
+        make = pa.large_list if any(map(pa.types.is_large_list, kinds)) else pa.list_
+        return pa.field(one.name, make(common_field(*elements).type))
     try:
         return pa.unify_schemas([pa.schema([one]), pa.schema([other])], promote_options="permissive").field(0)
     except pa.ArrowException:

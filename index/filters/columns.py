@@ -8,15 +8,17 @@ import math
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pydantic import TypeAdapter, ValidationError
 
-from index.collection.rows import conform
+from index.collection.rows import JSON, conform, is_list
 from index.errors import FilterError
 
 Mask = npt.NDArray[np.bool_]
@@ -27,6 +29,8 @@ _MAX_LISTED = 30  # columns in a message
 _MAX_SHOWN = 60  # characters of a type or a value in a message
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_DECIMAL = re.compile(r"[+-]?(\d{1,99}(\.\d{0,99})?|\.\d{1,99})(e[+-]?\d{1,2})?", re.ASCII | re.IGNORECASE)
+_DURATION: TypeAdapter[timedelta] = TypeAdapter(timedelta)
 
 
 class ColumnError(FilterError):
@@ -51,25 +55,27 @@ class Column:
     @classmethod
     def of(cls, column: pa.Field[Any]) -> Column:
         unwrapped: Any = _unwrapped(column.type)
-        element = unwrapped.value_type if _is_list(unwrapped) else unwrapped
+        element = unwrapped.value_type if is_list(unwrapped) else unwrapped
         return cls(column.name, unwrapped, element, next(kind for kind in _KINDS if kind.includes(element)))
 
     def __str__(self) -> str:
-        return f"{self.name} ({_abbreviate(str(self.type))}{', $exists alone' if self.kind is OPAQUE else ''})"
+        return f"{self.name} ({_abbreviate(type_name(self.type))}{', $exists alone' if self.kind is OPAQUE else ''})"
 
     @property
     def title(self) -> str:
-        return f"column {self.name!r} ({_abbreviate(str(self.type))})"
+        return f"column {self.name!r} ({_abbreviate(type_name(self.type))})"
 
     @property
     def comparison_type(self) -> pa.DataType:
         """The type to which elements are cast for comparison, because Arrow lacks kernels for some types."""
         if pa.types.is_string_view(self.element) or pa.types.is_null(self.element):
             return pa.string()
-        if pa.types.is_date32(self.element):
+        if pa.types.is_date32(self.element) or pa.types.is_time32(self.element):
             return pa.int32()
-        if is_time(self.element):
+        if is_time(self.element) or pa.types.is_time64(self.element) or pa.types.is_duration(self.element):
             return pa.int64()
+        if pa.types.is_decimal(self.element):
+            return pa.decimal256(self.element.precision, self.element.scale)
         return pa.float32() if pa.types.is_float16(self.element) else self.element
 
     def value(self, operator: str, operand: object) -> Any:
@@ -101,7 +107,7 @@ class Column:
 
         def rows(batch: pa.RecordBatch) -> Mask:
             array = self.read(batch)
-            if not _is_list(self.type):
+            if not is_list(self.type):
                 return mask_of(test(array.cast(self.comparison_type)))
             offsets = array.offsets.to_numpy()
             elements = array.values.slice(offsets[0], offsets[-1] - offsets[0])
@@ -112,6 +118,10 @@ class Column:
             return matches
 
         return rows
+
+
+def type_name(kind: pa.DataType) -> str:
+    return "json" if kind == JSON else str(kind)
 
 
 def list_columns(columns: Collection[Column]) -> str:
@@ -144,15 +154,55 @@ def _rounded(operand: object, kind: pa.DataType) -> float | None:
         return math.inf if number > 0 else -math.inf
 
 
+def _decimal(operand: object, _: pa.DataType) -> Fraction | float | None:
+    """The number as it is written: 0.1 is a tenth, as a number and as text."""
+    if isinstance(operand, str):
+        return Fraction(operand) if _DECIMAL.fullmatch(operand) else None
+    number = _number(operand, _)
+    return Fraction(repr(number)) if isinstance(number, float) and math.isfinite(number) else number
+
+
 def _instant(operand: object, kind: pa.DataType) -> Fraction | None:
     """Time since 1970 in units of the type, which need not be a whole number."""
     try:
         moment = datetime.fromisoformat(operand)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return None
-    since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH
-    per_second = Fraction(1, 86_400) if pa.types.is_date32(kind) else _TICKS[getattr(kind, "unit", "ms")]
-    return Fraction(since // timedelta(microseconds=1), 10**6) * per_second
+    return _ticks((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH, operand, kind)
+
+
+def _time_of_day(operand: object, kind: pa.DataType) -> Fraction | None:
+    """Time since midnight in units of the type."""
+    try:
+        at = time.fromisoformat(operand)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return None
+    since = timedelta(hours=at.hour, minutes=at.minute, seconds=at.second, microseconds=at.microsecond)
+    return None if at.tzinfo else _ticks(since, operand, kind)
+
+
+def _duration(operand: object, kind: pa.DataType) -> Fraction | float | None:
+    """Seconds, or a duration in ISO 8601, in units of the type."""
+    if isinstance(operand, str):
+        try:
+            return _ticks(_DURATION.validate_python(operand), operand, kind)
+        except ValidationError:
+            return None
+    seconds = _decimal(operand, kind)
+    return None if seconds is None else seconds * _ticks_per_second(kind)
+
+
+def _ticks(span: timedelta, operand: object, kind: pa.DataType) -> Fraction:
+    """The span in units of the type. Python's times drop what their text says beyond microseconds."""
+    seconds = Fraction(span // timedelta(microseconds=1), 10**6)
+    if rest := re.search(r"[.,]\d{6}(\d{1,9})", str(operand)):
+        nanoseconds = Fraction(int(rest[1]), 10 ** (6 + len(rest[1])))
+        seconds += -nanoseconds if str(operand).startswith("-") else nanoseconds
+    return seconds * _ticks_per_second(kind)
+
+
+def _ticks_per_second(kind: Any) -> Fraction:
+    return Fraction(1, 86_400) if pa.types.is_date32(kind) else Fraction(_TICKS[getattr(kind, "unit", "ms")])
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -163,10 +213,6 @@ def is_time(kind: pa.DataType) -> bool:
     return pa.types.is_timestamp(kind) or pa.types.is_date(kind)
 
 
-def _is_list(kind: pa.DataType) -> bool:
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind)
-
-
 OPAQUE = _Kind(lambda kind: True, "nothing", lambda operand, kind: None)
 
 _KINDS = (
@@ -174,7 +220,10 @@ _KINDS = (
     _Kind(pa.types.is_boolean, "true or false", lambda operand, _: operand if isinstance(operand, bool) else None),
     _Kind(pa.types.is_integer, "a number", _number),
     _Kind(pa.types.is_floating, "a number", _rounded),
+    _Kind(pa.types.is_decimal, "a number, or one as text", _decimal),
     _Kind(is_time, "a time such as '2024-05-31' or '2024-05-31T12:00:00Z'", _instant),
+    _Kind(pa.types.is_time, "a time of day such as '12:30' or '12:30:59.5'", _time_of_day),
+    _Kind(pa.types.is_duration, "seconds, or a duration such as 'PT1M30S'", _duration),
     # The column has only nulls, so every operand can be the same text.
     _Kind(
         pa.types.is_null,
@@ -190,12 +239,33 @@ def _unwrapped(kind: pa.DataType) -> pa.DataType:
     inner: Any = kind
     if pa.types.is_dictionary(kind):
         return inner.value_type  # type: ignore[no-any-return]
-    if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
+    if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind) or pa.types.is_list_view(kind):
         return pa.list_(_unwrapped(inner.value_type))
-    return pa.large_list(_unwrapped(inner.value_type)) if pa.types.is_large_list(kind) else kind
+    if pa.types.is_large_list(kind) or pa.types.is_large_list_view(kind):
+        return pa.large_list(_unwrapped(inner.value_type))
+    return kind
 
 
-def int_limits(kind: pa.DataType) -> tuple[int, int]:
+def has_steps(kind: pa.DataType) -> bool:
+    """Whether values of the type have a fixed distance, a step, between them."""
+    return pa.types.is_integer(kind) or pa.types.is_decimal(kind)
+
+
+def in_steps(value: float | Fraction, kind: Any) -> float | Fraction:
+    """The value in steps of an integer or decimal type."""
+    return value * Fraction(10) ** kind.scale if pa.types.is_decimal(kind) else value
+
+
+def of_steps(steps: int, kind: Any) -> int | Decimal:
+    """The reverse of `in_steps`, exactly, which Decimal's arithmetic is not."""
+    sign, digits, _ = Decimal(steps).as_tuple()
+    return Decimal((sign, digits, -kind.scale)) if pa.types.is_decimal(kind) else steps
+
+
+def int_limits(kind: Any) -> tuple[int, int]:
+    """The limits of an integer type, or of a decimal one in its steps."""
+    if pa.types.is_decimal(kind):
+        return 1 - 10**kind.precision, 10**kind.precision - 1
     if pa.types.is_unsigned_integer(kind):
         return 0, 2**kind.bit_width - 1
     return -(2 ** (kind.bit_width - 1)), 2 ** (kind.bit_width - 1) - 1

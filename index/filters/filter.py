@@ -18,9 +18,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from index.collection.rows import REJECT_COLUMNS
+from index.collection.rows import JSON, REJECT_COLUMNS
 from index.errors import FilterError
-from index.filters.columns import OPAQUE, Column, ColumnError, Mask, Test, describe, int_limits, is_text, list_columns
+from index.filters.columns import (
+    OPAQUE,
+    Column,
+    ColumnError,
+    Mask,
+    Test,
+    describe,
+    has_steps,
+    in_steps,
+    int_limits,
+    is_text,
+    list_columns,
+    of_steps,
+)
 
 Compare = Callable[[Any, Any], Any]
 
@@ -126,7 +139,9 @@ def _condition(column: Column, operator: str, operand: object) -> Test:
     if operator not in _OPERATORS:
         raise _unknown_operator(operator)
     if column.kind is OPAQUE and operator != "$exists":
-        problem = f"only $exists works on this type, got {operator}"
+        nested = column.element == JSON or pa.types.is_nested(column.element)
+        has = "holds nested values, which filters cannot look into" if nested else "has a type that cannot be compared"
+        problem = f"it {has}: only $exists works, got {operator}"
         raise column.error(problem, f"only $exists of {column.title}", operator)
     return _OPERATORS[operator](column, operator, operand)
 
@@ -140,9 +155,10 @@ def _among(column: Column, operator: str, operands: object) -> Test:
         raise column.refusal(operator, "a list", operands)
     values = [column.value(operator, operand) for operand in operands if operand is not None]
     stored = column.comparison_type
-    if pa.types.is_integer(stored):
+    if has_steps(stored):
         low, high = int_limits(stored)
-        values = [int(value) for value in values if low <= value <= high and value == int(value)]
+        steps = (in_steps(value, stored) for value in values)
+        values = [of_steps(int(step), stored) for step in steps if low <= step <= high and step == int(step)]
     elif pa.types.is_floating(stored):
         values += [-value for value in values if value == 0]  # is_in distinguishes 0.0 and -0.0
     value_set = pa.array(values, stored)
@@ -154,14 +170,16 @@ def _ordered(column: Column, operator: str, operand: object) -> Test:
     compare = _ORDER[operator]
     value = column.value(operator, operand)
     stored = column.comparison_type
-    if pa.types.is_integer(stored):
+    if has_steps(stored):
         # Between two integers `x > 10.5` is `x > 10`, and `x >= 10.5` is `x >= 11`.
         low, high = int_limits(stored)
+        value = in_steps(value, stored)
         value = min(max(value, low - 1), high + 1)  # finite, and still beyond the limits if it was
         value = math.floor(value) if operator in ("$gt", "$lte") else math.ceil(value)
         if not low <= value <= high:
             all_pass = (value < low) == (operator in ("$gt", "$gte"))
             return column.where(lambda array: pc.and_(array.is_valid(), pa.scalar(all_pass)))
+        value = of_steps(value, stored)
     scalar = pa.scalar(value, stored)
     return column.where(lambda array: compare(array, scalar))
 

@@ -16,6 +16,7 @@ from index.collection import Collection
 from index.collection.records import VersionManifest
 from index.collection.rows import metadata_columns, text_array
 from index.errors import EmptyCollectionError, QueryError
+from index.filters.columns import type_name
 from index.filters.facets import Counts, facet_columns
 from index.filters.filter import Filter, filterable
 from index.matches import Match
@@ -52,7 +53,7 @@ class Searcher:
         self.ntotal, self.dim = manifest.ntotal, manifest.dim
         self._segments = segments
         self._filterable = filterable(segments.schema)
-        self.filterable = {field.name: str(field.type) for field in self._filterable}
+        self.filterable = {field.name: type_name(field.type) for field in self._filterable}
         """Columns that `filter` can name, with their Arrow types."""
         self._metadata = metadata_columns(segments.schema)
         self._boxes = (None, *manifest.model.boxes)

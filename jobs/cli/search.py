@@ -1,12 +1,13 @@
 """The commands `search`, `evaluate`, `rejects` and `info`, which read a collection. `app` registers them."""
 
 import json
+import math
 import re
 import shlex
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -29,6 +30,7 @@ from jobs.values import model_named, parse_object
 if TYPE_CHECKING:
     from api.search.query import Part, Query
     from index.matches import Match
+    from index.search import Searcher
 
 _FILTER = '{"label": "cat", "width": {"$gte": 640}}'
 
@@ -187,18 +189,21 @@ def _fetch_picture(query: str) -> bytes:
     try:
         return Fetcher(buckets=PictureReader()).fetch(query)
     except FetchError as error:
+        if error.reason == "not_a_file":
+            remedy = "Name a picture; `likeness embed` adds the pictures of a folder to a collection"
+            raise FetchError(error.reason, f"{error}. {remedy}") from error
         if "://" in query or error.reason not in ("not_found", "bad_uri"):
             raise
         raise FetchError(error.reason, f"{error} To search by words, use --text {shlex.quote(query)}") from error
 
 
-def weighted_example(example: str, weight: float) -> tuple[str, float]:
-    """An id and the weight after its last colon, by default `weight`. A port is not a weight."""
-    image_id, _, number = example.rpartition(":")
-    has_port = "://" in image_id and "/" not in image_id.partition("://")[2]
-    if not image_id or has_port or not re.fullmatch(r"\d+(\.\d+)?|\.\d+", number):
-        return example, weight
-    return image_id, float(number)
+def _with_weight(part: "Part", searcher: "Searcher") -> "Part":
+    """The part, with the weight after the last colon of its id unless the index has an image of the whole id."""
+    image_id, _, number = (part.image_id or "").rpartition(":")
+    is_weight = re.fullmatch(r"\d+(\.\d+)?|\.\d+", number, re.ASCII) is not None
+    if is_weight and not searcher.row(part.image_id or "") and searcher.row(image_id):
+        return replace(part, image_id=image_id, weight=math.copysign(float(number), part.weight))
+    return part
 
 
 def _query_parts(
@@ -217,11 +222,9 @@ def _query_parts(
     if not like:
         open_collection(collection)  # before the picture and the model, which may take seconds
         return (Part(data=None if query is None else _fetch_picture(query), text=text, crop=fractions),)
-    weighted = [("--like", 1.0, *weighted_example(each, 1.0)) for each in like]
-    weighted += [("--unlike", -1.0, *weighted_example(each, UNLIKE_WEIGHT)) for each in unlike]
-    return tuple(
-        Part(image_id=image_id, weight=sign * weight, crop=fractions if sign > 0 else None, field_path=option)
-        for option, sign, image_id, weight in weighted
+    return (
+        *(Part(image_id=image_id, crop=fractions, field_path="--like") for image_id in like),
+        *(Part(image_id=image_id, weight=-UNLIKE_WEIGHT, field_path="--unlike") for image_id in unlike),
     )
 
 
@@ -244,4 +247,5 @@ def _search(collection: str, model: str | None, embedder: str | None, query: "Qu
         )
         service = build_service(settings, load_model=UnknownModel if by_id else None)
     with closing(service):
-        return service.search(query).matches
+        parts = tuple(_with_weight(part, service.engine.searcher) for part in query.parts)
+        return service.search(replace(query, parts=parts)).matches

@@ -16,7 +16,7 @@ from embedder.images.exif import EXIF_COLUMNS
 from index.collection.collection import Collection, Snapshot
 from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord, RowFile
-from index.collection.rows import STATE_COLUMNS, TEXT, conform, is_filtered, metadata_columns
+from index.collection.rows import JSON, STATE_COLUMNS, TEXT, conform, is_filtered, is_list, metadata_columns
 from index.storage.storage import canonical_address
 from jobs.errors import TooManyMissingError
 from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter, leave_out
@@ -216,10 +216,24 @@ def _compare_metadata(live: LiveRows, listing: pa.Table) -> tuple[pa.Table, Colu
 
 def _differs_mask(one: Any, other: Any) -> npt.NDArray[np.bool_]:
     """Where two columns differ; null and NaN are equal to each other and themselves."""
+    if one.type == JSON:
+        one, other = one.cast(TEXT), other.cast(TEXT)
+    if is_list(one.type):
+        return _different_lists(one, other)
     neither = pc.and_(pc.is_null(one, nan_is_null=True), pc.is_null(other, nan_is_null=True))
     same: Column = pc.or_(neither, pc.equal(one, other).fill_null(False))
     mask: npt.NDArray[np.bool_] = pc.invert(same).to_numpy(zero_copy_only=False)
     return mask
+
+
+def _different_lists(one: Any, other: Any) -> npt.NDArray[np.bool_]:
+    lengths, others = (pc.list_value_length(lists).fill_null(-1).to_numpy() for lists in (one, other))
+    differs: npt.NDArray[np.bool_] = lengths != others
+    same = pa.array(~differs)
+    elements = _differs_mask(*(pc.list_flatten(lists.filter(same)) for lists in (one, other)))
+    rows = np.repeat(np.flatnonzero(~differs), np.maximum(lengths[~differs], 0))
+    differs[rows[elements]] = True
+    return differs
 
 
 def _still_listed(collection: Collection, listing: pa.Table, files: Sequence[RowFile]) -> list[RowFile]:

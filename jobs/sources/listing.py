@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from embedder.images.exif import EXIF_COLUMNS
-from index.collection.rows import FIXED_COLUMNS, REJECT_COLUMNS, TEXT, TILES, common_field, conform, in_memory
+from index.collection.rows import (
+    FIXED_COLUMNS,
+    JSON,
+    REJECT_COLUMNS,
+    TEXT,
+    TILES,
+    as_json,
+    common_field,
+    conform,
+    in_memory,
+    list_array,
+)
 
 Column: TypeAlias = "pa.Array[Any] | pa.ChunkedArray[Any]"
 
@@ -139,12 +149,24 @@ def merge_schemas(*schemas: pa.Schema) -> pa.Schema:
 
 
 def column_of(values: list[Any]) -> Column:
-    """An array of the type that all values share, otherwise of strings."""
+    """An array of the type that all values share, otherwise of strings, or if some are nested, of lists or JSON."""
     try:
         column: Column = pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeError):
-        column = pa.array([None if v is None else escaped(v) if isinstance(v, str) else _as_json(v) for v in values])
+        if any(isinstance(value, dict | list) for value in values):
+            return _lists_or_json(values)
+        column = pa.array([None if v is None else escaped(v) if isinstance(v, str) else as_json(v) for v in values])
     return column
+
+
+def _lists_or_json(values: list[Any]) -> Column:
+    lists = [value if isinstance(value, list) else [] if value is None else [value] for value in values]
+    elements = [element for each in lists for element in each]
+    if any(isinstance(element, dict | list) for element in elements):
+        return _json(values)
+    return list_array(
+        _one_array(column_of(elements)), list(map(len, lists)), pa.array([value is None for value in values])
+    )
 
 
 def escaped(name: str) -> str:
@@ -167,8 +189,8 @@ def _as_type(values: Column | Sequence[Any], type_: pa.DataType) -> Column:
 
 
 def _plain(values: Column) -> Column:
-    """Metadata as filters can use it: numbers, booleans, times and strings; nested values become JSON."""
-    type_ = values.type
+    """Metadata as filters can use it: numbers, booleans, times, strings and lists of these; deeper values as JSON."""
+    type_: Any = values.type
     if pa.types.is_dictionary(type_):
         return _plain(values.cast(type_.value_type))
     if pa.types.is_null(type_) or type_ in (pa.string(), pa.large_string(), pa.string_view()):
@@ -178,15 +200,25 @@ def _plain(values: Column) -> Column:
         except pa.ArrowInvalid:  # not UTF-8
             return as_text(stored)
     if pa.types.is_nested(type_):
-        texts = [None if v is None else _as_json(v) for v in values.to_pylist()]
-        return pa.array(texts, TEXT)
+        element: Any = getattr(type_, "value_type", None)
+        if element is None or pa.types.is_nested(element):
+            return _json(values.to_pylist())
+        lists = _one_array(values.cast(pa.large_list(element)))
+        elements = _one_array(_plain(lists.flatten()))
+        return list_array(elements, pc.list_value_length(lists).fill_null(0), lists.is_null())
+    if getattr(type_, "extension_name", "") == "arrow.json":
+        return values.cast(TEXT).cast(JSON)
     if isinstance(type_, pa.BaseExtensionType) or pa.types.is_binary(type_):  # a CSV's text that is not UTF-8
         return as_text(values)
     return values
 
 
-def _as_json(value: Any) -> str:
-    return escaped(json.dumps(value, default=str, ensure_ascii=False))
+def _one_array(column: Any) -> Any:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _json(values: list[Any]) -> Column:
+    return pa.array([None if value is None else as_json(value) for value in values], JSON)
 
 
 def as_text(values: Column) -> Column:

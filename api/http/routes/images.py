@@ -7,11 +7,10 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from api.documents import ImageOut
-from api.errors import Problem, abbreviate
 from api.http.problems import problem_docs
 from api.http.query_runner import QueryRunner
 from api.http.responses import etag_response, image_out, json_response
-from api.search.service import row_of_image
+from api.search.service import image_not_found, row_of_image
 from index.search import Searcher
 
 Id = Annotated[str, Query(alias="id", description="the id of an indexed image")]
@@ -63,5 +62,5 @@ def image_routes(runner: QueryRunner) -> APIRouter:
 async def _row(searcher: Searcher, image_id: str) -> dict[str, Any]:
     row = await to_thread.run_sync(row_of_image, searcher, image_id)
     if row is None:
-        raise Problem("image-not-found", f"index version {searcher.version} has no image {abbreviate(image_id)}")
+        raise image_not_found(searcher, image_id)
     return row

@@ -36,7 +36,10 @@ def search_routes(runner: QueryRunner) -> APIRouter:
         summary="The images nearest to a picture, a text, an indexed image, a vector, or a mix of them",
         response_model=SearchResponse,
         responses=problem_docs(*SEARCH_PROBLEMS),
-        openapi_extra={"requestBody": search_body(limits), "parameters": parameters_of(UploadFields, limits)},
+        openapi_extra={
+            "requestBody": search_body(limits),
+            "parameters": parameters_of(UploadFields, limits, beside_body=True),
+        },
     )
     @router.get(
         "/search",

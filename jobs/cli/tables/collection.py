@@ -16,17 +16,19 @@ from jobs.cli.tables.text_table import TextTable, human_size
 
 
 def match_table(matches: Sequence[Match], first: int = 1) -> TextTable:
-    """Rank, counted from `first`, cosine, id and metadata of each match, and the images that were folded into it.
+    """Rank, counted from `first`, cosine, id, metadata and path of each match, and the images folded into it.
 
-    `percentile` is shown if it is known (see `Searcher.percentile`), and `box` if a part of the picture matched.
+    The path is shown if ids are not paths themselves, `percentile` if it is known (see `Searcher.percentile`), and
+    `box` if a part of the picture matched.
     """
     names = list(dict.fromkeys(name for match in matches for name in match.metadata))
     has_percentiles = any(match.percentile is not None for match in matches)
     has_duplicates = any(match.duplicates for match in matches)
     has_boxes = any(match.box for match in matches)
+    has_paths = any(match.uri and match.uri != match.image_id for match in matches)
     columns = {"percentile": has_percentiles, "image": True, "box": has_boxes, "alike": has_duplicates}
     return TextTable(
-        ("rank", "score", *(name for name, present in columns.items() if present), *names),
+        ("rank", "score", *(name for name, present in columns.items() if present), *names, *(["path"] * has_paths)),
         [
             (
                 str(rank),
@@ -36,6 +38,7 @@ def match_table(matches: Sequence[Match], first: int = 1) -> TextTable:
                 *([",".join(f"{fraction:g}" for fraction in match.box or ())] if has_boxes else []),
                 *([", ".join(match.duplicates)] if has_duplicates else []),
                 *(_format(match.metadata.get(name)) for name in names),
+                *([match.uri] * has_paths),
             )
             for rank, match in enumerate(matches, start=first)
         ],

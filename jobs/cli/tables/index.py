@@ -102,8 +102,8 @@ def evaluation_tables(evaluations: Sequence[Evaluation], suspects: Sequence[Mapp
     header = ("label", "", "queries", *(f"precision@{depth}" for depth in DEPTHS), "mAP")
     figures = [(side, each) for side, evaluation in sides for each in evaluation.classes]
     figures = sorted(figures, key=lambda figure: (figure[1].label, figure[0]))
-    lines = [_figures_row(side, each.overall) for side, each in sides]
-    lines += [_figures_row(side, each) for side, each in figures]
+    lines = [_figures_row(side, each) for side, each in figures]
+    lines += [_figures_row(side, each.overall) for side, each in sides]  # last, where a long list ends
     parts: list[RenderableType] = [
         table(overview, rows),
         "",
@@ -138,4 +138,5 @@ def _figures_row(side: str, figures: ClassFigures) -> tuple[str, ...]:
 
 
 def _with_interval(estimate: Estimate) -> str:
-    return f"{estimate.value:.3f} ({estimate.low:.3f}–{estimate.high:.3f})"
+    """Short, so that a label's figures fit on one line of a terminal; the JSON has all digits."""
+    return f"{estimate.value:.0%} ({100 * estimate.low:.0f}–{100 * estimate.high:.0f})"

@@ -155,6 +155,24 @@ def test_a_mistyped_path_is_not_searched_as_words(likeness: Likeness) -> None:
 
 
 @pytest.mark.parametrize(
+    "query", ["./star", "../star", "~/star", "/star", "star/", "C:\\star", "C:/star", "\\\\nas\\star", "a/b/"]
+)
+def test_a_path_that_does_not_exist_is_not_searched_as_words(likeness: Likeness, query: str) -> None:
+    with pytest.raises(FileNotFoundError, match="is neither a file nor an image of index version"):
+        likeness.search(query)
+
+
+def test_a_folder_is_not_searched_as_words(likeness: Likeness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "red" / "star").mkdir(parents=True)
+    for folder in (str(tmp_path), f"{tmp_path}/", "red/", "red/star", "./red"):
+        with pytest.raises(IsADirectoryError, match="is a folder: expected a picture in it, an id, a URL or words"):
+            likeness.search(folder)
+    assert likeness.search("red").caption == "4 of 4 images like “red”"
+    assert likeness.search("black and/or white").caption == "4 of 4 images like “black and/or white”"
+
+
+@pytest.mark.parametrize(
     ("query", "search", "error", "message"),
     [
         ((), {}, TypeError, "exactly one of a query, url, image, text, id, embedding and queries, got none"),
@@ -175,7 +193,7 @@ def test_a_mistyped_path_is_not_searched_as_words(likeness: Likeness) -> None:
         ((np.ones((1, 16)),), {}, Problem, r"embedding: expected 16 numbers, .* got \[1, 16\]"),
         ((np.zeros(16),), {}, Problem, "embedding: expected numbers, not all of them zero, got "),
         (([np.nan, *[1.0] * 15],), {}, Problem, "embedding: expected finite numbers, got "),
-        ((), {"id": "gone"}, Problem, 'id: expected an image of index version 000001, got "gone"'),
+        ((), {"id": "gone"}, Problem, 'index version 000001 has no image "gone"'),
         (("https://pictures.example/gone.png",), {}, Problem, r"https://pictures\.example/gone\.png"),
         ((b"hello",), {}, Problem, "expected a picture"),
     ],
@@ -336,7 +354,7 @@ def test_pages_cover_all_matches_in_order(many: Likeness) -> None:
 def test_steps_can_be_undone_and_a_failed_step_changes_nothing(many: Likeness) -> None:
     exploration = exploring(many, k=5)
     first = ids(exploration.results)
-    with pytest.raises(Problem, match='got "gone"'):
+    with pytest.raises(Problem, match='no image "gone"'):
         exploration.like("gone")
     with pytest.raises(Problem, match="only the first 10,000"):
         exploration.turn_to(2_000)
@@ -381,7 +399,7 @@ def test_the_widget_answers_the_messages_of_the_page(many: Likeness) -> None:
     assert [card["id"] for card in widget.view["matches"]] == ids(many.search("001.png", k=4))
     shown = widget.view["matches"]
     widget._on_message(widget, {"like": "gone"}, [])
-    assert 'got "gone"' in widget.view["error"]
+    assert 'no image "gone"' in widget.view["error"]
     assert widget.view["matches"] == shown
     widget._on_message(widget, {"back": True}, [])
     assert (widget.view["share"], widget.view["error"]) == (0.5, "")
@@ -433,7 +451,24 @@ def test_neighbouring_groups_on_a_map_have_colours_that_differ() -> None:
     assert len(set(colours)) == 12
     apart = colour_distances(colours)
     assert min(apart[at, at + 1] for at in range(11)) > 0.2
-    assert len(group_colours(np.zeros((40, 2)))) == 40  # more groups than colours
+    assert len(set(group_colours(np.zeros((15, 2))))) == 15
+
+
+@pytest.mark.parametrize(("count", "coloured", "last"), [(14, 14, "g13"), (15, 15, "g14"), (16, 15, "1 other group")])
+def test_each_colour_of_a_map_is_one_group(many: Likeness, count: int, coloured: int, last: str) -> None:
+    ids = [f"{number:03}.png" for number in range(2 * count - 1)]
+    groups = [f"g{number // 2:02}" for number in range(2 * count - 1)]  # the last one has one picture, others two
+    drawn = many.map(np.random.default_rng(0).random((len(ids), 2)), ids, groups)._repr_html_()
+    legend = re.findall(r'<span style="color:([^"]*)">●</span> ([^<]*)<', drawn)
+    assert [name for _, name in legend[:coloured]] == sorted(set(groups))[:coloured]
+    assert legend[-1][1] == last
+    assert len({colour for colour, _ in legend}) == len(legend) == min(count, 16)
+    assert drawn.count("<text") == coloured
+    fills = re.findall(r'<circle[^>]* fill="([^"]*)" fill-opacity="([^"]*)"><title>[^,]*, ([^<]*)<', drawn)
+    colours = {name: colour for colour, name in legend}
+    assert {(name, fill, opacity) for fill, opacity, name in fills} == {
+        (name, colours.get(name, "currentColor"), "0.8" if name in colours else "0.35") for name in groups
+    }
 
 
 def test_own_labels_are_on_the_map_and_in_grids(many: Likeness) -> None:

@@ -1,8 +1,11 @@
 """Executes the notebooks from top to bottom and checks the values of their variables."""
 
 import json
+import os
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import nbformat
@@ -12,6 +15,7 @@ from nbclient import NotebookClient
 
 from jobs.demo.collection import make_demo_collection
 from tests.support.paths import ROOT
+from tests.support.processes import python
 
 FOLDER = ROOT / "notebooks"
 NAMES = sorted(path.name for path in FOLDER.glob("*.ipynb"))
@@ -47,18 +51,22 @@ class Executed:
         return [each[mime] for each in data if mime in each]
 
 
-@pytest.fixture
-def executed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Executed]:
-    name = request.param
-    collection = request.getfixturevalue("large_demo" if "map" in name else "demo")
-    monkeypatch.setenv("LIKENESS_COLLECTION", collection)
-    monkeypatch.setenv("PYTHONWARNINGS", "error::DeprecationWarning:__main__")
+@contextmanager
+def executed_notebook(name: str, collection: str) -> Iterator[Executed]:
     notebook = nbformat.read(FOLDER / name, as_version=4)
     client = NotebookClient(notebook, timeout=280, kernel_name="python3", resources={"metadata": {"path": str(FOLDER)}})
-    with client.setup_kernel():
+    with client.setup_kernel(env={**os.environ, "LIKENESS_COLLECTION": collection}):
         for number, cell in enumerate(list(notebook.cells)):
             client.execute_cell(cell, number)
         yield Executed(client)
+
+
+@pytest.fixture
+def executed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Executed]:
+    collection = request.getfixturevalue("large_demo" if "map" in request.param else "demo")
+    monkeypatch.setenv("PYTHONWARNINGS", "error::DeprecationWarning:__main__")
+    with executed_notebook(request.param, collection) as executed:
+        yield executed
 
 
 def runs(name: str) -> pytest.MarkDecorator:
@@ -107,6 +115,29 @@ def test_exploring_neighbours(executed: Executed) -> None:
     assert len(grids) == 6  # five searches, and the static grid of the widget
     assert len(executed.outputs("application/vnd.jupyter.widget-view+json")) == 1
     assert len(executed.outputs("image/png")) == 1
+
+
+@pytest.fixture(scope="module")
+def pictures_only(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A collection of a class without `embed_texts`."""
+    folder = tmp_path_factory.mktemp("palette")
+    make_demo_collection(folder / "demo")
+    (source,) = re.findall(r"(?s)```python\n(.*?)```", (ROOT / "docs/embedders.md").read_text())
+    (folder / "palette.py").write_text(source)
+    arguments = ("-m", "jobs", "embed", "demo/pictures", "c", "--embedder", "palette:Histogram", "--on", "local")
+    done = python(*arguments, folder=folder)
+    assert done.returncode == 0, done.stderr
+    return str(folder / "c")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["01_explore_neighbours.ipynb", "02_map_the_collection.ipynb"])
+def test_notebooks_need_no_words(pictures_only: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIKENESS_EMBEDDER", "palette:Histogram")
+    monkeypatch.setenv("PYTHONPATH", str(Path(pictures_only).parent))
+    with executed_notebook(name, pictures_only) as done:
+        assert done.value("likeness.understands('red')") is False
+        assert len(done.outputs("text/html")) >= 6
 
 
 @pytest.mark.slow

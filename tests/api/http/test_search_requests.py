@@ -188,7 +188,6 @@ FRACTIONS = "[x, y, width, height] as fractions of the picture, from 0 to 1 and 
         ({"url": URL, "crop": [0, 0, 1, "1"]}, "crop.3", "a number"),
         ({"text": "a", "crop": RIGHT}, "crop", "a picture to take it from: image, url or id"),
         ({"queries": [{"url": URL}], "crop": RIGHT}, "crop", "a crop beside each picture of `queries`"),
-        ({"id": "none.png", "crop": RIGHT}, "id", "an image of index version 000001"),
     ],
 )
 def test_an_invalid_crop_is_refused(cropping: TestClient, body: dict[str, Any], field: str, expected: str) -> None:
@@ -315,7 +314,6 @@ def test_a_body_may_be_just_a_picture(client: TestClient, media_type: str) -> No
         ({"text": "a", "k": "many"}, "k", "a whole number"),
         ({"text": "a", "fields": "label"}, "fields", "JSON text"),
         ({"embedding": "[1]", "text": "a"}, "embedding", "only allow_partial, crop, distinct"),
-        ({"id": "none.png"}, "id", "an image of index version"),
     ],
 )
 def test_what_is_wrong_in_a_url_is_named(client: TestClient, params: dict[str, str], field: str, expected: str) -> None:
@@ -324,14 +322,79 @@ def test_what_is_wrong_in_a_url_is_named(client: TestClient, params: dict[str, s
     assert expected in error["expected"]
 
 
+OPTIONS: dict[str, Any] = {
+    **{"k": 2, "offset": 1, "min_score": -0.5, "min_percentile": 0, "filter": {"label": {"$ne": "red-1"}}},
+    **{"distinct": 0.9999, "diversity": 0.2, "fields": ["label"], "allow_partial": True, "crop": [0, 0, 1, 1]},
+}
+PICTURE = png(COLOURS["red-1.png"])
+BODIES: dict[str, dict[str, Any]] = {
+    "multipart": {"files": {"image": ("a.png", PICTURE)}},
+    "json": {"json": {"image": base64.b64encode(PICTURE).decode()}},
+    "picture": {"content": PICTURE, "headers": {"content-type": "image/png"}},
+}
+
+
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("option", [*OPTIONS, "all"])
+def test_options_in_the_url_apply_to_every_body(client: TestClient, body: str, option: str) -> None:
+    options = OPTIONS if option == "all" else {option: OPTIONS[option]}
+    params = {name: json.dumps(value) for name, value in options.items()}
+    answered = client.post("/search", params={**params, "min_score": params.get("min_score", "")}, **BODIES[body])
+    assert answered.json()["matches"] == search(client, url=URL, **options)["matches"] != []
+
+
+@pytest.mark.parametrize(
+    ("method", "address", "body", "field", "expected", "got"),
+    [
+        *[
+            ("POST", f"/search?{query}", body, field, expected, got)
+            for body in BODIES
+            for query, field, expected, got in (
+                ("bogus=1", "bogus", "only allow_partial, crop, distinct, diversity, fields, filter, k,", "unknown"),
+                ("k=2&bogus=", "bogus", "only allow_partial", "an unknown field"),
+                ("text=a", "text", "only allow_partial", "an unknown field"),
+                ("k=1&k=2", "k", "one value", "2 values"),
+                ("k=1&k=1&k=", "k", "one value", "3 values"),
+                ("k=0", "k", "a whole number from 1", "0"),
+                ("filter=label", "filter", "JSON text", "label"),
+            )
+        ],
+        ("POST", "/search?k=2", {"json": {"text": "a", "k": 3}}, "k", "a value in the URL or in the body", "both"),
+        ("POST", "/search?k=2", {"files": {"image": PICTURE}, "data": {"k": "3"}}, "k", "in the URL or in the", "both"),
+        ("POST", "/search", {"files": {"image": PICTURE}, "data": {"k": ["2", "3"]}}, "k", "one value", "2 values"),
+        ("GET", "/search?text=a&text=b", {}, "text", "one value", "2 values"),
+        ("GET", "/search?text=a&fitting=1", {}, "fitting", "only allow_partial", "an unknown field"),
+        ("GET", "/search?text=a&id=b&id=c", {}, "id", "one value", "2 values"),
+        ("GET", "/facets?filter={}&filter={}", {}, "filter", "one value", "2 values"),
+        ("GET", "/facets?k=1", {}, "k", "only filter", "an unknown field"),
+        ("GET", "/image?id=a&id=grey.png", {}, "id", "one value", "2 values"),
+        ("GET", "/image?id=grey.png&size=16", {}, "size", "only id", "an unknown field"),
+        ("GET", "/picture?id=grey.png&width=16", {}, "width", "only id, size", "an unknown field"),
+        ("GET", "/duplicates/plan?offset=1&offset=2", {}, "offset", "one value", "2 values"),
+        ("GET", "/index?version=000001", {}, "version", "no parameters in the URL", "an unknown field"),
+        ("GET", "/collections?name=a", {}, "name", "no parameters in the URL", "an unknown field"),
+        ("POST", "/search/batch?k=2", {"json": {"searches": [{"text": "a"}]}}, "k", "no parameters", "unknown"),
+        ("POST", "/embed?k=2", {"json": {"texts": ["a"]}}, "k", "no parameters in the URL", "an unknown field"),
+        ("POST", "/search/collections?k=2", {"json": {"text": "a"}}, "k", "no parameters in the URL", "unknown"),
+        ("GET", "/index/versions?limit=1", {}, "limit", "no parameters in the URL", "an unknown field"),
+        ("GET", "/search?" + "&".join(f"a{n}=1" for n in range(200)), {}, "body", "a document", "200 parameters"),
+    ],
+)
+def test_what_a_url_cannot_have_is_refused(
+    client: TestClient, method: str, address: str, body: Any, field: str, expected: str, got: str
+) -> None:
+    (error,) = errors_of(client.request(method, address, **(BODIES[body] if isinstance(body, str) else body)))
+    assert error["field"] == field
+    assert expected in error["expected"]
+    assert got in error["got"]
+
+
 # What is refused
 
 
 @pytest.mark.parametrize(
     ("body", "field", "expected"),
     [
-        ({"id": "none.png"}, "id", "an image of index version 000001"),
-        ({"queries": [{"text": "a"}, {"id": "none.png"}]}, "queries.1.id", "an image of index version"),
         ({"queries": [{"text": "a"}, {"text": " "}]}, "queries.1.text", "words"),
         ({"embedding": [1, "2"]}, "embedding.1", "a number"),
         ({"image": "é"}, "image", "base64"),
@@ -406,6 +469,33 @@ def test_a_base64_picture_over_the_limit_is_refused(client: TestClient) -> None:
     assert (response.status_code, response.json()["type"]) == (413, "urn:likeness:problem:too-large")
     response = client.post("/search", json={"image": encoded(bytes(LIMITS.max_upload_bytes))})
     assert response.json()["reason"] == "not_an_image"
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ({"id": "none.png"}, "id"),
+        ({"id": ""}, "id"),
+        ({"id": "none.png", "crop": RIGHT}, "id"),
+        ({"queries": [{"text": "a"}, {"id": "none.png"}]}, "queries.1.id"),
+        ({"queries": [{"id": "none.png", "crop": RIGHT, "weight": -1}]}, "queries.0.id"),
+    ],
+)
+def test_an_unknown_id_is_a_404(client: TestClient, query: dict[str, Any], field: str) -> None:
+    detail = f'index version 000001 has no image "{"none.png" if "none" in str(query) else ""}"'
+    expected = {"type": "urn:likeness:problem:image-not-found", "status": 404, "field": field, "detail": detail}
+    response = client.post("/search", json=query)
+    answers = [
+        response.json(),
+        client.post("/search/batch", json={"searches": [query]}).json()["results"][0]["problem"],
+    ]
+    if query.keys() == {"id"} and query["id"]:
+        answers.append(client.get("/search", params=query).json())
+    assert response.status_code == 404
+    assert [{name: answer[name] for name in expected} for answer in answers] == [expected] * len(answers)
+    for operation in client.get("/openapi.json").json()["paths"]["/search"].values():
+        examples = operation["responses"]["404"]["content"]["application/problem+json"]["examples"]
+        assert "image-not-found" in examples
 
 
 # Batches

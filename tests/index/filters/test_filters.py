@@ -146,7 +146,10 @@ COMPARISONS = "$eq, $ne, $in, $nin, $gt, $gte, $lt, $lte, $prefix, $exists, $not
         ({"day": "x" * 99}, "column 'day' (date32[day]): $eq takes a time such as '2024-05-31' or "),
         ({"day": 2024}, "'2024-05-31T12:00:00Z', got 2024"),
         ({"box": {"$gt": "a"}}, "column 'box' (list<item: int16>): $gt takes a number, got 'a'"),
-        ({"exif": {"$in": []}}, "column 'exif' (struct<iso: int64>): only $exists works on this type, got $in"),
+        (
+            {"exif": {"$in": []}},
+            "column 'exif' (struct<iso: int64>): it holds nested values, which filters cannot look into: only $exists",
+        ),
         ({"empty": []}, "column 'empty' (null): $eq takes text, a number, true or false, got an empty list"),
         ({"$or": [{"$and": [{"label": "cat"}] * 110}] * 110}, "at most 10,000 conditions and 100,000 values"),
         ({"label": {"$in": ["cat"] * 200_000}}, "at most 10,000 conditions and 100,000 values"),

@@ -26,10 +26,9 @@ from index.versions.prune import GRACE
 from jobs.cli import app
 from jobs.cli.embed import next_commands
 from jobs.cli.options import console
-from jobs.cli.search import weighted_example
 from jobs.embedding.model_source import model_record
 from jobs.values import DEFAULT_MODEL, DEMO_MODEL, parse_size
-from tests.support.collections.hand_made import add_version
+from tests.support.collections.hand_made import add_version, searcher_of, unit_vectors
 from tests.support.collections.small_collection import COLOURS, PLAIN, embedded_row
 from tests.support.collections.storage_steps import at, is_number, is_step
 from tests.support.command_line import Result, Run
@@ -123,7 +122,9 @@ def test_search_by_words(run: Run, collection: Path) -> None:
     assert [match["score"] for match in matches] == sorted((match["score"] for match in matches), reverse=True)
 
 
-def test_search_by_id_loads_no_model(run: Run, collection: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_by_id_loads_no_model(
+    run: Run, collection: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ClipEmbedder, "load", lambda *_, **__: pytest.fail("a model was loaded"))
     matches = facts_of(run, "search", collection, "--like", "red.png")
     assert sorted(match["image_id"] for match in matches) == ["blue.png", "green.png"]  # itself left out
@@ -136,7 +137,8 @@ def test_search_by_id_loads_no_model(run: Run, collection: Path, monkeypatch: py
     (blue,) = facts_of(run, "search", collection, "--like", "red.png", "--filter", where)
     assert blue["image_id"] == "blue.png"
     table = run("search", collection, "--like", "red.png", "--distinct", "-1").out.splitlines()
-    assert table[0].split() == ["rank", "score", "percentile", "image", "alike", "label", "weight"]
+    assert table[0].split() == ["rank", "score", "percentile", "image", "alike", "label", "weight", "path"]
+    assert table[1].split()[-1] == str(pictures / best["image_id"])
     assert best["percentile"] > second["percentile"]
     assert (len(table), table[1].split()[:5]) == (
         2,
@@ -151,20 +153,53 @@ def test_search_by_several_ids(run: Run, collection: Path) -> None:
     assert (only["image_id"], only["percentile"]) == ("green.png", searcher.percentile(only["score"], "mix"))
 
 
+IDS = ("sku:1000", "sku:1002", "item", "item:2", "item:2:.5", "a/b:c.png", "http://host:8080/a.png", "C", ":4", "a:-1")
+
+
 @pytest.mark.parametrize(
-    ("example", "expected"),
+    ("example", "image_id", "weight"),
     [
-        ("cross.png:0.4", ("cross.png", 0.4)),
-        ("a/b:c.png:2", ("a/b:c.png", 2)),
-        ("http://host:8080/a.png:.5", ("http://host:8080/a.png", 0.5)),
-        *(
-            (name, (name, 0.3))
-            for name in ("a.png", "http://host:8080", r"C:\a.png", "s3://b/a:v1", ":4", "a.png:", "a:-1")
-        ),
+        *((image_id, image_id, None) for image_id in IDS),
+        ("sku:1002:0.4", "sku:1002", 0.4),
+        ("item:2:1", "item:2", 1),
+        ("item:3", "item", 3),
+        ("item:2:.5:2", "item:2:.5", 2),
+        ("a/b:c.png:2", "a/b:c.png", 2),
+        ("http://host:8080/a.png:.5", "http://host:8080/a.png", 0.5),
+        ("C:7", "C", 7),
+        (":4:0.25", ":4", 0.25),
     ],
 )
-def test_only_a_number_at_the_end_is_a_weight(example: str, expected: tuple[str, float]) -> None:
-    assert weighted_example(example, 0.3) == expected
+@pytest.mark.parametrize("option", ["--like", "--unlike"])
+def test_only_a_number_after_an_id_is_a_weight(
+    run: Run, ids_with_colons: Path, option: str, example: str, image_id: str, weight: float | None
+) -> None:
+    searcher = Searcher.open(Collection.open(str(ids_with_colons)))
+    other: list[str] = [] if option == "--like" else ["--like", "other"]
+    named = [image_id, *other[1:]]
+    default = 1 if option == "--like" else 0.3
+    weights = [(weight or default) * (1 if option == "--like" else -1), *[1 for _ in other[1:]]]
+    query = mix([searcher.vector(name) for name in named], weights)
+    ((*expected,),) = searcher.search([query], 3, exclude=named)
+    found = facts_of(run, "search", ids_with_colons, option, example, *other, "-k", "3")
+    assert [(each["image_id"], each["score"]) for each in found] == [(each.image_id, each.score) for each in expected]
+
+
+@pytest.mark.parametrize(
+    "example", ["sku:10", "sku:", "other:-1", "other:", "other:1e3", "other:\u0661", "none:2", "x"]
+)
+def test_an_id_that_the_index_lacks_is_named_whole(run: Run, ids_with_colons: Path, example: str) -> None:
+    result = run("search", ids_with_colons, "--like", example)
+    assert (result.code, result.out) == (2, "")
+    assert f"has no image {json.dumps(example, ensure_ascii=False)}" in result.err
+
+
+@pytest.fixture(scope="module")
+def ids_with_colons(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    location = tmp_path_factory.mktemp("colons") / "collection"
+    names = [*IDS, "other"]
+    searcher_of(location, names, unit_vectors(len(names)))
+    return location
 
 
 def test_examples_have_weights(run: Run, collection: Path) -> None:
@@ -464,7 +499,7 @@ def test_a_collection_without_an_index(run: Run, tmp_path: Path) -> None:
         ([], "expected one of a picture, --text and --like"),
         (["a.jpg", "--text", "x"], "expected one of a picture, --text and --like"),
         (["--like", "a", "--text", "x"], "expected one of a picture, --text and --like"),
-        (["--like", "gone.png"], '--like: expected an image of index version 000001, got "gone.png"'),
+        (["--like", "gone.png"], 'index version 000001 has no image "gone.png"'),
         (["--text", "x", "--crop", "0,0,1,1"], "--crop goes with one picture"),
         (["--like", "red.png", "--crop", "0,0,1"], "expected [x, y, width, height] as fractions of the picture"),
         (["--like", "red.png", "--crop", "left"], "--crop is 'left': expected four numbers"),
@@ -482,10 +517,14 @@ def test_a_collection_without_an_index(run: Run, tmp_path: Path) -> None:
         (["--like", "red.png", "--filter", '{"colour": "red"}'], "filter: expected one of the columns image_id"),
         (["--like", "red.png", "--filter", '{"label": 3}'], "expected text for $eq of column 'label' (string), got 3"),
         (["gone.jpg"], "gone.jpg: there is no such file"),
+        (
+            ["/tmp"],
+            "/tmp: expected a file, found a folder, a device or the like. Name a picture; `likeness embed` adds",
+        ),
         (["note.jpg"], "expected a picture, but this looks like plain text"),
         (["--text", "  "], "text: expected words"),
         (["--text", "caf\udce9"], 'text: expected words that say what to look for, in UTF-8, got "caf\\udce9"'),
-        (["--like", "caf\udce9"], '--like: expected an image of index version 000001, got "caf\\udce9"'),
+        (["--like", "caf\udce9"], 'index version 000001 has no image "caf\\udce9"'),
     ],
 )
 def test_invalid_queries(run: Run, collection: Path, tmp_path: Path, options: list[str], part: str) -> None:

@@ -1,11 +1,13 @@
 """`likeness evaluate`: what it prints about one collection, about two, and about labels that neighbours doubt."""
 
+import io
 import json
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from rich.console import Console
 
 from index.collection import Collection
 from tests.support.collections.hand_made import DIM, add_version, rows
@@ -26,7 +28,7 @@ def clusters(collection: Collection, monkeypatch: pytest.MonkeyPatch, tmp_path: 
 def test_figures_confusions_and_suspects(run: Run, clusters: Collection) -> None:
     printed = run("evaluate", "collection", "--by", "label", "--suspects", "9").out
     assert "1.0000" in printed  # the index's own recall
-    assert "(all)\t24\t" in printed
+    assert "\n(all)\t24\t96% (80–99)\t" in printed
     assert "Wilson's 95% intervals" in printed
     assert printed.endswith("share\n23\tcat\t0%\tdog\t100%\n")  # all others agree with their neighbours
     facts = json.loads(run("evaluate", "collection", "--by", "label", "--format", "json").out)
@@ -36,6 +38,23 @@ def test_figures_confusions_and_suspects(run: Run, clusters: Collection) -> None
     assert cat["precision"]["10"]["value"] == pytest.approx(12 / 13)
     assert evaluation["confusions"][1] == {"label": "cat", "neighbour": "dog", "share": pytest.approx(1 / 13)}
     assert facts["suspects"] == []
+
+
+def test_many_labels_take_a_line_each_and_their_total_comes_last(
+    run: Run, collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels = [f"label number {number:02}" for number in range(85)] * 2
+    ids = [f"{number:03}" for number in range(len(labels))]
+    add_version(collection, rows(ids, metadata={"label": pa.array(labels)}))
+    monkeypatch.chdir(tmp_path)
+    terminal = Console(width=80, force_terminal=True, color_system=None, file=(file := io.StringIO()))
+    monkeypatch.setattr("jobs.cli.options.console", terminal)
+    assert run("evaluate", "collection", "--by", "label").code == 0
+    lines = file.getvalue().splitlines()
+    (header,) = [number for number, line in enumerate(lines) if "precision@1 " in line]
+    assert [line[:15] for line in lines[header + 1 : header + 86]] == sorted(set(labels))
+    assert lines[header + 86].startswith("(all) ")
+    assert len(lines) - header - 86 < 20
 
 
 def test_two_versions_stand_side_by_side(run: Run, clusters: Collection) -> None:

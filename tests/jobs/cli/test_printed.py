@@ -46,10 +46,14 @@ def output_of(run: Run, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
 def test_in_a_pipe_each_match_is_a_line_with_tabs(collection: str, output_of: Callable[..., str]) -> None:
     out = output_of("search", collection, "--like", "plain.png")
     header, *matches = [line.split("\t") for line in out.splitlines()]
-    assert header == ["rank", "score", "percentile", "image", "label", "weight"]
+    assert header == ["rank", "score", "percentile", "image", "label", "weight", "path"]
     odd = "two\\nlines and a\\ttab :smile: [red]"
     assert {tuple(match[3:5]) for match in matches} == {(LONG, LONG.removesuffix(".png")), (f"{odd}.png", odd)}
     assert [match[0] for match in matches] == ["1", "2"]
+    assert {(match[3], match[6]) for match in matches} == {
+        (LONG, f"memory:{LONG}"),
+        (f"{odd}.png", f"memory:{odd}.png"),
+    }
 
 
 def test_json_keeps_every_letter(collection: str, output_of: Callable[..., str]) -> None:

@@ -19,7 +19,7 @@ import webdataset
 from obstore.store import S3Store
 
 from embedder.errors import FetchError
-from index.collection.rows import FIXED_COLUMNS
+from index.collection.rows import FIXED_COLUMNS, JSON
 from jobs.errors import SourceError
 from jobs.sources.list_images import left_out_warning, list_images
 from tests.support.collections.s3_server import Bucket, FaultyProxy
@@ -158,7 +158,10 @@ def test_metadata_of_every_type_becomes_plain(tmp_path: Path) -> None:
         "kind": (pa.array(["x", "y"]).dictionary_encode(), ["x", "y"]),
         "nothing": (pa.nulls(2), [None, None]),
         "large": (pa.array(["l", None], pa.large_string()), ["l", None]),
-        "tags": ([["é", "b"], None], ['["é", "b"]', None]),
+        "tags": ([["é", "b"], None], [["é", "b"], None]),
+        "kinds": (pa.array([["x"], ["y", "x"]], pa.list_(pa.dictionary(pa.int8(), pa.string()))), [["x"], ["y", "x"]]),
+        "pair": (pa.array([[1, 2], None], pa.list_(pa.int16(), 2)), [[1, 2], None]),
+        "keys": (pa.array([None, [b"\xff", b"a"]], pa.large_list(pa.binary())), [None, ["\\xff", "a"]]),
         "nested": ([{"a": 1, "when": when.date()}, None], ['{"a": 1, "when": "2026-11-21"}', None]),
         "lists.of": ([[{"a": [1]}], []], ['[{"a": [1]}]', "[]"]),
         "key": (pa.array([key.bytes, None], pa.uuid()), [str(key), None]),
@@ -168,8 +171,11 @@ def test_metadata_of_every_type_becomes_plain(tmp_path: Path) -> None:
     listing = list_images(str(put(tmp_path / "list.parquet", content)))
     assert metadata(listing) == {name: expected for name, (_, expected) in columns.items()}
     assert listing.schema.field("count").type == pa.int16()
-    for name in (*("image_id", "uri", "etag"), *("kind", "nothing", "large", "tags", "nested", "lists.of", "key")):
+    for name in ("image_id", "uri", "etag", "kind", "nothing", "large", "key"):
         assert listing.schema.field(name).type == pa.large_string()
+    for name in ("tags", "kinds", "keys"):
+        assert listing.schema.field(name).type == pa.large_list(pa.large_string())
+    assert [listing.schema.field(name).type for name in ("nested", "lists.of")] == [JSON, JSON]
 
 
 def test_metadata_does_not_take_a_rows_own_names(tmp_path: Path) -> None:
@@ -444,7 +450,7 @@ def test_tars_are_fetched_by_range_and_their_sidecars_are_metadata(tmp_path: Pat
     assert metadata(listing) == {
         "caption": ["5", "a star", None, None],
         "source_size": [None, 9, None, None],
-        "tags": [None, '["x"]', None, None],
+        "tags": [None, ["x"], None, None],
         "cls": [None, "3", None, None],
         "txt": [None, None, "zwölf", None],
     }

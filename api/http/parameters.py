@@ -1,0 +1,47 @@
+"""The parameters of a request's URL: only those that the route's documentation names, each once."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from fastapi import Request
+
+from api.errors import invalid_fields
+from api.http.middleware.admission import PROBE_PATHS
+from api.http.problems import MAX_ERRORS, wrong_document
+
+T = TypeVar("T")
+
+
+async def check_parameters(request: Request) -> None:
+    """A dependency of routes. Raises Problem for unknown and for repeated parameters, which would have no effect."""
+    route = request.scope["route"]
+    # The script of a page reads its parameters; a probe must not fail for one.
+    if not route.include_in_schema or route.path in PROBE_PATHS:
+        return
+    known = {each.alias for each in route.dependant.query_params}
+    known |= {each["name"] for each in (route.openapi_extra or {}).get("parameters", ())}
+    if (count := len(request.query_params.multi_items())) > MAX_ERRORS:
+        raise wrong_document(f"{count:,} parameters")
+    given = single(request.query_params.multi_items())
+    expected = f"only {', '.join(sorted(known))}" if known else "no parameters in the URL"
+    if unknown := [name for name in given if name not in known]:
+        raise invalid_fields([{"field": name, "expected": expected, "got": "an unknown field"} for name in unknown])
+
+
+def single(items: Iterable[tuple[str, T]]) -> dict[str, T]:
+    """The fields of a URL or a form. Raises Problem for repeated ones."""
+    items = list(items)
+    repeated = [(name, count) for name, count in Counter(name for name, _ in items).items() if count > 1]
+    if repeated:
+        errors = [{"field": name, "expected": "one value", "got": f"{count:,} values"} for name, count in repeated]
+        raise invalid_fields(errors)
+    return dict(items)
+
+
+def merged(body: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a body, with options from the URL. Raises Problem for those that are in both."""
+    if both := sorted(body.keys() & options.keys()):
+        expected = "a value in the URL or in the body"
+        raise invalid_fields([{"field": name, "expected": expected, "got": "both"} for name in both])
+    return {**body, **options}

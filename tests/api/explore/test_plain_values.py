@@ -1,0 +1,172 @@
+"""Values of NumPy, pandas and Python in queries and filters: notebooks and the client take the same ones."""
+
+import datetime as dt
+from collections import UserDict
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from api.client import LikenessClient
+from api.errors import Problem
+from api.explore import Likeness
+from api.http.app import create_app
+from api.local import running
+from embedder.fake import FakeEmbedder
+from index.collection import Collection
+from index.search import Searcher
+from jobs.embedding.model_source import model_record
+from tests.support.collections.hand_made import add_version, rows, unit_vectors
+from tests.support.collections.small_collection import fake_service, png
+
+ROWS = 6
+DAYS = [dt.datetime(2024, 5, day, 12, tzinfo=dt.UTC) for day in range(1, ROWS + 1)]
+COLUMNS: dict[str, Any] = {
+    "number": pa.array(range(ROWS)),
+    "share": pa.array([number / 4 for number in range(ROWS)], pa.float32()),
+    "price": pa.array([Decimal(f"{number}.10") for number in range(ROWS)], pa.decimal128(30, 20)),
+    "flag": pa.array([True, False] * 3),
+    "word": pa.array([*"abcde", None]),
+    "tags": pa.array([["x", str(number)] for number in range(ROWS)]),
+    "taken": pa.array(DAYS, pa.timestamp("ns", "UTC")),
+    "day": pa.array([day.date() for day in DAYS]),
+    "opens": pa.array([dt.time(number, 30) for number in range(ROWS)], pa.time64("us")),
+    "length": pa.array([dt.timedelta(seconds=number - 1.5) for number in range(ROWS)], pa.duration("us")),
+}
+
+
+@pytest.fixture(scope="module")
+def searcher(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
+    collection = Collection.create_or_open(str(tmp_path_factory.mktemp("values")))
+    model = model_record(FakeEmbedder().identity)
+    vectors = unit_vectors(ROWS, dim=model.dim)
+    add_version(collection, rows([str(number) for number in range(ROWS)], vectors, metadata=COLUMNS), model=model)
+    return Searcher.open(collection)
+
+
+@pytest.fixture(scope="module")
+def client(searcher: Searcher) -> Iterator[LikenessClient]:
+    with running(create_app(fake_service(searcher))) as url, LikenessClient(url) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def likeness(searcher: Searcher) -> Likeness:
+    return Likeness(searcher, FakeEmbedder)
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        ({"number": np.int64(3)}, [3]),
+        ({"number": np.uint8(3)}, [3]),
+        ({"number": {"$in": np.array([1, 2])}}, [1, 2]),
+        ({"number": {"$in": {1, 2}}}, [1, 2]),
+        ({"number": {"$nin": frozenset({1, 2})}}, [0, 3, 4, 5]),
+        ({"number": {"$in": range(2)}}, [0, 1]),
+        ({"number": {"$in": pd.Series([4, 5])}}, [4, 5]),
+        ({"number": {"$in": pd.Index([4, 5])}}, [4, 5]),
+        ({"number": {"$in": pd.array([4, 5], dtype="Int64")}}, [4, 5]),
+        ({"number": {"$in": pl.Series([4, 5])}}, [4, 5]),
+        ({"number": {"$gte": Decimal(4)}}, [4, 5]),
+        ({"number": {"$gt": Decimal("3.5")}}, [4, 5]),
+        ({"share": np.float32(0.25)}, [1]),
+        ({"share": {"$lt": Decimal("0.3")}}, [0, 1]),
+        ({"price": Decimal("3.10")}, [3]),
+        ({"price": {"$gt": Decimal("3.09999999999999999999")}}, [3, 4, 5]),
+        ({"price": {"$gt": Decimal("3.10000000000000000001")}}, [4, 5]),
+        ({"flag": np.True_}, [0, 2, 4]),
+        ({"word": np.str_("b")}, [1]),
+        ({"word": {"$in": np.array(["a", "e"])}}, [0, 4]),
+        ({"word": {"$in": pd.Series(["a", "e"], dtype="category")}}, [0, 4]),
+        ({"word": {"$in": ("a", None)}}, [0, 5]),
+        ({"tags": {"$in": {"2"}}}, [2]),
+        ({"taken": DAYS[2]}, [2]),
+        ({"taken": pd.Timestamp(DAYS[2])}, [2]),
+        ({"taken": np.datetime64("2024-05-03T12:00")}, [2]),
+        ({"taken": {"$gt": np.datetime64("2024-05-05T12:00:00", "ns")}}, [5]),
+        ({"taken": {"$gt": np.datetime64(DAYS[4].replace(tzinfo=None), "ns") - np.timedelta64(1, "ns")}}, [4, 5]),
+        ({"taken": {"$in": pd.to_datetime(["2024-05-02 12:00", "2024-05-03 12:00"])}}, [1, 2]),
+        ({"taken": {"$gte": dt.date(2024, 5, 6)}}, [5]),
+        ({"day": dt.date(2024, 5, 4)}, [3]),
+        ({"day": {"$in": np.array(["2024-05-01", "2024-05-09"], "datetime64[D]")}}, [0]),
+        ({"opens": dt.time(2, 30)}, [2]),
+        ({"length": dt.timedelta(seconds=-1.5)}, [0]),
+        ({"length": {"$lt": np.timedelta64(0)}}, [0, 1]),
+        ({"length": {"$gte": pd.Timedelta("2.5s")}}, [4, 5]),
+        ({"length": {"$in": pd.to_timedelta([-0.5, 3.5], unit="s")}}, [1, 5]),
+        ({"$or": ({"number": np.int8(1)}, {"word": "e"})}, [1, 4]),
+        ({"$not": MappingProxyType({"number": {"$gt": np.int8(1)}})}, [0, 1]),
+        (UserDict({"number": 1}), [1]),
+    ],
+)
+def test_a_filter_may_have_values_of_other_libraries(
+    likeness: Likeness, client: LikenessClient, where: Any, expected: list[int]
+) -> None:
+    vector = likeness.searcher.vector("0")
+    found = [likeness.search(vector, filter=where), client.search(embedding=vector, filter=where).matches]
+    assert [sorted(int(match.image_id) for match in matches) for matches in found] == [expected, expected]
+
+
+@pytest.mark.parametrize("value", [object(), pa.scalar(1), 1j, b"a", iter([1]), Path, bytearray(b"a")])
+def test_other_values_are_refused_alike(likeness: Likeness, client: LikenessClient, value: Any) -> None:
+    vector = likeness.searcher.vector("0")
+    for search in (likeness.search, client.search):
+        with pytest.raises(TypeError, match="expected a value that JSON can hold, a time, or one of NumPy or"):
+            search(embedding=vector, filter={"number": value})
+
+
+@pytest.mark.parametrize(
+    ("where", "got"),
+    [({"taken": pd.NaT}, "got 'NaT'"), ({"length": np.timedelta64("NaT")}, "got 'NaT'"), ({"number": "3"}, "got '3'")],
+)
+def test_values_without_a_meaning_are_refused(likeness: Likeness, where: Any, got: str) -> None:
+    with pytest.raises(Problem, match=got):
+        likeness.search("0", filter=where)
+
+
+PNG = png((1, 2, 3))
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        (["a.png", "b.png"], "got a list of str: expected one query, or a vector"),
+        (("a.png",), r"use search_many\(…\) for a result for each query, and queries=\[{"),
+        ([Path("a.png")], "got a list of PosixPath"),
+        ([PNG, PNG], "got a list of bytes"),
+        ([{"id": "0"}], "got a list of dict"),
+        ([None], "got a list of NoneType"),
+        ([1.0, "a"], "expected a vector, a list of numbers, got"),
+        ([[1.0], [1.0, 2.0]], "expected a vector, got lists of different lengths"),
+        (np.array(["a", "b"]), "expected a vector, a list of numbers"),
+        (np.array([None]), "expected a vector, a list of numbers"),
+    ],
+)
+def test_several_queries_are_no_vector(likeness: Likeness, query: Any, message: str) -> None:
+    for call in (likeness.search, likeness.vector, likeness.explore):
+        with pytest.raises(TypeError, match=message):
+            call(query)
+
+
+def test_an_image_and_an_embedding_are_one_each(likeness: Likeness, client: LikenessClient) -> None:
+    several: Any = ["a.png", "b.png"]
+    for search in (likeness.search, client.search):
+        with pytest.raises(TypeError, match=r"expected a vector, a list of numbers, got \['a.png', 'b.png'\]"):
+            search(embedding=several)
+        with pytest.raises(TypeError, match="expected a picture as a path, a file's bytes or a PIL image, got list"):
+            search(image=several)
+    for name in ("id", "text", "url"):
+        query: Any = {name: several}
+        with pytest.raises(TypeError, match=rf"got {name} \['a.png', 'b.png'\]: expected one string; search_many"):
+            likeness.search(**query)
+    with pytest.raises(TypeError, match=r"got 'a\.png' in queries: expected examples"):
+        likeness.search(queries=several)
+    assert likeness.search(np.arange(16, dtype=np.int8) + 1, k=2)[0].score <= 1  # any numbers are a vector
