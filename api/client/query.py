@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 ImageLike: TypeAlias = "str | os.PathLike[str] | bytes | Image"
 """A path, a file's bytes, or a PIL image, which is sent upright as PNG."""
-
-_PNG_MODES: Final = frozenset({"1", "L", "LA", "I", "I;16", "P", "RGB", "RGBA"})
 
 
 class Example(TypedDict, total=False):
@@ -121,12 +119,10 @@ def image_bytes(image: ImageLike) -> bytes:
 def _png(image: Image) -> bytes:
     if not hasattr(image, "getexif"):
         raise TypeError(f"expected a picture as a path, a file's bytes or a PIL image, got {type(image).__name__}")
-    from PIL import ImageOps  # a caller with a PIL image has pillow
+    from embedder.images.decode import as_displayed  # a caller with a PIL image has pillow
 
-    # Rotated as the server would rotate the original file.
-    upright = ImageOps.exif_transpose(image)
     target = io.BytesIO()
-    (upright if upright.mode in _PNG_MODES else upright.convert("RGB")).save(target, "PNG", compress_level=1)
+    as_displayed(image).save(target, "PNG", compress_level=1, exif=b"")
     return target.getvalue()
 
 
