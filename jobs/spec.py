@@ -25,6 +25,7 @@ from pydantic import (
 
 from embedder.identity import Precision
 from embedder.images.formats import IMAGE_EXTENSIONS
+from embedder.images.limits import DEFAULT_LIMITS
 from embedder.python_class import CLASS_NAME
 from index.tiles import checked_tiles
 from jobs.file_extensions import checked_extensions
@@ -284,6 +285,11 @@ class JobSpec(_Section):
     annotations: tuple[AnnotationSpec, ...] = Field((), description="columns to bring up to date after the images")
     verify_hash: bool = Field(False, description="compare all images by their bytes, not by size and time")
     draft: bool = Field(True, description="decode large JPEGs at reduced scale, many times faster")
+    max_pixels: int = Field(
+        DEFAULT_LIMITS.max_pixels,
+        ge=1,
+        description="reject pictures of more pixels; decoding takes some 4 bytes for each",
+    )
     notify: Notify = Notify()
     metrics_file: str | None = Field(
         None, pattern=r"\.prom$", description="written after each job for node_exporter's textfile collector"

@@ -3,6 +3,7 @@
 The figures were measured with Pillow 13 on costly pictures of 48 megapixels. Decoders may take less, but hardly more.
 """
 
+import sys
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,6 +12,7 @@ from PIL import Image
 from embedder.errors import ImageError
 from embedder.images.formats import jpeg_segments
 
+TOO_MANY_PIXELS: Final = "too_many_pixels"
 # Photographs unpack to a hundred times their bytes, drawings to a few hundred, a single colour to over a thousand.
 _MAX_UNPACKED: Final = 800
 # An A4 page at 600 dpi has 35 million, and may be nearly empty.
@@ -79,7 +81,8 @@ def count_scans(data: bytes) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageLimits:
-    """Limits that are checked before decoding. Pillow itself always refuses more than 179 million pixels.
+    """Limits that are checked before decoding. Outside decoder processes, Pillow itself refuses more than 179 million
+    pixels.
 
     `max_scans` applies to JPEGs; the usual encoders make about ten. `max_memory` and `max_seconds` limit the estimates
     from the header.
@@ -98,7 +101,7 @@ class ImageLimits:
         if len(data) > self.max_bytes:
             raise ImageError(
                 "too_many_bytes",
-                f"the file has {len(data):,} bytes, the limit is {self.max_bytes:,}; shrink it, or raise the limit",
+                f"the file has {len(data):,} bytes, the limit is {self.max_bytes:,}; shrink it",
             )
 
     def check_pixels(self, width: int, height: int, unpacked: float, size: int) -> None:
@@ -106,9 +109,8 @@ class ImageLimits:
         pixels = width * height
         if pixels > self.max_pixels:
             raise ImageError(
-                "too_many_pixels",
-                f"the picture has {width} × {height} = {pixels:,} pixels, "
-                f"the limit is {self.max_pixels:,}; shrink it, or raise the limit",
+                TOO_MANY_PIXELS,
+                f"the picture has {width} × {height} = {pixels:,} pixels, the limit is {self.max_pixels:,}; shrink it",
             )
         if pixels > _LARGE_PIXELS and pixels * unpacked > _MAX_UNPACKED * size:
             raise ImageError(
@@ -138,3 +140,5 @@ class ImageLimits:
 
 
 DEFAULT_LIMITS = ImageLimits()
+ACCEPTED_LIMITS = ImageLimits(max_pixels=sys.maxsize)
+"""For pictures that a job has accepted, with a limit of its own."""

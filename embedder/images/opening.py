@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -112,8 +113,8 @@ def _rejection(data: bytes, error: Exception) -> ImageError:
     """Why Pillow failed with `error`, judged by the bytes if its own message is vague."""
     name = picture_format(data)
     if isinstance(error, Image.DecompressionBombError):
-        size_and_limit = str(error).partition(",")[0]
-        return ImageError("too_many_pixels", f"{size_and_limit}; shrink the picture")
+        pixels, limit = (int(number) for number in re.findall(r"\d+", str(error))[:2])
+        return ImageError("too_many_pixels", f"the picture has {pixels:,} pixels, the limit is {limit:,}; shrink it")
     if isinstance(error, MemoryError):
         return ImageError("out_of_memory", f"no memory to decode this {name} file; free some", retryable=True)
     if name is None:

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from rich.console import Console
 
 from embedder.images import CropSpec
+from embedder.images.limits import DEFAULT_LIMITS
 from embedder.models.checkpoint import Checkpoint
 from embedder.models.own_embedder import OwnModel
 from index.collection import Collection
@@ -67,6 +68,7 @@ def write_plans(
                         blocks=blocks,
                         block_size=-(-resources.block_size // parts),  # as many pixels per block as without tiles
                         draft=spec.draft,
+                        max_pixels=spec.max_pixels,
                         progress=partial(_show, show),
                     )
                     written.append(run)
@@ -89,6 +91,7 @@ def write(
     blocks: Blocks,
     block_size: int = 256,
     draft: bool = True,
+    max_pixels: int = DEFAULT_LIMITS.max_pixels,
     make_rows: MakeRows = embed_rows,
     progress: Callable[[EmbedReport], None] = lambda _: None,
 ) -> WrittenRun:
@@ -111,7 +114,9 @@ def write(
         make_rows=make_rows,
     )
     threads = _decode_threads(plan.todo)
-    decode = DecodeSettings(crop=crop, draft=draft, threads=threads, image_filter=plan.image_filter)
+    decode = DecodeSettings(
+        crop=crop, draft=draft, threads=threads, image_filter=plan.image_filter, max_pixels=max_pixels
+    )
     for block in blocks(plan.todo, decode, embed, block_size):
         if block_of(block.path) not in seen:  # Ray may report a retried block twice
             seen.add(block_of(block.path))
