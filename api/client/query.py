@@ -16,13 +16,13 @@ import numpy as np
 import numpy.typing as npt
 from urllib3.filepost import encode_multipart_formdata
 
-from api.documents import SOURCE_FIELDS
+from api.documents import SOURCE_FIELDS, decode_base64
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 ImageLike: TypeAlias = "str | os.PathLike[str] | bytes | Image"
-"""A path, a file's bytes, or a PIL image, which is sent upright as PNG."""
+"""A path, a `data:` URL in base64, a file's bytes, or a PIL image, which is sent upright as PNG."""
 
 
 class Example(TypedDict, total=False):
@@ -108,9 +108,13 @@ def image_base64(image: ImageLike) -> str:
 
 
 def image_bytes(image: ImageLike) -> bytes:
-    """The bytes of a picture's file. Raises OSError if it cannot be read, TypeError for anything else."""
+    """The bytes of a picture's file. Raises OSError if it cannot be read, ValueError for a `data:` URL that is not in
+    base64, TypeError for anything else.
+    """
     if isinstance(image, bytes | bytearray | memoryview):
         return bytes(image)
+    if isinstance(image, str) and image[:5].lower() == "data:":
+        return decode_base64(image)
     if isinstance(image, str | os.PathLike):
         return Path(image).read_bytes()
     return _png(image)
