@@ -42,7 +42,7 @@ def embed(
     spec = job_spec(context, missing="keep", max_missing=1)
     show_embedded(Update(spec=spec, console=console, command="embed", index=index, verbose=options["verbose"]).run())
     if index:
-        print(next_commands(collection))
+        print(next_commands(collection), file=console.file)
 
 
 def show_embedded(report: "Report") -> None:
@@ -124,7 +124,7 @@ def _reporting(path: Path | None, output: str) -> "Iterator[Report]":
     if path is not None:
         path.write_text(report.to_json() + "\n", "utf-8")
     if output == "json":
-        print(report.to_json())
+        print(report.to_json(), file=console.file)
         return
     console.print(reembed_table(report))
     for line in closing_lines(report):

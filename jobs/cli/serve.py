@@ -202,7 +202,7 @@ def add(
     only = f", for {_comma_separated(collections)}" if collections else ""
     notice = f"{name}'s key, of scope {scope}{only}, in {file}. It is not shown again:"
     error_console.print(notice, soft_wrap=True, highlight=False)
-    print(key)
+    print(key, file=console.file)
 
 
 @keys.command("list", cls=HelpCommand)
