@@ -114,7 +114,7 @@ def _rejection(data: bytes, error: Exception) -> ImageError:
     name = picture_format(data)
     if isinstance(error, Image.DecompressionBombError):
         pixels, limit = (int(number) for number in re.findall(r"\d+", str(error))[:2])
-        return ImageError("too_many_pixels", f"the picture has {pixels:,} pixels, the limit is {limit:,}; shrink it")
+        return ImageError("too_many_pixels", f"the picture has {pixels} pixels, the limit is {limit}; shrink it")
     if isinstance(error, MemoryError):
         return ImageError("out_of_memory", f"no memory to decode this {name} file; free some", retryable=True)
     if name is None:
