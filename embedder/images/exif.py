@@ -71,7 +71,8 @@ def _time(value: object) -> int | None:
         return None
     *parts, fraction = found.groups(default="0")
     with suppress(ValueError):  # no such day or hour
-        taken = datetime(*map(int, parts), int(fraction[:6].ljust(6, "0")), tzinfo=UTC)  # type: ignore[arg-type]
+        year, month, day, hour, minute, second = map(int, parts)
+        taken = datetime(year, month, day, hour, minute, second, int(fraction[:6].ljust(6, "0")), tzinfo=UTC)
         if _FIRST_YEAR <= taken.year < _END_YEAR:
             return (taken - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
     return None

@@ -25,7 +25,7 @@ NOON = int(datetime(2024, 5, 31, 12, 0, 5, tzinfo=UTC).timestamp()) * 10**6
 
 
 def as_microseconds(time: datetime | None) -> int | None:
-    return time and (time - datetime(1970, 1, 1)) // timedelta(microseconds=1)
+    return None if time is None else (time - datetime(1970, 1, 1)) // timedelta(microseconds=1)
 
 
 def exif_of(data: bytes) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def test_nonsensical_values_are_left_out(taken: str | None, make: str | None, pl
 )
 def test_times_in_the_forms_that_programs_write(text: str, expected: str | None) -> None:
     taken = None if expected is None else datetime.fromisoformat(expected)
-    digitized = {Base.DateTimeDigitized: "2018:05:06 07:08:09"}
+    digitized: dict[int, Any] = {Base.DateTimeDigitized: "2018:05:06 07:08:09"}
     for details, fallback in (({}, None), (digitized, datetime(2018, 5, 6, 7, 8, 9))):
         found = exif_of(with_exif("JPEG", text, details=details)).get("exif_taken")
         assert found == as_microseconds(taken or fallback)
