@@ -3,7 +3,9 @@
 The OpenAPI document is generated from these types. Times are ISO 8601.
 """
 
+import base64
 from typing import Annotated, Any, Final, Literal, NotRequired
+from urllib.parse import unquote
 
 from pydantic import Field, WithJsonSchema
 from pydantic_core import to_json
@@ -17,6 +19,25 @@ Uri = Annotated[
     str | None,
     Field(description="where the collection found the picture; null if the server hides locations"),
 ]
+
+
+_URL_SAFE: Final = str.maketrans("-_", "+/")
+
+
+def decode_base64(text: str) -> bytes:
+    """The bytes of base64 in its usual forms: a `data:` URL, wrapped, with the URL-safe alphabet, without padding.
+
+    Raises ValueError for anything else.
+    """
+    if text[:5].lower() == "data:":
+        header, _, text = text.partition(",")
+        if not header.lower().rstrip().endswith(";base64"):
+            raise ValueError("the data: URL does not say ;base64")
+        text = unquote(text)
+    text = "".join(text.split()).translate(_URL_SAFE)
+    if bare := text.rstrip("="):
+        text = bare + "=" * (-len(bare) % 4)
+    return base64.b64decode(text, validate=True)
 
 
 class MatchOut(TypedDict):

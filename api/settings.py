@@ -142,7 +142,7 @@ class ServeSettings(BaseSettings):
     max_upload_bytes: int = Field(RequestLimits.max_upload_bytes, ge=1)
     """Maximum size of a query picture, uploaded or fetched."""
     max_query_pixels: int = Field(50_000_000, ge=1)
-    """Maximum pixels of a query picture. The collection's own pictures may have 150 million."""
+    """Maximum pixels of a query picture. The collection's own pictures may have as many as its jobs accept."""
     decode_timeout_s: float = Field(5, gt=0)
     """Maximum seconds to decode a picture. A picture also waits at most this long for its turn; then the request gets
     429 with `Retry-After`.

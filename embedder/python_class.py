@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any, Final, Self
 
 from embedder.errors import ModelError
+from embedder.freed_memory import keep_freed_memory
 from embedder.images import CropSpec
 
 CLASS_NAME: Final = r"^[\w.]+:\w+$"
@@ -60,6 +61,7 @@ class PythonClass:
     def construct(self) -> Any:
         """An instance, made without arguments. Raises ModelError."""
         user_class = self.find()
+        keep_freed_memory()
         try:
             return user_class()
         except (Exception, SystemExit) as error:

@@ -25,6 +25,7 @@ from pydantic import (
 
 from embedder.identity import Precision
 from embedder.images.formats import IMAGE_EXTENSIONS
+from embedder.images.limits import DEFAULT_LIMITS
 from embedder.python_class import CLASS_NAME
 from index.storage.storage import require_utf8
 from index.tiles import checked_tiles
@@ -312,6 +313,11 @@ class JobSpec(_Section):
         description="compare all images by their bytes, not by size and time, which a file may keep when it changes",
     )
     draft: bool = Field(True, description="decode large JPEGs at reduced scale, many times faster")
+    max_pixels: int = Field(
+        DEFAULT_LIMITS.max_pixels,
+        ge=1,
+        description="reject pictures of more pixels; decoding takes some 4 bytes for each",
+    )
     notify: Notify = Notify()
     metrics_file: str | None = Field(
         None, pattern=r"\.prom$", description="written after each job for node_exporter's textfile collector"

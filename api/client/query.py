@@ -11,21 +11,19 @@ from dataclasses import dataclass
 from datetime import date, time, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 from urllib3.filepost import encode_multipart_formdata
 
-from api.documents import SOURCE_FIELDS
+from api.documents import SOURCE_FIELDS, decode_base64
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 ImageLike: TypeAlias = "str | os.PathLike[str] | bytes | Image"
-"""A path, a file's bytes, or a PIL image, which is sent upright as PNG."""
-
-_PNG_MODES: Final = frozenset({"1", "L", "LA", "I", "I;16", "P", "RGB", "RGBA"})
+"""A path, a `data:` URL in base64, a file's bytes, or a PIL image, which is sent upright as PNG."""
 
 
 class Example(TypedDict, total=False):
@@ -111,9 +109,13 @@ def image_base64(image: ImageLike) -> str:
 
 
 def image_bytes(image: ImageLike) -> bytes:
-    """The bytes of a picture's file. Raises OSError if it cannot be read, TypeError for anything else."""
+    """The bytes of a picture's file. Raises OSError if it cannot be read, ValueError for a `data:` URL that is not in
+    base64, TypeError for anything else.
+    """
     if isinstance(image, bytes | bytearray | memoryview):
         return bytes(image)
+    if isinstance(image, str) and image[:5].lower() == "data:":
+        return decode_base64(image)
     if isinstance(image, str | os.PathLike):
         return Path(image).read_bytes()
     return _png(image)
@@ -122,12 +124,10 @@ def image_bytes(image: ImageLike) -> bytes:
 def _png(image: Image) -> bytes:
     if not hasattr(image, "getexif"):
         raise TypeError(f"expected a picture as a path, a file's bytes or a PIL image, got {type(image).__name__}")
-    from PIL import ImageOps  # a caller with a PIL image has pillow
+    from embedder.images.decode import as_displayed  # a caller with a PIL image has pillow
 
-    # Rotated as the server would rotate the original file.
-    upright = ImageOps.exif_transpose(image)
     target = io.BytesIO()
-    (upright if upright.mode in _PNG_MODES else upright.convert("RGB")).save(target, "PNG", compress_level=1)
+    as_displayed(image).save(target, "PNG", compress_level=1, exif=b"")
     return target.getvalue()
 
 

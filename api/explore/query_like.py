@@ -39,7 +39,7 @@ def example_of(query: BareQuery, searcher: Searcher) -> Example:
             return {"id": query.image_id}
         case str():
             return _of_text(query, searcher)
-        case np.ndarray() if query.ndim == 3 or (query.ndim == 2 and query.dtype == np.uint8):
+        case np.ndarray() if query.ndim == 3 or (query.ndim == 2 and query.dtype.kind in "bui"):
             return {"image": _picture(query)}
         case np.ndarray() | list() | tuple():
             numeric = (int, float, np.number, np.ndarray, list, tuple)
@@ -84,10 +84,11 @@ def _is(kind: Callable[[Path], bool], path: str) -> bool:
 
 
 def _picture(pixels: npt.NDArray[np.generic]) -> Image:
-    from PIL import Image
+    from embedder.images.deep_pixels import image_of
 
-    if pixels.dtype != np.uint8 or pixels.shape[2:] not in ((), (3,), (4,)):
+    if pixels.dtype.kind not in "bui" or pixels.shape[2:] not in ((), (3,), (4,)) or not pixels.size:
         raise TypeError(
-            f"got pixels as {pixels.dtype} {pixels.shape}: expected uint8 (height, width) or (height, width, 3 or 4)"
+            f"got pixels as {pixels.dtype} {pixels.shape}: expected uint8 (height, width) or (height, width, 3 or 4), "
+            "or other whole numbers, which are taken as the same values in a file would be"
         )
-    return Image.fromarray(pixels)
+    return image_of(pixels, alpha="straight" if pixels.shape[2:] == (4,) else None)

@@ -1,6 +1,6 @@
 """Reads bodies of requests, JSON, multipart or a picture, up to the allowed size, and turns them into queries."""
 
-import base64
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -14,6 +14,7 @@ from pydantic_core import from_json
 from starlette.datastructures import UploadFile
 from starlette.types import Message
 
+from api.documents import decode_base64
 from api.errors import Problem, abbreviate, invalid, invalid_fields
 from api.http.middleware.admission import admit_body
 from api.http.parameters import merged, single
@@ -153,7 +154,8 @@ def _document(body: bytes, limits: RequestLimits) -> Any:
     if not body.strip():
         raise Problem("malformed-body", "expected a JSON object, got an empty body")
     try:
-        return from_json(body)
+        encoding = json.detect_encoding(body[:4])  # of a byte order mark, as Windows writes it
+        return from_json(body if encoding == "utf-8" else body.decode(encoding))
     except ValueError as error:
         raise Problem("malformed-body", f"expected a JSON object: {error}") from error
 
@@ -263,9 +265,10 @@ def _part(source: QuerySource, at: str, limits: RequestLimits) -> Part:
 
 
 def _decode_base64(text: str, field: str, limits: RequestLimits) -> bytes:
-    if len(text) * 3 // 4 - 2 > limits.max_upload_bytes:
-        raise _too_large(field, limits.max_upload_bytes)
     try:
-        return base64.b64decode(text, validate=True)
+        data = decode_base64(text)
     except ValueError as error:
         raise invalid(field, f"a picture's file in base64 ({error})", text) from error
+    if len(data) > limits.max_upload_bytes:
+        raise _too_large(field, limits.max_upload_bytes)
+    return data

@@ -145,7 +145,9 @@ class QuerySource(_UrlQueries):
     model_config = STRICT
 
     image: str | None = Field(
-        default=None, description="a picture's file in base64", json_schema_extra={"contentEncoding": "base64"}
+        default=None,
+        description="a picture's file in base64, or a `data:` URL of it",
+        json_schema_extra={"contentEncoding": "base64"},
     )
     embedding: Annotated[list[Annotated[float, Field(allow_inf_nan=False)]], Field(fail_fast=True)] | None = Field(
         default=None, description="a vector with the model's number of dimensions and any norm"

@@ -15,6 +15,7 @@ from embedder.errors import FetchError, ImageError, Rejected
 from embedder.fetch import Fetcher
 from embedder.images.decoder_pool import DecodePool
 from embedder.images.formats import SUPPORTED, picture_format
+from embedder.images.limits import ACCEPTED_LIMITS
 
 logger = logging.getLogger(__name__)
 
@@ -73,13 +74,14 @@ class Pictures:
         data = self._read_embedded(row)
         # Its first bytes may look like a picture's: the decoder checks whether it is one.
         if row["content_hash"] is None:
-            self.decoders.thumbnail(data, 1, is_awaited=is_awaited)
+            self.decoders.thumbnail(data, 1, limits=ACCEPTED_LIMITS, is_awaited=is_awaited)
         # Browsers are told only these types, so that no file is ever shown as a page.
         name = picture_format(data)
         return Picture(data, f"image/{name.lower()}" if name in SUPPORTED else "application/octet-stream")
 
     def _make_thumbnail(self, row: Mapping[str, Any], size: int) -> Picture:
-        return Picture(self.decoders.thumbnail(self._read_embedded(row), size, is_awaited=is_awaited), "image/jpeg")
+        data = self._read_embedded(row)
+        return Picture(self.decoders.thumbnail(data, size, limits=ACCEPTED_LIMITS, is_awaited=is_awaited), "image/jpeg")
 
     def _read_embedded(self, row: Mapping[str, Any]) -> bytes:
         """The file of a row. Raises Problem if it is not the one that was embedded: the URI may lead to another file by

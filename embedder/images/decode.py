@@ -8,33 +8,22 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-# Imported to register the formats that preinit() leaves out.
-import PIL.AvifImagePlugin
-import PIL.PngImagePlugin
-import PIL.TiffImagePlugin
-import PIL.WebPImagePlugin
-from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL import ExifTags, Image
 
-from embedder.errors import ImageError
 from embedder.images.exif import read_exif
-from embedder.images.extra_formats import open_extra
-from embedder.images.formats import EXTRA_FORMATS, SUPPORTED, describe, ends_early, picture_format, webp_size
-from embedder.images.limits import DEFAULT_LIMITS, ImageLimits, cost_of, early_cost, unpacked_bytes
-from embedder.images.pixel_modes import as_rgb, resized_rgb
+from embedder.images.formats import EXTRA_FORMATS, picture_format
+from embedder.images.limits import DEFAULT_LIMITS, ImageLimits, cost_of
+from embedder.images.opening import open_image
+from embedder.images.pixel_modes import as_rgb, correct, in_png_mode, resized_rgb
 from embedder.images.resize import Box, Size
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-
-# By default a picture with a text or profile (XMP, a prompt) of over 1 MiB is refused; now 64 MiB in all are allowed.
-PIL.PngImagePlugin.MAX_TEXT_CHUNK = PIL.PngImagePlugin.MAX_TEXT_MEMORY
-Image.preinit()  # otherwise the first Image.open calls it, in an arbitrary thread
 
 Fit = Callable[[int, int], tuple[Size, Box]]
 Region = tuple[float, float, float, float]
@@ -178,56 +167,6 @@ def thumbnail(
         return target.getvalue()
 
 
-@contextmanager
-def open_image(data: bytes, limits: ImageLimits) -> Iterator[tuple[Image.Image, bytes]]:
-    """The opened picture, if its header is within the limits, and the bytes that it is read from.
-
-    Errors inside the block become `ImageError`.
-    """
-    limits.check_bytes(data)
-    try:
-        image, source = _open(data, limits)
-        with image:
-            limits.check_pixels(*image.size, unpacked_bytes(image), len(data))
-            yield image, source
-    except ImageError:
-        raise
-    except Exception as error:  # for damaged files Pillow raises nearly anything
-        raise _rejection(data, error) from error
-
-
-def _open(data: bytes, limits: ImageLimits) -> tuple[Image.Image, bytes]:
-    if (name := picture_format(data)) in EXTRA_FORMATS:
-        return open_extra(data, name, limits)
-    if (size := webp_size(data)) is not None:
-        limits.check_pixels(*size, 3, len(data))
-        limits.check_cost(early_cost("WEBP", *size))
-    return Image.open(io.BytesIO(data), formats=SUPPORTED), data
-
-
-def _rejection(data: bytes, error: Exception) -> ImageError:
-    """Why Pillow failed with `error`, judged by the bytes if its own message is vague."""
-    name = picture_format(data)
-    if isinstance(error, Image.DecompressionBombError):
-        size_and_limit = str(error).partition(",")[0]
-        return ImageError("too_many_pixels", f"{size_and_limit}; shrink the picture")
-    if isinstance(error, MemoryError):
-        return ImageError("out_of_memory", f"no memory to decode this {name} file; free some", retryable=True)
-    if name is None:
-        return ImageError("not_an_image", f"expected a picture, but this looks like {describe(data)}")
-    if name not in SUPPORTED + EXTRA_FORMATS:
-        message = f"{name} pictures are not supported; convert it to one of {', '.join(SUPPORTED)}"
-        return ImageError("unsupported_format", message)
-    cause = " ".join(str(error).split()) or repr(error)
-    if isinstance(error, UnidentifiedImageError):  # its message names the buffer and its address
-        cause = "unreadable header"
-    early = ends_early(data, name)
-    if early or (early is None and (isinstance(error, EOFError) or "truncated" in cause.lower())):
-        after = f"after {len(data):,} bytes"
-        return ImageError("truncated", f"the {name} file breaks off {after} ({cause}); copy or fetch it again")
-    return ImageError("corrupt", f"the {name} file is damaged ({cause}); restore it from its source")
-
-
 def render(
     image: Image.Image,
     data: bytes,
@@ -300,6 +239,13 @@ def _draft(image: Image.Image, fits: Sequence[Fit], margin: float) -> float:
     scale = next((s for s in (8, 4, 2) if s <= room), 1)
     drafted = image.draft(None, (width // scale, height // scale)) if scale > 1 else None
     return width / drafted[1][2] if drafted else 1
+
+
+def as_displayed(image: Image.Image) -> Image.Image:
+    """A PIL image upright and in a mode that PNG has, its values understood as those of the file that it is from."""
+    correct(image)
+    image.load()
+    return _turn_upright(in_png_mode(image), _orientation(image))
 
 
 def upright(image: Image.Image) -> Image.Image:

@@ -23,7 +23,7 @@ import numpy as np
 from embedder.errors import ImageError
 from embedder.images.decode import CropSpec, DecodedImage
 from embedder.images.decoder_process import Answer, DecodeProcess, IsAwaited, ReadPart, Task, abandoned_error
-from embedder.images.limits import DEFAULT_LIMITS, ImageLimits
+from embedder.images.limits import ACCEPTED_LIMITS, DEFAULT_LIMITS, ImageLimits
 from embedder.images.signature import Signature
 
 # The highest estimates from its header that a normal picture has, such as a JPEG of 20 megapixels.
@@ -100,7 +100,7 @@ class DecodePool:
 
     def signature(self, data: bytes, side: int) -> Signature:
         """`embedder.images.signature.signature`; raises as `decode`."""
-        facts, pixels = self._answer({"signature": side}, data, DEFAULT_LIMITS, lambda: True)
+        facts, pixels = self._answer({"signature": side}, data, ACCEPTED_LIMITS, lambda: True)
         return Signature(pixels=np.frombuffer(pixels, np.uint8).reshape(side, side, 3), **facts)
 
     def _answer(self, task: Task, data: bytes, limits: ImageLimits, is_awaited: IsAwaited) -> Answer:

@@ -27,6 +27,7 @@ AnswerTask = Callable[[dict[str, Any], bytes, Connection], tuple[dict[str, Any],
 
 def run(descriptor: int, memory: int, niceness: int) -> None:
     """Decode pictures, see `answer_tasks`."""
+    Image.MAX_IMAGE_PIXELS = None  # each task has limits of its own
     AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # otherwise one for each core, each of which allocates its own memory
     answer_tasks(_answer, descriptor, memory, niceness)
 

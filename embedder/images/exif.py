@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -17,13 +18,18 @@ _MAX_BYTES: Final = 2**20  # in a JPEG it has at most 64 KiB
 _MAX_CHARACTERS: Final = 100
 _FIRST_YEAR: Final = 1826  # of the oldest surviving photograph
 _END_YEAR: Final = 2100
+_TIME: Final = re.compile(
+    r"(\d{4})[:/.-](\d{1,2})[:/.-](\d{1,2})"
+    r"(?:[ T] ?(\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:[.,](\d+))?)? ?(?:Z|[+-]\d{1,2}:?\d{2})?)?",
+    re.ASCII,
+)
 
 
 def read_exif(image: Image.Image) -> dict[str, Any]:
     """The values of `EXIF_COLUMNS` for an opened picture, without missing and nonsensical ones. Never raises.
 
-    The time is in microseconds since 1970 by the camera's clock, because EXIF rarely has a time zone. Degrees are in
-    WGS 84.
+    The time is in microseconds since 1970 by the camera's clock, whatever its offset, which EXIF rarely has. Degrees
+    are in WGS 84.
     """
     values: dict[str, Any] = {}
     with suppress(Exception):  # for damaged metadata Pillow raises nearly anything
@@ -33,7 +39,8 @@ def read_exif(image: Image.Image) -> dict[str, Any]:
         values["exif_camera"] = _camera(exif.get(Base.Make), exif.get(Base.Model))
         with suppress(Exception):
             details = exif.get_ifd(IFD.Exif)
-            values["exif_taken"] = _time(details.get(Base.DateTimeOriginal) or details.get(Base.DateTimeDigitized))
+            times = (_time(details.get(tag)) for tag in (Base.DateTimeOriginal, Base.DateTimeDigitized))
+            values["exif_taken"] = next((time for time in times if time is not None), None)
         with suppress(Exception):
             place = exif.get_ifd(IFD.GPSInfo)
             latitude = _degrees(place.get(GPS.GPSLatitude), place.get(GPS.GPSLatitudeRef), "NS", 90)
@@ -53,15 +60,22 @@ def _camera(make: object, model: object) -> str | None:
 
 
 def _text(value: object) -> str:
+    value = value.decode("latin-1") if isinstance(value, bytes) else value
     text = "".join(c if c.isprintable() else " " for c in value) if isinstance(value, str) else ""
     return " ".join(text.split())[:_MAX_CHARACTERS]
 
 
 def _time(value: object) -> int | None:
-    taken = datetime.strptime(_text(value), "%Y:%m:%d %H:%M:%S").replace(tzinfo=UTC)
-    if not _FIRST_YEAR <= taken.year < _END_YEAR:
+    """In microseconds; also as editors and messengers write it, with other separators, a fraction or an offset."""
+    if (found := _TIME.fullmatch(_text(value))) is None:
         return None
-    return (taken - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    *parts, fraction = found.groups(default="0")
+    with suppress(ValueError):  # no such day or hour
+        year, month, day, hour, minute, second = map(int, parts)
+        taken = datetime(year, month, day, hour, minute, second, int(fraction[:6].ljust(6, "0")), tzinfo=UTC)
+        if _FIRST_YEAR <= taken.year < _END_YEAR:
+            return (taken - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    return None
 
 
 def _degrees(parts: Any, reference: object, directions: str, limit: int) -> float | None:

@@ -4,12 +4,14 @@ Used to explain why a file was rejected; Pillow itself decides what it opens.
 """
 
 import re
-from typing import Literal
+import zlib
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
 
 SUPPORTED = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
 """The supported formats, by Pillow's names. EPS and PDF would run other programs; others are rare on the web."""
 EXTRA_FORMATS = ("HEIC", "JXL", "RAW")
-"""The formats that optional packages open, see `embedder.images.extra_formats`."""
+"""The formats that optional packages open, see `embedder.images.extra`."""
 
 _RAW_EXTENSIONS = ("dng", "cr2", "cr3", "nef", "nrw", "arw", "orf", "rw2", "raf", "pef", "srw")
 IMAGE_EXTENSIONS = (
@@ -30,6 +32,7 @@ _PICTURES = {
     "EPS": rb"%!PS",
     "ICO": rb"\0\0\x01\0",
     "JXL": rb"\xff\x0a|\0\0\0\x0cJXL ",
+    "JPEG XR": rb"II\xbc",
     "JPEG 2000": rb"\0\0\0\x0cjP  |\xff\x4f\xff\x51",
     "OpenEXR": rb"v/1\x01",
     "QOI": rb"qoif",
@@ -43,6 +46,8 @@ _BRANDS |= {"msf1": "HEIC", "crx ": "RAW"}
 _JXL_RATIOS = ((0, 1), (1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
 _JXL_HEADER = 2**20
 """The boxes before the picture, which may include EXIF, end within these bytes."""
+# A JPEG marker that is not a stuffed byte, a restart or a fill byte.
+_JPEG_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 _OTHER_FILES = {
     rb"%PDF": "a PDF document",
     rb"PK\x03\x04": "a zip archive (or an office document)",
@@ -131,6 +136,68 @@ def jxl_size(data: bytes) -> tuple[int, int] | None:
     return height * across // down if ratio else length(), height
 
 
+class JpegFrame(NamedTuple):
+    """The header of a JPEG's picture (SOF)."""
+
+    marker: int
+    bits: int
+    height: int
+    width: int
+    bands: int
+
+    @property
+    def is_ls(self) -> bool:
+        """JPEG-LS, ISO/IEC 14495-1."""
+        return self.marker == 0xF7
+
+
+def jpeg_frame(data: bytes) -> JpegFrame | None:
+    """The first frame of a JPEG; None if there is none."""
+    for marker, at in jpeg_segments(data):
+        if (0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC)) or marker == 0xF7:
+            length, height, width = (int.from_bytes(data[part : part + 2], "big") for part in (at, at + 3, at + 5))
+            bits, bands = (data[at + 2], data[at + 7]) if at + 7 < len(data) else (0, 0)
+            return JpegFrame(marker, bits, height, width, bands) if length == 8 + 3 * bands and bits <= 16 else None
+    return None
+
+
+def is_each_scan_there(data: bytes) -> bool:
+    """Whether a JPEG's scans cover each band at full precision; the last one may be cut."""
+    frame, missing = jpeg_frame(data), set[tuple[int, int]]()
+    for marker, at in jpeg_segments(data):
+        if frame is not None and marker == frame.marker:
+            bands = data[at + 8 : at + 8 + 3 * frame.bands : 3]
+            missing = {(band, part) for band in bands for part in (range(64) if marker in (0xC2, 0xCA) else (0,))}
+        elif marker == 0xDA and at + 3 < len(data):
+            after = at + 3 + 2 * data[at + 2]
+            first, last, precision = data[after], data[after + 1], data[after + 2] & 15
+            parts = range(first, last + 1) if not precision else ()
+            missing -= {(band, part) for band in data[at + 3 : after : 2] for part in (parts or ())}
+    return frame is not None and not missing
+
+
+def jpeg_segments(data: bytes) -> Iterator[tuple[int, int]]:
+    """The markers of a JPEG's first picture, 0xD9 the last unless it is cut; and where the length after each is."""
+    at, marker = 0, 0
+    while marker != 0xD9 and (match := _JPEG_MARKER.search(data, at)) is not None:
+        marker, at = data[match.start() + 1], match.end()
+        yield marker, at
+        if marker not in (0x01, 0xD8):  # all others have a length; a scan's data is searched
+            at += int.from_bytes(data[at : at + 2], "big")
+
+
+def without_damaged_chunks(data: bytes) -> bytes:
+    """A PNG without the chunks whose checksum is wrong and that are no part of the picture, such as texts."""
+    parts, at = [data[:8]], 8
+    while at + 12 <= len(data):
+        end = at + 12 + int.from_bytes(data[at : at + 4], "big")
+        kind, checksum = data[at + 4 : at + 8], int.from_bytes(data[end - 4 : end], "big")
+        if not kind[:1].islower() or zlib.crc32(data[at + 4 : end - 4]) == checksum:
+            parts.append(data[at:end])
+        at = end
+    return b"".join(parts)
+
+
 def describe(data: bytes) -> str:
     """The kind of a file that is not a picture, to complete the sentence "this looks like …"."""
     if not data.strip(b"\0"):
@@ -153,9 +220,8 @@ def ends_early(data: bytes, name: str) -> bool | None:
     length field a decoder runs out of bytes too.
     """
     match name:
-        case "JPEG":  # 0xFFD9 marks the end and cannot occur within scans
-            scan = data.rfind(b"\xff\xda")
-            return scan < 0 or data.rfind(b"\xff\xd9") < scan
+        case "JPEG":
+            return all(marker != 0xD9 for marker, _ in jpeg_segments(data))
         case "PNG":
             return b"IEND" not in data[-64:]
         case "GIF":

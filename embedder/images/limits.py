@@ -3,14 +3,16 @@
 The figures were measured with Pillow 13 on costly pictures of 48 megapixels. Decoders may take less, but hardly more.
 """
 
-import re
+import sys
 from dataclasses import dataclass
 from typing import Final
 
 from PIL import Image
 
 from embedder.errors import ImageError
+from embedder.images.formats import jpeg_segments
 
+TOO_MANY_PIXELS: Final = "too_many_pixels"
 # Photographs unpack to a hundred times their bytes, drawings to a few hundred, a single colour to over a thousand.
 _MAX_UNPACKED: Final = 800
 # An A4 page at 600 dpi has 35 million, and may be nearly empty.
@@ -27,9 +29,6 @@ _SECONDS_PER_PIXEL: Final = 30e-9
 _SECONDS_PER_JPEG_PIXEL: Final = 4e-9
 _SECONDS_PER_JPEG_PIXEL_AND_SCAN: Final = 1.6e-9
 _SECONDS_PER_JPEG_BYTE: Final = 12e-9
-
-# A JPEG marker that is not a stuffed byte, a restart or a fill byte.
-_MARKER: Final = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,22 +69,20 @@ def early_cost(name: str, width: int, height: int) -> Cost:
     return Cost(memory=int(width * height * memory), seconds=width * height * seconds)
 
 
+def deep_cost(width: int, height: int, depth: float) -> Cost:
+    """The cost of a picture of `depth` bytes a pixel that is read by way of NumPy."""
+    return Cost(memory=int(width * height * (3 * depth + 40)), seconds=width * height * depth * 40e-9)
+
+
 def count_scans(data: bytes) -> int:
     """The number of scans in a JPEG file's first picture. Each visits the whole picture, even if it has few bytes."""
-    at = scans = 0
-    while (match := _MARKER.search(data, at)) is not None:
-        marker, at = data[match.start() + 1], match.end()
-        if marker == 0xD9:  # the end
-            break
-        scans += marker == 0xDA
-        if marker not in (0x01, 0xD8):  # all others have a length; a scan's data is searched
-            at += int.from_bytes(data[at : at + 2], "big")
-    return scans
+    return sum(marker == 0xDA for marker, _ in jpeg_segments(data))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageLimits:
-    """Limits that are checked before decoding. Pillow itself always refuses more than 179 million pixels.
+    """Limits that are checked before decoding. Outside decoder processes, Pillow itself refuses more than 179 million
+    pixels.
 
     `max_scans` applies to JPEGs; the usual encoders make about ten. `max_memory` and `max_seconds` limit the estimates
     from the header.
@@ -104,7 +101,7 @@ class ImageLimits:
         if len(data) > self.max_bytes:
             raise ImageError(
                 "too_many_bytes",
-                f"the file has {len(data):,} bytes, the limit is {self.max_bytes:,}; shrink it, or raise the limit",
+                f"the file has {len(data):,} bytes, the limit is {self.max_bytes:,}; shrink it",
             )
 
     def check_pixels(self, width: int, height: int, unpacked: float, size: int) -> None:
@@ -112,9 +109,8 @@ class ImageLimits:
         pixels = width * height
         if pixels > self.max_pixels:
             raise ImageError(
-                "too_many_pixels",
-                f"the picture has {width} × {height} = {pixels:,} pixels, "
-                f"the limit is {self.max_pixels:,}; shrink it, or raise the limit",
+                TOO_MANY_PIXELS,
+                f"the picture has {width} × {height} = {pixels:,} pixels, the limit is {self.max_pixels:,}; shrink it",
             )
         if pixels > _LARGE_PIXELS and pixels * unpacked > _MAX_UNPACKED * size:
             raise ImageError(
@@ -144,3 +140,5 @@ class ImageLimits:
 
 
 DEFAULT_LIMITS = ImageLimits()
+ACCEPTED_LIMITS = ImageLimits(max_pixels=sys.maxsize)
+"""For pictures that a job has accepted, with a limit of its own."""

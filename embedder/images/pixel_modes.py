@@ -5,14 +5,23 @@ costly part of the conversion. A large picture is converted in strips: as a whol
 memory.
 """
 
-from collections.abc import Callable
-from math import isfinite
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from PIL import Image
+from PIL.ImageFile import ImageFile
 
 from embedder.images.resize import Box, Size, resized, rows_for
 
 _STRIP_PIXELS = 2**21
+_DEEP_STRIP_PIXELS = 2**18  # as numbers of 64 bits they take 2 MiB, several times
+_PNG_MODES = frozenset({"1", "L", "LA", "P", "RGB", "RGBA"})
+_NATIVE = {"I;16BS": "I;16NS", "I;32BS": "I;32NS", "F;32BF": "F;32NF"}
+# Tags of a TIFF, and their values.
+_BITS, _PHOTOMETRIC, _SAMPLE_FORMAT, _GDAL_NO_DATA = 258, 262, 339, 42113
+_UNSIGNED, _SIGNED, _WHITE_IS_ZERO = 1, 2, 0
 
 Convert = Callable[[Image.Image], Image.Image]
 
@@ -25,6 +34,26 @@ def resized_rgb(image: Image.Image, size: Size, resample: Image.Resampling, *, b
     if image.width * image.height <= _STRIP_PIXELS:
         return to_rgb(resized(convert(image), size, resample, box))
     return to_rgb(_resized_in_strips(image, convert, size, resample, box))
+
+
+def correct(image: Image.Image) -> None:
+    """Corrects what Pillow gets wrong about a picture that is not loaded yet."""
+    if not isinstance(image, ImageFile) or not image.tile:
+        return
+    key, codec, arguments = image.info.get("transparency"), image.tile[0].codec_name, image.tile[0].args
+    # The transparent colour of a PNG in the depth that its pixels will have.
+    if codec == "zip" and isinstance(key, tuple) and arguments == "RGB;16B":
+        image.info["transparency"] = tuple(value >> 8 for value in key)
+    elif codec == "zip" and isinstance(key, int) and arguments in ("L;2", "L;4"):
+        image.info["transparency"] = key * (85 if arguments == "L;2" else 17)
+    # libtiff returns numbers in the machine's order of bytes.
+    elif codec == "libtiff" and isinstance(arguments, tuple) and (native := _NATIVE.get(arguments[0])):
+        image.tile = [tile._replace(args=(native, *arguments[1:])) for tile in image.tile]
+
+
+def in_png_mode(image: Image.Image) -> Image.Image:
+    """A loaded picture in a mode that PNG has, with 8 bits; others become RGB, as pictures in files do."""
+    return image if image.mode in _PNG_MODES and DeepGrey.of(image) is None else as_rgb(image)
 
 
 def as_rgb(image: Image.Image) -> Image.Image:
@@ -51,12 +80,9 @@ def _resized_in_strips(
 
 def _conversions(image: Image.Image) -> tuple[Convert | None, Convert]:
     """Conversions to a mode whose values can be averaged (None if it has one), and from there to RGB."""
-    if image.mode.startswith("I;16"):
-        return lambda part: part.convert("I"), lambda small: _to_grey(small, 0, 65535)
-    if image.mode in ("I", "F"):
-        low, high = _grey_range(image)
-        return None, lambda small: _to_grey(small, low, high)
-    if image.has_transparency_data:
+    if (deep := DeepGrey.of(image)) is not None:
+        return deep.convert, lambda small: small.convert("RGB")
+    if image.has_transparency_data or image.mode == "La":
         return _over_white, lambda small: small
     if image.mode == "L":
         return None, lambda small: small.convert("RGB")
@@ -68,29 +94,86 @@ def _conversions(image: Image.Image) -> tuple[Convert | None, Convert]:
 def _over_white(image: Image.Image) -> Image.Image:
     # Before resizing, like the image processors of transformers. If a picture is resized with its alpha, colour and
     # alpha are clipped separately, and the rings along edges that bicubic resizing draws are lost.
-    rgba = image if image.mode == "RGBA" else image.convert("RGBA")
+    straight = image.convert("LA") if image.mode == "La" else image
+    rgba = straight if image.mode == "RGBA" else straight.convert("RGBA")
     white = Image.new("RGB", image.size, "white")
     white.paste(rgba, mask=rgba)
     return white
 
 
-def _grey_range(image: Image.Image) -> tuple[float, float]:
-    """The values of black and white in 32-bit grey: the narrowest usual range that fits, because files do not name it.
+class DeepGrey(NamedTuple):
+    """What the values of a picture in grey mean, if they are of another type than uint8."""
 
-    If values are below 0 or above all usual ranges, the picture's own range is used.
-    """
-    low, high = (float(value) for value in image.getextrema())  # type: ignore[arg-type]
-    if not (isfinite(low) and isfinite(high)):
-        return 0, 1
-    if low < 0:
-        return low, high
-    usual = (255, 65535) if image.mode == "I" else (1, 255, 65535)
-    return 0, next((white for white in usual if high <= white), high)
+    dtype: str
+    black: float
+    white: float
+    no_data: float | None
+    """The value of pixels that a map has no data for."""
+    transparent: int | None
+
+    @classmethod
+    def of(cls, image: Image.Image) -> DeepGrey | None:
+        """For a loaded picture; None if it is of uint8."""
+        if not (image.mode[0] in "IF" or (image.mode == "L" and _tag(image, _SAMPLE_FORMAT) == _SIGNED)):
+            return None
+        import numpy as np  # slow to import, and few pictures need it
+
+        from embedder.images.deep_pixels import extremes, value_range
+
+        dtype, bits = _value_type(image)
+        no_data = no_data_of(getattr(image, "tag_v2", {}))
+        strips = (extremes(np.asarray(strip).view(dtype), no_data) for strip in _strips(image))
+        lowest, highest = zip(*strips, strict=True)
+        black, white = value_range(min(lowest), max(highest), np.dtype(dtype), bits=bits)
+        if image.format == "PNG":  # its depth is the range
+            black, white = 0, 65535
+        if _tag(image, _PHOTOMETRIC) == _WHITE_IS_ZERO:
+            black, white = white, black
+        return cls(dtype, black, white, no_data, image.info.get("transparency"))
+
+    def convert(self, part: Image.Image) -> Image.Image:
+        """A part of the picture in mode L, transparent pixels white."""
+        import numpy as np
+
+        from embedder.images.deep_pixels import levels
+
+        grey = Image.new("L", part.size)
+        top = 0
+        for strip in _strips(part):
+            values = np.asarray(strip).view(self.dtype)
+            shades = levels(values, self.black, self.white, self.no_data)
+            if self.transparent is not None:
+                shades[values == self.transparent] = 255
+            grey.paste(Image.fromarray(shades), (0, top))
+            top += strip.height
+        return grey
 
 
-def _to_grey(image: Image.Image, black: float, white: float) -> Image.Image:
-    import numpy as np  # slow to import, and few pictures need it
+def _value_type(image: Image.Image) -> tuple[str, int | None]:
+    """NumPy's type of the values that Pillow holds, and how many bits of it a TIFF says it uses."""
+    order = ">" if image.mode == "I;16B" else "<"
+    stored = {"F": "f4", "I": "i4", "L": "i1"}.get(image.mode, "u2")
+    bits = _tag(image, _BITS)
+    if image.mode == "I" and _tag(image, _SAMPLE_FORMAT) in (None, _UNSIGNED) and bits == 32:
+        stored = "u4"
+    is_narrow = stored[0] in "iu" and bits is not None and bits < 8 * int(stored[1])
+    return f"{order}{stored}", bits - (stored[0] == "i") if is_narrow and bits else None
 
-    values = np.nan_to_num(np.asarray(image, dtype=np.float64), nan=black, posinf=white, neginf=black)
-    grey = np.clip((values - black) * (255 / max(white - black, 1e-12)), 0, 255)
-    return Image.fromarray(grey.round().astype(np.uint8)).convert("RGB")
+
+def no_data_of(tags: Mapping[int, Any]) -> float | None:
+    """The value of a map's pixels that it has no data for, by GDAL's tag of a TIFF."""
+    try:
+        return float(str(tags.get(_GDAL_NO_DATA)).rstrip("\0 "))
+    except ValueError:
+        return None
+
+
+def _tag(image: Image.Image, tag: int) -> Any:
+    """The first value of a TIFF's tag; None for other pictures."""
+    value = getattr(image, "tag_v2", {}).get(tag)
+    return value[0] if isinstance(value, tuple) else value
+
+
+def _strips(image: Image.Image) -> Iterator[Image.Image]:
+    rows = max(1, _DEEP_STRIP_PIXELS // image.width)
+    return (image.crop((0, y, image.width, min(y + rows, image.height))) for y in range(0, image.height, rows))

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 from PIL import Image
 from PIL.ExifTags import IFD, Base
 
-from embedder.images.decode import CropSpec, open_image, render, upright
+from embedder.images.decode import CropSpec, render, upright
 from embedder.images.formats import picture_format
 from embedder.images.limits import ImageLimits
+from embedder.images.opening import open_image
+from embedder.images.pixel_modes import DeepGrey
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,17 +46,17 @@ def signature(data: bytes, side: int, *, limits: ImageLimits) -> tuple[dict[str,
         whole = CropSpec(side=side, shortest_edge=None)
         [rgb], _ = render(image, source, limits, [whole.fit], Image.Resampling.BICUBIC, margin=None)
         facts = {
-            "digest": None if _is_animation(image) else _digest(upright(image)),
+            "digest": None if _is_animation(image) else _digest(upright(image), DeepGrey.of(image)),
             "lossless": _is_lossless(image, data),
             "exif": _has_exif(image),
         }
         return facts, rgb.tobytes()
 
 
-def _digest(image: Image.Image) -> str:
+def _digest(image: Image.Image, deep: DeepGrey | None) -> str:
     """A digest of size and pixels, which does not depend on format or palette."""
-    mode = "RGBA" if image.mode in _EIGHT_BITS else image.mode
-    digest = hashlib.blake2b(f"{mode} {image.width}x{image.height} ".encode(), digest_size=16)
+    mode = "RGBA" if image.mode in _EIGHT_BITS and deep is None else image.mode
+    digest = hashlib.blake2b(f"{mode} {deep or ''} {image.width}x{image.height} ".encode(), digest_size=16)
     rows = max(1, _STRIP // image.width)
     for top in range(0, image.height, rows):
         strip = image.crop((0, top, image.width, min(top + rows, image.height)))

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from embedder.errors import ModelError
+from embedder.freed_memory import keep_freed_memory
 from embedder.images import CropSpec
 from embedder.models.checkpoint import Checkpoint
 from embedder.models.torch_loading import (
     Tokens,
-    keep_freed_memory,
     load_tokenizer,
     load_weights,
     make_tokenize,

@@ -1,6 +1,5 @@
 """Loads a checkpoint's model and tokenizer with torch and transformers."""
 
-import ctypes
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -13,11 +12,11 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTo
 from transformers.utils import logging as transformers_logging
 
 from embedder.errors import ModelError, UnsupportedInputError
+from embedder.freed_memory import keep_freed_memory
 from embedder.models.checkpoint import Checkpoint
 
 Tokens = dict[str, torch.Tensor]
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 _VOCABULARIES = ("tokenizer.json", "vocab.json", "spiece.model", "tokenizer.model")
 
 
@@ -54,22 +53,10 @@ def load_for_task(checkpoint: Checkpoint, kind: Any, device: str | None) -> PreT
     """A model of one of transformers' classes for tasks, on a device and in its dtype; raises ModelError."""
     model = load_weights(checkpoint, kind, attention=None)  # not all classes support "sdpa"
     torch_device = pick_device(device)
+    if torch_device.type == "cpu":
+        keep_freed_memory()
     model.to(device=torch_device, dtype=pick_dtype(torch_device))  # type: ignore[call-arg]
     return model
-
-
-def keep_freed_memory() -> None:
-    """Makes glibc reuse up to 1 GiB of freed memory for the next forward pass; no effect on other C libraries.
-
-    By default it may return every large block to the system, which zeroes the pages again for the next pass. With
-    ViT-B/32 in batches of 32 this causes 6,000 page faults a picture, a tenth of its time. See mallopt(3).
-    """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, TypeError):  # not glibc, or not Unix
-        return
-    mallopt(_M_MMAP_THRESHOLD, 256 << 20)
-    mallopt(_M_TRIM_THRESHOLD, 1 << 30)
 
 
 def pick_device(name: str | None) -> torch.device:

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from rich.console import Console
 
 from embedder.images.exif import EXIF_COLUMNS
+from embedder.images.limits import ACCEPTED_LIMITS
 from index.collection import Collection
 from index.collection.annotations import (
     Annotation,
@@ -99,6 +100,7 @@ class Annotate:
                 load=recipe.loader(spec.name, calibration, proven=plan.todo.num_rows < plan.listing.num_rows),
                 crop=None if recipe.needs == "file" else recipe.crop,
                 draft=recipe.draft,
+                max_pixels=ACCEPTED_LIMITS.max_pixels,
                 blocks=blocks,
                 block_size=_VECTOR_BLOCK if recipe.needs == "embedding" else self.resources.block_size,
                 make_rows=annotated_rows,

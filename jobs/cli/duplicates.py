@@ -1,7 +1,6 @@
 """The command `duplicates`. `app` registers it."""
 
 import csv
-import sys
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -11,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from index.errors import CollectionError
-from jobs.cli.options import CollectionArgument, error_console, open_collection, show
+from jobs.cli.options import CollectionArgument, console, error_console, open_collection, show
 from jobs.errors import UsageError
 from jobs.values import MAX_DIFFERENCE, MIN_SIMILARITY
 
@@ -61,7 +60,7 @@ def duplicates(
     except (OSError, CollectionError) as error:  # the collection may be read-only
         error_console.print(f"[yellow]plan not stored for the server:[/yellow] {escape(str(error))}", soft_wrap=True)
     if output == "csv":
-        csv.writer(sys.stdout).writerows(csv_rows(plan))
+        csv.writer(console.file).writerows(csv_rows(plan))
     else:
         show(output, plan.model_dump(mode="json"), lambda: plan_table(plan))
     if move_to is not None:

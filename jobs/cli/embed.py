@@ -50,7 +50,7 @@ def embed(
         return
     show_embedded(report)
     if index:
-        print(next_commands(collection))
+        print(next_commands(collection), file=console.file)
 
 
 def show_embedded(report: "Report") -> None:
@@ -134,7 +134,7 @@ def _reporting(path: Path | None, output: str) -> "Iterator[Report]":
     if path is not None:
         path.write_text(report.to_json() + "\n", "utf-8")
     if output == "json":
-        print(report.to_json())
+        print(report.to_json(), file=console.file)
         return
     console.print(reembed_table(report))
     for line in closing_lines(report):

@@ -37,6 +37,7 @@ _TYPES = (
 )
 _TILES = "Also embed this many parts of each picture, to find small things in it: 2x2."
 _DRAFT = "Decode large JPEGs at reduced scale, many times faster."
+_MAX_PIXELS = "Reject pictures of more pixels, by default 150 million; decoding takes some 4 bytes for each."
 _GPUS = "GPUs for each actor: a whole number, or a fraction of one."
 _CPUS = "CPUs that Ray reserves for each actor, one by default; the others decode."
 _AMOUNTS = 'Custom resources of the cluster for each actor, as JSON: {"npu": 1}.'
@@ -65,6 +66,7 @@ def embedding_options(
     keep: Annotated[str | None, typer.Option(help=_KEEP)] = None,
     tiles: Annotated[str | None, typer.Option(metavar="CxR", help=_TILES)] = None,
     draft: Annotated[bool, typer.Option(help=_DRAFT)] = True,
+    max_pixels: Annotated[int | None, typer.Option(min=1, help=_MAX_PIXELS)] = None,
 ) -> None:
     """What is embedded, and with which model."""
 

@@ -1,8 +1,10 @@
 """Shared by the commands: the terminal, common options, and what they print."""
 
 import json
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
@@ -28,6 +30,24 @@ console = _console(stderr=False)
 error_console = _console(stderr=True)
 
 
+@contextmanager
+def _reserved_stdout() -> Iterator[None]:
+    """Leaves stdout to `console`: what users' classes, libraries and other processes print goes to stderr."""
+    original, errors = sys.stdout, sys.stderr
+    with ExitStack() as stack:
+        if original is not None and errors is not None and (original, errors) == (sys.__stdout__, sys.__stderr__):
+            original.flush()
+            copy = os.fdopen(os.dup(1), "w", encoding=original.encoding, errors=original.errors)
+            console.file = stack.enter_context(copy)
+            os.dup2(2, 1)
+            stack.callback(os.dup2, copy.fileno(), 1)
+        else:
+            console.file = original
+        stack.enter_context(redirect_stdout(errors))
+        stack.callback(setattr, console, "file", None)  # the current sys.stdout
+        yield
+
+
 def _typeless_flags(params: list[Any]) -> list[Any]:
     """Show flags without a type: typer shows `<bool>`, as if they took a value."""
     for param in params:
@@ -37,7 +57,11 @@ def _typeless_flags(params: list[Any]) -> list[Any]:
 
 
 class HelpCommand(TyperCommand):
-    """A command with plain help; for `app.command(cls=…)`."""
+    """A command with plain help, whose stdout has what the command prints alone; for `app.command(cls=…)`."""
+
+    def invoke(self, ctx: Any) -> Any:
+        with _reserved_stdout():
+            return super().invoke(ctx)
 
     def get_params(self, ctx: Any) -> list[Any]:
         return _typeless_flags(super().get_params(ctx))
@@ -81,7 +105,7 @@ MovedModelOption = Annotated[str | None, typer.Option(help="The model's new loca
 def show(output: str, facts: Any, table: Callable[[], RenderableType]) -> None:
     """Print the facts as JSON, with letters beyond ASCII unescaped, or as a table."""
     if output == "json":
-        print(json.dumps(facts, indent=2, ensure_ascii=False, default=str))
+        print(json.dumps(facts, indent=2, ensure_ascii=False, default=str), file=console.file)
     else:
         console.print(table())
 

@@ -2,7 +2,6 @@
 
 import logging
 import signal
-import sys
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,7 +35,7 @@ def schedule(
     from jobs.schedule.scheduler import run_schedule
 
     times = cron_times(cron, timezone, datetime.now(UTC))
-    job = ScheduledJob(spec, sys.stdout)
+    job = ScheduledJob(spec, console.file)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
     logging.getLogger("jobs").setLevel(logging.INFO)
     stop = threading.Event()
@@ -108,7 +107,7 @@ def history(
     opened = open_collection(collection)
     if log is not None:
         try:
-            print(read_output(opened.storage, log), end="")
+            print(read_output(opened.storage, log), end="", file=console.file)
         except FileNotFoundError as error:
             raise UsageError(
                 f"--log is {log!r}: expected the id of a job of `likeness schedule`, as `likeness history` lists them"

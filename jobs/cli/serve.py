@@ -206,7 +206,7 @@ def add(
     only = f", for {_comma_separated(collections)}" if collections else ""
     notice = f"{name}'s key, of scope {scope}{only}, in {file}. It is not shown again:"
     error_console.print(notice, soft_wrap=True, highlight=False)
-    print(key)
+    print(key, file=console.file)
     error_console.print(
         "It may send 600 requests a minute; for a back end, set LIKENESS_RATE_LIMIT_PER_MINUTE on the server",
         soft_wrap=True,

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from rich.console import Console
 
 from embedder.images import CropSpec
+from embedder.images.limits import DEFAULT_LIMITS
 from embedder.models.checkpoint import Checkpoint
 from embedder.models.own_embedder import OwnModel
 from index.collection import Collection
@@ -70,6 +71,7 @@ def write_plans(
                         blocks=blocks,
                         block_size=-(-resources.block_size // parts),  # as many pixels per block as without tiles
                         draft=spec.draft,
+                        max_pixels=spec.max_pixels,
                         progress=partial(_show, show),
                         share_addresses=True,
                     )
@@ -93,6 +95,7 @@ def write(
     blocks: Blocks,
     block_size: int = 256,
     draft: bool = True,
+    max_pixels: int = DEFAULT_LIMITS.max_pixels,
     make_rows: MakeRows = embed_rows,
     progress: Callable[[EmbedReport], None] = lambda _: None,
     share_addresses: bool = False,
@@ -116,7 +119,10 @@ def write(
         attempt=plan.attempt,
         make_rows=make_rows,
     )
-    decode = DecodeSettings(crop=crop, draft=draft, threads=_decode_threads(todo), image_filter=plan.image_filter)
+    threads = _decode_threads(todo)
+    decode = DecodeSettings(
+        crop=crop, draft=draft, threads=threads, image_filter=plan.image_filter, max_pixels=max_pixels
+    )
     while todo.num_rows:
         before = len(written.files)
         first, todo = first_of_each_address(todo, plan.image_filter) if share_addresses else (todo, todo.slice(0, 0))

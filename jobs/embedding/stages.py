@@ -22,6 +22,7 @@ from embedder.images import CropSpec
 from embedder.images.decode import DecodedImage
 from embedder.images.decoder_pool import DecodePool
 from embedder.images.decoder_process import IsAwaited
+from embedder.images.limits import DEFAULT_LIMITS, TOO_MANY_PIXELS, ImageLimits
 from embedder.images.quality import MEASURED_CROP, measure
 from index.collection import Collection
 from index.collection.rows import FILTERED, in_files
@@ -34,8 +35,8 @@ from jobs.planning.image_filter import EVERY_IMAGE, EXIF_TYPES, MEASURE_TYPES, I
 from jobs.planning.plan import write_block
 from jobs.sources.listing import FILE_FACTS, REFUSAL, with_columns, with_outcome
 
-_RETRY_LATER = ("not_found", "permission_denied")
-"""Reasons that may pass without any change to the file, such as a lost disk or an expired token."""
+_RETRY_LATER = ("not_found", "permission_denied", TOO_MANY_PIXELS)
+"""Reasons that may pass without any change to the file, such as a lost disk, an expired token or a limit."""
 _POLL_S = 0.2
 SECONDS = ("fetch_seconds", "decode_seconds")
 """Columns of `fetch_and_decode` that are summed per block and not written."""
@@ -53,6 +54,7 @@ class DecodeSettings:
     threads: int = 2
     decoders: int = 2
     image_filter: ImageFilter = EVERY_IMAGE
+    max_pixels: int = DEFAULT_LIMITS.max_pixels
 
 
 _OUTCOME: dict[str, pa.DataType] = {
@@ -69,12 +71,13 @@ def fetch_and_decode(table: pa.Table, *, settings: DecodeSettings, is_awaited: I
     """
     fetcher, crop, image_filter = _fetcher(), settings.crop, settings.image_filter
     measures, exif = image_filter.measures, image_filter.exif
-    decode = partial(_decoders(settings.decoders).decode, draft=settings.draft, exif=exif) if crop else None
+    limits = ImageLimits(max_pixels=settings.max_pixels)
+    decode = partial(_decoders(settings.decoders).decode, limits=limits, draft=settings.draft, exif=exif)
 
     def outcome(uri: str | None) -> dict[str, Any]:
         if not is_awaited():
             raise CancelledError
-        return _outcome(uri, fetcher, decode, crop, measured=bool(measures))
+        return _outcome(uri, fetcher, decode if crop else None, crop, measured=bool(measures))
 
     pool = ThreadPoolExecutor(settings.threads)
     try:
@@ -153,7 +156,8 @@ def _outcome(
             outcome |= {"pixels": image.pixels.tobytes(), "width": image.width, "height": image.height}
             outcome |= {"format": image.format, **image.exif}
     except Rejected as error:
-        outcome |= {"error_stage": error.stage, "error_reason": error.reason, "error_message": error.message}
+        more = ", or raise --max-pixels (max_pixels in a job's file)" if error.reason == TOO_MANY_PIXELS else ""
+        outcome |= {"error_stage": error.stage, "error_reason": error.reason, "error_message": error.message + more}
         outcome["retryable"] = error.retryable or error.reason in _RETRY_LATER
     ended = time.perf_counter()
     return outcome | {"fetch_seconds": (fetched or ended) - started, "decode_seconds": ended - (fetched or ended)}

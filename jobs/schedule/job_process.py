@@ -13,7 +13,7 @@ from collections import deque
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TextIO
+from typing import IO
 
 from index.collection import Collection
 from index.errors import CollectionError
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 class ScheduledJob:
     """The job of a file. `run` and `stop` are called by different threads."""
 
-    def __init__(self, path: Path, out: TextIO) -> None:
+    def __init__(self, path: Path, out: IO[str]) -> None:
         self._path = path
         self._spec = read_spec(path)
         self._out = out

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -96,6 +97,26 @@ def test_the_job_and_the_server_of_compose(compose: dict[str, Any]) -> None:
     settings = ServeSettings(**app["args"])
     assert (app["name"], settings.collection, settings.allow_remote) == (APP_NAME, spec.collection, True)
     assert f"127.0.0.1:{config['http_options']['port']}:{config['http_options']['port']}" in ray["ports"]
+
+
+def test_the_server_of_compose_comes_back_by_itself(compose: dict[str, Any], tmp_path: Path) -> None:
+    """Runs the keeper's script, with stand-ins for the programs."""
+    keeper, server = compose["services"]["server-keeper"], compose["services"]["server"]
+    assert keeper["restart"] == "unless-stopped"
+    assert "profiles" not in keeper
+    assert (keeper["entrypoint"], keeper["volumes"]) == (["sh", "-c"], server["volumes"])
+    deploy = shlex.join([*server["entrypoint"], *server["command"]])
+    for state, deployed in (("down", [deploy]), ("up", [])):
+        programs = tmp_path / state
+        programs.mkdir()
+        answers = {"sleep": f"test ! -e {programs}/slept && touch {programs}/slept", "wget": f"test {state} = up"}
+        answers["serve"] = f'echo serve "$@" >> {programs}/log'
+        for name, script in answers.items():
+            (programs / name).write_text(f"#!/bin/sh\n{script}\n")
+            (programs / name).chmod(0o755)
+        subprocess.run(["sh", "-c", *keeper["command"]], env={"PATH": f"{programs}:/usr/bin:/bin"}, check=True)
+        log = programs / "log"
+        assert (log.read_text().splitlines() if log.exists() else []) == deployed
 
 
 def test_the_bucket_of_compose_is_created(compose: dict[str, Any], aws: None, monkeypatch: pytest.MonkeyPatch) -> None:

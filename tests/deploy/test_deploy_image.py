@@ -41,7 +41,8 @@ def test_the_requirements_are_the_projects_own_and_pinned() -> None:
     printed = subprocess.run(
         ["sh", "-c", command.replace("python", sys.executable, 1)], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.splitlines()
-    assert printed == PROJECT["project"]["dependencies"]
+    extras = PROJECT["project"]["optional-dependencies"]
+    assert printed == [*PROJECT["project"]["dependencies"], *extras["formats"], *extras["video"]]
     pinned = re.findall(r"(?m)^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text())
     pins = {canonicalize_name(name): version for name, version in pinned}
     for requirement in map(Requirement, printed):

@@ -2,17 +2,20 @@
 
 import base64
 import json
+import re
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
 
+from api.client.query import image_bytes
 from api.http.app import create_app
 from api.settings import RequestLimits
 from benchmarks.common.waiting import eventually
@@ -496,6 +499,56 @@ def test_an_unknown_id_is_a_404(client: TestClient, query: dict[str, Any], field
     for operation in client.get("/openapi.json").json()["paths"]["/search"].values():
         examples = operation["responses"]["404"]["content"]["application/problem+json"]["examples"]
         assert "image-not-found" in examples
+
+
+RED = png(COLOURS["red-1.png"])
+RED += bytes((1 - len(RED)) % 3)  # one more than a multiple of three, so that it needs padding
+WINDOWS = "\r\n".join(re.findall(".{1,64}", encoded(RED)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        encoded(RED),
+        encoded(RED).rstrip("="),
+        "data:image/png;base64," + encoded(RED),
+        "data:;base64," + encoded(RED),
+        "data:image/png;charset=utf-8;base64," + encoded(RED),
+        "DATA:image/png;BASE64, " + encoded(RED),
+        "data:image/png;base64," + quote(encoded(RED)),
+        "data:image/png;base64," + base64.urlsafe_b64encode(RED).decode().rstrip("="),
+        base64.encodebytes(RED).decode(),
+        WINDOWS,
+        "data:image/png;base64,\n" + WINDOWS,
+        WINDOWS.rstrip("=") + "\n",
+        f"\t{encoded(RED)}  ",
+        base64.urlsafe_b64encode(RED).decode(),
+        base64.urlsafe_b64encode(RED).decode().rstrip("="),
+        base64.urlsafe_b64encode(RED).decode() + "\n",
+    ],
+)
+def test_a_picture_in_any_usual_form_of_base64(client: TestClient, text: str) -> None:
+    assert ids(search(client, image=text, k=1)) == ["red-1.png"]
+    assert ids(search(client, queries=[{"image": text}], k=1)) == ["red-1.png"]
+    (embedded,) = client.post("/embed", json={"images": [text]}).json()["results"]
+    assert embedded["ok"] == pytest.approx(vector_of("red-1.png").tolist(), abs=1e-5)
+    if text[:5].lower() == "data:":
+        assert image_bytes(text) == RED
+
+
+@pytest.mark.parametrize(
+    "text", ["data:image/png,hello", "data:image/png;base64,=", f"{encoded(RED)}*", "AAAAA", "AA=A", "🙂AAA", "%41AAA"]
+)
+def test_what_is_no_base64_is_named(client: TestClient, text: str) -> None:
+    (error,) = errors_of(client.post("/search", json={"image": text}))
+    assert (error["field"], "a picture's file in base64" in error["expected"]) == ("image", True)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_json_in_the_encodings_of_windows(client: TestClient, encoding: str) -> None:
+    body = json.dumps({"image": encoded(RED), "k": 1, "filter": {"label": {"$ne": "ü"}}}, ensure_ascii=False)
+    response = client.post("/search", content=body.encode(encoding), headers={"content-type": "application/json"})
+    assert ids(response.json()) == ["red-1.png"]
 
 
 # Batches

@@ -3,7 +3,7 @@
 import io
 import struct
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,10 @@ BERLIN |= {GPS.GPSLongitudeRef: "E", GPS.GPSLongitude: (13.0, 24.0, 18.0)}
 SANTIAGO: dict[int, Any] = {GPS.GPSLatitudeRef: "S", GPS.GPSLatitude: (33.0, 27.0, 0.0)}
 SANTIAGO |= {GPS.GPSLongitudeRef: "W", GPS.GPSLongitude: (70.0, 40.0, 0.0)}
 NOON = int(datetime(2024, 5, 31, 12, 0, 5, tzinfo=UTC).timestamp()) * 10**6
+
+
+def as_microseconds(time: datetime | None) -> int | None:
+    return None if time is None else (time - datetime(1970, 1, 1)) // timedelta(microseconds=1)
 
 
 def exif_of(data: bytes) -> dict[str, Any]:
@@ -57,6 +61,49 @@ def test_time_camera_and_place_are_read(form: str) -> None:
 )
 def test_nonsensical_values_are_left_out(taken: str | None, make: str | None, place: dict[int, Any]) -> None:
     assert exif_of(with_exif("JPEG", taken, make, None, place)) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2020:01:02 03:04:05", "2020-01-02 03:04:05"),
+        ("2020-01-02 03:04:05", "2020-01-02 03:04:05"),
+        ("2020/01/02 03:04:05", "2020-01-02 03:04:05"),
+        ("2020.01.02 03:04:05", "2020-01-02 03:04:05"),
+        ("2020:01:02T03:04:05", "2020-01-02 03:04:05"),
+        ("2020-01-02T03:04:05Z", "2020-01-02 03:04:05"),
+        ("2020:01:02  03:04:05", "2020-01-02 03:04:05"),
+        (" 2020:01:02 03:04:05", "2020-01-02 03:04:05"),
+        ("2020:01:02 03:04:05\0\0", "2020-01-02 03:04:05"),
+        ("2020:01:02\x0003:04:05", "2020-01-02 03:04:05"),
+        ("2020:1:2 3:4:5", "2020-01-02 03:04:05"),
+        ("2020:01:02 03:04", "2020-01-02 03:04:00"),
+        ("2020:01:02", "2020-01-02 00:00:00"),
+        ("2020:01:02 03:04:05.123", "2020-01-02 03:04:05.123"),
+        ("2020:01:02 03:04:05,5", "2020-01-02 03:04:05.5"),
+        ("2020:01:02 03:04:05.1234567", "2020-01-02 03:04:05.123456"),
+        ("2020:01:02 03:04:05+02:00", "2020-01-02 03:04:05"),
+        ("2020:01:02 03:04:05 -0330", "2020-01-02 03:04:05"),
+        ("2020-01-02T03:04:05.5+02:00", "2020-01-02 03:04:05.5"),
+        ("2020-01-02T03:04Z", "2020-01-02 03:04:00"),
+        ("2020:02:30 03:04:05", None),
+        ("2020:01:02 24:00:00", None),
+        ("2020:01:02 03:04:60", None),
+        ("02/01/2020 03:04:05", None),
+        ("2020", None),
+        ("٢٠٢٠:01:02 03:04:05", None),
+        ("2020:01:02 03:04:05 and more", None),
+        ("    :  :     :  :  ", None),
+        ("0000:00:00 00:00:00", None),
+        ("", None),
+    ],
+)
+def test_times_in_the_forms_that_programs_write(text: str, expected: str | None) -> None:
+    taken = None if expected is None else datetime.fromisoformat(expected)
+    digitized: dict[int, Any] = {Base.DateTimeDigitized: "2018:05:06 07:08:09"}
+    for details, fallback in (({}, None), (digitized, datetime(2018, 5, 6, 7, 8, 9))):
+        found = exif_of(with_exif("JPEG", text, details=details)).get("exif_taken")
+        assert found == as_microseconds(taken or fallback)
 
 
 def hostile() -> dict[str, bytes]:

@@ -3,6 +3,7 @@
 import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from PIL import Image
 from embedder.errors import ImageError
 from embedder.images import decode
 from embedder.images.decode import decode_image
-from embedder.images.limits import ImageLimits
+from embedder.images.decoder_pool import DecodePool
+from embedder.images.limits import ACCEPTED_LIMITS, ImageLimits
 from tests.support.pictures.damage import REASONS, damage
 from tests.support.pictures.sample_images import CENTRE, SAVE, encode, png, quarters, smooth
 
@@ -77,6 +79,19 @@ def test_too_many_pixels_are_refused_by_the_header(size: tuple[int, int]) -> Non
     with pytest.raises(ImageError, match=r"\d{9}|160,000,000") as caught:
         decode_image(bomb, CENTRE)
     assert caught.value.reason == "too_many_pixels"
+
+
+def test_pillow_has_no_limit_of_its_own_in_decoder_processes() -> None:
+    data = encode(Image.new("1", (20_000, 9_500)), "png") + bytes(60_000)  # appended, so that it is no bomb
+    with closing(DecodePool(1)) as pool:
+        assert pool.decode(data, CENTRE, limits=ACCEPTED_LIMITS).width == 20_000
+        with pytest.raises(
+            ImageError, match=r"has 20000 × 9500 = 190,000,000 pixels, the limit is 150,000,000"
+        ) as caught:
+            pool.decode(data, CENTRE)
+    assert caught.value.reason == "too_many_pixels"
+    with pytest.raises(ImageError, match=r"has 190000000 pixels, the limit is 178956970; shrink it$"):
+        decode_image(data, CENTRE, limits=ACCEPTED_LIMITS)
 
 
 def test_limits_of_the_caller_apply() -> None:

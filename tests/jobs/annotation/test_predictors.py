@@ -172,7 +172,7 @@ def test_a_job_in_a_file_keeps_annotations_up_to_date(run: Run, tmp_path: Path) 
     assert "q: 3 images annotated, 0 rejected" in done.out
     Image.new("RGB", (40, 40), (0, 200, 10)).save(folder / "new.png")
     again = run("reembed", "--spec", tmp_path / "job.yaml")
-    assert "q: 1 images annotated, 0 rejected" in again.out
+    assert "q: 1 image annotated, 0 rejected" in again.out
     searcher = Searcher.open(Collection.open(str(tmp_path / "c")))
     rows = [searcher.row(name) for name in ("0.png", "1.png", "2.png", "new.png")]
     assert all(row and row["q_near_uniform"] and row["shape_score"] is not None for row in rows)

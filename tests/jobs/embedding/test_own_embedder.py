@@ -34,6 +34,7 @@ from tests.support.command_line import Result, Run
 from tests.support.nights.fake_job import embed as embed_on_ray
 from tests.support.paths import ROOT
 from tests.support.pictures.sample_images import put_pictures
+from tests.support.processes import python
 
 HISTOGRAM = "palette:Histogram"
 (EXAMPLE,) = re.findall(r"(?s)```python\n(.*?)```", (ROOT / "docs/embedders.md").read_text())
@@ -65,6 +66,20 @@ class Short(Histogram):
 class Whole(Histogram):
     def embed_images(self, pixels):
         return super().embed_images(pixels).astype(int)
+
+class Chatty(Worded):
+    def __init__(self):
+        print("constructed")
+        subprocess.run(["echo", "from a child"])
+
+    def embed_images(self, pixels):
+        print("pictures", flush=True)
+        os.write(1, b"from C\\n")
+        return super().embed_images(pixels)
+
+    def embed_texts(self, texts):
+        print("texts")
+        return super().embed_texts(texts)
 
 class Ragged(Histogram):
     def embed_images(self, pixels):
@@ -116,7 +131,7 @@ def forget() -> None:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The working directory, with `palette.py` and three plain pictures."""
     put_pictures(tmp_path / "pictures", PLAIN)
-    (tmp_path / "palette.py").write_text(EXAMPLE + OTHERS)
+    (tmp_path / "palette.py").write_text("import os\nimport subprocess\n" + EXAMPLE + OTHERS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
@@ -251,6 +266,16 @@ def test_a_picture_without_a_vector_is_a_reject(run: Run, embed: Callable[..., R
             serving.search(Query(parts=(Part(data=PLAIN["green.png"]),), k=1, options=OPTIONS))
         assert raised.value.kind.slug == "unusable-image"
         assert "unlucky" in str(raised.value.__cause__)  # for the log, and in notebooks
+
+
+def test_prints_of_a_class_go_to_stderr(folder: Path) -> None:
+    own = ("--embedder", "palette:Chatty")
+    printed = python("-m", "jobs", "reembed", "pictures", "c", *own, "--format", "json", folder=folder)
+    assert json.loads(printed.stdout)["outcome"] == "succeeded", printed.stderr
+    assert {"constructed", "from a child", "pictures", "from C"} <= set(printed.stderr.splitlines())
+    printed = python("-m", "jobs", "search", "c", "--text", "red", *own, "--format", "json", folder=folder)
+    assert json.loads(printed.stdout)[0]["image_id"] == "red.png"
+    assert {"constructed", "from a child", "texts"} <= set(printed.stderr.splitlines())
 
 
 def test_a_class_that_fails_on_everything_stops_the_job(run: Run, embed: Callable[..., Result], folder: Path) -> None:

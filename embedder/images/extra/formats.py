@@ -1,4 +1,4 @@
-"""Reads HEIC, JPEG XL and camera RAW with optional packages, each imported when a file needs it."""
+"""Opens a file with the package for its format."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final
 from PIL import Image
 
 from embedder.errors import ImageError
+from embedder.images.extra.jpeg import describe_jpeg, open_jpeg
+from embedder.images.extra.tiff import describe_tiff, open_tiff
 from embedder.images.formats import jxl_size
 from embedder.images.limits import ImageLimits, early_cost
 
@@ -23,14 +25,16 @@ OpenedImage = tuple[Image.Image, bytes]
 
 
 def open_extra(data: bytes, name: str, limits: ImageLimits) -> OpenedImage:
-    """An opened picture of one of `EXTRA_FORMATS`, and the bytes that it is read from, which may be a RAW's preview.
+    """An opened picture of one of `EXTRA_FORMATS`, or a TIFF or JPEG that Pillow cannot open; and the bytes that it is
+    read from, which may be a RAW's preview.
 
     Raises `ImageError` if the package is missing or a limit is exceeded, otherwise the package's errors.
     """
     try:
         return _OPENERS[name](data, limits)
     except ImportError as error:
-        message = f"a {name} file; install likeness[formats] to read it"
+        kind = {"TIFF": describe_tiff, "JPEG": describe_jpeg}.get(name, lambda _: f"a {name} file")(data)
+        message = f"{kind}; install likeness[formats] to read it"
         raise ImageError("unsupported_format", message, retryable=True) from error
 
 
@@ -89,4 +93,6 @@ _OPENERS: Final[dict[str, Callable[[bytes, ImageLimits], OpenedImage]]] = {
     "HEIC": _open_heic,
     "JXL": _open_jxl,
     "RAW": _open_raw,
+    "TIFF": lambda data, limits: (open_tiff(data, limits), data),
+    "JPEG": lambda data, limits: (open_jpeg(data, limits), data),
 }
