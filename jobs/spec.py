@@ -29,14 +29,18 @@ from embedder.python_class import CLASS_NAME
 from index.tiles import checked_tiles
 from jobs.file_extensions import checked_extensions
 from jobs.values import (
+    GONE_AFTER,
     MAX_MISSING,
     MAX_REJECT_RATE,
+    PER_HOST,
+    REFRESH,
     checked_amount,
     checked_resources,
     model_named,
     parse_actors,
     parse_duration,
     parse_object,
+    parse_refresh,
     parse_size,
 )
 
@@ -73,6 +77,11 @@ Duration = Annotated[
     _parsed_by(parse_duration),
     Field(gt=0),
     WithJsonSchema({"type": ["integer", "string"], "examples": ["10m", "90s", 600]}),
+]
+Refresh = Annotated[
+    Annotated[int, Field(gt=0)] | Literal["never"],
+    _parsed_by(parse_refresh),
+    WithJsonSchema({"type": ["integer", "string"], "examples": ["7d", "12h", "never"]}),
 ]
 Extensions = Annotated[tuple[str, ...], _parsed_by(lambda text: text.split(",")), AfterValidator(checked_extensions)]
 
@@ -282,6 +291,13 @@ class JobSpec(_Section):
         MAX_REJECT_RATE, ge=0, le=1, description="fail if more than this share of the images is rejected"
     )
     annotations: tuple[AnnotationSpec, ...] = Field((), description="columns to bring up to date after the images")
+    refresh: Refresh = Field(
+        parse_duration(REFRESH), description="how often to look at each web address again: 7d, 12h or never"
+    )
+    gone_after: int = Field(
+        GONE_AFTER, ge=1, description="visits without a picture (404, 410) after which a web address counts as gone"
+    )
+    per_host: int = Field(PER_HOST, ge=1, description="maximum requests to a web server at a time, of each process")
     verify_hash: bool = Field(False, description="compare all images by their bytes, not by size and time")
     draft: bool = Field(True, description="decode large JPEGs at reduced scale, many times faster")
     notify: Notify = Notify()

@@ -8,13 +8,16 @@ import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 DEFAULT_MODEL = "openai/clip-vit-base-patch32"
 DEMO_MODEL = Path(__file__).parent / "demo" / "model"
 
 MAX_MISSING = 0.2
 MAX_REJECT_RATE = 0.05
+REFRESH = "7d"
+GONE_AFTER = 3
+PER_HOST = 8
 MIN_SIMILARITY = 0.98
 MAX_DIFFERENCE = 0.065
 """On a scale from 0 to 1. Measured: re-encoded and resized copies stay below 0.05, cropped ones below 0.065; the same
@@ -22,7 +25,7 @@ drawings in another colour, pattern or shape are above 0.09."""
 
 _MIN_AMOUNT = 0.0001  # Ray counts in multiples of this
 
-_DURATION_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
+_DURATION_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _SIZE_UNITS = {"": 1, **{f"{letter}B": 1000**n for n, letter in enumerate(" KMGT") if n}}
 _SIZE_UNITS |= {f"{letter}IB": 1024**n for n, letter in enumerate(" KMGT") if n} | {"B": 1}
 
@@ -76,11 +79,19 @@ def parse_size(text: str) -> int:
 
 
 def parse_duration(text: str) -> int:
-    """Seconds of `90`, `90s`, `10m` or `1h`."""
-    match = re.fullmatch(r"([0-9]+)\s*([smh]?)", text.strip())
+    """Seconds of `90`, `90s`, `10m`, `1h` or `7d`."""
+    match = re.fullmatch(r"([0-9]+)\s*([smhd]?)", text.strip())
     if match is None:
-        raise ValueError(f"is {text!r}: expected a duration such as 90s, 10m or 1h, or a number of seconds")
+        raise ValueError(f"is {text!r}: expected a duration such as 90s, 10m, 1h or 7d, or a number of seconds")
     return int(match[1]) * _DURATION_UNITS[match[2]]
+
+
+def parse_refresh(text: str) -> int | Literal["never"]:
+    """Seconds of a duration, or "never"."""
+    try:
+        return "never" if text.strip() == "never" else parse_duration(text)
+    except ValueError as error:
+        raise ValueError(f"{error}; or never") from error
 
 
 def parse_object(text: str, example: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import typer
 from embedder.identity import Precision
 from jobs.cli.options import AddressOption, EmbedderOption, OnOption, QueriesOption, without_none
 from jobs.errors import UsageError
-from jobs.values import DEFAULT_MODEL, MAX_REJECT_RATE
+from jobs.values import DEFAULT_MODEL, GONE_AFTER, MAX_REJECT_RATE, PER_HOST, REFRESH
 
 if TYPE_CHECKING:
     from jobs.spec import JobSpec
@@ -28,6 +28,9 @@ _MODEL = (
 )
 _PRECISION = "Precision of the model; auto picks the fastest that agrees with fp32."
 _EXTENSIONS = "File extensions to include: jpg,png, or images,videos."
+_REFRESH = "How often to look at each web address of a list again: 7d, 12h, or never."
+_GONE_AFTER = "Visits without a picture (404, 410) after which a web address counts as gone."
+_PER_HOST = "Maximum requests to a web server at a time, of each process."
 _KEEP = 'Embed only images that match this filter: {"width": {"$gte": 640}}. By default, all.'
 _TILES = "Also embed this many parts of each picture, to find small things in it: 2x2."
 _DRAFT = "Decode large JPEGs at reduced scale, many times faster."
@@ -51,6 +54,9 @@ def embedding_options(
     extensions: Annotated[str | None, typer.Option(help=_EXTENSIONS)] = None,
     uri_column: UriColumnOption = None,
     keep: Annotated[str | None, typer.Option(help=_KEEP)] = None,
+    refresh: Annotated[str, typer.Option(help=_REFRESH)] = REFRESH,
+    gone_after: Annotated[int, typer.Option(min=1, help=_GONE_AFTER)] = GONE_AFTER,
+    per_host: Annotated[int, typer.Option(min=1, help=_PER_HOST)] = PER_HOST,
     tiles: Annotated[str | None, typer.Option(metavar="CxR", help=_TILES)] = None,
     draft: Annotated[bool, typer.Option(help=_DRAFT)] = True,
 ) -> None:

@@ -27,6 +27,7 @@ from jobs.embedding.tile_cost import tile_cost
 from jobs.planning.plan import Plan, block_of
 from jobs.progress import rate_bar
 from jobs.spec import JobSpec
+from jobs.values import PER_HOST
 
 _MIN_IMAGES_TO_CONVERT = 2000
 """With fewer images the model is not converted first; converting ViT-B/32 takes as long as embedding 300."""
@@ -67,6 +68,7 @@ def write_plans(
                         blocks=blocks,
                         block_size=-(-resources.block_size // parts),  # as many pixels per block as without tiles
                         draft=spec.draft,
+                        per_host=spec.per_host,
                         progress=partial(_show, show),
                     )
                     written.append(run)
@@ -89,6 +91,7 @@ def write(
     blocks: Blocks,
     block_size: int = 256,
     draft: bool = True,
+    per_host: int = PER_HOST,
     make_rows: MakeRows = embed_rows,
     progress: Callable[[EmbedReport], None] = lambda _: None,
 ) -> WrittenRun:
@@ -111,7 +114,7 @@ def write(
         make_rows=make_rows,
     )
     threads = _decode_threads(plan.todo)
-    decode = DecodeSettings(crop=crop, draft=draft, threads=threads, image_filter=plan.image_filter)
+    decode = DecodeSettings(crop=crop, draft=draft, threads=threads, per_host=per_host, image_filter=plan.image_filter)
     for block in blocks(plan.todo, decode, embed, block_size):
         if block_of(block.path) not in seen:  # Ray may report a retried block twice
             seen.add(block_of(block.path))

@@ -20,7 +20,7 @@ from index.collection.rows import STATE_COLUMNS, TEXT, conform, is_filtered, met
 from index.storage.storage import canonical_address
 from jobs.errors import TooManyMissingError
 from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter, leave_out
-from jobs.planning.plan import Counts, plan_run, unchanged_mask
+from jobs.planning.plan import NO_IDS, Counts, plan_run, postpone, unchanged_mask
 from jobs.planning.reuse import ReusableRows, find_reusable
 from jobs.sources.listing import (
     FILE_FACTS,
@@ -112,11 +112,15 @@ def compare(
     delete: bool,
     verify_hash: bool,
     image_filter: ImageFilter = EVERY_IMAGE,
+    postponed: Column = NO_IDS,
 ) -> SourceChange:
-    """Compare a listing with the live rows, without writing anything."""
+    """Compare a listing with the live rows, without writing anything. `postponed` are ids of rejects that are not tried
+    again yet.
+    """
     live = snapshot.live()
     own, same_model = live.of_source(source), live.of_model(model)
     state, relabelled = _compare_metadata(same_model, listing)
+    state = postpone(state, postponed)
     # With one source and one model, as in most collections, these are the same rows.
     rows = state if own is same_model else own.read(["image_id", "content_hash", "error_stage", "error_reason"])
     missing = rows.filter(pc.invert(pc.is_in(rows["image_id"], listing["image_id"])))
@@ -141,7 +145,15 @@ def compare(
         select = partial(_still_listed, snapshot.collection, listed)
         images = image_filter if name == source else last_filter(snapshot, name)  # as their last job left them
         plan = plan_run(
-            listed, snapshot, name, model, current, select_files=select, verify_hash=verify_hash, image_filter=images
+            listed,
+            snapshot,
+            name,
+            model,
+            current,
+            select_files=select,
+            verify_hash=verify_hash,
+            image_filter=images,
+            postponed=postponed,
         )
         if name == source:
             plan = replace(plan, deletes=gone["image_id"])
@@ -187,7 +199,10 @@ def _leave_out(images: ImageFilter, listing: pa.Table, state: pa.Table, same: Li
     if not pc.any(out).as_py():
         return listing, stale
     rows = rows.take(pc.if_else(out, pa.array(np.arange(rows.num_rows)), pa.scalar(None, pa.int64())))
-    return leave_out(with_outcome(listing, rows, FILE_FACTS.names), reasons), stale
+    found = listing["content_hash"] if "content_hash" in listing.column_names else pa.nulls(listing.num_rows, TEXT)
+    listing = with_outcome(listing, rows, FILE_FACTS.names)
+    listing = with_columns(listing, {"content_hash": pc.coalesce(found, listing["content_hash"])})
+    return leave_out(listing, reasons), stale
 
 
 def _compare_metadata(live: LiveRows, listing: pa.Table) -> tuple[pa.Table, Column]:

@@ -138,7 +138,7 @@ def _unchanged(todo: pa.Table, state: pa.Table) -> tuple[Positions, Positions]:
     """Positions in `todo` that the newest row of the same id covers, and the positions of these rows."""
     last = newest_positions([state["image_id"]])[0]
     # Some rows are of unfinished runs.
-    rows = retry_fetch_failures(state.drop_columns("content_hash").take(last))
+    rows = retry_fetch_failures(state.take(last))
     found = _positions(unchanged_mask(todo, rows))
     at = last[pc.index_in(todo["image_id"].take(found), rows["image_id"]).to_numpy().astype(np.int64)]
     left_out = np.isin(at, _positions(is_filtered(state)))

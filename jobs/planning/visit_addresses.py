@@ -1,0 +1,92 @@
+"""Visits web addresses: those of one host one after the other in a few strands, all hosts side by side."""
+
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from queue import SimpleQueue
+from threading import Event
+from typing import Literal
+from urllib.parse import urlsplit
+
+from embedder.errors import FetchError
+from embedder.fetch.validators import UNKNOWN, Download, Validators
+
+_MAX_THREADS = 64
+_MAX_FAILURES = 5
+"""After as many failures in a row a host is left alone until the next job, so one that is down holds up nothing."""
+_HOST_FAILURES = frozenset(
+    {"connection_failed", "timeout", "unknown_host", "tls_failed", "http_429", "http_503", "http_504"}
+)
+_GONE = frozenset({"http_404", "http_410"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Visit:
+    """What was found at an address; `content_hash` (SHA-256 of a picture's bytes) is None if it is as it was known."""
+
+    uri: str
+    outcome: Literal["found", "gone", "failed"]
+    content_hash: str | None = None
+    validators: Validators = UNKNOWN
+
+
+def is_gone(reason: str) -> bool:
+    """Whether a fetch failed for this reason because the host knows no such picture."""
+    return reason in _GONE
+
+
+def visit_addresses(
+    addresses: Mapping[str, Validators], download: Callable[[str, Validators], Download], per_host: int
+) -> Generator[Visit]:
+    """Ask for each address once, with what is known of it, in any order. Addresses of hosts that fail are left out.
+
+    Closing the iterator ends it after the requests under way.
+    """
+    hosts = defaultdict[str, list[str]](list)
+    for uri in addresses:
+        hosts[_host(uri)].append(uri)
+    strands = [(host, uris[start::per_host]) for host, uris in hosts.items() for start in range(per_host)]
+    strands = sorted((strand for strand in strands if strand[1]), key=lambda strand: len(strand[1]), reverse=True)
+    visits, stopped, failures = SimpleQueue[Visit | None](), Event(), Counter[str]()
+
+    def follow(host: str, uris: list[str]) -> None:
+        try:
+            for uri in uris:
+                if stopped.is_set() or failures[host] >= _MAX_FAILURES:
+                    return
+                visit, is_down = _visit(uri, partial(download, uri, addresses[uri]))
+                failures[host] = failures[host] + 1 if is_down else 0
+                visits.put(visit)
+        finally:
+            visits.put(None)
+
+    with ThreadPoolExecutor(max(1, min(_MAX_THREADS, len(strands))), "likeness-check") as pool:
+        try:
+            futures = [pool.submit(follow, *strand) for strand in strands]
+            for _ in strands:
+                yield from iter(visits.get, None)
+            for future in futures:
+                future.result()
+        finally:
+            stopped.set()
+
+
+def _visit(uri: str, download: Callable[[], Download]) -> tuple[Visit, bool]:
+    """The visit, and whether its host seems to be down."""
+    try:
+        found = download()
+    except FetchError as error:
+        outcome: Literal["gone", "failed"] = "gone" if is_gone(error.reason) else "failed"
+        return Visit(uri=uri, outcome=outcome), error.reason in _HOST_FAILURES
+    content_hash = None if found.data is None else hashlib.sha256(found.data).hexdigest()
+    return Visit(uri=uri, outcome="found", content_hash=content_hash, validators=found.validators), False
+
+
+def _host(uri: str) -> str:
+    try:
+        return urlsplit(uri).hostname or ""
+    except ValueError:  # the visit fails too
+        return ""
