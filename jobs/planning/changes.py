@@ -79,12 +79,12 @@ class SourceChange:
         if delete and self.counts.listed == self.others == 0:
             # An index cannot be empty, so the current one would stay live and still find the deleted images.
             raise TooManyMissingError(
-                f"{gone:,} of the {self.rows:,} images of {source} are no longer listed, and the collection has no "
+                f"{gone:,} of the {self.rows:,} images of {source} are no longer there, and the collection has no "
                 "others, so nothing was changed: an index cannot be empty. Is a disk not mounted, or the address "
                 "wrong? If the images are really gone, remove the collection, or embed other images into it first"
             )
         if delete:
-            missing = f"{source} are no longer listed"
+            missing = f"{source} are no longer there"
             remedy = "Is a disk not mounted, or the address wrong? If the images are really gone"
             _check_share(gone, self.rows, missing, remedy, max_missing)
         for other in self.replaced:
