@@ -19,11 +19,12 @@ class Validators:
 
     @classmethod
     def of(cls, headers: Mapping[str, str]) -> Self:
-        etag = headers.get("ETag", "").strip()
+        etag, modified = headers.get("ETag", "").strip(), None
         try:
-            modified = email.utils.parsedate_to_datetime(headers.get("Last-Modified", "")).astimezone(UTC)
-        except (ValueError, OverflowError):  # no date, or one outside of the calendar
-            modified = None
+            modified = email.utils.parsedate_to_datetime(headers.get("Last-Modified", ""))
+            modified = (modified if modified.tzinfo else modified.replace(tzinfo=UTC)).astimezone(UTC)
+        except (ValueError, OverflowError):
+            modified = None  # no date, or one outside of the calendar
         return cls(etag=etag if _ETAG.fullmatch(etag) else None, modified=modified)
 
     @property

@@ -140,17 +140,22 @@ class _Images:
         return _mask(self.own["retryable"])
 
     @property
+    def _has_row(self) -> Mask:
+        return _mask(pc.is_valid(self.own["image_id"]))
+
+    @property
     def _known(self) -> Mask:
-        """Whether the row has the content that was last found."""
-        return _mask(pc.equal(self.own["content_hash"], self.checks["content_hash"]))
+        """Whether the row has the content that was last found; also without a row, which an earlier one would give."""
+        same = _mask(pc.equal(self.own["content_hash"], self.checks["content_hash"]))
+        return same | (~self._has_row & _mask(pc.is_valid(self.checks["content_hash"])))
 
     def may_change(self, gone_after: int) -> Mask:
         """Whether looking again may change what is known: not if the image is read anyway, or left out unread."""
-        has_row = _mask(pc.is_valid(self.own["image_id"]))
         pending = ~self._known & _mask(pc.is_valid(self.checks["content_hash"]))
         unread = _mask(pc.equal(self.own["error_reason"], pa.scalar(FILTERED, TEXT)))
         unread &= _mask(pc.is_null(self.own["content_hash"]))
-        return (has_row & ~self.failed & ~pending & ~unread) | self._was_removed(gone_after)
+        new = ~self._has_row & ~self._known & ~self._is_gone(gone_after)
+        return ~new & ~self.failed & ~pending & ~unread
 
     def gone(self, gone_after: int) -> Mask:
         """Whether an image counts as no longer listed. One that never was there stays a reject."""
@@ -171,9 +176,6 @@ class _Images:
         known = pc.coalesce(self.checks["content_hash"], self.own["content_hash"])
         checks = with_columns(self.checks, {"content_hash": known}).to_pylist()
         return {check["uri"]: check for check in checks if check["uri"] in uris}
-
-    def _was_removed(self, gone_after: int) -> Mask:
-        return self._is_gone(gone_after) & _mask(pc.is_null(self.own["image_id"]))
 
     def _is_gone(self, gone_after: int) -> Mask:
         return _mask(pc.greater_equal(self.checks["gone"], pa.scalar(gone_after, pa.int32())))
