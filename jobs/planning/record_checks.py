@@ -41,17 +41,15 @@ def look_again(
     fetcher = Fetcher(FetchPolicy(retries=0, per_host=per_host))  # the next job is the retry
     outcomes, checks = Counter[str](), list[dict[str, Any]]()
     with closing(visit_addresses(known, fetcher.download, per_host)) as visits:
-        try:
-            for visit in visits:
-                last = before[visit.uri]
-                same = visit.outcome == "found" and visit.content_hash in (None, last["content_hash"])
-                outcomes["unchanged" if same else visit.outcome.replace("found", "changed")] += 1
-                checks.append(_after(visit, last) | {"source": source, "checked": now})
-                if len(checks) == _CHECKS_PER_FILE:
-                    _write(collection, checks)
-                    checks = []
-        finally:
-            _write(collection, checks)
+        for visit in visits:
+            last = before[visit.uri]
+            same = visit.outcome == "found" and visit.content_hash in (None, last["content_hash"])
+            outcomes["unchanged" if same else visit.outcome.replace("found", "changed")] += 1
+            checks.append(_after(visit, last) | {"source": source, "checked": now})
+            if len(checks) == _CHECKS_PER_FILE:
+                _write(collection, checks)
+                checks = []
+    _write(collection, checks)
     return outcomes
 
 
