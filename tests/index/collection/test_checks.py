@@ -35,7 +35,7 @@ def test_the_newest_check_of_an_address_counts_for_its_source(collection: Collec
     assert gone(collection, "two") == {"a": 5}
     assert gone(collection, "three") == {}
     assert read_checks(collection).num_rows == 4
-    assert Collection.open_or_empty(collection.location)
+    assert Collection.open_or_empty(collection.location) == collection
 
 
 def test_many_files_are_merged(collection: Collection) -> None:

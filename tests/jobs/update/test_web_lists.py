@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ class WebList:
 
     server: ScriptedServer
     nights: Nights
-    day: int = 0
+    now: datetime | None = None
     asked: list[str] = field(default_factory=list)
 
     def write(self, *paths: str, **metadata: list[Any]) -> None:
@@ -58,9 +58,8 @@ class WebList:
         """The next night; `asked` then has the paths of its requests."""
         self.server.requests.clear()
         self.server.max_ongoing = 0
-        self.day += 1
-        begin = self.nights.clock() if self.day == 1 else self.now + timedelta(days=days)
-        self.now, self.nights.clock = begin, lambda: begin
+        now = self.now + timedelta(days=days) if self.now else datetime.now(UTC)
+        self.now, self.nights.clock = now, lambda: now
         report = self.nights.night(
             DEMO, source=fields.pop("source", None), **{"refresh": "1d", "max_reject_rate": 1, **fields}
         )
@@ -222,7 +221,8 @@ def test_a_dry_run_asks_nothing_and_verify_hash_reads_everything(web: WebList) -
     web.server.requests.clear()
     report = web.nights.night(DEMO, dry_run=True, refresh="1d")
     assert (report.addresses.due, report.addresses.later, web.server.requests) == (0, 2, [])
-    web.nights.clock = lambda: web.now + timedelta(days=1)
+    tomorrow = web.nights.clock() + timedelta(days=1)
+    web.nights.clock = lambda: tomorrow
     report = web.nights.night(DEMO, dry_run=True, refresh="1d")
     assert (report.addresses.due, report.counts.unchanged, web.server.requests) == (2, 2, [])
     web.server.routes["/a"] = picture(1)

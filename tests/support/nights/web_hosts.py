@@ -92,5 +92,7 @@ def web_hosts(number: int) -> Iterator[WebHosts]:
     hosts = WebHosts()
     with ExitStack() as running:
         for host in range(1, number + 1):
-            hosts.servers.append(running.enter_context(scripted(hosts, host=f"127.0.0.{host}")))
+            server = running.enter_context(scripted(host=f"127.0.0.{host}"))
+            server.routes["*"] = hosts
+            hosts.servers.append(server)
         yield hosts
