@@ -17,9 +17,10 @@ from embedder.fetch.validators import UNKNOWN, Download, Validators
 _MAX_THREADS = 64
 _MAX_FAILURES = 5
 """After as many failures in a row a host is left alone until the next job, so one that is down holds up nothing."""
-_HOST_FAILURES = frozenset(
-    {"connection_failed", "timeout", "unknown_host", "tls_failed", "http_429", "http_503", "http_504"}
-)
+_HOST_FAILURES = {
+    **dict.fromkeys(("connection_failed", "timeout", "unknown_host", "tls_failed", "http_503", "http_504"), 1),
+    "http_429": _MAX_FAILURES,  # it asks for fewer requests
+}
 _GONE = frozenset({"http_404", "http_410"})
 
 
@@ -57,8 +58,9 @@ def visit_addresses(
             for uri in uris:
                 if stopped.is_set() or failures[host] >= _MAX_FAILURES:
                     return
-                visit, is_down = _visit(uri, partial(download, uri, addresses[uri]))
-                failures[host] = failures[host] + 1 if is_down else 0
+                visit, failed = _visit(uri, partial(download, uri, addresses[uri]))
+                if failures[host] < _MAX_FAILURES:
+                    failures[host] = failures[host] + failed if failed else 0
                 visits.put(visit)
         finally:
             visits.put(None)
@@ -74,15 +76,15 @@ def visit_addresses(
             stopped.set()
 
 
-def _visit(uri: str, download: Callable[[], Download]) -> tuple[Visit, bool]:
-    """The visit, and whether its host seems to be down."""
+def _visit(uri: str, download: Callable[[], Download]) -> tuple[Visit, int]:
+    """The visit, and as how many failures of the host it counts."""
     try:
         found = download()
     except FetchError as error:
         outcome: Literal["gone", "failed"] = "gone" if is_gone(error.reason) else "failed"
-        return Visit(uri=uri, outcome=outcome), error.reason in _HOST_FAILURES
+        return Visit(uri=uri, outcome=outcome), _HOST_FAILURES.get(error.reason, 0)
     content_hash = None if found.data is None else hashlib.sha256(found.data).hexdigest()
-    return Visit(uri=uri, outcome="found", content_hash=content_hash, validators=found.validators), False
+    return Visit(uri=uri, outcome="found", content_hash=content_hash, validators=found.validators), 0
 
 
 def _host(uri: str) -> str:

@@ -97,7 +97,6 @@ _SECOND_NIGHTS: list[tuple[Route, Route, int | str, int]] = [
     (honest(1, '"1"'), Reply(status=403), 1, 1),
     (honest(1, '"1"'), Reply(status=500), 1, 1),
     (honest(1, '"1"'), Reply(status=503, headers={"Retry-After": "1"}), 1, 1),
-    (honest(1, '"1"'), Reply(status=429), 1, 1),
     (honest(1, '"1"'), Reply(hang_up=True), 1, 1),
     (honest(1, '"1"'), Reply(data=bmp(1), missing=5, headers=_TYPE), 1, 1),
     (honest(1, '"1"'), Reply(status=304, data=b""), 1, 1),
@@ -257,6 +256,17 @@ def test_a_host_that_does_not_answer_is_left_alone_until_the_next_job(web: WebLi
     assert (report.addresses.unchanged, web.server.max_ongoing <= 2) == (20, True)
     counts = report.known_counts()
     assert (counts["addresses_due"], counts["addresses_unchanged"], counts["addresses_failed"]) == (20, 20, 0)
+
+
+def test_a_host_that_asks_for_fewer_requests_gets_none(web: WebList) -> None:
+    web.server.routes |= {f"/{seed}": honest(seed, f'"{seed}"') for seed in range(20)}
+    web.write(*map(str, range(20)))
+    web.night()
+    web.server.routes["*"] = Reply(status=429, headers={"Retry-After": "3600"})
+    routes, web.server.routes = web.server.routes, {"*": web.server.routes["*"]}
+    assert (web.night(per_host=1).addresses.failed, len(web.asked)) == (1, 1)
+    web.server.routes = routes
+    assert web.night(days=0.001, per_host=1).addresses.unchanged == 20
 
 
 def test_addresses_in_parquet_and_a_filter(web: WebList, tmp_path: Path) -> None:
