@@ -8,8 +8,6 @@ was last checked, so every job checks its share. One that failed is due again af
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
 import hashlib
-from collections import Counter
-from collections.abc import Container
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -19,7 +17,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from embedder.fetch.validators import UNKNOWN, Validators
 from index.collection.checks import read_checks
 from index.collection.collection import Collection
 from index.collection.live_rows import LiveRows
@@ -99,21 +96,22 @@ def check_listing(
     web = pc.and_not(web_mask(listing["uri"]), refused_mask(listing))
     images = _Images.of(listing.filter(web), own.read(_ROW_COLUMNS), read_checks(collection, source))
     due = images.may_change(rules.gone_after) & (rules.due(images.checks) | rules.all_due)
-    idle = rules.refresh_s is None and not rules.all_due
-    known = {} if idle else images.known(due, conditional=not rules.all_due)
-    outcomes = Counter[str]()
-    if collection.lease and known:
-        before = images.newest(known)
-        outcomes = look_again(known, before, collection, source, rules.now, rules.per_host)
+    due &= rules.refresh_s is not None or rules.all_due
+    checks = images.checks_to_make(due, conditional=not rules.all_due)
+    outcomes = dict[str, int]()
+    if collection.lease and checks:
+        outcomes = look_again(checks, collection, source, rules.now, rules.per_host)
         images = _Images.of(images.listed, images.rows, read_checks(collection, source))
+    failed = np.flatnonzero(images.failed)
+    postponed = failed[~rules.due(images.checks.take(failed))]
     found = images.checks["content_hash"].combine_chunks()
     hashes = pc.replace_with_mask(pa.nulls(listing.num_rows, TEXT), pa.array(_mask(web)), found)
     listed = np.ones(listing.num_rows, bool)
     listed[_mask(web)] = ~images.gone(rules.gone_after)
     return CheckedListing(
         listing=with_columns(listing, {"content_hash": hashes}).filter(pa.array(listed)),
-        postponed=images.listed["image_id"].filter(pa.array(images.failed & ~rules.due(images.checks))),
-        counts=AddressCounts(due=len(known), later=len(pc.unique(images.listed["uri"])) - len(known), **outcomes),
+        postponed=images.listed["image_id"].take(postponed),
+        counts=AddressCounts(due=len(checks), later=len(pc.unique(images.listed["uri"])) - len(checks), **outcomes),
     )
 
 
@@ -162,20 +160,14 @@ class _Images:
         never = _mask(pc.equal(self.own["error_stage"], pa.scalar("fetch", TEXT)))
         return self._is_gone(gone_after) & ~never
 
-    def known(self, due: Mask, *, conditional: bool) -> dict[str, Validators]:
-        """The addresses that are due; if `conditional`, with the validators of the content that their rows have."""
-        usable, found = self._known & conditional, dict[str, Validators]()
-        names = [self.checks[name].to_pylist() for name in ("uri", "etag", "modified")]
-        for uri, etag, modified, is_due, is_usable in zip(*names, due, usable, strict=True):
-            if is_due:
-                found[uri] = Validators(etag=etag, modified=modified) if is_usable else UNKNOWN
-        return found
-
-    def newest(self, uris: Container[str]) -> dict[str, dict[str, Any]]:
-        """The newest checks of these addresses; one that was never checked has the content of its row."""
-        known = pc.coalesce(self.checks["content_hash"], self.own["content_hash"])
-        checks = with_columns(self.checks, {"content_hash": known}).to_pylist()
-        return {check["uri"]: check for check in checks if check["uri"] in uris}
+    def checks_to_make(self, due: Mask, *, conditional: bool) -> dict[str, dict[str, Any]]:
+        """The newest checks of the addresses that are due, with the validators to ask with if `conditional`: those of
+        the content that the rows have. One that was never checked has the content of its row.
+        """
+        usable, checks = pa.array(self._known & conditional), self.checks
+        asked = {n: pc.if_else(usable, checks[n], pa.scalar(None, checks[n].type)) for n in ("etag", "modified")}
+        asked["content_hash"] = pc.coalesce(checks["content_hash"], self.own["content_hash"])
+        return {check["uri"]: check for check in with_columns(checks, asked).filter(pa.array(due)).to_pylist()}
 
     def _is_gone(self, gone_after: int) -> Mask:
         return _mask(pc.greater_equal(self.checks["gone"], pa.scalar(gone_after, pa.int32())))

@@ -6,24 +6,21 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import closing
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from embedder.fetch import Fetcher
 from embedder.fetch.fetcher import FetchPolicy
-from embedder.fetch.validators import Validators
+from embedder.fetch.validators import Download, Validators
 from index.collection.checks import CHECK_SCHEMA, read_checks, write_checks
 from index.collection.collection import Collection
-from jobs.planning.visit_addresses import Visit, is_gone, visit_addresses
+from jobs.planning.visit_addresses import Visit, failed_outcome, visit_addresses
 from jobs.sources.listing import Column
 
 _CHECKS_PER_FILE = 2000
 _WEB = "(?i)^https?://"
-
-Checks = Mapping[str, Mapping[str, Any]]
-"""Rows of `CHECK_SCHEMA` by address; nulls for an address that was never checked."""
 
 
 def web_mask(uris: Column) -> Column:
@@ -32,17 +29,22 @@ def web_mask(uris: Column) -> Column:
 
 
 def look_again(
-    known: Mapping[str, Validators], before: Checks, collection: Collection, source: str, now: datetime, per_host: int
+    last_checks: Mapping[str, Mapping[str, Any]], collection: Collection, source: str, now: datetime, per_host: int
 ) -> Counter[str]:
-    """Ask for the addresses `known` and count the outcomes: unchanged, changed, gone, failed.
+    """Visit the addresses of these checks and count the outcomes: unchanged, changed, gone, failed.
 
     What is found is recorded every now and then, so a job that is killed continues where it was.
     """
     fetcher = Fetcher(FetchPolicy(retries=0, per_host=per_host))  # the next job is the retry
     outcomes, checks = Counter[str](), list[dict[str, Any]]()
-    with closing(visit_addresses(known, fetcher.download, per_host)) as visits:
+
+    def download(uri: str) -> Download:
+        last = last_checks[uri]
+        return fetcher.download(uri, Validators(etag=last["etag"], modified=last["modified"]))
+
+    with closing(visit_addresses(last_checks, download, per_host)) as visits:
         for visit in visits:
-            last = before[visit.uri]
+            last = last_checks[visit.uri]
             same = visit.outcome == "found" and visit.content_hash in (None, last["content_hash"])
             outcomes["unchanged" if same else visit.outcome.replace("found", "changed")] += 1
             checks.append(_after(visit, last) | {"source": source, "checked": now})
@@ -62,15 +64,16 @@ def record_fetches(
     rows = rows.append_column("attempted", attempted).filter(web_mask(rows["uri"]))
     if not rows.num_rows:
         return
-    known = {check["uri"]: check for check in read_checks(collection, source).to_pylist()}
+    known = read_checks(collection, source)
+    last_checks = {check["uri"]: check for check in known.filter(pc.is_in(known["uri"], rows["uri"])).to_pylist()}
     checks = []
     for row in rows.to_pylist():
-        last = known.get(row["uri"], dict.fromkeys(CHECK_SCHEMA.names) | {"uri": row["uri"]})
+        last = last_checks.get(row["uri"], dict.fromkeys(CHECK_SCHEMA.names) | {"uri": row["uri"]})
         content_hash, failed = row["content_hash"], row["error_stage"] == "fetch"
         if failed and row["attempted"]:
-            outcome: Literal["gone", "failed"] = "gone" if is_gone(row["error_reason"]) else "failed"
+            failure = Visit(uri=row["uri"], outcome=failed_outcome(row["error_reason"]))
             # Without the hash of earlier content: the row has none now, and finding that content again is a change.
-            check = _after(Visit(uri=row["uri"], outcome=outcome), last) | {"content_hash": None}
+            check = _after(failure, last) | {"content_hash": None}
         elif content_hash and (row["attempted"] or content_hash != last["content_hash"]):
             validators = Validators(etag=row["etag"], modified=row["modified"])
             found = Visit(uri=row["uri"], outcome="found", content_hash=content_hash, validators=validators)

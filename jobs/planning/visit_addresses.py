@@ -2,10 +2,9 @@
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from queue import SimpleQueue
 from threading import Event
 from typing import Literal
@@ -21,7 +20,6 @@ _HOST_FAILURES = {
     **dict.fromkeys(("connection_failed", "timeout", "unknown_host", "tls_failed", "http_503", "http_504"), 1),
     "http_429": _MAX_FAILURES,  # it asks for fewer requests
 }
-_GONE = frozenset({"http_404", "http_410"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,23 +32,21 @@ class Visit:
     validators: Validators = UNKNOWN
 
 
-def is_gone(reason: str) -> bool:
-    """Whether a fetch failed for this reason because the host knows no such picture."""
-    return reason in _GONE
+def failed_outcome(reason: str) -> Literal["gone", "failed"]:
+    """What the reason of a failed fetch says about the picture."""
+    return "gone" if reason in ("http_404", "http_410") else "failed"
 
 
-def visit_addresses(
-    addresses: Mapping[str, Validators], download: Callable[[str, Validators], Download], per_host: int
-) -> Generator[Visit]:
-    """Ask for each address once, with what is known of it, in any order. Addresses of hosts that fail are left out.
+def visit_addresses(uris: Iterable[str], download: Callable[[str], Download], per_host: int) -> Generator[Visit]:
+    """Ask for each address once, in any order. Addresses of hosts that fail are left out.
 
     Closing the iterator ends it after the requests under way.
     """
     hosts = defaultdict[str, list[str]](list)
-    for uri in addresses:
+    for uri in uris:
         hosts[_host(uri)].append(uri)
-    strands = [(host, uris[start::per_host]) for host, uris in hosts.items() for start in range(per_host)]
-    strands = sorted((strand for strand in strands if strand[1]), key=lambda strand: len(strand[1]), reverse=True)
+    strands = [(host, part[start::per_host]) for host, part in hosts.items() for start in range(per_host)]
+    strands.sort(key=lambda strand: len(strand[1]), reverse=True)
     visits, stopped, failures = SimpleQueue[Visit | None](), Event(), Counter[str]()
 
     def follow(host: str, uris: list[str]) -> None:
@@ -58,14 +54,14 @@ def visit_addresses(
             for uri in uris:
                 if stopped.is_set() or failures[host] >= _MAX_FAILURES:
                     return
-                visit, failed = _visit(uri, partial(download, uri, addresses[uri]))
+                visit, failed = _visit(uri, download)
                 if failures[host] < _MAX_FAILURES:
                     failures[host] = failures[host] + failed if failed else 0
                 visits.put(visit)
         finally:
             visits.put(None)
 
-    with ThreadPoolExecutor(max(1, min(_MAX_THREADS, len(strands))), "likeness-check") as pool:
+    with ThreadPoolExecutor(_MAX_THREADS, "likeness-check") as pool:
         try:
             futures = [pool.submit(follow, *strand) for strand in strands]
             for _ in strands:
@@ -76,13 +72,12 @@ def visit_addresses(
             stopped.set()
 
 
-def _visit(uri: str, download: Callable[[], Download]) -> tuple[Visit, int]:
+def _visit(uri: str, download: Callable[[str], Download]) -> tuple[Visit, int]:
     """The visit, and as how many failures of the host it counts."""
     try:
-        found = download()
+        found = download(uri)
     except FetchError as error:
-        outcome: Literal["gone", "failed"] = "gone" if is_gone(error.reason) else "failed"
-        return Visit(uri=uri, outcome=outcome), _HOST_FAILURES.get(error.reason, 0)
+        return Visit(uri=uri, outcome=failed_outcome(error.reason)), _HOST_FAILURES.get(error.reason, 0)
     content_hash = None if found.data is None else hashlib.sha256(found.data).hexdigest()
     return Visit(uri=uri, outcome="found", content_hash=content_hash, validators=found.validators), 0
 

@@ -105,9 +105,9 @@ def _address_facts(collection: Collection, live: LiveRows) -> dict[str, Any] | N
         checks = checks.filter(pc.is_in(checks["uri"], live.read(["uri"])["uri"]))
     if not checks.num_rows:
         return None
-    gone, failed = (pc.sum(pc.greater(checks[name], pa.scalar(0))).as_py() or 0 for name in ("gone", "failed"))
-    last = pc.max(checks["checked"]).as_py().isoformat()
-    return {"visited": checks.num_rows, "gone": gone, "failed": failed, "last_visit": last}
+    without = {name: checks.filter(pc.greater(checks[name], pa.scalar(0))).num_rows for name in ("gone", "failed")}
+    last = pc.max(checks["checked"]).as_py().isoformat(timespec="seconds")
+    return {"visited": checks.num_rows, **without, "last_visit": last}
 
 
 def facts_table(facts: Mapping[str, Any]) -> Group:

@@ -14,10 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from index.collection import Collection
+from index.collection.checks import read_checks
 from jobs.cli.tables.job import closing_lines
 from jobs.embedding.report import Report
 from jobs.errors import TooManyMissingError
 from tests.support.nights.reembed_nights import DEMO, Nights, bmp
+from tests.support.processes import python
 from tests.support.scripted_server import Player, Reply, Route, ScriptedServer, scripted
 
 _TYPE = {"Content-Type": "image/bmp"}
@@ -284,3 +287,23 @@ def test_addresses_in_parquet_and_a_filter(web: WebList, tmp_path: Path) -> None
     assert (report.runs, sorted(web.asked)) == ([], ["0", "1", "2"])
     web.night(**job | {"keep": None})
     assert web.rows() == {"0": 0, "1": 7, "2": 2, "3": 8}
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(900)
+def test_the_same_rows_and_checks_on_ray(web: WebList, tmp_path: Path) -> None:
+    web.write(*map(str, range(40)))
+    found = []
+    for first in (0, 20):  # changes half of them
+        web.server.routes |= {f"/{seed}": honest(seed + first, f'"{seed + first}"', _DATE) for seed in range(first, 40)}
+        for on in ("local", "ray"):
+            options = ("--model", "demo", "--device", "cpu", "--on", on, "--refresh", "1s", "--per-host", "2")
+            job = python("-m", "jobs", "reembed", str(web.nights.pictures), str(tmp_path / on), *options)
+            assert job.returncode == 0, job.stdout + job.stderr
+    for on in ("local", "ray"):
+        collection = Collection.open(str(tmp_path / on))
+        rows = collection.live_rows(["image_id", "content_hash", "etag", "modified", "embedding"])
+        checks = read_checks(collection).drop_columns(["checked"]).sort_by("uri")
+        found.append((rows, checks))
+    assert found[0] == found[1]
+    assert rows["etag"].to_pylist().count('"55"') == checks["etag"].to_pylist().count('"55"') == 1
