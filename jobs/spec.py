@@ -79,7 +79,7 @@ Duration = Annotated[
     WithJsonSchema({"type": ["integer", "string"], "examples": ["10m", "90s", 600]}),
 ]
 Refresh = Annotated[
-    Annotated[int, Field(gt=0)] | Literal["never"],
+    int | None,
     _parsed_by(parse_refresh),
     WithJsonSchema({"type": ["integer", "string"], "examples": ["7d", "12h", "never"]}),
 ]

@@ -271,7 +271,7 @@ class Update:
         same_model = len(own) == len(own.of_model(model))
         rules = CheckRules(
             now=now,
-            refresh_s=None if spec.refresh == "never" or not same_model else spec.refresh,
+            refresh_s=spec.refresh if same_model else None,
             gone_after=spec.gone_after,
             per_host=spec.per_host,
             all_due=spec.verify_hash and same_model,

@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 DEFAULT_MODEL = "openai/clip-vit-base-patch32"
 DEMO_MODEL = Path(__file__).parent / "demo" / "model"
@@ -86,12 +86,13 @@ def parse_duration(text: str) -> int:
     return int(match[1]) * _DURATION_UNITS[match[2]]
 
 
-def parse_refresh(text: str) -> int | Literal["never"]:
-    """Seconds of a duration, or "never"."""
-    try:
-        return "never" if text.strip() == "never" else parse_duration(text)
-    except ValueError as error:
-        raise ValueError(f"{error}; or never") from error
+def parse_refresh(text: str) -> int | None:
+    """Seconds of a duration above 0; None for `never`."""
+    if text.strip() == "never":
+        return None
+    if (seconds := parse_duration(text)) == 0:
+        raise ValueError(f"is {text!r}: expected a duration above 0, or never")
+    return seconds
 
 
 def parse_object(text: str, example: str) -> dict[str, Any]:

@@ -62,8 +62,8 @@ class CheckRules:
 
 @dataclass(frozen=True, kw_only=True)
 class AddressCounts:
-    """Web addresses of a listing. Those that were due are `unchanged`, `changed`, `gone` or `failed`, or their host did
-    not answer; `later` counts those that are not due yet.
+    """Known web addresses of a listing. Those that were due are `unchanged`, `changed`, `gone` or `failed`, or their
+    host did not answer; `later` counts those that are not due yet.
     """
 
     due: int = 0
@@ -95,8 +95,9 @@ def check_listing(
     """
     web = pc.and_not(web_mask(listing["uri"]), refused_mask(listing))
     images = _Images.of(listing.filter(web), own.read(_ROW_COLUMNS), read_checks(collection, source))
-    due = images.may_change(rules.gone_after) & (rules.due(images.checks) | rules.all_due)
-    due &= rules.refresh_s is not None or rules.all_due
+    visited = images.may_change(rules.gone_after) & (rules.refresh_s is not None or rules.all_due)
+    due = visited & (rules.due(images.checks) | rules.all_due)
+    later = pc.unique(images.listed["uri"].filter(pa.array(visited & ~due)))
     checks = images.checks_to_make(due, conditional=not rules.all_due)
     outcomes = dict[str, int]()
     if collection.lease and checks:
@@ -111,7 +112,7 @@ def check_listing(
     return CheckedListing(
         listing=with_columns(listing, {"content_hash": hashes}).filter(pa.array(listed)),
         postponed=images.listed["image_id"].take(postponed),
-        counts=AddressCounts(due=len(checks), later=len(pc.unique(images.listed["uri"])) - len(checks), **outcomes),
+        counts=AddressCounts(due=len(checks), later=len(later), **outcomes),
     )
 
 

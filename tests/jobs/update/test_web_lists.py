@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,6 +21,8 @@ from index.collection.checks import read_checks
 from jobs.cli.tables.job import closing_lines
 from jobs.embedding.report import Report
 from jobs.errors import TooManyMissingError
+from jobs.schedule.spec_file import read_spec
+from tests.support.command_line import Run
 from tests.support.nights.reembed_nights import DEMO, Nights, bmp
 from tests.support.processes import python
 from tests.support.scripted_server import Player, Reply, Route, ScriptedServer, scripted
@@ -191,7 +195,8 @@ def test_an_address_is_visited_once_in_a_period(web: WebList, refresh: str, visi
         report = web.night(refresh=refresh)
         asked += web.asked
         counts = report.addresses
-        assert (counts.due, counts.unchanged, counts.due + counts.later) == (len(web.asked), len(web.asked), 5)
+        known = 0 if refresh == "never" else 5
+        assert (counts.due, counts.unchanged, counts.due + counts.later) == (len(web.asked), len(web.asked), known)
         assert report.runs == []
     assert {asked.count(str(seed)) for seed in range(5)} == {visits}
 
@@ -287,6 +292,29 @@ def test_addresses_in_parquet_and_a_filter(web: WebList, tmp_path: Path) -> None
     assert (report.runs, sorted(web.asked)) == ([], ["0", "1", "2"])
     web.night(**job | {"keep": None})
     assert web.rows() == {"0": 0, "1": 7, "2": 2, "3": 8}
+
+
+def test_the_commands_show_what_was_found(web: WebList, run: Run, tmp_path: Path) -> None:
+    web.server.routes |= {f"/{seed}": honest(seed, f'"{seed}"') for seed in range(5)}
+    web.write(*map(str, range(6)))
+    job = (str(web.nights.pictures), web.nights.location, "--device", "cpu")
+    lenient = ("--max-reject-rate", "1")
+    assert "web addresses" not in run("embed", *job, "--model", "demo", *lenient, "--refresh", "never").out
+    web.server.routes |= {"/0": honest(9, '"9"'), "/1": Reply(status=500)}
+    time.sleep(1.1)
+    shown = run("reembed", *job, *lenient, "--refresh", "1s", "--dry-run").out
+    assert "web addresses: 0 looked at again; 6 due; 0 later" in shown
+    shown = run("embed", *job, *lenient, "--refresh", "1s").out
+    assert "6 looked at again (3 unchanged, 1 changed, 1 gone, 1 failed); 0 later" in shown
+    report = json.loads(run("reembed", *job, *lenient, "--refresh", "never", "--format", "json").out)
+    assert ("addresses_due" in report, report["unchanged"]) == (False, 6)
+    facts = json.loads(run("info", web.nights.location, "--format", "json").out)["web_addresses"]
+    assert (facts["visited"], facts["gone"], facts["failed"]) == (6, 1, 1)
+    assert "web addresses visited" in run("info", web.nights.location).out
+    path = tmp_path / "job.yaml"
+    path.write_text("source: list.csv\ncollection: collection\nrefresh: 12h\ngone_after: 5\nper_host: 2\n")
+    spec = read_spec(path)
+    assert (spec.refresh, spec.gone_after, spec.per_host) == (43_200, 5, 2)
 
 
 @pytest.mark.ray
