@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,6 +23,7 @@ from jobs.cli.tables.job import closing_lines
 from jobs.embedding.report import Report
 from jobs.errors import TooManyMissingError
 from jobs.schedule.spec_file import read_spec
+from tests.support.collections.storage_steps import KilledError, at, expire, kill
 from tests.support.command_line import Run
 from tests.support.nights.reembed_nights import DEMO, Nights, bmp
 from tests.support.processes import python
@@ -264,6 +266,24 @@ def test_a_host_that_does_not_answer_is_left_alone_until_the_next_job(web: WebLi
     assert (report.addresses.unchanged, web.server.max_ongoing <= 2) == (20, True)
     counts = report.known_counts()
     assert (counts["addresses_due"], counts["addresses_unchanged"], counts["addresses_failed"]) == (20, 20, 0)
+
+
+def test_a_job_that_is_killed_goes_on_with_the_next_address(web: WebList) -> None:
+    web.server.routes |= {f"/{seed}": honest(seed, f'"{seed}"') for seed in range(20)}
+    web.write(*map(str, range(20)))
+    web.night()
+    web.server.routes["/0"] = honest(25, '"25"')
+    with patch("jobs.planning.record_checks._CHECKS_PER_FILE", 5):
+        checks = iter(range(20))
+        third = at(lambda path: path.startswith("checks/") and next(checks) == 2, after=True, action=kill)
+        with third, pytest.raises(KilledError):
+            web.night(per_host=1)
+        expire(web.nights.collection.storage)
+        first = {request.path.strip("/") for request in web.server.requests}
+        assert len(first) >= 15
+        web.night(days=0.0, per_host=1)
+    assert web.rows() == {"0": 25} | {str(seed): seed for seed in range(1, 20)}
+    assert len(first.intersection(web.asked) - {"0"}) == len(first) - 15
 
 
 def test_a_host_that_asks_for_fewer_requests_gets_none(web: WebList) -> None:

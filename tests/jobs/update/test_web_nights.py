@@ -111,8 +111,8 @@ class Web:
                 known.settle()
         self._compare_rows()
         unchanged = {uri for uri, known in self.listed.items() if known.row == before[uri] != "reject"}
+        assert {asked[uri] for uri in unchanged} <= {0, 1, 1 + was_killed}
         if not was_killed:
-            assert {asked[uri] for uri in unchanged} <= {0, 1}
             assert {uri for uri in unchanged if self._has_validators(uri)}.isdisjoint(self.hosts.unconditional)
 
     def _run(self) -> None:
