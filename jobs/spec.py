@@ -32,8 +32,11 @@ from index.tiles import checked_tiles
 from jobs.exclusions import checked_patterns
 from jobs.file_extensions import checked_extensions
 from jobs.values import (
+    GONE_AFTER,
     MAX_MISSING,
     MAX_REJECT_RATE,
+    PER_HOST,
+    REFRESH,
     ColumnType,
     checked_amount,
     checked_resources,
@@ -42,6 +45,7 @@ from jobs.values import (
     parse_column_types,
     parse_duration,
     parse_object,
+    parse_refresh,
     parse_size,
 )
 
@@ -88,6 +92,11 @@ Duration = Annotated[
 ]
 Location = Annotated[
     str, Field(min_length=1), BeforeValidator(lambda value: require_utf8(value) if isinstance(value, str) else value)
+]
+Refresh = Annotated[
+    int | None,
+    _parsed_by(parse_refresh),
+    WithJsonSchema({"type": ["integer", "string"], "examples": ["7d", "12h", "never"]}),
 ]
 Extensions = Annotated[tuple[str, ...], _parsed_by(lambda text: text.split(",")), AfterValidator(checked_extensions)]
 
@@ -308,6 +317,13 @@ class JobSpec(_Section):
         MAX_REJECT_RATE, ge=0, le=1, description="fail if more than this share of the images is rejected"
     )
     annotations: tuple[AnnotationSpec, ...] = Field((), description="columns to bring up to date after the images")
+    refresh: Refresh = Field(
+        parse_duration(REFRESH), description="how often to look at each web address again: 7d, 12h or never"
+    )
+    gone_after: int = Field(
+        GONE_AFTER, ge=1, description="visits without a picture (404, 410) after which a web address counts as gone"
+    )
+    per_host: int = Field(PER_HOST, ge=1, description="maximum requests to a web server at a time, of each process")
     verify_hash: bool = Field(
         False,
         description="compare all images by their bytes, not by size and time, which a file may keep when it changes",

@@ -4,10 +4,13 @@ missing ones are recorded as deleted, and the index follows. It may run at any t
 
 import json
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from rich.console import Console
 from rich.markup import escape
 
@@ -31,10 +34,12 @@ from jobs.embedding.report import EmbedReport, Report
 from jobs.errors import EmptySourceError, OtherModelError, UsageError
 from jobs.indexing.on_ray import run_on_ray
 from jobs.indexing.query_texts import QueryTexts, digest, read_queries
+from jobs.planning.addresses import CheckedListing, CheckRules, check_listing
 from jobs.planning.changes import SourceChange, compare, last_filter
 from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter
 from jobs.planning.plan import Plan
 from jobs.planning.recent_changes import leave_out_recent
+from jobs.planning.record_checks import web_mask
 from jobs.planning.reuse import write_reusable
 from jobs.sources.files import require_source_exists
 from jobs.sources.list_images import left_out_warning, list_images
@@ -51,6 +56,7 @@ class Update:
     Only `reembed` changes a collection's model: the other commands refuse another model, and give a new collection the
     default one. `verbose` shows what Ray and its workers print. `report` is filled as the job proceeds. Files that
     changed within the last `settle_s` seconds may be half written: they are skipped, and counted in the report.
+    `clock` tells when web addresses are due.
     """
 
     spec: JobSpec
@@ -61,6 +67,7 @@ class Update:
     index: bool = True
     dry_run: bool = False
     verbose: bool = False
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     _resolved_model: Checkpoint | OwnModel | None = field(default=None, init=False)
     """The model's checkpoint or class, once it had to be looked up."""
     _query_texts: list[str] = field(default_factory=list, init=False)
@@ -127,7 +134,8 @@ class Update:
             self._warn(warning)
         model = self._choose_model(snapshot)
         report.model = str(model)
-        change = self._compare(listing, snapshot, model, incomplete=incomplete)
+        now = self.clock()
+        change = self._compare(self._check(listing, snapshot, model, now), snapshot, model, incomplete=incomplete)
         report.embedding = [EmbedReport.of(change.reusable[0].plan)]
         if self.dry_run:
             self._report_live(collection)
@@ -138,7 +146,7 @@ class Update:
             plans = [write_reusable(rows, collection) for rows in change.reusable]
         written = self._write([plan for plan in plans if not plan.done], collection, model)
         with report.timed("commit"):
-            runs = commit(collection, written, self.spec.max_reject_rate)
+            runs = commit(collection, written, self.spec.max_reject_rate, now)
         report.runs = [run.run_id for run in runs]
         self._report_live(collection)
         if self.index:
@@ -262,9 +270,29 @@ class Update:
             self._resolved_model = recorded_model(model, self.spec.embedder)
         return self._resolved_model
 
-    def _compare(self, listing: pa.Table, snapshot: Snapshot, model: ModelRecord, *, incomplete: bool) -> SourceChange:
+    def _check(self, listing: pa.Table, snapshot: Snapshot, model: ModelRecord, now: datetime) -> CheckedListing:
+        """Look again at web addresses. With another model all pictures are read anyway."""
+        if not pc.any(web_mask(listing["uri"])).as_py():
+            return CheckedListing(listing=listing)
+        spec, own = self.spec, snapshot.live().of_source(self._address)
+        same_model = len(own) == len(own.of_model(model))
+        rules = CheckRules(
+            now=now,
+            refresh_s=spec.refresh if same_model else None,
+            gone_after=spec.gone_after,
+            per_host=spec.per_host,
+            all_due=spec.verify_hash and same_model,
+        )
+        with self.report.timed("check"), self.console.status("looking again at web addresses"):
+            checked = check_listing(listing, own, snapshot.collection, self._address, rules)
+        self.report.addresses = checked.counts
+        return checked
+
+    def _compare(
+        self, checked: CheckedListing, snapshot: Snapshot, model: ModelRecord, *, incomplete: bool
+    ) -> SourceChange:
         """The changes of the source; nothing is deleted while parts of it cannot be read, or are being written."""
-        source, spec = self.report.source, self.spec
+        source, spec, listing = self.report.source, self.spec, checked.listing
         unreadable = listing.filter(refused_mask(listing, UNREADABLE))
         delete = spec.missing == "delete" and not unreadable.num_rows and not incomplete
         last = last_filter(snapshot, self._address)
@@ -277,6 +305,7 @@ class Update:
                 delete=delete,
                 verify_hash=spec.verify_hash,
                 image_filter=replace(self._filter, exif=last.exif if spec.exif is None else spec.exif),
+                postponed=checked.postponed,
             )
             self.report.counts = change.counts
             change.check_limits(source, spec.max_missing, delete=delete)

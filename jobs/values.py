@@ -15,6 +15,9 @@ DEMO_MODEL = Path(__file__).parent / "demo" / "model"
 
 MAX_MISSING = 0.2
 MAX_REJECT_RATE = 0.05
+REFRESH = "7d"
+GONE_AFTER = 3
+PER_HOST = 8
 MIN_SIMILARITY = 0.98
 MAX_DIFFERENCE = 0.065
 """On a scale from 0 to 1. Measured: re-encoded and resized copies stay below 0.05, cropped ones below 0.065; the same
@@ -25,7 +28,7 @@ ColumnType: TypeAlias = Literal["text", "integer", "number", "boolean", "date", 
 
 _MIN_AMOUNT = 0.0001  # Ray counts in multiples of this
 
-_DURATION_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
+_DURATION_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _SIZE_UNITS = {"": 1, **{f"{letter}B": 1000**n for n, letter in enumerate(" KMGT") if n}}
 _SIZE_UNITS |= {f"{letter}IB": 1024**n for n, letter in enumerate(" KMGT") if n} | {"B": 1}
 
@@ -79,10 +82,10 @@ def parse_size(text: str) -> int:
 
 
 def parse_duration(text: str) -> int:
-    """Seconds of `90`, `90s`, `10m` or `1h`."""
-    match = re.fullmatch(r"([0-9]+)\s*([smh]?)", text.strip())
+    """Seconds of `90`, `90s`, `10m`, `1h` or `7d`."""
+    match = re.fullmatch(r"([0-9]+)\s*([smhd]?)", text.strip())
     if match is None:
-        raise ValueError(f"is {text!r}: expected a duration such as 90s, 10m or 1h, or a number of seconds")
+        raise ValueError(f"is {text!r}: expected a duration such as 90s, 10m, 1h or 7d, or a number of seconds")
     return int(match[1]) * _DURATION_UNITS[match[2]]
 
 
@@ -95,6 +98,15 @@ def parse_column_types(text: str) -> dict[str, str]:
             raise ValueError(f"is {text!r}: expected COLUMN=TYPE,… with types out of {', '.join(get_args(ColumnType))}")
         types[column] = kind
     return types
+
+
+def parse_refresh(text: str) -> int | None:
+    """Seconds of a duration above 0; None for `never`."""
+    if text.strip() == "never":
+        return None
+    if (seconds := parse_duration(text)) == 0:
+        raise ValueError(f"is {text!r}: expected a duration above 0, or never")
+    return seconds
 
 
 def parse_object(text: str, example: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from embedder.fetch.parquet_cells import Cells
 from embedder.fetch.policy import BUCKET_SCHEMES, FetchPolicy
 from embedder.fetch.public_addresses import Resolver, resolve_host
 from embedder.fetch.uris import WEB_SCHEMES, Cell, FrameAt, fetch_error, scheme_of, split_fragment
+from embedder.fetch.validators import UNKNOWN, Download, Validators
 
 if TYPE_CHECKING:
     from embedder.fetch.http import HttpClient
@@ -55,6 +56,12 @@ class Fetcher:
 
     def fetch(self, uri: str) -> bytes:
         """The bytes, at most `policy.max_bytes`. Raises FetchError, or ImageError for a broken video."""
+        return self.download(uri).data or b""  # None only for a picture that is known
+
+    def download(self, uri: str, known: Validators = UNKNOWN) -> Download:
+        """What `fetch` returns, with the validators of a web server; without bytes if they are still the `known` ones.
+        Raises like `fetch`.
+        """
         scheme = scheme_of(uri)
         if scheme not in self._schemes:
             expected = " or ".join(f"{allowed}://" for allowed in sorted(self._schemes))
@@ -64,13 +71,14 @@ class Fetcher:
         if scheme in WEB_SCHEMES:
             if part is not None:
                 raise fetch_error(uri, "bad_uri", "parts can only be read from local files and buckets")
-            return self._http.get(uri)
+            return self._http.get(uri, known)
         if isinstance(part, Cell | FrameAt):
             limit = self.policy.max_bytes
             data = self._cells.read(file, part, limit) if isinstance(part, Cell) else self._frames.read(file, part)
             require_bytes(uri, len(data), limit)
-            return data
-        return self._files.read(file, part, self.policy.max_bytes)
+        else:
+            data = self._files.read(file, part, self.policy.max_bytes)
+        return Download(data=data)
 
     def frame_times(self, uri: str) -> list[float]:
         """The times in seconds at which a video, in a file or a bucket, shows something new. Raises like `fetch`."""

@@ -6,8 +6,10 @@ import socket
 import ssl
 import time
 import zlib
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from threading import BoundedSemaphore
 from urllib.parse import urljoin
 
 import urllib3.exceptions
@@ -19,6 +21,7 @@ from embedder.fetch.connections import PinnedPools, WireLimitError
 from embedder.fetch.policy import PORTS, FetchPolicy
 from embedder.fetch.public_addresses import ForbiddenAddressError, Resolver, open_socket, resolve_host
 from embedder.fetch.uris import fetch_error, printable_uri
+from embedder.fetch.validators import UNKNOWN, Download, Validators
 
 # "identity": an uncompressed body cannot be a bomb, and pictures hardly compress anyway.
 _HEADERS = {"Accept": "image/*, */*;q=0.5", "Accept-Encoding": "identity", "User-Agent": "likeness"}
@@ -36,8 +39,19 @@ class _BusyError(FetchError):
     retry_after_s = 0.0
 
 
+@dataclass
+class _Deadline:
+    """When a fetch has to end, on the monotonic clock."""
+
+    at: float
+
+    @property
+    def left(self) -> float:
+        return self.at - time.monotonic()
+
+
 class HttpClient:
-    """Fetches URLs. Thread-safe; reuses connections to the same host."""
+    """Fetches URLs, from each host at most `policy.per_host` at a time. Thread-safe; reuses connections to a host."""
 
     def __init__(
         self, policy: FetchPolicy, *, resolve: Resolver = resolve_host, sleep: Callable[[float], None] = time.sleep
@@ -46,19 +60,20 @@ class HttpClient:
         self._resolve = resolve
         self._sleep = sleep
         self._pools = PinnedPools(self._connect, wire_limit=policy.max_bytes + _MAX_FRAMING_BYTES)
+        self._turns: dict[str, BoundedSemaphore] = {}
 
-    def get(self, url: str) -> bytes:
-        """The body. Raises FetchError after the retries that the policy allows."""
-        deadline = time.monotonic() + self._policy.timeout_s
+    def get(self, url: str, known: Validators = UNKNOWN) -> Download:
+        """The body, unless it is still the `known` one. Raises FetchError after the retries that the policy allows."""
+        deadline = _Deadline(time.monotonic() + self._policy.timeout_s)
         attempt = 0
         while True:
             try:
-                return self._follow(url, deadline)
+                return self._follow(url, known, deadline)
             except FetchError as error:
                 wait = self._policy.backoff_s * 2**attempt * random.uniform(0.5, 1.0)
                 if isinstance(error, _BusyError):
                     wait = max(wait, error.retry_after_s)
-                too_late = time.monotonic() + wait >= deadline
+                too_late = wait >= deadline.left
                 if not error.retryable or attempt >= self._policy.retries or too_late:
                     raise
             attempt += 1
@@ -68,37 +83,49 @@ class HttpClient:
         allow_private = self._policy.allows_host(host, port)
         return open_socket(host, port, timeout=timeout, resolve=self._resolve, allow_private=allow_private)
 
-    def _follow(self, url: str, deadline: float) -> bytes:
+    def _follow(self, url: str, known: Validators, deadline: _Deadline) -> Download:
         # Each hop is checked like the first URL, and gets the same headers.
         current, name = url, printable_uri(url)
         for _ in range(self._policy.max_redirects + 1):
-            response = self._request(current, name, deadline)
-            try:
-                location = response.headers.get("Location")
-                if response.status in _REDIRECTS and location:
-                    current = _join_url(current, location)
-                    name = f"{printable_uri(url)} (redirected to {printable_uri(current)})"
-                    continue
-                self._check(name, response)
-                return self._body(name, response)
-            except (urllib3.exceptions.HTTPError, WireLimitError) as error:
-                raise self._failure(name, error) from error
-            finally:
-                # Returns the connection to its pool if the body was read to the end, else closes it.
-                response.close()
+            target, host, port = self._target(current, name)
+            with self._turn(host, deadline):
+                response = self._request(target, host, port, name, known, deadline)
+                try:
+                    location = response.headers.get("Location")
+                    if response.status in _REDIRECTS and location:
+                        current = _join_url(current, location)
+                        name = f"{printable_uri(url)} (redirected to {printable_uri(current)})"
+                        continue
+                    return self._download(name, response, known)
+                except (urllib3.exceptions.HTTPError, WireLimitError) as error:
+                    raise self._failure(name, error) from error
+                finally:
+                    # Returns the connection to its pool if the body was read to the end, else closes it.
+                    response.close()
         redirects = f"more than {self._policy.max_redirects} redirects, the last to {printable_uri(current)}"
         raise fetch_error(url, "too_many_redirects", f"{redirects}; use the picture's own address")
 
-    def _request(self, url: str, name: str, deadline: float) -> BaseHTTPResponse:
-        target, host, port = self._target(url, name)
-        left = deadline - time.monotonic()
-        if left <= 0:
+    @contextmanager
+    def _turn(self, host: str, deadline: _Deadline) -> Iterator[None]:
+        """Wait until fewer than `policy.per_host` requests to the host are under way; the wait moves the deadline."""
+        if self._policy.per_host is None:
+            yield
+            return
+        asked = time.monotonic()
+        with self._turns.setdefault(host, BoundedSemaphore(self._policy.per_host)):
+            deadline.at += time.monotonic() - asked
+            yield
+
+    def _request(
+        self, target: Url, host: str, port: int, name: str, known: Validators, deadline: _Deadline
+    ) -> BaseHTTPResponse:
+        if (left := deadline.left) <= 0:
             raise self._failure(name, TimeoutError())
         try:
             return self._pools.connection_from_host(host, port, target.scheme).urlopen(
                 "GET",
                 target.request_uri,
-                headers=_HEADERS,
+                headers=_HEADERS | known.conditions,
                 retries=False,
                 redirect=False,
                 preload_content=False,
@@ -128,6 +155,15 @@ class HttpClient:
                 "forbidden_port", f"{name}: port {port} is not allowed (allowed: 80, 443, or an allowed host)"
             )
         return target, target.host, port
+
+    def _download(self, name: str, response: BaseHTTPResponse, known: Validators) -> Download:
+        validators = Validators.of(response.headers)
+        if response.status == 304 and known != UNKNOWN:
+            self._body(name, response)  # an empty one, read to the end
+            etag, modified = validators.etag or known.etag, validators.modified or known.modified
+            return Download(data=None, validators=Validators(etag=etag, modified=modified))
+        self._check(name, response)
+        return Download(data=self._body(name, response), validators=validators)
 
     def _check(self, name: str, response: BaseHTTPResponse) -> None:
         status = response.status

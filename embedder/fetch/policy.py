@@ -13,7 +13,8 @@ class FetchPolicy:
 
     Times, retries and hosts apply to http(s). `timeout_s` limits a whole fetch, from the look-up of the name to the
     last byte, including redirects, retries and the waits between them. `public_only` allows only pictures from public
-    addresses on `PORTS` and from `allowed_hosts`: "host" (any port) or "host:port".
+    addresses on `PORTS` and from `allowed_hosts`: "host" (any port) or "host:port". `per_host` limits the requests of a
+    process that a host has to answer at a time.
     """
 
     max_bytes: int = 64 * 2**20
@@ -22,6 +23,7 @@ class FetchPolicy:
     retries: int = 3
     backoff_s: float = 0.5
     max_redirects: int = 5
+    per_host: int | None = 8
     schemes: frozenset[str] = BUCKET_SCHEMES | {"file", *PORTS}
     public_only: bool = False
     allowed_hosts: frozenset[str] = frozenset()
@@ -40,6 +42,7 @@ class FetchPolicy:
             retries=1,
             backoff_s=0.2,
             max_redirects=3,
+            per_host=None,  # so that nobody holds up the queries of others
             schemes=frozenset(PORTS),
             public_only=True,
             allowed_hosts=frozenset(host.lower() for host in allowed_hosts),

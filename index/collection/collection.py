@@ -15,6 +15,7 @@ import pyarrow as pa
 from index.collection.current_file import read_current, replace_current
 from index.collection.layout import (
     ANNOTATIONS,
+    CHECKS,
     CURRENT,
     DELETES,
     HISTORY,
@@ -84,7 +85,8 @@ class Collection:
         storage, location = Storage.open(location), without_secrets(location)
         if storage.is_file():
             raise NotACollectionError(f"{location} is a file: expected a folder for the collection")
-        foreign = [entry.name for entry in storage.list() if entry.name not in _MEMBERS | {ANNOTATIONS, HISTORY}]
+        others = _MEMBERS | {ANNOTATIONS, CHECKS, HISTORY}
+        foreign = [entry.name for entry in storage.list() if entry.name not in others]
         if foreign:
             names = ", ".join(foreign[:5]) + (f" and {len(foreign) - 5} more" if len(foreign) > 5 else "")
             raise NotACollectionError(

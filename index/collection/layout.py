@@ -4,6 +4,8 @@ from typing import Final
 
 ANNOTATIONS: Final = "annotations"
 """Each annotation has a subfolder, with runs like the collection's own."""
+CHECKS: Final = "checks"
+"""What was found at web addresses, beside the runs, because a check that finds no change adds no row."""
 CURRENT: Final = "CURRENT"
 DUPLICATES: Final = "duplicates.jsonl"
 HISTORY: Final = "history"

@@ -9,7 +9,7 @@ import typer
 from embedder.identity import Precision
 from jobs.cli.options import AddressOption, EmbedderOption, OnOption, QueriesOption, without_none
 from jobs.errors import UsageError
-from jobs.values import DEFAULT_MODEL, MAX_REJECT_RATE
+from jobs.values import DEFAULT_MODEL, GONE_AFTER, MAX_REJECT_RATE, PER_HOST, REFRESH
 
 if TYPE_CHECKING:
     from jobs.spec import JobSpec
@@ -29,6 +29,9 @@ _MODEL = (
 _PRECISION = "Precision of the model; auto picks the fastest that agrees with fp32."
 _EXTENSIONS = "File extensions to include: jpg,png, or images,videos."
 _EXCLUDE = "Files and folders to leave out, as in a .gitignore: *.gif, raw/, /2023/*.png. May be repeated."
+_REFRESH = "How often to look at each web address of a list again: 7d, 12h, or never."
+_GONE_AFTER = "Visits without a picture (404, 410) after which a web address counts as gone."
+_PER_HOST = "Maximum requests to a web server at a time, of each process."
 _KEEP = 'Embed only images that match this filter: {"width": {"$gte": 640}}. By default, all.'
 _URIS = "A list's column of paths or URLs, or Parquet's column of pictures; by default uri or url, or the pictures."
 _TYPES = (
@@ -64,6 +67,9 @@ def embedding_options(
     column_types: Annotated[str | None, typer.Option(metavar="COLUMN=TYPE,…", help=_TYPES)] = None,
     exclude: Annotated[list[str] | None, typer.Option(metavar="GLOB", help=_EXCLUDE)] = None,
     keep: Annotated[str | None, typer.Option(help=_KEEP)] = None,
+    refresh: Annotated[str, typer.Option(help=_REFRESH)] = REFRESH,
+    gone_after: Annotated[int, typer.Option(min=1, help=_GONE_AFTER)] = GONE_AFTER,
+    per_host: Annotated[int, typer.Option(min=1, help=_PER_HOST)] = PER_HOST,
     tiles: Annotated[str | None, typer.Option(metavar="CxR", help=_TILES)] = None,
     draft: Annotated[bool, typer.Option(help=_DRAFT)] = True,
     max_pixels: Annotated[int | None, typer.Option(min=1, help=_MAX_PIXELS)] = None,

@@ -14,6 +14,7 @@ from index.collection.rows import FILTERED, is_filtered
 from jobs.embedding.report import EmbedReport
 from jobs.errors import JobError, TooManyRejectsError, UsageError
 from jobs.planning.plan import Plan, newest_rows, read_state
+from jobs.planning.record_checks import record_fetches
 from jobs.planning.rejects import format_reasons
 
 
@@ -32,15 +33,24 @@ class WrittenRun:
         return cls(plan=plan, run=plan.start(collection), files=list(plan.files), report=EmbedReport.of(plan))
 
 
-def commit(collection: Collection, written: Sequence[WrittenRun], max_reject_rate: float) -> list[RunManifest]:
+def commit(
+    collection: Collection, written: Sequence[WrittenRun], max_reject_rate: float, now: datetime | None = None
+) -> list[RunManifest]:
     """Check that every listed image is accounted for once, then publish the runs and return them.
 
     A run in which only the images of last time failed again is not published. Otherwise a host that is down would cause
     an identical index version every night, and older versions would be pruned to make room. Raises `JobError`,
-    `TooManyRejectsError` or `UsageError`; all runs then stay unfinished.
+    `TooManyRejectsError` or `UsageError`; all runs then stay unfinished. What was found at web addresses at the time
+    `now` is recorded.
     """
     collection.check_lease()
-    manifests = [_make_manifest(collection, each, max_reject_rate) for each in written]
+    rows = [read_state(collection, each.files) for each in written]
+    manifests = [_make_manifest(each, state, max_reject_rate) for each, state in zip(written, rows, strict=True)]
+    for each, state in zip(written, rows, strict=True):
+        attempted = pc.is_in(state["image_id"], each.plan.todo["image_id"])
+        record_fetches(
+            collection, each.plan.source, state, attempted, now=now or datetime.now(UTC), began=each.run.started_at
+        )
     published = []
     for each, manifest in zip(written, manifests, strict=True):
         if manifest is None:
@@ -52,10 +62,11 @@ def commit(collection: Collection, written: Sequence[WrittenRun], max_reject_rat
     return published
 
 
-def _make_manifest(collection: Collection, written: WrittenRun, max_reject_rate: float) -> RunManifest | None:
-    """The manifest of a run that passes the checks, still without deletes; None if the run would change nothing."""
+def _make_manifest(written: WrittenRun, rows: pa.Table, max_reject_rate: float) -> RunManifest | None:
+    """The manifest of a run that passes the checks, still without deletes; None if the run would change nothing. `rows`
+    has the `STATE_COLUMNS` of the run's rows.
+    """
     plan, run, report = written.plan, written.run, written.report
-    rows = read_state(collection, written.files)
     missing = plan.todo.filter(pc.invert(pc.is_in(plan.todo["image_id"], value_set=rows["image_id"]))).num_rows
     if missing or report.done != plan.todo.num_rows:
         raise JobError(

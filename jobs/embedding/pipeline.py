@@ -31,6 +31,7 @@ from jobs.embedding.tile_cost import tile_cost
 from jobs.planning.plan import Plan, block_of, write_block
 from jobs.progress import rate_bar
 from jobs.spec import JobSpec
+from jobs.values import PER_HOST
 
 _MIN_IMAGES_TO_CONVERT = 2000
 """With fewer images the model is not converted first; converting ViT-B/32 takes as long as embedding 300."""
@@ -72,6 +73,7 @@ def write_plans(
                         block_size=-(-resources.block_size // parts),  # as many pixels per block as without tiles
                         draft=spec.draft,
                         max_pixels=spec.max_pixels,
+                        per_host=spec.per_host,
                         progress=partial(_show, show),
                         share_addresses=True,
                     )
@@ -96,6 +98,7 @@ def write(
     block_size: int = 256,
     draft: bool = True,
     max_pixels: int = DEFAULT_LIMITS.max_pixels,
+    per_host: int = PER_HOST,
     make_rows: MakeRows = embed_rows,
     progress: Callable[[EmbedReport], None] = lambda _: None,
     share_addresses: bool = False,
@@ -121,7 +124,12 @@ def write(
     )
     threads = _decode_threads(todo)
     decode = DecodeSettings(
-        crop=crop, draft=draft, threads=threads, image_filter=plan.image_filter, max_pixels=max_pixels
+        crop=crop,
+        draft=draft,
+        threads=threads,
+        per_host=per_host,
+        image_filter=plan.image_filter,
+        max_pixels=max_pixels,
     )
     while todo.num_rows:
         before = len(written.files)

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from index.collection.records import RowFile
 from index.collection.rows import FILTERED
+from jobs.planning.addresses import AddressCounts
 from jobs.planning.plan import Counts, Plan
 from jobs.planning.rejects import count_reasons
 
@@ -165,6 +166,7 @@ class Report:
     model: str = ""
     dry_run: bool = False
     counts: Counts = field(default_factory=Counts)
+    addresses: AddressCounts = field(default_factory=AddressCounts)
     left_out: Counter[str] = field(default_factory=Counter)
     embedding: list[EmbedReport] = field(default_factory=list)
     runs: list[str] = field(default_factory=list)
@@ -220,7 +222,9 @@ class Report:
         done = {"embedded": self.embedded, "rejected": self.rejected, "failed": self.failed}
         if not self.dry_run:
             done["filtered"] = self.filtered
-        return asdict(self.counts) | done if self.counts != Counts() else {}
+        addresses = {f"addresses_{name}": count for name, count in asdict(self.addresses).items()}
+        known = asdict(self.counts) | done | (addresses if any(addresses.values()) else {})
+        return known if self.counts != Counts() else {}
 
     def to_json(self) -> str:
         """The report of a successful job as one flat object."""

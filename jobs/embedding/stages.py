@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from embedder.errors import FetchError, Rejected
-from embedder.fetch import Fetcher
+from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from embedder.images import CropSpec
 from embedder.images.decode import DecodedImage
 from embedder.images.decoder_pool import DecodePool
@@ -33,7 +33,8 @@ from jobs.embedding.report import BlockSummary
 from jobs.errors import OtherModelError
 from jobs.planning.image_filter import EVERY_IMAGE, EXIF_TYPES, MEASURE_TYPES, ImageFilter, leave_out
 from jobs.planning.plan import write_block
-from jobs.sources.listing import FILE_FACTS, REFUSAL, with_columns, with_outcome
+from jobs.sources.listing import FILE_FACTS, LISTING, REFUSAL, with_columns, with_outcome
+from jobs.values import PER_HOST
 
 _RETRY_LATER = ("not_found", "permission_denied", TOO_MANY_PIXELS)
 """Reasons that may pass without any change to the file, such as a lost disk, an expired token or a limit."""
@@ -44,7 +45,8 @@ SECONDS = ("fetch_seconds", "decode_seconds")
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeSettings:
-    """How `fetch_and_decode` works: in `threads` that fetch and `decoders` (processes) that decode.
+    """How `fetch_and_decode` works: in `threads` that fetch, at most `per_host` from one host, and `decoders`
+    (processes) that decode.
 
     With `crop` None files are passed on undecoded. Decoded pictures that `image_filter` leaves out are not embedded.
     """
@@ -53,6 +55,7 @@ class DecodeSettings:
     draft: bool
     threads: int = 2
     decoders: int = 2
+    per_host: int = PER_HOST
     image_filter: ImageFilter = EVERY_IMAGE
     max_pixels: int = DEFAULT_LIMITS.max_pixels
 
@@ -62,6 +65,8 @@ _OUTCOME: dict[str, pa.DataType] = {
     **dict.fromkeys(SECONDS, pa.float64()),
 }
 
+_VALIDATORS: dict[str, pa.DataType] = {name: LISTING.field(name).type for name in ("etag", "modified")}
+
 
 def fetch_and_decode(table: pa.Table, *, settings: DecodeSettings, is_awaited: IsAwaited = lambda: True) -> pa.Table:
     """A batch of a listing with the columns of `_OUTCOME`, and `pixels` (fixed_size_binary, of `CropSpec.shape`) or,
@@ -69,7 +74,7 @@ def fetch_and_decode(table: pa.Table, *, settings: DecodeSettings, is_awaited: I
 
     Raises CancelledError soon after `is_awaited` returns False.
     """
-    fetcher, crop, image_filter = _fetcher(), settings.crop, settings.image_filter
+    fetcher, crop, image_filter = _fetcher(settings.per_host), settings.crop, settings.image_filter
     measures, exif = image_filter.measures, image_filter.exif
     limits = ImageLimits(max_pixels=settings.max_pixels)
     decode = partial(_decoders(settings.decoders).decode, limits=limits, draft=settings.draft, exif=exif)
@@ -93,11 +98,13 @@ def fetch_and_decode(table: pa.Table, *, settings: DecodeSettings, is_awaited: I
     content = {"pixels": pa.binary(prod(crop.shape))} if crop else {"file": pa.large_binary()}
     measured = {name: MEASURE_TYPES[name] for name in measures}
     columns = {**_OUTCOME, **(EXIF_TYPES if exif else {}), **content}
-    found = pa.Table.from_pylist(outcomes, pa.schema({"size": pa.int64(), **columns, **measured}))
+    found = pa.Table.from_pylist(outcomes, pa.schema({"size": pa.int64(), **_VALIDATORS, **columns, **measured}))
     table = with_outcome(table, found, columns)
     if image_filter.expression is not None:
         table = _leave_out(table, found.select(list(measured)), image_filter)
-    return table
+    # After the filter, which sees these as the listing has them, today and when it is compared with the rows.
+    known = {name: pc.coalesce(found[name], table[name].cast(kind)) for name, kind in _VALIDATORS.items()}
+    return with_columns(table, known)
 
 
 def _leave_out(table: pa.Table, measured: pa.Table, image_filter: ImageFilter) -> pa.Table:
@@ -111,9 +118,9 @@ def _leave_out(table: pa.Table, measured: pa.Table, image_filter: ImageFilter) -
 
 
 @cache
-def _fetcher() -> Fetcher:
+def _fetcher(per_host: int) -> Fetcher:
     """One per worker process, to keep connections between batches. The operator's own sources are trusted."""
-    return Fetcher(buckets=PictureReader())
+    return Fetcher(FetchPolicy(per_host=per_host), buckets=PictureReader())
 
 
 _decoders = cache(DecodePool)
@@ -144,9 +151,11 @@ def _outcome(
     try:
         if uri is None:
             raise FetchError("no_uri", "the list has no uri for this row")
-        data = fetcher.fetch(uri)
+        download = fetcher.download(uri)
+        data, validators = download.data or b"", download.validators
         fetched = time.perf_counter()
         outcome |= {"content_hash": hashlib.sha256(data).hexdigest(), "size": len(data)}
+        outcome |= {"etag": validators.etag, "modified": validators.modified}
         if decode is None or crop is None:
             outcome["file"] = data
         else:

@@ -20,7 +20,7 @@ from index.collection.rows import JSON, STATE_COLUMNS, TEXT, conform, is_filtere
 from index.storage.storage import canonical_address
 from jobs.errors import TooManyMissingError
 from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter, leave_out
-from jobs.planning.plan import Counts, plan_run, unchanged_mask
+from jobs.planning.plan import NO_IDS, Counts, plan_run, postpone, unchanged_mask
 from jobs.planning.reuse import ReusableRows, find_reusable
 from jobs.sources.listing import (
     FILE_FACTS,
@@ -79,12 +79,12 @@ class SourceChange:
         if delete and self.counts.listed == self.others == 0:
             # An index cannot be empty, so the current one would stay live and still find the deleted images.
             raise TooManyMissingError(
-                f"{gone:,} of the {self.rows:,} images of {source} are no longer listed, and the collection has no "
+                f"{gone:,} of the {self.rows:,} images of {source} are no longer there, and the collection has no "
                 "others, so nothing was changed: an index cannot be empty. Is a disk not mounted, or the address "
                 "wrong? If the images are really gone, remove the collection, or embed other images into it first"
             )
         if delete:
-            missing = f"{source} are no longer listed"
+            missing = f"{source} are no longer there"
             remedy = "Is a disk not mounted, or the address wrong? If the images are really gone"
             _check_share(gone, self.rows, missing, remedy, max_missing)
         for other in self.replaced:
@@ -112,11 +112,12 @@ def compare(
     delete: bool,
     verify_hash: bool,
     image_filter: ImageFilter = EVERY_IMAGE,
+    postponed: Column = NO_IDS,
 ) -> SourceChange:
-    """Compare a listing with the live rows, without writing anything."""
+    """Compare a listing with the live rows, without writing anything. Rejects of the ids `postponed` have to wait."""
     live = snapshot.live()
     own, same_model = live.of_source(source), live.of_model(model)
-    state, relabelled = _compare_metadata(same_model, listing)
+    state, relabelled = _compare_metadata(same_model, listing, postponed)
     # With one source and one model, as in most collections, these are the same rows.
     rows = state if own is same_model else own.read(["image_id", "content_hash", "error_stage", "error_reason"])
     missing = rows.filter(pc.invert(pc.is_in(rows["image_id"], listing["image_id"])))
@@ -131,18 +132,17 @@ def compare(
     # Such rows do not cover their images: they are rewritten, with their own vector if it is still valid.
     rewritten = pc.or_(relabelled, pc.is_in(state["image_id"], stale)) if len(stale) else relabelled
     current = state.filter(pc.invert(rewritten)) if pc.any(rewritten).as_py() else state
-    listings = {source: listing}
-    for name in live.sources:
-        theirs = live.of_source(name)
-        if len(theirs) > len(theirs.of_model(model)):  # an index has one model's vectors, so all are embedded again
-            listings[name] = _relisted(listing, theirs, kept, own=name == source)
+    listings = {source: listing} | {
+        name: _relisted(listing, theirs, kept, own=name == source)
+        for name, theirs in {name: live.of_source(name) for name in live.sources}.items()
+        if len(theirs) > len(theirs.of_model(model))  # an index has one model's vectors, so all are embedded again
+    }
+    planned = partial(plan_run, snapshot=snapshot, model=model, verify_hash=verify_hash, postponed=postponed)
     reusable, counts = [], Counts()
     for name, listed in listings.items():
         select = partial(_still_listed, snapshot.collection, listed)
         images = image_filter if name == source else last_filter(snapshot, name)  # as their last job left them
-        plan = plan_run(
-            listed, snapshot, name, model, current, select_files=select, verify_hash=verify_hash, image_filter=images
-        )
+        plan = planned(listed, source=name, live=current, select_files=select, image_filter=images)
         if name == source:
             plan = replace(plan, deletes=gone["image_id"])
         # If no image is missing, none has moved, and reading all new ones to look for copies costs more than it saves.
@@ -187,13 +187,16 @@ def _leave_out(images: ImageFilter, listing: pa.Table, state: pa.Table, same: Li
     if not pc.any(out).as_py():
         return listing, stale
     rows = rows.take(pc.if_else(out, pa.array(np.arange(rows.num_rows)), pa.scalar(None, pa.int64())))
-    return leave_out(with_outcome(listing, rows, FILE_FACTS.names), reasons), stale
+    found = listing["content_hash"] if "content_hash" in listing.column_names else pa.nulls(listing.num_rows, TEXT)
+    listing = with_outcome(listing, rows, FILE_FACTS.names)
+    listing = with_columns(listing, {"content_hash": pc.coalesce(found, listing["content_hash"])})
+    return leave_out(listing, reasons), stale
 
 
-def _compare_metadata(live: LiveRows, listing: pa.Table) -> tuple[pa.Table, Column]:
+def _compare_metadata(live: LiveRows, listing: pa.Table, postponed: Column = NO_IDS) -> tuple[pa.Table, Column]:
     """The `STATE_COLUMNS` of rows, and a mask over them: the image is listed, with other metadata.
 
-    Metadata is read in parts, as captions may have any length.
+    Rows of the ids `postponed` are not retryable now. Metadata is read in parts, as captions may have any length.
     """
     names = [name for name in live.metadata if name not in EXIF_COLUMNS]
     listed = listing.select(metadata_columns(listing.schema))
@@ -211,7 +214,7 @@ def _compare_metadata(live: LiveRows, listing: pa.Table) -> tuple[pa.Table, Colu
                 differs |= _differs_mask(columns[field.name].take(at), recorded)
             differs &= pc.is_valid(at).to_numpy()
         masks.append(differs)
-    return pa.concat_tables(states), pa.array(np.concatenate(masks))
+    return postpone(pa.concat_tables(states), postponed), pa.array(np.concatenate(masks))
 
 
 def _differs_mask(one: Any, other: Any) -> npt.NDArray[np.bool_]:

@@ -22,10 +22,13 @@ from index.errors import DamagedRunError
 from index.storage.picture_reader import PictureReader
 from index.versions.servable import live_or_last_good_manifest
 from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter
+from jobs.planning.record_checks import web_mask
 from jobs.sources.listing import Column, refused_mask, with_columns
 
 NEVER_READABLE: Final = ""
 """Stands for the hash of a picture that will never be readable; no content has this hash."""
+
+NO_IDS: Final[pa.ChunkedArray[Any]] = pa.chunked_array([], TEXT)
 
 _THREADS = 16  # reading waits for disks and networks, and hashing lets other threads run
 
@@ -46,7 +49,7 @@ class Plan:
     live: pa.Table
     run: RunStart | None
     files: list[RowFile]
-    deletes: pa.ChunkedArray[Any] = field(default_factory=lambda: pa.chunked_array([], TEXT))
+    deletes: pa.ChunkedArray[Any] = field(default_factory=lambda: NO_IDS)
     refused: int = 0
     filtered: int = 0
     image_filter: ImageFilter = EVERY_IMAGE
@@ -117,12 +120,14 @@ def plan_run(
     find_unchanged: Callable[[pa.Table, pa.Table], Column] | None = None,
     verify_hash: bool = False,
     image_filter: ImageFilter = EVERY_IMAGE,
+    postponed: Column = NO_IDS,
 ) -> Plan:
     """The plan that resumes the unfinished run or starts a new one.
 
     `live` has the `STATE_COLUMNS` of the model's live rows. `select_files` picks the files of the unfinished run that
     count. `find_unchanged` masks the part of a listing that some rows cover, by default `unchanged_mask`. With
-    `verify_hash`, the bytes of images that seem unchanged are read.
+    `verify_hash`, the bytes of images that seem unchanged are read. `postponed` are ids of rejects that are not tried
+    again yet.
     """
     find_unchanged = find_unchanged or unchanged_mask
     unchanged = find_unchanged(listing, live)
@@ -133,6 +138,7 @@ def plan_run(
     if files:
         # Once the run is committed its rows are the newest, so only they decide whether their images are covered.
         rows = newest_rows([live, retry_fetch_failures(read_state(snapshot.collection, files))])
+        rows = postpone(rows, postponed)
         unchanged = find_unchanged(listing, rows)
     if verify_hash:
         unchanged = _verify_hashes(listing, rows, unchanged)
@@ -170,6 +176,13 @@ def retry_fetch_failures(rows: pa.Table) -> pa.Table:
     """The rows of an uncommitted run, with all fetch failures retryable, as the source may have been fixed."""
     again = pc.or_(_fill(rows["retryable"], False), _fill(pc.equal(rows["error_stage"], pa.scalar("fetch")), False))
     return with_columns(rows, {"retryable": again})
+
+
+def postpone(rows: pa.Table, ids: Column) -> pa.Table:
+    """The rows, of which those with these ids are not retryable now."""
+    if not len(ids):
+        return rows
+    return with_columns(rows, {"retryable": pc.and_not(rows["retryable"], pc.is_in(rows["image_id"], ids))})
 
 
 def newest_rows(tables: Sequence[pa.Table]) -> pa.Table:
@@ -216,7 +229,8 @@ def block_of(path: str) -> str:
 
 def unchanged_mask(listing: pa.Table, rows: pa.Table) -> Column:
     """A mask over the listing: the id has a row that is not retryable, and nothing indicates that the image changed. A
-    value that one side lacks (a list has no sizes) indicates nothing.
+    value that one side lacks (a list has no sizes) indicates nothing. The content that was last found at a web address
+    decides.
     """
     if rows.num_rows == 0:
         return pa.array([False] * listing.num_rows, pa.bool_())
@@ -236,12 +250,16 @@ def unchanged_mask(listing: pa.Table, rows: pa.Table) -> Column:
         # A broken link had neither size nor time, so having them now is a change.
         known_now = pc.and_(pc.is_valid(listing[name]), pc.is_null(found[name]))
         unchanged = pc.and_not(unchanged, pc.and_(rejected, known_now))
+    if "content_hash" in listing.column_names:
+        same = _fill(pc.equal(listing["content_hash"], rows["content_hash"].take(at)), False)
+        unchanged = pc.and_(unchanged, pc.or_(same, pc.is_null(listing["content_hash"])))
     return unchanged
 
 
 def _verify_hashes(listing: pa.Table, rows: pa.Table, unchanged: Column) -> Column:
     """`unchanged` without the images whose bytes differ from their rows; those that cannot be read now stay."""
-    same = listing.filter(pc.and_not(unchanged, refused_mask(listing)))
+    # Web addresses have been read already (`addresses.py`).
+    same = listing.filter(pc.and_not(pc.and_not(unchanged, refused_mask(listing)), web_mask(listing["uri"])))
     recorded = rows["content_hash"].take(pc.index_in(same["image_id"], rows["image_id"]))
     altered = same["image_id"].filter(pc.not_equal(recorded, content_hashes(same["uri"].to_pylist())))
     return pc.and_(unchanged, pc.invert(pc.is_in(listing["image_id"], altered)))

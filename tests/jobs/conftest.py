@@ -49,5 +49,5 @@ def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     defaults: Any = Bucket.__init__
     monkeypatch.setitem(defaults.__kwdefaults__, "request_s", REQUEST_S)
     fetcher = Fetcher(buckets=PictureReader(request_s=REQUEST_S))
-    monkeypatch.setattr("jobs.embedding.stages._fetcher", cache(lambda: fetcher))
+    monkeypatch.setattr("jobs.embedding.stages._fetcher", cache(lambda _: fetcher))
     monkeypatch.setattr("jobs.planning.plan.Fetcher", lambda *_, **__: fetcher)

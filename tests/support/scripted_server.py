@@ -103,10 +103,12 @@ class QuietServer(ThreadingHTTPServer):
 
 
 class ScriptedServer(QuietServer):
-    """Answers paths, with or without their query, by `routes`, others by `replies` in turn; the last one repeats."""
+    """Answers paths, with or without their query, by `routes`, others by the route "*" if there is one, or else by
+    `replies` in turn; the last one repeats.
+    """
 
-    def __init__(self, *replies: Reply, tls: ssl.SSLContext | None = None) -> None:
-        super().__init__(("127.0.0.1", 0), Player)
+    def __init__(self, *replies: Reply, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> None:
+        super().__init__((host, 0), Player)
         if tls is not None:
             self.socket = tls.wrap_socket(self.socket, server_side=True)
         self.replies = list(replies)
@@ -120,13 +122,13 @@ class ScriptedServer(QuietServer):
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
+        return f"http://{self.server_address[0]!s}:{self.server_port}"
 
 
 @contextmanager
-def scripted(*replies: Reply, tls: ssl.SSLContext | None = None) -> Iterator[ScriptedServer]:
+def scripted(*replies: Reply, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> Iterator[ScriptedServer]:
     """Run a server in a thread during the block. Without replies or routes it answers 404."""
-    server = ScriptedServer(*(replies or [Reply(status=404)]), tls=tls)
+    server = ScriptedServer(*(replies or [Reply(status=404)]), tls=tls, host=host)
     with in_thread(server):
         yield server
 
@@ -172,7 +174,7 @@ class Player(BaseHTTPRequestHandler):
             self.server.ongoing += 1
             self.server.max_ongoing = max(self.server.max_ongoing, self.server.ongoing)
             routes, replies = self.server.routes, self.server.replies
-            route = routes.get(self.path) or routes.get(self.path.partition("?")[0])
+            route = routes.get(self.path) or routes.get(self.path.partition("?")[0]) or routes.get("*")
             route = route or (replies.pop(0) if len(replies) > 1 else replies[0])
         try:
             route(self)

@@ -4,9 +4,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from rich.console import Group
 
 from index.collection import Collection
+from index.collection.checks import read_checks
+from index.collection.live_rows import LiveRows
 from index.collection.records import Option, RunManifest
 from index.collection.rows import FILTERED
 from index.matches import Match
@@ -79,7 +83,8 @@ def rejects_table(rows: Sequence[Mapping[str, Any]]) -> Group:
 def collection_facts(collection: Collection) -> dict[str, Any]:
     """What `likeness info` prints, ready for JSON."""
     snapshot = collection.snapshot()
-    reasons = snapshot.live().read(["error_reason"])["error_reason"]
+    live = snapshot.live()
+    reasons = live.read(["error_reason"])["error_reason"]
     filtered = reasons.to_pylist().count(FILTERED)
     model = collection_model(collection, snapshot.committed)
     return {
@@ -87,12 +92,25 @@ def collection_facts(collection: Collection) -> dict[str, Any]:
         "embedded": reasons.null_count,
         "filtered": filtered,
         "rejected": len(reasons) - reasons.null_count - filtered,
+        "web_addresses": _address_facts(collection, live),
         "runs": len(snapshot.committed),
         "unfinished_runs": len(snapshot.unfinished),
         "model": model.model_dump() if model else None,
         "index": _live_facts(collection, snapshot.committed),
         "versions": collection.versions(),
     }
+
+
+def _address_facts(collection: Collection, live: LiveRows) -> dict[str, Any] | None:
+    """Of the images' web addresses, if there are any: how many were gone or failed when they were last visited."""
+    checks = read_checks(collection)
+    if checks.num_rows:
+        checks = checks.filter(pc.is_in(checks["uri"], live.read(["uri"])["uri"]))
+    if not checks.num_rows:
+        return None
+    without = {name: checks.filter(pc.greater(checks[name], pa.scalar(0))).num_rows for name in ("gone", "failed")}
+    last = pc.max(checks["checked"]).as_py().isoformat(timespec="seconds")
+    return {"visited": checks.num_rows, **without, "last_visit": last}
 
 
 def facts_table(facts: Mapping[str, Any]) -> Group:

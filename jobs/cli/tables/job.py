@@ -10,6 +10,7 @@ from rich.markup import escape
 
 from jobs.cli.tables.text_table import TextTable
 from jobs.embedding.report import STAGES, EmbedReport, Report
+from jobs.planning.addresses import AddressCounts
 
 _HISTORY_COUNTS = ("new", "changed", "retried", "other_model", "deleted", "filtered", "rejected", "failed")
 
@@ -70,6 +71,8 @@ def reembed_table(report: Report) -> TextTable:
 def closing_lines(report: Report) -> list[str]:
     """The report's note, and a line about the index, in rich's markup."""
     lines = [f"[yellow]{escape(report.note)}"] if report.note else []
+    if any(asdict(report.addresses).values()):
+        lines.append(_addresses_line(report.addresses, dry_run=report.dry_run))
     if report.dry_run:
         lines.append("nothing was changed")
     elif report.promoted:
@@ -77,6 +80,17 @@ def closing_lines(report: Report) -> list[str]:
     elif report.index_after:
         lines.append(f"index {report.index_after} stays live")
     return lines
+
+
+def _addresses_line(counts: AddressCounts, *, dry_run: bool) -> str:
+    """`web addresses: 40 looked at again (38 unchanged, 1 changed, 1 gone), 260 later`."""
+    outcomes = {name: getattr(counts, name) for name in ("unchanged", "changed", "gone", "failed")}
+    looked = sum(outcomes.values())
+    found = ", ".join(f"{count:,} {name}" for name, count in outcomes.items() if count)
+    parts = [f"{looked:,} looked at again" + (f" ({found})" if found else "")]
+    if left := counts.due - looked:
+        parts.append(f"{left:,} due" + ("" if dry_run else ", whose hosts do not answer"))
+    return f"web addresses: {'; '.join([*parts, f'{counts.later:,} later'])}"
 
 
 def history_table(jobs: Sequence[Mapping[str, Any]]) -> TextTable:

@@ -667,7 +667,9 @@ def test_options_that_typer_refuses(run: Run, tmp_path: Path, arguments: list[st
             for amount in ('"one"', "0", "true", "1.5", "Infinity", "NaN", "-1", "1e-5")
         ),
         ("actor-resources", '{"memory": 1, "GPU": 1}', "names GPU, memory: "),
-        *(("wait-for-nodes", value, "is '{}': expected a duration such as 90s") for value in ("soon", "1d", "-5")),
+        *(("wait-for-nodes", value, "is '{}': expected a duration such as 90s") for value in ("soon", "1w", "-5")),
+        *(("refresh", value, "is '{}': expected a duration such as 90s, 10m, 1h or 7d") for value in ("soon", "1w")),
+        ("refresh", "0d", "is '0d': expected a duration above 0, or never"),
         ("wait-for-nodes", "10m", "is for an autoscaling Ray cluster: expected its address as well"),
         *(("cpus-per-actor", value, " for CPUs: expected a fraction of 1") for value in ("1.5", "1e-5")),
         *(("num-gpus", value, " for GPUs: expected a fraction of 1") for value in ("1.5", "1e-5", "inf")),

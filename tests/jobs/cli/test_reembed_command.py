@@ -188,7 +188,7 @@ def test_credentials_in_addresses_are_neither_printed_nor_reported(store: Bucket
     index_two(f"s3://{store.name}/mine", source)
     with_key = f"s3://KEY:s3cret@{store.name}/mine"
     code, out, err = run(source, with_key)
-    assert (code, f"1 of the 2 images of {source} are no longer listed" in err) == (3, True)
+    assert (code, f"1 of the 2 images of {source} are no longer there" in err) == (3, True)
     assert "s3cret" not in out + err
     code, out, err = run(source, with_key, "--missing", "keep", "--dry-run", "--format", "json")
     assert (code, json.loads(out)["source"]) == (0, source)
@@ -204,7 +204,7 @@ def test_in_an_emptied_prefix_all_images_are_gone(store: Bucket, run: Run, tmp_p
     source = f"s3://{store.name}/pics"
     index_two(str(tmp_path / "collection"), source)
     code, _, err = run(source, tmp_path / "collection")
-    assert (code, f"2 of the 2 images of {source} are no longer listed" in err) == (3, True)
+    assert (code, f"2 of the 2 images of {source} are no longer there" in err) == (3, True)
     for unknown in (f"s3://{store.name}/pisc", source):
         there = tmp_path / ("new" if unknown == source else "collection")
         code, _, err = run(unknown, there, "--model", "demo")

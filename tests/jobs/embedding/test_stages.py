@@ -18,6 +18,7 @@ from benchmarks.hostile import pictures as hostile
 from embedder.errors import FetchError
 from embedder.fake import FakeEmbedder
 from embedder.fetch import Fetcher
+from embedder.fetch.validators import Download
 from embedder.images.decode import decode_image
 from embedder.images.decoder_pool import DecodePool
 from index.collection import Collection
@@ -50,23 +51,23 @@ def test_a_listed_file_that_cannot_be_read_now_is_retryable(
 
     assert outcome() == ("not_found", True)
 
-    def refuse(fetcher: Fetcher, uri: str) -> bytes:
+    def refuse(fetcher: Fetcher, uri: str) -> Download:
         raise FetchError("permission_denied", f"{uri}: access refused")
 
-    monkeypatch.setattr(Fetcher, "fetch", refuse)
+    monkeypatch.setattr(Fetcher, "download", refuse)
     assert outcome() == ("permission_denied", True)
 
 
 def test_an_unexpected_error_ends_a_batch_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     other_is_done, waited = threading.Event(), []
 
-    def fail(_: Fetcher, uri: str) -> bytes:
+    def fail(_: Fetcher, uri: str) -> Download:
         if uri == "slow":
             other_is_done.wait(10)
             waited.append(uri)
         raise RuntimeError(uri)
 
-    monkeypatch.setattr(Fetcher, "fetch", fail)
+    monkeypatch.setattr(Fetcher, "download", fail)
     with pytest.raises(RuntimeError, match="broken"):
         fetch_and_decode(listed("slow", "broken"), settings=SETTINGS)
     assert waited == []

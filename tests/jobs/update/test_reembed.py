@@ -9,6 +9,7 @@ from rich.console import Console
 
 from embedder.errors import FetchError
 from embedder.fetch import Fetcher
+from embedder.fetch.validators import Download
 from embedder.models.checkpoint import Checkpoint
 from index.build.build_index import build_index
 from index.collection import Collection
@@ -215,7 +216,7 @@ def test_a_broken_file_is_not_fetched_again_until_it_changes(nights: Nights, mon
     report = nights.night(max_reject_rate=LENIENT)
     assert (report.rejected, report.failed) == (1, 0)
     with monkeypatch.context() as patch:
-        patch.setattr(Fetcher, "fetch", None)
+        patch.setattr(Fetcher, "download", None)
         report = nights.night(max_reject_rate=LENIENT)
     assert (report.counts.unchanged, report.counts.retried) == (11, 0)
     broken.write_bytes(bmp(40))
@@ -226,15 +227,15 @@ def test_a_broken_file_is_not_fetched_again_until_it_changes(nights: Nights, mon
 
 def test_failed_fetches_are_tried_again_every_night(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     (nights.pictures / "b.bmp").write_bytes(bmp(11))
-    fetch = Fetcher.fetch
+    fetch = Fetcher.download
 
-    def time_out(fetcher: Fetcher, uri: str) -> bytes:
+    def time_out(fetcher: Fetcher, uri: str) -> Download:
         if uri.endswith("/b.bmp"):
             raise FetchError("timeout", f"{uri}: too slow", retryable=True)
         return fetch(fetcher, uri)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Fetcher, "fetch", time_out)
+        patch.setattr(Fetcher, "download", time_out)
         report = nights.night(max_reject_rate=LENIENT)
         assert (report.counts.new, report.counts.retried, report.rejected, report.failed) == (1, 0, 0, 1)
         report = nights.night(max_reject_rate=LENIENT)
@@ -275,7 +276,7 @@ def test_new_labels_need_no_model(nights: Nights, tmp_path: Path, monkeypatch: p
     write_list("label,stars", "cat,1", "dog,2", "none,3")
     nights = Nights(listed, str(tmp_path / "listed"))
     nights.night(DEMO, max_reject_rate=LENIENT)
-    monkeypatch.setattr(Fetcher, "fetch", None)
+    monkeypatch.setattr(Fetcher, "download", None)
     write_list("label,year", "cat,1999", "wolf,2001", "broken,")
     report = nights.night(max_reject_rate=LENIENT)
     counts = report.counts
@@ -325,7 +326,7 @@ def test_going_back_to_a_model_needs_neither_it_nor_the_pictures(
 ) -> None:
     nights.night(other_model)
     rollback(nights.collection)
-    monkeypatch.setattr("embedder.fetch.fetcher.Fetcher.fetch", None)
+    monkeypatch.setattr("embedder.fetch.fetcher.Fetcher.download", None)
     report = nights.night()
     assert (report.counts.reused, report.counts.to_embed, nights.embedded[2]) == (10, 0, [])
     assert_rows_match_files(nights)

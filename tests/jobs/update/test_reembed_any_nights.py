@@ -20,6 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from embedder.errors import FetchError
 from embedder.fetch import Fetcher
+from embedder.fetch.validators import Download
 from index.collection import writing
 from index.errors import DamagedVersionError, LeaseHeldError, LeaseLostError
 from index.versions.promotion import rollback
@@ -116,7 +117,7 @@ class AnyNights(RuleBasedStateMachine):
         wanted = self.models[model] or self._live_model()
         # A machine that pauses for minutes must not end a lease in the middle of a night.
         patient = patch("jobs.update.writing", partial(writing, ttl=timedelta(days=1)))
-        with patient, patch.object(Fetcher, "fetch", self._fetch(Fetcher.fetch)):
+        with patient, patch.object(Fetcher, "download", self._fetch(Fetcher.download)):
             with self._happening(event, lambda: self._run(source, model, wanted)):
                 try:
                     self._run(source, model, wanted)
@@ -194,8 +195,8 @@ class AnyNights(RuleBasedStateMachine):
         expire(self.nights.collection.storage)
         run()
 
-    def _fetch(self, fetch: Callable[..., bytes]) -> Callable[..., bytes]:
-        def fetched(fetcher: Fetcher, uri: str) -> bytes:
+    def _fetch(self, fetch: Callable[..., Download]) -> Callable[..., Download]:
+        def fetched(fetcher: Fetcher, uri: str) -> Download:
             if uri in {str(self.root / file) for file in self.unreachable}:
                 raise FetchError("timeout", f"{uri}: too slow", retryable=True)
             return fetch(fetcher, uri)

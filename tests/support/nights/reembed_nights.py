@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Iterator
 from collections.abc import Collection as Names
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -41,12 +42,15 @@ load_once = cache(ClipEmbedder.load)
 
 @dataclass
 class Nights:
-    """A folder of pictures and its collection. `embedded` has the ids that the model embedded, night by night."""
+    """A folder of pictures and its collection. `embedded` has the ids that the model embedded, night by night. `clock`
+    tells jobs the time.
+    """
 
     pictures: Path
     location: str
     embedded: list[list[str]] = field(default_factory=list)
     block: int = 4
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     @property
     def collection(self) -> Collection:
@@ -71,7 +75,8 @@ class Nights:
             resources=Resources(device="cpu"),
             **fields,
         )
-        update = Update(spec=spec, console=console or Console(quiet=True), dry_run=dry_run, index=index)
+        console = console or Console(quiet=True)
+        update = Update(spec=spec, console=console, dry_run=dry_run, index=index, clock=self.clock)
         with self._without_ray(after_block):
             return update.run()
 
