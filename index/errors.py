@@ -12,6 +12,7 @@ CollectionError
 ├── LeaseError               another job writes to the collection: try again later
 │   ├── LeaseHeldError       the other job was first; nothing was done
 │   └── LeaseLostError       the other job took over because this one was silent for too long; nothing more is committed
+├── UnsafeFileError          a path of a collection leads out of its folder, or has a link or a pipe (also a ValueError)
 ├── UnreachableError         a bucket did not answer, or refused; its content is unchanged (also an OSError)
 ├── FactoryError             a faiss factory string that cannot be built, or a memory limit that no index meets
 ├── ShardsLostError          (`index.search.sharded_index`) searchers that hold a part of the index do not answer
@@ -71,6 +72,12 @@ class LeaseHeldError(LeaseError): ...
 
 
 class LeaseLostError(LeaseError): ...
+
+
+class UnsafeFileError(CollectionError, ValueError):
+    """A path leads out of a collection's folder, or is not a regular file. Code that reads records expects a
+    ValueError.
+    """
 
 
 class UnreachableError(CollectionError, OSError):

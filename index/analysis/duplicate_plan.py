@@ -18,6 +18,8 @@ Kind = Literal["identical_bytes", "identical_pixels", "re_encoded", "cropped", "
 """How a picture resembles the one to keep, the strongest kind first. `re_encoded` ones may be resized too."""
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
+_MAX_BYTES: Final = 1 << 30
+
 
 class PlannedImage(BaseModel):
     """An image and what the choice depends on. `exif` is None if its file was not read, `uri` if it is hidden."""
@@ -90,7 +92,7 @@ def read_plan(collection: Collection, offset: int, limit: int) -> tuple[PlanSumm
     CollectionError if its file is damaged.
     """
     try:
-        first, *groups = collection.storage.read(DUPLICATES).splitlines()
+        first, *groups = collection.storage.read(DUPLICATES, max_bytes=_MAX_BYTES).splitlines()
         page = [PlannedGroup.model_validate_json(group) for group in groups[offset : offset + limit]]
         return PlanSummary.model_validate_json(first), page
     except FileNotFoundError:

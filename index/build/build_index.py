@@ -200,10 +200,10 @@ def _known_texts(
 ) -> Vectors | None:
     """Vectors of texts: those of the live version if they are of the same model and the same list, else new ones."""
     if live and live.settings.queries == settings.queries and all(run.model.agrees_with(live.model) for run in newest):
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError, DamagedVersionError):
             content = collection.storage.read(version_path(live.version, QUERIES))
-            if hashlib.sha256(content).hexdigest() == live.files[QUERIES].sha256:
-                known = GroundTruth.read(content).of("text").vectors
+            if QUERIES in live.files and hashlib.sha256(content).hexdigest() == live.files[QUERIES].sha256:
+                known = GroundTruth.of_version(live, content).of("text").vectors
                 return known if len(known) else texts()
     return texts()
 

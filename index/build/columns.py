@@ -13,6 +13,7 @@ from index.collection.annotations import Annotation, same_content
 from index.collection.layout import ROWS, segment_path
 from index.collection.rows import in_files
 from index.storage import Storage
+from index.storage.arrow_file import read_batches
 
 _KEY = ("image_id", "content_hash")
 
@@ -26,8 +27,7 @@ def read_values(annotations: Sequence[Annotation]) -> list[pa.Table]:
 def write_columns(path: Path, storage: Storage, segment: str, values: Sequence[pa.Table]) -> None:
     """Write the values of a segment's rows, in the same batches as the rows."""
     with storage.open_input(segment_path(segment, ROWS)) as file:
-        reader = pa.ipc.open_file(file)
-        keys = [reader.get_batch(number).select(_KEY) for number in range(reader.num_record_batches)]
+        keys = read_batches(file, _KEY)[1]
     rows = pa.Table.from_batches(keys)
     columns = values_of(rows, values)
     schema = in_files(pa.schema([(name, column.type) for name, column in columns.items()]))

@@ -13,9 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from index.arrays import Ids, Positions, Scores, Vectors, merged
-from index.queries import QueryKind
+from index.collection.layout import QUERIES, version_path
+from index.collection.records import VersionManifest
+from index.errors import DamagedVersionError
+from index.queries import KINDS, QueryKind
 from index.segments.exact import exact_neighbours
 from index.segments.segmented_index import SegmentedIndex
+from index.storage.arrow_file import read_batches, require_columns
 
 QUERY_COUNT = 1_000
 _WEIGHTS: dict[QueryKind, tuple[float, ...]] = {"mix": (1.0, 1.0), "contrast": (1.0, -0.7, 0.7)}
@@ -191,10 +195,26 @@ class GroundTruth:
         return pa.DictionaryArray.from_arrays(codes, pa.array(self.ids, pa.string()))
 
     @classmethod
+    def of_version(cls, manifest: VersionManifest, source: Path | bytes) -> GroundTruth:
+        """A version's queries. DamagedVersionError if its file cannot be used."""
+        try:
+            if QUERIES not in manifest.files:  # otherwise the file was checked against the manifest
+                raise ValueError("the manifest does not name it")
+            queries = cls.read(source)
+            if queries.vectors.shape[1] != manifest.dim:
+                raise ValueError(f"its vectors have {queries.vectors.shape[1]} dimensions, not {manifest.dim}")
+            return queries
+        except ValueError as error:
+            path = version_path(manifest.version, QUERIES)
+            raise DamagedVersionError(f"{path} cannot be read ({error}): build a new index", path) from error
+
+    @classmethod
     def read(cls, source: Path | bytes) -> GroundTruth:
-        """From a file, or from the bytes of one."""
+        """From a file, or from the bytes of one. ValueError for one that `write` did not write."""
         with pa.memory_map(str(source)) if isinstance(source, Path) else pa.BufferReader(source) as file:
-            table = pa.ipc.open_file(file).read_all().combine_chunks()
+            schema, batches = read_batches(file)
+        table = pa.Table.from_batches(batches, schema).combine_chunks()
+        _require_queries(schema, table)
 
         def matrix(name: str) -> npt.NDArray[Any]:
             values = pc.list_flatten(table.column(name)).to_numpy()
@@ -267,6 +287,34 @@ def _nearer(scores: Scores, min_scores: Scores, positions: Positions, own: Posit
     nearer, rows = np.full(shape, -np.inf, np.float32), np.full(shape, -1, np.int64)
     nearer[query, slot], rows[query, slot] = scores[query, row], row
     return nearer, rows
+
+
+def _require_queries(schema: pa.Schema, table: pa.Table) -> None:
+    """ValueError unless a file has the columns, the types and the values that `GroundTruth.write` gives it."""
+    vector, scores = (schema.field(name).type if name in schema.names else pa.null() for name in ("vector", "scores"))
+    dim, depth = (kind.list_size if pa.types.is_fixed_size_list(kind) else 0 for kind in (vector, scores))
+    neighbour = pa.dictionary(pa.int32(), pa.string())
+    require_columns(
+        schema,
+        {
+            "kind": pa.string(),
+            "parents": pa.list_(pa.string(), _MAX_PARENTS),
+            "vector": pa.list_(pa.float32(), dim),
+            "neighbours": pa.list_(neighbour, depth),
+            "scores": pa.list_(pa.float32(), depth),
+            "found": pa.list_(pa.float64(), len(RECALL_KS)),
+        },
+    )
+    nulls = [name for name in schema.names if table.column(name).null_count]
+    if nulls or not table.num_rows or not set(table.column("kind").unique().to_pylist()) <= set(KINDS):
+        raise ValueError("it has no queries, or some without a value, or of an unknown kind")
+    if not np.isfinite(pc.list_flatten(table.column("vector")).to_numpy()).all():
+        raise ValueError("its queries have values that are not finite")
+    recalls = pc.list_flatten(table.column("found")).to_numpy()
+    if not ((recalls >= 0) & (recalls <= 1) | np.isnan(recalls)).all():
+        raise ValueError("it has a recall that is not from 0 to 1")
+    if not (schema.metadata or {}).get(b"sampled_from", b"").isdigit():
+        raise ValueError("it does not say how many rows its queries were sampled from")
 
 
 def _lists(values: pa.Array[Any], size: int) -> pa.Array[Any]:

@@ -110,7 +110,7 @@ class VersionBuild:
             draft = self._draft(records, options, base=base.version, files=files, scores=base.scores, kinds=base.kinds)
             segments = open_segments(self.collection, draft, Path(cache), verify=False)
             queries = version_path(base.version, QUERIES)
-            held_out = GroundTruth.read(self.storage.local_path(queries) or Path(cache, queries))
+            held_out = GroundTruth.of_version(base, self.storage.local_path(queries) or Path(cache, queries))
             if not held_out.fits(draft.ntotal):
                 return self._finish(draft, segments, None, held_out.of("text").vectors)
             held_out = held_out.updated(touched, segments)
@@ -125,9 +125,9 @@ class VersionBuild:
         """
         with self._discard_on_failure():
             check_version(self.collection, base, verify=False)
-            for name in base.files:
+            for name, file in base.files.items():
                 # Opening the new version checks their digests.
-                content = self.storage.read(version_path(base.version, name))
+                content = self.storage.read(version_path(base.version, name), max_bytes=file.size)
                 self.storage.write_atomic(version_path(self.version, name), content)
             annotates = base.annotates or base.version
             facts = {"version": self.version, "base": base.version, "annotates": annotates}
@@ -165,7 +165,7 @@ class VersionBuild:
             files={},
             ntotal=sum(record.live for record in records),
             queries=0,
-            recall={},
+            recall={"10": 0.0},  # until it is measured
             kinds={},
             latency_ms={},
             queries_per_second=0.0,

@@ -39,7 +39,9 @@ class Annotation:
 
 def annotation_log(collection: Collection, name: str) -> Collection:
     """The runs of an annotation, under the collection's lease. The annotation need not exist yet."""
-    return replace(collection, storage=collection.storage.subfolder(annotation_path(name)))
+    folder = annotation_path(name)
+    collection.storage.local_path(folder)  # UnsafeFileError if it is a link, which the root of a storage may be
+    return replace(collection, storage=collection.storage.subfolder(folder))
 
 
 def annotation_logs(collection: Collection) -> dict[str, Collection]:

@@ -33,7 +33,7 @@ from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord, OtherFormatError, RowFile, RunManifest, RunStart, VersionManifest
 from index.collection.row_files import describe, map_in_threads, write_table
 from index.collection.rows import check_rows, conform
-from index.errors import DamagedRunError, DamagedVersionError, NotACollectionError
+from index.errors import DamagedRunError, DamagedVersionError, NotACollectionError, UnsafeFileError
 from index.storage import Storage
 from index.storage.bucket_address import without_secrets
 from index.storage.storage import canonical_address
@@ -227,7 +227,13 @@ class Collection:
     def versions(self) -> list[str]:
         """Complete index versions (those with a manifest), oldest first."""
         folders = [entry for entry in self.storage.list(INDEX) if _VERSION.fullmatch(entry.name)]
-        return [entry.name for entry in folders if self.storage.is_file(f"{entry.path}/{MANIFEST}")]
+        return [entry.name for entry in folders if self._has_manifest(entry.path)]
+
+    def _has_manifest(self, folder: str) -> bool:
+        try:
+            return self.storage.is_file(f"{folder}/{MANIFEST}")
+        except UnsafeFileError:
+            return True  # so that the version is not overlooked: `read_version` says what is wrong
 
     def current(self) -> str | None:
         return read_current(self.storage, self.versions)
@@ -270,11 +276,15 @@ class Collection:
         return [entry.path for entry in self.storage.list(RUNS) if entry.is_folder]
 
     def _read_runs(self, folders: Sequence[str], name: str, record: type[R]) -> list[R | None]:
-        return map_in_threads(lambda folder: self._read_run(f"{folder}/{name}", record), folders)
+        return map_in_threads(lambda folder: self._read_run(folder, name, record), folders)
 
-    def _read_run(self, path: str, record: type[R]) -> R | None:
+    def _read_run(self, folder: str, name: str, record: type[R]) -> R | None:
+        path = f"{folder}/{name}"
         try:
-            return record.from_bytes(self.storage.read(path))
+            run = record.from_bytes(self.storage.read(path))
+            if run.run_id != folder.rpartition("/")[2]:  # `prune` removes a run's folder by its id
+                raise ValueError(f"it belongs to run {run.run_id}")
+            return run
         except FileNotFoundError:
             return None
         except ValueError as error:

@@ -11,6 +11,7 @@ import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from index.collection.bounds import Name, Pid, Time
 from index.collection.layout import LEASE
 from index.collection.records import Record
 from index.errors import CollectionError, LeaseHeldError, LeaseLostError
@@ -27,14 +28,14 @@ logger = logging.getLogger(__name__)
 class LeaseRecord(Record):
     """The writer. `token` is random; `process` distinguishes processes with the same pid (see `_process_identity`)."""
 
-    token: str
-    command: str
-    user: str
-    host: str
-    pid: int
-    process: str
-    since: datetime
-    expires_at: datetime
+    token: Name
+    command: Name
+    user: Name
+    host: Name
+    pid: Pid
+    process: Name
+    since: Time
+    expires_at: Time
 
     def __str__(self) -> str:
         return (
@@ -63,7 +64,7 @@ class Lease:
             owner = _read(content)
             # The owner is this process if the answer to an earlier attempt was lost.
             if owner and owner.token != own.token:
-                if owner.expires_at > datetime.now(UTC) and not _has_died(owner):
+                if _is_held(owner):
                     raise LeaseHeldError(
                         f"{storage.location} is being written by {owner}; nothing was changed. "
                         "Run this again when that has ended"
@@ -133,7 +134,12 @@ def current_writer(storage: Storage) -> LeaseRecord | None:
         owner = _read(storage.read(LEASE))
     except FileNotFoundError:
         return None
-    return owner if owner and owner.expires_at > datetime.now(UTC) and not _has_died(owner) else None
+    return owner if owner and _is_held(owner) else None
+
+
+def _is_held(owner: LeaseRecord) -> bool:
+    """Whether the lease has not expired. No job makes one that lasts for a day: it would block all others for ever."""
+    return timedelta(0) < owner.expires_at - datetime.now(UTC) < timedelta(days=1) and not _has_died(owner)
 
 
 def _read(content: bytes) -> LeaseRecord | None:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from index.collection.records import ModelRecord, RowFile, RunManifest
-from index.collection.row_files import damaged_run, fetch, map_in_threads, open_rows, read_ids, read_schema
+from index.collection.row_files import damaged_run, fetch, map_in_threads, open_rows, read_ids, read_schema, valid
 from index.collection.rows import (
     EMBEDDING,
     TILES,
@@ -206,13 +206,13 @@ class LiveRows:
         with open_rows(self._storage, part.file, data) as file:
             names = [name for name in schema.names if name in file.schema_arrow.names]
             # Parquet reads "a" as every column nested in it, and "a.b" as one of them, so select by name afterwards.
-            table = conform(file.read(columns=[*names, "image_id"]).select(names), schema)
+            table = conform(valid(file.read(columns=[*names, "image_id"])).select(names), schema)
         return table if part.positions is None else table.take(part.positions)
 
     def _batches(self, part: _Part, data: bytes | None, batch_rows: int) -> Iterator[pa.Table]:
         with open_rows(self._storage, part.file, data) as file:
             start = 0
-            for batch in file.iter_batches(batch_size=batch_rows):
+            for batch in map(valid, file.iter_batches(batch_size=batch_rows)):
                 if part.positions is None:
                     yield pa.Table.from_batches([batch])
                 else:

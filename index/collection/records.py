@@ -2,16 +2,37 @@
 
 import hashlib
 import json
-from datetime import datetime
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from index.collection.bounds import (
+    Count,
+    Digest,
+    Dim,
+    Name,
+    Parameters,
+    RowFilePath,
+    RunId,
+    Seconds,
+    SegmentName,
+    Share,
+    Tiles,
+    Time,
+    VersionName,
+    Width,
+    keys,
+    parse_json,
+)
+from index.collection.layout import ANN, QUERIES, ROWS, TILE_ANN, TILE_VECTORS, TOMBSTONES, VECTORS
 from index.queries import QueryKind
 from index.tiles import Box, tile_boxes
 
 FLAT = "Flat"
 """The factory of a segment that is searched exactly."""
+
+_ROWS_PER_BYTE = 4
+"""Maximum rows of a row file in relation to its size: each row has an id of its own."""
 
 
 class OtherFormatError(ValueError):
@@ -19,7 +40,7 @@ class OtherFormatError(ValueError):
 
 
 class Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     def to_bytes(self) -> bytes:
         """Indented JSON with a `checksum` of everything else."""
@@ -28,10 +49,10 @@ class Record(BaseModel):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Read what `to_bytes` wrote. ValueError if it is not JSON, not this record, or altered; OtherFormatError if
-        another release wrote it.
+        """Read what `to_bytes` wrote. ValueError if it is not JSON, not this record, altered, or has a value out of its
+        bounds; OtherFormatError if another release wrote it.
         """
-        content = json.loads(data)
+        content = parse_json(data)
         if not isinstance(content, dict) or content.pop("checksum", None) != _checksum(content):
             raise ValueError("its content does not match its checksum")
         if (field := cls.model_fields.get("format")) and content.get("format") != field.default:
@@ -39,7 +60,10 @@ class Record(BaseModel):
                 f"has format {content.get('format')}, this release of Likeness reads {field.default}"
             )
         # Fields added by a later release must not prevent this one from reading.
-        return cls.model_validate(content, extra="ignore")
+        try:
+            return cls.model_validate(content, extra="ignore")
+        except ValidationError as error:
+            raise ValueError(_first_problem(error)) from error
 
 
 UNKNOWN_MODEL = "(unknown)"
@@ -57,11 +81,11 @@ class ModelRecord(Record):
     only whole pictures have vectors.
     """
 
-    id: str
-    revision: str | None
-    fingerprint: str
-    dim: int
-    tiles: str | None = None
+    id: Name
+    revision: Name | None
+    fingerprint: Name
+    dim: Dim
+    tiles: Tiles | None = None
 
     def agrees_with(self, other: "ModelRecord") -> bool:
         """Whether rows of both may be in one index, no matter where the copies of the model are."""
@@ -84,17 +108,23 @@ class ModelRecord(Record):
 
 
 class FileRecord(Record):
-    size: int
-    sha256: str
+    size: Count
+    sha256: Digest
 
 
 class RowFile(Record):
     """A Parquet file of a run. `path` is relative to the collection, `size` in bytes."""
 
-    path: str
-    rows: int
-    size: int
-    sha256: str
+    path: RowFilePath
+    rows: Count
+    size: Count
+    sha256: Digest
+
+    @model_validator(mode="after")
+    def _holds_its_rows(self) -> Self:
+        if self.rows > _ROWS_PER_BYTE * self.size:
+            raise ValueError(f"{self.path} has {self.rows:,} rows in {self.size:,} bytes: expected fewer")
+        return self
 
 
 class RunStart(Record):
@@ -105,10 +135,10 @@ class RunStart(Record):
     """
 
     format: Literal[1] = 1
-    run_id: str
+    run_id: RunId
     source: str
     model: ModelRecord
-    started_at: datetime
+    started_at: Time
     calibration: dict[str, float] = {}
     keep: str | None = None
     exif: bool = False
@@ -117,7 +147,7 @@ class RunStart(Record):
 class RunManifest(RunStart):
     """`manifest.json` of a run. `deletes`: images that left the source. `finished_at` and `counts` are informative."""
 
-    finished_at: datetime
+    finished_at: Time
     files: list[RowFile]
     deletes: RowFile | None = None
     counts: dict[str, int] = {}
@@ -126,7 +156,7 @@ class RunManifest(RunStart):
 class Current(Record):
     """`CURRENT`: the live version; None if none has gone live yet."""
 
-    version: str | None
+    version: VersionName | None
 
 
 class IndexSettings(Record):
@@ -138,9 +168,9 @@ class IndexSettings(Record):
     """
 
     target_recall: float = Field(0.99, gt=0, le=1)
-    latency_ms: float = Field(5.0, gt=0)
+    latency_ms: float = Field(5.0, gt=0, le=1e6)
     max_memory: int | None = Field(None, gt=0)
-    factory: str | None = None
+    factory: Name | None = None
     segment_rows: int = Field(1_000_000, ge=1)
     queries: str | None = None
 
@@ -154,10 +184,10 @@ class IndexSettings(Record):
 class Option(Record):
     """A kind of index that was considered: its estimated `memory` in bytes, and `why` it was chosen or not."""
 
-    name: str
-    memory: int
+    name: Name
+    memory: Count
     chosen: bool
-    why: str
+    why: Name
 
 
 class SegmentRecord(Record):
@@ -168,14 +198,17 @@ class SegmentRecord(Record):
     the approximate index. `columns`, a file of the version, has the annotations of the segment's rows.
     """
 
-    name: str
-    ntotal: int
-    live: int
-    factory: str
-    parameters: dict[str, float]
-    tile_parameters: dict[str, float] = {}
-    memory: int
-    files: dict[str, FileRecord]
+    name: SegmentName
+    ntotal: Count
+    live: Count
+    factory: Name
+    parameters: Parameters
+    tile_parameters: Parameters = {}
+    memory: Count
+    files: Annotated[
+        # Those that are read always are required, because only listed files are checked.
+        dict[str, FileRecord], keys(VECTORS, ROWS, ANN, TILE_VECTORS, TILE_ANN, required=(VECTORS, ROWS))
+    ]
     columns: FileRecord | None = None
 
 
@@ -185,9 +218,15 @@ class ScoreDistribution(Record):
     queries are missing.
     """
 
-    levels: list[float]
+    levels: list[float] = Field(max_length=1000)
     random: dict[QueryKind, list[float]]
     nearest: list[float]
+
+    @model_validator(mode="after")
+    def _has_a_score_for_each_level(self) -> Self:
+        if any(len(scores) not in (0, len(self.levels)) for scores in (*self.random.values(), self.nearest)):
+            raise ValueError(f"expected {len(self.levels)} scores of each kind, one for each level")
+        return self
 
 
 class KindRecord(Record):
@@ -195,9 +234,9 @@ class KindRecord(Record):
     with an image.
     """
 
-    queries: int
-    recall: float
-    width: float
+    queries: Count
+    recall: Share
+    width: Width
 
 
 class VersionManifest(Record):
@@ -211,25 +250,34 @@ class VersionManifest(Record):
     """
 
     format: Literal[3] = 3
-    version: str
-    base: str | None
+    version: VersionName
+    base: VersionName | None
     model: ModelRecord
-    created_at: datetime
-    runs: list[str]
+    created_at: Time
+    runs: list[RunId]
     settings: IndexSettings
     choice: list[Option]
-    segments: list[SegmentRecord]
-    files: dict[str, FileRecord]
-    ntotal: int
-    queries: int
-    recall: dict[str, float]
+    segments: list[SegmentRecord] = Field(min_length=1)
+    files: Annotated[dict[str, FileRecord], keys(TOMBSTONES, QUERIES)]
+    ntotal: Count
+    queries: Count
+    recall: Annotated[dict[str, Share], keys("1", "10", "100", required=("10",))]
     kinds: dict[QueryKind, KindRecord]
-    latency_ms: dict[str, float]
-    queries_per_second: float
+    latency_ms: Annotated[dict[str, Seconds], keys("p50", "p99")]
+    queries_per_second: Seconds
     scores: ScoreDistribution
-    seconds: float
-    annotations: dict[str, list[str]] = {}
-    annotates: str | None = None
+    seconds: Seconds
+    annotations: dict[Name, list[RunId]] = {}
+    annotates: VersionName | None = None
+
+    @model_validator(mode="after")
+    def _counts_its_segments(self) -> Self:
+        names = [segment.name for segment in self.segments]
+        if len(set(names)) < len(names) or any(segment.live > segment.ntotal for segment in self.segments):
+            raise ValueError("a segment occurs twice, or has more live rows than rows")
+        if self.ntotal != sum(segment.live for segment in self.segments):
+            raise ValueError(f"ntotal is {self.ntotal:,}, which is not the sum of the segments' live rows")
+        return self
 
     def without_columns(self) -> "VersionManifest":
         """The same version without annotations."""
@@ -277,6 +325,14 @@ class VersionManifest(Record):
     @property
     def memory(self) -> int:
         return sum(segment.memory for segment in self.segments)
+
+
+def _first_problem(error: ValidationError) -> str:
+    """Field, problem and value, on one line."""
+    first = error.errors()[0]
+    field = ".".join(str(part)[:40] for part in first["loc"])
+    message = first["msg"].removeprefix("Value error, ")
+    return f"{field}: {message}, got {str(first['input'])[:60]!r}" if field else message
 
 
 def _checksum(content: dict[str, Any]) -> str:

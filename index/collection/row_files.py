@@ -40,7 +40,7 @@ def _as_damaged_run(path: str) -> Iterator[None]:
         yield
     except (UnreachableError, PermissionError):
         raise
-    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+    except (OSError, ValueError, pa.ArrowException, MemoryError) as error:
         if isinstance(error, OSError) and error.errno in PASSING:
             raise
         raise damaged_run(path, error) from error
@@ -63,7 +63,7 @@ def open_rows(storage: Storage, file: RowFile, data: bytes | None = None) -> Ite
         with pq.ParquetFile(source, page_checksum_verification=True) as parquet:
             if parquet.metadata.num_rows != file.rows:
                 raise OSError(f"it has {parquet.metadata.num_rows} rows, its manifest says {file.rows}")
-            if (problem := schema_problem(parquet.schema_arrow)) and not _has_deletes(file):
+            if problem := schema_problem(parquet.schema_arrow, ids_only=_has_deletes(file)):
                 raise OSError(problem)
             yield parquet
 
@@ -71,7 +71,7 @@ def open_rows(storage: Storage, file: RowFile, data: bytes | None = None) -> Ite
 def fetch(storage: Storage, file: RowFile) -> bytes | None:
     """The content of a file, after a check of its SHA-256; None if that is right but the file exceeds `_WHOLE`."""
     with _as_damaged_run(file.path):
-        data = storage.read(file.path) if file.size <= _WHOLE else None
+        data = storage.read(file.path, max_bytes=_WHOLE) if file.size <= _WHOLE else None
         digest = storage.sha256(file.path) if data is None else hashlib.sha256(data).hexdigest()
         if digest != file.sha256:
             raise OSError("its SHA-256 is not the one in its manifest")
@@ -122,4 +122,16 @@ def read_schema(storage: Storage, file: RowFile) -> pa.Schema:
 def read_ids(storage: Storage, file: RowFile) -> tuple[pa.ChunkedArray[Any], pa.Schema]:
     """The ids of all rows, and the schema, which takes no further request."""
     with open_rows(storage, file, fetch(storage, file) if _has_deletes(file) else None) as parquet:
-        return parquet.read(columns=["image_id"]).column("image_id").cast(TEXT), parquet.schema_arrow
+        ids = valid(parquet.read(columns=["image_id"])).column("image_id")
+        if ids.null_count:
+            raise OSError(f"{ids.null_count} rows have no image_id")
+        return ids.cast(TEXT), parquet.schema_arrow
+
+
+V = TypeVar("V", pa.Table, pa.RecordBatch)
+
+
+def valid(rows: V) -> V:
+    """The rows that were read from a file. ArrowInvalid if one has a wrong value, such as text that is not UTF-8."""
+    rows.validate(full=True)
+    return rows

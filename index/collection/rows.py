@@ -102,9 +102,11 @@ def row_schema(dim: int, metadata: Iterable[pa.Field[Any]] = ()) -> pa.Schema:
     return pa.schema(fixed + [field for field in metadata if field.name not in _COLUMNS])
 
 
-def schema_problem(schema: pa.Schema) -> str | None:
+def schema_problem(schema: pa.Schema, *, ids_only: bool = False) -> str | None:
     """The first fixed column of a row file that is missing or has another type, as a message; None if there is none."""
-    for name, kind in _COLUMNS.items():
+    if len(set(schema.names)) < len(schema.names):
+        return "it has several columns of one name"
+    for name, kind in list(_COLUMNS.items())[: 1 if ids_only else None]:
         found = schema.field(name).type if name in schema.names else None
         if name == EMBEDDING and found and pa.types.is_fixed_size_list(found):
             kind = embedding_type(found.list_size)

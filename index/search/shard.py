@@ -23,6 +23,7 @@ from index.filters.facets import Counts
 from index.filters.filter import Filter, filterable
 from index.segments.mapped_rows import with_columns
 from index.segments.segmented_index import SegmentedIndex, union_schema
+from index.storage.arrow_file import read_schema
 from index.versions.opening import open_segments
 
 
@@ -60,8 +61,8 @@ def version_schema(collection: Collection, manifest: VersionManifest) -> pa.Sche
     def read(path: str) -> pa.Schema:
         try:
             with collection.storage.open_input(path) as file:
-                return pa.ipc.open_file(file).schema
-        except (FileNotFoundError, pa.ArrowInvalid) as error:
+                return read_schema(file)
+        except (FileNotFoundError, ValueError) as error:
             raise DamagedVersionError(f"index version {manifest.version} is damaged: {path}: {error}", path) from error
 
     def stored(segment: SegmentRecord) -> pa.Schema:

@@ -25,6 +25,8 @@ def new_index(factory: str, dim: int) -> faiss.Index:
     """An empty index for inner products. FactoryError if faiss cannot make one from this factory string."""
     if re.search(r"(?<!\d)0+(?!\d)|HNSW1(?!\d)", factory):  # faiss would abort the process when vectors are added
         raise FactoryError(f"{factory!r} for {dim} dimensions: expected sizes above 0, and 2 or more for HNSW")
+    if re.search(r"\d{8}", factory):  # faiss would use all memory, also for a few rows
+        raise FactoryError(f"{factory[:200]!r} for {dim} dimensions: expected sizes below 10,000,000")
     try:
         index = faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT)
     except (RuntimeError, MemoryError) as error:
@@ -151,7 +153,7 @@ def search_parameters(
     return faiss.SearchParameters(**common)
 
 
-def faiss_reason(error: RuntimeError | MemoryError) -> str:
+def faiss_reason(error: Exception) -> str:
     """faiss's message without the source location."""
     text = " ".join(str(error).split())
     return re.sub(r"^.* at \S+:\d+: (Error: )?('.*' failed: (?=\S))?", "", text) or text

@@ -12,18 +12,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from index.arrays import Ids, Positions, read_parts
+from index.collection.rows import FIXED_COLUMNS
+from index.storage.arrow_file import read_batches
 
 
 class MappedRows:
     """Rows in batches, without embeddings. Thread-safe.
 
-    The file `columns` has further columns of the same rows, in the same batches.
+    The file `columns` has further columns of the same rows, in the same batches. ValueError for a damaged file.
     """
 
     def __init__(self, path: Path, columns: Path | None = None) -> None:
         self.schema, self.batches = _mapped(path)
         if columns is not None:
             schema, further = _mapped(columns)
+            if fixed := sorted(set(schema.names).intersection(FIXED_COLUMNS)):
+                raise ValueError(f"{columns.name} has {', '.join(fixed)}, which only {path.name} may have")
+            if [*map(len, further)] != [*map(len, self.batches)]:
+                raise ValueError(f"{columns.name} has other rows than {path.name}")
             self.schema = with_columns(self.schema, schema)
             self.batches = [
                 pa.RecordBatch.from_arrays(
@@ -34,6 +40,8 @@ class MappedRows:
             ]
         self.starts = np.cumsum([0, *(len(batch) for batch in self.batches)])
         self._ids = pa.chunked_array([batch.column("image_id") for batch in self.batches], pa.string())
+        if self._ids.null_count:
+            raise ValueError(f"{self._ids.null_count} rows have no image_id")
 
     def __len__(self) -> int:
         return int(self.starts[-1])
@@ -88,8 +96,10 @@ def _with_nulls(rows: pa.RecordBatch) -> list[dict[str, Any]]:
 
 
 def _mapped(path: Path) -> tuple[pa.Schema, list[pa.RecordBatch]]:
-    reader = pa.ipc.open_file(pa.memory_map(str(path)))
-    return reader.schema, [reader.get_batch(number) for number in range(reader.num_record_batches)]
+    try:
+        return read_batches(pa.memory_map(str(path)))
+    except ValueError as error:
+        raise ValueError(f"{path.name}: {error}") from error
 
 
 def _arrow(positions: Positions) -> pa.Array[Any]:

@@ -57,6 +57,14 @@ class VectorFile:
             offset += count
 
 
+def require_flat(path: Path, ntotal: int, dim: int) -> None:
+    """ValueError unless a file has exactly so many vectors. faiss would trust the numbers in it."""
+    size = _HEADER + 4 * dim * ntotal
+    with path.open("rb") as file:
+        if file.read(_HEADER) != flat_header(dim, ntotal) or os.fstat(file.fileno()).st_size != size:
+            raise ValueError(f"it does not have {ntotal:,} vectors of {dim} dimensions, in {size:,} bytes")
+
+
 def flat_header(dim: int, ntotal: int) -> bytes:
     """The header of a flat index's file: the third field counts vectors, the last floats (write_index_header)."""
     header = bytearray(faiss.serialize_index(faiss.IndexFlat(dim, faiss.METRIC_INNER_PRODUCT)).tobytes())

@@ -1,16 +1,73 @@
-"""Writes files on this machine's disk, complete or not at all, and updates a file without losing other updates."""
+"""Reads files of a collection's folder, whose author may be anyone; writes files, complete or not at all; and updates a
+file without losing other updates.
+"""
 
 import fcntl
 import os
+import stat
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from index.errors import DISK_FULL, CollectionError
+from index.errors import DISK_FULL, CollectionError, UnsafeFileError
+
+_MAX_UPDATED = 1 << 20
+"""Maximum bytes of a file that is updated in place: a few hundred are used."""
 
 _RESERVE = 16 << 10
 """Bytes that a lock file gives up when the disk is full, so that commands that free space get the lease."""
+
+
+def path_below(root: str, path: str) -> str:
+    """The absolute path of a file or a folder below `root`, which need not exist; empty: `root`, which may be a link.
+
+    UnsafeFileError for a path that leads out, and for a link, a pipe or a device on the way: opening one may block, or
+    reach files of the user that have nothing to do with the collection.
+    """
+    names, at = path.split("/") if path else [], root.rstrip("/")
+    if wrong := [name for name in names if name in ("", ".", "..") or "\0" in name]:
+        raise UnsafeFileError(f"{path!r} has the part {wrong[0]!r}: expected a path below {root}")
+    for name in names:
+        at = f"{at}/{name}"
+        try:
+            mode = os.lstat(at).st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            kind = "a link" if stat.S_ISLNK(mode) else "neither a file nor a folder"
+            raise UnsafeFileError(
+                f"{at} is {kind}: a collection has only files and folders of its own; remove it, or put in its place "
+                "what it stands for"
+            )
+    return at or root
+
+
+def walk_below(root: str, folder: str) -> Iterator[tuple[str, os.stat_result]]:
+    """Path and status of everything below a folder, without following links; empty if it is missing."""
+    folders = [folder]
+    while folders:
+        within = folders.pop()
+        try:
+            entries = os.scandir(path_below(root, within))
+        except FileNotFoundError:
+            continue
+        with entries:
+            for entry in entries:
+                path = f"{within}/{entry.name}" if within else entry.name
+                with suppress(FileNotFoundError):  # removed meanwhile
+                    yield path, entry.stat(follow_symlinks=False)
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(path)
+
+
+def read_file(path: str, max_bytes: int) -> bytes:
+    """A file's content. UnsafeFileError if it is longer than `max_bytes`."""
+    with open(path, "rb") as file:  # noqa: PTH123  # a Path would be made for each of thousands of manifests
+        content = file.read(max_bytes + 1) if os.fstat(file.fileno()).st_size <= max_bytes else None
+    if content is None or len(content) > max_bytes:
+        raise UnsafeFileError(f"{path} has more than {max_bytes:,} bytes, the most that such a file has: remove it")
+    return content
 
 
 def write_atomic(target: Path, data: bytes, *, mode: int = 0o666) -> None:
@@ -29,12 +86,8 @@ def write_atomic(target: Path, data: bytes, *, mode: int = 0o666) -> None:
 def update_file(path: Path, change: Callable[[bytes], bytes]) -> None:
     """`Storage.update` for a folder, under a lock on a hidden file beside `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    lock = path.with_name(f".{path.name}.lock")  # the file itself cannot be locked: it is replaced as a whole
-    with os.fdopen(os.open(lock, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
-        if os.fstat(file.fileno()).st_uid == os.geteuid():
-            # Everybody who may add files to the folder may lock this file, even if the umask is stricter.
-            with suppress(OSError):  # vfat and CIFS have no modes
-                os.fchmod(file.fileno(), path.parent.stat().st_mode & 0o666)
+    # The file itself cannot be locked: it is replaced as a whole.
+    with os.fdopen(_open_lock(path.with_name(f".{path.name}.lock")), "r+b") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX)  # released by the system if the process dies
         except OSError as error:
@@ -43,7 +96,7 @@ def update_file(path: Path, change: Callable[[bytes], bytes]) -> None:
             ) from error
         with suppress(OSError):
             os.posix_fallocate(file.fileno(), 0, _RESERVE)
-        content = path.read_bytes() if path.exists() else b""
+        content = read_file(str(path), _MAX_UPDATED) if path.exists() else b""
         changed = change(content)
         if changed == content:
             return
@@ -54,6 +107,28 @@ def update_file(path: Path, change: Callable[[bytes], bytes]) -> None:
                 raise
             file.truncate(0)
             write_atomic(path, changed)
+
+
+def _open_lock(lock: Path) -> int:
+    """Open the file to lock, which is made if it is missing. UnsafeFileError if it is a link or not a file."""
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
+    while True:
+        try:
+            descriptor = os.open(path_below(str(lock.parent), lock.name), flags)
+        except FileNotFoundError:
+            pass
+        else:
+            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return descriptor
+            os.close(descriptor)
+            raise UnsafeFileError(f"{lock} is not a regular file: remove it")
+        with suppress(FileExistsError):
+            descriptor = os.open(lock, flags | os.O_CREAT | os.O_EXCL, 0o666)
+            # Everybody who may add files to the folder may lock this file, even if the umask is stricter. Only our new
+            # file gets another mode: an older one may be a second name of a file that has nothing to do with this.
+            with suppress(OSError):  # vfat and CIFS have no modes
+                os.fchmod(descriptor, lock.parent.stat().st_mode & 0o666)
+            return descriptor
 
 
 def publish(partial: Path, target: Path) -> None:

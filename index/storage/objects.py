@@ -12,7 +12,7 @@ import obstore
 import pyarrow as pa
 from obstore.exceptions import AlreadyExistsError, BaseError, GenericError, PreconditionError
 
-from index.errors import CollectionError, UnreachableError
+from index.errors import CollectionError, UnreachableError, UnsafeFileError
 from index.storage.bucket_address import Bucket
 from index.storage.clients import object_store
 from index.storage.retries import MAX_WRITES, with_retries
@@ -82,10 +82,17 @@ def _content_and_condition(store: Store, key: str) -> tuple[bytes, PutMode]:
     return content, mode
 
 
-def read(bucket: Bucket, key: str) -> bytes:
-    """An object as it was at one moment. FileNotFoundError if it is missing, otherwise UnreachableError."""
-    with as_os_error(bucket, key):
-        return _get(object_store(bucket), key)[0]
+def read(bucket: Bucket, key: str, max_bytes: int) -> bytes:
+    """An object as it was at one moment. FileNotFoundError if it is missing, UnsafeFileError if it is larger than
+    `max_bytes`, otherwise UnreachableError.
+    """
+
+    def check_size(size: int) -> None:
+        if size > max_bytes:
+            problem = f"{bucket.name}/{key} has {size:,} bytes"
+            raise UnsafeFileError(f"{problem}, more than the {max_bytes:,} that such a file has at most: remove it")
+
+    return read_part(bucket, key, None, check_size)
 
 
 def _get(store: Store, key: str) -> tuple[bytes, ObjectMeta]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,10 +21,21 @@ import pyarrow.fs as pafs
 from index.errors import CollectionError
 from index.storage.bucket_address import Bucket, is_bucket, split_address, without_secrets
 from index.storage.clients import filesystem
-from index.storage.disk import name_full_disk, publish, update_file, write_atomic
+from index.storage.disk import (
+    name_full_disk,
+    path_below,
+    publish,
+    read_file,
+    update_file,
+    walk_below,
+    write_atomic,
+)
 
 MIN_READ = 1 << 16
 """Minimum bytes of a request: enough for the footer of most Parquet files."""
+
+MAX_READ = 1 << 28
+"""Maximum bytes of a file that is read as a whole, unless the caller knows its size."""
 
 _CHUNK = 8 << 20
 
@@ -68,7 +81,8 @@ def require_utf8(path: str) -> str:
 class Storage:
     """Reads and writes whole files below `root`. Paths are relative, with forward slashes.
 
-    Files whose names start with a dot are incomplete or internal, and `list` omits them.
+    Files whose names start with a dot are incomplete or internal, and `list` omits them. In a folder, a path that leads
+    out of it, and one with a link or anything but files and folders on it, is an UnsafeFileError.
     """
 
     root: str
@@ -128,7 +142,7 @@ class Storage:
 
     def info(self, path: str = "") -> FileInfo | None:
         with self._as_collection_error():
-            found = self._files.get_file_info(self.absolute(path))
+            found = self._files.get_file_info(self._checked(path))
         return None if found.type == pafs.FileType.NotFound else _file_info(found, path)
 
     def exists(self, path: str = "") -> bool:
@@ -155,10 +169,20 @@ class Storage:
 
     def walk(self, folder: str = "") -> Iterator[FileInfo]:
         """Everything below a folder, including hidden files, in no order; empty if the folder is missing."""
-        return self._below(folder, recursive=True)
+        if self.bucket:
+            return self._below(folder, recursive=True)
+        return (
+            FileInfo(
+                path=path,
+                size=0 if (is_folder := stat.S_ISDIR(status.st_mode)) else status.st_size,
+                is_folder=is_folder,
+                modified=datetime.fromtimestamp(status.st_mtime, UTC),
+            )
+            for path, status in walk_below(self.root, folder)
+        )
 
     def _below(self, folder: str, *, recursive: bool) -> Iterator[FileInfo]:
-        selector = pafs.FileSelector(self.absolute(folder), allow_not_found=True, recursive=recursive)
+        selector = pafs.FileSelector(self._checked(folder), allow_not_found=True, recursive=recursive)
         with self._as_collection_error():
             infos = self._files.get_file_info(selector)
         start = len(self.absolute("x")) - 1
@@ -170,16 +194,18 @@ class Storage:
             from index.storage.objects import open_reader  # imports obstore, which is slow and not needed for folders
 
             return open_reader(self.bucket, self.key(path), min_read)
-        return self._files.open_input_file(self.absolute(path))
+        return self._files.open_input_file(self._checked(path))
 
-    def read(self, path: str) -> bytes:
-        """The whole file, as it was at one moment. FileNotFoundError if it is missing."""
+    def read(self, path: str, *, max_bytes: int = MAX_READ) -> bytes:
+        """The whole file, as it was at one moment. FileNotFoundError if it is missing, UnsafeFileError if it is larger.
+
+        Files with `max_bytes` or less are expected; who writes into a collection may have put a larger one there.
+        """
         if self.bucket:
             from index.storage.objects import read
 
-            return read(self.bucket, self.key(path))
-        with self.open_input(path) as file:
-            return bytes(file.read())
+            return read(self.bucket, self.key(path), max_bytes)
+        return read_file(self._checked(path), max_bytes)
 
     def sha256(self, path: str) -> str:
         """Hex digest of a file, read in pieces."""
@@ -198,7 +224,7 @@ class Storage:
 
             put(self.bucket, self.key(path), data)
         else:
-            write_atomic(Path(self.absolute(path)), data)
+            write_atomic(Path(self._checked(path)), data)
 
     def update(self, path: str, change: Callable[[bytes], bytes]) -> None:
         """Atomically replace a file's content with `change(content)`; a missing file counts as empty.
@@ -211,7 +237,7 @@ class Storage:
 
             update_object(self.bucket, self.key(path), change)
         else:
-            update_file(Path(self.absolute(path)), change)
+            update_file(Path(self._checked(path)), change)
 
     def put_file(self, source: Path, path: str) -> None:
         """Move a file written in `scratch` to `path`, complete or not at all."""
@@ -221,14 +247,14 @@ class Storage:
             put(self.bucket, self.key(path), source)
             source.unlink()
         else:
-            target = Path(self.absolute(path))
+            target = Path(self._checked(path))
             target.parent.mkdir(parents=True, exist_ok=True)
             publish(source, target)
 
     @contextmanager
     def scratch(self, folder: str) -> Iterator[Path]:
         """A temporary local folder for `put_file` to move files from; in `folder` if that is local, for a rename."""
-        parent = Path(self.absolute(folder)) if self.is_local else None
+        parent = self.local_path(folder)
         if parent:
             parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".scratch-", dir=parent) as name, name_full_disk(parent or Path(name)):
@@ -236,23 +262,29 @@ class Storage:
 
     def local_path(self, path: str) -> Path | None:
         """The path of a file on this machine; None in a bucket."""
-        return Path(self.absolute(path)) if self.is_local else None
+        return Path(self._checked(path)) if self.is_local else None
 
     def create_folder(self, path: str = "") -> None:
         """Create a folder; does nothing in a bucket, which has none."""
         if self.is_local:
-            Path(self.absolute(path)).mkdir(parents=True, exist_ok=True)
+            Path(self._checked(path)).mkdir(parents=True, exist_ok=True)
 
     def delete(self, path: str) -> None:
         """Remove a file, or a folder with its content; does nothing if it is missing."""
         found = self.info(path)
-        if found and found.is_folder:
+        if found and found.is_folder and self.is_local:
+            shutil.rmtree(self._checked(path))  # pyarrow would follow links
+        elif found and found.is_folder:
             self._files.delete_dir(self.absolute(path))
         elif found:
             self._files.delete_file(self.absolute(path))
 
     def absolute(self, path: str) -> str:
         return f"{self.root.rstrip('/')}/{path}" if path else self.root
+
+    def _checked(self, path: str) -> str:
+        """`absolute`, after a check of what is there; see `path_below`. A bucket has no links, and `..` is a name."""
+        return path_below(self.root, path) if self.is_local else self.absolute(path)
 
     def key(self, path: str) -> str:
         """The object's key in the bucket."""

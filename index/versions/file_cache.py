@@ -12,7 +12,7 @@ import stat
 import tempfile
 import time
 from collections.abc import Collection as Names
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,9 @@ CACHE_BYTES: Final = "LIKENESS_CACHE_BYTES"
 _CHUNK: Final = 8 << 20
 _ATTEMPTS: Final = 3
 _PARTIAL: Final = ".part"
+_SOUND: Final = ".sound"
+_sound: Final = set[str]()
+"""Keys of the indexes that this process has checked."""
 _ABANDONED_AFTER_S: Final = 86_400
 _CACHED_NAME: Final = re.compile(rf"[0-9a-f]{{64}}({re.escape(_PARTIAL)})?")  # other files in the folder are left alone
 
@@ -129,6 +132,28 @@ class FileCache:
             free = shutil.disk_usage(self.folder).free
             problem = f"no room for the files of the index ({free:,} bytes are free): set {CACHE_DIR} to another disk"
             raise OSError(errno.ENOSPC, problem, str(self.folder)) from error
+
+
+def sound_key(digest: str, ntotal: int, dim: int) -> str:
+    """The key of an approximate index: its file's digest, and what it was checked for."""
+    return f"{digest}-{ntotal}-{dim}"
+
+
+def is_known_sound(key: str) -> bool:
+    """Whether `remember_sound` was called with this key on this machine."""
+    if key in _sound:
+        return True
+    with suppress(CollectionError, OSError):
+        return (_folder() / f"{key}{_SOUND}").is_file()
+    return False
+
+
+def remember_sound(keys: Iterable[str]) -> None:
+    """Remember the keys of indexes that were checked, or made here."""
+    for key in keys:
+        _sound.add(key)
+        with suppress(CollectionError, OSError):  # without a cache, the next process checks it again
+            (_folder() / f"{key}{_SOUND}").touch(exist_ok=True)
 
 
 def cache_too_small(folder: Path) -> CollectionError:

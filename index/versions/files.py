@@ -14,7 +14,9 @@ import pyarrow.compute as pc
 from index.arrays import Positions
 from index.collection.layout import TOMBSTONES, columns_path, segment_path, version_path
 from index.collection.records import FileRecord, VersionManifest
+from index.errors import UnsafeFileError
 from index.storage import Storage
+from index.storage.arrow_file import read_batches, require_columns
 
 
 def file_record(path: Path) -> FileRecord:
@@ -43,6 +45,8 @@ def first_damage(storage: Storage, files: Mapping[str, FileRecord], *, verify: b
             altered = verify and storage.sha256(path) != expected.sha256
         except FileNotFoundError:
             return "is missing"
+        except UnsafeFileError as error:
+            return f"cannot be read: {error}"
         return "has been altered: its SHA-256 is not the recorded one" if altered else None
 
     # hashlib releases the GIL, and requests to a bucket wait in parallel.
@@ -63,15 +67,23 @@ def write_tombstones(path: Path, tombstones: Mapping[str, Positions]) -> None:
         writer.write_table(table)
 
 
-def read_tombstones(storage: Storage, manifest: VersionManifest) -> list[Positions]:
-    """The positions of dead rows, for each segment of a version."""
+def read_tombstones(path: Path, manifest: VersionManifest) -> list[Positions]:
+    """The positions of dead rows, for each segment of a version. ValueError for a file that is not of this version."""
     names = [segment.name for segment in manifest.segments]
     if TOMBSTONES not in manifest.files:
         return [np.empty(0, np.int64)] * len(names)
-    with storage.open_input(version_path(manifest.version, TOMBSTONES)) as file:
-        table = pa.ipc.open_file(file).read_all()
+    with pa.memory_map(str(path)) as file:
+        schema, batches = read_batches(file)
+    require_columns(schema, {"segment": pa.string(), "position": pa.int64()})
+    table = pa.Table.from_batches(batches, schema)
+    if table["position"].null_count:
+        raise ValueError("it has rows without a position")
     segment = pc.index_in(table["segment"], value_set=pa.array(names, pa.string())).fill_null(-1).to_numpy()
     order = np.argsort(segment, kind="stable")
     bounds = np.searchsorted(segment[order], np.arange(len(names) + 1))
     positions = table["position"].to_numpy()[order]
-    return [positions[start:end] for start, end in pairwise(bounds)]
+    parts = [positions[start:end] for start, end in pairwise(bounds)]
+    for record, part in zip(manifest.segments, parts, strict=True):
+        if len(part) and not (part.min() >= 0 and part.max() < record.ntotal):
+            raise ValueError(f"it has the rows {part.min():,} to {part.max():,} of a segment of {record.ntotal:,}")
+    return parts

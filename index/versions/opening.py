@@ -1,20 +1,24 @@
 """Opens index versions after checking their files against the manifest."""
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
 
 from index.arrays import Positions
 from index.collection import Collection
-from index.collection.layout import columns_path, segment_path
+from index.collection.layout import ANN_OF, TILE_VECTORS, TOMBSTONES, VECTORS, columns_path, segment_path, version_path
 from index.collection.records import SegmentRecord, VersionManifest
+from index.collection.rows import schema_problem
 from index.errors import CollectionError, DamagedVersionError
+from index.segments.ann_check import Job, first_refused
 from index.segments.exact import max_exact_rows
 from index.segments.segment import Segment
 from index.segments.segmented_index import SegmentedIndex
-from index.storage import Storage
-from index.versions.file_cache import FileCache, cache_too_small
+from index.segments.vector_file import require_flat
+from index.versions.file_cache import FileCache, cache_too_small, is_known_sound, remember_sound, sound_key
 from index.versions.files import read_tombstones, version_files
 from index.versions.servable import check_version
 
@@ -32,11 +36,11 @@ def open_segments(
     """
     if not collection.storage.bucket:
         check_version(collection, manifest, verify=verify)
-        return _map_segments(collection.storage, manifest)
+        return _map_segments(Path(collection.storage.root), manifest, verify=verify)
     for _ in range(_ATTEMPTS):
-        copies = _copy_to_disk(collection, manifest, cache, verify=verify)
+        _copy_to_disk(collection, manifest, cache, verify=verify)
         try:
-            return _map_segments(copies, manifest)
+            return _map_segments(cache, manifest, verify=verify)
         except (DamagedVersionError, FileNotFoundError):
             # If `cache` is on another disk, its files are symbolic links, whose targets may just have been removed.
             if all((cache / path).is_file() for path in version_files(manifest)):
@@ -44,13 +48,42 @@ def open_segments(
     raise cache_too_small(FileCache.from_environment().folder)
 
 
-def _map_segments(storage: Storage, manifest: VersionManifest) -> SegmentedIndex:
-    segments = zip(manifest.segments, read_tombstones(storage, manifest), strict=True)
-    return SegmentedIndex([_open_segment(storage, manifest, record, tombstones) for record, tombstones in segments])
+def _map_segments(folder: Path, manifest: VersionManifest, *, verify: bool) -> SegmentedIndex:
+    """Map the segments below a folder, whose files have been checked against the manifest."""
+    tombstones_path = version_path(manifest.version, TOMBSTONES)
+    with _as_damaged(manifest, tombstones_path):
+        tombstones = read_tombstones(folder / tombstones_path, manifest)
+    if verify:
+        _require_searchable(folder, manifest)
+    segments = zip(manifest.segments, tombstones, strict=True)
+    return SegmentedIndex([_open_segment(folder, manifest, record, dead) for record, dead in segments])
 
 
-def _copy_to_disk(collection: Collection, manifest: VersionManifest, cache: Path, *, verify: bool) -> Storage:
-    """The files of a version on this machine, checked, under the same paths."""
+def _require_searchable(folder: Path, manifest: VersionManifest) -> None:
+    """Check the indexes of a version, whose author may be anyone, before faiss maps them into this process.
+
+    Approximate ones are checked in another process, and their digests remembered, so that this happens once.
+    """
+    jobs: dict[str, Job] = {}  # by what they ask: the same file may not be sound for other rows
+    for record in manifest.segments:
+        tiles = record.ntotal * len(manifest.model.boxes)
+        for vectors, ntotal in ((VECTORS, record.ntotal), (TILE_VECTORS, tiles)):
+            path = segment_path(record.name, vectors)
+            if vectors in record.files:
+                with _as_damaged(manifest, path):
+                    require_flat(folder / path, ntotal, manifest.dim)
+            if ann := record.files.get(ANN_OF[vectors]):
+                path = str(folder / segment_path(record.name, ANN_OF[vectors]))
+                jobs[sound_key(ann.sha256, ntotal, manifest.dim)] = (path, ntotal, manifest.dim)
+    new = {key: job for key, job in jobs.items() if not is_known_sound(key)}
+    if new and (refused := first_refused(list(new.values()))):
+        path, problem = refused
+        raise _damaged(manifest, Path(path).relative_to(folder).as_posix(), problem)
+    remember_sound(new)
+
+
+def _copy_to_disk(collection: Collection, manifest: VersionManifest, cache: Path, *, verify: bool) -> None:
+    """Put the files of a version on this machine, checked, under the same paths."""
     files, file_cache = version_files(manifest), FileCache.from_environment()
     file_cache.make_room(files)
 
@@ -70,24 +103,22 @@ def _copy_to_disk(collection: Collection, manifest: VersionManifest, cache: Path
     if errors:
         check_version(collection, manifest)  # its error names the bucket's damaged file
         raise errors[0]
-    return Storage.open(cache)
 
 
-def _open_segment(storage: Storage, manifest: VersionManifest, record: SegmentRecord, tombstones: Positions) -> Segment:
+def _open_segment(folder: Path, manifest: VersionManifest, record: SegmentRecord, tombstones: Positions) -> Segment:
     path = segment_path(record.name)
-    try:
+    with _as_damaged(manifest, path):
         opened = Segment(
-            Path(storage.absolute(path)),
+            folder / path,
             parameters=record.parameters,
             tile_parameters=record.tile_parameters,
             tombstones=tombstones,
             max_exact_rows=max_exact_rows(manifest.settings, manifest.dim),
-            columns=Path(storage.absolute(columns_path(manifest.version, record.name))) if record.columns else None,
+            columns=folder / columns_path(manifest.version, record.name) if record.columns else None,
             files=record.files,  # others were not verified
         )
-    except (RuntimeError, OSError, pa.ArrowException) as error:  # altered bytes, if only sizes were checked
-        problem = f"index version {manifest.version} is damaged: {path} cannot be read"
-        raise DamagedVersionError(f"{problem}; build it again with `likeness compact`", path) from error
+        if problem := schema_problem(opened.schema):
+            raise ValueError(problem)
     if (opened.ntotal, opened.live_count, opened.dim) != (record.ntotal, record.live, manifest.dim):
         raise DamagedVersionError(
             f"{path} has {opened.ntotal} vectors of {opened.dim} dimensions, {opened.live_count} of them live; the "
@@ -96,3 +127,22 @@ def _open_segment(storage: Storage, manifest: VersionManifest, record: SegmentRe
             path,
         )
     return opened
+
+
+@contextmanager
+def _as_damaged(manifest: VersionManifest, path: str) -> Iterator[None]:
+    """Raises DamagedVersionError for the errors of faiss, Arrow and our own checks of a file."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (RuntimeError, OSError, ValueError, TypeError, KeyError, MemoryError, pa.ArrowException) as error:
+        raise _damaged(manifest, path, error) from error
+
+
+def _damaged(manifest: VersionManifest, path: str, problem: object) -> DamagedVersionError:
+    return DamagedVersionError(
+        f"index version {manifest.version} is damaged: {path} cannot be read ({problem}); build it again with "
+        "`likeness compact`",
+        path,
+    )

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from index.collection import Collection
+from index.collection.bounds import EntryId, Pid, Time
 from index.collection.layout import HISTORY
 from index.collection.lease import current_writer
 from index.collection.records import Record
@@ -29,15 +30,15 @@ Outcome = Literal["running", "succeeded", "failed", "busy", "stopped"]
 class HistoryEntry(Record):
     """The outcome of a job. `index` was live at its end; `busy` means that another job was writing."""
 
-    id: str
-    started_at: datetime
-    ended_at: datetime | None = None
+    id: EntryId
+    started_at: Time
+    ended_at: Time | None = None
     outcome: Outcome = "running"
     message: str | None = None
     source: str
     collection: str
     host: str
-    pid: int
+    pid: Pid
     counts: dict[str, int] = Field(default_factory=dict)
     seconds: dict[str, float] = Field(default_factory=dict)
     index: str | None = None
@@ -128,9 +129,10 @@ def history_facts(collection: Collection, entries: Sequence[HistoryEntry]) -> li
 def _read(storage: Storage, entry_id: str) -> HistoryEntry | None:
     """The entry; None if another process is removing it, or if it is damaged, so that the others are still shown."""
     try:
-        return HistoryEntry.from_bytes(storage.read(f"{HISTORY}/{entry_id}.json"))
+        entry = HistoryEntry.from_bytes(storage.read(f"{HISTORY}/{entry_id}.json"))
     except (FileNotFoundError, ValueError):
         return None
+    return entry if entry.id == entry_id else None
 
 
 def _ids(storage: Storage) -> list[str]:

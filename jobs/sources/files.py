@@ -43,7 +43,8 @@ class SourceFile:
     """Set if its name is a reason to leave it out."""
 
     def open(self, *, min_read: int = MIN_READ) -> pa.NativeFile:
-        return self.storage.open_input(self.path, min_read=min_read)
+        # As the root of a storage, because links in a source are followed, unlike those in a collection.
+        return self.storage.subfolder(self.path).open_input(min_read=min_read)
 
     def refused(self, reason: str, message: str) -> Refused:
         """The row that stands for the images in this file."""

@@ -111,13 +111,24 @@ def test_vectors_of_nearly_unit_norm_are_normalised(tmp_path: Path) -> None:
     assert Searcher.open(collection).search(vectors[:1], 1)[0][0].score == 1.0
 
 
-@pytest.mark.parametrize("field", [{"ntotal": 249}, {"live": 249}])
-def test_a_base_that_differs_from_its_manifest_is_built_anew(collection: Collection, field: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        (
+            {"ntotal": 251},
+            "index/segments/000001-00/vectors.faiss cannot be read .it does not have 251 vectors",
+        ),
+        ({"live": 249}, "index/segments/000001-00 has 250 vectors of 8 dimensions, 250 of them live"),
+    ],
+)
+def test_a_base_that_differs_from_its_manifest_is_built_anew(
+    collection: Collection, field: dict[str, int], message: str
+) -> None:
     manifest = build_index(collection)
     segment = manifest.segments[0].model_copy(update=field)
-    wrong = manifest.model_copy(update={"segments": [segment]})
+    wrong = manifest.model_copy(update={"segments": [segment], "ntotal": segment.live})
     index_file(collection, "000001/manifest.json").write_bytes(wrong.to_bytes())
-    with pytest.raises(DamagedVersionError, match="index/segments/000001-00 has 250 vectors of 8 dimensions"):
+    with pytest.raises(DamagedVersionError, match=message):
         Searcher.open(collection)
     add_run(collection, rows(["new"]))
     assert build_index(collection).base is None

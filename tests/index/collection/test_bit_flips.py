@@ -7,7 +7,6 @@ import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,57 +18,24 @@ import pytest
 
 from index.build.build_index import build_index
 from index.collection import Collection
-from index.collection.layout import LEASE
-from index.collection.lease import LeaseRecord
 from index.collection.live_rows import LiveRows
-from index.collection.records import IndexSettings
 from index.errors import CollectionError, RolledBackError
 from index.search import Searcher
-from index.versions.promotion import list_versions, rollback
+from index.versions.promotion import list_versions
 from index.versions.prune import prune
 from index.versions.servable import open_last_good
 from jobs.cli.tables.collection import collection_facts, facts_table
-from jobs.embedding.report import Report
 from jobs.planning.plan import written_files
 from jobs.planning.rejects import list_rejects
-from jobs.schedule.history import HistoryEntry, last_entries, read_output, save, save_output
-from tests.support.collections.hand_made import MODEL, add_run, add_version, rows, unit_vectors
+from jobs.schedule.history import last_entries, read_output
+from tests.support.collections.every_file import make_versions
+from tests.support.collections.hand_made import add_run, rows, unit_vectors
 
-IDS = [f"{number:03d}" for number in range(300)]
 LIVE = "000004"
-
-# So short that no more than 31 rows are scanned exactly: the large segment is approximate, the small ones are flat.
-SETTINGS = IndexSettings(target_recall=0.8, latency_ms=1e-4)
 
 Answers = list[Any]
 Damage = Callable[[bytes, random.Random], bytes]
 T = TypeVar("T")
-
-
-def make(folder: Path) -> Collection:
-    """Four versions, each of one more run, the third rolled back; an unfinished run, and a job's history."""
-    collection = Collection.create_or_open(str(folder))
-    vectors, labels = unit_vectors(300), {"label": [f"label {number % 3}" for number in range(150)]}
-    add_run(
-        collection,
-        rows(IDS[:150], vectors[:150], metadata=labels),
-        rows(IDS[150:], vectors[150:], rejected={"bad": "corrupt"}),
-    )
-    build_index(collection, SETTINGS)
-    add_version(collection, rows(["new-1", "007"], unit_vectors(2, seed=1)), deletes=["003", "200"])
-    add_version(collection, rows(["new-2"], unit_vectors(1, seed=2)))
-    rollback(collection)
-    add_run(collection, rows(["new-3", "008"], unit_vectors(2, seed=3)), deletes=["new-2"])
-    assert build_index(collection).version == LIVE
-    stopped = collection.start_run("memory:", MODEL)
-    collection.write_rows(stopped.run_id, "0001-block", rows(["late"], unit_vectors(1, seed=4)))
-    outcome = HistoryEntry.begin("memory:", collection.location)
-    save(collection.storage, outcome.end("succeeded", None, Report(index_after=LIVE)))
-    save_output(collection.storage, outcome.id, "what it printed\n")
-    then = datetime.now(UTC) - timedelta(hours=1)
-    lease = LeaseRecord(token="t", command="embed", user="u", host="h", pid=1, process="", since=then, expires_at=then)
-    collection.storage.write_atomic(LEASE, lease.to_bytes())
-    return collection
 
 
 def answers(searcher: Searcher) -> Answers:
@@ -105,7 +71,7 @@ class Untouched:
     def __init__(self, folder: Path) -> None:
         self.root = folder / "made"
         self.work = folder / "work"
-        collection = make(self.root)
+        collection = make_versions(self.root)
         self.files = sorted(
             path.relative_to(self.root).as_posix()
             for path in self.root.rglob("*")

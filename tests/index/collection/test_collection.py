@@ -222,7 +222,8 @@ def test_files_that_no_manifest_names_are_not_read(collection: Collection) -> No
 
 def test_a_file_of_another_user_is_not_called_damaged(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
     run = add_run(collection, rows(["a"]))
-    monkeypatch.setattr(Storage, "open_input", Mock(side_effect=PermissionError(errno.EACCES, "Permission denied")))
+    for name in ("open_input", "read"):
+        monkeypatch.setattr(Storage, name, Mock(side_effect=PermissionError(errno.EACCES, "Permission denied")))
     with pytest.raises(PermissionError):
         LiveRows.of_runs(collection.storage, [run])
     with pytest.raises(PermissionError):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from index.build.build_index import build_index
 from index.collection import Collection
-from index.collection.records import IndexSettings, SegmentRecord
+from index.collection.records import FileRecord, IndexSettings, SegmentRecord
 from index.errors import DamagedVersionError, QueryError
 from index.search import Searcher
 from index.search.shard import Shard, split_into_shards
@@ -168,8 +168,11 @@ def test_segments_are_split_evenly_and_in_order(sizes: list[int], count: int) ->
 
 
 def segments_of(sizes: list[int]) -> list[SegmentRecord]:
+    files = dict.fromkeys(["vectors.faiss", "rows.arrow"], FileRecord(size=0, sha256="0" * 64))
     return [
-        SegmentRecord(name=str(n), ntotal=size, live=size, factory="Flat", parameters={}, memory=size, files={})
+        SegmentRecord(
+            name=f"000001-{n:02}", ntotal=size, live=size, factory="Flat", parameters={}, memory=size, files=files
+        )
         for n, size in enumerate(sizes)
     ]
 

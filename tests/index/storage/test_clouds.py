@@ -81,7 +81,7 @@ def test_the_sent_keys_and_session_token(machine: pytest.MonkeyPatch, login: str
     with scripted(Reply(status=404)) as server:
         bucket, _ = Bucket.of(f"s3://{login}mine/a?endpoint_override={server.url}&region=eu-west-1")
         with pytest.raises(FileNotFoundError):
-            read(bucket, "a")
+            read(bucket, "a", 100)
     headers = server.requests[0].headers
     key = headers["authorization"].split("Credential=")[1].split("/")[0]
     assert (key, headers.get("x-amz-security-token")) == sent

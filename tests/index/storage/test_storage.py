@@ -184,7 +184,7 @@ def test_unknown_settings_are_refused() -> None:
 
 
 def test_fields_of_a_later_release_are_ignored_and_another_format_is_refused() -> None:
-    start = RunStart(run_id="r", source="s", model=MODEL, started_at=datetime.now(UTC))
+    start = RunStart(run_id="20261121T033100Z-1a2b", source="s", model=MODEL, started_at=datetime.now(UTC))
 
     def read(**later: object) -> RunStart:
         return RunStart.from_bytes(AnyRecord(**start.model_dump() | later).to_bytes())
