@@ -16,7 +16,7 @@ from index.filters.columns import Column, Mask
 from index.filters.facets import Counts, count_values, sampling_step
 from index.filters.filter import Filter
 from index.segments.filter_cache import FilterCache
-from index.segments.searchable import Eligible
+from index.segments.searchable import Eligible, Unlike
 from index.segments.segment import Segment
 
 
@@ -43,6 +43,16 @@ class SegmentedIndex:
         """`eligible` without the cache."""
         masks = [[np.zeros(0, bool), *map(where.mask, segment.batches)] for segment in self.parts]
         return [segment.eligible(np.concatenate(mask)) for segment, mask in zip(self.parts, masks, strict=True)]
+
+    def _unlike(self, unlike: Unlike, allowed: Sequence[Eligible] | None) -> list[Eligible]:
+        """The rows among those allowed that meet the condition, for each segment; all vectors are read."""
+        good = np.zeros(self.ntotal, bool)
+        for positions, vectors in self.live_blocks():
+            good[positions] = (vectors @ unlike.vectors.T).max(axis=1, initial=-np.inf) < unlike.cosine
+        masks = np.split(good, self._starts[1:-1])
+        if allowed:
+            masks = [mask & rows.mask[: len(mask)] for mask, rows in zip(masks, allowed, strict=True)]
+        return [segment.eligible(mask) for segment, mask in zip(self.parts, masks, strict=True)]
 
     def eligible_at(self, positions: Positions) -> list[Eligible]:
         """The live rows among these positions, for each segment."""
@@ -89,10 +99,19 @@ class SegmentedIndex:
         return scores, positions, parts
 
     def search_with_ids(
-        self, queries: Vectors, k: int, where: Filter | None = None, *, width: float = 1.0
+        self,
+        queries: Vectors,
+        k: int,
+        where: Filter | None = None,
+        *,
+        width: float = 1.0,
+        unlike: Unlike | None = None,
     ) -> tuple[Scores, Positions, Parts, Ids]:
         """Like `search_parts` among the rows that pass, with their ids, `(n, k)` strings, padded with None."""
-        scores, positions, parts = self.search_parts(queries, k, self.eligible(where), width=width)
+        eligible = self.eligible(where)
+        if unlike is not None and len(unlike.vectors):
+            eligible = self._unlike(unlike, eligible)
+        scores, positions, parts = self.search_parts(queries, k, eligible, width=width)
         ids, is_match = np.full(positions.shape, None, object), positions >= 0
         ids[is_match] = self.ids(positions[is_match])
         return scores, positions, parts, ids
