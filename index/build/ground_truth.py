@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -148,6 +148,21 @@ class GroundTruth:
         """The same queries, without the recalls of these rows."""
         recalls = self.recalls.copy()
         recalls[rows] = np.nan
+        return replace(self, recalls=recalls)
+
+    def unmeasured_near(self, segments: SegmentedIndex, parts: Iterable[int]) -> GroundTruth:
+        """The same queries, without each recall for which a neighbour is in one of these segments, by their numbers,
+        and found approximately.
+        """
+        starts = np.cumsum([0, *(part.ntotal for part in segments.parts)])
+        positions = segments.positions(pa.array(self.ids, pa.string()))
+        inside = np.zeros(len(self.ids) + 1, bool)  # the last one for -1
+        for number in parts:
+            if segments.parts[number].parameters:
+                inside[:-1] |= (starts[number] <= positions) & (positions < starts[number + 1])
+        recalls = self.recalls.copy()
+        for column, k in enumerate(RECALL_KS):
+            recalls[inside[self.nearest[:, : max(k, _STABLE)]].any(axis=1), column] = np.nan
         return replace(self, recalls=recalls)
 
     def measured(

@@ -163,15 +163,17 @@ class Option(Record):
 class SegmentRecord(Record):
     """An immutable segment, and the `files` in its folder. `live` counts the rows without tombstones.
 
-    `factory` is "Flat" or a faiss factory string; `parameters` are tuned, as are `tile_parameters`, those of the tiles'
-    approximate index. `memory` counts the bytes that searches keep hot: the vectors of a flat segment, otherwise only
-    the approximate index. `columns`, a file of the version, has the annotations of the segment's rows.
+    `factory` is "Flat" or a faiss factory string, `trained` the number of rows that its quantizers were trained for (0
+    if these are too few); `parameters` are tuned, as are `tile_parameters`, those of the tiles' approximate index.
+    `memory` counts the bytes that searches keep hot: the vectors of a flat segment, otherwise only the approximate
+    index. `columns`, a file of the version, has the annotations of the segment's rows.
     """
 
     name: str
     ntotal: int
     live: int
     factory: str
+    trained: int = 0
     parameters: dict[str, float]
     tile_parameters: dict[str, float] = {}
     memory: int

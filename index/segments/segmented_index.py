@@ -90,6 +90,9 @@ class SegmentedIndex:
         self, queries: Vectors, k: int, eligible: Sequence[Eligible] | None = None, *, width: float = 1.0
     ) -> tuple[Scores, Positions, Parts]:
         """Like `search`, but also among tiles; see `Segment.search_parts`."""
+        if not any(segment.tiles for segment in self.parts):
+            scores, positions = self.search(queries, k, eligible, width=width)
+            return scores, positions, np.zeros_like(positions)
         allowed: Sequence[Eligible | None] = eligible or [None] * len(self.parts)
         results = []
         for segment, rows, start in zip(self.parts, allowed, self._starts, strict=False):

@@ -36,11 +36,11 @@ def sizes(*live: int, dead: int = 0) -> list[Size]:
     ],
 )
 def test_which_segments_are_merged(segments: list[Size], limit: int, expected: list[int]) -> None:
-    assert choose_merge(segments, 0, limit) == (expected, False)
+    assert choose_merge(segments, 0, limit) == (expected, False, None)
     if segments and len(segments) - 1 in expected:  # the result is the same if the last one is new
         *stored, last = segments
         if last.live == last.ntotal:
-            assert choose_merge(stored, last.live, limit) == (expected[:-1], True)
+            assert choose_merge(stored, last.live, limit) == (expected[:-1], True, None)
 
 
 @pytest.mark.parametrize(("rows", "limit"), [(100_000, LIMIT), (2_000_000, LIMIT), (10_000, 2_000)])
@@ -57,7 +57,7 @@ def test_a_thousand_updates_of_one_percent(rows: int, limit: int) -> None:
             dying.append(int(deaths) - before)
         segments = [Size(ntotal=size.ntotal, live=size.live - dead) for size, dead in zip(segments, dying, strict=True)]
         segments = [size for size in segments if size.live]
-        merged, with_new = choose_merge(segments, step, limit)
+        merged, with_new, _ = choose_merge(segments, step, limit)
         new = sum(segments[number].live for number in merged) + (step if with_new else 0)
         assert new <= limit
         written += new + (0 if with_new else step)
