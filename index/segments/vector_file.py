@@ -28,7 +28,7 @@ class VectorFile:
         weakref.finalize(self, os.close, self._descriptor)
 
     def blocks(self, rows: int = 16_384, first: int = 0) -> Iterator[Vectors]:
-        """Vectors from the `first`, `(rows, dim)` float32, in blocks that share no memory, so a caller may keep them."""
+        """Vectors from the `first`, `(rows, dim)` float32. Blocks share no memory, so a caller may keep them."""
         for start in range(first, self._ntotal, rows):
             block = np.empty((min(rows, self._ntotal - start), self._dim), np.float32)
             self._read(block, start)
