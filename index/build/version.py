@@ -12,12 +12,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from index.arrays import Vectors
+from index.arrays import Positions, Vectors
 from index.build.choose import choose
 from index.build.columns import read_values, write_columns
 from index.build.ground_truth import GroundTruth
 from index.build.kinds import measure_kinds
-from index.build.measure import measure, score_distribution
+from index.build.measure import measure, recall_of_new, score_distribution
 from index.build.segment import SegmentJob
 from index.build.segment_change import NewSegment, mark_gone, plan_change, touched_ids
 from index.collection import Collection
@@ -110,7 +110,8 @@ class VersionBuild:
             files = {}
             if any(map(len, tombstones.values())):
                 files[TOMBSTONES] = self._put(TOMBSTONES, partial(write_tombstones, tombstones=tombstones))
-            draft = self._draft(records, options, base=base.version, files=files, scores=base.scores, kinds=base.kinds)
+            kept = {"scores": base.scores, "kinds": base.kinds, "built_cost": base.built_cost}
+            draft = self._draft(records, options, base=base.version, files=files, **kept)
             segments = open_segments(self.collection, draft, Path(cache), verify=False)
             queries = version_path(base.version, QUERIES)
             held_out = GroundTruth.read(self.storage.local_path(queries) or Path(cache, queries))
@@ -118,8 +119,24 @@ class VersionBuild:
                 return self._finish(draft, segments, None, held_out.of("text").vectors)
             held_out = held_out.updated(touched, segments)
             # A new approximate index may miss what another one found.
-            held_out = held_out.unmeasured_near(segments, range(len(change.retained), len(records)))
+            made = range(len(change.retained), len(records))
+            held_out = held_out.unmeasured_near(segments, made)
+            self._check_new_rows(
+                segments, segments.positions(touched), [n for n in made if segments.parts[n].parameters]
+            )
             return self._finish(draft, segments, held_out)
+
+    def _check_new_rows(self, segments: SegmentedIndex, positions: Positions, parts: Sequence[int]) -> None:
+        """FactoryError if approximate indexes that were trained for other rows miss the new ones."""
+        new = positions[positions >= 0]
+        if not len(new) or not parts:
+            return
+        found, target = recall_of_new(segments, new, parts), self.settings.target_recall
+        if found < target:
+            raise FactoryError(
+                f"the new rows are unlike those that the index was trained for: recall@10 {found:.6g}, expected "
+                f"{target:g} or more"
+            )
 
     def annotate(self, base: VersionManifest) -> VersionManifest:
         """The base with the current annotations. It shares all segments, and no vector is read.
@@ -204,6 +221,8 @@ class VersionBuild:
         kinds, held_out = measure_kinds(segments, held_out, self.settings, measured, kinds)
         queries = self._put(QUERIES, held_out.write)
         facts = {"kinds": kinds, "scores": scores, "files": {**draft.files, QUERIES: queries}}
+        if draft.base is None:
+            facts["built_cost"] = measured.cost
         return self._publish(draft.model_copy(update={**asdict(measured), **facts}))
 
     def _publish(self, draft: VersionManifest) -> VersionManifest:

@@ -14,6 +14,9 @@ FLAT = "Flat"
 """The factory of a segment that is searched exactly."""
 
 
+_MAX_AGEING = 2.0
+
+
 class OtherFormatError(ValueError):
     """The record is intact, but another release wrote it."""
 
@@ -208,6 +211,8 @@ class VersionManifest(Record):
     `files` are in the version's own folder. `ntotal` counts live rows. `recall` maps k to recall@k over `queries`
     held-out images (for k = 100 over a hundred of them), `kinds` has the other kinds of query too. `latency_ms` maps
     percentiles to milliseconds, over fifty queries searched one by one; `queries_per_second` is measured on a batch.
+    `cost` is the CPU time of a query ÷ that in the largest segment alone, `built_cost` that of the last build from all
+    rows.
     `annotations` maps names to runs; `annotates` is the version with the same images, if only annotations have changed
     since.
     """
@@ -228,6 +233,8 @@ class VersionManifest(Record):
     kinds: dict[QueryKind, KindRecord]
     latency_ms: dict[str, float]
     queries_per_second: float
+    cost: float = 1.0
+    built_cost: float = 1.0
     scores: ScoreDistribution
     seconds: float
     annotations: dict[str, list[str]] = {}
@@ -270,6 +277,18 @@ class VersionManifest(Record):
             f"{self.settings.target_of(kind):g} or more"
             for kind, recall in self.recall_below_target.items()
         )
+
+    @property
+    def ageing(self) -> float:
+        """How many times as much as after a build from all rows a query costs; 1 while all rows are scanned exactly."""
+        if self.kind == FLAT:
+            return 1.0
+        return self.cost / max(self.built_cost, -(-self.ntotal // self.settings.segment_rows))
+
+    @property
+    def aged(self) -> bool:
+        """Whether the next build has to be one from all rows, since a query's cost has doubled."""
+        return self.ageing > _MAX_AGEING
 
     def width_of(self, kind: QueryKind | None) -> float:
         """How many times as wide as with an image a search is. For an unknown kind, the maximum."""

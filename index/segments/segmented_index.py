@@ -129,9 +129,13 @@ class SegmentedIndex:
 
     def live_blocks(self, rows: int = 16_384) -> Iterator[tuple[Positions, Vectors]]:
         """Positions and vectors of all live rows, block by block."""
-        for segment, start in zip(self.parts, self._starts, strict=False):
-            for positions, vectors in segment.live_blocks(rows):
-                yield positions + start, vectors
+        for number in range(len(self.parts)):
+            yield from self.live_blocks_of(number, rows)
+
+    def live_blocks_of(self, number: int, rows: int = 16_384) -> Iterator[tuple[Positions, Vectors]]:
+        """`live_blocks` of one segment."""
+        for positions, vectors in self.parts[number].live_blocks(rows):
+            yield positions + self._starts[number], vectors
 
     def live_positions(self, numbers: npt.NDArray[np.int64] | None = None) -> Positions:
         """Positions of the live rows, or of those with these numbers (ascending) among the live rows."""
