@@ -26,7 +26,7 @@ RECALL_KS = (1, 10, 100)
 _STABLE = 10  # while so many nearest neighbours of a query stay the same, its recall is not measured again
 _NEIGHBOURS = 130  # of each query are stored, so that deleting some does not require another pass over all rows
 _BLOCK_ROWS = 4_096
-_EQUAL = 1e-6  # rounding difference of a sum in another order
+_EQUAL = 5e-4  # about the error of an 8-bit re-ranking: nearer ranks are those of frames of a video, or of noise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,7 +256,7 @@ def drop_own(scores: Scores, positions: Positions, own: Positions) -> tuple[Scor
 
 
 def recall(scores: Scores, exact: Scores, k: int) -> npt.NDArray[np.float64]:
-    """For each query, the share of its k nearest that a search found, `(n,)`; others at the same distance count too, as
+    """For each query, the share of its k nearest that a search found, `(n,)`; others that are as near count too, as
     in ann-benchmarks. Both kinds of scores are `(n, k or more)`, best first, -inf where there are fewer.
     """
     k = min(k, exact.shape[1])

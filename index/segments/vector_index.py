@@ -24,6 +24,7 @@ _FETCH_ROWS = 16_384  # vectors at a time
 _MAX_MASKED_QUERIES = 16  # for more, fetching the rows costs less than testing every row's bit for each query
 _WIDENING = 4  # with a smaller factor, two near misses in a row would look like results that no longer change
 _DEEPEN_WIDTH = 8  # times as wide, candidates that compression ranks too low are missed as often as lists
+_NO_CROWD, _CROWD_DEPTH = 2.0, 16.0  # a cosine that no row has; times as many candidates, twice
 _MAX_PARAMETERS = 64  # sets of search parameters, for as many k and widths
 _EXACT_ROWS_PER_K = 32  # an approximate search ranks about 32 k rows, so an exact scan of as many costs the same
 
@@ -49,7 +50,7 @@ class VectorIndex:
         self.ntotal, self.dim = int(self._flat.ntotal), int(self._flat.d)
         self._file = VectorFile(path, self.ntotal, self.dim)
         self._ann: faiss.IndexRefine | None = None
-        self._breadth = 0.5
+        self._breadth, self._crowd = 0.5, _NO_CROWD
         self._live_parameters: dict[tuple[float, float], faiss.IndexRefineSearchParameters] = {}
         if ann_path is not None:
             self._ann = faiss.IndexRefine(ann.read_index(ann_path), self._flat)
@@ -75,7 +76,9 @@ class VectorIndex:
         """Parameters of the approximate search; empty for a flat segment."""
         if self._ann is None:
             return {}
-        return ann.parameters(self._ann.base_index) | {"rescore": float(self._ann.k_factor), "breadth": self._breadth}
+        crowd = {} if self._crowd == _NO_CROWD else {"crowd": self._crowd}
+        own = {"rescore": float(self._ann.k_factor), "breadth": self._breadth, **crowd}
+        return ann.parameters(self._ann.base_index) | own
 
     @property
     def nlist(self) -> int:
@@ -98,6 +101,7 @@ class VectorIndex:
             ann.set_parameters(self._ann.base_index, parameters)
             self._ann.k_factor = parameters.get("rescore", self._ann.k_factor)
             self._breadth = parameters.get("breadth", self._breadth)
+            self._crowd = parameters.get("crowd", self._crowd)
 
     def search(
         self, queries: Vectors, k: int, eligible: Eligible | None = None, *, width: float = 1.0
@@ -135,6 +139,11 @@ class VectorIndex:
         if eligible or breadth > 1:
             params = self._search_parameters(eligible, breadth, deeper)
         scores, positions = self._ann.search(queries, search_k, params=params)
+        crowded = np.flatnonzero(scores[:, TUNED_K - 1] >= self._crowd) if deeper <= 1 else []
+        if len(crowded):
+            # Compression cannot tell so many near-equal rows apart: rank far more of them exactly.
+            params = self._search_parameters(eligible, breadth, _CROWD_DEPTH)
+            scores[crowded], positions[crowded] = self._ann.search(queries[crowded], search_k, params=params)
         return np.ascontiguousarray(scores[:, :k]), np.ascontiguousarray(positions[:, :k])
 
     def _search_parameters(
