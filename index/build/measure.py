@@ -34,22 +34,24 @@ class Measurements:
     cost: float
 
 
-def measure(segments: SegmentedIndex, held_out: GroundTruth) -> tuple[Measurements, GroundTruth]:
+def measure(segments: SegmentedIndex, held_out: GroundTruth, *, width: float = 1.0) -> tuple[Measurements, GroundTruth]:
     """Recall of the held-out images, measured where it is not known, and the times of some of them, in a batch and one
-    by one; and the measured queries. Recall is that of whole pictures, while times include tiles, if there are any.
+    by one; and the measured queries. Searches are `width` times as wide as tuned. Recall is that of whole pictures,
+    while times include tiles, if there are any.
     """
     step = max(1, len(held_out.of("image")) // _DEEP_QUERIES)
-    held_out = held_out.measured(segments, "image", (1, 10)).measured(segments, "image", (100,), step=step)
+    held_out = held_out.measured(segments, "image", (1, 10), width=width)
+    held_out = held_out.measured(segments, "image", (100,), width=width, step=step)
     images = held_out.of("image")
     few, batch = images.every_nth(step), images.every_nth(max(1, len(images) // _BATCH))
-    segments.search_parts(few.vectors, 10)  # reads the mapped pages once
+    segments.search_parts(few.vectors, 10, width=width)  # reads the mapped pages once
     started = time.perf_counter()
-    segments.search_parts(batch.vectors, 10)
+    segments.search_parts(batch.vectors, 10, width=width)
     seconds = time.perf_counter() - started
     singles = []
     for query in few.vectors[:: _DEEP_QUERIES // _SINGLES]:
         began = time.perf_counter()
-        segments.search_parts(query[np.newaxis], 10)
+        segments.search_parts(query[np.newaxis], 10, width=width)
         singles.append((time.perf_counter() - began) * 1e3)
     by_k = {1: images, 10: images, 100: few}
     measured = Measurements(
@@ -82,7 +84,7 @@ def _cpu_seconds(segments: SegmentedIndex, queries: Vectors) -> float:
     return time.thread_time() - started
 
 
-def recall_of_new(segments: SegmentedIndex, new: Positions, parts: Sequence[int]) -> float:
+def recall_of_new(segments: SegmentedIndex, new: Positions, parts: Sequence[int], width: float) -> float:
     """Recall@10 of searches with rows that are `new`, plus three standard errors, as far as these segments, given by
     their numbers, are to blame: only they are searched exactly.
 
@@ -90,7 +92,7 @@ def recall_of_new(segments: SegmentedIndex, new: Positions, parts: Sequence[int]
     """
     chosen = new[np.unique(np.linspace(0, len(new) - 1, min(_NEW_QUERIES, len(new))).astype(np.int64))]
     queries = segments.vectors(chosen)
-    scores, positions = drop_own(*segments.search(queries, _K + 1), chosen)
+    scores, positions = drop_own(*segments.search(queries, _K + 1, width=width), chosen)
     blocks = chain.from_iterable(segments.live_blocks_of(number) for number in parts)
     exact, exact_positions = drop_own(*exact_neighbours(queries, blocks, _K + 1), chosen)
     both = np.concatenate([scores, exact], axis=1), np.concatenate([positions, exact_positions], axis=1)

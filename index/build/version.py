@@ -121,17 +121,19 @@ class VersionBuild:
             # A new approximate index may miss what another one found.
             made = range(len(change.retained), len(records))
             held_out = held_out.unmeasured_near(segments, made)
-            self._check_new_rows(
-                segments, segments.positions(touched), [n for n in made if segments.parts[n].parameters]
-            )
+            approximate_parts = [number for number in made if segments.parts[number].parameters]
+            width = base.kinds["image"].width
+            self._check_new_rows(segments, segments.positions(touched), approximate_parts, width)
             return self._finish(draft, segments, held_out)
 
-    def _check_new_rows(self, segments: SegmentedIndex, positions: Positions, parts: Sequence[int]) -> None:
+    def _check_new_rows(
+        self, segments: SegmentedIndex, positions: Positions, parts: Sequence[int], width: float
+    ) -> None:
         """FactoryError if approximate indexes that were trained for other rows miss the new ones."""
         new = positions[positions >= 0]
         if not len(new) or not parts:
             return
-        found, target = recall_of_new(segments, new, parts), self.settings.target_recall
+        found, target = recall_of_new(segments, new, parts, width), self.settings.target_recall
         if found < target:
             raise FactoryError(
                 f"the new rows are unlike those that the index was trained for: recall@10 {found:.6g}, expected "
@@ -217,10 +219,11 @@ class VersionBuild:
         if held_out is None:
             held_out = GroundTruth.sample(segments, texts=texts)
             scores, kinds = score_distribution(segments, held_out), {}
-        measured, held_out = measure(segments, held_out)
+        measured, held_out = measure(segments, held_out, width=kinds["image"].width if kinds else 1.0)
         kinds, held_out = measure_kinds(segments, held_out, self.settings, measured, kinds)
         queries = self._put(QUERIES, held_out.write)
-        facts = {"kinds": kinds, "scores": scores, "files": {**draft.files, QUERIES: queries}}
+        recalls = {**measured.recall, "10": kinds["image"].recall}
+        facts = {"recall": recalls, "kinds": kinds, "scores": scores, "files": {**draft.files, QUERIES: queries}}
         if draft.base is None:
             facts["built_cost"] = measured.cost
         return self._publish(draft.model_copy(update={**asdict(measured), **facts}))

@@ -11,6 +11,7 @@ from index.build.merge_policy import Merge
 from index.collection import Collection
 from index.collection.records import IndexSettings
 from index.search import Searcher
+from index.segments.vector_index import VectorIndex
 from tests.support.collections.hand_made import MODEL, add_run, rows, unit_vectors
 
 DIM = 16
@@ -103,3 +104,20 @@ def test_the_cost_of_a_query_is_that_of_all_segments_beside_the_largest(collecti
     assert build_index(collection, IndexSettings(segment_rows=1_000, latency_ms=1e-6, target_recall=0.5)).cost > 1.5
     manifest = build_index(collection, SETTINGS)
     assert (manifest.cost, manifest.built_cost, manifest.ageing) == (1.0, 1.0, 1.0)
+
+
+def test_images_are_searched_more_widely_if_the_rows_used_for_tuning_were_easier(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_narrow(segment: VectorIndex, target_recall: float) -> float:
+        segment.tune({"nprobe": 1.0, "rescore": 2.0})
+        return target_recall
+
+    monkeypatch.setattr("index.build.segment.tune", too_narrow)
+    manifest = build_index(collection, SETTINGS)
+    image = manifest.kinds["image"]
+    assert image.width > 1
+    assert manifest.recall["10"] == image.recall >= SETTINGS.target_recall
+    add_run(collection, rows(ids(4_000, 4_100), in_half(100, 5, 0)), model=MODEL_16)
+    updated = build_index(collection)
+    assert (updated.base, updated.kinds["image"].width) == (manifest.version, image.width)
