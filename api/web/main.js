@@ -4,7 +4,7 @@ import * as api from "./api.js";
 import { offerCollections } from "./collections.js";
 import { takePictures } from "./drop.js";
 import { byId, element, plural } from "./elements.js";
-import { activeFilters, facetGroups, foldLongLists } from "./facets.js";
+import { activeFilters, facetGroups, foldLongLists, queryLink } from "./facets.js";
 import { Filters } from "./filters.js";
 import { placesMap } from "./map.js";
 import { Marks, mixList } from "./mix.js";
@@ -138,10 +138,24 @@ function noMatches({ kind, filter, fitting, minScore }) {
   return element("p", { class: "nothing" }, advice.join(" ") || "The collection has nothing to compare with.");
 }
 
-const lostUpload = () => new api.Problem({
-  title: "The picture is no longer here",
-  detail: "Your own picture is kept only until the page is reloaded. Choose it again.",
-});
+/** The model has no words: the form asks for pictures only. */
+function offerNoWords() {
+  const words = "A picture’s web address";
+  queryInput.placeholder = words;
+  queryInput.labels[0].textContent = words;
+  byId("fitting").parentElement.hidden = true;
+  byId("welcome-text").textContent = "Show a picture to find the most similar ones in this collection.";
+}
+
+function lostUpload() {
+  const choose = element("button", { type: "button", class: "primary" }, "Choose it again");
+  choose.addEventListener("click", () => byId("file").click());
+  return new api.Problem({
+    title: "The picture is no longer here",
+    detail: "Your own picture is kept only until the page is reloaded.",
+    actions: [choose, queryLink(emptyQuery(), { class: "start" }, "Start over")],
+  });
+}
 
 /** The part of the query that makes sense in another collection too: words, or a picture's URL. */
 const sharedQuery = () => ["text", "url"].includes(current.kind) ? `?${new URLSearchParams({ [current.kind]: current.value })}` : "";
@@ -157,6 +171,7 @@ async function describe() {
       byId("about").textContent = plural(index.ntotal, "picture");
       filters = new Filters(byId("filters"), index.columns, () => current.filter && changeQuery({ filter: filters.filter }));
       offerColumns(index.columns);
+      if (!index.embeds_texts) offerNoWords();
       filterPanel.hidden = false;
       updateTitle();
       offerCollections(index.collection, sharedQuery);
@@ -269,7 +284,7 @@ document.addEventListener("click", (event) => {
   if (!link || event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
   event.preventDefault();
   const query = fromAddress(new URL(link.href).search, null);
-  if (current.kind === "upload" && query.kind === null && !link.matches(".brand")) {
+  if (current.kind === "upload" && query.kind === null && !link.matches(".brand, .start")) {
     Object.assign(query, { kind: "upload", value: current.value }); // an upload is not part of the link's address
   }
   if (link.matches(".tile-link")) navigate(query, visibleIds());
