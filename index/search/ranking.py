@@ -74,7 +74,7 @@ def rounded(scores: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
 
 def _least(cosine: float) -> float:
     """The least cosine that is reported as this one."""
-    return cosine - 0.5 / 10**_DECIMALS
+    return cosine - 0.5 * float(10**-_DECIMALS)
 
 
 def hits_of(scores: npt.NDArray[np.float32], positions: Positions, parts: Parts, ids: Ids) -> list[list[Hit]]:

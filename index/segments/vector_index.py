@@ -139,8 +139,8 @@ class VectorIndex:
         if eligible or breadth > 1:
             params = self._search_parameters(eligible, breadth, deeper)
         scores, positions = self._ann.search(queries, search_k, params=params)
-        crowded = np.flatnonzero(scores[:, TUNED_K - 1] >= self._crowd) if deeper <= 1 else []
-        if len(crowded):
+        crowded = np.flatnonzero(scores[:, TUNED_K - 1] >= self._crowd)
+        if len(crowded) and deeper <= 1:
             # Compression cannot tell so many near-equal rows apart: rank far more of them exactly.
             params = self._search_parameters(eligible, breadth, _CROWD_DEPTH)
             scores[crowded], positions[crowded] = self._ann.search(queries[crowded], search_k, params=params)

@@ -8,6 +8,7 @@ import pytest
 
 from index.build.build_index import build_index
 from index.build.merge_policy import Merge
+from index.build.tune import tune
 from index.collection import Collection
 from index.collection.records import IndexSettings
 from index.search import Searcher
@@ -110,7 +111,7 @@ def test_images_are_searched_more_widely_if_the_rows_used_for_tuning_were_easier
     collection: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def too_narrow(segment: VectorIndex, target_recall: float) -> float:
-        segment.tune({"nprobe": 1.0, "rescore": 2.0})
+        tune(segment, target_recall - 0.06)
         return target_recall
 
     monkeypatch.setattr("index.build.segment.tune", too_narrow)
