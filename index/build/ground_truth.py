@@ -26,7 +26,8 @@ RECALL_KS = (1, 10, 100)
 _STABLE = 10  # while so many nearest neighbours of a query stay the same, its recall is not measured again
 _NEIGHBOURS = 130  # of each query are stored, so that deleting some does not require another pass over all rows
 _BLOCK_ROWS = 4_096
-_EQUAL = 5e-4  # about the error of an 8-bit re-ranking: nearer ranks are those of frames of a video, or of noise
+_EQUAL = 1e-6  # rounding difference of a sum in another order
+_NEAR_EQUAL, _NEAR = 5e-4, 0.95  # the error of an 8-bit re-ranking, and the k-th score from which it may hide ranks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,8 +264,9 @@ def recall(scores: Scores, exact: Scores, k: int) -> npt.NDArray[np.float64]:
     if k == 0:
         return np.ones(len(exact))
     counts = np.isfinite(exact[:, :k]).sum(axis=1)
-    kth = np.take_along_axis(exact, np.maximum(counts - 1, 0)[:, np.newaxis], axis=1) - _EQUAL
-    hits = (np.isfinite(scores[:, :k]) & (scores[:, :k] >= kth)).sum(axis=1)
+    kth = np.take_along_axis(exact, np.maximum(counts - 1, 0)[:, np.newaxis], axis=1)
+    least = kth - np.where(kth >= _NEAR, _NEAR_EQUAL, _EQUAL)
+    hits = (np.isfinite(scores[:, :k]) & (scores[:, :k] >= least)).sum(axis=1)
     return np.where(counts > 0, np.minimum(hits, counts) / np.maximum(counts, 1), 1.0)
 
 
