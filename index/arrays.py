@@ -23,7 +23,8 @@ def merged(parts: Sequence[tuple[npt.NDArray[Any], ...]], k: int) -> tuple[Any, 
     """The k best columns of several parts, each a tuple of `(n, m)` arrays, scores first. Ties stay in order."""
     arrays = [np.concatenate(array, axis=1) for array in zip(*parts, strict=True)]
     best = np.argsort(-arrays[0], axis=1, kind="stable")[:, :k]
-    return tuple(np.take_along_axis(array, best, axis=1) for array in arrays)
+    rows = np.arange(len(best))[:, np.newaxis]  # `take_along_axis` takes longer than all the rest for one query
+    return tuple(array[rows, best] for array in arrays)
 
 
 def merged_by_position(k: int, scores: Scores, positions: Positions, *others: npt.NDArray[Any]) -> tuple[Any, ...]:
@@ -38,7 +39,7 @@ def merged_by_position(k: int, scores: Scores, positions: Positions, *others: np
 
 def shifted(positions: Positions, start: int) -> Positions:
     """Positions in a part that begins at `start`, as positions in the whole."""
-    return np.where(positions < 0, -1, positions + start)
+    return np.add(positions, start, out=np.full_like(positions, -1), where=positions >= 0)
 
 
 def by_part(positions: Positions, starts: npt.NDArray[np.int64]) -> Iterator[tuple[int, Slots, Positions]]:

@@ -167,7 +167,8 @@ class Update:
         settings = IndexSettings(**{**(previous.settings.model_dump() if previous else {}), **changes})
         columns = {annotation.name: annotation.run_ids for annotation in list_annotations(collection)}
         goal = (before, [run.run_id for run in runs], columns, settings)
-        if previous and (previous.version, previous.runs, previous.annotations, previous.settings) == goal:
+        done = previous and (previous.version, previous.runs, previous.annotations, previous.settings) == goal
+        if previous and done and not previous.aged:
             return
         from index.build.build_index import build_index  # late: faiss takes a second
 

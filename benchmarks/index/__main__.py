@@ -8,6 +8,9 @@ two sets of vectors, `clusters` in few dimensions and a `cone` with the shape of
 - recall by kind of query with these parameters;
 - time, CPU time and memory to build;
 - time of an update and recall after updates; recall of filtered searches.
+
+With `--nights 300` it measures ageing instead: nights of 100 added and 20 deleted rows, each compared with a fresh
+build of the same rows.
 """
 
 import tempfile
@@ -22,6 +25,7 @@ import faiss
 from benchmarks.common.cone import Cone
 from benchmarks.common.process import CORES, can_limit_memory, in_new_process
 from benchmarks.common.report import Report, run
+from benchmarks.index.ageing import Ageing
 from benchmarks.index.findings import (
     Costs,
     report_build,
@@ -48,6 +52,7 @@ _DATA: dict[str, Clustered] = {"clusters": Clustered(), "cone": Cone()}
 _DIMS = {"clusters": 64, "cone": 128}  # principal dimensions that rivals search
 _SHARES = (0.5, 0.1, 0.01, 0.001)
 _TARGET, _TEXT_TARGET = 0.99, 0.98
+_QUICK_NIGHTS = 60
 _BEYOND = 1_350_000_000  # bytes for a build in addition to its index, without libraries loaded before
 
 
@@ -158,6 +163,9 @@ def by_kind(
 
 
 def main(report: Report, folder: Path, options: Any) -> None:
+    if options.nights:
+        age(report, folder, options)
+        return
     plan = QUICK if options.quick else Plan(rows=sorted(int(rows) for rows in options.rows.split(",")))
     if missing():
         print(f"Not installed: {', '.join(missing())}; pip install -c constraints.txt -e '.[rivals]'")
@@ -171,9 +179,22 @@ def main(report: Report, folder: Path, options: Any) -> None:
         draw(standings, options.plot)
 
 
+def age(report: Report, folder: Path, options: Any) -> None:
+    rows, nights = int(options.rows.split(",")[0]), options.nights
+    latency_ms = Plan.latency_ms
+    if options.quick:
+        rows, nights, latency_ms = QUICK.rows[0], min(nights, _QUICK_NIGHTS), QUICK.latency_ms
+    for name in options.data.split(","):
+        settings = IndexSettings(latency_ms=latency_ms, target_recall=_TARGET)
+        with tempfile.TemporaryDirectory(dir=folder) as home:
+            ageing = Ageing(data=_DATA[name], rows=rows, nights=nights, settings=settings, folder=Path(home))
+            ageing.run(report.about(f"{rows:,} {name}"))
+
+
 OPTIONS: dict[str, dict[str, Any]] = {
     "--rows": {"default": "100000,1000000", "help": "sizes of the sets, smallest first"},
     "--data": {"default": ",".join(_DATA), "help": "the sets"},
+    "--nights": {"type": int, "default": 0, "help": "measure ageing, over so many nights; 60 with --quick"},
     "--plot": {"type": Path, "help": "draw CPU time against recall into this file"},
 }
 if __name__ == "__main__":

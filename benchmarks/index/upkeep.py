@@ -97,7 +97,7 @@ def update_often(collection: Collection, data: Clustered, rows: int, *, times: i
     remaining = np.flatnonzero(live)
     truth = remaining[exact(queries, data.array(len(live))[remaining], _K)[1]]
     searcher = Searcher.open(collection)
-    found = _rows_found(searcher, queries, None)
+    found = rows_found(searcher, queries, None)
     return Updates(seconds=seconds, segments=len(searcher.segments.parts), recall=recall(found, truth))
 
 
@@ -155,11 +155,11 @@ def filtered(
     width = round(share * GROUPS)
     passes = np.flatnonzero(values < width)
     truth = passes[exact(queries, vectors[passes], _K)[1]]
-    found = _rows_found(searcher, queries, {column: {"$lt": width}}, kind)
+    found = rows_found(searcher, queries, {column: {"$lt": width}}, kind)
     return Filtered(kind=kind, column=column, share=share, rows=len(passes), recall=recall(found, truth))
 
 
-def _rows_found(searcher: Searcher, queries: Vectors, where: dict[str, Any] | None, kind: QueryKind = "image") -> Rows:
+def rows_found(searcher: Searcher, queries: Vectors, where: dict[str, Any] | None, kind: QueryKind = "image") -> Rows:
     matches = searcher.search(queries, _K, filter=where, kind=kind)
     return np.array([[int(match.image_id) for match in found] for found in matches])
 

@@ -55,9 +55,10 @@ def build_index(
 
     The live version is updated by the changes since, sharing all segments if only annotations have changed; if nothing
     has, and it is whole, it is returned. Everything is built anew with `rebuild`, with other settings, for another
-    model, and if an update's recall is below the target. `settings` are by default those of the live version, `runs`
-    all committed ones. `texts` makes vectors of texts to measure recall with, if the live version has none of this
-    model and of these settings. A damaged CURRENT is repaired first.
+    model, if an update's recall is below the target, and if a query in the live version costs twice what it should.
+    `settings` are by default those of the live version, `runs` all committed ones. `texts` makes vectors of texts to
+    measure recall with, if the live version has none of this model and of these settings. A damaged CURRENT is repaired
+    first.
 
     EmptyCollectionError if nothing is embedded, ModelMismatchError if the vectors are of two models, CollectionError
     for a vector that is not of unit norm, FactoryError for an index that cannot be built, DamagedRunError if the
@@ -72,7 +73,7 @@ def build_index(
     if live and not accept_lost_runs:
         _require_all_runs(collection, live, runs)
     base = live if live and _can_update(live, runs) else None
-    update = base is not None and not rebuild and settings == base.settings
+    update = base is not None and not rebuild and settings == base.settings and not base.aged
     changed = base is not None and (len(base.runs) < len(runs) or base.annotations != columns)
     if base and update and base.version == before and not changed and is_intact(collection, base):
         logger.info("index version %s covers all runs already: nothing to build", base.version)
@@ -80,6 +81,8 @@ def build_index(
     rolled_back = repeated_versions(collection, live, runs, columns)
     if rolled_back and not rebuild:
         require_no_repeat(collection, rolled_back, runs, settings, before)
+    if base and base.aged:
+        logger.warning("%s: building from all rows", _aged_message(base))
     manifest = None if rebuild else _unpublished_version(collection, runs, columns, settings, before)
     new_build = partial(VersionBuild, collection, runs, annotations, settings, run_jobs)
     if base and update and manifest is None and changed:
@@ -87,6 +90,8 @@ def build_index(
     manifest = manifest or new_build().from_scratch(partial(_known_texts, collection, live, runs[-1:], settings, texts))
     if manifest.below_target:
         raise RecallTooLowError(_too_low(collection, manifest))
+    if manifest.aged:
+        logger.warning("%s: the next build will be one from all rows", _aged_message(manifest))
     if promote and rolled_back:
         mark_rolled_back(collection, manifest.version)
         repeats = "may repeat" if None in rolled_back.values() else "repeats"
@@ -177,6 +182,11 @@ def _try_update(build: VersionBuild, base: VersionManifest) -> VersionManifest |
         build.discard()
         return None
     return manifest
+
+
+def _aged_message(manifest: VersionManifest) -> str:
+    ratio = f"{manifest.ageing:.1f} times as much as after the last build from all rows"
+    return f"a query in index version {manifest.version} costs {ratio}"
 
 
 def _promote(collection: Collection, manifest: VersionManifest, before: str | None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ _STABLE = 10  # while so many nearest neighbours of a query stay the same, its r
 _NEIGHBOURS = 130  # of each query are stored, so that deleting some does not require another pass over all rows
 _BLOCK_ROWS = 4_096
 _EQUAL = 1e-6  # rounding difference of a sum in another order
+_NEAR_EQUAL, _NEAR = 5e-4, 0.95  # the error of an 8-bit re-ranking, and the k-th score from which it may hide ranks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,6 +155,21 @@ class GroundTruth:
         recalls[rows] = np.nan
         return replace(self, recalls=recalls)
 
+    def unmeasured_near(self, segments: SegmentedIndex, parts: Iterable[int]) -> GroundTruth:
+        """The same queries, without each recall for which a neighbour is in one of these segments, by their numbers,
+        and found approximately.
+        """
+        starts = np.cumsum([0, *(part.ntotal for part in segments.parts)])
+        positions = segments.positions(pa.array(self.ids, pa.string()))
+        inside = np.zeros(len(self.ids) + 1, bool)  # the last one for -1
+        for number in parts:
+            if segments.parts[number].parameters:
+                inside[:-1] |= (starts[number] <= positions) & (positions < starts[number + 1])
+        recalls = self.recalls.copy()
+        for column, k in enumerate(RECALL_KS):
+            recalls[inside[self.nearest[:, : max(k, _STABLE)]].any(axis=1), column] = np.nan
+        return replace(self, recalls=recalls)
+
     def measured(
         self, segments: SegmentedIndex, kind: QueryKind, ks: Sequence[int], *, width: float = 1.0, step: int = 1
     ) -> GroundTruth:
@@ -261,15 +277,16 @@ def drop_own(scores: Scores, positions: Positions, own: Positions) -> tuple[Scor
 
 
 def recall(scores: Scores, exact: Scores, k: int) -> npt.NDArray[np.float64]:
-    """For each query, the share of its k nearest that a search found, `(n,)`; others at the same distance count too, as
+    """For each query, the share of its k nearest that a search found, `(n,)`; others that are as near count too, as
     in ann-benchmarks. Both kinds of scores are `(n, k or more)`, best first, -inf where there are fewer.
     """
     k = min(k, exact.shape[1])
     if k == 0:
         return np.ones(len(exact))
     counts = np.isfinite(exact[:, :k]).sum(axis=1)
-    kth = np.take_along_axis(exact, np.maximum(counts - 1, 0)[:, np.newaxis], axis=1) - _EQUAL
-    hits = (np.isfinite(scores[:, :k]) & (scores[:, :k] >= kth)).sum(axis=1)
+    kth = np.take_along_axis(exact, np.maximum(counts - 1, 0)[:, np.newaxis], axis=1)
+    least = kth - np.where(kth >= _NEAR, _NEAR_EQUAL, _EQUAL)
+    hits = (np.isfinite(scores[:, :k]) & (scores[:, :k] >= least)).sum(axis=1)
     return np.where(counts > 0, np.minimum(hits, counts) / np.maximum(counts, 1), 1.0)
 
 

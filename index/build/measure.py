@@ -1,17 +1,23 @@
 """Measures the recall and the speed of an index version."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
+import faiss
 import numpy as np
 
-from index.arrays import Scores
-from index.build.ground_truth import RECALL_KS, GroundTruth
+from index.arrays import Positions, Scores, Vectors, merged_by_position
+from index.build.ground_truth import RECALL_KS, GroundTruth, drop_own, recall
 from index.collection.records import ScoreDistribution
 from index.queries import KINDS, QueryKind
+from index.segments.exact import exact_neighbours
 from index.segments.segmented_index import SegmentedIndex
 
 _DEEP_QUERIES = 100  # for recall@100, which needs ten times as many neighbours of each
+_K, _LAPS = 10, 3
+_NEW_QUERIES = 100
 _SINGLES, _BATCH = 50, 250  # queries that are timed one by one, and in a batch
 _RANDOM_ROWS = 4_000
 _RANDOM_QUERIES = (250, 1_000)  # of the other kinds, of images
@@ -25,24 +31,27 @@ class Measurements:
     recall: dict[str, float]
     latency_ms: dict[str, float]
     queries_per_second: float
+    cost: float
 
 
-def measure(segments: SegmentedIndex, held_out: GroundTruth) -> tuple[Measurements, GroundTruth]:
+def measure(segments: SegmentedIndex, held_out: GroundTruth, *, width: float = 1.0) -> tuple[Measurements, GroundTruth]:
     """Recall of the held-out images, measured where it is not known, and the times of some of them, in a batch and one
-    by one; and the measured queries. Recall is that of whole pictures, while times include tiles, if there are any.
+    by one; and the measured queries. Searches are `width` times as wide as tuned. Recall is that of whole pictures,
+    while times include tiles, if there are any.
     """
     step = max(1, len(held_out.of("image")) // _DEEP_QUERIES)
-    held_out = held_out.measured(segments, "image", (1, 10)).measured(segments, "image", (100,), step=step)
+    held_out = held_out.measured(segments, "image", (1, 10), width=width)
+    held_out = held_out.measured(segments, "image", (100,), width=width, step=step)
     images = held_out.of("image")
     few, batch = images.every_nth(step), images.every_nth(max(1, len(images) // _BATCH))
-    segments.search_parts(few.vectors, 10)  # reads the mapped pages once
+    segments.search_parts(few.vectors, 10, width=width)  # reads the mapped pages once
     started = time.perf_counter()
-    segments.search_parts(batch.vectors, 10)
+    segments.search_parts(batch.vectors, 10, width=width)
     seconds = time.perf_counter() - started
     singles = []
     for query in few.vectors[:: _DEEP_QUERIES // _SINGLES]:
         began = time.perf_counter()
-        segments.search_parts(query[np.newaxis], 10)
+        segments.search_parts(query[np.newaxis], 10, width=width)
         singles.append((time.perf_counter() - began) * 1e3)
     by_k = {1: images, 10: images, 100: few}
     measured = Measurements(
@@ -51,8 +60,44 @@ def measure(segments: SegmentedIndex, held_out: GroundTruth) -> tuple[Measuremen
         recall={str(k): round(float(by_k[k].recalls[:, column].mean()), 7) for column, k in enumerate(RECALL_KS)},
         latency_ms={f"p{p}": round(float(np.percentile(singles, p)), 3) for p in (50, 99)},
         queries_per_second=round(len(batch) / seconds, 1),
+        cost=round(_cost(segments, batch.vectors), 3),
     )
     return measured, held_out
+
+
+def _cost(segments: SegmentedIndex, queries: Vectors) -> float:
+    """CPU time of searching all segments ÷ that of the largest alone, so that the machine's speed plays no part."""
+    largest = SegmentedIndex([max(segments.parts, key=len)])
+    threads = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(1)  # waiting threads use CPU time too
+    try:
+        laps = [[_cpu_seconds(each, queries) for each in (segments, largest)] for _ in range(_LAPS)]
+    finally:
+        faiss.omp_set_num_threads(threads)
+    whole, alone = np.min(laps, axis=0)
+    return float(whole / alone) if len(segments.parts) > 1 and alone > 0 else 1.0
+
+
+def _cpu_seconds(segments: SegmentedIndex, queries: Vectors) -> float:
+    started = time.thread_time()
+    segments.search_parts(queries, 10)
+    return time.thread_time() - started
+
+
+def recall_of_new(segments: SegmentedIndex, new: Positions, parts: Sequence[int], width: float) -> float:
+    """Recall@10 of searches with rows that are `new`, plus three standard errors, as far as these segments, given by
+    their numbers, are to blame: only they are searched exactly.
+
+    The held-out queries are older, and may be of other content than the index has never been trained for.
+    """
+    chosen = new[np.unique(np.linspace(0, len(new) - 1, min(_NEW_QUERIES, len(new))).astype(np.int64))]
+    queries = segments.vectors(chosen)
+    scores, positions = drop_own(*segments.search(queries, _K + 1, width=width), chosen)
+    blocks = chain.from_iterable(segments.live_blocks_of(number) for number in parts)
+    exact, exact_positions = drop_own(*exact_neighbours(queries, blocks, _K + 1), chosen)
+    both = np.concatenate([scores, exact], axis=1), np.concatenate([positions, exact_positions], axis=1)
+    recalls = recall(scores, merged_by_position(_K, *both)[0], _K)
+    return float(recalls.mean() + 3 * recalls.std() / np.sqrt(len(recalls)))
 
 
 def score_distribution(segments: SegmentedIndex, held_out: GroundTruth) -> ScoreDistribution:

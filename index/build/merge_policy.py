@@ -1,4 +1,6 @@
-"""Which segments to merge, so that their number stays low and each row is rewritten only now and then."""
+"""Which segments to merge, so that a query costs little more than after a build from all rows, and each row is
+rewritten only now and then.
+"""
 
 import itertools
 import math
@@ -9,17 +11,78 @@ from typing import NamedTuple
 MERGE_FACTOR = 4
 _MIN_LEVEL_ROWS = 1_000  # smaller segments are all of the lowest level
 _MAX_DEAD = 1 / 3  # share of a segment's rows under tombstones
+TAIL_SHARE = 25
+"""Newer rows are a segment of their own, rewritten by each update, until they are this part of a larger one's: then
+writing them costs less than a twentieth of checking every byte."""
 
 
 class Size(NamedTuple):
-    """All rows of a segment, and how many of them are live."""
+    """All rows of a segment, how many of them are live, and how many its approximate index was trained for; 0: none."""
 
     ntotal: int
     live: int
+    trained: int = 0
+
+    @property
+    def worn(self) -> bool:
+        return self.ntotal - self.live > _MAX_DEAD * self.ntotal
 
 
-def choose_merge(sizes: Sequence[Size], new: int, limit: int) -> tuple[list[int], bool]:
-    """Which segments to merge into one, and whether the `new` rows join them.
+class Merge(NamedTuple):
+    """The segments of these numbers become one, and the new rows join them if `with_new`. The approximate index is that
+    of the segment `host`, filled further if it is one of them; None: a new one is trained.
+    """
+
+    numbers: list[int]
+    with_new: bool
+    host: int | None = None
+
+
+def choose_growth(sizes: Sequence[Size], new: int, limit: int) -> Merge:
+    """How segments with approximate indexes grow. A search in one costs nearly the same whatever its size, so their
+    number counts: beside large ones there is one tail of newer rows, which joins the largest with room for it.
+
+    A tail has the large one's quantizer, so that a night of few new rows trains nothing. A new one is trained when the
+    rows have doubled since the last.
+    """
+    hosts = sorted((number for number in range(len(sizes)) if sizes[number].trained), key=lambda n: -sizes[n].live)
+    for host in hosts:
+        large = sizes[host]
+        tail = _tail(sizes, large.live, host)
+        added = new + sum(sizes[number].live for number in tail)
+        if large.ntotal + max(added, large.live // TAIL_SHARE) <= limit:
+            break
+    else:
+        # All are full, or none is approximate yet.
+        tail = _tail(sizes, limit, None) if hosts else [*range(len(sizes))]
+        return _fitting(sizes, tail, new, limit, hosts[0] if hosts else None)
+    if added * TAIL_SHARE <= large.live and not large.worn:
+        return _fitting(sizes, tail, new, limit, host)
+    return Merge(sorted([*tail, host]), bool(new), host if large.live + added <= 2 * large.trained else None)
+
+
+def _tail(sizes: Sequence[Size], live: int, host: int | None) -> list[int]:
+    """The segments that are small beside one of `live` rows, have many tombstones, or no index; not the host."""
+    small = (size.live * TAIL_SHARE <= live or size.worn or not size.trained for size in sizes)
+    return [number for number, is_small in enumerate(small) if is_small and number != host]
+
+
+def _fitting(sizes: Sequence[Size], numbers: Sequence[int], new: int, limit: int, host: int | None) -> Merge:
+    """Merges the smallest of these segments, as many as fit, and the new rows if they do."""
+    fitting = new if new <= limit else 0
+    chosen: list[int] = []
+    for number in sorted(numbers, key=lambda number: sizes[number].live):
+        if fitting + sizes[number].live > limit:
+            break
+        fitting += sizes[number].live
+        chosen.append(number)
+    if not new and len(chosen) == 1 and not sizes[chosen[0]].worn:
+        chosen = []  # it would be written again unchanged
+    return Merge(sorted(chosen), 0 < new <= limit, host)
+
+
+def choose_merge(sizes: Sequence[Size], new: int, limit: int) -> Merge:
+    """Which segments to merge while all are scanned exactly, so that only rows cost.
 
     Lucene's LogMergePolicy: levels are a factor of `MERGE_FACTOR` apart in size, and so many segments of one level
     become one of the next. A segment with many tombstones is rewritten. If the candidates exceed `limit` rows, only the
@@ -29,11 +92,11 @@ def choose_merge(sizes: Sequence[Size], new: int, limit: int) -> tuple[list[int]
     chosen = _choose([*sizes, Size(ntotal=new, live=new)] if new else sizes, limit)
     merged = [number for number in chosen if number < len(sizes)]
     rows = new + sum(sizes[number].live for number in merged)
-    return merged, bool(new and chosen and rows <= limit)
+    return Merge(merged, bool(new and chosen and rows <= limit))
 
 
 def _choose(sizes: Sequence[Size], limit: int) -> list[int]:
-    chosen = {number for number, size in enumerate(sizes) if size.ntotal - size.live > _MAX_DEAD * size.ntotal}
+    chosen = {number for number, size in enumerate(sizes) if size.worn}
     levels = {number: _level(size.live) for number, size in enumerate(sizes) if 2 * size.live <= limit}
     for level, count in Counter(levels.values()).items():
         if count >= MERGE_FACTOR:

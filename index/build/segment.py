@@ -1,15 +1,12 @@
 """Writes one segment: streams rows to disk, then trains, fills and tunes the approximate index from there."""
 
-import errno
 import logging
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-import faiss
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -18,8 +15,8 @@ from index.build.choose import ann_factory, factory_of
 from index.build.tune import tune
 from index.collection.layout import ANN, ANN_OF, ROWS, TILE_ANN, TILE_VECTORS, VECTORS, segment_path
 from index.collection.records import FLAT, IndexSettings, Option, SegmentRecord
-from index.collection.rows import EMBEDDING, TILES, join_batches, vectors_of
-from index.errors import DISK_FULL, CollectionError, DamagedVersionError
+from index.collection.rows import EMBEDDING, TILES, conform, join_batches, vectors_of
+from index.errors import CollectionError, DamagedVersionError
 from index.segments import ann
 from index.segments.exact import max_exact_rows
 from index.segments.segment import Segment
@@ -50,8 +47,24 @@ class RowSource(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Inherited:
+    """An open segment whose trained quantizers and tuned parameters a new one takes over. It `extends` it, or consists
+    of other rows.
+    """
+
+    segment: Segment
+    record: SegmentRecord
+    extends: bool
+
+    @property
+    def base(self) -> Segment | None:
+        """The segment whose rows come first, dead ones included, so that they stay at their positions."""
+        return self.segment if self.extends else None
+
+
+@dataclass(frozen=True, kw_only=True)
 class SegmentJob:
-    """Everything that a worker needs to build one segment. Picklable if its source is."""
+    """Everything that a worker needs to build one segment. Picklable if its source is, and nothing is inherited."""
 
     storage: Storage
     name: str
@@ -60,14 +73,19 @@ class SegmentJob:
     settings: IndexSettings
     max_exact_rows: int
     """A segment of at most so many rows is searched exactly, whatever index was chosen or requested."""
+    inherited: Inherited | None = None
 
     @property
     def rows(self) -> int:
-        return len(self.source)
+        return len(self.source) + (self._base.ntotal if self._base else 0)
 
     @property
     def dim(self) -> int:
         return int(self.source.schema.field(EMBEDDING).type.list_size)
+
+    @property
+    def _base(self) -> Segment | None:
+        return self.inherited.base if self.inherited else None
 
     @property
     def memory(self) -> int:
@@ -83,17 +101,22 @@ class SegmentJob:
         home = segment_path(self.name)
         with self.storage.scratch(home) as scratch:
             sample: list[pa.RecordBatch] = []
-            batches = _sampled(self.source.embedded(), max(1, self.rows // _SELF_QUERIES), sample)
-            ntotal = write_rows(scratch, batches, self.source.schema)
+            step = max(1, len(self.source) // _SELF_QUERIES)
+            batches = _sampled(self.source.embedded(), step, sample, self._base.ntotal if self._base else 0)
+            ntotal = write_rows(scratch, batches, self.source.schema, self._base)
             if ntotal == 0:
                 return None
             factory = self._add_ann(scratch, ntotal, VECTORS)
             tile_factory = self._add_ann(scratch, ntotal * self._tiles, TILE_VECTORS) if self._tiles else FLAT
             max_exact = max_exact_rows(self.settings, self.dim)
             segment = Segment(scratch, max_exact_rows=max_exact, files=_file_names(scratch))
-            check_rows_found(segment, pa.Table.from_batches(sample))
-            parameters = self._tune(segment, scratch / ANN, factory)
-            tile_parameters = self._tune(segment.tiles, scratch / TILE_ANN, tile_factory)
+            if sample:  # all new rows may be rejects
+                check_rows_found(segment, pa.Table.from_batches(sample))
+            if self.inherited:
+                parameters, tile_parameters = self.inherited.record.parameters, self.inherited.record.tile_parameters
+            else:
+                parameters = self._tune(segment, scratch / ANN, factory)
+                tile_parameters = self._tune(segment.tiles, scratch / TILE_ANN, tile_factory)
             files = {name: file_record(scratch / name) for name in _file_names(scratch)}
             counts = {ANN: ntotal, TILE_ANN: ntotal * self._tiles}
             remember_sound(sound_key(files[name].sha256, counts[name], self.dim) for name in counts.keys() & files)
@@ -103,10 +126,11 @@ class SegmentJob:
         return SegmentRecord(
             name=self.name,
             ntotal=ntotal,
-            live=ntotal,
+            live=ntotal - (len(self._base.dead_positions()) if self._base else 0),
             factory=factory if ANN in files else FLAT,
-            parameters=parameters,
-            tile_parameters=tile_parameters,
+            trained=self._trained(ntotal, factory),
+            parameters=parameters if ANN in files else {},
+            tile_parameters=tile_parameters if TILE_ANN in files else {},
             memory=sum(files[name].size for name in searched),
             files=files,
         )
@@ -119,11 +143,30 @@ class SegmentJob:
 
     def _add_ann(self, folder: Path, ntotal: int, vectors: str) -> str:
         """Write the approximate index of a file of vectors beside it, if it gets one. Returns the factory."""
+        if self.inherited:
+            return self._take_over_ann(folder, ntotal, vectors, self.inherited)
         training = VectorFile(folder / vectors, ntotal, self.dim).sample(self._training_rows(ntotal))
         factory = factory_of(self.options, training, ntotal, self.settings, max_exact_rows=self.max_exact_rows)
         if factory != FLAT:
             write_ann(folder, factory, ntotal, training, vectors)
         return factory
+
+    def _take_over_ann(self, folder: Path, ntotal: int, vectors: str, inherited: Inherited) -> str:
+        """`_add_ann` with the index of another segment: the same quantizers, and its rows if they come first."""
+        few = not inherited.extends and ntotal <= self.max_exact_rows
+        if few or ANN_OF[vectors] not in inherited.record.files:
+            return FLAT
+        path = inherited.segment.folder / ANN_OF[vectors]
+        index = ann.copy_of(path, keep_rows=inherited.extends)
+        ann.fill(index, VectorFile(folder / vectors, ntotal, self.dim).blocks(first=index.ntotal))
+        ann.write(index, folder / ANN_OF[vectors])
+        return inherited.record.factory
+
+    def _trained(self, ntotal: int, factory: str) -> int:
+        """How many rows the quantizers were trained for, also if the index missed its recall; 0 for too few rows."""
+        if factory == FLAT and ntotal <= self.max_exact_rows:
+            return 0
+        return self.inherited.record.trained if self.inherited else ntotal if factory != FLAT else 0
 
     def _tune(self, index: VectorIndex | None, ann_path: Path, factory: str) -> dict[str, float]:
         """Tune the approximate index, if there is one, and return its parameters. If it misses its recall, it is
@@ -145,24 +188,39 @@ class SegmentJob:
         return min(rows, ann.training_rows(ann.new_index(factory, self.dim)))
 
 
-def write_rows(folder: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> int:
-    """Stream embedded rows into a folder and return their number. CollectionError names one without unit norm."""
+def write_rows(folder: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema, base: Segment | None = None) -> int:
+    """Stream embedded rows into a folder, after all rows of `base`, and return their number. CollectionError names one
+    without unit norm.
+    """
     dim = schema.field(EMBEDDING).type.list_size
     stored = pa.schema([field for field in schema if field.name not in (EMBEDDING, TILES)])
+    columns = {EMBEDDING: VECTORS} | ({TILES: TILE_VECTORS} if TILES in schema.names else {})
+    written = dict.fromkeys(columns, 0)
     total = 0
     with ExitStack() as files:
         rows = files.enter_context(pa.ipc.new_file(str(folder / ROWS), stored))
-        columns = {EMBEDDING: VECTORS} | ({TILES: TILE_VECTORS} if TILES in schema.names else {})
         targets = {column: files.enter_context((folder / name).open("wb")) for column, name in columns.items()}
-        written = dict.fromkeys(targets, 0)
         for target in targets.values():
             target.write(flat_header(dim, 0))
-        for batch in join_batches(batches, _BATCH_ROWS):
-            for column, target in targets.items():
-                vectors = _unit_vectors(batch, dim, column)
-                target.write(vectors.data)  # an error of `tofile` has no reason
-                written[column] += len(vectors)
-            rows.write_batch(batch.select(stored.names))
+
+        def stored_rows() -> Iterator[pa.RecordBatch]:
+            """The rows without their vectors, which are written meanwhile."""
+            if base is not None:
+                for column, target in targets.items():
+                    for block in (base.tiles if column == TILES and base.tiles else base).all_blocks():
+                        target.write(block.data)
+                        written[column] += len(block)
+                for batch in base.batches:
+                    yield from conform(pa.Table.from_batches([batch]), stored).to_batches()
+            for batch in join_batches(batches, _BATCH_ROWS):
+                for column, target in targets.items():
+                    vectors = _unit_vectors(batch, dim, column)
+                    target.write(vectors.data)  # an error of `tofile` has no reason
+                    written[column] += len(vectors)
+                yield batch.select(stored.names)
+
+        for batch in join_batches(stored_rows(), _BATCH_ROWS):
+            rows.write_batch(batch)
             total += len(batch)
         for column, target in targets.items():
             target.seek(0)
@@ -172,15 +230,10 @@ def write_rows(folder: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schem
 
 def write_ann(folder: Path, factory: str, ntotal: int, sample: npt.NDArray[np.float32], vectors: str = VECTORS) -> None:
     """Train an index on a sample of the folder's vectors, `(n, dim)`, add all of them, and write it beside them."""
-    target = folder / ANN_OF[vectors]
     index = ann.new_index(factory, sample.shape[1])
     ann.train(index, sample)
     ann.fill(index, VectorFile(folder / vectors, ntotal, sample.shape[1]).blocks())
-    try:
-        faiss.write_index(index, str(target))
-    except RuntimeError as error:  # faiss raises nothing else, with the system's error in its text
-        code = next((code for code in DISK_FULL if os.strerror(code) in str(error)), errno.EIO)
-        raise OSError(code, os.strerror(code), str(target)) from error
+    ann.write(index, folder / ANN_OF[vectors])
 
 
 def check_rows_found(segment: Segment, sample: pa.Table) -> None:
@@ -202,13 +255,15 @@ def _file_names(folder: Path) -> list[str]:
     return sorted(file.name for file in folder.iterdir() if not file.name.startswith("."))
 
 
-def _sampled(batches: Iterable[pa.RecordBatch], step: int, sample: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Passes the batches on; every `step`-th row, with its position, is also put in `sample`."""
+def _sampled(
+    batches: Iterable[pa.RecordBatch], step: int, sample: list[pa.RecordBatch], first: int
+) -> Iterator[pa.RecordBatch]:
+    """Passes the batches on; every `step`-th row, with its position, from `first`, is also put in `sample`."""
     start = 0
     for batch in batches:
         chosen = np.arange(-start % step, len(batch), step)
         rows = batch.select(["image_id", EMBEDDING]).take(pa.array(chosen, pa.int64()))
-        sample.append(rows.append_column("position", pa.array(chosen + start)))
+        sample.append(rows.append_column("position", pa.array(chosen + start + first)))
         start += len(batch)
         yield batch
 

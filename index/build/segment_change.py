@@ -7,80 +7,78 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from index.arrays import Positions
-from index.build.merge_policy import Size, choose_merge
-from index.build.segment import RowSource
+from index.build.merge_policy import Size, choose_growth, choose_merge
+from index.build.segment import Inherited, RowSource
 from index.collection.live_rows import LiveRows
-from index.collection.records import FLAT, IndexSettings, RunManifest, SegmentRecord
+from index.collection.records import IndexSettings, RunManifest, SegmentRecord
 from index.collection.rows import conform, unify
-from index.segments.exact import MIN_TRAINING_ROWS, max_exact_rows
 from index.segments.segment import Segment
 from index.storage import Storage
 
 
 @dataclass(frozen=True, kw_only=True)
+class NewSegment:
+    """Rows that become a segment; with `inherited`, those of another one before them, or its approximate index."""
+
+    source: RowSource
+    inherited: Inherited | None = None
+
+    @property
+    def dead_positions(self) -> Positions:
+        """The rows without life that the segment takes over."""
+        base = self.inherited.base if self.inherited else None
+        return base.dead_positions() if base else np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, kw_only=True)
 class SegmentChange:
-    """`retained` segments stay, with `tombstones` on their dead rows, by name. The rows of each of `sources` become a
-    new segment, which is searched exactly if it has at most `max_exact_rows` rows. `floats` is the number of values in
-    the vectors of a row.
-    """
+    """`retained` segments stay, with `tombstones` on their dead rows, by name, and `new` ones are built."""
 
     retained: list[SegmentRecord]
     tombstones: Mapping[str, Positions]
-    sources: list[RowSource]
-    floats: int
-    max_exact_rows: int
-
-    @property
-    def max_memory(self) -> int:
-        """Upper bound of the memory of all segments in bytes: as if the new ones were searched exactly."""
-        exact = sum(len(source) for source in self.sources) * self.floats * 4
-        return sum(record.memory for record in self.retained) + exact
-
-    @property
-    def live(self) -> int:
-        """Upper bound of the live rows after the change: some new ones may be rejects."""
-        return sum(record.live for record in self.retained) + sum(len(source) for source in self.sources)
+    new: list[NewSegment]
 
 
-def plan_change(
-    changed: LiveRows,
-    touched: pa.Array[Any],
-    records: Sequence[SegmentRecord],
-    segments: Sequence[Segment],
-    settings: IndexSettings,
-) -> SegmentChange:
-    """The change by newer runs, of `touched` ids. If memory is short, small segments become one with an index."""
-    dim = segments[0].dim
+def mark_gone(segments: Sequence[Segment], touched: pa.Array[Any]) -> None:
+    """Put tombstones on the rows of these ids."""
     for segment in segments:
         gone = segment.positions(touched)
         segment.add_tombstones(gone[gone >= 0])
 
-    def merge(numbers: Sequence[int], with_changed: bool, max_exact_rows: int) -> SegmentChange:
-        """Merges the segments of these numbers into one, and the changed rows too if they fit."""
-        merged: list[RowSource] = [segments[number] for number in numbers if segments[number].live_count]
-        separate: list[RowSource] = [changed] if with_changed else [*changed.split(settings.segment_rows)]
-        if with_changed and merged:
-            merged, separate = [*merged, changed], []
-        pairs = enumerate(zip(records, segments, strict=True))
-        retained = [pair for number, pair in pairs if number not in numbers and pair[1].live_count]
-        return SegmentChange(
-            retained=[record.model_copy(update={"live": segment.live_count}) for record, segment in retained],
-            tombstones={record.name: segment.dead_positions() for record, segment in retained},
-            sources=[*([Concatenated(merged)] if merged else []), *separate],
-            floats=dim * (1 + segments[0].tiles_per_row),
-            max_exact_rows=max_exact_rows,
-        )
 
-    sizes = [Size(ntotal=segment.ntotal, live=segment.live_count) for segment in segments]
-    change = merge(*choose_merge(sizes, len(changed), settings.segment_rows), max_exact_rows(settings, dim))
-    if settings.max_memory is None or change.max_memory <= settings.max_memory:
-        return change
-    small = [number for number, record in enumerate(records) if record.factory == FLAT]
-    rows = len(changed) + sum(segments[number].live_count for number in small)
-    return merge(small, rows <= settings.segment_rows, MIN_TRAINING_ROWS)
+def plan_change(
+    changed: LiveRows,
+    records: Sequence[SegmentRecord],
+    segments: Sequence[Segment],
+    settings: IndexSettings,
+    *,
+    approximate: bool,
+) -> SegmentChange:
+    """The change by `changed` rows, after `mark_gone`. `approximate`: all rows together would get such an index."""
+    pairs = list(zip(records, segments, strict=True))
+    sizes = [Size(segment.ntotal, segment.live_count, record.trained) for record, segment in pairs]
+    policy = choose_growth if approximate else choose_merge
+    numbers, with_new, host = policy(sizes, len(changed), settings.segment_rows)
+    extends = host is not None and host in numbers and not sizes[host].worn
+    merged: list[RowSource] = [
+        segments[number] for number in numbers if sizes[number].live and not (extends and number == host)
+    ]
+    if with_new:
+        merged.append(changed)
+    inherited = None if host is None else Inherited(segment=segments[host], record=records[host], extends=extends)
+    new = [NewSegment(source=Concatenated(merged), inherited=inherited)] if merged else []
+    if not with_new:
+        new += [NewSegment(source=part) for part in changed.split(settings.segment_rows)]
+    retained = [pair for number, pair in enumerate(pairs) if number not in numbers and sizes[number].live]
+    return SegmentChange(
+        retained=[record.model_copy(update={"live": segment.live_count}) for record, segment in retained],
+        tombstones={record.name: segment.dead_positions() for record, segment in retained},
+        new=new,
+    )
 
 
 @dataclass(frozen=True)

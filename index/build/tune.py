@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 
 import numpy as np
+import numpy.typing as npt
 
 from index.build.ground_truth import drop_own, recall
 from index.segments.exact import exact_neighbours
@@ -21,6 +22,7 @@ _K = 10
 _DEEP_K, _DEEP_STEP = 100, 4  # a quarter of the queries measures how much wider a search for a larger k must be
 _FINALISTS, _LAPS = 4, 3  # the 4 fastest are timed again, 3 times
 _SLOWER = 1.1  # times the fastest: more than measuring noise
+_FEW = 0.05  # share of the queries
 _MARGIN = 3  # standard errors above the target, since the version is measured with other queries
 
 
@@ -28,23 +30,30 @@ def tune(segment: VectorIndex, target_recall: float) -> float:
     """Set the segment's approximate search to the fastest parameters with that recall@10, and return their recall.
 
     The deepest re-ranking allows the narrowest search. From there, the search is widened while that makes it faster,
-    each time with the shallowest re-ranking that meets the target. If nothing meets it, the widest and deepest search
-    is used. Then `breadth`, the power by which the search widens with k, is raised until recall@100 meets it too.
+    each time with the shallowest re-ranking that meets the target. If only queries amid near-equal rows miss it, they
+    get a deeper search than all others; otherwise, if nothing meets it, the widest and deepest search is used. Then
+    `breadth`, the power by which the search widens with k, is raised until recall@100 meets the target too.
     """
     trial = _Trial(segment)
-    depth_lists, widths = _depths(segment), _widths(segment)
-    good: list[tuple[float, Parameters]] = []
-    for depths in depth_lists:  # the next only if no search with these is good enough
-        good = sorted(_good_searches(trial, depths, widths, target_recall), key=lambda timed: timed[0])
-        if good:
-            break
-    finalists = [parameters for _, parameters in good[:_FINALISTS]]
-    best = min(finalists, key=trial.seconds, default={**depth_lists[-1][-1], **widths[-1]})
-    reached = trial.run(best, margin=0)[0]
+    shallow, *deeper = _depths(segment)
+    best = _fastest(trial, target_recall, shallow)
+    if best is None and trial.crowd_alone_misses({**shallow[-1], **_widths(segment)[-1]}, target_recall):
+        segment.tune({"crowd": trial.crowd})
+        deeper = [shallow, *deeper]
+    for depths in deeper:  # the next only if no search with these is good enough
+        best = best or _fastest(trial, target_recall, depths)
+    reached = trial.run(best or {**[shallow, *deeper][-1][-1], **_widths(segment)[-1]}, margin=0)[0]
     for breadth in (0.5, 0.6, 0.7, 0.8, 0.9, 1.0):
         if trial.run({"breadth": breadth}, k=_DEEP_K, step=_DEEP_STEP)[0] >= target_recall:
             break
     return reached
+
+
+def _fastest(trial: _Trial, target_recall: float, depths: Sequence[Parameters]) -> Parameters | None:
+    """The fastest parameters that reach the target; None if there are none."""
+    searches = _good_searches(trial, depths, _widths(trial.segment), target_recall)
+    good = [parameters for _, parameters in sorted(searches, key=lambda timed: timed[0])]
+    return min(good[:_FINALISTS], key=trial.seconds, default=None)
 
 
 def _good_searches(
@@ -79,22 +88,35 @@ class _Trial:
     """Rows of a segment as queries, and their exact neighbours."""
 
     def __init__(self, segment: VectorIndex) -> None:
-        self._segment = segment
+        self.segment = segment
         self._own = np.unique(np.linspace(0, segment.ntotal - 1, min(_QUERIES, segment.ntotal)).astype(np.int64))
         self._queries = segment.vectors(self._own)
         depth = min(_DEEP_K, segment.ntotal - 1)
         scores, positions = exact_neighbours(self._queries, segment.live_blocks(), depth + 1)
         self._exact, _ = drop_own(scores, positions, self._own)
 
+    @property
+    def crowd(self) -> float:
+        """The cosine with the tenth neighbour that few queries exceed."""
+        return float(np.quantile(self._exact[:, :_K][:, -1], 1 - _FEW))
+
+    def crowd_alone_misses(self, parameters: Parameters, target_recall: float) -> bool:
+        """Whether all queries but those beyond `crowd` reach the target."""
+        alone = self._exact[:, :_K][:, -1] < self.crowd
+        return bool(self._recalls(parameters, _K, 1)[0][alone].mean() >= target_recall)
+
     def run(self, parameters: Parameters, k: int = _K, margin: float = _MARGIN, step: int = 1) -> tuple[float, float]:
         """The recall@k less `margin` standard errors, and the seconds taken, for every `step`-th query."""
-        self._segment.tune(parameters)
+        recalls, seconds = self._recalls(parameters, k, step)
+        return float(recalls.mean() - margin * recalls.std() / np.sqrt(len(recalls))), seconds
+
+    def _recalls(self, parameters: Parameters, k: int, step: int) -> tuple[npt.NDArray[np.float64], float]:
+        self.segment.tune(parameters)
         queries = self._queries[::step]
         started = time.perf_counter()
-        scores, positions = self._segment.search(queries, k + 1)
+        scores, positions = self.segment.search(queries, k + 1)
         seconds = time.perf_counter() - started
-        recalls = recall(drop_own(scores, positions, self._own[::step])[0], self._exact[::step], k)
-        return float(recalls.mean() - margin * recalls.std() / np.sqrt(len(recalls))), seconds
+        return recall(drop_own(scores, positions, self._own[::step])[0], self._exact[::step], k), seconds
 
     def seconds(self, parameters: Parameters) -> float:
         """Seconds of the fastest of several runs."""

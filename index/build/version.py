@@ -12,14 +12,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from index.arrays import Vectors
+from index.arrays import Positions, Vectors
 from index.build.choose import choose
 from index.build.columns import read_values, write_columns
 from index.build.ground_truth import GroundTruth
 from index.build.kinds import measure_kinds
-from index.build.measure import measure, score_distribution
-from index.build.segment import RowSource, SegmentJob
-from index.build.segment_change import plan_change, touched_ids
+from index.build.measure import measure, recall_of_new, score_distribution
+from index.build.segment import SegmentJob
+from index.build.segment_change import NewSegment, mark_gone, plan_change, touched_ids
 from index.collection import Collection
 from index.collection.annotations import Annotation
 from index.collection.current_file import begin_current
@@ -84,8 +84,8 @@ class VersionBuild:
             options = choose(len(live) * (1 + len(model.boxes)), model.dim, self.settings)
             # A requested index is used for all rows, a chosen one only for enough rows to train it.
             max_exact_rows = 0 if self.settings.factory else MIN_TRAINING_ROWS
-            records = self._build_segments(live.split(self.settings.segment_rows), options, max_exact_rows)
-            draft = self._draft(records, options)
+            new = [NewSegment(source=part) for part in live.split(self.settings.segment_rows)]
+            draft = self._draft([record for record, _ in self._build_segments(new, options, max_exact_rows)], options)
             segments = open_segments(self.collection, draft, Path(cache))
             return self._finish(draft, segments, None, texts())
 
@@ -98,25 +98,47 @@ class VersionBuild:
             # Every byte is checked: Arrow and faiss may crash on altered ones, and a server would not open the update.
             old = open_segments(self.collection, base, Path(cache))
             touched = touched_ids(self.storage, new, changed)
-            change = plan_change(changed, touched, base.segments, old.parts, self.settings)
-            # Chosen again, in case the collection has outgrown exact scans.
-            vectors = change.live * (1 + len(base.model.boxes))
+            mark_gone(old.parts, touched)
+            # Chosen again, in case the collection has outgrown exact scans. Some changed rows may be rejects.
+            vectors = (old.live_count + len(changed)) * (1 + len(base.model.boxes))
             options = choose(vectors, base.dim, self.settings) if vectors else []
-            built = self._build_segments(change.sources, options, change.max_exact_rows)
-            records = [*change.retained, *built]
+            approximate = any(option.chosen and option.name != FLAT for option in options)
+            change = plan_change(changed, base.segments, old.parts, self.settings, approximate=approximate)
+            built = self._build_segments(change.new, options, MIN_TRAINING_ROWS)
+            tombstones = {**change.tombstones, **{record.name: each.dead_positions for record, each in built}}
+            records = [*change.retained, *(record for record, _ in built)]
             files = {}
-            if any(map(len, change.tombstones.values())):
-                files[TOMBSTONES] = self._put(TOMBSTONES, partial(write_tombstones, tombstones=change.tombstones))
-            draft = self._draft(records, options, base=base.version, files=files, scores=base.scores, kinds=base.kinds)
+            if any(map(len, tombstones.values())):
+                files[TOMBSTONES] = self._put(TOMBSTONES, partial(write_tombstones, tombstones=tombstones))
+            kept = {"scores": base.scores, "kinds": base.kinds, "built_cost": base.built_cost}
+            draft = self._draft(records, options, base=base.version, files=files, **kept)
             segments = open_segments(self.collection, draft, Path(cache), verify=False)
             queries = version_path(base.version, QUERIES)
             held_out = GroundTruth.of_version(base, self.storage.local_path(queries) or Path(cache, queries))
             if not held_out.fits(draft.ntotal):
                 return self._finish(draft, segments, None, held_out.of("text").vectors)
             held_out = held_out.updated(touched, segments)
-            if any(record.factory != FLAT for record in built):
-                held_out = held_out.unmeasured()  # a new approximate index may miss what another one found
+            # A new approximate index may miss what another one found.
+            made = range(len(change.retained), len(records))
+            held_out = held_out.unmeasured_near(segments, made)
+            approximate_parts = [number for number in made if segments.parts[number].parameters]
+            width = base.kinds["image"].width
+            self._check_new_rows(segments, segments.positions(touched), approximate_parts, width)
             return self._finish(draft, segments, held_out)
+
+    def _check_new_rows(
+        self, segments: SegmentedIndex, positions: Positions, parts: Sequence[int], width: float
+    ) -> None:
+        """FactoryError if approximate indexes that were trained for other rows miss the new ones."""
+        new = positions[positions >= 0]
+        if not len(new) or not parts:
+            return
+        found, target = recall_of_new(segments, new, parts, width), self.settings.target_recall
+        if found < target:
+            raise FactoryError(
+                f"the new rows are unlike those that the index was trained for: recall@10 {found:.6g}, expected "
+                f"{target:g} or more"
+            )
 
     def annotate(self, base: VersionManifest) -> VersionManifest:
         """The base with the current annotations. It shares all segments, and no vector is read.
@@ -135,13 +157,22 @@ class VersionBuild:
             return self._publish(draft)
 
     def _build_segments(
-        self, sources: Sequence[RowSource], options: Sequence[Option], max_exact_rows: int
-    ) -> list[SegmentRecord]:
-        job = partial(
-            SegmentJob, storage=self.storage, options=options, settings=self.settings, max_exact_rows=max_exact_rows
-        )
-        jobs = [job(name=f"{self.version}-{number:02d}", source=source) for number, source in enumerate(sources)]
-        return [record for record in self.run_jobs(jobs) if record]
+        self, new: Sequence[NewSegment], options: Sequence[Option], max_exact_rows: int
+    ) -> list[tuple[SegmentRecord, NewSegment]]:
+        """The built segments with their records, without those that have no rows."""
+        jobs = [
+            SegmentJob(
+                storage=self.storage,
+                name=f"{self.version}-{number:02d}",
+                source=each.source,
+                options=options,
+                settings=self.settings,
+                max_exact_rows=max_exact_rows,
+                inherited=each.inherited,
+            )
+            for number, each in enumerate(new)
+        ]
+        return [(record, each) for record, each in zip(self.run_jobs(jobs), new, strict=True) if record]
 
     def _draft(self, records: Sequence[SegmentRecord], options: Sequence[Option], **facts: Any) -> VersionManifest:
         """The manifest of the built segments, without measurements. FactoryError if they take too much memory."""
@@ -188,10 +219,13 @@ class VersionBuild:
         if held_out is None:
             held_out = GroundTruth.sample(segments, texts=texts)
             scores, kinds = score_distribution(segments, held_out), {}
-        measured, held_out = measure(segments, held_out)
+        measured, held_out = measure(segments, held_out, width=kinds["image"].width if kinds else 1.0)
         kinds, held_out = measure_kinds(segments, held_out, self.settings, measured, kinds)
         queries = self._put(QUERIES, held_out.write)
-        facts = {"kinds": kinds, "scores": scores, "files": {**draft.files, QUERIES: queries}}
+        recalls = {**measured.recall, "10": kinds["image"].recall}
+        facts = {"recall": recalls, "kinds": kinds, "scores": scores, "files": {**draft.files, QUERIES: queries}}
+        if draft.base is None:
+            facts["built_cost"] = measured.cost
         return self._publish(draft.model_copy(update={**asdict(measured), **facts}))
 
     def _publish(self, draft: VersionManifest) -> VersionManifest:

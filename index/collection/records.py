@@ -35,6 +35,9 @@ _ROWS_PER_BYTE = 4
 """Maximum rows of a row file in relation to its size: each row has an id of its own."""
 
 
+_MAX_AGEING = 2.0
+
+
 class OtherFormatError(ValueError):
     """The record is intact, but another release wrote it."""
 
@@ -193,15 +196,17 @@ class Option(Record):
 class SegmentRecord(Record):
     """An immutable segment, and the `files` in its folder. `live` counts the rows without tombstones.
 
-    `factory` is "Flat" or a faiss factory string; `parameters` are tuned, as are `tile_parameters`, those of the tiles'
-    approximate index. `memory` counts the bytes that searches keep hot: the vectors of a flat segment, otherwise only
-    the approximate index. `columns`, a file of the version, has the annotations of the segment's rows.
+    `factory` is "Flat" or a faiss factory string, `trained` the number of rows that its quantizers were trained for (0
+    if these are too few); `parameters` are tuned, as are `tile_parameters`, those of the tiles' approximate index.
+    `memory` counts the bytes that searches keep hot: the vectors of a flat segment, otherwise only the approximate
+    index. `columns`, a file of the version, has the annotations of the segment's rows.
     """
 
     name: SegmentName
     ntotal: Count
     live: Count
     factory: Name
+    trained: Count = 0
     parameters: Parameters
     tile_parameters: Parameters = {}
     memory: Count
@@ -245,6 +250,8 @@ class VersionManifest(Record):
     `files` are in the version's own folder. `ntotal` counts live rows. `recall` maps k to recall@k over `queries`
     held-out images (for k = 100 over a hundred of them), `kinds` has the other kinds of query too. `latency_ms` maps
     percentiles to milliseconds, over fifty queries searched one by one; `queries_per_second` is measured on a batch.
+    `cost` is the CPU time of a query ÷ that in the largest segment alone, `built_cost` that of the last build from all
+    rows.
     `annotations` maps names to runs; `annotates` is the version with the same images, if only annotations have changed
     since.
     """
@@ -265,6 +272,8 @@ class VersionManifest(Record):
     kinds: dict[QueryKind, KindRecord]
     latency_ms: Annotated[dict[str, Seconds], keys("p50", "p99")]
     queries_per_second: Seconds
+    cost: Seconds = 1.0
+    built_cost: Seconds = 1.0
     scores: ScoreDistribution
     seconds: Seconds
     annotations: dict[Name, list[RunId]] = {}
@@ -316,6 +325,18 @@ class VersionManifest(Record):
             f"{self.settings.target_of(kind):g} or more"
             for kind, recall in self.recall_below_target.items()
         )
+
+    @property
+    def ageing(self) -> float:
+        """How many times as much as after a build from all rows a query costs; 1 while all rows are scanned exactly."""
+        if self.kind == FLAT:
+            return 1.0
+        return self.cost / max(self.built_cost, -(-self.ntotal // self.settings.segment_rows))
+
+    @property
+    def aged(self) -> bool:
+        """Whether the next build has to be one from all rows, since a query's cost has doubled."""
+        return self.ageing > _MAX_AGEING
 
     def width_of(self, kind: QueryKind | None) -> float:
         """How many times as wide as with an image a search is. For an unknown kind, the maximum."""

@@ -22,6 +22,7 @@ from index.errors import DamagedVersionError
 from index.filters.facets import Counts
 from index.filters.filter import Filter, filterable
 from index.segments.mapped_rows import with_columns
+from index.segments.searchable import Unlike
 from index.segments.segmented_index import SegmentedIndex, union_schema
 from index.storage.arrow_file import read_schema
 from index.versions.opening import open_segments
@@ -93,8 +94,10 @@ class Shard:
     def count_values(self, columns: Sequence[str], where: str | None) -> Counts:
         return self._segments.count_values(columns, self._filter(where))
 
-    def search(self, queries: Vectors, k: int, where: str | None, width: float) -> tuple[Scores, Positions, Parts, Ids]:
-        return self._segments.search_with_ids(queries, k, self._filter(where), width=width)
+    def search(
+        self, queries: Vectors, k: int, where: str | None, width: float, unlike: Unlike | None
+    ) -> tuple[Scores, Positions, Parts, Ids]:
+        return self._segments.search_with_ids(queries, k, self._filter(where), width=width, unlike=unlike)
 
     def positions(self, ids: Sequence[str]) -> Positions:
         return self._segments.positions(pa.array(ids, pa.string()))

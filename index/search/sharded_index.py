@@ -13,6 +13,7 @@ from index.errors import CollectionError
 from index.filters.facets import Counts
 from index.filters.filter import Filter
 from index.search.shard import ShardSegments
+from index.segments.searchable import Unlike
 
 Call: TypeAlias = tuple[str, tuple[Any, ...]]
 """A method of `Shard`, and its arguments."""
@@ -44,9 +45,16 @@ class ShardedIndex:
         return Counts.total(self._all("count_values", list(columns), where and where.key), columns)
 
     def search_with_ids(
-        self, queries: Vectors, k: int, where: Filter | None = None, *, width: float = 1.0
+        self,
+        queries: Vectors,
+        k: int,
+        where: Filter | None = None,
+        *,
+        width: float = 1.0,
+        unlike: Unlike | None = None,
     ) -> tuple[Scores, Positions, Parts, Ids]:
-        results = zip(self._all("search", queries, k, where and where.key, width), self._starts, strict=True)
+        answers = self._all("search", queries, k, where and where.key, width, unlike)
+        results = zip(answers, self._starts, strict=True)
         scores, positions, parts, ids = merged(
             [(scores, shifted(rows, start), *more) for (scores, rows, *more), start in results], k
         )

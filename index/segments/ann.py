@@ -1,5 +1,7 @@
 """Approximate faiss indexes: trained on a sample, filled block by block, searched with a selector."""
 
+import errno
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -9,7 +11,7 @@ import faiss
 import numpy as np
 
 from index.arrays import Vectors
-from index.errors import FactoryError
+from index.errors import DISK_FULL, FactoryError
 
 _ROWS_PER_LIST = 32  # training rows; more cost time and gain next to nothing
 _ROWS_PER_CODE = 128
@@ -52,6 +54,23 @@ def read_index(path: Path) -> faiss.Index:
     if ivf and isinstance(fast_scan := faiss.downcast_index(ivf), faiss.IndexIVFFastScan):
         fast_scan.implem = _QUERY_BY_QUERY
     return index
+
+
+def copy_of(path: Path, *, keep_rows: bool) -> faiss.Index:
+    """The index in a file, in memory, to add vectors to: with its rows, or only trained."""
+    index = faiss.read_index(str(path))
+    if not keep_rows:
+        index.reset()
+    return index
+
+
+def write(index: faiss.Index, path: Path) -> None:
+    """OSError, with the system's reason, if that fails."""
+    try:
+        faiss.write_index(index, str(path))
+    except RuntimeError as error:  # faiss raises nothing else, with the system's error in its text
+        code = next((code for code in DISK_FULL if os.strerror(code) in str(error)), errno.EIO)
+        raise OSError(code, os.strerror(code), str(path)) from error
 
 
 def training_rows(index: faiss.Index) -> int:

@@ -16,10 +16,18 @@ from index.filters.facets import Counts
 from index.filters.filter import Filter
 
 
+@dataclass(frozen=True, eq=False)
+class Unlike:
+    """A condition on rows: the cosine with each of the `vectors`, `(n, dim)`, is below `cosine`."""
+
+    vectors: Vectors
+    cosine: float
+
+
 class Searchable(Protocol):
     """The segments of a version as one: `SegmentedIndex`, or `ShardedIndex` in other processes. Thread-safe.
 
-    Only rows that pass the filter `where` are counted or searched.
+    Only rows that pass the filter `where`, and are `unlike` some vectors, are counted or searched.
     """
 
     @property
@@ -28,7 +36,13 @@ class Searchable(Protocol):
     def live_count(self) -> int: ...
     def count_values(self, columns: Sequence[str], where: Filter | None = None) -> Counts: ...
     def search_with_ids(
-        self, queries: Vectors, k: int, where: Filter | None = None, *, width: float = 1.0
+        self,
+        queries: Vectors,
+        k: int,
+        where: Filter | None = None,
+        *,
+        width: float = 1.0,
+        unlike: Unlike | None = None,
     ) -> tuple[Scores, Positions, Parts, Ids]: ...
     def positions(self, ids: pa.Array[Any]) -> Positions: ...
     def vectors(self, positions: Positions) -> Vectors: ...

@@ -16,7 +16,7 @@ from index.filters.columns import Column, Mask
 from index.filters.facets import Counts, count_values, sampling_step
 from index.filters.filter import Filter
 from index.segments.filter_cache import FilterCache
-from index.segments.searchable import Eligible
+from index.segments.searchable import Eligible, Unlike
 from index.segments.segment import Segment
 
 
@@ -43,6 +43,16 @@ class SegmentedIndex:
         """`eligible` without the cache."""
         masks = [[np.zeros(0, bool), *map(where.mask, segment.batches)] for segment in self.parts]
         return [segment.eligible(np.concatenate(mask)) for segment, mask in zip(self.parts, masks, strict=True)]
+
+    def _unlike(self, unlike: Unlike, allowed: Sequence[Eligible] | None) -> list[Eligible]:
+        """The rows among those allowed that meet the condition, for each segment; all vectors are read."""
+        good = np.zeros(self.ntotal, bool)
+        for positions, vectors in self.live_blocks():
+            good[positions] = (vectors @ unlike.vectors.T).max(axis=1, initial=-np.inf) < unlike.cosine
+        masks = np.split(good, self._starts[1:-1])
+        if allowed:
+            masks = [mask & rows.mask[: len(mask)] for mask, rows in zip(masks, allowed, strict=True)]
+        return [segment.eligible(mask) for segment, mask in zip(self.parts, masks, strict=True)]
 
     def eligible_at(self, positions: Positions) -> list[Eligible]:
         """The live rows among these positions, for each segment."""
@@ -80,6 +90,9 @@ class SegmentedIndex:
         self, queries: Vectors, k: int, eligible: Sequence[Eligible] | None = None, *, width: float = 1.0
     ) -> tuple[Scores, Positions, Parts]:
         """Like `search`, but also among tiles; see `Segment.search_parts`."""
+        if not any(segment.tiles for segment in self.parts):
+            scores, positions = self.search(queries, k, eligible, width=width)
+            return scores, positions, np.zeros_like(positions)
         allowed: Sequence[Eligible | None] = eligible or [None] * len(self.parts)
         results = []
         for segment, rows, start in zip(self.parts, allowed, self._starts, strict=False):
@@ -89,10 +102,19 @@ class SegmentedIndex:
         return scores, positions, parts
 
     def search_with_ids(
-        self, queries: Vectors, k: int, where: Filter | None = None, *, width: float = 1.0
+        self,
+        queries: Vectors,
+        k: int,
+        where: Filter | None = None,
+        *,
+        width: float = 1.0,
+        unlike: Unlike | None = None,
     ) -> tuple[Scores, Positions, Parts, Ids]:
         """Like `search_parts` among the rows that pass, with their ids, `(n, k)` strings, padded with None."""
-        scores, positions, parts = self.search_parts(queries, k, self.eligible(where), width=width)
+        eligible = self.eligible(where)
+        if unlike is not None and len(unlike.vectors):
+            eligible = self._unlike(unlike, eligible)
+        scores, positions, parts = self.search_parts(queries, k, eligible, width=width)
         ids, is_match = np.full(positions.shape, None, object), positions >= 0
         ids[is_match] = self.ids(positions[is_match])
         return scores, positions, parts, ids
@@ -107,9 +129,13 @@ class SegmentedIndex:
 
     def live_blocks(self, rows: int = 16_384) -> Iterator[tuple[Positions, Vectors]]:
         """Positions and vectors of all live rows, block by block."""
-        for segment, start in zip(self.parts, self._starts, strict=False):
-            for positions, vectors in segment.live_blocks(rows):
-                yield positions + start, vectors
+        for number in range(len(self.parts)):
+            yield from self.live_blocks_of(number, rows)
+
+    def live_blocks_of(self, number: int, rows: int = 16_384) -> Iterator[tuple[Positions, Vectors]]:
+        """`live_blocks` of one segment."""
+        for positions, vectors in self.parts[number].live_blocks(rows):
+            yield positions + self._starts[number], vectors
 
     def live_positions(self, numbers: npt.NDArray[np.int64] | None = None) -> Positions:
         """Positions of the live rows, or of those with these numbers (ascending) among the live rows."""

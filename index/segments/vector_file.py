@@ -27,9 +27,9 @@ class VectorFile:
         self._descriptor = os.open(path, os.O_RDONLY)
         weakref.finalize(self, os.close, self._descriptor)
 
-    def blocks(self, rows: int = 16_384) -> Iterator[Vectors]:
-        """All vectors in blocks, `(rows, dim)` float32. Blocks share no memory, so a caller may keep them."""
-        for start in range(0, self._ntotal, rows):
+    def blocks(self, rows: int = 16_384, first: int = 0) -> Iterator[Vectors]:
+        """Vectors from the `first`, `(rows, dim)` float32. Blocks share no memory, so a caller may keep them."""
+        for start in range(first, self._ntotal, rows):
             block = np.empty((min(rows, self._ntotal - start), self._dim), np.float32)
             self._read(block, start)
             yield block

@@ -24,6 +24,8 @@ _FETCH_ROWS = 16_384  # vectors at a time
 _MAX_MASKED_QUERIES = 16  # for more, fetching the rows costs less than testing every row's bit for each query
 _WIDENING = 4  # with a smaller factor, two near misses in a row would look like results that no longer change
 _DEEPEN_WIDTH = 8  # times as wide, candidates that compression ranks too low are missed as often as lists
+_NO_CROWD, _CROWD_DEPTH = 2.0, 16.0  # a cosine that no row has; times as many candidates, twice
+_MAX_PARAMETERS = 64  # sets of search parameters, for as many k and widths
 _EXACT_ROWS_PER_K = 32  # an approximate search ranks about 32 k rows, so an exact scan of as many costs the same
 
 
@@ -48,7 +50,8 @@ class VectorIndex:
         self.ntotal, self.dim = int(self._flat.ntotal), int(self._flat.d)
         self._file = VectorFile(path, self.ntotal, self.dim)
         self._ann: faiss.IndexRefine | None = None
-        self._breadth = 0.5
+        self._breadth, self._crowd = 0.5, _NO_CROWD
+        self._live_parameters: dict[tuple[float, float], faiss.IndexRefineSearchParameters] = {}
         if ann_path is not None:
             self._ann = faiss.IndexRefine(ann.read_index(ann_path), self._flat)
             # A requested index is used even for few rows; only a selection of rows is scanned.
@@ -59,6 +62,7 @@ class VectorIndex:
 
     def add_tombstones(self, positions: Positions) -> None:
         """These rows are no longer found. Not thread-safe with searches."""
+        self._live_parameters.clear()
         self._live_mask[positions] = False
         live = Eligible.of(self._live_mask)
         self.live: Eligible | None = None if live.count == self.ntotal else live
@@ -72,7 +76,9 @@ class VectorIndex:
         """Parameters of the approximate search; empty for a flat segment."""
         if self._ann is None:
             return {}
-        return ann.parameters(self._ann.base_index) | {"rescore": float(self._ann.k_factor), "breadth": self._breadth}
+        crowd = {} if self._crowd == _NO_CROWD else {"crowd": self._crowd}
+        own = {"rescore": float(self._ann.k_factor), "breadth": self._breadth, **crowd}
+        return ann.parameters(self._ann.base_index) | own
 
     @property
     def nlist(self) -> int:
@@ -91,9 +97,11 @@ class VectorIndex:
     def tune(self, parameters: Mapping[str, float]) -> None:
         """Set the parameters of the approximate search, named as in `parameters`. Not thread-safe with searches."""
         if self._ann is not None:
+            self._live_parameters.clear()
             ann.set_parameters(self._ann.base_index, parameters)
             self._ann.k_factor = parameters.get("rescore", self._ann.k_factor)
             self._breadth = parameters.get("breadth", self._breadth)
+            self._crowd = parameters.get("crowd", self._crowd)
 
     def search(
         self, queries: Vectors, k: int, eligible: Eligible | None = None, *, width: float = 1.0
@@ -105,14 +113,8 @@ class VectorIndex:
         """
         eligible = eligible or self.live
         count = self.ntotal if eligible is None else eligible.count
-        scores = np.full((len(queries), k), -np.inf, np.float32)
-        positions = np.full((len(queries), k), -1, np.int64)
-        found = min(k, count)
-        if found == 0 or not len(queries):
-            return scores, positions
-        if self._ann is None or count <= max(self._exact_rows, _EXACT_ROWS_PER_K * k):
-            scores[:, :found], positions[:, :found] = self._exact(queries, found, eligible)
-            return scores, positions
+        if not len(queries) or self._ann is None or count <= max(self._exact_rows, _EXACT_ROWS_PER_K * k):
+            return self._padded_exact(queries, k, eligible, min(k, count))
         # Ten times as many neighbours are about as far away as the same number among a tenth of the rows.
         breadth = width * (max(1.0, k / _MAX_TUNED_K) * self.ntotal / count) ** self._breadth
         deeper = 1.0 if width <= 1 else max(1.0, width / max(1.0, min(_DEEPEN_WIDTH, self._widest)))
@@ -134,12 +136,29 @@ class VectorIndex:
         # The depth, a multiple of k, is tuned for `TUNED_K`; for a smaller k it would be too shallow.
         search_k = max(k, TUNED_K)
         params = None
-        if eligible or breadth > 1:  # otherwise omitted: creating the parameters takes as long as half a search
-            selector = eligible.selector if eligible else None
-            base = ann.search_parameters(self._ann.base_index, selector, breadth, deeper)
-            params = faiss.IndexRefineSearchParameters(k_factor=self._ann.k_factor * deeper, base_index_params=base)
+        if eligible or breadth > 1:
+            params = self._search_parameters(eligible, breadth, deeper)
         scores, positions = self._ann.search(queries, search_k, params=params)
+        crowded = np.flatnonzero(scores[:, TUNED_K - 1] >= self._crowd)
+        if len(crowded) and deeper <= 1:
+            # Compression cannot tell so many near-equal rows apart: rank far more of them exactly.
+            params = self._search_parameters(eligible, breadth, _CROWD_DEPTH)
+            scores[crowded], positions[crowded] = self._ann.search(queries[crowded], search_k, params=params)
         return np.ascontiguousarray(scores[:, :k]), np.ascontiguousarray(positions[:, :k])
+
+    def _search_parameters(
+        self, eligible: Eligible | None, breadth: float, deeper: float
+    ) -> faiss.IndexRefineSearchParameters:
+        """Kept for searches of all live rows, because making them takes as long as a search."""
+        assert self._ann is not None
+        if eligible is self.live and (known := self._live_parameters.get((breadth, deeper))):
+            return known
+        selector = eligible.selector if eligible else None
+        base = ann.search_parameters(self._ann.base_index, selector, breadth, deeper)
+        params = faiss.IndexRefineSearchParameters(k_factor=self._ann.k_factor * deeper, base_index_params=base)
+        if eligible is self.live and len(self._live_parameters) < _MAX_PARAMETERS:
+            self._live_parameters[breadth, deeper] = params
+        return params
 
     def _widen(
         self,
@@ -187,6 +206,10 @@ class VectorIndex:
     def dead_positions(self) -> Positions:
         return np.flatnonzero(~self._live_mask)
 
+    def all_blocks(self) -> Iterator[Vectors]:
+        """The vectors of all rows, also of those with tombstones, read from the file to save memory."""
+        return self._file.blocks()
+
     def live_blocks(self, rows: int = 16_384) -> Iterator[tuple[Positions, Vectors]]:
         """Positions and vectors of the live rows, block by block, read from the file to save memory."""
         start = 0
@@ -194,6 +217,18 @@ class VectorIndex:
             live = np.flatnonzero(self._live_mask[start : start + len(block)])
             yield live + start, block if len(live) == len(block) else block[live]
             start += len(block)
+
+    def _padded_exact(
+        self, queries: Vectors, k: int, eligible: Eligible | None, found: int
+    ) -> tuple[Scores, Positions]:
+        """The `found` nearest, and -1 for the others."""
+        if found == k and len(queries):
+            return self._exact(queries, k, eligible)
+        scores = np.full((len(queries), k), -np.inf, np.float32)
+        positions = np.full((len(queries), k), -1, np.int64)
+        if found and len(queries):
+            scores[:, :found], positions[:, :found] = self._exact(queries, found, eligible)
+        return scores, positions
 
     def _exact(self, queries: Vectors, k: int, eligible: Eligible | None) -> tuple[Scores, Positions]:
         if eligible is None or (len(queries) <= _MAX_MASKED_QUERIES and eligible.count > self.ntotal // 32):

@@ -22,7 +22,7 @@ GROUPS = 1_000
 BLOCK = 10_000  # rows that are made from one state of the random generator
 _SPREAD, _NOISE = 0.6, 0.02
 _QUERIES = 1 << 40  # number of the block that queries come from: far beyond those of any set
-_MODEL = ModelRecord(id="clustered", revision="1", fingerprint="0" * 64, dim=DIM)
+MODEL = ModelRecord(id="clustered", revision="1", fingerprint="0" * 64, dim=DIM)
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def add_rows(
     rows: range,
     deletes: list[int] | None = None,
     *,
-    model: ModelRecord = _MODEL,
+    model: ModelRecord = MODEL,
 ) -> None:
     """Commit a run of these rows, one file per block. `model` is recorded as theirs, and gives their dim."""
     blocks = range(rows.start - rows.start % BLOCK, rows.stop, BLOCK)

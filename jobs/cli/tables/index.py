@@ -22,10 +22,16 @@ def quality_table(manifest: VersionManifest) -> TextTable:
         *((f"recall@10, {kind}", f"{each.recall:.4f}") for kind, each in manifest.kinds.items() if kind != "image"),
         *((f"latency {name}", f"{value:.2f} ms") for name, value in manifest.latency_ms.items()),
         ("queries/s", f"{manifest.queries_per_second:,.0f}"),
+        ("cost of a query", _ageing(manifest)),
         ("memory", human_size(manifest.memory)),
         ("segments", f"{segments:,}" + (f", an update of {manifest.base}" if manifest.base else "")),
     ]
     return TextTable((), rows)
+
+
+def _ageing(manifest: VersionManifest) -> str:
+    advice = "; the next job or `likeness index` builds it anew" if manifest.aged else ""
+    return f"{manifest.ageing:.1f} times that after a build from all rows{advice}"
 
 
 def version_facts(version: Version) -> dict[str, Any]:

@@ -123,11 +123,23 @@ def test_few_new_rows_are_searched_exactly_whatever_index_is_requested(collectio
     assert manifest.recall["10"] >= 0.9
 
 
-def test_an_update_that_cannot_train_its_index_is_built_anew(collection: Collection) -> None:
-    build_index(collection, IndexSettings(latency_ms=1e-6, factory="IVF400,Flat", target_recall=0.1))
-    add_run(collection, rows([f"new-{number}" for number in range(300)], unit_vectors(300, seed=5)))
-    manifest = build_index(collection)
-    assert (manifest.base, names(manifest)) == (None, [("000002-00", 900, 900)])
+def test_an_update_fills_the_trained_index_further_until_the_rows_have_doubled(collection: Collection) -> None:
+    settings = IndexSettings(latency_ms=1e-6, factory="IVF16,Flat", target_recall=0.1)
+    first = build_index(collection, settings)
+    add_run(collection, rows([f"new-{number}" for number in range(500)], unit_vectors(500, seed=5)), deletes=IDS[:3])
+    second = build_index(collection)  # too few rows for an index of their own
+    assert (second.base, names(second)) == ("000001", [("000002-00", 1_100, 1_097)])
+    assert tombstones(collection, second) == {"000002-00": [0, 1, 2]}
+    record = second.segments[0]
+    assert (record.factory, record.parameters) == ("IVF16,Flat", first.segments[0].parameters)
+    assert (record.trained, first.segments[0].trained) == (600, 600)
+    add_run(collection, rows([f"more-{number}" for number in range(200)], unit_vectors(200, seed=6)))
+    third = build_index(collection)
+    assert (third.base, names(third)) == ("000002", [("000003-00", 1_297, 1_297)])
+    assert (third.segments[0].trained, list(third.files)) == (1_297, ["queries.arrow"])
+    searcher = Searcher.open(collection)
+    for image_id, vector in zip(IDS[3:], unit_vectors(600)[3:], strict=True):
+        assert searcher.search(vector[np.newaxis], 1)[0][0].image_id == image_id
 
 
 def test_a_collection_that_outgrows_exact_scans_is_searched_approximately(collection: Collection) -> None:
@@ -156,7 +168,7 @@ def test_memory_is_limited_in_updates_too(collection: Collection) -> None:
     assert collection.current() == "000002"
 
 
-def test_small_segments_become_one_approximate_segment_if_memory_is_short(collection: Collection) -> None:
+def test_newer_rows_are_one_approximate_segment_until_they_join_the_large_one(collection: Collection) -> None:
     vectors = unit_vectors(20_000, seed=5)
     add_run(collection, rows([f"{number}" for number in range(16_000)], vectors[:16_000]), deletes=IDS)
     settings = IndexSettings(latency_ms=0.01, max_memory=430_000, target_recall=0.8)
@@ -164,14 +176,15 @@ def test_small_segments_become_one_approximate_segment_if_memory_is_short(collec
     assert [segment.factory != "Flat" for segment in first.segments] == [True]
     counts = []
     for step in range(6):
-        new = range(16_000 + 500 * step, 16_500 + 500 * step)
+        new = range(16_000 + 300 * step, 16_300 + 300 * step)
         add_run(collection, rows([f"{number}" for number in new], vectors[new.start : new.stop]))
         manifest = build_index(collection)
         assert manifest.base == f"{step + 1:06d}"  # an update
         assert manifest.memory <= 430_000
-        assert manifest.segments[0] == first.segments[0]
-        counts.append([(segment.ntotal, segment.factory == "Flat") for segment in manifest.segments[1:]])
-    assert counts[3:] == [[(2_000, True)], [(2_000, True), (500, True)], [(3_000, False)]]
+        assert {segment.factory for segment in manifest.segments} == {first.segments[0].factory}
+        assert {segment.trained for segment in manifest.segments} == {16_000}
+        counts.append([segment.ntotal for segment in manifest.segments])
+    assert counts == [[16_000, 300], [16_000, 600], [16_900], [16_900, 300], [16_900, 600], [17_800]]
 
 
 def test_a_version_below_its_target_goes_live_only_by_promotion(collection: Collection) -> None:

@@ -71,3 +71,23 @@ def test_a_segment_of_few_rows_can_be_tuned(tmp_path: Path, count: int) -> None:
     tune(segment, 0.99)
     assert recall_at_10(segment, vectors) == 1
     assert faiss.try_extract_index_ivf(faiss.read_index(str(tmp_path / "ann.faiss"))).nlist == 1
+
+
+def test_queries_amid_near_equal_rows_alone_get_a_deeper_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vectors = unit_vectors(6_000, dim=DIM)
+    vectors[:240] = vectors[0] + 0.1 * unit_vectors(240, seed=1, dim=DIM)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    vectors = vectors[np.random.default_rng(0).permutation(len(vectors))]
+    monkeypatch.setattr("index.build.tune._depths", lambda _: [[{"rescore": 2.0}, {"rescore": 4.0}]])
+    segment = segment_of(tmp_path, "IVF16,SQ4", vectors)
+    assert tune(segment, 0.985) >= 0.985
+    assert 0.5 < segment.parameters["crowd"] < 1
+    assert recall_at_10(segment, vectors) >= 0.98
+    monkeypatch.setattr("index.segments.vector_index._CROWD_DEPTH", 1.0)
+    segment.tune(segment.parameters)
+    assert recall_at_10(segment, vectors) < 0.98
+    easy = segment_of(tmp_path, "IVF16,SQ8", vectors)
+    tune(easy, 0.95)
+    assert "crowd" not in easy.parameters

@@ -379,10 +379,9 @@ def test_a_version_is_promoted_rolled_back_and_pruned(run: Run, growing: Path, m
 
 
 def test_a_recall_below_the_target_fails_the_job(run: Run, growing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    poor = Measurements(
-        queries=3, recall={"1": 0.5, "10": 0.5, "100": 0.5}, latency_ms={"p50": 1, "p99": 1}, queries_per_second=1
-    )
-    monkeypatch.setattr("index.build.version.measure", lambda _, held_out: (poor, held_out))
+    recalls, latency_ms = {"1": 0.5, "10": 0.5, "100": 0.5}, {"p50": 1.0, "p99": 1.0}
+    poor = Measurements(queries=3, recall=recalls, latency_ms=latency_ms, queries_per_second=1, cost=1)
+    monkeypatch.setattr("index.build.version.measure", lambda _, held_out, width: (poor, held_out))
     result = run("compact", growing)
     assert (result.code, result.err.count("\n")) == (1, 1)
     assert ["recall@10", "0.5000"] in [line.split() for line in result.out.splitlines()]  # seen, though refused

@@ -92,5 +92,6 @@ def searcher_of(
 ) -> Searcher:
     """A searcher of a new collection of these rows, with one run and one index version."""
     collection = Collection.create_or_open(str(folder))
-    add_version(collection, rows(ids, vectors.astype(np.float32)), settings=settings)
+    model = MODEL.model_copy(update={"dim": vectors.shape[1]})
+    add_version(collection, rows(ids, vectors.astype(np.float32)), settings=settings, model=model)
     return Searcher.open(collection)

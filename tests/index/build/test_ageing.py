@@ -1,0 +1,124 @@
+"""What an index costs after many nights, and when it mends itself."""
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from index.build.build_index import build_index
+from index.build.merge_policy import Merge
+from index.build.tune import tune
+from index.collection import Collection
+from index.collection.records import IndexSettings
+from index.search import Searcher
+from index.segments.vector_index import VectorIndex
+from tests.support.collections.hand_made import MODEL, add_run, rows, unit_vectors
+
+DIM = 16
+SETTINGS = IndexSettings(latency_ms=1e-6, target_recall=0.9)  # at most 256 rows are scanned exactly
+MODEL_16 = MODEL.model_copy(update={"dim": DIM})
+
+
+def in_half(count: int, seed: int, first: int) -> npt.NDArray[np.float32]:
+    """Unit vectors in eight of sixteen dimensions, and a little noise in the others."""
+    vectors = 0.02 * unit_vectors(count, seed=seed, dim=DIM)
+    vectors[:, first : first + DIM // 2] += unit_vectors(count, seed=seed + 1, dim=DIM // 2)
+    unit: npt.NDArray[np.float32] = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return unit
+
+
+def ids(start: int, stop: int) -> list[str]:
+    return [f"{number:05d}" for number in range(start, stop)]
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Collection:
+    collection = Collection.create_or_open(str(tmp_path / "collection"))
+    add_run(collection, rows(ids(0, 4_000), in_half(4_000, 0, 0)), model=MODEL_16)
+    return collection
+
+
+def test_nights_leave_two_segments_and_the_promised_recall(collection: Collection) -> None:
+    first, vectors, live = build_index(collection, SETTINGS), in_half(7_000, 0, 0), np.arange(7_000) < 4_000
+    vectors[:4_000] = in_half(4_000, 0, 0)
+    rng = np.random.default_rng(0)
+    trained = set()
+    for night in range(30):
+        new = range(4_000 + 100 * night, 4_100 + 100 * night)
+        gone = rng.choice(np.flatnonzero(live), 20, replace=False)
+        live[gone], live[new.start : new.stop] = False, True
+        deletes = [f"{row:05d}" for row in gone]
+        add_run(
+            collection, rows(ids(new.start, new.stop), vectors[new.start : new.stop]), deletes=deletes, model=MODEL_16
+        )
+        manifest = build_index(collection)
+        assert (manifest.base, manifest.aged) == (f"{night + 1:06d}", False)
+        assert len(manifest.segments) <= 2
+        assert all(each.factory != "Flat" or each.ntotal <= 256 for each in manifest.segments)
+        assert min(kind.recall for kind in manifest.kinds.values()) >= 0.9
+        trained |= {segment.trained for segment in manifest.segments}
+    assert trained == {0, 4_000}
+    assert {each.factory for each in manifest.segments} <= {first.segments[0].factory, "Flat"}
+    searcher, queries = Searcher.open(collection), in_half(200, 9, 0)
+    exact = np.argsort(-(queries @ vectors.T + np.where(live, 0, -2)), axis=1)[:, :10]
+    found = [{int(match.image_id) for match in matches} for matches in searcher.search(queries, 10, kind="image")]
+    assert np.mean([len(mine & {*true}) for mine, true in zip(found, exact.tolist(), strict=True)]) >= 9
+
+
+def test_rows_unlike_those_that_the_index_was_trained_for_are_trained_for(
+    collection: Collection, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = IndexSettings(latency_ms=1e-6, factory="PCA8,IVF16,SQ8", target_recall=0.6)
+    build_index(collection, settings)
+    add_run(collection, rows(ids(4_000, 4_400), in_half(400, 5, 0)), model=MODEL_16)
+    assert build_index(collection).base == "000001"
+    add_run(collection, rows(ids(5_000, 6_500), in_half(1_500, 7, DIM // 2)), model=MODEL_16)
+    manifest = build_index(collection)
+    assert "the new rows are unlike those that the index was trained for: recall@10 0, expected 0.6" in caplog.text
+    assert (manifest.base, [segment.trained for segment in manifest.segments]) == (None, [5_900])
+
+
+def test_a_version_whose_queries_cost_twice_as_much_says_so_and_is_built_anew(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    build_index(collection, SETTINGS)
+    never = Merge([], with_new=False)
+    monkeypatch.setattr("index.build.segment_change.choose_growth", lambda *_: never)
+    for night in range(4):
+        new = ids(4_000 + night * 250, 4_250 + night * 250)
+        add_run(collection, rows(new, in_half(250, night + 3, 0)), model=MODEL_16)
+        monkeypatch.setattr("index.build.measure._cost", lambda segments, _: float(len(segments.parts)))
+        manifest = build_index(collection)
+        if manifest.aged:
+            break
+    assert (len(manifest.segments), manifest.ageing, manifest.built_cost) == (3, 3.0, 1.0)
+    said = f"a query in index version {manifest.version} costs 3.0 times as much as after the last build from all rows"
+    assert f"{said}: the next build will be one from all rows" in caplog.text
+    mended = build_index(collection)  # although nothing has changed
+    assert f"{said}: building from all rows" in caplog.text
+    assert (mended.base, len(mended.segments), mended.ageing, mended.aged) == (None, 1, 1.0, False)
+    assert build_index(collection) == mended
+
+
+def test_the_cost_of_a_query_is_that_of_all_segments_beside_the_largest(collection: Collection) -> None:
+    assert build_index(collection, IndexSettings(segment_rows=1_000, latency_ms=1e-6, target_recall=0.5)).cost > 1.5
+    manifest = build_index(collection, SETTINGS)
+    assert (manifest.cost, manifest.built_cost, manifest.ageing) == (1.0, 1.0, 1.0)
+
+
+def test_images_are_searched_more_widely_if_the_rows_used_for_tuning_were_easier(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_narrow(segment: VectorIndex, target_recall: float) -> float:
+        tune(segment, target_recall - 0.06)
+        return target_recall
+
+    monkeypatch.setattr("index.build.segment.tune", too_narrow)
+    manifest = build_index(collection, SETTINGS)
+    image = manifest.kinds["image"]
+    assert image.width > 1
+    assert manifest.recall["10"] == image.recall >= SETTINGS.target_recall
+    add_run(collection, rows(ids(4_000, 4_100), in_half(100, 5, 0)), model=MODEL_16)
+    updated = build_index(collection)
+    assert (updated.base, updated.kinds["image"].width) == (manifest.version, image.width)

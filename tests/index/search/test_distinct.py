@@ -1,0 +1,131 @@
+"""Distinct matches are found among any number of near-duplicates, page after page."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from index.collection import Collection
+from index.collection.records import IndexSettings
+from index.search import Searcher
+from tests.support.collections.hand_made import MODEL, add_version, rows, searcher_of, unit_vectors
+from tests.support.collections.sharded import InProcessShards
+
+DIM, OTHERS, NOISE = 16, 1_500, 1e-3
+CROWDS = {0: 12_500, 1: 11_000, **dict.fromkeys(range(2, 12), 60)}
+"""The number of copies of some of the vectors."""
+DISTINCT = 0.999
+
+
+def crowded(others: int, crowds: dict[int, int], dim: int, seed: int = 0) -> tuple[list[str], npt.NDArray[np.float32]]:
+    """Random vectors, in which some have many copies, all a little different. An id begins with its vector's number."""
+    rng = np.random.default_rng(seed)
+    owners = np.concatenate([np.arange(others), *(np.full(count, owner) for owner, count in crowds.items())])
+    vectors = unit_vectors(others, seed=seed, dim=dim)[owners]
+    vectors += NOISE * rng.standard_normal(vectors.shape).astype(np.float32) / np.float32(dim**0.5)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    order = rng.permutation(len(owners))
+    return [f"{owners[row]}-{row}" for row in order], vectors[order]
+
+
+class Crowded:
+    def __init__(self, folder: Path) -> None:
+        self.ids, self.vectors = crowded(OTHERS, CROWDS, DIM)
+        self.collection = Collection.create_or_open(str(folder))
+        half = len(self.ids) // 2  # in two segments
+        metadata = {"even": [row % 2 == 0 for row in range(len(self.ids))]}
+        table = rows(self.ids, self.vectors, metadata=metadata)
+        for part in (table.slice(0, half), table.slice(half)):
+            add_version(self.collection, part, model=MODEL.model_copy(update={"dim": DIM}))
+        self.searcher = Searcher.open(self.collection)
+
+    def nearest(
+        self, query: npt.NDArray[np.float32], rank: int, keep: npt.NDArray[np.bool_] | bool = True
+    ) -> list[str]:
+        """The owners of the first distinct rows, by brute force."""
+        scores = np.where(keep, self.vectors @ query, -2)
+        owners = [self.ids[row].partition("-")[0] for row in np.argsort(-scores) if scores[row] > -2]
+        return list(dict.fromkeys(owners))[:rank]
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Crowded:
+    return Crowded(tmp_path_factory.mktemp("crowded") / "collection")
+
+
+def owners(searcher: Searcher, query: npt.NDArray[np.float32], k: int, **options: Any) -> list[str]:
+    found = searcher.search(query[np.newaxis], k, distinct=DISTINCT, **options)[0]
+    assert [match.score for match in found] == sorted((match.score for match in found), reverse=True)
+    return [match.image_id.partition("-")[0] for match in found]
+
+
+@pytest.mark.parametrize("owner", [0, 2, 1_499])
+@pytest.mark.parametrize(("k", "offset"), [(1, 0), (10, 0), (10, 10), (50, 700), (100, 1_450), (20, 1_600)])
+def test_pages_of_distinct_matches(many: Crowded, owner: int, k: int, offset: int) -> None:
+    query = unit_vectors(OTHERS, dim=DIM)[owner]
+    expected = many.nearest(query, OTHERS)[offset : offset + k]
+    assert owners(many.searcher, query, k, offset=offset) == expected
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_shards_give_the_same_answers(many: Crowded, shards: int) -> None:
+    query, searcher = unit_vectors(OTHERS, dim=DIM)[:1], InProcessShards(many.collection, shards).searcher()
+    for options in ({"k": 30}, {"k": 30, "offset": 30, "filter": {"even": True}}, {"k": 9, "diversity": 0.3}):
+        assert searcher.search(query, distinct=DISTINCT, **options) == many.searcher.search(
+            query, distinct=DISTINCT, **options
+        )
+
+
+def test_other_limits_hold_beyond_near_duplicates(many: Crowded) -> None:
+    queries = unit_vectors(OTHERS, dim=DIM)[:3]
+    even = np.arange(len(many.ids)) % 2 == 0
+    assert owners(many.searcher, queries[0], 40, filter={"even": True}) == many.nearest(queries[0], 40, even)
+    expected = many.nearest(queries[0], 12)
+    unwanted = [image_id for image_id in many.ids if image_id.split("-")[0] == expected[3]]
+    assert owners(many.searcher, queries[0], 11, exclude=unwanted) == [*expected[:3], *expected[4:]]
+    exact = many.searcher.search(queries[:1], 12, distinct=DISTINCT)[0]
+    assert len(exact) == 12
+    assert owners(many.searcher, queries[0], 100, min_score=exact[6].score) == expected[:7]
+    together = many.searcher.search(queries, 10, distinct=DISTINCT)
+    for query, found in zip(queries, together, strict=True):
+        assert [match.image_id.partition("-")[0] for match in found] == many.nearest(query, 10)
+    assert len(many.searcher.search(queries[:1], 10_000, distinct=DISTINCT)[0]) == OTHERS
+    assert len(many.searcher.search(queries[:1], 10, distinct=-1.0)[0]) == 1  # all rows are alike
+
+
+def test_equal_rows_count_once_however_many_there_are(tmp_path: Path) -> None:
+    """All of them have the same score, so no depth shows where they end."""
+    vectors = np.concatenate([np.repeat(unit_vectors(1, dim=DIM), 15_000, axis=0), unit_vectors(500, seed=1, dim=DIM)])
+    ids = [f"{'holder' if row < 15_000 else 'img'}-{row:05d}" for row in range(15_500)]
+    searcher = searcher_of(tmp_path / "c", ids, vectors)
+    exact = [f"img-{row + 15_000}" for row in np.argsort(-(vectors[15_000:] @ vectors[0]))]
+    first, *rest = [match.image_id for match in searcher.search(vectors[:1], 10, distinct=0.98)[0]]
+    assert (first.startswith("holder-"), rest) == (True, exact[:9])
+    deep = searcher.search(vectors[:1], 10, offset=10, distinct=0.98)[0]
+    assert [match.image_id for match in deep] == exact[9:19]
+    assert len(searcher.search(vectors[:1], 10_000, distinct=0.999)[0]) == 501
+
+
+@pytest.mark.slow
+def test_placeholders_in_an_approximate_index(tmp_path: Path) -> None:
+    """15,000 of 100,000 rows are one "image not available" placeholder, and 3,000 another."""
+    rng = np.random.default_rng(0)
+    centres = rng.standard_normal((200, 64)).astype(np.float32)
+    vectors = centres[rng.integers(0, 200, 100_000)] + 0.5 * rng.standard_normal((100_000, 64)).astype(np.float32)
+    vectors[:15_000], vectors[15_000:18_000] = vectors[0], vectors[15_000]
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    order = rng.permutation(len(vectors))
+    ids = [f"{'holder' if row < 15_000 else 'second' if row < 18_000 else 'img'}-{row}" for row in order]
+    searcher = searcher_of(tmp_path / "c", ids, vectors[order], IndexSettings(latency_ms=1))
+    assert searcher.manifest.kind != "Flat"
+    for row, name in ((0, "holder"), (15_000, "second")):
+        scores = vectors @ vectors[row]
+        nearest = np.concatenate([[row], np.argsort(-scores)[15_000 if row == 0 else 3_000 :]])
+        for offset in (0, 10, 500):
+            found = searcher.search(vectors[row : row + 1], 10, offset=offset, distinct=0.999)[0]
+            assert len(found) == 10
+            assert [match.image_id.startswith(name) for match in found] == [offset == 0] + [False] * 9
+            expected = nearest[offset : offset + 10]
+            np.testing.assert_allclose([match.score for match in found], scores[expected], atol=2e-2)
