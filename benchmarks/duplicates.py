@@ -23,7 +23,7 @@ from index.search import Searcher
 from jobs.demo.collection import embed_here
 from jobs.demo.drawing import COLOURS, PATTERNS, SHAPES, Subject, draw, random_subject
 from jobs.duplicates.find import Finder
-from jobs.duplicates.signatures import SignatureReader
+from jobs.duplicates.picture_loader import PictureLoader
 
 Numbers = np.random.Generator
 Box = tuple[float, float, float, float]
@@ -150,8 +150,8 @@ def judge(report: Report, planted: dict[str, str], found: dict[tuple[str, str], 
 def main(report: Report, folder: Path, options: Any) -> None:
     planted = plant(folder / "pictures", *((400, 20) if options.quick else (ORIGINALS, PLANTED)))
     searcher = Searcher.open(embed_here(folder / "pictures", folder / "collection"))
-    with closing(SignatureReader()) as reader:
-        plan = Finder(searcher=searcher, read=reader.read, min_score=0.995).plan()
+    with closing(PictureLoader()) as reader:
+        plan = Finder(searcher=searcher, loader=reader, min_score=0.995).plan()
     judge(report, planted, found_pairs(plan))
 
 

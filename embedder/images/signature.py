@@ -12,6 +12,7 @@ from PIL.ExifTags import IFD, Base
 from embedder.images.decode import CropSpec, open_image, render, upright
 from embedder.images.formats import picture_format
 from embedder.images.limits import ImageLimits
+from embedder.images.resize import Box, Size
 
 if TYPE_CHECKING:
     import numpy as np
@@ -49,6 +50,18 @@ def signature(data: bytes, side: int, *, limits: ImageLimits) -> tuple[dict[str,
             "exif": _has_exif(image),
         }
         return facts, rgb.tobytes()
+
+
+def whole_picture(data: bytes, max_pixels: int, *, limits: ImageLimits) -> tuple[dict[str, Any], bytes]:
+    """The size and RGB pixels of a whole picture as displayed, reduced to `max_pixels`; raises `ImageError`."""
+
+    def fit(width: int, height: int) -> tuple[Size, Box]:
+        scale = min(1.0, (max_pixels / (width * height)) ** 0.5)
+        return (max(1, round(width * scale)), max(1, round(height * scale))), (0, 0, width, height)
+
+    with open_image(data, limits) as (image, source):
+        [rgb], _ = render(image, source, limits, [fit], Image.Resampling.BICUBIC, margin=None)
+        return {"size": rgb.size}, rgb.tobytes()
 
 
 def _digest(image: Image.Image) -> str:

@@ -82,12 +82,12 @@ def _plan(collection: str, kinds: "Sequence[Kind]", min_score: float, max_differ
     from index.search import Searcher
     from index.versions.servable import open_last_good
     from jobs.duplicates.find import Finder
-    from jobs.duplicates.signatures import SignatureReader
+    from jobs.duplicates.picture_loader import PictureLoader
 
-    with error_console.status("opening the index") as status, closing(SignatureReader()) as reader:
+    with error_console.status("opening the index") as status, closing(PictureLoader()) as reader:
         return Finder(
             searcher=open_last_good(open_collection(collection), Searcher.open),
-            read=reader.read,
+            loader=reader,
             kinds=kinds,
             min_score=min_score,
             max_difference=max_difference,

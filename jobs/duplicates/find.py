@@ -9,14 +9,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from embedder.images.signature import Signature
 from index.analysis.duplicate_plan import KINDS, Duplicate, DuplicatePlan, Kind, PlannedGroup, PlannedImage, count_kinds
 from index.analysis.duplicates import near_duplicates, nearest_pairs
 from index.collection.rows import text_array
 from index.search import Searcher
 from index.segments.segmented_index import SegmentedIndex
+from jobs.duplicates.comparer import Comparer, Picture
+from jobs.duplicates.picture_loader import PictureLoader
 from jobs.duplicates.preference import preference, reason
-from jobs.duplicates.same_picture import compare
 from jobs.values import MAX_DIFFERENCE, MIN_SIMILARITY
 
 _PIXEL_KINDS: Final = frozenset({"identical_pixels", "re_encoded", "cropped"})
@@ -26,31 +26,19 @@ _MIN_SCORE: Final = 0.9  # minimum cosine of such a neighbour
 _ROWS: Final = 16_384  # hashes read at a time
 _PICTURES: Final = 512  # files read at a time
 
-ReadSignatures = Callable[[Sequence[dict[str, Any]]], Sequence[Signature | str]]
 Progress = Callable[[str, int, int], None]
-
-
-@dataclass(eq=False)
-class _Picture:
-    """A file's content: the best row that has it, and the other rows with the same bytes."""
-
-    facts: dict[str, Any]
-    byte_copies: list[dict[str, Any]]
-    signature: Signature | None = None
-    neighbours: list["_Picture"] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finder:
     """Makes the plan of an index version.
 
-    `read` returns a signature, or why there is none, for each row of a picture that may be a copy. Pixels of copies
-    differ by at most `max_difference`; similar pictures have a cosine of at least `min_score`. `progress` gets what is
-    counted, how many are done, and the total.
+    Pixels of copies differ by at most `max_difference`; similar pictures have a cosine of at least `min_score`.
+    `progress` gets what is counted, how many are done, and the total.
     """
 
     searcher: Searcher
-    read: ReadSignatures
+    loader: PictureLoader
     kinds: Sequence[Kind] = KINDS
     min_score: float = MIN_SIMILARITY
     max_difference: float = MAX_DIFFERENCE
@@ -110,13 +98,14 @@ class Finder:
             done += len(batch)
             self.progress("pictures compared", done, len(pictures))
 
-    def _picture(self, positions: list[int]) -> _Picture:
+    def _picture(self, positions: list[int]) -> Picture:
         facts = self._segments.rows(np.array(positions), _COLUMNS)
         best, *others = sorted(facts, key=preference)
-        return _Picture(best, others)
+        return Picture(best, others)
 
-    def _read_signatures(self, pictures: Sequence[_Picture]) -> None:
-        for picture, signature in zip(pictures, self.read([picture.facts for picture in pictures]), strict=True):
+    def _read_signatures(self, pictures: Sequence[Picture]) -> None:
+        signatures = self.loader.signatures([picture.facts for picture in pictures])
+        for picture, signature in zip(pictures, signatures, strict=True):
             if isinstance(signature, str):
                 self.unread[signature] += 1
                 continue
@@ -124,7 +113,7 @@ class Finder:
             for facts in (picture.facts, *picture.byte_copies):
                 facts |= {"exif": signature.exif, "lossless": signature.lossless}
 
-    def _groups(self, pictures: Iterable[_Picture]) -> Iterator[PlannedGroup]:
+    def _groups(self, pictures: Iterable[Picture]) -> Iterator[PlannedGroup]:
         """The best picture with its copies, then the best of the others, and so on."""
         _link_same_pixels(pictures)
         remaining = dict.fromkeys(sorted(pictures, key=lambda picture: preference(picture.facts)))
@@ -133,33 +122,23 @@ class Finder:
             if duplicates := tuple(self._take_copies(kept, remaining)):
                 yield PlannedGroup(keep=PlannedImage(**kept.facts), duplicates=duplicates)
 
-    def _take_copies(self, kept: _Picture, remaining: dict[_Picture, None]) -> Iterator[Duplicate]:
+    def _take_copies(self, kept: Picture, remaining: dict[Picture, None]) -> Iterator[Duplicate]:
         """Take `kept` out of `remaining`, and yield and take its copies among its neighbours, theirs, and so on."""
         del remaining[kept]
         if "identical_bytes" in self.kinds:
             yield from (_duplicate(kept.facts, facts, "identical_bytes", 0.0) for facts in kept.byte_copies)
+        comparer = Comparer(
+            kept=kept, kinds=self.kinds, limit=self.max_difference, loader=self.loader, unread=self.unread
+        )
         group, compared = [kept], {kept}
         for member in group:
-            for other in member.neighbours:
-                if other in compared or other not in remaining:
-                    continue
-                compared.add(other)
-                kind, difference = self._kind(kept, other)
-                if kind in self.kinds and difference <= self.max_difference and difference < 1:
-                    del remaining[other]
-                    group.append(other)
-                    copies = (other.facts, *other.byte_copies)
-                    yield from (_duplicate(kept.facts, facts, kind, difference) for facts in copies)
-
-    def _kind(self, kept: _Picture, other: _Picture) -> tuple[Kind, float]:
-        """How `other` resembles the picture to keep, and how much their pixels differ: 1.0 if it is not a copy."""
-        one, two = kept.signature, other.signature
-        if one is None or two is None or one.digest is None or two.digest is None:
-            return "similar", 1.0
-        if one.digest == two.digest:
-            return "identical_pixels", 0.0
-        difference, cropped = compare(one.pixels.astype(np.float32), two.pixels.astype(np.float32))
-        return "cropped" if cropped else "re_encoded", round(difference, 4)
+            others = dict.fromkeys(other for other in member.neighbours if other in remaining and other not in compared)
+            compared.update(others)
+            for other, kind, difference in comparer.copies(others):
+                del remaining[other]
+                group.append(other)
+                copies = (other.facts, *other.byte_copies)
+                yield from (_duplicate(kept.facts, facts, kind, difference) for facts in copies)
 
     def _similar(self, copies: set[str]) -> Iterator[PlannedGroup]:
         """Groups by vectors, of images that are not copies."""
@@ -180,20 +159,20 @@ def _duplicate(
     return Duplicate(**other, kind=kind, why=reason(kept, other), difference=difference, score=score)
 
 
-def _link(one: _Picture, other: _Picture) -> None:
+def _link(one: Picture, other: Picture) -> None:
     one.neighbours.append(other)
     other.neighbours.append(one)
 
 
-def _link_same_pixels(pictures: Iterable[_Picture]) -> None:
+def _link_same_pixels(pictures: Iterable[Picture]) -> None:
     """Link pictures with equal pixels, because a picture may have more copies than `_NEIGHBOURS`."""
-    firsts: dict[str, _Picture] = {}
+    firsts: dict[str, Picture] = {}
     for picture in pictures:
         if picture.signature and picture.signature.digest:
             _link(firsts.setdefault(picture.signature.digest, picture), picture)
 
 
-def _components(pictures: Iterable[_Picture]) -> Iterator[list[_Picture]]:
+def _components(pictures: Iterable[Picture]) -> Iterator[list[Picture]]:
     """The connected components of the graph of neighbours."""
     remaining = dict.fromkeys(pictures)
     while remaining:
@@ -207,9 +186,9 @@ def _components(pictures: Iterable[_Picture]) -> Iterator[list[_Picture]]:
         yield component
 
 
-def _batches(components: Iterable[list[_Picture]]) -> Iterator[list[_Picture]]:
+def _batches(components: Iterable[list[Picture]]) -> Iterator[list[Picture]]:
     """Join small components, so that their files are read in parallel."""
-    batch: list[_Picture] = []
+    batch: list[Picture] = []
     for component in components:
         batch += component
         if len(batch) >= _PICTURES:

@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -16,10 +16,18 @@ from index.errors import CollectionError
 from index.search import Searcher
 from jobs.demo.collection import embed_here
 from jobs.duplicates.find import Finder
-from jobs.duplicates.signatures import SignatureReader
+from jobs.duplicates.picture_loader import PictureLoader
 from jobs.exchange.import_vectors import VectorImport
 from tests.support.collections.hand_made import unit_vectors
 from tests.support.pictures.copies import make_pictures
+
+
+class _Unreadable:
+    def signatures(self, rows: Sequence[Any]) -> list[str]:
+        return ["not_found"] * len(rows)
+
+
+UNREADABLE = cast("PictureLoader", _Unreadable())
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +39,8 @@ def location(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def reader() -> Iterator[SignatureReader]:
-    with closing(SignatureReader()) as reader:
+def reader() -> Iterator[PictureLoader]:
+    with closing(PictureLoader()) as reader:
         yield reader
 
 
@@ -41,15 +49,15 @@ def collection(location: Path) -> Collection:
     return Collection.open(str(location / "collection"))
 
 
-def plan(collection: Collection, reader: SignatureReader, kinds: Sequence[Kind] = KINDS, **more: Any) -> DuplicatePlan:
-    return Finder(searcher=Searcher.open(collection), read=reader.read, kinds=kinds, **more).plan()
+def plan(collection: Collection, reader: PictureLoader, kinds: Sequence[Kind] = KINDS, **more: Any) -> DuplicatePlan:
+    return Finder(searcher=Searcher.open(collection), loader=reader, kinds=kinds, **more).plan()
 
 
 def kinds_of(group: PlannedGroup) -> dict[str, tuple[str, str]]:
     return {duplicate.image_id: (duplicate.kind, duplicate.why) for duplicate in group.duplicates}
 
 
-def test_each_copy_has_its_kind_and_the_reason_to_keep_another(collection: Collection, reader: SignatureReader) -> None:
+def test_each_copy_has_its_kind_and_the_reason_to_keep_another(collection: Collection, reader: PictureLoader) -> None:
     found = plan(collection, reader, KINDS[:-1])
     star, ring = found.found
     assert star.keep.image_id == "star.png"
@@ -68,34 +76,29 @@ def test_each_copy_has_its_kind_and_the_reason_to_keep_another(collection: Colle
 
 
 def test_identical_bytes_are_found_without_pictures_and_the_older_file_is_kept(collection: Collection) -> None:
-    found = Finder(searcher=Searcher.open(collection), read=lambda _: pytest.fail("read"), kinds=KINDS[:1]).plan()
+    found = Finder(searcher=Searcher.open(collection), loader=UNREADABLE, kinds=KINDS[:1]).plan()
     (group,) = found.found
     assert (group.keep.image_id, kinds_of(group)) == ("star.jpg", {"star copy.jpg": ("identical_bytes", "older file")})
 
 
-def test_similar_pictures_are_not_copies(collection: Collection, reader: SignatureReader) -> None:
+def test_similar_pictures_are_not_copies(collection: Collection, reader: PictureLoader) -> None:
     (group,) = (each for each in plan(collection, reader, min_score=-1).found if each.duplicates[0].score is not None)
     names = {group.keep.image_id, *kinds_of(group)}
     assert names == {"star.png", "still.gif", "moving.gif", "other star.jpg"}
     assert {kind for kind, _ in kinds_of(group).values()} == {"similar"}
 
 
-def test_no_copies_within_a_maximum_difference_of_zero(collection: Collection, reader: SignatureReader) -> None:
+def test_no_copies_within_a_maximum_difference_of_zero(collection: Collection, reader: PictureLoader) -> None:
     assert plan(collection, reader, ["re_encoded", "cropped"], max_difference=0.0).found == ()
 
 
 def test_unreadable_pictures_are_not_copies_at_any_max_difference(collection: Collection) -> None:
-    def read(rows: Sequence[dict[str, Any]]) -> list[str]:
-        return ["not_found"] * len(rows)
-
-    strict, lenient = (
-        Finder(searcher=Searcher.open(collection), read=read, max_difference=limit).plan() for limit in (0.0, 1.0)
-    )
+    strict, lenient = (plan(collection, UNREADABLE, max_difference=limit) for limit in (0.0, 1.0))
     assert strict.unread
     assert lenient.found == strict.found
 
 
-def test_missing_and_changed_pictures_are_counted(location: Path, reader: SignatureReader) -> None:
+def test_missing_and_changed_pictures_are_counted(location: Path, reader: PictureLoader) -> None:
     shutil.copytree(location, location.parent / "damaged", dirs_exist_ok=True)
     pictures, collection = location.parent / "damaged" / "pictures", location.parent / "damaged" / "collection"
     shutil.rmtree(collection)
@@ -107,7 +110,7 @@ def test_missing_and_changed_pictures_are_counted(location: Path, reader: Signat
     assert not {"star-q.jpg", "star-small.jpg"} & {each.image_id for group in found.found for each in group.duplicates}
 
 
-def test_pictures_without_an_address_are_counted(tmp_path: Path, reader: SignatureReader) -> None:
+def test_pictures_without_an_address_are_counted(tmp_path: Path, reader: PictureLoader) -> None:
     np.save(tmp_path / "vectors.npy", np.repeat(unit_vectors(1), 2, axis=0))
     VectorImport(source=str(tmp_path / "vectors.npy"), collection=str(tmp_path / "imported")).run()
     collection = Collection.open(str(tmp_path / "imported"))
@@ -117,7 +120,7 @@ def test_pictures_without_an_address_are_counted(tmp_path: Path, reader: Signatu
     assert found.duplicates == {"similar": 1}
 
 
-def test_a_plan_is_read_in_pages(collection: Collection, reader: SignatureReader) -> None:
+def test_a_plan_is_read_in_pages(collection: Collection, reader: PictureLoader) -> None:
     assert read_plan(collection, 0, 5) is None
     written = plan(collection, reader)
     write_plan(collection, written)
