@@ -1,20 +1,24 @@
 """Finds duplicates of each kind: by content hash, by pixels among pairs that vectors propose, and by vectors alone."""
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from hashlib import blake2b
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from index.analysis.duplicate_plan import KINDS, Duplicate, DuplicatePlan, Kind, PlannedGroup, PlannedImage, count_kinds
 from index.analysis.duplicates import near_duplicates, nearest_pairs
+from index.arrays import Positions
 from index.collection.rows import text_array
 from index.search import Searcher
 from index.segments.segmented_index import SegmentedIndex
 from jobs.duplicates.comparer import Comparer, Picture
+from jobs.duplicates.local_files import local_file, one_path_each
 from jobs.duplicates.picture_loader import PictureLoader
 from jobs.duplicates.preference import preference, reason
 from jobs.values import MAX_DIFFERENCE, MIN_SIMILARITY
@@ -34,7 +38,7 @@ class Finder:
     """Makes the plan of an index version.
 
     Pixels of copies differ by at most `max_difference`; similar pictures have a cosine of at least `min_score`.
-    `progress` gets what is counted, how many are done, and the total.
+    `progress` gets what is counted, how many are done, and the total. Files that were `moved` are left out.
     """
 
     searcher: Searcher
@@ -43,14 +47,17 @@ class Finder:
     min_score: float = MIN_SIMILARITY
     max_difference: float = MAX_DIFFERENCE
     progress: Progress = lambda *_: None
+    moved: Set[Path] = frozenset()
     unread: Counter[str] = field(default_factory=Counter, init=False)
+    _moved_ids: set[str] = field(default_factory=set, init=False)
+    _second_paths: set[str] = field(default_factory=set, init=False)
 
     def plan(self) -> DuplicatePlan:
         """The groups, largest first. Each copy was compared with the picture to keep."""
-        groups = list(self._copies(self._positions_by_content()))
+        groups = list(self._copies())
         copies = {duplicate.image_id for group in groups for duplicate in group.duplicates}
         if "similar" in self.kinds:
-            groups += self._similar(copies)
+            groups += self._similar(copies | self._moved_ids | self._second_paths)
         groups.sort(key=lambda group: (-len(group.duplicates), group.keep.image_id))
         return DuplicatePlan(
             version=self.searcher.version,
@@ -61,6 +68,7 @@ class Finder:
             groups=len(groups),
             duplicates=count_kinds(groups),
             unread=dict(self.unread),
+            second_paths=len(self._second_paths),
             found=tuple(groups),
         )
 
@@ -68,24 +76,34 @@ class Finder:
     def _segments(self) -> SegmentedIndex:
         return self.searcher.segments
 
-    def _positions_by_content(self) -> list[list[int]]:
-        """The positions of all live rows, grouped by content hash."""
+    def _first_positions(self) -> tuple[Positions, dict[int, Positions]]:
+        """The first position of each content, and all positions of those that have several, by their first."""
         positions = self._segments.live_positions()
-        by_hash: dict[Any, list[int]] = defaultdict(list)
+        digests = np.empty(len(positions), "S16")  # shorter than the hashes, because there may be millions
+        present = np.ones(len(positions), bool)
         for start in range(0, len(positions), _ROWS):
             block = positions[start : start + _ROWS]
-            for position, row in zip(block.tolist(), self._segments.rows(block, ["content_hash"]), strict=True):
-                by_hash[row["content_hash"] or position].append(position)
-        return list(by_hash.values())
+            for number, row in enumerate(self._segments.rows(block, ["image_id", "uri", "content_hash"]), start):
+                text = row["content_hash"] or f"position {positions[number]}"
+                digests[number] = blake2b(text.encode(), digest_size=16).digest()
+                if self.moved and local_file(row["uri"]) in self.moved:
+                    present[number] = False
+                    self._moved_ids.add(row["image_id"])
+        positions, digests = positions[present], digests[present]
+        order = np.argsort(digests, kind="stable")
+        is_first = np.ones(len(order), bool)
+        is_first[1:] = digests[order[1:]] != digests[order[:-1]]
+        starts = np.flatnonzero(is_first)
+        groups = np.split(positions[order], starts[1:])
+        return np.sort(positions[order][starts]), {int(group[0]): group for group in groups if len(group) > 1}
 
-    def _copies(self, contents: list[list[int]]) -> Iterator[PlannedGroup]:
+    def _copies(self) -> Iterator[PlannedGroup]:
+        firsts, repeated = self._first_positions()
         pairs: list[tuple[int, int]] = []
         if _PIXEL_KINDS & set(self.kinds):
-            firsts = np.array([positions[0] for positions in contents], np.int64)
             pairs = list(nearest_pairs(self._segments, firsts, _MIN_SCORE, _NEIGHBOURS))
-        paired = {position for pair in pairs for position in pair}
-        candidates = [positions for positions in contents if len(positions) > 1 or positions[0] in paired]
-        pictures = {positions[0]: self._picture(positions) for positions in candidates}
+        candidates = {position: np.array([position]) for pair in pairs for position in pair} | repeated
+        pictures = {first: self._picture(candidates[first]) for first in sorted(candidates)}
         for one, other in pairs:
             _link(pictures[one], pictures[other])
         done = 0
@@ -98,8 +116,11 @@ class Finder:
             done += len(batch)
             self.progress("pictures compared", done, len(pictures))
 
-    def _picture(self, positions: list[int]) -> Picture:
-        facts = self._segments.rows(np.array(positions), _COLUMNS)
+    def _picture(self, positions: Positions) -> Picture:
+        facts, second_paths = self._segments.rows(positions, _COLUMNS), []
+        if len(facts) > 1:
+            facts, second_paths = one_path_each(facts)
+        self._second_paths.update(row["image_id"] for row in second_paths)
         best, *others = sorted(facts, key=preference)
         return Picture(best, others)
 
