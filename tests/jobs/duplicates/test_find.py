@@ -1,8 +1,10 @@
 """Plans for a small folder with duplicates of every kind, embedded with the demo model."""
 
+import itertools
+import os
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,7 +17,9 @@ from index.collection import Collection
 from index.errors import CollectionError
 from index.search import Searcher
 from jobs.demo.collection import embed_here
+from jobs.demo.drawing import draw, random_subject
 from jobs.duplicates.find import Finder
+from jobs.duplicates.move import LOG, move_duplicates, moved_files, undo_moves
 from jobs.duplicates.picture_loader import PictureLoader
 from jobs.exchange.import_vectors import VectorImport
 from tests.support.collections.hand_made import unit_vectors
@@ -118,6 +122,60 @@ def test_pictures_without_an_address_are_counted(tmp_path: Path, reader: Picture
     found = plan(collection, reader)
     assert found.unread == {"no_uri": 2}
     assert found.duplicates == {"similar": 1}
+
+
+class _Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("after", range(7))
+def test_a_move_that_was_stopped_is_finished_when_run_again(
+    tmp_path: Path, reader: PictureLoader, after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_pictures(tmp_path / "pictures")
+    collection = embed_here(tmp_path / "pictures", tmp_path / "collection")
+    aside, removed, unlink = tmp_path / "aside", itertools.count(), Path.unlink
+
+    def kill(path: Path) -> None:
+        if next(removed) == after:
+            raise _Killed
+        unlink(path)
+
+    monkeypatch.setattr(Path, "unlink", kill)
+    with suppress(_Killed):
+        move_duplicates(plan(collection, reader, KINDS[:-1]), aside, [tmp_path / "pictures"])
+    monkeypatch.setattr(Path, "unlink", unlink)
+    again = move_duplicates(
+        plan(collection, reader, KINDS[:-1], moved=moved_files(aside)), aside, [tmp_path / "pictures"]
+    )
+    assert (again.refused, len(again.files)) == ({}, 6 - after)
+    assert {path.name for path in (tmp_path / "pictures").iterdir()} == {
+        "star.png", "still.gif", "moving.gif", "other star.jpg"
+    }  # fmt: skip
+    assert undo_moves(aside / LOG).refused == {}
+    assert len(list((tmp_path / "pictures").iterdir())) == 10
+
+
+def test_links_and_hard_links_are_not_copies(tmp_path: Path, reader: PictureLoader) -> None:
+    pictures = tmp_path / "pictures"
+    for folder in ("a-best", "z-album"):
+        (pictures / folder).mkdir(parents=True)
+    for number in range(4):
+        subject = random_subject(np.random.default_rng(number))
+        draw(subject, (160, 120), np.random.default_rng(number)).save(pictures / "z-album" / f"p{number}.png")
+    (pictures / "a-best" / "link.png").symlink_to("../z-album/p0.png")
+    (pictures / "b-linked").symlink_to("z-album")
+    os.link(pictures / "z-album" / "p1.png", pictures / "z-album" / "hard.png")
+    shutil.copy2(pictures / "z-album" / "p2.png", pictures / "a-best" / "copy.png")
+    collection = embed_here(pictures, tmp_path / "collection")
+    found = plan(collection, reader, min_score=0.9999)
+    listed = {"link.png", "hard.png", *(f"b-linked/{name}" for name in ("p0", "p1", "p2", "p3", "hard"))}
+    assert found.second_paths == len(listed)
+    assert {group.keep.image_id: kinds_of(group) for group in found.found} == {
+        "a-best/copy.png": {"z-album/p2.png": ("identical_bytes", "first by name")}
+    }
+    moved = move_duplicates(found, tmp_path / "aside", [pictures])
+    assert (len(moved.files), moved.refused) == (1, {})
 
 
 def test_a_plan_is_read_in_pages(collection: Collection, reader: PictureLoader) -> None:
