@@ -130,7 +130,10 @@ def _means(plane: Plane, side: int) -> Plane:
     """The mean of each square of `side × side` values."""
     for axis in (0, 1):
         count = plane.shape[axis] - side + 1
-        plane = sum(plane.take(range(first, first + count), axis) for first in range(side)) / np.float32(side)
+        total = np.zeros((1, 1), np.float32)
+        for first in range(side):
+            total = total + plane.take(range(first, first + count), axis)
+        plane = total / np.float32(side)
     return plane
 
 

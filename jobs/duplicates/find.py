@@ -117,9 +117,8 @@ class Finder:
             self.progress("pictures compared", done, len(pictures))
 
     def _picture(self, positions: Positions) -> Picture:
-        facts, second_paths = self._segments.rows(positions, _COLUMNS), []
-        if len(facts) > 1:
-            facts, second_paths = one_path_each(facts)
+        rows = self._segments.rows(positions, _COLUMNS)
+        facts, second_paths = one_path_each(rows) if len(rows) > 1 else (rows, [])
         self._second_paths.update(row["image_id"] for row in second_paths)
         best, *others = sorted(facts, key=preference)
         return Picture(best, others)

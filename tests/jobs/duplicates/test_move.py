@@ -223,8 +223,12 @@ def test_a_file_outside_the_named_folder_stays(source: Path, aside: Path, uri: C
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
 def test_only_regular_files_are_moved(source: Path, aside: Path, kind: str) -> None:
     odd = source / "odd"
-    make = {"link": lambda: odd.symlink_to(source / "a/copy.jpg"), "pipe": lambda: os.mkfifo(odd), "folder": odd.mkdir}
-    make[kind]()
+    if kind == "link":
+        odd.symlink_to(source / "a/copy.jpg")
+    elif kind == "pipe":
+        os.mkfifo(odd)
+    else:
+        odd.mkdir()
     moved = move_duplicates(planned(source, changes={"a/copy.jpg": {"uri": str(odd)}}), aside, [source])
     assert ("is a link" if kind == "link" else "not a regular file") in moved.refused["a/copy.jpg"]
     assert os.path.lexists(odd)

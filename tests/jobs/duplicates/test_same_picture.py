@@ -2,7 +2,7 @@
 
 import io
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count, islice
 from typing import Any, cast
@@ -104,7 +104,7 @@ def again(picture: Image.Image, form: str, **options: Any) -> Image.Image:
     return Image.open(io.BytesIO(encode(picture, form, **options))).convert("RGB")
 
 
-SAVED_AGAIN = {
+SAVED_AGAIN: dict[str, Callable[[Image.Image], Image.Image]] = {
     "JPEG at quality 95": lambda picture: saved(picture, 95),
     "JPEG at quality 75": lambda picture: saved(picture, 75),
     "JPEG at quality 50": lambda picture: saved(picture, 50),
