@@ -1,6 +1,6 @@
 """Builds services from settings. Only this module chooses the server's parts."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -10,7 +10,6 @@ from api.search.engine import Batchers, IndexSource, LoadModel, UnknownModel, re
 from api.search.pictures import Pictures
 from api.search.service import SearchService
 from api.settings import ServeSettings
-from embedder.errors import ModelError
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from embedder.identity import Precision
 from embedder.images.decoder_pool import DecodePool
@@ -18,7 +17,6 @@ from embedder.images.limits import ImageLimits
 from embedder.models.load import find_model, load_embedder
 from embedder.models.own_embedder import OwnModel
 from embedder.protocol import Embedder
-from embedder.python_class import is_class_name
 from index.collection import Collection
 from index.collection.find import find_collections
 from index.collection.records import ModelRecord
@@ -117,7 +115,7 @@ def served_collections(settings: ServeSettings) -> dict[str, Collection]:
 
 
 def first_model(collections: Mapping[str, Collection]) -> ModelRecord | None:
-    """The model that the settings' `model` or `embedder` is for: that of the first collection with a readable index."""
+    """The model whose new location is the settings' `model`: that of the first collection with a readable index."""
     for collection in collections.values():
         try:
             if live := live_manifest(collection):
@@ -128,9 +126,11 @@ def first_model(collections: Mapping[str, Collection]) -> ModelRecord | None:
 
 
 def model_loader(settings: ServeSettings, first: ModelRecord | None) -> LoadModel:
-    """A function that loads models into this process. `settings` give the location or class of the `first` one; others
-    are loaded from where their records say.
+    """A function that loads models into this process. `settings` give the location of the `first` one; others are
+    loaded from where their records say. Raises ModelError if a class that it may use cannot be imported.
     """
+    for name in settings.embedder:
+        find_model(name, allowed=settings.embedder)
 
     def load(record: ModelRecord) -> Embedder:
         is_first = first is None or record.fingerprint == first.fingerprint
@@ -138,7 +138,7 @@ def model_loader(settings: ServeSettings, first: ModelRecord | None) -> LoadMode
             record,
             model=settings.model if is_first else None,
             revision=settings.revision if is_first else None,
-            embedder=settings.embedder if is_first or is_class_name(record.id) else None,
+            allowed=settings.embedder,
             device=settings.device,
             precision=settings.precision,
             threads=settings.threads,
@@ -152,22 +152,20 @@ def load_recorded(
     *,
     model: str | None = None,
     revision: str | None = None,
-    embedder: str | None = None,
+    allowed: Container[str | None] = (),
     device: str | None = None,
     precision: Precision = "auto",
     threads: int | None = None,
 ) -> Embedder:
     """The model that made the vectors of an index. `model` is its new location, if it has moved; a user's own class
-    must be named in `embedder`. For an unknown model the result embeds nothing.
+    must be among `allowed`. For an unknown model the result embeds nothing.
 
     Raises ModelError, OtherModelError.
     """
-    if embedder is not None and model is not None:
-        raise ModelError(f"expected one of model and embedder, got {model} and {embedder}")
     if record.is_unknown:
         return UnknownModel(record)
     revision = revision or (record.revision if model is None else None)
-    source = find_model(model or record.id, revision, embedder=embedder)
+    source = find_model(model or record.id, revision, allowed=allowed)
     require_same_model(source.identity, record)  # before it is converted, which takes half a minute
     if isinstance(source, OwnModel):
         return source()

@@ -79,6 +79,7 @@ class IndexDetailsOut(IndexOut):
     queries_per_second: Annotated[float, Field(description="measured with concurrent queries")]
     columns: Annotated[dict[str, str], Field(description="columns that filters can use, with Arrow's type names")]
     max_k: Annotated[int, Field(description="the largest k that this server accepts")]
+    embeds_texts: Annotated[bool, Field(description="whether the model takes searches by words")]
 
 
 class FacetValueOut(TypedDict):

@@ -12,6 +12,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from api.build_service import build_collections
+from api.connections import ACCEPTED_AT_ONCE, BoundedProtocol, BoundedServer
 from api.errors import ListenError, StartError
 from api.http.app import create_app
 from api.observe.log import configure_logs
@@ -77,9 +78,10 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
 def _server(app: FastAPI) -> uvicorn.Server:
     config = uvicorn.Config(
         app,
-        # httptools, which uvicorn prefers if it is installed, keeps a request's head in memory however long it gets.
-        http="h11",
+        # Not httptools, which keeps a request's head in memory however long it gets.
+        http=BoundedProtocol,
         h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+        backlog=ACCEPTED_AT_ONCE,
         # uvicorn's messages go to our log; `api.http.middleware.every_request` logs the requests.
         log_config=None,
         access_log=False,
@@ -88,7 +90,7 @@ def _server(app: FastAPI) -> uvicorn.Server:
         forwarded_allow_ips=os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1,::1,::ffff:127.0.0.1"),
         timeout_graceful_shutdown=5,
     )
-    return uvicorn.Server(config)
+    return BoundedServer(config)
 
 
 def _url(listener: socket.socket) -> str:

@@ -12,6 +12,7 @@ from api.access.keys import KeyRing
 from api.errors import ListenError
 from api.observe.log import LogFormat
 from embedder.identity import Precision
+from embedder.python_class import CLASS_NAME
 from index.queries import MAX_K
 
 _REQUESTS_PER_MINUTE: Final = 600
@@ -99,8 +100,10 @@ class ServeSettings(BaseSettings):
     """The new location of the index's model, if it has moved: a hub id or folder."""
     revision: str | None = None
     """The model's branch, tag or commit on the hub. By default the one in the index."""
-    embedder: str | None = None
-    """The class that made the index's vectors, `module:Class` (`--embedder`). Its code runs only if you name it."""
+    embedder: Annotated[tuple[Annotated[str, Field(pattern=CLASS_NAME)], ...], NoDecode] = ()
+    """Your own classes, `module:Class`, separated by commas, whose code may run (`--embedder`). Each embeds the queries
+    of the collections whose vectors it made, also if an index goes live later.
+    """
     device: str | None = None
     """`cuda`, `cpu`, … By default a GPU if there is one."""
     precision: Precision = "auto"
@@ -194,7 +197,7 @@ class ServeSettings(BaseSettings):
     request_timeout_s: float = Field(Access.request_timeout_s, gt=0)
     """Seconds after which a request is answered with 503."""
 
-    @field_validator("allowed_hosts", "cors_origins", "more_collections", mode="before")
+    @field_validator("allowed_hosts", "cors_origins", "embedder", "more_collections", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
         """Split an environment variable's value at commas."""

@@ -23,6 +23,8 @@ import errno
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """The system's errors for a file without room: the disk is full, a quota, or the maximum file size."""
+PASSING = (*DISK_FULL, errno.EIO, errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ESTALE, errno.ETIMEDOUT)
+"""The system's errors that pass, or that somebody can mend: what a file holds is not to blame."""
 
 
 class CollectionError(Exception):

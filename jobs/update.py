@@ -41,7 +41,7 @@ from jobs.sources.list_images import left_out_warning, list_images
 from jobs.sources.list_videos import Frames, frames_of
 from jobs.sources.listing import LISTING, UNREADABLE, refused_mask
 from jobs.spec import JobSpec
-from jobs.values import DEFAULT_MODEL, MAX_MISSING
+from jobs.values import DEFAULT_MODEL, MAX_MISSING, counted
 
 
 @dataclass(kw_only=True)
@@ -110,7 +110,7 @@ class Update:
             planned = Collection.open_or_empty(location)
         # Before the collection is made: a wrong model name, or a source without images, leaves none behind.
         if not self.dry_run:
-            self._resolved_model = find_model(model, self.spec.revision, embedder=self.spec.embedder)
+            self._resolved_model = find_model(model, self.spec.revision, allowed=(self.spec.embedder,))
         listing = self._list()
         return planned if self.dry_run else Collection.create_or_open(location), listing
 
@@ -133,7 +133,7 @@ class Update:
             self._report_live(collection)
             return
         counts = change.counts
-        self.console.print(f"{counts.listed:,} images listed, {counts.to_embed:,} to embed with {model.id}")
+        self.console.print(f"{counted(counts.listed, 'image')} listed, {counts.to_embed:,} to embed with {model.id}")
         with report.timed("reuse"):
             plans = [write_reusable(rows, collection) for rows in change.reusable]
         written = self._write([plan for plan in plans if not plan.done], collection, model)
@@ -228,7 +228,7 @@ class Update:
             if (name := name or (default.id if default else self._named_model)) is None:
                 raise UsageError(f"nothing is embedded yet in {location}: name a model with --model")
             if self._resolved_model is None or name != self._named_model:
-                self._resolved_model = find_model(name, self.spec.revision, embedder=self.spec.embedder)
+                self._resolved_model = find_model(name, self.spec.revision, allowed=(self.spec.embedder,))
             model = model_record(self._resolved_model.identity, tiles)
         if self.command != "reembed" and current and not current.agrees_with(model):
             if current.fingerprint == model.fingerprint:
@@ -296,8 +296,8 @@ class Update:
         if (share := change.counts.missing / change.rows) > MAX_MISSING:
             command += ["--max-missing", f"{min(1.0, share + 0.01):.2f}"]
         return (
-            f"{change.kept:,} images are gone from {self.report.source} or were moved, but searches still find them; "
-            f"`{shlex.join(command)}` removes them"
+            f"searches still find {counted(change.kept, 'image')} gone from {self.report.source}, or moved there; "
+            f"`{shlex.join(command)}` removes what is gone"
         )
 
     def _write(self, plans: list[Plan], collection: Collection, model: ModelRecord) -> list[WrittenRun]:

@@ -93,3 +93,8 @@ def parse_object(text: str, example: str) -> dict[str, Any]:
     if not isinstance(parsed, dict):
         raise ValueError(f"is {text!r}: expected a JSON object such as {example}{problem}")
     return parsed
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 image`, `2,000 images`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

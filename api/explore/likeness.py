@@ -90,7 +90,7 @@ class Likeness:
         """Open the live index of a collection, or the last good one before it.
 
         `model` is the new location of the index's model, if it has moved: a folder or a hub id. `embedder` is the class
-        that made the vectors, `module:Class`, if one did. Raises CollectionError.
+        that made the vectors, `module:Class`, if one did: its code runs only if you name it. Raises CollectionError.
         """
         opened = Collection.open(str(collection))
         searcher = open_last_good(opened, Searcher.open)
@@ -99,7 +99,7 @@ class Likeness:
             searcher.model,
             model=model,
             revision=revision,
-            embedder=embedder,
+            allowed=(embedder,),
             device=device,
             precision=precision,
         )

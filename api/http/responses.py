@@ -31,6 +31,7 @@ from embedder.identity import ModelIdentity
 from index.collection.records import ModelRecord, VersionManifest
 from index.collection.rows import FIXED_COLUMNS
 from index.matches import Match
+from index.search import Searcher
 from index.versions.promotion import Version
 
 LOCATION_COLUMNS: Final = frozenset({"uri"})
@@ -79,10 +80,8 @@ def timing(milliseconds: Mapping[str, float]) -> TimingOut:
     return cast(TimingOut, {stage: round(ms, 3) for stage, ms in milliseconds.items()})
 
 
-def index_details(
-    name: str, manifest: VersionManifest, columns: dict[str, str], limits: RequestLimits
-) -> IndexDetailsOut:
-    show_locations = limits.show_locations
+def index_details(name: str, searcher: Searcher, limits: RequestLimits, *, embeds_texts: bool) -> IndexDetailsOut:
+    manifest, columns, show_locations = searcher.manifest, searcher.filterable, limits.show_locations
     return {
         "collection": name,
         "version": manifest.version,
@@ -96,6 +95,7 @@ def index_details(
         "queries_per_second": manifest.queries_per_second,
         "columns": {name: kind for name, kind in columns.items() if show_locations or name not in LOCATION_COLUMNS},
         "max_k": limits.max_k,
+        "embeds_texts": embeds_texts,
     }
 
 

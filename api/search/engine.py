@@ -75,16 +75,19 @@ class Engine:
     def embedder(self) -> Embedder:
         return self.batcher.embedder
 
-    def warm_up(self) -> None:
-        """Answer one query, so that the first caller does not wait for lazy loading."""
+    def warm_up(self) -> bool:
+        """Answer one query, so that the first caller does not wait for lazy loading. Whether the model embeds texts."""
         side = self.embedder.crop.side
         grey = np.full((side, side, 3), 127, np.uint8)
         vector = np.ones(self.searcher.dim, np.float32)
         with suppress(UnsupportedInputError, Rejected):  # a user's own class may have no vector for grey
             vector = self.batcher.embed(ContentKey.unique(), lambda: grey).result()
         self.searcher.search(vector[np.newaxis], 10)
-        with suppress(UnsupportedInputError):
+        try:
             self.batcher.embed(ContentKey.unique(), lambda: "a picture").result()
+        except UnsupportedInputError:
+            return False
+        return True
 
 
 def require_same_model(ours: ModelIdentity, theirs: ModelRecord) -> None:
@@ -129,7 +132,8 @@ class LiveEngine:
     With a source the engine follows CURRENT. If a version cannot be opened, this is reported once and the engine stays;
     that version is tried again after a minute, another one at once. A replaced engine is freed with the last request
     that holds it. `failure` says why the engine is not that of CURRENT. `has_answered`: the engine has answered a
-    query, and was not marked unavailable since. If not, it is sent a query whenever CURRENT is read.
+    query, and was not marked unavailable since. If not, it is sent a query whenever CURRENT is read. `embeds_texts`:
+    whether its model did so then.
     """
 
     def __init__(self, engine: Engine, batchers: Batchers, source: IndexSource | None = None) -> None:
@@ -138,6 +142,7 @@ class LiveEngine:
         self.source = source
         self.failure: str | None = None
         self.has_answered = False
+        self.embeds_texts = True
         self.swaps = self.failed_swaps = 0
         self._failed_version: str | None = None
         self._failed_at = 0.0
@@ -161,7 +166,7 @@ class LiveEngine:
             self._thread = None
 
     def warm_up(self) -> None:
-        self.engine.warm_up()
+        self.embeds_texts = self.engine.warm_up()
         self.has_answered = True
 
     def mark_unavailable(self, engine: Engine) -> None:
@@ -204,7 +209,7 @@ class LiveEngine:
         before, started = self.engine, time.monotonic()
         searcher = source.open_version(source.collection, version)
         engine = Engine(self.batchers.of(searcher.model, source.load_model), searcher)
-        engine.warm_up()
+        self.embeds_texts = engine.warm_up()
         self.engine, self.has_answered = engine, True
         self.swaps += 1
         self.failure = self._failed_version = None

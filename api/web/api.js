@@ -4,9 +4,10 @@ const KEY = "likeness-key";
 
 /** An error to show: a problem document from the server, or that there was no answer (status 0). */
 export class Problem extends Error {
-  constructor({ title, detail, status = 0, reason = null }) {
+  constructor({ title, detail, status = 0, reason = null, actions = [] }) {
     super(detail);
     this.title = title;
+    this.actions = actions;
     this.status = status;
     this.reason = reason;
   }

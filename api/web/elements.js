@@ -22,6 +22,12 @@ export const plural = (number, one, many = `${one}s`) => `${formatCount(number)}
 /** The last part of an id. */
 export const fileName = (id) => id.split("/").filter(Boolean).pop() ?? id;
 
+/** What a picture is called: its title if the source has one, otherwise the last part of its id. */
+export function titleOf({ image_id: id, metadata }) {
+  const named = ["title", "name"].map((name) => metadata?.[name]).find((value) => typeof value === "string" && value.trim());
+  return named ?? fileName(id);
+}
+
 /** Copy a text to the clipboard, even without HTTPS. Returns whether that worked. */
 export async function copy(text) {
   try {

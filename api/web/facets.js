@@ -48,7 +48,7 @@ export function chips(metadata, facets, query) {
     const value = metadata[name];
     const isActive = allowedValues(query.filter, name).includes(value);
     const filter = isActive ? query.filter : toggleValue(query.filter, name, value);
-    return queryLink({ ...query, k: PAGE, filter }, { class: "chip", title: `${name}: ${value}` }, value);
+    return queryLink({ ...query, k: PAGE, filter }, { class: "chip", title: `${name}: ${value}` }, namedValue(name, value));
   });
 }
 
@@ -95,6 +95,11 @@ export function foldLongLists(groups) {
   }
   return groups;
 }
+
+/** A value that says what it is about: of answers and numbers, only with the column's name. */
+export const namedValue = (column, value) =>
+  typeof value === "string" && !/^(\W*|[\d\W]+|\w|yes|no|true|false|none|null|unknown|on|off)$/i.test(value)
+    ? value : `${column}: ${valueText(value)}`;
 
 export const valueText = (value) => (typeof value === "boolean" ? (value ? "yes" : "no") : String(value));
 

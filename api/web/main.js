@@ -138,10 +138,24 @@ function noMatches({ kind, filter, fitting, minScore }) {
   return element("p", { class: "nothing" }, advice.join(" ") || "The collection has nothing to compare with.");
 }
 
-const lostUpload = () => new api.Problem({
-  title: "The picture is no longer here",
-  detail: "Your own picture is kept only until the page is reloaded. Choose it again.",
-});
+/** The model has no words: the form asks for pictures only. */
+function offerNoWords() {
+  const words = "A picture’s web address";
+  queryInput.placeholder = words;
+  queryInput.labels[0].textContent = words;
+  byId("fitting").parentElement.hidden = true;
+  byId("welcome-text").textContent = "Show a picture to find the most similar ones in this collection.";
+}
+
+function lostUpload() {
+  const choose = element("button", { type: "button", class: "primary" }, "Choose it again");
+  choose.addEventListener("click", () => byId("file").click());
+  return new api.Problem({
+    title: "The picture is no longer here",
+    detail: "Your own picture is kept only until the page is reloaded.",
+    actions: [choose, element("a", { href: "./" }, "Start over")],
+  });
+}
 
 /** The part of the query that makes sense in another collection too: words, or a picture's URL. */
 const sharedQuery = () => ["text", "url"].includes(current.kind) ? `?${new URLSearchParams({ [current.kind]: current.value })}` : "";
@@ -157,6 +171,7 @@ async function describe() {
       byId("about").textContent = plural(index.ntotal, "picture");
       filters = new Filters(byId("filters"), index.columns, () => current.filter && changeQuery({ filter: filters.filter }));
       offerColumns(index.columns);
+      if (!index.embeds_texts) offerNoWords();
       filterPanel.hidden = false;
       updateTitle();
       offerCollections(index.collection, sharedQuery);

@@ -35,7 +35,8 @@ export function showProblem(error) {
   const losesFocus = byId("answer").contains(document.activeElement) || document.activeElement === document.body;
   byId("subject").replaceChildren();
   byId("answer").classList.remove("beside");
-  byId("problem").replaceChildren(element("div", { class: "notice" }, title, element("p", {}, error.message)));
+  const actions = error.actions?.length ? element("p", { class: "actions" }, ...error.actions) : null;
+  byId("problem").replaceChildren(element("div", { class: "notice" }, title, element("p", {}, error.message), actions));
   if (losesFocus) title.focus();
 }
 

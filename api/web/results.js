@@ -2,7 +2,7 @@
 
 import { pictureProblem, showPicture } from "./api.js";
 import { showCrop } from "./crop.js";
-import { element, fileName, formatCount, plural, screenReaderText } from "./elements.js";
+import { element, formatCount, plural, screenReaderText, titleOf } from "./elements.js";
 import { chips, queryLink } from "./facets.js";
 import { emptyQuery, isRanked } from "./query.js";
 
@@ -42,7 +42,7 @@ export function pictureMat(path, size, alt) {
 
 function tile(match, query, facets, marks) {
   const { image_id: id, picture, duplicates = [], metadata, box } = match;
-  const name = fileName(id);
+  const name = titleOf(match);
   const { filter, distinct, minScore, fitting, diversity } = query; // a search by one of the matches keeps these
   const mat = pictureMat(picture, THUMBNAIL, "");
   boxes.set(id, box);

@@ -2,8 +2,8 @@
 
 import { hasKey, pictureAddress, savePicture } from "./api.js";
 import { cropButtons, showCrop } from "./crop.js";
-import { copy, element, fileName, formatCount } from "./elements.js";
-import { allowedValues, queryLink, valueText } from "./facets.js";
+import { copy, element, fileName, formatCount, titleOf } from "./elements.js";
+import { allowedValues, namedValue, queryLink } from "./facets.js";
 import { showProblem } from "./problems.js";
 import { boxes, pictureMat } from "./results.js";
 
@@ -18,8 +18,7 @@ export function queryHeading(query) {
   if (kind === "text") return title(`“${value}”`);
   if (query.like.length || query.unlike.length) return title("A mix of pictures");
   const columns = Object.keys(query.filter ?? {});
-  const name = (column, value) => (typeof value === "string" ? value : `${column}: ${valueText(value)}`);
-  const values = columns.flatMap((column) => allowedValues(query.filter, column).map((value) => name(column, value)));
+  const values = columns.flatMap((column) => allowedValues(query.filter, column).map((value) => namedValue(column, value)));
   return title(values.join(", ") || "Pictures that pass the filter");
 }
 
@@ -37,7 +36,7 @@ export function uploadPanel(file, query, onCrop) {
 
 /** A picture of the collection, with its columns. `trail` lists the ids of the matches from which it was chosen. */
 export function imagePanel(image, query, trail, onCrop) {
-  const name = fileName(image.image_id);
+  const name = titleOf(image);
   const mat = pictureMat(image.picture, PREVIEW, name);
   // Reserve its space, so that the matches below do not jump when the picture has loaded.
   Object.assign(mat.querySelector("img"), { width: image.width ?? 1, height: image.height ?? 1 });

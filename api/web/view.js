@@ -1,7 +1,7 @@
 // How matches are displayed: their order and the size of their tiles. Neither changes the search.
 
 import { COMMON_COLUMNS, filterable } from "./conditions.js";
-import { byId, element, fileName } from "./elements.js";
+import { byId, element, titleOf } from "./elements.js";
 
 const MAX_FIELDS = 1000; // the server's limit
 const SIZE = "likeness-size";
@@ -35,7 +35,7 @@ export function offerColumns(columns) {
 export function sortMatches(matches) {
   const order = byId("sort").value;
   if (order === "score") return matches;
-  if (order === "name") return matches.toSorted((one, other) => compare(fileName(one.image_id), fileName(other.image_id)));
+  if (order === "name") return matches.toSorted((one, other) => compare(titleOf(one), titleOf(other)));
   const name = order === "newest" ? "modified" : order.replace("column ", "");
   const sign = order === "newest" ? -1 : 1;
   const hasValue = ({ metadata }) => metadata[name] != null;

@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { element } from "./elements.js";
-import { queryLink } from "./facets.js";
+import { namedValue, queryLink } from "./facets.js";
 import { emptyQuery } from "./query.js";
 import { grid } from "./results.js";
 
@@ -34,7 +34,7 @@ function values(facets) {
   const [column, { values: all }] = texts;
   const links = all.slice(0, MAX_VALUES).map(({ value }) => {
     const query = { ...emptyQuery(), filter: { [column]: value } };
-    return element("li", {}, queryLink(query, { class: "word", title: `${column}: ${value}` }, value));
+    return element("li", {}, queryLink(query, { class: "word", title: `${column}: ${value}` }, namedValue(column, value)));
   });
   return [element("ul", { class: "words", role: "list", ariaLabel: `Pictures by ${column}` }, ...links)];
 }

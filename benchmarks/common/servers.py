@@ -83,7 +83,10 @@ def serving(collection: str, log: Path, *arguments: str, **settings: object) -> 
 def running(module: Sequence[str], port: int, log: Path, environment: dict[str, str] | None = None) -> Iterator[Server]:
     """Run a Python module that serves on a local port during the block, which begins when the server is ready."""
     command = [sys.executable, "-m", *module]
-    with log.open("wb") as output, subprocess.Popen(command, env=environment, stdout=output, stderr=output) as process:
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(command, env=environment, stdout=output, stderr=output, start_new_session=True) as process,
+    ):
         server = Server(url=f"http://127.0.0.1:{port}", process=process, log=log)
         try:
             deadline = time.monotonic() + _START_S

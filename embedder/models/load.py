@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from collections.abc import Container
 from pathlib import Path
 from typing import Final
 
@@ -18,14 +19,16 @@ _ACCELERATORS: Final = ("/dev/nvidiactl", "/dev/kfd", "/dev/accel", "/dev/dxg")
 logger = logging.getLogger(__name__)
 
 
-def find_model(model: str, revision: str | None = None, *, embedder: str | None = None) -> Checkpoint | OwnModel:
-    """A checkpoint, or the class `embedder` that the user has named; neither is loaded. Raises ModelError.
+def find_model(
+    model: str, revision: str | None = None, *, allowed: Container[str | None] = ()
+) -> Checkpoint | OwnModel:
+    """A checkpoint, or a class that is one of `allowed`; neither is loaded. Raises ModelError.
 
     A `model` that a collection names may be a class too, but a collection may come from anyone, so the class is only
-    imported if the user names it.
+    imported if the user has named it.
     """
-    if embedder is not None:
-        own = OwnModel(PythonClass.in_working_directory(embedder))
+    if model in allowed:
+        own = OwnModel(PythonClass.in_working_directory(model))
         _ = own.identity  # raises errors now, not when it is first needed
         return own
     if is_class_name(model):

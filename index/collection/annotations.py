@@ -42,10 +42,14 @@ def annotation_log(collection: Collection, name: str) -> Collection:
     return replace(collection, storage=collection.storage.subfolder(annotation_path(name)))
 
 
+def annotation_logs(collection: Collection) -> dict[str, Collection]:
+    """The runs of every annotation, by its name."""
+    return {entry.name: annotation_log(collection, entry.name) for entry in collection.storage.list(ANNOTATIONS)}
+
+
 def list_annotations(collection: Collection) -> list[Annotation]:
     """The annotations that have a committed run, by name."""
-    logs = {entry.name: annotation_log(collection, entry.name) for entry in collection.storage.list(ANNOTATIONS)}
-    found = [Annotation(name, log, log.runs()) for name, log in logs.items()]
+    found = [Annotation(name, log, log.runs()) for name, log in annotation_logs(collection).items()]
     return [annotation for annotation in found if annotation.runs]
 
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from index.collection.layout import DELETES, MANIFEST
 from index.collection.records import RowFile
 from index.collection.rows import EMBEDDING, TEXT, TILES, schema_problem
-from index.errors import DamagedRunError, UnreachableError
+from index.errors import PASSING, DamagedRunError, UnreachableError
 from index.storage import Storage
 
 T = TypeVar("T")
@@ -41,6 +41,8 @@ def _as_damaged_run(path: str) -> Iterator[None]:
     except (UnreachableError, PermissionError):
         raise
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        if isinstance(error, OSError) and error.errno in PASSING:
+            raise
         raise damaged_run(path, error) from error
 
 

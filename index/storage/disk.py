@@ -9,6 +9,9 @@ from pathlib import Path
 
 from index.errors import DISK_FULL, CollectionError
 
+_RESERVE = 16 << 10
+"""Bytes that a lock file gives up when the disk is full, so that commands that free space get the lease."""
+
 
 def write_atomic(target: Path, data: bytes, *, mode: int = 0o666) -> None:
     """Write `data` to a file, complete or not at all, replacing any existing one. `mode` is as for `os.open`."""
@@ -38,9 +41,18 @@ def update_file(path: Path, change: Callable[[bytes], bytes]) -> None:
             raise CollectionError(
                 f"{path} cannot be locked ({error}): use a file system that supports locks"
             ) from error
+        with suppress(OSError):
+            os.posix_fallocate(file.fileno(), 0, _RESERVE)
         content = path.read_bytes() if path.exists() else b""
         changed = change(content)
-        if changed != content:
+        if changed == content:
+            return
+        try:
+            write_atomic(path, changed)
+        except OSError as error:
+            if error.errno not in DISK_FULL:
+                raise
+            file.truncate(0)
             write_atomic(path, changed)
 
 

@@ -1,15 +1,18 @@
-"""Removes old index versions, segments that only they use, and unfinished runs."""
+"""Removes old index versions, segments that only they use, unfinished runs, and files that no manifest names."""
 
 import re
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from index.collection import Collection, layout, writing
-from index.collection.layout import SEGMENTS, SUPERSEDED, run_path, segment_path, version_path
+from index.collection.annotations import annotation_logs
+from index.collection.layout import SEGMENTS, SUPERSEDED, annotation_path, run_path, segment_path, version_path
 from index.collection.records import VersionManifest
-from index.errors import CollectionError, DamagedVersionError
+from index.errors import CollectionError, DamagedVersionError, OvertakenError
+from index.storage.storage import FileInfo
 from index.versions.servable import UNFIT_VERSION, require_servable
 
 ABANDONED_AFTER = timedelta(days=1)
@@ -31,13 +34,15 @@ _FOLDER = re.compile(r"index/(?:segments/)?([0-9]{6})(?:-[0-9-]+)?(?=/|$)")
 
 @dataclass(frozen=True, kw_only=True)
 class Pruned:
-    """What was removed, or would be: versions and segments by name, `remains` of abandoned builds by path, and
-    unfinished `runs` by id. `left` has the reasons why versions (by name) and folders (by path) stay."""
+    """What was removed, or would be: versions and segments by name, `remains` of abandoned builds by path, unfinished
+    `runs` by id (an annotation's by path), and how many `unnamed_files` committed runs had, by the run's path. `left`
+    has the reasons why versions (by name) and folders (by path) stay."""
 
     versions: list[str]
     segments: list[str]
     remains: list[str]
     runs: list[str]
+    unnamed_files: dict[str, int]
     bytes_freed: int
     left: dict[str, str]
 
@@ -52,7 +57,7 @@ class _Folder:
 
 
 def prune(collection: Collection, keep: int = 3, *, dry_run: bool = False) -> Pruned:
-    """Remove old versions, then the segments that no other version names. Never removes committed runs. What stays:
+    """Remove old versions, then the segments that no other version names. Never removes committed rows. What stays:
 
     - the live version;
     - newer versions, but only the newest of those below their target recall;
@@ -63,6 +68,7 @@ def prune(collection: Collection, keep: int = 3, *, dry_run: bool = False) -> Pr
     A version is good if `rollback` could choose it; only its files' sizes are checked. Files that no version names are
     removed once their build has been idle for `ABANDONED_AFTER`. Unfinished runs are removed after as long if a later
     run of the same source and model was committed (it took over what it needed), otherwise after `FORGOTTEN_AFTER`.
+    All of this holds for the runs of annotations too.
     """
     if keep < 1:
         raise CollectionError(f"keep is {keep}: expected 1 or more, because the live version always stays")
@@ -74,7 +80,7 @@ def prune(collection: Collection, keep: int = 3, *, dry_run: bool = False) -> Pr
         for path in gone:
             leased.check_lease()
             if leased.current() != live:
-                raise CollectionError(
+                raise OvertakenError(
                     f"a version other than {live} was made live meanwhile, so pruning was stopped: run it again"
                 )
             _delete(leased, path)
@@ -102,21 +108,27 @@ def _plan(collection: Collection, keep: int) -> tuple[Pruned, list[str]]:
             left[path] = f"no version names it, but its build has written within {ABANDONED_AFTER} and may be running"
         else:
             (segments if path in dropped else remains).append(path)
-    runs = _abandoned_runs(collection)
+    runs, unnamed = dict[str, int](), dict[str, int]()
+    logs = {f"{annotation_path(name)}/": log for name, log in annotation_logs(collection).items()}
+    for below, log in {"": collection, **logs}.items():
+        log_runs, log_unnamed = _leftovers(log)
+        runs |= {below + path: size for path, size in log_runs.items()}
+        unnamed |= {below + path: size for path, size in log_unnamed.items()}
     for version in sorted(manifests.keys() - set(versions), reverse=True):
-        for run_id in runs.keys() & set(manifests[version].runs):
-            left[run_path(run_id)] = f"index version {version} was built from this run: restore its {layout.MANIFEST}"
-            del runs[run_id]
+        for path in runs.keys() & set(map(run_path, manifests[version].runs)):
+            left[path] = f"index version {version} was built from this run: restore its {layout.MANIFEST}"
+            del runs[path]
     gone = [*map(version_path, versions), *segments, *remains]
     pruned = Pruned(
         versions=versions,
         segments=[path.removeprefix(f"{SEGMENTS}/") for path in segments],
         remains=remains,
-        runs=list(runs),
-        bytes_freed=sum(folders[path].size for path in gone) + sum(runs.values()),
+        runs=[path.removeprefix(f"{layout.RUNS}/") for path in runs],
+        unnamed_files=Counter(path.partition(f"/{layout.ROW_FILES}/")[0] for path in unnamed),
+        bytes_freed=sum(folders[path].size for path in gone) + sum(runs.values()) + sum(unnamed.values()),
         left=left,
     )
-    return pruned, [*gone, *map(run_path, runs)]
+    return pruned, [*gone, *runs, *unnamed]
 
 
 def _manifests(collection: Collection) -> tuple[dict[str, VersionManifest], dict[str, str]]:
@@ -177,20 +189,34 @@ def _folders(collection: Collection) -> dict[str, _Folder]:
     return dict(sorted(folders.items()))
 
 
-def _abandoned_runs(collection: Collection) -> dict[str, int]:
-    """Unfinished runs that no job will resume: the bytes in each, by id."""
-    snapshot = collection.snapshot()
-    sizes = {}
+def _leftovers(log: Collection) -> tuple[dict[str, int], dict[str, int]]:
+    """Unfinished runs that no job will resume, and row files that their committed run does not name, such as those of
+    an attempt that another one replaced: the bytes of each, by path.
+    """
+    snapshot, now = log.snapshot(), datetime.now(UTC)
+    files = defaultdict[str, list[FileInfo]](list)
+    for file in log.storage.walk(layout.RUNS):
+        if not file.is_folder:
+            files[file.path.split("/")[1]].append(file)
+
+    def are_older(those: Iterable[FileInfo], age: timedelta) -> bool:
+        return all(file.modified is not None and file.modified <= now - age for file in those)
+
+    runs, unnamed = dict[str, int](), dict[str, int]()
     for start in snapshot.unfinished:
         superseded = any(
             run.source == start.source and run.model.agrees_with(start.model) and run.run_id > start.run_id
             for run in snapshot.committed
         )
-        since = datetime.now(UTC) - (ABANDONED_AFTER if superseded else FORGOTTEN_AFTER)
-        files = [file for file in collection.storage.walk(run_path(start.run_id)) if not file.is_folder]
-        if all(file.modified is not None and file.modified <= since for file in files):
-            sizes[start.run_id] = sum(file.size for file in files)
-    return sizes
+        if are_older(files[start.run_id], ABANDONED_AFTER if superseded else FORGOTTEN_AFTER):
+            runs[run_path(start.run_id)] = sum(file.size for file in files[start.run_id])
+    for run in snapshot.committed:
+        named = {file.path for file in run.files}
+        for file in files[run.run_id]:
+            is_row_file = file.path.startswith(run_path(run.run_id, layout.ROW_FILES, ""))
+            if is_row_file and file.path not in named and are_older([file], ABANDONED_AFTER):
+                unnamed[file.path] = file.size
+    return runs, unnamed
 
 
 def _delete(collection: Collection, path: str) -> None:

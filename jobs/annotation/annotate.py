@@ -15,9 +15,15 @@ from rich.console import Console
 
 from embedder.images.exif import EXIF_COLUMNS
 from index.collection import Collection
-from index.collection.annotations import Annotation, annotation_log, drop_annotation, list_annotations, same_content
+from index.collection.annotations import (
+    Annotation,
+    annotation_log,
+    annotation_logs,
+    drop_annotation,
+    list_annotations,
+    same_content,
+)
 from index.collection.collection import Snapshot
-from index.collection.layout import ANNOTATIONS
 from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord, RunManifest, RunStart
 from index.collection.row_files import map_in_threads, read_schema
@@ -205,12 +211,13 @@ def publish(collection: Collection, runs: Sequence[RunManifest], console: Consol
 
 
 def drop(collection: Collection, name: str, console: Console) -> None:
-    """Remove an annotation, even an unfinished one, and its columns from the index. Raises UsageError if there is none
-    with this name.
+    """Remove an annotation, even an unfinished one, and its columns from the index. A drop that was stopped continues.
+    Raises UsageError if neither has the name.
     """
-    names = [entry.name for entry in collection.storage.list(ANNOTATIONS)]
+    live = live_manifest(collection)
+    names = annotation_logs(collection).keys() | (live.annotations if live else {}).keys()
     if name not in names:
-        raise UsageError(f"there is no annotation {name}: expected one of {', '.join(names) or 'none'}")
+        raise UsageError(f"there is no annotation {name}: expected one of {', '.join(sorted(names)) or 'none'}")
     log = annotation_log(collection, name)
     drop_annotation(Annotation(name, log, log.runs()))
     publish(collection, collection.runs(), console)

@@ -18,7 +18,7 @@ from jobs.cli.options import (
     show,
 )
 from jobs.errors import UsageError
-from jobs.values import MAX_REJECT_RATE
+from jobs.values import MAX_REJECT_RATE, counted
 
 if TYPE_CHECKING:
     from index.collection import Collection
@@ -82,7 +82,8 @@ def annotate(
         report = job.run([spec])[name]
     rejected = report.reject_reasons.total()
     console.print(
-        f"{name}: {report.embedded:,} of {report.listed:,} images annotated, {report.already_there:,} were up to date"
+        f"{name}: {report.embedded:,} of {counted(report.listed, 'image')} annotated, "
+        f"{report.already_there:,} were up to date"
         + (f", {rejected:,} have no value: `likeness columns` says why" if rejected else ""),
         highlight=False,
         soft_wrap=True,

@@ -16,7 +16,7 @@ from rich.markup import escape
 from api.errors import ApiError
 from embedder.errors import EmbedderError
 from embedder.openmp import OPENMP_ENVIRONMENT
-from index.errors import DISK_FULL, CollectionError, LeaseError, RecallTooLowError
+from index.errors import DISK_FULL, CollectionError, LeaseError, OvertakenError, RecallTooLowError
 from jobs.cli.annotate import annotate, columns
 from jobs.cli.demo import demo
 from jobs.cli.duplicates import duplicates
@@ -53,7 +53,7 @@ def main() -> None:
         _fail(error, 1)
     except TooManyMissingError as error:
         _fail(error, 3)
-    except (LeaseError, RayStartError) as error:
+    except (LeaseError, OvertakenError, RayStartError) as error:
         _fail(error, os.EX_TEMPFAIL)
     # OSError: no permission to read or write, or a bucket or cluster that does not exist.
     except (JobError, CollectionError, EmbedderError, ApiError, OSError) as error:

@@ -8,7 +8,7 @@ from jobs.cli.embed import next_commands
 from jobs.cli.index import build_and_show
 from jobs.cli.job_options import RejectRateOption, RevisionOption, UriColumnOption
 from jobs.cli.options import AddressOption, CollectionArgument, EmbedderOption, OnOption, console, open_collection
-from jobs.values import MAX_REJECT_RATE, model_named
+from jobs.values import MAX_REJECT_RATE, counted, model_named
 
 
 def export(
@@ -29,7 +29,7 @@ def export(
         opened = open_collection(collection)
         count = export(opened, folder, form, lambda done, total: status.update(f"{done:,} of {total:,} rows written"))
     names = " and ".join(name for name in FILES[form] if name)
-    console.print(f"{count:,} vectors with their columns are in {folder}: {names}", soft_wrap=True, markup=False)
+    console.print(f"{counted(count, 'vector')} and all columns: {names} in {folder}", soft_wrap=True, markup=False)
 
 
 def import_(
@@ -76,7 +76,7 @@ def import_(
         report = job.run()
     console.print(embed_table(report, done="imported"))
     if job.normalised:
-        console.print(f"{job.normalised:,} vectors were not of unit norm and were normalised")
+        console.print(f"normalised, because not of unit norm: {counted(job.normalised, 'vector')}")
     if index:
         build_and_show(open_collection(collection), on=on, address=address)
         print(next_commands(collection))

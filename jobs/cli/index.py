@@ -23,7 +23,7 @@ from jobs.cli.options import (
     without_none,
 )
 from jobs.errors import UsageError
-from jobs.values import parse_size
+from jobs.values import counted, parse_size
 
 if TYPE_CHECKING:
     from index.collection import Collection
@@ -157,10 +157,10 @@ def build_and_show(
         console.print(choice_table(refused.choice), quality_table(refused))
         raise
     if before and manifest.version == before.version:
-        console.print(f"index {manifest.version} already covers every row: {manifest.ntotal:,} images")
+        console.print(f"index {manifest.version} already covers every row: {counted(manifest.ntotal, 'image')}")
         return
     recall = f"recall@10 {manifest.recall['10']:.4f}"
-    end = f"{manifest.ntotal:,} images, {manifest.kind}, {recall}, in {manifest.seconds:.1f} s"
+    end = f"{counted(manifest.ntotal, 'image')}, {manifest.kind}, {recall}, in {manifest.seconds:.1f} s"
     if promote:
         console.print(f"index {manifest.version} is live: {end}")
     else:
@@ -196,7 +196,7 @@ def promote(collection: CollectionArgument, version: VersionArgument) -> None:
     reached = manifest.recall["10"]
     if manifest.below_target:
         console.print(f"[yellow]it reaches {manifest.missed_message}", soft_wrap=True, highlight=False)
-    console.print(f"index {version} is live: {manifest.ntotal:,} images, recall@10 {reached:.4f}")
+    console.print(f"index {version} is live: {counted(manifest.ntotal, 'image')}, recall@10 {reached:.4f}")
 
 
 def rollback(collection: CollectionArgument) -> None:
@@ -213,7 +213,7 @@ def rollback(collection: CollectionArgument) -> None:
     for reason in rolled_back.skipped.values():
         console.print(f"[yellow]skipped:[/yellow] {escape(reason)}", soft_wrap=True, highlight=False)
     live = rolled_back.manifest
-    console.print(f"index {live.version} is live, in place of {rolled_back.before}: {live.ntotal:,} images")
+    console.print(f"index {live.version} is live, in place of {rolled_back.before}: {counted(live.ntotal, 'image')}")
 
 
 def prune(

@@ -239,7 +239,9 @@ def _search(collection: str, model: str | None, embedder: str | None, query: "Qu
 
     by_id = all(part.image_id is not None and part.crop is None for part in query.parts)
     with console.status("loading the index" if by_id else "loading the index and the model"):
-        settings = serve_settings(collection=collection, model=model and model_named(model), embedder=embedder)
+        settings = serve_settings(
+            collection=collection, model=model and model_named(model), embedder=embedder and (embedder,)
+        )
         service = build_service(settings, load_model=UnknownModel if by_id else None)
     with closing(service):
         return service.search(query).matches

@@ -12,7 +12,6 @@ import typer
 from api.observe.log import LogFormat
 from embedder.identity import Precision
 from jobs.cli.options import (
-    EmbedderOption,
     FormatOption,
     HelpCommand,
     HelpGroup,
@@ -33,6 +32,10 @@ if TYPE_CHECKING:
 PortOption = Annotated[
     int | None,
     typer.Option(min=0, max=65535, help="Port to listen on; by default 8000. With --local, 0 picks a free one."),
+]
+AllowedClassesOption = Annotated[
+    list[str] | None,
+    typer.Option("--embedder", help="A class of your own whose code may run, for vectors that it made: module:Class."),
 ]
 PrecisionOption = Annotated[
     Precision | None, typer.Option(help="Precision of the model; by default the fastest that agrees with fp32.")
@@ -92,7 +95,7 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on; by default 127.0.0.1.")] = None,
     port: PortOption = None,
     model: MovedModelOption = None,
-    embedder: EmbedderOption = None,
+    embedder: AllowedClassesOption = None,
     precision: PrecisionOption = None,
     replicas: ReplicasOption = None,
     embedders: EmbeddersOption = None,
@@ -125,7 +128,7 @@ def serve(
         host=host,
         port=port,
         model=model and model_named(model),
-        embedder=embedder,
+        embedder=tuple(embedder or ()) or None,
         precision=precision,
         replicas=replicas,
         embedders=embedders,
@@ -149,7 +152,7 @@ def serve(
 
 def _serve_on_ray(settings: "ServeSettings", address: str | None) -> None:
     from api.deployment.application import run
-    from api.deployment.proxy import environment
+    from api.deployment.proxy import environment, private_folder
     from api.local import listening
     from jobs.cluster.session import ray_cluster
 
@@ -160,7 +163,8 @@ def _serve_on_ray(settings: "ServeSettings", address: str | None) -> None:
             # Serve's proxies share a port with other listeners (SO_REUSEPORT), for example another Likeness.
             with listening(settings.host, settings.port):
                 pass
-            for name, value in environment(settings).items():
+            folder = cluster.enter_context(private_folder())
+            for name, value in environment(settings, folder).items():
                 os.environ.setdefault(name, value)
         # Ray counts the CPUs: those of a container may be fewer than the machine's.
         cluster.enter_context(ray_cluster(address if joined else None, verbose=False, num_cpus=None))
@@ -203,6 +207,11 @@ def add(
     notice = f"{name}'s key, of scope {scope}{only}, in {file}. It is not shown again:"
     error_console.print(notice, soft_wrap=True, highlight=False)
     print(key)
+    error_console.print(
+        "It may send 600 requests a minute; for a back end, set LIKENESS_RATE_LIMIT_PER_MINUTE on the server",
+        soft_wrap=True,
+        highlight=False,
+    )
 
 
 @keys.command("list", cls=HelpCommand)

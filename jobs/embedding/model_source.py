@@ -116,7 +116,7 @@ def recorded_model(record: ModelRecord, embedder: str | None = None) -> Checkpoi
             "the collection's vectors were imported without the name of their model, so nothing can be added to them: "
             "import them into a new collection with --model, or embed everything again with `likeness reembed --model`"
         )
-    model = find_model(record.id, record.revision, embedder=embedder)
+    model = find_model(record.id, record.revision, allowed=(embedder,))
     found = model_record(model.identity, record.tiles)
     if not found.agrees_with(record):
         raise OtherModelError(

@@ -111,7 +111,7 @@ class VectorImport:
     def _model(self, parts: Sequence[VectorPart], dim: int) -> ModelRecord:
         source, records = without_secrets(self.source), [part.rows.model for part in parts]
         if (name := self.embedder or self.model) is not None:
-            model = model_record(find_model(name, self.revision, embedder=self.embedder).identity)
+            model = model_record(find_model(name, self.revision, allowed=(self.embedder,)).identity)
             for record in records:
                 if record and not record.is_unknown and not record.agrees_with(model):
                     raise OtherModelError(f"{source} has exported vectors of {record}, but --model names {model}")

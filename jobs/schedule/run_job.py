@@ -13,6 +13,7 @@ from jobs.schedule.metrics_file import write_metrics
 from jobs.schedule.notify import notify
 from jobs.spec import JobSpec
 from jobs.update import Update
+from jobs.values import counted
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +72,7 @@ def _annotate(update: Update) -> None:
         )
         for name, done in job.run(spec.annotations).items():
             if done.embedded or done.rejected:
-                report.notes.append(f"{name}: {done.embedded:,} images annotated, {done.rejected:,} rejected")
+                report.notes.append(f"{name}: {counted(done.embedded, 'image')} annotated, {done.rejected:,} rejected")
         report.index_after = collection.current()
 
 

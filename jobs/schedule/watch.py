@@ -14,13 +14,14 @@ from rich.console import Console
 from watchfiles import watch as watch_files
 
 from embedder.errors import EmbedderError
-from index.errors import CollectionError, EmptyCollectionError, LeaseError
+from index.errors import PASSING, CollectionError, EmptyCollectionError, LeaseError
 from index.storage import Storage
 from jobs.embedding.report import Report
 from jobs.errors import EmptySourceError, JobError, TooManyMissingError
 from jobs.schedule.run_job import prune_versions
 from jobs.sources.files import is_hidden
 from jobs.update import Update
+from jobs.values import counted
 
 SETTLE_S = 1.0
 """Seconds without a change after which a file is embedded."""
@@ -62,7 +63,8 @@ class Watch:
                     self.update.load()
                 self._bring_up_to_date()
             except _RETRIED as error:
-                if not self._has_begun and not isinstance(error, _RETRIED_AT_FIRST):
+                passes = isinstance(error, _RETRIED_AT_FIRST) or getattr(error, "errno", None) in PASSING
+                if not self._has_begun and not passes:
                     raise
                 self._retry_later(error)
             else:
@@ -81,9 +83,9 @@ class Watch:
             finally:
                 update.spec = spec
             update.report.notes.append(
-                f"{gone:,} images are gone from {update.report.source}, but searches still find them: they are more "
-                f"than --max-missing {spec.max_missing:g} allows. Is a disk not mounted? If they are really gone, "
-                "`likeness reembed` with a higher --max-missing removes them"
+                f"searches still find {counted(gone, 'image')} gone from {update.report.source}: more than "
+                f"--max-missing {spec.max_missing:g} allows. Is a disk not mounted? Otherwise, `likeness "
+                "reembed` with a higher --max-missing removes what is gone"
             )
 
     def _retry_later(self, error: Exception) -> None:

@@ -52,7 +52,12 @@ class RateLimit:
         """Count a request. Raises Problem with the seconds to wait if its caller has sent too many."""
         if wait_s := self.wait_s(caller, _cost(scope)):
             wait_s = math.ceil(wait_s)
-            raise Problem("rate-limited", f"too many requests: retry in {wait_s} s", retry_after_s=wait_s)
+            raise Problem(
+                "rate-limited",
+                f"more than {self._per_minute:g} requests a minute: retry in {wait_s} s. The limit, for each key or "
+                "address, is the server's setting LIKENESS_RATE_LIMIT_PER_MINUTE",
+                retry_after_s=wait_s,
+            )
         scope[_CHARGE] = partial(self.charge, caller)
 
     def charge(self, caller: str, cost: float) -> None:

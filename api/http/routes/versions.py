@@ -35,8 +35,8 @@ def state_routes(runner: QueryRunner) -> APIRouter:
         response_model=IndexDetailsOut,
     )
     async def index(request: Request) -> IndexDetailsOut:
-        searcher = (await runner.service(request)).engine.searcher
-        return index_details(request.scope[COLLECTION], searcher.manifest, searcher.filterable, limits)
+        live = (await runner.service(request)).live
+        return index_details(request.scope[COLLECTION], live.engine.searcher, limits, embeds_texts=live.embeds_texts)
 
     @router.get("/healthz", summary="The process is up")
     async def healthz() -> dict[str, str]:

@@ -82,6 +82,7 @@ def pruned_table(pruned: Pruned, *, dry_run: bool) -> Group:
         *((name, "segment") for name in pruned.segments),
         *((path, "remains of a build that did not finish") for path in pruned.remains),
         *((run, "unfinished run that is no longer needed") for run in pruned.runs),
+        *((run, f"{count:,} files that the run does not name") for run, count in pruned.unnamed_files.items()),
         *((path, f"left: {reason}") for path, reason in pruned.left.items()),
     ]
     verb = "would be freed" if dry_run else "freed"

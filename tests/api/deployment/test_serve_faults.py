@@ -1,5 +1,6 @@
 """A replica on Ray Serve is killed under load, and the server gets SIGTERM."""
 
+import os
 import re
 import signal
 import time
@@ -79,6 +80,19 @@ def test_a_server_that_gets_sigterm_deletes_the_application(folder: Path, tmp_pa
         assert served.process.wait(60) == 130
     eventually(lambda: not any(each.is_running() for each in before), "the replicas end")
     assert not re.search("Aborted|Traceback|SIGTERM", served.log.read_text())
+
+
+def test_a_signal_to_the_whole_group_leaves_nothing_behind(folder: Path, tmp_path: Path) -> None:
+    """Ray's processes get it as well, so the application cannot be deleted; HAProxy would keep the port."""
+    with serving(str(folder / "collection"), tmp_path / "log") as served:
+        started = psutil.Process(served.process.pid).children(recursive=True)
+        proxies = [each for each in started if each.name() == "haproxy"]
+        files = {Path(each.cmdline()[each.cmdline().index("-f") + 1]).parents[1] for each in proxies}
+        assert all(each.stat().st_mode & 0o777 == 0o700 for each in files)
+        os.killpg(served.process.pid, signal.SIGTERM)
+        served.process.wait(50)
+    assert not any(each.is_running() for each in proxies)
+    assert not any(each.exists() for each in files)
 
 
 def in_flight(search: TimedSearch, start: float, end: float) -> bool:

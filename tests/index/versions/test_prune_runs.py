@@ -11,7 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from index.collection import Collection
-from index.collection.records import ModelRecord, RunStart
+from index.collection.annotations import annotation_log
+from index.collection.records import ModelRecord, RunManifest, RunStart
 from index.storage import Storage
 from index.versions.prune import ABANDONED_AFTER, FORGOTTEN_AFTER, prune
 from jobs.cli.app import app
@@ -34,7 +35,7 @@ def begin(collection: Collection, idle: timedelta, *, source: str = "memory:", m
     return start
 
 
-def folder(collection: Collection, start: RunStart) -> Path:
+def folder(collection: Collection, start: RunStart | RunManifest) -> Path:
     return Path(collection.location) / "runs" / start.run_id
 
 
@@ -82,6 +83,30 @@ def test_a_removal_that_was_interrupted_is_repeated(collection: Collection, monk
     assert left(collection) == [run.run_id]
     assert prune(collection).runs == [run.run_id]
     assert left(collection) == []
+
+
+@pytest.mark.parametrize("idle", [ABANDONED_AFTER + HOUR, ABANDONED_AFTER - HOUR])
+def test_row_files_that_a_committed_run_does_not_name_are_removed(collection: Collection, idle: timedelta) -> None:
+    """They are of an attempt that another one replaced; here in the images' runs and in an annotation's."""
+    for log in (collection, annotation_log(collection, "half")):
+        committed = add_run(log, rows(["0", "1"]))
+        log.write_rows(committed.run_id, "0001-stale", rows(["0"]))
+        for path in folder(log, committed).rglob("*.parquet"):
+            os.utime(path, (time.time() - idle.total_seconds(),) * 2)
+    pruned = prune(collection)
+    assert list(pruned.unnamed_files.values()) == ([1, 1] if idle > ABANDONED_AFTER else [])
+    assert bool(pruned.bytes_freed) == (idle > ABANDONED_AFTER)
+    for log in (collection, annotation_log(collection, "half")):
+        [run] = log.runs()
+        assert len(log.row_files(run.run_id)) == len(run.files) + (idle < ABANDONED_AFTER)
+        assert len(log.live_rows(["image_id"])) == 2
+
+
+def test_abandoned_runs_of_annotations_are_removed(collection: Collection) -> None:
+    log = annotation_log(collection, "half")
+    forgotten = begin(log, FORGOTTEN_AFTER + HOUR)
+    assert prune(collection).runs == [f"annotations/half/runs/{forgotten.run_id}"]
+    assert left(log) == []
 
 
 def test_the_command_lists_unfinished_runs(collection: Collection) -> None:

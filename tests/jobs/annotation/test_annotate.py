@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from jobs.errors import JobError, TooManyRejectsError, UsageError
 from jobs.spec import NO_LABEL, AnnotationSpec, JobSpec
 from tests.support.collections.hand_made import add_run, add_version, metadata_of, rows, unit_vectors
 from tests.support.collections.s3_server import Bucket
+from tests.support.collections.storage_steps import KilledError, at, expire, is_number, kill
 
 IDS = [f"{number:03}.jpg" for number in range(200)]
 
@@ -306,6 +308,20 @@ def test_columns_survive_a_rebuild_until_they_are_dropped(collection: Collection
         drop(collection, "half", Console(quiet=True))
     rollback(collection)
     assert "half" in metadata_of(collection)[IDS[7]]
+
+
+@pytest.mark.parametrize("number", range(1, 7))
+@pytest.mark.parametrize("after", [False, True])
+def test_a_drop_that_was_killed_finishes_when_run_again(collection: Collection, number: int, after: bool) -> None:
+    """Killed before and after each change that it makes."""
+    annotate(collection, Halves())
+    with suppress(KilledError), at(is_number(number), after=after, action=kill), writing(collection, "columns") as job:
+        drop(job, "half", Console(quiet=True))
+    expire(collection.storage)
+    with suppress(UsageError), writing(collection, "columns") as job:
+        drop(job, "half", Console(quiet=True))
+    assert collection.storage.list("annotations") == []
+    assert set(metadata_of(collection)[IDS[7]]) == {"year"}
 
 
 def test_taken_names_are_refused(collection: Collection) -> None:

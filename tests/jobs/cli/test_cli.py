@@ -3,6 +3,7 @@
 import csv
 import importlib.metadata
 import json
+import os
 import shlex
 import shutil
 import signal
@@ -21,6 +22,7 @@ from index.collection import Collection, writing
 from index.collection.rows import row_schema
 from index.queries import mix
 from index.search import Searcher
+from index.versions.prune import GRACE
 from jobs.cli import app
 from jobs.cli.embed import next_commands
 from jobs.cli.options import console
@@ -29,6 +31,7 @@ from jobs.embedding.model_source import model_record
 from jobs.values import DEFAULT_MODEL, DEMO_MODEL, parse_size
 from tests.support.collections.hand_made import add_version
 from tests.support.collections.small_collection import COLOURS, PLAIN, embedded_row
+from tests.support.collections.storage_steps import at, is_number, is_step
 from tests.support.command_line import Result, Run
 from tests.support.pictures.sample_images import put_pictures
 from tests.support.processes import python
@@ -285,6 +288,21 @@ def test_commands_exit_with_75_while_another_job_writes(run: Run, growing: Path)
         assert run("promote", growing, "000001").code == 0  # an operator does not wait for a job of hours
         assert run("info", growing).code == 0
     assert run("index", growing).out == "index 000001 already covers every row: 3 images\n"
+
+
+def test_commands_exit_with_75_when_another_version_was_made_live_meanwhile(run: Run, growing: Path) -> None:
+    collection = Collection.open(str(growing))
+    for _ in range(3):
+        run("compact", growing)
+    for path in growing.rglob("superseded"):
+        os.utime(path, (path.stat().st_mtime - 2 * GRACE.total_seconds(),) * 2)
+    with at(is_number(1), after=True, action=lambda: collection.promote("000003", "000004")):
+        result = run("prune", growing, "--keep", "2")
+    assert (result.code, "so pruning was stopped: run it again" in result.err) == (75, True)
+    with at(is_step("version manifest"), after=True, action=lambda: collection.promote("000004", "000003")):
+        result = run("compact", growing)
+    assert (result.code, "000004 was made live while 000005 was built" in result.err) == (75, True)
+    assert collection.current() == "000004"
 
 
 def test_index_takes_settings_and_prints_the_outcome(run: Run, growing: Path) -> None:

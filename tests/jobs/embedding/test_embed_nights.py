@@ -52,8 +52,8 @@ def test_embed_names_missing_images_and_the_command_that_removes_them(
     nights.embed()
     assert nights.embedded[1] == []
     said = capsys.readouterr().out
-    assert f"2 images are gone from {nights.pictures} or were moved, but searches still find them" in said
-    assert f"`likeness reembed '{nights.pictures}' {nights.location}` removes them" in said
+    assert f"searches still find 2 images gone from {nights.pictures}, or moved there" in said
+    assert f"`likeness reembed '{nights.pictures}' {nights.location}` removes what is gone" in said
     assert {"0.bmp", "1.bmp", "moved.bmp"} <= set(ids(nights.collection))
     assert nights.night().counts.deleted == 2
     nights.embed()

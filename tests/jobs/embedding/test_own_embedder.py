@@ -13,7 +13,7 @@ import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from api.build_service import build_service
+from api.build_service import build_collections, build_service
 from api.deployment.application import run as serve
 from api.errors import OtherModelError, Problem
 from api.explore import Likeness
@@ -136,8 +136,9 @@ def ids(result: Result) -> list[str]:
     return [match["image_id"] for match in json.loads(result.out)]
 
 
-def service(location: str = "c", embedder: str | None = HISTOGRAM) -> SearchService:
-    return build_service(ServeSettings(collection=location, embedder=embedder, swap_interval_s=3_600))
+def service(location: str = "c", embedder: str = HISTOGRAM) -> SearchService:
+    settings = {"collection": location, "embedder": embedder, "swap_interval_s": 3_600}
+    return build_service(ServeSettings.model_validate(settings))
 
 
 def test_a_histogram_through_the_commands(run: Run, embed: Callable[..., Result], folder: Path) -> None:
@@ -173,9 +174,10 @@ def test_another_class_or_version_is_another_model(run: Run, embed: Callable[...
     with closing(serving):  # it keeps the class that it has
         assert serving.search(Query(parts=(Part(data=PLAIN["red.png"]),), k=1, options=OPTIONS)).matches
         assert "their vectors cannot be compared" in embed(HISTOGRAM).err
-        for embedder in (HISTOGRAM, "palette:Worded"):
-            with pytest.raises(OtherModelError, match="which made the vectors of the index, got 'palette"):
-                service(embedder=embedder)
+        with pytest.raises(OtherModelError, match="which made the vectors of the index, got 'palette"):
+            service()
+        with pytest.raises(ModelError, match=NOT_NAMED):
+            service(embedder="palette:Worded")
         report = json.loads(run("reembed", "pictures", "c", "--embedder", HISTOGRAM, "--format", "json").out)
         assert report["embedded"] == 3
         assert json.loads(run("reembed", "pictures", "c", "--format", "json").out)["embedded"] == 0
@@ -190,7 +192,7 @@ def test_another_class_or_version_is_another_model(run: Run, embed: Callable[...
 def test_a_histogram_is_served(embed: Callable[..., Result], folder: Path) -> None:
     assert embed(HISTOGRAM).code == 0
     with pytest.raises(ModelError, match=NOT_NAMED):
-        service(embedder=None)
+        service(embedder="")
     with pytest.raises(ModelError, match=r"expected module:Class.*on Python's path or in .*Set PYTHONPATH"):
         service(embedder="elsewhere:Histogram")
     serving = service()
@@ -268,9 +270,35 @@ def test_a_class_that_is_not_an_embedder_is_refused(embed: Callable[..., Result]
 def test_embedder_excludes_model_and_revision(run: Run, embed: Callable[..., Result]) -> None:
     assert "--embedder replaces the model: expected no model" in embed(HISTOGRAM, "--model", "demo").err
     assert "expected no revision" in embed(HISTOGRAM, "--revision", "main").err
+
+
+def test_a_server_follows_to_a_class_and_back(run: Run, embed: Callable[..., Result], folder: Path) -> None:
+    """In several collections. The classes that it may import do not decide which model answers."""
+    assert run("embed", "pictures", "plain", "--model", "demo").code == 0
     assert embed(HISTOGRAM).code == 0
-    refused = run("search", "c", "pictures/red.png", "--embedder", HISTOGRAM, "--model", "demo")
-    assert "expected one of model and embedder" in refused.err
+    settings = {"collection": "plain", "more_collections": "c", "embedder": f"palette:Worded,{HISTOGRAM}"}
+    collections = build_collections(ServeSettings.model_validate({**settings, "swap_interval_s": 3_600}))
+    with TestClient(create_app(collections)) as client:
+
+        def models() -> list[str]:
+            """The models of both, each of which answers."""
+            for service in collections.open_services.values():
+                service.live.refresh()
+                assert service.live.failure is None
+            found = []
+            for name in ("plain", "c"):
+                answer = client.post(f"/collections/{name}/search", files={"image": PLAIN["blue.png"]}).json()
+                assert answer["matches"][0]["image_id"] == "blue.png"
+                found.append(answer["model"]["id"].rpartition("/")[2])
+            return found
+
+        demo, reembed = "model", ("reembed", "pictures")
+        assert models() == [demo, HISTOGRAM]
+        assert run(*reembed, "plain", "--embedder", HISTOGRAM).code == 0
+        assert run(*reembed, "c", "--model", "demo").code == 0
+        assert models() == [HISTOGRAM, demo]
+        assert run(*reembed, "c", "--embedder", "palette:Worded").code == 0
+        assert models() == [HISTOGRAM, "palette:Worded"]
 
 
 def test_vectors_of_a_class_are_imported(run: Run, embed: Callable[..., Result], folder: Path) -> None:

@@ -1,10 +1,12 @@
 """Watching a source: what becomes searchable, of half-written files, and after rounds that fail."""
 
+import errno
 import io
 import os
 import shutil
 import tarfile
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from unittest.mock import patch
 
@@ -20,6 +22,7 @@ from jobs.schedule.watch import SETTLE_S, FolderChanges, Watch
 from jobs.spec import JobSpec, Resources
 from jobs.update import Update
 from tests.support.collections.s3_server import Bucket
+from tests.support.collections.storage_steps import STEPS, at, is_step
 from tests.support.command_line import Run
 from tests.support.nights.reembed_nights import (
     BROKEN,
@@ -115,6 +118,32 @@ def test_rounds_follow_the_source_and_load_the_model_once(nights: Nights) -> Non
     assert_up_to_date(nights)
 
 
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+@pytest.mark.parametrize(
+    ("step", "first"), [*((step, True) for step in STEPS if step != "deletes"), *((step, False) for step in STEPS)]
+)
+def test_an_error_of_the_disk_does_not_end_it(nights: Nights, step: str, first: bool, code: int) -> None:
+    """One error when a file of a step is written, in the first round or in the second."""
+    failed = list[str]()
+
+    def fail() -> None:
+        failed.append(step)
+        raise OSError(code, os.strerror(code))
+
+    def change() -> None:
+        save(nights, "10.bmp", bmp(10))
+        (nights.pictures / "1.bmp").unlink()
+        faults.enter_context(at(is_step(step), after=False, action=fail))
+
+    with ExitStack() as faults:
+        if first:
+            faults.enter_context(at(is_step(step), after=False, action=fail))
+        said, _ = watch(nights, *([] if first else [change]), lambda: None)
+    assert failed == [step]
+    assert sum(os.strerror(code) in line and "; retrying" in line for line in said) == 1
+    assert_up_to_date(nights)
+
+
 def test_a_file_is_embedded_once_it_no_longer_changes(nights: Nights) -> None:
     """A new one waits, one that is being replaced keeps its row, and one that paused too long is made good."""
 
@@ -197,10 +226,7 @@ def test_new_pictures_are_found_while_too_many_are_gone(nights: Nights) -> None:
 
     said, _ = watch(nights, replace, lambda: None)
     assert said[-2].startswith("1 new: searchable")
-    assert (
-        f"3 images are gone from {nights.pictures}, but searches still find them: they are more than --max-missing 0.2"
-        in said[-1]
-    )
+    assert f"searches still find 3 images gone from {nights.pictures}: more than --max-missing 0.2" in said[-1]
     assert Searcher.open(nights.collection).ntotal == 7
 
 
