@@ -4,7 +4,7 @@ import * as api from "./api.js";
 import { offerCollections } from "./collections.js";
 import { takePictures } from "./drop.js";
 import { byId, element, plural } from "./elements.js";
-import { activeFilters, facetGroups, foldLongLists } from "./facets.js";
+import { activeFilters, facetGroups, foldLongLists, queryLink } from "./facets.js";
 import { Filters } from "./filters.js";
 import { placesMap } from "./map.js";
 import { Marks, mixList } from "./mix.js";
@@ -153,7 +153,7 @@ function lostUpload() {
   return new api.Problem({
     title: "The picture is no longer here",
     detail: "Your own picture is kept only until the page is reloaded.",
-    actions: [choose, element("a", { href: "./" }, "Start over")],
+    actions: [choose, queryLink(emptyQuery(), { class: "start" }, "Start over")],
   });
 }
 
@@ -284,7 +284,7 @@ document.addEventListener("click", (event) => {
   if (!link || event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
   event.preventDefault();
   const query = fromAddress(new URL(link.href).search, null);
-  if (current.kind === "upload" && query.kind === null && !link.matches(".brand")) {
+  if (current.kind === "upload" && query.kind === null && !link.matches(".brand, .start")) {
     Object.assign(query, { kind: "upload", value: current.value }); // an upload is not part of the link's address
   }
   if (link.matches(".tile-link")) navigate(query, visibleIds());

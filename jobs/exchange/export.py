@@ -1,5 +1,6 @@
 """Writes the live rows of a collection, vectors and all columns, to files that other tools can read."""
 
+import glob
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -32,6 +33,7 @@ FILES: Final[dict[str, tuple[str, str]]] = {
 MODEL_KEY: Final = b"likeness.model"
 """Key in a Parquet file's metadata; its value is the model's record as JSON."""
 
+_SCRATCH: Final = ".likeness-export-"
 _ROWS = 16_384  # rows in memory, and in a row group
 
 
@@ -130,18 +132,24 @@ def _require_new(folder: str) -> Path:
     if "://" in folder and not folder.startswith("file://"):
         raise UsageError(f"{without_secrets(folder)} is not on this machine: expected a local folder to copy from")
     target = Path(Storage.open(folder).root)
-    if (target.exists() or target.is_symlink()) and not (target.is_dir() and not any(target.iterdir())):
+    entries = target.iterdir() if target.is_dir() else ()
+    is_empty = target.is_dir() and all(entry.name.startswith(_SCRATCH) for entry in entries)
+    if (target.exists() or target.is_symlink()) and not is_empty:
         raise UsageError(f"{folder} already exists: expected a new or an empty folder to export into")
     return target
 
 
 @contextmanager
 def _all_or_nothing(target: Path) -> Iterator[Path]:
-    """A folder to write into, which becomes `target` without an error, and is removed after one."""
+    """A folder to write into, which becomes `target` without an error, and is removed after one; if this process is
+    killed, by the next export.
+    """
     exists = target.exists()  # then it is empty; it may be a mount, which cannot be replaced
     parent = target if exists else target.parent
     parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=parent))
+    for left in parent.glob(f"{_SCRATCH}{glob.escape(target.name)}-*"):
+        shutil.rmtree(left, ignore_errors=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f"{_SCRATCH}{target.name}-", dir=parent))
     try:
         output = scratch / "export"
         output.mkdir()

@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -99,6 +100,15 @@ def test_an_export_is_complete_or_absent(exported: Collection, tmp_path: Path) -
     export(exported, (tmp_path / "a mount").as_uri(), "npy")
     assert sorted(path.name for path in (tmp_path / "a mount").iterdir()) == ["rows.parquet", "vectors.npy"]
     assert (tmp_path / "a mount").stat().st_ino == same
+    for name in ("a new folder", "another mount"):  # a killed export is started again
+        target = tmp_path / name
+        if name == "another mount":
+            target.mkdir()
+        with patch("shutil.rmtree"), pytest.raises(KeyboardInterrupt):
+            export(exported, str(target), "npy", stop)
+        export(exported, str(target), "npy")
+        assert sorted(path.name for path in target.iterdir()) == ["rows.parquet", "vectors.npy"]
+    assert not any(path.name.startswith(".") for path in tmp_path.iterdir())
     (tmp_path / "link").symlink_to("nowhere")
     for name in ("a mount", "link"):
         with pytest.raises(UsageError, match="already exists: expected a new or an empty folder"):
