@@ -53,7 +53,7 @@ class Comparer:
                     yield other, "identical_pixels", 0.0
                 continue
             found = compare(one.pixels.astype(np.float32), two.pixels.astype(np.float32))
-            if near := [each for each in found if each.difference <= self.limit]:
+            if near := [each for each in found if each.difference <= self._small_limit(each)]:
                 alike[other] = near
         if {"re_encoded", "cropped"} & set(self.kinds):
             for start in range(0, len(alike), _PICTURES):
@@ -69,11 +69,16 @@ class Comparer:
             for each in comparisons:
                 pair = (picture, self._whole) if each.swapped else (self._whole, picture)
                 difference, part = detail_difference(*pair, each.part, self.limit)
-                difference = max(difference, each.difference)
+                if not part.is_cropped:
+                    difference = max(difference, each.difference)
                 kind: Kind = "cropped" if part.is_cropped else "re_encoded"
                 if difference <= self.limit and part.is_within and kind in self.kinds:
                     yield other, kind, round(difference, 4)
                     break
+
+    def _small_limit(self, comparison: Comparison) -> float:
+        """What small copies may differ by. Those of a cropped picture blur fine lines differently."""
+        return self.limit * (2 if comparison.part.is_cropped else 1)
 
     def _load(self, pictures: Sequence[Picture]) -> list[Image.Image | str]:
         """The pictures. That of `kept` is loaded with the first."""

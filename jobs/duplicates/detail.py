@@ -26,6 +26,7 @@ _TEXTURE: Final = 12  # side of a place whose texture is compared, and its minim
 _MIN_TEXTURE: Final = 5.0
 _TEXTURE_WEIGHT: Final = 0.1  # the difference of unrelated textures; saving again leaves a correlation above 0.65
 _MAX_GAIN: Final = 0.15
+_MAX_BRIGHTENING: Final = 16.0
 _MAX_SHARPENING: Final = 1.0
 _FIRST_SIDE: Final = 128
 _STEPS: Final = 4  # at most, of the alignment at each size; each moves edges by up to two pixels
@@ -100,7 +101,7 @@ def _fit(explanations: list[Plane], one: Plane, two: Plane) -> Numbers:
     moments = (columns @ (two - one)[::every, ::every].ravel() / columns.shape[1]).astype(np.float64)
     height, width = one.shape
     pixel = np.array([2 / width, 2 / height])
-    limits = np.concatenate([pixel, pixel, [_MAX_GAIN, 255.0, _MAX_SHARPENING]])
+    limits = np.concatenate([pixel, pixel, [_MAX_GAIN, _MAX_BRIGHTENING, _MAX_SHARPENING]])
     weights: Numbers = np.clip(np.linalg.solve(normal, moments) / scales, -limits, limits)
     return weights
 
