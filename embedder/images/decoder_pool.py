@@ -19,6 +19,7 @@ from time import monotonic
 from typing import Final
 
 import numpy as np
+from PIL import Image
 
 from embedder.errors import ImageError
 from embedder.images.decode import CropSpec, DecodedImage
@@ -102,6 +103,11 @@ class DecodePool:
         """`embedder.images.signature.signature`; raises as `decode`."""
         facts, pixels = self._answer({"signature": side}, data, ACCEPTED_LIMITS, lambda: True)
         return Signature(pixels=np.frombuffer(pixels, np.uint8).reshape(side, side, 3), **facts)
+
+    def whole_picture(self, data: bytes, max_pixels: int) -> Image.Image:
+        """`embedder.images.signature.whole_picture`; raises as `decode`."""
+        facts, pixels = self._answer({"max_pixels": max_pixels}, data, DEFAULT_LIMITS, lambda: True)
+        return Image.frombytes("RGB", tuple(facts["size"]), pixels)
 
     def _answer(self, task: Task, data: bytes, limits: ImageLimits, is_awaited: IsAwaited) -> Answer:
         limits.check_bytes(data)

@@ -20,7 +20,7 @@ from PIL import AvifImagePlugin, Image
 from embedder.errors import ImageError
 from embedder.images.decode import CropSpec, decode_rgb, thumbnail
 from embedder.images.limits import ImageLimits
-from embedder.images.signature import signature
+from embedder.images.signature import signature, whole_picture
 
 AnswerTask = Callable[[dict[str, Any], bytes, Connection], tuple[dict[str, Any], bytes]]
 
@@ -67,6 +67,8 @@ def _answer(task: dict[str, Any], data: bytes, _: Connection) -> tuple[dict[str,
             return {}, thumbnail(data, task["side"], limits=limits)
         if "signature" in task:
             return signature(data, task["signature"], limits=limits)
+        if "max_pixels" in task:
+            return whole_picture(data, task["max_pixels"], limits=limits)
         crop = CropSpec(**{**task["crop"], "resample": Image.Resampling(task["crop"]["resample"])})
         pixels, facts = decode_rgb(data, crop, limits=limits, draft=task["draft"], exif=task["exif"])
         return facts, pixels

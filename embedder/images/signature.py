@@ -14,6 +14,7 @@ from embedder.images.formats import picture_format
 from embedder.images.limits import ImageLimits
 from embedder.images.opening import open_image
 from embedder.images.pixel_modes import DeepGrey
+from embedder.images.resize import Box, Size
 
 if TYPE_CHECKING:
     import numpy as np
@@ -51,6 +52,18 @@ def signature(data: bytes, side: int, *, limits: ImageLimits) -> tuple[dict[str,
             "exif": _has_exif(image),
         }
         return facts, rgb.tobytes()
+
+
+def whole_picture(data: bytes, max_pixels: int, *, limits: ImageLimits) -> tuple[dict[str, Any], bytes]:
+    """The size and RGB pixels of a whole picture as displayed, reduced to `max_pixels`; raises `ImageError`."""
+
+    def fit(width: int, height: int) -> tuple[Size, Box]:
+        scale = min(1.0, (max_pixels / (width * height)) ** 0.5)
+        return (max(1, round(width * scale)), max(1, round(height * scale))), (0, 0, width, height)
+
+    with open_image(data, limits) as (image, source):
+        [rgb], _ = render(image, source, limits, [fit], Image.Resampling.BICUBIC, margin=None)
+        return {"size": rgb.size}, rgb.tobytes()
 
 
 def _digest(image: Image.Image, deep: DeepGrey | None) -> str:

@@ -58,7 +58,10 @@ class PlannedGroup(BaseModel):
 
 
 class PlanSummary(BaseModel):
-    """What was looked for in which index version, and what was found. `unread` counts unread files by reason."""
+    """What was looked for in which index version, and what was found.
+
+    `unread` counts unread files by reason, `second_paths` links and other names of files that have another path.
+    """
 
     version: str
     created_at: datetime
@@ -68,6 +71,7 @@ class PlanSummary(BaseModel):
     groups: int
     duplicates: dict[Kind, int]
     unread: dict[str, int]
+    second_paths: int = 0
 
 
 class DuplicatePlan(PlanSummary):

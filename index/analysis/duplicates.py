@@ -1,7 +1,7 @@
 """Finds groups of near-duplicates in a whole collection."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,7 @@ from index.segments.segmented_index import SegmentedIndex
 
 _ROWS = 1_024  # looked up at a time
 _DEPTHS = (16, 128, 1_024)  # neighbours to look at; the next depth if all of them are alike
+Pairs = tuple[Positions, Positions, Scores]
 _EQUAL = 1e-6  # maximum difference between values of vectors that are equal but for rounding
 
 
@@ -40,7 +41,7 @@ def near_duplicates(
     seen = 0
     for positions, vectors in segments.live_blocks(_ROWS):
         seen += len(positions)
-        for one, other, scores in _pairs(segments, positions, vectors, min_score, groups.complete):
+        for one, other, scores in _pairs(segments, positions, vectors, min_score, groups.complete, _DEPTHS):
             groups.link(one, other, scores)
         if progress:
             progress(seen, searcher.ntotal)
@@ -99,29 +100,62 @@ class _Groups:
 
 
 def _pairs(
-    segments: SegmentedIndex, positions: Positions, vectors: Vectors, min_score: float, complete: npt.NDArray[np.bool_]
-) -> Iterator[tuple[Positions, Positions, Scores]]:
+    segments: SegmentedIndex,
+    positions: Positions,
+    vectors: Vectors,
+    min_score: float,
+    complete: npt.NDArray[np.bool_],
+    depths: Sequence[int],
+) -> Iterator[Pairs]:
     """The pairs of these rows with any other row. A row is looked up again, deeper, while all its results are alike."""
-    for depth in _DEPTHS:
-        incomplete = ~complete[positions]
-        positions, vectors = positions[incomplete], vectors[incomplete]
-        if not len(positions):
-            return
-        scores, near = segments.search(vectors, depth)
-        alike = (rounded(scores) >= min_score) & (near >= 0) & (near != positions[:, np.newaxis])
-        rows, columns = np.nonzero(alike)
-        yield positions[rows], near[rows, columns], scores[rows, columns]
+    depth, *deeper = depths
+    rows = max(1, _ROWS * _DEPTHS[0] // depth)  # as many results at any depth, because they take memory
+    for start in range(0, len(positions), rows):
+        incomplete = np.flatnonzero(~complete[positions[start : start + rows]]) + start
+        block, queries = positions[incomplete], vectors[incomplete]
+        scores, near = segments.search(queries, depth)
+        alike = (rounded(scores) >= min_score) & (near >= 0) & (near != block[:, np.newaxis])
+        found, columns = np.nonzero(alike)
+        yield block[found], near[found, columns], scores[found, columns]
         more = (near[:, -1] >= 0) & (rounded(scores[:, -1]) >= min_score)
-        positions, vectors = positions[more], vectors[more]
-    for position, vector in zip(positions.tolist(), vectors, strict=True):
-        if complete[position]:
+        if deeper:
+            yield from _pairs(segments, block[more], queries[more], min_score, complete, deeper)
             continue
-        for scores, near in segments.within(vector, min_score - 1e-6):
-            alike = (rounded(scores) >= min_score) & (near != position)
-            near, scores = near[alike], scores[alike]
-            yield np.full(len(near), position), near, scores
-            # The same vector has the same neighbours.
-            complete[_same(segments, vector, near)] = True
+        for position, vector in zip(block[more].tolist(), queries[more], strict=True):
+            if not complete[position]:
+                yield from _pairs_around(segments, position, vector, min_score, complete)
+
+
+def _pairs_around(
+    segments: SegmentedIndex, position: int, vector: Vectors, min_score: float, complete: npt.NDArray[np.bool_]
+) -> Iterator[Pairs]:
+    """All pairs of a row, by exact search, and enough pairs of the rows close to it to link them to all of theirs.
+
+    Those are within half the permitted angle, so what is alike to them is within one and a half angles of the row.
+    """
+    angle = float(np.arccos(min_score))
+    found = [(scores, near) for scores, near in segments.within(vector, float(np.cos(min(1.5 * angle, np.pi))) - 1e-6)]
+    scores, near = (np.concatenate(column) for column in zip(*found, strict=True))
+    scores, near = scores[near != position], near[near != position]
+    alike = rounded(scores) >= min_score
+    yield np.full(alike.sum(), position), near[alike], scores[alike]
+    complete[position] = True
+    close = near[alike & (scores >= np.cos(angle / 2)) & ~complete[near]]
+    # The same vector has the same neighbours.
+    complete[_same(segments, vector, close)] = True
+    close = close[~complete[close]]
+    for start in range(0, len(close), _ROWS):
+        block = close[start : start + _ROWS]
+        vectors = segments.vectors(block)
+        for first in range(0, len(near), _ROWS):
+            others = near[first : first + _ROWS]
+            products = vectors @ segments.vectors(others).T
+            products[block[:, np.newaxis] == others] = -np.inf
+            nearest, best = products.max(axis=1), products.max(axis=0)
+            rows, columns = rounded(nearest) >= min_score, rounded(best) >= min_score
+            yield block[rows], others[products.argmax(axis=1)[rows]], nearest[rows]
+            yield block[products.argmax(axis=0)[columns]], others[columns], best[columns]
+    complete[close] = True
 
 
 def _same(segments: SegmentedIndex, vector: Vectors, positions: Positions) -> Positions:

@@ -32,6 +32,9 @@ def duplicates(
     move_to: Annotated[
         Path | None, typer.Option(help="Move the files of all duplicates except similar ones to this folder.")
     ] = None,
+    move_from: Annotated[
+        list[Path] | None, typer.Option(help="A folder whose files may be moved; may be repeated. --move-to needs one.")
+    ] = None,
     undo: Annotated[Path | None, typer.Option(help="Move back the files named in this log of --move-to.")] = None,
     output: Annotated[
         Literal["table", "csv", "json"], typer.Option("--format", help="A table for people; CSV or JSON for programs.")
@@ -42,19 +45,23 @@ def duplicates(
     It also lists similar images, and deletes nothing. A server shows the plan at /duplicates.
 
     Examples: `likeness duplicates my-collection`, `likeness duplicates my-collection --kinds similar --min-score 0.99`,
-    `likeness duplicates my-collection --move-to set-aside`,
+    `likeness duplicates my-collection --move-from ~/Pictures --move-to set-aside`,
     `likeness duplicates my-collection --undo set-aside/moved.jsonl`
     """
     from index.analysis.duplicate_plan import write_plan
     from jobs.cli.tables.duplicates import csv_rows, plan_table
-    from jobs.duplicates.move import LOG, move_duplicates, undo_moves
+    from jobs.duplicates.move import LOG, movable_folders, move_duplicates, moved_files, undo_moves
 
     if undo is not None:
         if move_to is not None:
             raise UsageError("expected one of --move-to and --undo")
         _report_moves(undo_moves(undo), "moved back")
         return
-    plan = _plan(collection, _parse_kinds(kinds), min_score, max_difference)
+    movable, moved = [], frozenset[Path]()
+    if move_to is not None:
+        sources = {run.source for run in open_collection(collection).runs()}
+        movable, moved = movable_folders(move_from or [], sources), moved_files(move_to)
+    plan = _plan(collection, _parse_kinds(kinds), min_score, max_difference, moved)
     try:
         write_plan(open_collection(collection), plan)
     except (OSError, CollectionError) as error:  # the collection may be read-only
@@ -65,7 +72,9 @@ def duplicates(
         show(output, plan.model_dump(mode="json"), lambda: plan_table(plan))
     if move_to is not None:
         advice = f"; `--undo {move_to / LOG}` moves them back, and `likeness reembed` removes them from the collection"
-        _report_moves(move_duplicates(plan, move_to), "moved", advice)
+        if moved:
+            error_console.print(f"{len(moved):,} files had been moved before", highlight=False)
+        _report_moves(move_duplicates(plan, move_to, movable), "moved", advice)
 
 
 def _parse_kinds(text: str | None) -> "Sequence[Kind]":
@@ -77,19 +86,22 @@ def _parse_kinds(text: str | None) -> "Sequence[Kind]":
     return [kind for kind in KINDS if kind in names]
 
 
-def _plan(collection: str, kinds: "Sequence[Kind]", min_score: float, max_difference: float) -> "DuplicatePlan":
+def _plan(
+    collection: str, kinds: "Sequence[Kind]", min_score: float, max_difference: float, moved: frozenset[Path]
+) -> "DuplicatePlan":
     from index.search import Searcher
     from index.versions.servable import open_last_good
     from jobs.duplicates.find import Finder
-    from jobs.duplicates.signatures import SignatureReader
+    from jobs.duplicates.picture_loader import PictureLoader
 
-    with error_console.status("opening the index") as status, closing(SignatureReader()) as reader:
+    with error_console.status("opening the index") as status, closing(PictureLoader()) as reader:
         return Finder(
             searcher=open_last_good(open_collection(collection), Searcher.open),
-            read=reader.read,
+            loader=reader,
             kinds=kinds,
             min_score=min_score,
             max_difference=max_difference,
+            moved=moved,
             progress=lambda what, done, total: status.update(f"{done:,} of {total:,} {what}"),
         ).plan()
 

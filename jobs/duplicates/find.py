@@ -1,22 +1,26 @@
 """Finds duplicates of each kind: by content hash, by pixels among pairs that vectors propose, and by vectors alone."""
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from hashlib import blake2b
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from embedder.images.signature import Signature
 from index.analysis.duplicate_plan import KINDS, Duplicate, DuplicatePlan, Kind, PlannedGroup, PlannedImage, count_kinds
 from index.analysis.duplicates import near_duplicates, nearest_pairs
+from index.arrays import Positions
 from index.collection.rows import text_array
 from index.search import Searcher
 from index.segments.segmented_index import SegmentedIndex
+from jobs.duplicates.comparer import Comparer, Picture
+from jobs.duplicates.local_files import local_file, one_path_each
+from jobs.duplicates.picture_loader import PictureLoader
 from jobs.duplicates.preference import preference, reason
-from jobs.duplicates.same_picture import compare
 from jobs.values import MAX_DIFFERENCE, MIN_SIMILARITY
 
 _PIXEL_KINDS: Final = frozenset({"identical_pixels", "re_encoded", "cropped"})
@@ -26,43 +30,34 @@ _MIN_SCORE: Final = 0.9  # minimum cosine of such a neighbour
 _ROWS: Final = 16_384  # hashes read at a time
 _PICTURES: Final = 512  # files read at a time
 
-ReadSignatures = Callable[[Sequence[dict[str, Any]]], Sequence[Signature | str]]
 Progress = Callable[[str, int, int], None]
-
-
-@dataclass(eq=False)
-class _Picture:
-    """A file's content: the best row that has it, and the other rows with the same bytes."""
-
-    facts: dict[str, Any]
-    byte_copies: list[dict[str, Any]]
-    signature: Signature | None = None
-    neighbours: list["_Picture"] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finder:
     """Makes the plan of an index version.
 
-    `read` returns a signature, or why there is none, for each row of a picture that may be a copy. Pixels of copies
-    differ by at most `max_difference`; similar pictures have a cosine of at least `min_score`. `progress` gets what is
-    counted, how many are done, and the total.
+    Pixels of copies differ by at most `max_difference`; similar pictures have a cosine of at least `min_score`.
+    `progress` gets what is counted, how many are done, and the total. Files that were `moved` are left out.
     """
 
     searcher: Searcher
-    read: ReadSignatures
+    loader: PictureLoader
     kinds: Sequence[Kind] = KINDS
     min_score: float = MIN_SIMILARITY
     max_difference: float = MAX_DIFFERENCE
     progress: Progress = lambda *_: None
+    moved: Set[Path] = frozenset()
     unread: Counter[str] = field(default_factory=Counter, init=False)
+    _moved_ids: set[str] = field(default_factory=set, init=False)
+    _second_paths: set[str] = field(default_factory=set, init=False)
 
     def plan(self) -> DuplicatePlan:
         """The groups, largest first. Each copy was compared with the picture to keep."""
-        groups = list(self._copies(self._positions_by_content()))
+        groups = list(self._copies())
         copies = {duplicate.image_id for group in groups for duplicate in group.duplicates}
         if "similar" in self.kinds:
-            groups += self._similar(copies)
+            groups += self._similar(copies | self._moved_ids | self._second_paths)
         groups.sort(key=lambda group: (-len(group.duplicates), group.keep.image_id))
         return DuplicatePlan(
             version=self.searcher.version,
@@ -73,6 +68,7 @@ class Finder:
             groups=len(groups),
             duplicates=count_kinds(groups),
             unread=dict(self.unread),
+            second_paths=len(self._second_paths),
             found=tuple(groups),
         )
 
@@ -80,24 +76,34 @@ class Finder:
     def _segments(self) -> SegmentedIndex:
         return self.searcher.segments
 
-    def _positions_by_content(self) -> list[list[int]]:
-        """The positions of all live rows, grouped by content hash."""
+    def _first_positions(self) -> tuple[Positions, dict[int, Positions]]:
+        """The first position of each content, and all positions of those that have several, by their first."""
         positions = self._segments.live_positions()
-        by_hash: dict[Any, list[int]] = defaultdict(list)
+        digests = np.empty(len(positions), "S16")  # shorter than the hashes, because there may be millions
+        present = np.ones(len(positions), bool)
         for start in range(0, len(positions), _ROWS):
             block = positions[start : start + _ROWS]
-            for position, row in zip(block.tolist(), self._segments.rows(block, ["content_hash"]), strict=True):
-                by_hash[row["content_hash"] or position].append(position)
-        return list(by_hash.values())
+            for number, row in enumerate(self._segments.rows(block, ["image_id", "uri", "content_hash"]), start):
+                text = row["content_hash"] or f"position {positions[number]}"
+                digests[number] = blake2b(text.encode(), digest_size=16).digest()
+                if self.moved and local_file(row["uri"]) in self.moved:
+                    present[number] = False
+                    self._moved_ids.add(row["image_id"])
+        positions, digests = positions[present], digests[present]
+        order = np.argsort(digests, kind="stable")
+        is_first = np.ones(len(order), bool)
+        is_first[1:] = digests[order[1:]] != digests[order[:-1]]
+        starts = np.flatnonzero(is_first)
+        groups = np.split(positions[order], starts[1:])
+        return np.sort(positions[order][starts]), {int(group[0]): group for group in groups if len(group) > 1}
 
-    def _copies(self, contents: list[list[int]]) -> Iterator[PlannedGroup]:
+    def _copies(self) -> Iterator[PlannedGroup]:
+        firsts, repeated = self._first_positions()
         pairs: list[tuple[int, int]] = []
         if _PIXEL_KINDS & set(self.kinds):
-            firsts = np.array([positions[0] for positions in contents], np.int64)
             pairs = list(nearest_pairs(self._segments, firsts, _MIN_SCORE, _NEIGHBOURS))
-        paired = {position for pair in pairs for position in pair}
-        candidates = [positions for positions in contents if len(positions) > 1 or positions[0] in paired]
-        pictures = {positions[0]: self._picture(positions) for positions in candidates}
+        candidates = {position: np.array([position]) for pair in pairs for position in pair} | repeated
+        pictures = {first: self._picture(candidates[first]) for first in sorted(candidates)}
         for one, other in pairs:
             _link(pictures[one], pictures[other])
         done = 0
@@ -110,13 +116,16 @@ class Finder:
             done += len(batch)
             self.progress("pictures compared", done, len(pictures))
 
-    def _picture(self, positions: list[int]) -> _Picture:
-        facts = self._segments.rows(np.array(positions), _COLUMNS)
+    def _picture(self, positions: Positions) -> Picture:
+        rows = self._segments.rows(positions, _COLUMNS)
+        facts, second_paths = one_path_each(rows) if len(rows) > 1 else (rows, [])
+        self._second_paths.update(row["image_id"] for row in second_paths)
         best, *others = sorted(facts, key=preference)
-        return _Picture(best, others)
+        return Picture(best, others)
 
-    def _read_signatures(self, pictures: Sequence[_Picture]) -> None:
-        for picture, signature in zip(pictures, self.read([picture.facts for picture in pictures]), strict=True):
+    def _read_signatures(self, pictures: Sequence[Picture]) -> None:
+        signatures = self.loader.signatures([picture.facts for picture in pictures])
+        for picture, signature in zip(pictures, signatures, strict=True):
             if isinstance(signature, str):
                 self.unread[signature] += 1
                 continue
@@ -124,7 +133,7 @@ class Finder:
             for facts in (picture.facts, *picture.byte_copies):
                 facts |= {"exif": signature.exif, "lossless": signature.lossless}
 
-    def _groups(self, pictures: Iterable[_Picture]) -> Iterator[PlannedGroup]:
+    def _groups(self, pictures: Iterable[Picture]) -> Iterator[PlannedGroup]:
         """The best picture with its copies, then the best of the others, and so on."""
         _link_same_pixels(pictures)
         remaining = dict.fromkeys(sorted(pictures, key=lambda picture: preference(picture.facts)))
@@ -133,33 +142,23 @@ class Finder:
             if duplicates := tuple(self._take_copies(kept, remaining)):
                 yield PlannedGroup(keep=PlannedImage(**kept.facts), duplicates=duplicates)
 
-    def _take_copies(self, kept: _Picture, remaining: dict[_Picture, None]) -> Iterator[Duplicate]:
+    def _take_copies(self, kept: Picture, remaining: dict[Picture, None]) -> Iterator[Duplicate]:
         """Take `kept` out of `remaining`, and yield and take its copies among its neighbours, theirs, and so on."""
         del remaining[kept]
         if "identical_bytes" in self.kinds:
             yield from (_duplicate(kept.facts, facts, "identical_bytes", 0.0) for facts in kept.byte_copies)
+        comparer = Comparer(
+            kept=kept, kinds=self.kinds, limit=self.max_difference, loader=self.loader, unread=self.unread
+        )
         group, compared = [kept], {kept}
         for member in group:
-            for other in member.neighbours:
-                if other in compared or other not in remaining:
-                    continue
-                compared.add(other)
-                kind, difference = self._kind(kept, other)
-                if kind in self.kinds and difference <= self.max_difference and difference < 1:
-                    del remaining[other]
-                    group.append(other)
-                    copies = (other.facts, *other.byte_copies)
-                    yield from (_duplicate(kept.facts, facts, kind, difference) for facts in copies)
-
-    def _kind(self, kept: _Picture, other: _Picture) -> tuple[Kind, float]:
-        """How `other` resembles the picture to keep, and how much their pixels differ: 1.0 if it is not a copy."""
-        one, two = kept.signature, other.signature
-        if one is None or two is None or one.digest is None or two.digest is None:
-            return "similar", 1.0
-        if one.digest == two.digest:
-            return "identical_pixels", 0.0
-        difference, cropped = compare(one.pixels.astype(np.float32), two.pixels.astype(np.float32))
-        return "cropped" if cropped else "re_encoded", round(difference, 4)
+            others = dict.fromkeys(other for other in member.neighbours if other in remaining and other not in compared)
+            compared.update(others)
+            for other, kind, difference in comparer.copies(others):
+                del remaining[other]
+                group.append(other)
+                copies = (other.facts, *other.byte_copies)
+                yield from (_duplicate(kept.facts, facts, kind, difference) for facts in copies)
 
     def _similar(self, copies: set[str]) -> Iterator[PlannedGroup]:
         """Groups by vectors, of images that are not copies."""
@@ -180,20 +179,20 @@ def _duplicate(
     return Duplicate(**other, kind=kind, why=reason(kept, other), difference=difference, score=score)
 
 
-def _link(one: _Picture, other: _Picture) -> None:
+def _link(one: Picture, other: Picture) -> None:
     one.neighbours.append(other)
     other.neighbours.append(one)
 
 
-def _link_same_pixels(pictures: Iterable[_Picture]) -> None:
+def _link_same_pixels(pictures: Iterable[Picture]) -> None:
     """Link pictures with equal pixels, because a picture may have more copies than `_NEIGHBOURS`."""
-    firsts: dict[str, _Picture] = {}
+    firsts: dict[str, Picture] = {}
     for picture in pictures:
         if picture.signature and picture.signature.digest:
             _link(firsts.setdefault(picture.signature.digest, picture), picture)
 
 
-def _components(pictures: Iterable[_Picture]) -> Iterator[list[_Picture]]:
+def _components(pictures: Iterable[Picture]) -> Iterator[list[Picture]]:
     """The connected components of the graph of neighbours."""
     remaining = dict.fromkeys(pictures)
     while remaining:
@@ -207,9 +206,9 @@ def _components(pictures: Iterable[_Picture]) -> Iterator[list[_Picture]]:
         yield component
 
 
-def _batches(components: Iterable[list[_Picture]]) -> Iterator[list[_Picture]]:
+def _batches(components: Iterable[list[Picture]]) -> Iterator[list[Picture]]:
     """Join small components, so that their files are read in parallel."""
-    batch: list[_Picture] = []
+    batch: list[Picture] = []
     for component in components:
         batch += component
         if len(batch) >= _PICTURES:

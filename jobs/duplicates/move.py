@@ -8,7 +8,7 @@ complete in at least one place, and an incomplete copy is recognised by its cont
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Final
 
 from embedder.errors import FetchError
-from embedder.fetch.uris import local_path, scheme_of, split_fragment
+from embedder.fetch.uris import scheme_of, split_fragment
 from index.analysis.duplicate_plan import DuplicatePlan, PlannedImage
+from jobs.duplicates.local_files import local_file
 from jobs.errors import UsageError
 
 LOG: Final = "moved.jsonl"
@@ -45,10 +46,46 @@ class MoveReport:
             self.refused[name] = str(error)
 
 
-def move_duplicates(plan: DuplicatePlan, folder: Path) -> MoveReport:
+def movable_folders(named: Sequence[Path], sources: Iterable[str]) -> list[Path]:
+    """The folders below which files may be moved: those that the user named, as far as images were embedded from there.
+
+    Otherwise a collection made by someone else could name any file whose content its author knows. A list may name
+    files anywhere, so with one as a source all named folders count. UsageError if nothing is left.
+    """
+    local = [Path(address).resolve() for address in sorted(set(sources)) if address.startswith("/")]
+    shown = ", ".join(map(str, local)) or "no folder on this machine"
+    if not named:
+        raise UsageError(
+            f"--move-to needs --move-from: name the folders whose files may be moved. This collection says that its "
+            f"images come from {shown}"
+        )
+    folders = list[Path]()
+    for folder in (path.resolve() for path in named):
+        if not folder.is_dir():
+            raise UsageError(f"--move-from is {folder}: expected a folder")
+        if any(source.is_file() or folder.is_relative_to(source) for source in local):
+            folders.append(folder)
+        else:
+            folders += [source for source in local if source.is_relative_to(folder)]
+    if not folders:
+        raise UsageError(
+            f"--move-from is {', '.join(map(str, named))}, but the images of this collection come from {shown}"
+        )
+    return folders
+
+
+def moved_files(folder: Path) -> frozenset[Path]:
+    """The former paths of files that are now in `folder`, by its log."""
+    log = folder.resolve() / LOG
+    entries = _entries(log) if log.exists() else iter(())
+    return frozenset(source for source, target in entries if os.path.lexists(target) and not os.path.lexists(source))
+
+
+def move_duplicates(plan: DuplicatePlan, folder: Path, movable: Sequence[Path]) -> MoveReport:
     """Move the files of all duplicates except similar ones to `folder`, with the subfolders that they have in a source.
 
-    A file is moved only if it and the one to keep are still as embedded. UsageError if `folder` is in a source.
+    A file is moved only if it is below a `movable` folder, and if it and the one to keep are still as embedded.
+    UsageError if `folder` is in a source.
     """
     folder, report = folder.resolve(), MoveReport()
     pairs = [
@@ -61,7 +98,7 @@ def move_duplicates(plan: DuplicatePlan, folder: Path) -> MoveReport:
         raise UsageError(f"--move-to is {folder}, a file: expected a folder")
     logged = set(_entries(folder / LOG)) if (folder / LOG).exists() else set()
     for keep, duplicate in pairs:
-        report.attempt(duplicate.image_id, partial(_move_one, keep, duplicate, folder, logged))
+        report.attempt(duplicate.image_id, partial(_move_one, keep, duplicate, folder, movable, logged))
     return report
 
 
@@ -76,7 +113,16 @@ def undo_moves(log: Path) -> MoveReport:
     return report
 
 
-def _move_one(keep: PlannedImage, duplicate: PlannedImage, folder: Path, logged: set[tuple[Path, Path]]) -> Path:
+def _move_one(
+    keep: PlannedImage,
+    duplicate: PlannedImage,
+    folder: Path,
+    movable: Sequence[Path],
+    logged: set[tuple[Path, Path]],
+) -> Path:
+    path = _local_file(duplicate)
+    if not any(path.parent.resolve().is_relative_to(root) for root in movable):
+        raise _RefusedError(f"{path} is not below {' or '.join(map(str, movable))}")
     source = _unchanged_file(duplicate)
     try:
         kept = _unchanged_file(keep)
@@ -142,7 +188,9 @@ def _copy(source: Path, target: Path) -> None:
 def _unchanged_file(image: PlannedImage) -> Path:
     """The file of an image, if it has not changed since it was embedded."""
     path = _local_file(image)
-    if path.is_symlink() or not path.is_file():
+    if path.is_symlink():
+        raise _RefusedError(f"{path} is a link, and only regular files are moved")
+    if not path.is_file():
         raise _RefusedError(f"{path} is missing or not a regular file: bring the collection up to date first")
     with path.open("rb") as file:
         if path.stat().st_size != image.size or file_digest(file, "sha256").hexdigest() != image.content_hash:
@@ -151,13 +199,11 @@ def _unchanged_file(image: PlannedImage) -> Path:
 
 
 def _local_file(image: PlannedImage) -> Path:
-    uri = image.uri or ""
-    whole, part = split_fragment(uri)
-    if not uri or scheme_of(uri) != "file":
+    if (path := local_file(image.uri)) is not None:
+        return path
+    if not image.uri or scheme_of(image.uri) != "file":
         raise _RefusedError("only files on this machine are moved")
-    if part is not None:
-        raise _RefusedError(f"it is a part of {whole}, and only whole files are moved")
-    return Path(os.path.abspath(local_path(uri)))  # noqa: PTH100  # links stay as they are
+    raise _RefusedError(f"it is a part of {split_fragment(image.uri)[0]}, and only whole files are moved")
 
 
 def _path_in_source(image: PlannedImage, path: Path) -> Path:

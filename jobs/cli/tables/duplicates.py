@@ -23,6 +23,8 @@ def plan_table(plan: DuplicatePlan) -> Group:
     total = f"{plan.groups:,} groups: {kinds}" if plan.found else "no duplicates"
     unread = ", ".join(f"{count:,} {reason}" for reason, count in plan.unread.items())
     more = [f"pictures that could not be read, and were not compared: {unread}"] if unread else []
+    if plan.second_paths:
+        more.append(f"links and other second paths of a file, which are not copies: {plan.second_paths:,}")
     return Group(*([table] if plan.found else []), total, *more)
 
 

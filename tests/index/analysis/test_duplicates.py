@@ -15,6 +15,7 @@ from index.collection.records import IndexSettings
 from index.errors import QueryError
 from index.search import Searcher
 from tests.support.collections.hand_made import add_version, rows, searcher_of, unit_vectors
+from tests.support.processes import python
 
 
 def indexed(folder: Path, vectors: Mapping[str, npt.NDArray[Any]], segment_rows: int = 10_000) -> Searcher:
@@ -115,3 +116,27 @@ def test_orthogonal_images_have_no_duplicates(tmp_path: Path) -> None:
     assert near_duplicates(searcher) == []
     with pytest.raises(QueryError, match="min_score is 98: expected a cosine"):
         near_duplicates(searcher, 98)
+
+
+_PEAK = """
+import resource, sys
+from index.analysis.duplicates import near_duplicates
+from index.collection import Collection
+from index.search import Searcher
+searcher = Searcher.open(Collection.open(sys.argv[1]))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+groups = near_duplicates(searcher, 0.999)
+print(len(groups[0].ids), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.mark.slow
+def test_two_thousand_images_alike_take_little_memory(tmp_path: Path) -> None:
+    vectors, noise = unit_vectors(60_000), np.random.default_rng(0).standard_normal((2_000, 8))
+    vectors[:2_000] = vectors[0] + 0.006 * noise
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    ids = [f"{number:05}" for number in np.random.default_rng(1).permutation(len(vectors))]
+    searcher_of(tmp_path, ids, vectors, IndexSettings(factory="IVF128,SQ8", target_recall=0.5))
+    alike, peak_kib = map(int, python("-c", _PEAK, tmp_path).stdout.split())
+    assert alike == 2_000
+    assert peak_kib < 1_000_000

@@ -243,11 +243,16 @@ def test_duplicates_are_moved_and_moved_back(run: Run, pictures: Path, tmp_path:
     shutil.copytree(pictures, tmp_path / "own")
     shutil.copy(tmp_path / "own" / "red.png", tmp_path / "own" / "red copy.png")
     assert run("embed", tmp_path / "own", "c", "--model", "demo", "--on", "local").code == 0
-    moved = run("duplicates", "c", "--kinds", "identical_bytes", "--move-to", "aside")
+    unnamed = run("duplicates", "c", "--move-to", "aside")
+    assert (unnamed.code, f"images come from {tmp_path}/own" in unnamed.err.replace("\n", "")) == (2, True)
+    move = ("duplicates", "c", "--kinds", "identical_bytes", "--move-from", "own", "--move-to", "aside")
+    moved = run(*move)
     assert (moved.code, "1 files moved" in moved.err) == (0, True)
     (aside,) = (tmp_path / "aside").glob("*.png")
     assert aside.name in ("red.png", "red copy.png")  # the older one stays
     assert not (tmp_path / "own" / aside.name).exists()
+    again = run(*move)
+    assert (again.code, "1 files had been moved before" in again.err) == (0, True)
     back = run("duplicates", "c", "--undo", "aside/moved.jsonl")
     assert (back.code, "1 files moved back" in back.err) == (0, True)
     assert (tmp_path / "own" / aside.name).exists()

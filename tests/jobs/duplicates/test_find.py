@@ -1,10 +1,12 @@
 """Plans for a small folder with duplicates of every kind, embedded with the demo model."""
 
+import itertools
+import os
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,11 +17,21 @@ from index.collection import Collection
 from index.errors import CollectionError
 from index.search import Searcher
 from jobs.demo.collection import embed_here
+from jobs.demo.drawing import draw, random_subject
 from jobs.duplicates.find import Finder
-from jobs.duplicates.signatures import SignatureReader
+from jobs.duplicates.move import LOG, move_duplicates, moved_files, undo_moves
+from jobs.duplicates.picture_loader import PictureLoader
 from jobs.exchange.import_vectors import VectorImport
 from tests.support.collections.hand_made import unit_vectors
 from tests.support.pictures.copies import make_pictures
+
+
+class _Unreadable:
+    def signatures(self, rows: Sequence[Any]) -> list[str]:
+        return ["not_found"] * len(rows)
+
+
+UNREADABLE = cast("PictureLoader", _Unreadable())
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +43,8 @@ def location(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def reader() -> Iterator[SignatureReader]:
-    with closing(SignatureReader()) as reader:
+def reader() -> Iterator[PictureLoader]:
+    with closing(PictureLoader()) as reader:
         yield reader
 
 
@@ -41,15 +53,15 @@ def collection(location: Path) -> Collection:
     return Collection.open(str(location / "collection"))
 
 
-def plan(collection: Collection, reader: SignatureReader, kinds: Sequence[Kind] = KINDS, **more: Any) -> DuplicatePlan:
-    return Finder(searcher=Searcher.open(collection), read=reader.read, kinds=kinds, **more).plan()
+def plan(collection: Collection, reader: PictureLoader, kinds: Sequence[Kind] = KINDS, **more: Any) -> DuplicatePlan:
+    return Finder(searcher=Searcher.open(collection), loader=reader, kinds=kinds, **more).plan()
 
 
 def kinds_of(group: PlannedGroup) -> dict[str, tuple[str, str]]:
     return {duplicate.image_id: (duplicate.kind, duplicate.why) for duplicate in group.duplicates}
 
 
-def test_each_copy_has_its_kind_and_the_reason_to_keep_another(collection: Collection, reader: SignatureReader) -> None:
+def test_each_copy_has_its_kind_and_the_reason_to_keep_another(collection: Collection, reader: PictureLoader) -> None:
     found = plan(collection, reader, KINDS[:-1])
     star, ring = found.found
     assert star.keep.image_id == "star.png"
@@ -68,34 +80,29 @@ def test_each_copy_has_its_kind_and_the_reason_to_keep_another(collection: Colle
 
 
 def test_identical_bytes_are_found_without_pictures_and_the_older_file_is_kept(collection: Collection) -> None:
-    found = Finder(searcher=Searcher.open(collection), read=lambda _: pytest.fail("read"), kinds=KINDS[:1]).plan()
+    found = Finder(searcher=Searcher.open(collection), loader=UNREADABLE, kinds=KINDS[:1]).plan()
     (group,) = found.found
     assert (group.keep.image_id, kinds_of(group)) == ("star.jpg", {"star copy.jpg": ("identical_bytes", "older file")})
 
 
-def test_similar_pictures_are_not_copies(collection: Collection, reader: SignatureReader) -> None:
+def test_similar_pictures_are_not_copies(collection: Collection, reader: PictureLoader) -> None:
     (group,) = (each for each in plan(collection, reader, min_score=-1).found if each.duplicates[0].score is not None)
     names = {group.keep.image_id, *kinds_of(group)}
     assert names == {"star.png", "still.gif", "moving.gif", "other star.jpg"}
     assert {kind for kind, _ in kinds_of(group).values()} == {"similar"}
 
 
-def test_no_copies_within_a_maximum_difference_of_zero(collection: Collection, reader: SignatureReader) -> None:
+def test_no_copies_within_a_maximum_difference_of_zero(collection: Collection, reader: PictureLoader) -> None:
     assert plan(collection, reader, ["re_encoded", "cropped"], max_difference=0.0).found == ()
 
 
 def test_unreadable_pictures_are_not_copies_at_any_max_difference(collection: Collection) -> None:
-    def read(rows: Sequence[dict[str, Any]]) -> list[str]:
-        return ["not_found"] * len(rows)
-
-    strict, lenient = (
-        Finder(searcher=Searcher.open(collection), read=read, max_difference=limit).plan() for limit in (0.0, 1.0)
-    )
+    strict, lenient = (plan(collection, UNREADABLE, max_difference=limit) for limit in (0.0, 1.0))
     assert strict.unread
     assert lenient.found == strict.found
 
 
-def test_missing_and_changed_pictures_are_counted(location: Path, reader: SignatureReader) -> None:
+def test_missing_and_changed_pictures_are_counted(location: Path, reader: PictureLoader) -> None:
     shutil.copytree(location, location.parent / "damaged", dirs_exist_ok=True)
     pictures, collection = location.parent / "damaged" / "pictures", location.parent / "damaged" / "collection"
     shutil.rmtree(collection)
@@ -107,7 +114,7 @@ def test_missing_and_changed_pictures_are_counted(location: Path, reader: Signat
     assert not {"star-q.jpg", "star-small.jpg"} & {each.image_id for group in found.found for each in group.duplicates}
 
 
-def test_pictures_without_an_address_are_counted(tmp_path: Path, reader: SignatureReader) -> None:
+def test_pictures_without_an_address_are_counted(tmp_path: Path, reader: PictureLoader) -> None:
     np.save(tmp_path / "vectors.npy", np.repeat(unit_vectors(1), 2, axis=0))
     VectorImport(source=str(tmp_path / "vectors.npy"), collection=str(tmp_path / "imported")).run()
     collection = Collection.open(str(tmp_path / "imported"))
@@ -117,7 +124,61 @@ def test_pictures_without_an_address_are_counted(tmp_path: Path, reader: Signatu
     assert found.duplicates == {"similar": 1}
 
 
-def test_a_plan_is_read_in_pages(collection: Collection, reader: SignatureReader) -> None:
+class _Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("after", range(7))
+def test_a_move_that_was_stopped_is_finished_when_run_again(
+    tmp_path: Path, reader: PictureLoader, after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_pictures(tmp_path / "pictures")
+    collection = embed_here(tmp_path / "pictures", tmp_path / "collection")
+    aside, removed, unlink = tmp_path / "aside", itertools.count(), Path.unlink
+
+    def kill(path: Path) -> None:
+        if next(removed) == after:
+            raise _Killed
+        unlink(path)
+
+    monkeypatch.setattr(Path, "unlink", kill)
+    with suppress(_Killed):
+        move_duplicates(plan(collection, reader, KINDS[:-1]), aside, [tmp_path / "pictures"])
+    monkeypatch.setattr(Path, "unlink", unlink)
+    again = move_duplicates(
+        plan(collection, reader, KINDS[:-1], moved=moved_files(aside)), aside, [tmp_path / "pictures"]
+    )
+    assert (again.refused, len(again.files)) == ({}, 6 - after)
+    assert {path.name for path in (tmp_path / "pictures").iterdir()} == {
+        "star.png", "still.gif", "moving.gif", "other star.jpg"
+    }  # fmt: skip
+    assert undo_moves(aside / LOG).refused == {}
+    assert len(list((tmp_path / "pictures").iterdir())) == 10
+
+
+def test_links_and_hard_links_are_not_copies(tmp_path: Path, reader: PictureLoader) -> None:
+    pictures = tmp_path / "pictures"
+    for folder in ("a-best", "z-album"):
+        (pictures / folder).mkdir(parents=True)
+    for number in range(4):
+        subject = random_subject(np.random.default_rng(number))
+        draw(subject, (160, 120), np.random.default_rng(number)).save(pictures / "z-album" / f"p{number}.png")
+    (pictures / "a-best" / "link.png").symlink_to("../z-album/p0.png")
+    (pictures / "b-linked").symlink_to("z-album")
+    os.link(pictures / "z-album" / "p1.png", pictures / "z-album" / "hard.png")
+    shutil.copy2(pictures / "z-album" / "p2.png", pictures / "a-best" / "copy.png")
+    collection = embed_here(pictures, tmp_path / "collection")
+    found = plan(collection, reader, min_score=0.9999)
+    listed = {"link.png", "hard.png", *(f"b-linked/{name}" for name in ("p0", "p1", "p2", "p3", "hard"))}
+    assert found.second_paths == len(listed)
+    assert {group.keep.image_id: kinds_of(group) for group in found.found} == {
+        "a-best/copy.png": {"z-album/p2.png": ("identical_bytes", "first by name")}
+    }
+    moved = move_duplicates(found, tmp_path / "aside", [pictures])
+    assert (len(moved.files), moved.refused) == (1, {})
+
+
+def test_a_plan_is_read_in_pages(collection: Collection, reader: PictureLoader) -> None:
     assert read_plan(collection, 0, 5) is None
     written = plan(collection, reader)
     write_plan(collection, written)

@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from index.analysis.duplicate_plan import Duplicate, DuplicatePlan, Kind, PlannedGroup, PlannedImage
-from jobs.duplicates.move import LOG, move_duplicates, undo_moves
+from jobs.duplicates.move import LOG, movable_folders, move_duplicates, moved_files, undo_moves
 from jobs.errors import UsageError
 from tests.support.pictures.sample_images import put_pictures
 
@@ -53,7 +53,7 @@ def planned(
 
 
 def test_copies_are_moved_with_their_folders_and_back(source: Path, aside: Path) -> None:
-    moved = move_duplicates(planned(source), aside)
+    moved = move_duplicates(planned(source), aside, [source])
     assert (moved.files, moved.refused) == ([aside / "a/copy.jpg", aside / "b/copy.jpg"], {})
     assert contents(source) == {"a/keep.png": b"the best one"}
     assert contents(aside) == {"a/copy.jpg": b"a copy", "b/copy.jpg": b"one more copy"}
@@ -61,13 +61,13 @@ def test_copies_are_moved_with_their_folders_and_back(source: Path, aside: Path)
     assert (sorted(back.files), back.refused) == ([source / "a/copy.jpg", source / "b/copy.jpg"], {})
     assert (contents(source), contents(aside)) == (FILES, {})
     assert undo_moves(aside / LOG).files == []
-    assert len(move_duplicates(planned(source), aside).files) == 2
+    assert len(move_duplicates(planned(source), aside, [source]).files) == 2
     assert len(undo_moves(aside / LOG).files) == 2
     assert contents(source) == FILES
 
 
 def test_similar_pictures_stay(source: Path, aside: Path) -> None:
-    assert move_duplicates(planned(source, "similar"), aside).files == []
+    assert move_duplicates(planned(source, "similar"), aside, [source]).files == []
     assert contents(source) == FILES
 
 
@@ -90,14 +90,14 @@ CHANGES = [
 def test_a_file_that_cannot_be_moved_stays(
     source: Path, aside: Path, changes: dict[str, dict[str, Any]], message: str
 ) -> None:
-    moved = move_duplicates(planned(source, changes=changes), aside)
+    moved = move_duplicates(planned(source, changes=changes), aside, [source])
     assert message in moved.refused["a/copy.jpg"]
     assert contents(source)["a/copy.jpg"] == b"a copy"
 
 
 def test_no_folder_is_made_if_nothing_is_moved(source: Path, aside: Path) -> None:
     parts = {name: {"uri": f"/data/shard.tar#bytes=0-{size}"} for size, name in enumerate(("a/copy.jpg", "b/copy.jpg"))}
-    moved = move_duplicates(planned(source, changes=parts), aside)
+    moved = move_duplicates(planned(source, changes=parts), aside, [source])
     assert not moved.files
     assert not aside.exists()
 
@@ -105,7 +105,9 @@ def test_no_folder_is_made_if_nothing_is_moved(source: Path, aside: Path) -> Non
 def test_another_name_of_the_kept_file_stays(source: Path, aside: Path) -> None:
     (source / "link").symlink_to(source / "a")
     same = image(source, "a/keep.png", uri=str(source / "link" / "keep.png"))
-    moved = move_duplicates(planned(source, changes={"a/copy.jpg": same | {"image_id": "link/keep.png"}}), aside)
+    moved = move_duplicates(
+        planned(source, changes={"a/copy.jpg": same | {"image_id": "link/keep.png"}}), aside, [source]
+    )
     assert "the same file as a/keep.png" in moved.refused["link/keep.png"]
     assert contents(source)["a/keep.png"] == b"the best one"
 
@@ -114,7 +116,7 @@ def test_the_kept_file_in_another_mount_stays(source: Path, aside: Path, monkeyp
     (source / "mount").symlink_to(source / "a")  # which only the file system knows to be the same folder
     monkeypatch.setattr(Path, "resolve", Path.absolute)
     same = image(source, "a/keep.png", uri=str(source / "mount/keep.png"), image_id="mount/keep.png")
-    moved = move_duplicates(planned(source, changes={"a/copy.jpg": same}), aside)
+    moved = move_duplicates(planned(source, changes={"a/copy.jpg": same}), aside, [source])
     assert "the same file as a/keep.png" in moved.refused["mount/keep.png"]
     assert contents(source)["a/keep.png"] == b"the best one"
 
@@ -122,7 +124,7 @@ def test_the_kept_file_in_another_mount_stays(source: Path, aside: Path, monkeyp
 def test_nothing_is_overwritten_either_way(source: Path, aside: Path) -> None:
     (aside / "a").mkdir(parents=True)
     (aside / "a/copy.jpg").write_bytes(b"precious")
-    moved = move_duplicates(planned(source), aside)
+    moved = move_duplicates(planned(source), aside, [source])
     assert "nothing is overwritten" in moved.refused["a/copy.jpg"]
     assert (contents(aside)["a/copy.jpg"], contents(source)["a/copy.jpg"]) == (b"precious", b"a copy")
     (source / "b/copy.jpg").write_bytes(b"a new picture")
@@ -134,8 +136,8 @@ def test_a_file_set_aside_from_elsewhere_is_neither_replaced_nor_taken_back_for_
     source: Path, aside: Path, tmp_path: Path
 ) -> None:
     other = put_pictures(tmp_path / "other", FILES)
-    move_duplicates(planned(source), aside)
-    assert "nothing is overwritten" in move_duplicates(planned(other), aside).refused["a/copy.jpg"]
+    move_duplicates(planned(source), aside, [source])
+    assert "nothing is overwritten" in move_duplicates(planned(other), aside, [other]).refused["a/copy.jpg"]
     assert contents(other) == FILES
     assert undo_moves(aside / LOG).refused == {}
     assert contents(source) == contents(other) == FILES
@@ -143,15 +145,15 @@ def test_a_file_set_aside_from_elsewhere_is_neither_replaced_nor_taken_back_for_
 
 def test_a_folder_within_the_source_is_refused(source: Path) -> None:
     with pytest.raises(UsageError, match=r"--move-to is .*pictures/aside, in the source .*pictures: expected a folder"):
-        move_duplicates(planned(source), source / "aside")
+        move_duplicates(planned(source), source / "aside", [source])
     (source.parent / "file").touch()
     with pytest.raises(UsageError, match="a file: expected a folder"):
-        move_duplicates(planned(source), source.parent / "file")
+        move_duplicates(planned(source), source.parent / "file", [source])
     assert contents(source) == FILES
 
 
 def test_a_file_that_a_list_names_goes_below_its_whole_path(source: Path, aside: Path) -> None:
-    moved = move_duplicates(planned(source, changes={"a/copy.jpg": {"image_id": "../number one"}}), aside)
+    moved = move_duplicates(planned(source, changes={"a/copy.jpg": {"image_id": "../number one"}}), aside, [source])
     assert moved.files[0] == aside / str(source / "a/copy.jpg")[1:]
 
 
@@ -171,7 +173,7 @@ def test_after_a_kill_both_undo_and_another_move_work(
 
     monkeypatch.setattr(Path, "unlink", killed)
     with pytest.raises(KeyboardInterrupt):
-        move_duplicates(planned(source), aside)
+        move_duplicates(planned(source), aside, [source])
     monkeypatch.setattr(Path, "unlink", unlink)
     assert contents(source) == FILES
     assert contents(aside) == {"a/copy.jpg": b"a copy"}  # in both places
@@ -182,10 +184,80 @@ def test_after_a_kill_both_undo_and_another_move_work(
     assert undo_moves(aside / LOG).refused == {}
     assert (contents(source), contents(aside)) == (FILES, {})
     (aside / "a/copy.jpg").write_bytes(b"a co")  # a copy that was not completed
-    assert (len(move_duplicates(planned(source), aside).files), contents(aside)["a/copy.jpg"]) == (2, b"a copy")
+    assert (len(move_duplicates(planned(source), aside, [source]).files), contents(aside)["a/copy.jpg"]) == (
+        2,
+        b"a copy",
+    )
     (source / "a/copy.jpg").write_bytes(b"a co")
     assert undo_moves(aside / LOG).refused == {}
     assert (contents(source), contents(aside)) == (FILES, {})
+
+
+def test_moved_files_are_those_of_the_log_that_are_no_longer_where_they_were(source: Path, aside: Path) -> None:
+    assert moved_files(aside) == frozenset()
+    move_duplicates(planned(source), aside, [source])
+    assert moved_files(aside) == {source / "a/copy.jpg", source / "b/copy.jpg"}
+    undo_moves(aside / LOG)
+    assert moved_files(aside) == frozenset()
+
+
+ELSEWHERE = [
+    pytest.param(lambda source: source.parent / "private.jpg", id="beside the folder"),
+    pytest.param(lambda source: source / "../private.jpg", id="dots"),
+    pytest.param(lambda source: source / "a/../../private.jpg", id="more dots"),
+    pytest.param(lambda source: f"file://{source}/%2e%2e/private.jpg", id="encoded dots"),
+    pytest.param(lambda source: source / "linked/private.jpg", id="a linked folder"),
+]
+
+
+@pytest.mark.parametrize("uri", ELSEWHERE)
+def test_a_file_outside_the_named_folder_stays(source: Path, aside: Path, uri: Callable[[Path], object]) -> None:
+    private = source.parent / "private.jpg"
+    private.write_bytes(FILES["a/copy.jpg"])
+    (source / "linked").symlink_to(source.parent)
+    moved = move_duplicates(planned(source, changes={"a/copy.jpg": {"uri": str(uri(source))}}), aside, [source])
+    assert f"{private.name} is not below {source}" in moved.refused["a/copy.jpg"]
+    assert private.read_bytes() == b"a copy"
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_only_regular_files_are_moved(source: Path, aside: Path, kind: str) -> None:
+    odd = source / "odd"
+    if kind == "link":
+        odd.symlink_to(source / "a/copy.jpg")
+    elif kind == "pipe":
+        os.mkfifo(odd)
+    else:
+        odd.mkdir()
+    moved = move_duplicates(planned(source, changes={"a/copy.jpg": {"uri": str(odd)}}), aside, [source])
+    assert ("is a link" if kind == "link" else "not a regular file") in moved.refused["a/copy.jpg"]
+    assert os.path.lexists(odd)
+
+
+def test_folders_are_movable_if_they_are_named_and_were_a_source(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "urls.csv").write_text("url")
+    (tmp_path / "link").symlink_to(source)
+    both, listed = [str(source), "s3://bucket/pictures"], [str(tmp_path / "urls.csv")]
+    assert movable_folders([source / "a"], both) == [source / "a"]
+    assert movable_folders([tmp_path / "link"], both) == [source]
+    assert movable_folders([tmp_path], both) == [source]
+    assert movable_folders([tmp_path], listed) == [tmp_path]
+
+
+@pytest.mark.parametrize(
+    ("named", "sources", "message"),
+    [
+        ([], ["/home/me/Pictures"], "--move-to needs --move-from: .* come from /home/me/Pictures"),
+        ([], ["s3://bucket/x"], "--move-to needs --move-from: .* come from no folder on this machine"),
+        (["."], ["/home/me/Pictures"], r"--move-from is .*, but the images of this collection come from /home/me/Pict"),
+        (["missing"], ["/"], "--move-from is .*missing: expected a folder"),
+    ],
+)
+def test_folders_that_were_no_source_are_refused(
+    tmp_path: Path, named: list[str], sources: list[str], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        movable_folders([tmp_path / name for name in named], sources)
 
 
 @pytest.mark.parametrize(

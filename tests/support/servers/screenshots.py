@@ -23,7 +23,7 @@ from index.analysis.neighbourhoods import neighbourhoods, principal_plane
 from index.search import Searcher
 from jobs.demo.collection import embed_here, make_demo_collection
 from jobs.duplicates.find import Finder
-from jobs.duplicates.signatures import SignatureReader
+from jobs.duplicates.picture_loader import PictureLoader
 from tests.support.pictures.copies import make_pictures
 from tests.support.servers.page_server import gallery_site
 
@@ -56,8 +56,8 @@ def duplicates(browser: Browser, work: Path, folder: Path) -> None:
     make_pictures(work)
     collection = embed_here(work, work.parent / "copies-collection")
     searcher = Searcher.open(collection)
-    with closing(SignatureReader()) as reader:
-        write_plan(collection, Finder(searcher=searcher, read=reader.read).plan())
+    with closing(PictureLoader()) as reader:
+        write_plan(collection, Finder(searcher=searcher, loader=reader).plan())
     settings = ServeSettings(collection=collection.location)
     with running(create_app(build_service(settings))) as url:
         page = browser.new_page(base_url=url, **_WIDE)
