@@ -31,6 +31,7 @@ def load_weights(checkpoint: Checkpoint, kind: Any = AutoModel, attention: str |
                 local_files_only=True,
                 trust_remote_code=False,
                 output_loading_info=True,
+                ignore_mismatched_sizes=True,  # otherwise the error only points to a table in the log
                 attn_implementation=attention,
                 dtype="auto",
             )
@@ -40,11 +41,13 @@ def load_weights(checkpoint: Checkpoint, kind: Any = AutoModel, attention: str |
             f"({type(error).__name__}: {error}): download or save the checkpoint again"
         ) from error
     # transformers fills missing weights with random numbers, and only warns.
-    missing = sorted(report["missing_keys"]) + sorted(str(key) for key in report["mismatched_keys"])
+    shapes = {key: f"{key} ({tuple(got)}, expected {tuple(ours)})" for key, got, ours in report["mismatched_keys"]}
+    missing = sorted({*report["missing_keys"]} - shapes.keys()) + [shapes[key] for key in sorted(shapes)]
     if missing:
         raise ModelError(
             f"{checkpoint.model_id}: {_names(checkpoint.weights)} has no fitting weights for {missing[:3]}"
-            f"{' and more' if len(missing) > 3 else ''}: it does not belong to the model in config.json"
+            f"{f' and {len(missing) - 3} more' if len(missing) > 3 else ''}: it does not belong to the model in "
+            "config.json"
         )
     return model.eval()  # type: ignore[no-any-return]
 

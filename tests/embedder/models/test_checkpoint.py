@@ -164,6 +164,10 @@ UNFIT: dict[str, tuple[Change, str]] = {
         weights(lambda content: content.pop(PROJECTION)),
         r"no fitting weights for \['visual_projection\.weight'\]",
     ),
+    "a weight of another shape": (
+        weights(lambda content: content.update({PROJECTION: content[PROJECTION][:5].clone()})),
+        r"no fitting weights for \['visual_projection\.weight \(\(5, \d+\), expected \(64, \d+\)\)'\]: it does not",
+    ),
     "no preprocessing": (without("preprocessor_config.json"), r"expected preprocessor_config\.json"),
     "oblong crop": (settings(crop_size={"height": 64, "width": 32}), "is not square"),
     "no centre crop": (settings(do_center_crop=False), "without a centre crop"),
