@@ -52,9 +52,8 @@ class Comparer:
                 if "identical_pixels" in self.kinds:
                     yield other, "identical_pixels", 0.0
                 continue
-            found = compare(one.pixels.astype(np.float32), two.pixels.astype(np.float32))
-            if near := [each for each in found if each.difference <= self._small_limit(each)]:
-                alike[other] = near
+            if found := compare(one.pixels.astype(np.float32), two.pixels.astype(np.float32), self.limit):
+                alike[other] = found
         if {"re_encoded", "cropped"} & set(self.kinds):
             for start in range(0, len(alike), _PICTURES):
                 yield from self._alike_in_detail(list(alike.items())[start : start + _PICTURES])
@@ -75,10 +74,6 @@ class Comparer:
                 if difference <= self.limit and part.is_within and kind in self.kinds:
                     yield other, kind, round(difference, 4)
                     break
-
-    def _small_limit(self, comparison: Comparison) -> float:
-        """What small copies may differ by. Those of a cropped picture blur fine lines differently."""
-        return self.limit * (2 if comparison.part.is_cropped else 1)
 
     def _load(self, pictures: Sequence[Picture]) -> list[Image.Image | str]:
         """The pictures. That of `kept` is loaded with the first."""

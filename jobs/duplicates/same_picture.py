@@ -25,7 +25,8 @@ MAX_CROP: Final = 0.12
 _PASSES: Final = ((4, 5), (2, 3), (1, 2))
 """Passes of the alignment, coarse to fine: the factor by which the pictures are reduced, and the maximum steps."""
 _FAR_APART: Final = 0.13
-"""RMS difference at 16 × 16 pixels from which pictures are not aligned."""
+_UNLIKE: Final = 0.22
+"""RMS difference at 16 × 16 pixels from which steps go astray, and which no crop up to `MAX_CROP` reaches."""
 _DAMPING: Final = 1e-3
 _EDGE_TOLERANCE: Final = 0.004
 """How far an uncropped edge may seem to move, as a fraction of the side."""
@@ -88,23 +89,38 @@ class Comparison:
     swapped: bool = False
 
 
-def compare(one: Pixels, other: Pixels) -> list[Comparison]:
-    """Compare two pictures, `(SIDE, SIDE, 3)`, 0 … 255: as they are, and aligned if one seems to be cropped."""
-    found = [Comparison(difference=_worst_tile(one, other))]
+def compare(one: Pixels, other: Pixels, limit: float) -> list[Comparison]:
+    """Compare two pictures, `(SIDE, SIDE, 3)`, 0 … 255: as they are, and aligned if one seems to be cropped.
+
+    Returns what differs by at most `limit`; cropped ones by twice as much, because they blur fine lines differently.
+    """
+    if _distance(one, other) > _UNLIKE:
+        return []
+    whole = [Comparison(difference=difference)] if (difference := _worst_tile(one, other)) <= limit else []
+    cropped = _cropped(one, other, limit, by_profiles=False)
+    if not whole and not cropped:
+        cropped = _cropped(one, other, limit, by_profiles=True)
+    return [*whole, *sorted(cropped, key=lambda each: each.difference)[:1]]
+
+
+def _cropped(one: Pixels, other: Pixels, limit: float, *, by_profiles: bool) -> list[Comparison]:
+    """The comparisons in which one is cropped. Steps from the whole picture go astray among lines of text, those
+    from profiles among photographs.
+    """
+    found = []
     for swapped, (whole, part) in enumerate(((one, other), (other, one))):
-        # Steps from the whole picture go astray among lines of text, those from profiles among photographs.
-        for start, passes in ((Part(), _PASSES), (_part_by_profiles(whole, part), _PASSES[1:])):
-            aligned = _align(whole, part, start, passes)
-            if aligned.is_cropped and aligned.is_within:
-                difference = _worst_tile(_warped(whole, aligned), part)
+        start = _part_by_profiles(whole, part) if by_profiles else Part()
+        aligned = _align(whole, part, start, _PASSES[1:] if by_profiles else _PASSES)
+        if aligned.is_cropped and aligned.is_within:
+            difference = _worst_tile(_warped(whole, aligned), part)
+            if difference <= 2 * limit:
                 found.append(Comparison(difference=difference, part=aligned, swapped=bool(swapped)))
-    first, *cropped = found
-    return [first, *sorted(cropped, key=lambda each: each.difference)[:1]]
+    return found
 
 
 def _align(one: Pixels, other: Pixels, part: Part, passes: Sequence[tuple[int, int]]) -> Part:
     """The part of `one` that `other` shows, in steps that begin with `part`."""
-    if np.sqrt(((_pooled(_warped(one, part), 4) - _pooled(other, 4)) ** 2).mean()) > 255 * _FAR_APART:
+    if _distance(_warped(one, part) if part != Part() else one, other) > _FAR_APART:
         return Part()
     for factor, steps in passes:
         small, target = _pooled(one, factor), _pooled(other, factor)
@@ -175,6 +191,11 @@ def _weights(side: int, scale: float, shift: float) -> Pixels:
 def _centres(side: int) -> Numbers:
     """The centres of pixels along an axis from -1 to 1."""
     return (np.arange(side) + 0.5) * 2 / side - 1
+
+
+def _distance(one: Pixels, other: Pixels) -> float:
+    """The RMS difference at a quarter of the size, 0 … 1."""
+    return float(np.sqrt(np.square(_pooled(one, 4) - _pooled(other, 4)).mean()) / 255)
 
 
 def _worst_tile(one: Pixels, other: Pixels) -> float:
