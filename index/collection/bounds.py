@@ -24,7 +24,8 @@ EntryId = Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z-]{1,64}$")]
 RowFilePath = Annotated[
     str,
     StringConstraints(
-        pattern=r"^runs/[0-9]{8}T[0-9]{6}Z-[0-9a-f]{4,16}/(rows/[A-Za-z0-9_-]{1,100}|deletes)\.[0-9a-f]{16,64}\.parquet$"
+        pattern=r"^(runs/[0-9]{8}T[0-9]{6}Z-[0-9a-f]{4,16}/(rows/[A-Za-z0-9_-]{1,100}|deletes)|checks/[0-9]{1,12})"
+        r"\.[0-9a-f]{16,64}\.parquet$"
     ),
 ]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
@@ -51,6 +52,7 @@ PARAMETERS: Final = {
     "k_factor": (1.0, 1024.0),
     "rescore": (1.0, 1024.0),
     "breadth": (0.0, 4.0),
+    "crowd": (-1.01, 1.01),
 }
 """The least and the greatest value of each search parameter; what tuning tries is well within."""
 

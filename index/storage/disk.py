@@ -64,7 +64,8 @@ def walk_below(root: str, folder: str) -> Iterator[tuple[str, os.stat_result]]:
 def read_file(path: str, max_bytes: int) -> bytes:
     """A file's content. UnsafeFileError if it is longer than `max_bytes`."""
     with open(path, "rb") as file:  # noqa: PTH123  # a Path would be made for each of thousands of manifests
-        content = file.read(max_bytes + 1) if os.fstat(file.fileno()).st_size <= max_bytes else None
+        # Without a number of bytes, for which Python would allocate memory at once.
+        content = file.read() if os.fstat(file.fileno()).st_size <= max_bytes else None
     if content is None or len(content) > max_bytes:
         raise UnsafeFileError(f"{path} has more than {max_bytes:,} bytes, the most that such a file has: remove it")
     return content

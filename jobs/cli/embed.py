@@ -46,7 +46,7 @@ def embed(
     update = Update(spec=spec, console=progress, command="embed", index=index, verbose=options["verbose"])
     report = update.run()
     if output == "json":
-        print(report.to_json())
+        print(report.to_json(), file=console.file)
         return
     show_embedded(report)
     if index:

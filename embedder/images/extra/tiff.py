@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
@@ -49,6 +50,7 @@ def open_tiff(data: bytes, limits: ImageLimits) -> Image.Image:
 
     from embedder.images.deep_pixels import image_of
 
+    logging.getLogger("tifffile").disabled = True  # what is wrong with a file is raised, or does not matter
     with TiffFile(io.BytesIO(data)) as file:
         page: Any = file.pages[0]
         if not _is_supported(page):

@@ -65,7 +65,8 @@ def test_which_routes_need_which_key(service: SearchService, keys: Keys) -> None
     assert {"get /metrics", "get /picture", "get /index", "post /search", "post /embed"} | admin_routes < routes
     for route in routes | open_routes:
         method, path = route.split()
-        address = f"{path}?id=red.png"
+        documented = app.openapi()["paths"].get(path, {}).get(method, {}).get("parameters", [])
+        address = f"{path}?id=red.png" if "id" in [each["name"] for each in documented] else path
         nobody = client.request(method, address)
         reader, boss = (client.request(method, address, headers=keys.headers(who)) for who in ("search", "admin"))
         assert route in open_routes or refusal(nobody) == (401, "unauthorized")

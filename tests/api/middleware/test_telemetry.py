@@ -158,7 +158,8 @@ def test_refused_requests_are_counted_and_keys_logged_by_name(
 
 
 def test_a_search_by_url_is_seen_in_every_stage_and_is_one_json_line(client: TestClient, log: io.StringIO) -> None:
-    answer = client.post("/search?text=secret-words", json={"url": SECRET_URL, "k": 1})
+    hidden = json.dumps({"label": {"$ne": "secret-words"}})
+    answer = client.post("/search", params={"filter": hidden}, json={"url": SECRET_URL, "k": 1})
     assert answer.status_code == 200, answer.text
     stages = measured(client, "likeness_stage_duration_seconds_count")
     assert stages == {("fetch",): 1, ("decode",): 1, ("embed",): 1, ("search",): 1}

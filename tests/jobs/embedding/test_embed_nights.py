@@ -68,7 +68,7 @@ def test_the_printed_command_removes_missing_images(nights: Nights, capsys: pyte
     nights.embed(None, DEMO, "--extensions", "bmp,png")
     said = capsys.readouterr().out
     arguments = f"'{nights.pictures}' {nights.location} --extensions bmp,png --max-missing 0.41"
-    assert f"`likeness reembed {arguments}` removes them" in said
+    assert f"`likeness reembed {arguments}` removes what is gone" in said
     assert nights.night(max_missing=0.41).counts.deleted == 4
 
 

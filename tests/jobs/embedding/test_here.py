@@ -59,7 +59,8 @@ def test_too_many_rejects_leave_the_work_for_the_next_attempt(gallery: Gallery, 
     assert collection.runs() == []
     assert collection.live_rows().num_rows == 0
     report = embed(gallery.folder, tmp_path / "c", max_reject_rate=0.4, blocks=blocks_here)
-    assert (report.already_there, report.embedded, report.rejected) == (60, 0, 0)
+    # A picture with too many pixels is tried again: the limit may have been raised.
+    assert (report.already_there, report.embedded, report.rejected) == (59, 0, 1)
     assert sum(report.reject_reasons.values()) == 20
     assert len(collection.runs()) == 1
     assert collection.live_rows().num_rows == 60
