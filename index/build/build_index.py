@@ -93,16 +93,23 @@ def build_index(
     if manifest.aged:
         logger.warning("%s: the next build will be one from all rows", _aged_message(manifest))
     if promote and rolled_back:
-        mark_rolled_back(collection, manifest.version)
-        repeats = "may repeat" if None in rolled_back.values() else "repeats"
-        raise RolledBackError(
-            f"index version {manifest.version} was built but is not live, because it {repeats} "
-            f"{', '.join(rolled_back)}, which was rolled back: {before} stays live; run "
-            f"`likeness promote {collection.location} {manifest.version}` to make the new one live"
-        )
+        raise _repeats(collection, manifest, rolled_back, before)
     if promote:
         _promote(collection, manifest, before)
     return manifest
+
+
+def _repeats(
+    collection: Collection, manifest: VersionManifest, rolled_back: Mapping[str, object], before: str | None
+) -> RolledBackError:
+    """Marks a version that repeats one that was rolled back; returns the error that says so."""
+    mark_rolled_back(collection, manifest.version)
+    repeats = "may repeat" if None in rolled_back.values() else "repeats"
+    return RolledBackError(
+        f"index version {manifest.version} was built but is not live, because it {repeats} "
+        f"{', '.join(rolled_back)}, which was rolled back: {before} stays live; run "
+        f"`likeness promote {collection.location} {manifest.version}` to make the new one live"
+    )
 
 
 def _repair_current(collection: Collection) -> tuple[str | None, VersionManifest | None]:
