@@ -390,7 +390,7 @@ def test_four_searchers_answer_as_one_process_does(tmp_path: Path, cluster: int,
                 del document["timing_ms"]
             assert found == expected
         assert client.get("/image?id=042").json() == httpx.get(f"{local}/image?id=042").json()
-        assert refusal(client.post("/search", json={"id": "500"})) == (422, "invalid-request")
+        assert refusal(client.post("/search", json={"id": "500"})) == (404, "image-not-found")
         # All searchers open a new version before it answers.
         new = rows(["new"], np.array([vector(6)], np.float32))
         add_run(collection, new, model=model_record(FakeEmbedder().identity))
