@@ -17,7 +17,8 @@ _MAX_VALUES: Final = 4_000_000  # of a record, each of which takes up to a hundr
 _MAX_SECONDS: Final = 1e12
 
 VersionName = Annotated[str, StringConstraints(pattern=r"^[0-9]{6}$")]
-SegmentName = Annotated[str, StringConstraints(pattern=r"^[0-9]{6}-[0-9]{2,6}$")]
+SegmentName = Annotated[str, StringConstraints(pattern=r"^[0-9]{6}-[0-9]{2,6}(-[0-9]{1,3})?$")]
+"""The version whose build made it, its number in that build, and from the second attempt on the attempt."""
 RunId = Annotated[str, StringConstraints(pattern=r"^[0-9]{8}T[0-9]{6}Z-[0-9a-f]{4,16}$")]
 EntryId = Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z-]{1,64}$")]
 """Of a job in the history."""

@@ -159,7 +159,9 @@ def test_rows_and_devices(three: Nodes, gallery: Gallery, tmp_path: Path, monkey
     assert all("py_modules" in file for _, file in noted)
     monkeypatch.chdir(tmp_path)
     alone, one = run("one", None, {})
-    assert (there.embedded, there.rejected) == (alone.embedded, alone.rejected) == (COUNT - BROKEN, BROKEN)
+    # A picture with too many pixels counts as failed, since the limit may be raised.
+    counts = [(each.embedded, each.rejected, each.failed) for each in (there, alone)]
+    assert counts == [(COUNT - BROKEN, BROKEN - 1, 1)] * 2
     assert live(many)["uri"].to_pylist() == live(one)["uri"].to_pylist()
     assert_rows_are_the_same(live(many), live(one))
 
