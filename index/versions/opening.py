@@ -9,7 +9,16 @@ import pyarrow as pa
 
 from index.arrays import Positions
 from index.collection import Collection
-from index.collection.layout import ANN_OF, TILE_VECTORS, TOMBSTONES, VECTORS, columns_path, segment_path, version_path
+from index.collection.layout import (
+    ANN_OF,
+    MANIFEST,
+    TILE_VECTORS,
+    TOMBSTONES,
+    VECTORS,
+    columns_path,
+    segment_path,
+    version_path,
+)
 from index.collection.records import SegmentRecord, VersionManifest
 from index.collection.rows import schema_problem
 from index.errors import CollectionError, DamagedVersionError
@@ -122,8 +131,8 @@ def _open_segment(folder: Path, manifest: VersionManifest, record: SegmentRecord
     if (opened.ntotal, opened.live_count, opened.dim) != (record.ntotal, record.live, manifest.dim):
         raise DamagedVersionError(
             f"{path} has {opened.ntotal} vectors of {opened.dim} dimensions, {opened.live_count} of them live; the "
-            f"manifest of index version {manifest.version} says {record.ntotal} of {manifest.dim}, {record.live} live: "
-            "build it again with `likeness compact`",
+            f"manifest of index version {manifest.version}, {version_path(manifest.version, MANIFEST)}, says "
+            f"{record.ntotal} of {manifest.dim}, {record.live} live: build it again with `likeness compact`",
             path,
         )
     return opened
@@ -142,7 +151,7 @@ def _as_damaged(manifest: VersionManifest, path: str) -> Iterator[None]:
 
 def _damaged(manifest: VersionManifest, path: str, problem: object) -> DamagedVersionError:
     return DamagedVersionError(
-        f"index version {manifest.version} is damaged: {path} cannot be read ({problem}); build it again with "
-        "`likeness compact`",
+        f"index version {manifest.version} is damaged: {path} cannot be read ({problem}), or is not what "
+        f"{version_path(manifest.version, MANIFEST)} says; build it again with `likeness compact`",
         path,
     )
