@@ -10,11 +10,6 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-HEAD_S: Final = 10.0
-"""Maximum seconds until a request's head has arrived: from the start of a connection, or from the last answer."""
-UNREAD_S: Final = 120.0
-"""Maximum seconds during which a caller may read nothing of an answer that waits for it."""
-MAX_CONNECTIONS: Final = 8_192
 _OTHER_FILES: Final = 256
 _SAMPLE: Final = 64  # connections of which the one that has waited longest is closed
 ACCEPTED_AT_ONCE: Final = 64
@@ -30,9 +25,11 @@ class BoundedProtocol(H11Protocol):
     send any, and those of one connection would be answered before other callers' requests.
     """
 
-    head_s = HEAD_S
-    unread_s = UNREAD_S
-    max_connections = MAX_CONNECTIONS
+    head_s = 10.0
+    """Maximum seconds until a request's head has arrived: from the start of a connection, or from the last answer."""
+    unread_s = 120.0
+    """Maximum seconds during which a caller may read nothing of an answer that waits for it."""
+    max_connections = 8_192
     _deadline = 0.0
     _unread: asyncio.TimerHandle | None = None
 

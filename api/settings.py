@@ -15,7 +15,7 @@ from embedder.identity import Precision
 from embedder.python_class import CLASS_NAME
 from index.queries import MAX_K
 
-_REQUESTS_PER_MINUTE: Final = 600
+REQUESTS_PER_MINUTE: Final = 600
 _SEARCHES_PER_CORE: Final = 16
 # In addition to searches and fetches: pages, thumbnails, and slow request bodies.
 _OTHER_REQUESTS: Final = 64
@@ -243,7 +243,7 @@ class ServeSettings(BaseSettings):
 
     def access(self) -> Access:
         """The access rules. Raises KeysError if the file of keys is missing, broken or empty."""
-        default_rate = 0 if self.is_private else _REQUESTS_PER_MINUTE
+        default_rate = 0 if self.is_private else REQUESTS_PER_MINUTE
         return Access(
             keys=None if self.keys_file is None else KeyRing(self.keys_file),
             rate_limit_per_minute=default_rate if self.rate_limit_per_minute is None else self.rate_limit_per_minute,

@@ -48,7 +48,7 @@ _PORTS: Final = (
     "RAY_SERVE_HAPROXY_STATS_PORT",
     "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT",
 )
-_FILES: Final = {
+_PATHS: Final = {
     "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": "haproxy.cfg",
     "RAY_SERVE_HAPROXY_SOCKET_PATH": "s",
     "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": "m",
@@ -79,7 +79,7 @@ def environment(settings: ServeSettings, folder: str) -> dict[str, str]:
         **_HAPROXY,
         "RAY_SERVE_HAPROXY_MAXCONN": str(int((min(files, _MAX_FILES) - _OTHER_FILES) / _FILES_PER_CONNECTION)),
         **dict(zip(_PORTS, _free_ports(), strict=True)),
-        **{variable: f"{folder}/{name}" for variable, name in _FILES.items()},
+        **{variable: f"{folder}/{name}" for variable, name in _PATHS.items()},
     }
 
 

@@ -201,6 +201,7 @@ def add(
     Example: `likeness keys add --name alice --collection photos`
     """
     from api.access.keys import KeyScope, add_key
+    from api.settings import REQUESTS_PER_MINUTE
 
     key = add_key(file, name, KeyScope(scope), collections or ())
     only = f", for {_comma_separated(collections)}" if collections else ""
@@ -208,7 +209,8 @@ def add(
     error_console.print(notice, soft_wrap=True, highlight=False)
     print(key, file=console.file)
     error_console.print(
-        "It may send 600 requests a minute; for a back end, set LIKENESS_RATE_LIMIT_PER_MINUTE on the server",
+        f"It may send {REQUESTS_PER_MINUTE} requests a minute; for a back end, set LIKENESS_RATE_LIMIT_PER_MINUTE "
+        "on the server",
         soft_wrap=True,
         highlight=False,
     )
