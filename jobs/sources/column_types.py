@@ -10,6 +10,7 @@ import datetime as dt
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import pyarrow as pa
@@ -27,10 +28,7 @@ WRITTEN: Final = b"written"
 CSV, JSON = b"csv", b"json"
 
 _MISSING = pa.array(["", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "None", "\\N"], TEXT)
-_BOOLEANS = (("true", "false"), ("True", "False"), ("TRUE", "FALSE"))
-_INTEGER = r"^(0|-?[1-9][0-9]{0,18})$"
-_NUMBER = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?(e[+-]?[0-9]+)?$"
-_DATE = r"^[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}$"
+_BOOLEANS = ("^(true|false)$", "^(True|False)$", "^(TRUE|FALSE)$")
 _TIME = r"^[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?Z?$"
 
 
@@ -57,15 +55,12 @@ def with_types(tables: Sequence[pa.Table], types: Mapping[str, ColumnType]) -> l
             typed = _infer([tables[number] for number in having], name)
             for number, values in zip(having, typed, strict=True):
                 tables[number] = with_columns(tables[number], {name: values})
-    return [pa.table(table.columns, schema=_without_marks(table.schema)) for table in tables]
+    plain = [pa.schema([field.remove_metadata() for field in table.schema]) for table in tables]
+    return [pa.table(table.columns, schema=schema) for table, schema in zip(tables, plain, strict=True)]
 
 
 def _of(field: pa.Field[Any], key: bytes) -> bytes:
     return (field.metadata or {}).get(key, b"")
-
-
-def _without_marks(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([field.remove_metadata() for field in schema])
 
 
 def _infer(tables: Sequence[pa.Table], name: str) -> list[Column]:
@@ -97,56 +92,38 @@ def inferred(texts: pa.ChunkedArray[Any], *, json: bool = False) -> pa.ChunkedAr
         return values if spellings.to_pylist() in ([], [""]) and not json else texts
     if len(spellings) > 1:
         return texts
-    for convert in (_dates, _times) if json else (_integers, _numbers, _booleans, _dates, _times):
-        try:
-            typed = convert(values)
-        except pa.ArrowInvalid:  # no such number or day
-            continue
-        if typed is not None:
-            found: pa.ChunkedArray[Any] = typed
-            return found
+    for pattern, convert in _CONVERSIONS[-2:] if json else _CONVERSIONS:
+        with suppress(pa.ArrowInvalid):  # no such number or day
+            matches = pc.all(pc.match_substring_regex(values, pattern)).as_py()
+            if matches and (typed := convert(values)) is not None:
+                return typed
     return texts
 
 
-def _all(mask: Column) -> bool:
-    """Whether a mask holds for all values that are not null."""
-    return pc.all(mask).as_py() is True
-
-
-def _integers(values: Column) -> Any:
-    return values.cast(pa.int64()) if _all(pc.match_substring_regex(values, _INTEGER)) else None
-
-
-def _numbers(values: Column) -> Any:
-    if not _all(pc.match_substring_regex(values, _NUMBER)):
-        return None
+def _as_numbers(values: Any) -> Any:
     numbers = values.cast(pa.float64())
     # Arrow and JavaScript write 3, Python and pandas 3.0; a list has the one or the other.
-    if _all(pc.equal(numbers.cast(TEXT), values)):
+    if pc.all(pc.equal(numbers.cast(TEXT), values)).as_py():
         return numbers
     pairs = zip(numbers.to_pylist(), values.to_pylist(), strict=True)
     return numbers if all(number is None or repr(number) == text for number, text in pairs) else None
 
 
-def _booleans(values: Column) -> Any:
-    for spelling in _BOOLEANS:
-        if _all(pc.is_in(values.drop_null(), value_set=pa.array(spelling, TEXT))):
-            return pc.equal(values, pa.scalar(spelling[0], TEXT))
-    return None
-
-
-def _dates(values: Column) -> Any:
-    return values.cast(pa.date32()) if _all(pc.match_substring_regex(values, _DATE)) else None
-
-
-def _times(values: Any) -> Any:
-    if not _all(pc.match_substring_regex(values, _TIME)):
-        return None
+def _as_times(values: Any) -> Any:
     shapes = (pc.utf8_length(values), pc.match_substring(values, "T"), pc.match_substring(values, "Z"))
     if any(len(pc.unique(shape.drop_null())) > 1 for shape in shapes):
         return None
-    is_utc = pc.any(shapes[2]).as_py()
-    return values.cast(pa.timestamp("us", "UTC" if is_utc else None))
+    return values.cast(pa.timestamp("us", "UTC" if pc.any(shapes[2]).as_py() else None))
+
+
+_CONVERSIONS: tuple[tuple[str, Callable[[Any], pa.ChunkedArray[Any] | None]], ...] = (
+    (r"^(0|-?[1-9][0-9]{0,18})$", lambda values: values.cast(pa.int64())),
+    (r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?(e[+-]?[0-9]+)?$", _as_numbers),
+    *((spelling, lambda values: values.cast(pa.bool_())) for spelling in _BOOLEANS),
+    (r"^[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}$", lambda values: values.cast(pa.date32())),
+    (_TIME, _as_times),
+)
+"""How values are written, and how they are converted; to None if that would not keep their text."""
 
 
 def _with_type(table: pa.Table, name: str, kind: ColumnType) -> pa.Table:

@@ -190,15 +190,11 @@ def _walk(
             if not stat.S_ISDIR(found.st_mode):
                 yield _Entry(entry.path, found)
             elif left_out := reason(entry.path):
-                yield from _left_out_files(entry.path, left_out)
+                # Without reading more than their names.
+                below = (f"{parent}/{name}" for parent, _, names in os.walk(entry.path) for name in names)
+                yield from (_Entry(path, left_out=left_out) for path in below)
             else:
                 yield from _walk(entry.path, reason, above | {here})
-
-
-def _left_out_files(folder: str, reason: str) -> Iterator[_Entry]:
-    """The files below a folder, without reading more than their names."""
-    for parent, _, names in os.walk(folder):
-        yield from (_Entry(f"{parent}/{name}", left_out=reason) for name in names)
 
 
 def _local_uri(path: str) -> str:

@@ -15,7 +15,7 @@ from jobs.sources.beside import place, places
 from jobs.sources.files import SourceFile, extension
 from jobs.sources.list_columns import FILE_NAME, ListColumns
 from jobs.sources.listing import LISTING, Column, Listed, Refused
-from jobs.sources.tables import list_table
+from jobs.sources.tables import TableReader
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,11 +49,11 @@ class ListReader:
         if self.pictures.num_rows and not self.columns.uri:
             with suppress(NotAListError):
                 notes: dict[str, list[str]] = {}
-                rows, refused = list_table(table, replace(self.columns, uri=FILE_NAME), notes)
+                rows, refused = TableReader(table, replace(self.columns, uri=FILE_NAME), notes).read()
                 if pc.any(pc.is_in(places(rows["uri"]), value_set=self._places)).as_py():
                     self.notes.update(notes)
                     return rows, refused
-        return list_table(table, self.columns, self.notes)
+        return TableReader(table, self.columns, self.notes).read()
 
     @cached_property
     def _places(self) -> Column:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -19,121 +20,119 @@ from jobs.sources.text_encoding import as_utf8
 from jobs.sources.text_lists import read_csv, read_json
 
 
-def list_table(file: SourceFile, columns: ListColumns, notes: dict[str, list[str]]) -> tuple[pa.Table, list[Refused]]:
-    """The images of a table, and its unreadable lines. `notes` gets the names of lists by what to say about them.
+@dataclass(frozen=True)
+class TableReader:
+    """Lists a table. `notes` gets the names of lists by what to say about them."""
 
-    The fields of metadata have the marks of `column_types`.
-    """
-    if extension(file.name) == "parquet":
-        return _list_parquet(file, columns, notes), []
-    lines: dict[int, str] = {}
-    data, code_page = as_utf8(_read(file, lambda source: source.read()), file.uri)
-    if code_page:
-        notes.setdefault(f"lists are not UTF-8 and were read as {code_page}", []).append(file.name)
-    is_csv = extension(file.name) in ("csv", "tsv")
-    texts = {*(name for name, kind in columns.types.items() if kind == "text"), columns.ids}
-    table = _read(file, lambda _: read_csv(data, columns.uris, lines) if is_csv else read_json(data, texts, lines))
-    check_names(file, table.column_names)
-    listing = _list_uris(file, table, columns, notes, CSV if is_csv else JSON)
-    return listing, [
-        Refused(image_id=f"{file.name}#line={line}", uri=None, reason="bad_line", message=problem)
-        for line, problem in lines.items()
-    ]
+    file: SourceFile
+    columns: ListColumns
+    notes: dict[str, list[str]]
 
+    def read(self) -> tuple[pa.Table, list[Refused]]:
+        """The images of the table, whose metadata have the marks of `column_types`; and its unreadable lines."""
+        kind, lines = extension(self.file.name), dict[int, str]()
+        if kind == "parquet":
+            return self._read_parquet(), []
+        data, code_page = as_utf8(self._read_file(lambda source: source.read()), self.file.uri)
+        if code_page:
+            self.notes.setdefault(f"lists are not UTF-8 and were read as {code_page}", []).append(self.file.name)
+        if kind in ("csv", "tsv"):
+            written, table = CSV, self._read_file(lambda _: read_csv(data, self.columns.uris, lines))
+        else:
+            texts = {*(name for name, type_ in self.columns.types.items() if type_ == "text"), self.columns.ids}
+            written, table = JSON, self._read_file(lambda _: read_json(data, texts, lines))
+        check_names(self.file, table.column_names)
+        return self._list_uris(table, written), [
+            Refused(image_id=f"{self.file.name}#line={line}", uri=None, reason="bad_line", message=problem)
+            for line, problem in lines.items()
+        ]
 
-def _list_parquet(file: SourceFile, columns: ListColumns, notes: dict[str, list[str]]) -> pa.Table:
-    def read(source: pa.NativeFile) -> tuple[pa.Table, str | None, int]:
-        parquet = pq.ParquetFile(source)
-        schema, pictures = parquet.schema_arrow, picture_column(parquet, columns)
-        check_names(file, schema.names)
-        # Image bytes are not metadata and stay in the file.
-        wanted = {columns.ids, *columns.uris} - {pictures}
-        others = [each.name for each in schema if each.name in wanted or not holds_bytes(each.type)]
-        if pictures is None and not wanted.intersection(schema.names) - {columns.ids} and len(others) < len(schema):
-            nested = ", ".join(f"`{name}`" for name in schema.names if name not in others)
-            raise SourceError(
-                f"{file.uri}: expected one picture in each row, got lists or structs of bytes in {nested}"
+    def _read_parquet(self) -> pa.Table:
+        def read(source: pa.NativeFile) -> tuple[pa.Table, str | None, int]:
+            parquet = pq.ParquetFile(source)
+            schema, pictures = parquet.schema_arrow, picture_column(parquet, self.columns)
+            check_names(self.file, schema.names)
+            # Image bytes are not metadata and stay in the file.
+            wanted = {self.columns.ids, *self.columns.uris} - {pictures}
+            others = [each.name for each in schema if each.name in wanted or not holds_bytes(each.type)]
+            addresses = wanted.intersection(schema.names) - {self.columns.ids}
+            if pictures is None and not addresses and len(others) < len(schema):
+                nested = ", ".join(f"`{name}`" for name in schema.names if name not in others)
+                raise SourceError(
+                    f"{self.file.uri}: expected one picture in each row, got lists or structs of bytes in {nested}"
+                )
+            return parquet.read(columns=others).select(others), pictures, parquet.metadata.num_rows
+
+        table, pictures, rows = self._read_file(read)
+        return self._list_uris(table) if pictures is None else self._list_cells(table, pictures, rows)
+
+    def _list_uris(self, table: pa.Table, written: bytes | None = None) -> pa.Table:
+        file, columns = self.file, self.columns
+        uri_column = next((name for name in columns.uris if name in table.column_names), None)
+        if uri_column is None:
+            or_bytes = ", nor one of image bytes" if extension(file.name) == "parquet" else ""
+            raise NotAListError(
+                f"{file.uri} has no column {' or '.join(f'`{name}`' for name in columns.uris)}{or_bytes}; its columns "
+                f"are {', '.join(table.column_names) or 'none'}. Name the one with paths or URLs of images with "
+                "--uri-column"
             )
-        return parquet.read(columns=others).select(others), pictures, parquet.metadata.num_rows
+        if not holds_images(table[uri_column].type):  # older writers of Parquet store text as plain binary
+            require_texts(file, uri_column, table[uri_column].type)
+        uris = absolute_uris(file, as_text(table[uri_column]).cast(TEXT))
+        numbers = pa.array([f"{file.name}#row={i}" for i in range(table.num_rows)], TEXT)
+        facts = {"image_id": pc.coalesce(self._ids(table), uris, numbers), "uri": uris}
+        return self._listing(table, facts, leave=uri_column, written=written)
 
-    table, pictures, rows = _read(file, read)
-    if pictures is None:
-        return _list_uris(file, table, columns, notes, None)
-    return _list_cells(file, pictures, table, columns, notes, rows=rows)
+    def _list_cells(self, table: pa.Table, column: str, rows: int) -> pa.Table:
+        """Rows of a Parquet file that contains the images; each `uri` names a cell."""
+        numbers = pa.array([f"{self.file.name}#{i}" for i in range(rows)], TEXT)
+        cells: dict[str, Column | list[Any]] = {
+            "image_id": pc.coalesce(self._ids(table), numbers) if table.column_names else numbers,
+            "uri": [f"{self.file.uri}#row={i}&column={column}" for i in range(rows)],
+            "modified": [self.file.modified] * rows,
+        }
+        return self._listing(table, cells, leave=column)
 
+    def _listing(
+        self, table: pa.Table, facts: Mapping[str, Column | list[Any]], *, leave: str, written: bytes | None = None
+    ) -> pa.Table:
+        """The listing of a table with these `facts`; its other columns are metadata, without `leave` and the ids."""
+        names = [name for name in table.column_names if name not in (leave, self.columns.ids)]
+        listing = listing_table(facts, {name: table[name] for name in names})
+        fields = list(listing.schema)
+        for number, name in enumerate(names, start=len(LISTING)):
+            if name != fields[number].name:
+                note = f"column `{name}` is stored as `{fields[number].name}`, as each image has a `{name}` of its own"
+                self.notes.setdefault(note, [])
+            marks: dict[bytes | str, bytes | str] = {NAME: name}
+            if written and fields[number].type == TEXT:
+                marks[WRITTEN] = written
+            fields[number] = fields[number].with_metadata(marks)
+        return pa.table(listing.columns, schema=pa.schema(fields))
 
-def _list_uris(
-    file: SourceFile, table: pa.Table, columns: ListColumns, notes: dict[str, list[str]], written: bytes | None
-) -> pa.Table:
-    uri_column = next((name for name in columns.uris if name in table.column_names), None)
-    if uri_column is None:
-        or_bytes = ", nor one of image bytes" if extension(file.name) == "parquet" else ""
-        raise NotAListError(
-            f"{file.uri} has no column {' or '.join(f'`{name}`' for name in columns.uris)}{or_bytes}; its columns are "
-            f"{', '.join(table.column_names) or 'none'}. Name the one with paths or URLs of images with --uri-column"
-        )
-    if not holds_images(table[uri_column].type):  # older writers of Parquet store text as plain binary
-        require_texts(file, uri_column, table[uri_column].type)
-    uris = absolute_uris(file, as_text(table[uri_column]).cast(TEXT))
-    numbers = pa.array([f"{file.name}#row={i}" for i in range(table.num_rows)], TEXT)
-    ids = pc.coalesce(_ids(file, table, columns), uris, numbers)
-    return _listing(table, {"image_id": ids, "uri": uris}, columns, notes, leave=uri_column, written=written)
+    def _ids(self, table: pa.Table) -> Column:
+        """The column of ids as text; null where it is missing or empty."""
+        if self.columns.ids in table.column_names:
+            return _empty_as_null(as_text(table[self.columns.ids]).cast(TEXT))
+        if self.columns.id:
+            raise SourceError(
+                f"{self.file.uri} has no column `{self.columns.id}`, which --id-column names; its columns are "
+                f"{', '.join(table.column_names) or 'none'}"
+            )
+        return pa.nulls(table.num_rows, TEXT)
 
-
-def _list_cells(
-    file: SourceFile, column: str, table: pa.Table, columns: ListColumns, notes: dict[str, list[str]], *, rows: int
-) -> pa.Table:
-    """Rows of a Parquet file that contains the images; each `uri` names a cell."""
-    numbers = pa.array([f"{file.name}#{i}" for i in range(rows)], TEXT)
-    cells: dict[str, Column | list[Any]] = {
-        "image_id": pc.coalesce(_ids(file, table, columns), numbers) if table.column_names else numbers,
-        "uri": [f"{file.uri}#row={i}&column={column}" for i in range(rows)],
-        "modified": [file.modified] * rows,
-    }
-    return _listing(table, cells, columns, notes, leave=column, written=None)
-
-
-def _listing(
-    table: pa.Table,
-    facts: Mapping[str, Column | Sequence[Any]],
-    columns: ListColumns,
-    notes: dict[str, list[str]],
-    *,
-    leave: str,
-    written: bytes | None,
-) -> pa.Table:
-    """The listing of a table with these `facts`; its other columns are metadata, without `leave` and the ids."""
-    names = [name for name in table.column_names if name not in (leave, columns.ids)]
-    listing = listing_table(facts, {name: table[name] for name in names})
-    fields = list(listing.schema)
-    for number, name in enumerate(names, start=len(LISTING)):
-        if name != fields[number].name:
-            note = f"column `{name}` is stored as `{fields[number].name}`, as each image has a `{name}` of its own"
-            notes.setdefault(note, [])
-        is_text = fields[number].type == TEXT
-        marks: dict[bytes | str, bytes | str] = {NAME: name}
-        if written and is_text:
-            marks[WRITTEN] = written
-        fields[number] = fields[number].with_metadata(marks)
-    return pa.table(listing.columns, schema=pa.schema(fields))
+    def _read_file(self, read: Callable[[Any], Any]) -> Any:
+        try:
+            with self.file.open() as source:
+                return read(source)
+        except (pa.ArrowException, OSError, UnicodeError) as error:
+            raise SourceError(f"cannot read {self.file.uri} as {extension(self.file.name)}: {error}") from error
 
 
 def check_names(file: SourceFile, names: list[str]) -> None:
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise SourceError(f"{file.uri} has more than one column named {', '.join(repeated)}: rename them")
-
-
-def _ids(file: SourceFile, table: pa.Table, columns: ListColumns) -> Column:
-    """The column of ids as text; null where it is missing or empty."""
-    if columns.ids in table.column_names:
-        return _empty_as_null(as_text(table[columns.ids]).cast(TEXT))
-    if columns.id:
-        raise SourceError(
-            f"{file.uri} has no column `{columns.id}`, which --id-column names; its columns are "
-            f"{', '.join(table.column_names) or 'none'}"
-        )
-    return pa.nulls(table.num_rows, TEXT)
 
 
 def require_texts(file: SourceFile, name: str, type_: pa.DataType) -> None:
@@ -155,11 +154,3 @@ def absolute_uris(file: SourceFile, uris: Column) -> Column:
     absolute = pc.or_(pc.match_substring(uris, "://"), pc.starts_with(uris, "/"))
     found: Column = pc.if_else(absolute, uris, below)
     return found
-
-
-def _read(file: SourceFile, reader: Callable[[Any], Any]) -> Any:
-    try:
-        with file.open() as source:
-            return reader(source)
-    except (pa.ArrowException, OSError, UnicodeError) as error:
-        raise SourceError(f"cannot read {file.uri} as {extension(file.name)}: {error}") from error

@@ -49,7 +49,8 @@ def list_tar(file: SourceFile, extensions: Sequence[str], exclusions: Exclusions
         raise SourceError(f"cannot read {file.uri} as an uncompressed tar: {error}") from error
     without_image = sidecars.keys() - {key for key, _ in images.values()}
     left_out.update(f".{kind}" for key in without_image for kind in sidecars[key])
-    return Listed(images=_listing(file, [*images.values()], sidecars), left_out=_in_tars(+left_out))
+    counts = {kind if kind == _AFTER_END else f"{kind}, in tars": count for kind, count in (+left_out).items()}
+    return Listed(images=_listing(file, [*images.values()], sidecars), left_out=Counter(counts))
 
 
 def _listing(
@@ -115,10 +116,6 @@ def _reason(member: tarfile.TarInfo, tar: str, exclusions: Exclusions) -> str | 
         return "devices, pipes and sparse files"
     name = escaped(str(PurePosixPath(member.name)))
     return EXCLUDED if exclusions.excludes(f"{tar}/{name}") else _BY_DEFAULT.reason(name)
-
-
-def _in_tars(kinds: Counter[str]) -> Counter[str]:
-    return Counter({kind if kind == _AFTER_END else f"{kind}, in tars": count for kind, count in kinds.items()})
 
 
 def _key(name: str) -> str:

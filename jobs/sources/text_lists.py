@@ -140,7 +140,7 @@ def _objects(data: bytes, bad: dict[int, str]) -> Iterator[dict[str, Any]]:
     """The objects of a list, whatever separates them; `bad` gets a message for other lines."""
     text, at, line = data.decode(), 0, 1
     decoder = json.JSONDecoder(parse_float=_number)
-    while (start := _end_of_gap(text, at)) < len(text):
+    while (gap := _BETWEEN_OBJECTS.match(text, at)) and (start := gap.end()) < len(text):
         line += text.count("\n", at, start)
         end = text.find("\n", start) % (len(text) + 1)
         problem = ""
@@ -153,11 +153,6 @@ def _objects(data: bytes, bad: dict[int, str]) -> Iterator[dict[str, Any]]:
         else:
             bad[line] = f"expected a JSON object, got {text[start:end][:200]!r}{problem}"
         line += text.count("\n", start, at)
-
-
-def _end_of_gap(text: str, at: int) -> int:
-    gap = _BETWEEN_OBJECTS.match(text, at)
-    return gap.end() if gap else at
 
 
 def _number(text: str) -> float | str:
