@@ -21,7 +21,6 @@ from api.http.parameters import merged, single
 from api.http.problems import MAX_ERRORS, field_error, invalid_document, wrong_document
 from api.http.requests import (
     BatchRequest,
-    CollectionNames,
     EmbedRequest,
     Example,
     Options,
@@ -56,13 +55,15 @@ class BodyReader:
         Raises Problem if the body is too large, too slow, of another type or not valid.
         """
         if request.method != "POST":
-            return _parse_url(request, self._limits)
+            parameters = validate(dict(request.query_params), SearchParameters)
+            return self._query((self._part(parameters.source, "{}"),), parameters)
         media_type = _media_type(request)
         if media_type == "multipart/form-data":
-            return await self._with_timeout(_read_multipart(request, self._limits))
+            return await self._with_timeout(self._read_multipart(request))
+        options = validate(dict(request.query_params), UploadFields)
         if media_type.startswith("image/"):
-            return await self._with_timeout(_read_picture(request, self._limits))
-        parse = partial(parse_search, limits=self._limits, options=_options(request).model_dump(exclude_unset=True))
+            return await self._with_timeout(self._read_picture(request, options))
+        parse = partial(self.parse_search, options=options.model_dump(exclude_unset=True))
         return await self.json(request, parse, "application/json, image/…, or multipart/form-data with an image")
 
     async def json(self, request: Request, parse: Callable[[Any], T], expected: str = "application/json") -> T:
@@ -80,6 +81,30 @@ class BodyReader:
             return parse_body()
         return await to_thread.run_sync(parse_body, limiter=self._parsing)
 
+    def parse_search(
+        self, document: object, *, model: type[SearchRequest] = SearchRequest, options: Mapping[str, Any] | None = None
+    ) -> Query:
+        """The query of a search request, with `options` from its URL. Raises Problem."""
+        search = validate(merged(document, options) if options and isinstance(document, dict) else document, model)
+        if search.queries is None:
+            return self._query((self._part(search, "{}"),), search)
+        if search.crop is not None:
+            raise invalid("crop", "a crop beside each picture of `queries`", search.crop)
+        parts = (self._part(example, f"queries.{number}.{{}}") for number, example in enumerate(search.queries))
+        return self._query(tuple(parts), search)
+
+    def parse_batch(self, document: object) -> list[Query | Problem]:
+        """The query of each search of a batch, or the problem with it."""
+        return [_or_problem(partial(self.parse_search, each)) for each in validate(document, BatchRequest).searches]
+
+    def parse_embed_items(self, document: object) -> list[Part | Problem]:
+        """The part for each item to embed, or the problem with it."""
+        name, values = next((name, values) for name, values in validate(document, EmbedRequest) if values is not None)
+        return [
+            _or_problem(partial(self._part_of_item, name, value, f"{name}.{number}"))
+            for number, value in enumerate(values)
+        ]
+
     async def _with_timeout(self, reading: Awaitable[T]) -> T:
         timeout_s = self._limits.body_timeout_s
         try:
@@ -87,6 +112,73 @@ class BodyReader:
                 return await reading
         except TimeoutError as error:
             raise Problem("request-timeout", f"expected the body within {timeout_s:g} s") from error
+
+    async def _read_picture(self, request: Request, options: UploadFields) -> Query:
+        data = await _with_limit(request, self._limits.max_upload_bytes, "image").body()
+        admit_body(request)
+        return self._upload(data, options)
+
+    async def _read_multipart(self, request: Request) -> Query:
+        max_bytes = self._limits.max_upload_bytes
+        capped = _with_limit(request, max_bytes, "image", overhead=_MULTIPART_OVERHEAD)
+        max_fields = len(UploadFields.model_fields) + 1
+        async with capped.form(max_files=1, max_fields=max_fields, max_part_size=_MULTIPART_OVERHEAD) as form:
+            fields = merged(single(form.multi_items()), request.query_params)
+            image = fields.pop("image", None)
+            options = validate(fields, UploadFields, "image")
+            if not isinstance(image, UploadFile):
+                got = "none" if image is None else "text without a file name"
+                raise invalid_fields([{"field": "image", "expected": "a file", "got": got}])
+            if (image.size or 0) > max_bytes:
+                raise _too_large("image", max_bytes)
+            return self._upload(await image.read(), options)
+
+    def _upload(self, data: bytes, options: UploadFields) -> Query:
+        crop = None if options.crop is None else tuple(options.crop)
+        return self._query((Part(data=data, crop=crop),), options)
+
+    def _query(self, parts: tuple[Part, ...], options: Options) -> Query:
+        if not 1 <= options.k <= self._limits.max_k:
+            raise invalid("k", f"a whole number from 1 to {self._limits.max_k}", options.k)
+        if options.k + options.offset > MAX_K:
+            raise invalid("offset", f"at most {MAX_K - options.k}, as k + offset is limited to {MAX_K}", options.offset)
+        if options.diversity and options.k + options.offset > MAX_DIVERSE:
+            expected = f"k + offset of at most {MAX_DIVERSE:,} with it"
+            raise invalid("diversity", expected, {"k": options.k, "offset": options.offset})
+        return Query(
+            parts=parts,
+            k=options.k,
+            options=cast(SearchOptions, options.model_dump(include=set(SearchOptions.__annotations__))),
+            min_percentile=options.min_percentile,
+            allow_partial=options.allow_partial,
+        )
+
+    def _part(self, source: QuerySource, at: str) -> Part:
+        return Part(
+            data=None if source.image is None else self._decode_base64(source.image, at.format("image")),
+            url=source.url,
+            text=source.text,
+            image_id=source.id,
+            vector=None if source.embedding is None else np.asarray(source.embedding, np.float64),
+            crop=None if source.crop is None else tuple(source.crop),
+            weight=source.weight if isinstance(source, Example) else 1.0,
+            field_path=at,
+        )
+
+    def _part_of_item(self, name: str, value: str, at: str) -> Part:
+        try:
+            return self._part(QuerySource(**{name.removesuffix("s"): value}), at)
+        except ValidationError as error:
+            raise invalid_fields([field_error(detail, at) for detail in error.errors()]) from error
+
+    def _decode_base64(self, text: str, field: str) -> bytes:
+        try:
+            data = decode_base64(text)
+        except ValueError as error:
+            raise invalid(field, f"a picture's file in base64 ({error})", text) from error
+        if len(data) > self._limits.max_upload_bytes:
+            raise _too_large(field, self._limits.max_upload_bytes)
+        return data
 
 
 def validate(document: object, model: type[M], *other_fields: str) -> M:
@@ -98,44 +190,6 @@ def validate(document: object, model: type[M], *other_fields: str) -> M:
         return model.model_validate(document)
     except ValidationError as error:
         raise invalid_document(error, model, *other_fields) from error
-
-
-def parse_search(
-    document: object,
-    *,
-    limits: RequestLimits,
-    model: type[SearchRequest] = SearchRequest,
-    options: Mapping[str, Any] | None = None,
-) -> Query:
-    """The query of a search request, with `options` from its URL. Raises Problem."""
-    search = validate(merged(document, options) if options and isinstance(document, dict) else document, model)
-    if search.queries is None:
-        return _query((_part(search, "{}", limits),), search, limits)
-    if search.crop is not None:
-        raise invalid("crop", "a crop beside each picture of `queries`", search.crop)
-    parts = (_part(example, f"queries.{number}.{{}}", limits) for number, example in enumerate(search.queries))
-    return _query(tuple(parts), search, limits)
-
-
-def parse_collection_names(document: object) -> list[str]:
-    """The collections to search, without repetitions. Raises Problem."""
-    return list(dict.fromkeys(validate(document, CollectionNames).collections))
-
-
-def parse_batch(document: object, *, limits: RequestLimits) -> "list[Query | Problem]":
-    """The query of each search of a batch, or the problem with it."""
-    return [
-        _or_problem(partial(parse_search, each, limits=limits)) for each in validate(document, BatchRequest).searches
-    ]
-
-
-def parse_embed_items(document: object, *, limits: RequestLimits) -> "list[Part | Problem]":
-    """The part for each item to embed, or the problem with it."""
-    name, values = next((name, values) for name, values in validate(document, EmbedRequest) if values is not None)
-    return [
-        _or_problem(partial(_part_of_item, name, value, f"{name}.{number}", limits))
-        for number, value in enumerate(values)
-    ]
 
 
 def _media_type(request: Request) -> str:
@@ -158,44 +212,6 @@ def _document(body: bytes, limits: RequestLimits) -> Any:
         return from_json(body if encoding == "utf-8" else body.decode(encoding))
     except ValueError as error:
         raise Problem("malformed-body", f"expected a JSON object: {error}") from error
-
-
-def _parse_url(request: Request, limits: RequestLimits) -> Query:
-    """The query in a URL's parameters. Raises Problem."""
-    parameters = validate(dict(request.query_params), SearchParameters)
-    return _query((_part(parameters.source, "{}", limits),), parameters, limits)
-
-
-def _options(request: Request) -> UploadFields:
-    return validate(dict(request.query_params), UploadFields)
-
-
-async def _read_picture(request: Request, limits: RequestLimits) -> Query:
-    options = _options(request)
-    data = await _with_limit(request, limits.max_upload_bytes, "image").body()
-    admit_body(request)
-    return _upload(data, options, limits)
-
-
-def _upload(data: bytes, options: UploadFields, limits: RequestLimits) -> Query:
-    crop = None if options.crop is None else tuple(options.crop)
-    return _query((Part(data=data, crop=crop),), options, limits)
-
-
-async def _read_multipart(request: Request, limits: RequestLimits) -> Query:
-    capped = _with_limit(request, limits.max_upload_bytes, "image", overhead=_MULTIPART_OVERHEAD)
-    async with capped.form(
-        max_files=1, max_fields=len(UploadFields.model_fields) + 1, max_part_size=_MULTIPART_OVERHEAD
-    ) as form:
-        fields = merged(single(form.multi_items()), request.query_params)
-        image = fields.pop("image", None)
-        options = validate(fields, UploadFields, "image")
-        if not isinstance(image, UploadFile):
-            got = "none" if image is None else "text without a file name"
-            raise invalid_fields([{"field": "image", "expected": "a file", "got": got}])
-        if (image.size or 0) > limits.max_upload_bytes:
-            raise _too_large("image", limits.max_upload_bytes)
-        return _upload(await image.read(), options, limits)
 
 
 def _with_limit(request: Request, max_bytes: int, content: str, *, overhead: int = 0) -> Request:
@@ -225,50 +241,3 @@ def _or_problem(read: Callable[[], T]) -> T | Problem:
         return read()
     except Problem as problem:
         return problem
-
-
-def _part_of_item(name: str, value: str, at: str, limits: RequestLimits) -> Part:
-    try:
-        return _part(QuerySource(**{name.removesuffix("s"): value}), at, limits)
-    except ValidationError as error:
-        raise invalid_fields([field_error(detail, at) for detail in error.errors()]) from error
-
-
-def _query(parts: tuple[Part, ...], options: Options, limits: RequestLimits) -> Query:
-    if not 1 <= options.k <= limits.max_k:
-        raise invalid("k", f"a whole number from 1 to {limits.max_k}", options.k)
-    if options.k + options.offset > MAX_K:
-        raise invalid("offset", f"at most {MAX_K - options.k}, as k + offset is limited to {MAX_K}", options.offset)
-    if options.diversity and options.k + options.offset > MAX_DIVERSE:
-        expected = f"k + offset of at most {MAX_DIVERSE:,} with it"
-        raise invalid("diversity", expected, {"k": options.k, "offset": options.offset})
-    return Query(
-        parts=parts,
-        k=options.k,
-        options=cast(SearchOptions, options.model_dump(include=set(SearchOptions.__annotations__))),
-        min_percentile=options.min_percentile,
-        allow_partial=options.allow_partial,
-    )
-
-
-def _part(source: QuerySource, at: str, limits: RequestLimits) -> Part:
-    return Part(
-        data=None if source.image is None else _decode_base64(source.image, at.format("image"), limits),
-        url=source.url,
-        text=source.text,
-        image_id=source.id,
-        vector=None if source.embedding is None else np.asarray(source.embedding, np.float64),
-        crop=None if source.crop is None else tuple(source.crop),
-        weight=source.weight if isinstance(source, Example) else 1.0,
-        field_path=at,
-    )
-
-
-def _decode_base64(text: str, field: str, limits: RequestLimits) -> bytes:
-    try:
-        data = decode_base64(text)
-    except ValueError as error:
-        raise invalid(field, f"a picture's file in base64 ({error})", text) from error
-    if len(data) > limits.max_upload_bytes:
-        raise _too_large(field, limits.max_upload_bytes)
-    return data

@@ -2,12 +2,10 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 from urllib.parse import quote
 
-from pydantic_core import to_jsonable_python
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -15,7 +13,6 @@ from api.documents import (
     ImageOut,
     IndexDetailsOut,
     IndexOut,
-    KindOut,
     MatchOut,
     ModelOut,
     SearchedOut,
@@ -81,41 +78,34 @@ def timing(milliseconds: Mapping[str, float]) -> TimingOut:
 
 
 def index_details(name: str, searcher: Searcher, limits: RequestLimits, *, embeds_texts: bool) -> IndexDetailsOut:
-    manifest, columns, show_locations = searcher.manifest, searcher.filterable, limits.show_locations
-    return {
+    columns, show_locations = searcher.filterable, limits.show_locations
+    others = {
         "collection": name,
-        "version": manifest.version,
-        "ntotal": manifest.ntotal,
-        "model": model_out(manifest.model, show_locations),
-        "kind": manifest.kind,
-        "created_at": _time(manifest.created_at),
-        "recall": manifest.recall,
-        "kinds": _kinds(manifest),
-        "latency_ms": manifest.latency_ms,
-        "queries_per_second": manifest.queries_per_second,
+        "model": model_out(searcher.model, show_locations),
+        "kind": searcher.manifest.kind,
         "columns": {name: kind for name, kind in columns.items() if show_locations or name not in LOCATION_COLUMNS},
         "max_k": limits.max_k,
         "embeds_texts": embeds_texts,
     }
+    return cast(IndexDetailsOut, _facts(searcher.manifest, IndexDetailsOut.__annotations__) | others)
 
 
 def version_out(version: Version, serving: str, show_locations: bool, redacted: Callable[[str], str]) -> VersionOut:
     manifest = version.manifest
-    return {
+    facts = {
         "version": version.name,
         "live": version.live,
         "serving": version.name == serving,
-        "ntotal": manifest.ntotal if manifest else None,
         "model": model_out(manifest.model, show_locations) if manifest else None,
-        "recall": manifest.recall if manifest else None,
-        "kinds": _kinds(manifest) if manifest else None,
-        "created_at": _time(manifest.created_at) if manifest else None,
         "damage": version.damage and redacted(version.damage),
     }
+    names = VersionOut.__annotations__
+    return cast(VersionOut, dict.fromkeys(names) | (_facts(manifest, names) if manifest else {}) | facts)
 
 
-def _kinds(manifest: VersionManifest) -> dict[str, KindOut]:
-    return {kind: cast(KindOut, record.model_dump()) for kind, record in manifest.kinds.items()}
+def _facts(manifest: VersionManifest, names: Iterable[str]) -> dict[str, Any]:
+    """Those of the names that are fields of the manifest, ready for JSON."""
+    return manifest.model_dump(mode="json", include=set(names))
 
 
 def image_out(row: Mapping[str, Any], show_locations: bool) -> ImageOut:
@@ -142,10 +132,6 @@ def _match(match: Match, show_locations: bool) -> MatchOut:
 def _picture_path(image_id: str) -> str:
     """The address of an image's picture, relative to the server's root."""
     return f"/picture?id={quote(image_id)}"
-
-
-def _time(moment: datetime) -> str:
-    return str(to_jsonable_python(moment))
 
 
 def redact(text: str, *, show_locations: bool, known_locations: Sequence[str] = ()) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from cachetools import LRUCache
+from cachetools import LRUCache, cachedmethod
 
 from index.collection import Collection
 from index.collection.records import VersionManifest
@@ -58,7 +59,7 @@ class Searcher:
         self._metadata = metadata_columns(segments.schema)
         self._boxes = (None, *manifest.model.boxes)
         self._lock = threading.Lock()
-        self._counts: LRUCache[str, Counts] = LRUCache(_MAX_COUNTS)
+        self._counts: LRUCache[Any, Counts] = LRUCache(_MAX_COUNTS)
 
     @classmethod
     def open(cls, collection: Collection, version: str | None = None) -> Searcher:
@@ -117,25 +118,18 @@ class Searcher:
         million rows are counted, and the counts are cached. FilterError for an invalid filter.
         """
         conditions = filter or {}
-        everything = self._count(facet_columns(self._filterable), {})
+        everything = self._count((*facet_columns(self._filterable),), None)
         shared = everything.shared(self._filterable)
-        others = [name for name in shared if name not in conditions]
-        parts = [self._count(others, conditions)]
+        parts = [self._count((*(name for name in shared if name not in conditions),), self._filter(filter or None))]
         for name in conditions.keys() & shared:
-            parts.append(self._count([name], {key: conditions[key] for key in conditions if key != name}))
+            others = {key: conditions[key] for key in conditions if key != name}
+            parts.append(self._count((name,), self._filter(others or None)))
         counts = {name: count for part in parts for name, count in part.values.items()}
         return Counts(rows=everything.rows, values={name: counts[name] for name in shared if name in counts})
 
-    def _count(self, columns: Sequence[str], conditions: Mapping[str, Any]) -> Counts:
-        where = self._filter(conditions or None)
-        key = f"{columns} {where.key if where else ''}"
-        with self._lock:
-            counts = self._counts.get(key)
-        if counts is None:  # outside the lock: two threads with the same filter compute the same result
-            counts = self._segments.count_values(columns, where)
-            with self._lock:
-                self._counts[key] = counts
-        return counts
+    @cachedmethod(attrgetter("_counts"), lock=attrgetter("_lock"))
+    def _count(self, columns: tuple[str, ...], where: Filter | None) -> Counts:
+        return self._segments.count_values(columns, where)
 
     def within(
         self, vector: npt.ArrayLike, min_score: float, *, filter: Mapping[str, Any] | None = None, limit: int = 100_000

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, pairwise
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from cachetools import LRUCache, cachedmethod
 
 from index.arrays import Ids, Parts, Positions, Scores, Vectors, merged, read_parts, shifted
 from index.collection.rows import EMBEDDING, TILES, unify
 from index.filters.columns import Column, Mask
 from index.filters.facets import Counts, count_values, sampling_step
 from index.filters.filter import Filter
-from index.segments.filter_cache import FilterCache
 from index.segments.searchable import Eligible, Unlike
 from index.segments.segment import Segment
+
+_CACHE_BYTES = 64 << 20  # of the rows that pass recent filters, a bit for each row and filter
+_ENTRY_BYTES = 500  # of Python objects for each filter
 
 
 class SegmentedIndex:
@@ -29,7 +35,8 @@ class SegmentedIndex:
         self.ntotal = int(self._starts[-1])  # including rows with tombstones
         self.schema = schema if schema is not None else union_schema([segment.schema for segment in segments])
         self._recast = [_recast(segment.schema, self.schema) for segment in segments]
-        self._filter_cache = FilterCache()
+        self._passing_by_filter: LRUCache[bytes, list[Eligible]] = LRUCache(_CACHE_BYTES, _size)
+        self._lock = threading.Lock()
 
     @property
     def live_count(self) -> int:
@@ -37,10 +44,14 @@ class SegmentedIndex:
 
     def eligible(self, where: Filter | None) -> list[Eligible] | None:
         """The live rows that pass a filter, for each segment; None: all of them."""
-        return None if where is None else self._filter_cache.eligible(where, self.evaluate)
+        return None if where is None else self._passing(where)
 
-    def evaluate(self, where: Filter) -> list[Eligible]:
-        """`eligible` without the cache."""
+    @cachedmethod(
+        attrgetter("_passing_by_filter"),
+        key=lambda _, where: hashlib.sha256(where.key.encode()).digest(),
+        lock=attrgetter("_lock"),
+    )
+    def _passing(self, where: Filter) -> list[Eligible]:
         masks = [[np.zeros(0, bool), *map(where.mask, segment.batches)] for segment in self.parts]
         return [segment.eligible(np.concatenate(mask)) for segment, mask in zip(self.parts, masks, strict=True)]
 
@@ -78,12 +89,7 @@ class SegmentedIndex:
         self, queries: Vectors, k: int, eligible: Sequence[Eligible] | None = None, *, width: float = 1.0
     ) -> tuple[Scores, Positions]:
         """Scores and positions of the k nearest, `(n, k)`, best first, padded with -1. See `Segment.search`."""
-        allowed: Sequence[Eligible | None] = eligible or [None] * len(self.parts)
-        results = []
-        for segment, rows, start in zip(self.parts, allowed, self._starts, strict=False):
-            scores, positions = segment.search(queries, k, rows, width=width)
-            results.append((scores, shifted(positions, start)))
-        scores, positions = merged(results, k) if len(results) > 1 else results[0]
+        scores, positions = self._merged(Segment.search, queries, k, eligible, width)
         return scores, positions
 
     def search_parts(
@@ -93,13 +99,24 @@ class SegmentedIndex:
         if not any(segment.tiles for segment in self.parts):
             scores, positions = self.search(queries, k, eligible, width=width)
             return scores, positions, np.zeros_like(positions)
-        allowed: Sequence[Eligible | None] = eligible or [None] * len(self.parts)
-        results = []
-        for segment, rows, start in zip(self.parts, allowed, self._starts, strict=False):
-            scores, positions, parts = segment.search_parts(queries, k, rows, width=width)
-            results.append((scores, shifted(positions, start), parts))
-        scores, positions, parts = merged(results, k) if len(results) > 1 else results[0]
+        scores, positions, parts = self._merged(Segment.search_parts, queries, k, eligible, width)
         return scores, positions, parts
+
+    def _merged(
+        self,
+        search: Callable[..., tuple[Any, ...]],
+        queries: Vectors,
+        k: int,
+        eligible: Sequence[Eligible] | None,
+        width: float,
+    ) -> tuple[Any, ...]:
+        """The k best of what a method of segments finds in each."""
+        results = []
+        allowed: Sequence[Eligible | None] = eligible or [None] * len(self.parts)
+        for segment, rows, start in zip(self.parts, allowed, self._starts, strict=False):
+            scores, positions, *parts = search(segment, queries, k, rows, width=width)
+            results.append((scores, shifted(positions, start), *parts))
+        return merged(results, k) if len(results) > 1 else results[0]
 
     def search_with_ids(
         self,
@@ -182,6 +199,10 @@ class SegmentedIndex:
             return [{name: row.get(name) for name in columns} for row in rows]
 
         return read_parts(np.empty(len(positions), object), positions, self._starts, read).tolist()
+
+
+def _size(eligible: Sequence[Eligible]) -> int:
+    return _ENTRY_BYTES + sum(each.nbytes for each in eligible)
 
 
 def union_schema(schemas: Sequence[pa.Schema]) -> pa.Schema:

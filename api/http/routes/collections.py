@@ -22,13 +22,13 @@ from api.documents import (
     SearchResponse,
 )
 from api.errors import Problem, invalid
-from api.http.body import BodyReader, parse_collection_names, parse_search
+from api.http.body import BodyReader, validate
 from api.http.middleware.admission import admit_body, release_slot
 from api.http.middleware.auth import KEY, require_collection
 from api.http.openapi import COLLECTIONS_BODY
 from api.http.problems import SEARCH_PROBLEMS, problem_docs
 from api.http.query_runner import QueryRunner
-from api.http.requests import CollectionsSearchRequest
+from api.http.requests import CollectionNames, CollectionsSearchRequest
 from api.http.responses import json_response, model_out, timing
 from api.observe.log import Stopwatch
 from api.search.collections import CollectionState
@@ -65,7 +65,7 @@ def collection_routes(runner: QueryRunner) -> APIRouter:
     )
     async def search(request: Request) -> Response:
         body = await bodies.json(request, lambda document: document)
-        names = parse_collection_names(body)
+        names = list(dict.fromkeys(validate(body, CollectionNames).collections))
         for name in names:
             require_collection(request.scope, name)
         release_slot(request)  # opening collections may take minutes
@@ -73,7 +73,7 @@ def collection_routes(runner: QueryRunner) -> APIRouter:
         admit_body(request)
         engines = {name: service.engine for name, service in services.items()}
         engine = _common_engine(engines)
-        parse = partial(parse_search, body, limits=runner.limits, model=CollectionsSearchRequest)
+        parse = partial(bodies.parse_search, body, model=CollectionsSearchRequest)
         query = await to_thread.run_sync(parse)
         _require_mergeable(query)
         runner.admit(request, [query.parts, *[()] * (len(names) - 1)], cost=len(names))

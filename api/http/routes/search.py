@@ -2,22 +2,20 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import Final, TypeVar
 
 from anyio import to_thread
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from api.documents import BatchResponse, Embedded, EmbedResponse, Failed, Found, IndexOut, SearchResponse, json_bytes
+from api.documents import BatchResponse, EmbedResponse, Failed, Found, IndexOut, SearchResponse, json_bytes
 from api.errors import Problem
-from api.http.body import BodyReader, parse_batch, parse_embed_items
+from api.http.body import BodyReader
 from api.http.openapi import BATCH_BODY, EMBED_BODY, parameters_of, search_body
 from api.http.problems import BODY_PROBLEMS, SEARCH_PROBLEMS, failed_item, problem_docs
 from api.http.query_runner import QueryRunner
 from api.http.requests import SearchParameters, UploadFields
 from api.http.responses import json_response, model_out
-from api.search.engine import Engine
 from api.search.query import Part, Query
 
 T = TypeVar("T")
@@ -63,7 +61,7 @@ def search_routes(runner: QueryRunner) -> APIRouter:
     )
     async def batch(request: Request) -> Response:
         service = await runner.service(request)
-        queries, engine = await bodies.json(request, partial(parse_batch, limits=limits)), service.engine
+        queries, engine = await bodies.json(request, bodies.parse_batch), service.engine
         runner.admit(request, [query.parts for query in queries if isinstance(query, Query)], cost=len(queries))
 
         async def answer(query: Query) -> Found:
@@ -80,17 +78,14 @@ def search_routes(runner: QueryRunner) -> APIRouter:
     )
     async def embed(request: Request) -> Response:
         service = await runner.service(request)
-        parts, engine = await bodies.json(request, partial(parse_embed_items, limits=limits)), service.engine
+        parts, engine = await bodies.json(request, bodies.parse_embed_items), service.engine
         runner.admit(request, [(part,) for part in parts if isinstance(part, Part)], cost=len(parts))
         vectors = await _gather(parts, lambda part: runner.embed(part, service, engine))
-        return json_response(_embed_response(vectors, engine, limits.show_locations))
+        index = IndexOut(version=engine.searcher.version, ntotal=engine.searcher.ntotal)
+        model = model_out(engine.embedder.identity, limits.show_locations)
+        return json_response(EmbedResponse(index=index, model=model, results=vectors))
 
     return router
-
-
-def _embed_response(results: list[Embedded | Failed], engine: Engine, show_locations: bool) -> EmbedResponse:
-    index = IndexOut(version=engine.searcher.version, ntotal=engine.searcher.ntotal)
-    return EmbedResponse(index=index, model=model_out(engine.embedder.identity, show_locations), results=results)
 
 
 async def _gather(items: Sequence[T | Problem], answer: Callable[[T], Awaitable[R]]) -> list[R | Failed]:

@@ -15,7 +15,7 @@ import pytest
 
 from api.build_service import build_service
 from api.deployment.application import run
-from api.http.body import parse_search
+from api.http.body import BodyReader
 from api.settings import RequestLimits, ServeSettings
 from benchmarks.common.servers import replicas_of
 from benchmarks.common.waiting import eventually
@@ -106,7 +106,7 @@ def answers_of_one_process(collection: Collection) -> list[list[Match]]:
     service = build_service(ServeSettings(collection=collection.location), load_model=lambda _: FakeEmbedder())
     whole = Searcher.open(collection).ntotal
     searches = [{"embedding": query.tolist(), "k": whole} for query in _QUERIES]
-    answers = [service.search(parse_search(each, limits=RequestLimits())).matches for each in searches]
+    answers = [service.search(BodyReader(RequestLimits()).parse_search(each)).matches for each in searches]
     return [[(match.image_id, match.score, match.uri) for match in answer] for answer in answers]
 
 

@@ -60,7 +60,7 @@ class PausedFunction:
             self.may_go_on.set()
 
 
-PARSED = ("api.http.body._part", api.http.body._part)
+PARSED = ("api.http.body._document", api.http.body._document)
 WRITTEN = ("api.http.routes.search.json_bytes", json_bytes)
 STAR: dict[str, Any] = {"text": "a star", "k": 1}
 

@@ -15,12 +15,9 @@ from hypothesis import strategies as st
 from index.collection import Collection
 from index.collection.records import ModelRecord, ScoreDistribution
 from index.errors import QueryError
-from index.filters.filter import Filter
 from index.matches import Match
 from index.queries import MAX_K, mix
 from index.search import Searcher
-from index.segments.filter_cache import FilterCache
-from index.segments.searchable import Eligible
 from tests.support.collections.hand_made import add_version, rows, searcher_of, unit_vectors
 
 WIDTH = 16
@@ -330,19 +327,6 @@ def test_the_percentile_of_a_score_among_random_pairs(searcher: Searcher) -> Non
     for score in (-0.25, 0.0625, 0.5):
         share = 50 * (np.mean(np.array(pairs) < score) + np.mean(np.array(pairs) <= score))
         assert searcher.percentile(score) == pytest.approx(share, abs=12)
-
-
-def test_the_least_recently_used_filters_are_dropped(searcher: Searcher) -> None:
-    def passing(cache: FilterCache, label: str) -> list[Eligible]:
-        return cache.eligible(Filter.parse({"label": label}, searcher.segments.schema), searcher.segments.evaluate)
-
-    cache = FilterCache(max_bytes=1_300)  # room for two
-    cat, dog = passing(cache, "cat"), passing(cache, "dog")
-    assert passing(cache, "cat") is cat
-    passing(cache, "owl")
-    assert passing(cache, "cat") is cat
-    assert passing(cache, "dog") is not dog
-    assert passing(FilterCache(max_bytes=0), "cat")[0].count == cat[0].count
 
 
 def test_threads_filter_and_fold_concurrently(searcher: Searcher) -> None:
