@@ -9,7 +9,7 @@ ApiError
 ├── Problem                 one request cannot be answered; becomes an RFC 9457 problem document
 └── ClientError             LikenessClient got no usable answer
     ├── RequestRefused      the server answered with a problem document
-    │   └── TooBusy         the same with status 429, after all retries
+    │   └── TooBusy         the same with status 429, after all retries: retry after `retry_after` seconds
     └── ServerUnreachable   no connection, a broken one, or no answer in time
 """
 
@@ -81,12 +81,10 @@ class RequestRefused(ClientError):  # noqa: N818 (reads better where it is caugh
         return f"{where}{self.detail} ({self.type}, HTTP status {self.status})"
 
 
-class TooBusy(RequestRefused):
-    """The server is overloaded, or the caller has used up its rate: retry after `retry_after` seconds."""
+class TooBusy(RequestRefused): ...
 
 
-class ServerUnreachable(ClientError):  # noqa: N818 (reads better where it is caught)
-    """There is no connection to the server, it broke, or the answer did not arrive in time."""
+class ServerUnreachable(ClientError): ...  # noqa: N818 (reads better where it is caught)
 
 
 class ProblemType(NamedTuple):

@@ -4,11 +4,11 @@ EmbedderError
 ├── Rejected                one picture cannot be used; the others are not affected
 │   ├── ImageError          stage "decode"
 │   ├── FetchError          stage "fetch"
-│   └── EmbedError          stage "embed"
+│   └── EmbedError          stage "embed": the user's own class has no vector for the picture
 └── ModelError              the model cannot be loaded, or cannot be used in this way
     ├── ModelNotFoundError  no such folder, no such hub id, or no network to get it
     └── UnsupportedInputError
-                            it cannot embed texts, or pictures
+                            it cannot embed texts, or pictures; the message says what works instead
 """
 
 import re
@@ -49,8 +49,6 @@ class FetchError(Rejected):
 
 
 class EmbedError(Rejected):
-    """The user's own class has no vector for the picture."""
-
     stage = "embed"
 
 
@@ -59,13 +57,10 @@ def reason_label(reason: str) -> str:
     return re.sub(r"^http_(\d)\d\d$", r"http_\1xx", reason)
 
 
-class ModelError(EmbedderError):
-    """A model cannot be loaded, or does not support the request."""
+class ModelError(EmbedderError): ...
 
 
-class ModelNotFoundError(ModelError):
-    """There is no model of that name, or it cannot be reached."""
+class ModelNotFoundError(ModelError): ...
 
 
-class UnsupportedInputError(ModelError):
-    """The model embeds no inputs of this kind; the message says what works instead."""
+class UnsupportedInputError(ModelError): ...

@@ -42,3 +42,15 @@ def require_texts(texts: Sequence[str]) -> None:
     """Raises ModelError for a single string, whose letters would be embedded."""
     if isinstance(texts, str):
         raise ModelError(f"expected a sequence of texts, got one text: pass [{texts!r}]")
+
+
+def unit_vectors(vectors: NDArray[np.float32], model_id: str, advice: str) -> NDArray[np.float32]:
+    """The vectors at unit norm. Raises ModelError, which ends with the advice, if one is zero or not finite."""
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    bad = np.flatnonzero(~(np.isfinite(norms) & (norms > 0)))
+    if len(bad):
+        raise ModelError(
+            f"{model_id} gave {len(bad)} of {len(vectors)} inputs a vector that is zero or not finite (the first is "
+            f"number {bad[0]}) {advice}; if that fails too, the weights are damaged"
+        )
+    return vectors / norms  # type: ignore[no-any-return]

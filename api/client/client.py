@@ -134,7 +134,7 @@ class LikenessClient:
             models.add(_read_answer(lambda answer: str(answer["model"]["fingerprint"]), answer))
             if len(models) > 1:
                 raise ClientError("expected vectors of one model, but the server has switched models: embed again")
-            for result in _outcomes(answer, _vector):
+            for result in _outcomes(answer, lambda numbers: np.array(numbers, np.float32)):
                 if isinstance(result, RequestRefused):
                     # `field` counts within the batch.
                     members = {key: value for key, value in result.problem.items() if key != "field"}
@@ -182,10 +182,6 @@ def _outcomes(answer: dict[str, Any], read: Callable[[Any], T]) -> list[T | Requ
         return read(document["ok"]) if problem is None else refusal(problem)
 
     return _read_answer(lambda body: list(map(outcome, body["results"])), answer)
-
-
-def _vector(numbers: list[float]) -> npt.NDArray[np.float32]:
-    return np.array(numbers, np.float32)
 
 
 def _search_result(document: SearchResponse) -> SearchResult:

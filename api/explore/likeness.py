@@ -17,9 +17,8 @@ from api.documents import SOURCE_FIELDS
 from api.errors import Problem
 from api.explore.exploration import Exploration
 from api.explore.lazy_model import LazyModel
-from api.explore.neighbours import Neighbours, QueryPart, map_concurrently
+from api.explore.neighbours import Neighbours, PictureRow, QueryPart, map_concurrently
 from api.explore.picture_map import PictureMap
-from api.explore.picture_row import PictureRow
 from api.explore.query_like import BareQuery, example_of
 from api.observe.log import Stopwatch
 from api.search.pictures import Pictures

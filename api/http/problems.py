@@ -145,14 +145,13 @@ def problem_docs(*slugs: str) -> dict[int | str, dict[str, Any]]:
         new: dict[str, Any] = {"description": kind.title, "content": {MEDIA_TYPE: {"examples": {}}}}
         entry = by_status.setdefault(kind.status, new)
         entry["content"][MEDIA_TYPE]["schema"] = {"$ref": f"#/components/schemas/{ProblemOut.__name__}"}
-        entry["content"][MEDIA_TYPE]["examples"][kind.slug] = {"summary": kind.title, "value": _example(kind.slug)}
+        entry["content"][MEDIA_TYPE]["examples"][kind.slug] = {
+            "summary": kind.title,
+            "value": _document(kind.slug, _EXAMPLES.get(kind.slug, {"detail": kind.when})),
+        }
         if kind.title not in entry["description"]:
             entry["description"] += f"; {kind.title[0].lower()}{kind.title[1:]}"
     return by_status
-
-
-def _example(slug: str) -> dict[str, Any]:
-    return _document(slug, _EXAMPLES.get(slug, {"detail": PROBLEMS[slug].when}))
 
 
 def problem_table() -> str:

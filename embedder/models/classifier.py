@@ -12,7 +12,7 @@ from transformers import AutoModelForImageClassification, PreTrainedModel
 
 from embedder.errors import ModelError
 from embedder.models.checkpoint import Checkpoint
-from embedder.models.torch_loading import load_for_task
+from embedder.models.torch_loading import PixelScale, load_for_task
 
 _BATCH_SIZE = 32
 
@@ -37,18 +37,15 @@ class ImageClassifier:
         model. Raises ModelError.
         """
         names: Any = self.model.config.id2label
-        settings = self.checkpoint.preprocessing
         weights = next(self.model.parameters())
-        mean = torch.tensor(settings.mean, device=weights.device).view(1, 3, 1, 1)
-        std = torch.tensor(settings.std, device=weights.device).view(1, 3, 1, 1)
+        scaled = PixelScale(self.checkpoint.preprocessing, weights.device)
         is_multi_label = self.model.config.problem_type == "multi_label_classification"
         classes: list[list[str]] = []
         scores: list[NDArray[np.float32]] = []
         for start in range(0, len(pixels), _BATCH_SIZE):
             # Copied, because torch warns about read-only arrays, such as those from Arrow.
-            crops = torch.from_numpy(pixels[start : start + _BATCH_SIZE].copy()).to(weights.device).permute(0, 3, 1, 2)
-            inputs = (crops * settings.rescale - mean) / std
-            logits = self.model(pixel_values=inputs.to(weights.dtype)).logits.float()
+            crops = torch.from_numpy(pixels[start : start + _BATCH_SIZE].copy()).to(weights.device)
+            logits = self.model(pixel_values=scaled(crops).to(weights.dtype)).logits.float()
             confidences = logits.sigmoid() if is_multi_label else logits.softmax(dim=-1)
             top = confidences.topk(min(k, confidences.shape[1]), dim=-1)
             if not bool(torch.isfinite(top.values).all()):

@@ -15,6 +15,7 @@ from embedder.freed_memory import keep_freed_memory
 from embedder.images import CropSpec
 from embedder.models.checkpoint import Checkpoint
 from embedder.models.torch_loading import (
+    PixelScale,
     Tokens,
     load_tokenizer,
     load_weights,
@@ -22,7 +23,7 @@ from embedder.models.torch_loading import (
     pick_device,
     pick_dtype,
 )
-from embedder.protocol import require_crops, require_texts
+from embedder.protocol import require_crops, require_texts, unit_vectors
 
 logger = logging.getLogger(__name__)
 
@@ -41,10 +42,7 @@ class ClipEmbedder:
         self._tokenize = _text_side(checkpoint, model)
         self._device = next(model.parameters()).device
         self._dtype = next(model.parameters()).dtype
-        # (pixel · rescale − mean) / std, as one multiplication and one subtraction
-        mean, std = torch.tensor(checkpoint.preprocessing.mean), torch.tensor(checkpoint.preprocessing.std)
-        self._scale = (checkpoint.preprocessing.rescale / std).view(1, 3, 1, 1).to(self._device)
-        self._shift = (mean / std).view(1, 3, 1, 1).to(self._device)
+        self._scaled = PixelScale(checkpoint.preprocessing, self._device)
 
     @classmethod
     def load(
@@ -98,8 +96,7 @@ class ClipEmbedder:
         def forward(start: int, stop: int) -> torch.Tensor:
             # Copied, because torch warns about read-only arrays, such as those from Arrow.
             crops = torch.from_numpy(pixels[start:stop].copy()).to(self._device)
-            crops = crops.permute(0, 3, 1, 2) * self._scale - self._shift
-            return image_features(self.model, crops.to(self._dtype))
+            return image_features(self.model, self._scaled(crops).to(self._dtype))
 
         return self._embed(len(pixels), forward)
 
@@ -130,17 +127,10 @@ class ClipEmbedder:
             except torch.OutOfMemoryError as error:
                 self._halve(stop - start, error)
                 continue
-            vectors[start:stop] = torch.nn.functional.normalize(features, dim=-1).cpu().numpy()
+            vectors[start:stop] = features.cpu().numpy()
             start = stop
-        # A zero vector is still zero, and a value that is not a number has spread over its row.
-        bad = np.flatnonzero(~(np.abs(np.linalg.norm(vectors, axis=1) - 1) < 1e-3))
-        if len(bad):
-            raise ModelError(
-                f"{self.identity.model_id} gave {len(bad)} of {count} inputs a vector that is zero or not "
-                f"finite (the first is number {bad[0]}) in {self._dtype}: try device cpu, which computes in float32; "
-                "if that fails too, the weights are damaged"
-            )
-        return vectors
+        advice = f"in {self._dtype}: try device cpu, which computes in float32"
+        return unit_vectors(vectors, self.identity.model_id, advice)
 
     def _halve(self, failed: int, error: torch.OutOfMemoryError) -> None:
         """Sets the batch size to half of the one that did not fit; raises ModelError if that was a single input."""

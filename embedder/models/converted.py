@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from embedder.errors import ModelError, UnsupportedInputError
 from embedder.images import CropSpec
 from embedder.models.checkpoint import Checkpoint
-from embedder.protocol import require_crops, require_texts
+from embedder.protocol import require_crops, require_texts, unit_vectors
 from embedder.python_process import python_command
 
 CACHE_DIR: Final = "LIKENESS_CACHE_DIR"
@@ -72,15 +72,7 @@ class ConvertedEmbedder:
             return np.empty((0, self.identity.dim), np.float32)
         parts = np.array_split(rows, ceil(len(rows) / self.batch_size))
         vectors = np.concatenate([run(np.ascontiguousarray(part)) for part in parts]).astype(np.float32)
-        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-        bad = np.flatnonzero(~(np.isfinite(norms) & (norms > 0)))
-        if len(bad):
-            raise ModelError(
-                f"{self.identity.model_id} gave {len(bad)} of {len(rows)} inputs a vector that is zero or not finite "
-                f"(the first is number {bad[0]}) in {self.precision}: try precision fp32; if that fails too, the "
-                "weights are damaged"
-            )
-        return vectors / norms  # type: ignore[no-any-return]
+        return unit_vectors(vectors, self.identity.model_id, f"in {self.precision}: try precision fp32")
 
     @cached_property
     def _image_graph(self) -> Callable[[NDArray[Any]], NDArray[np.float32]]:

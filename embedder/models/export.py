@@ -17,7 +17,7 @@ from embedder.errors import ModelError
 from embedder.models.checkpoint import Checkpoint, Preprocessing
 from embedder.models.clip import image_features
 from embedder.models.quantize import compare, prefers_int8, to_int8
-from embedder.models.torch_loading import is_siglip, load_tokenizer, load_weights, make_tokenize
+from embedder.models.torch_loading import PixelScale, is_siglip, load_tokenizer, load_weights, make_tokenize
 
 _SAMPLE_PICTURES = 16
 _SAMPLE_TEXTS = (
@@ -45,13 +45,10 @@ class _ImageTower(nn.Module):
 
     def __init__(self, model: PreTrainedModel, settings: Preprocessing) -> None:
         super().__init__()
-        self.model = model
-        mean, std = torch.tensor(settings.mean), torch.tensor(settings.std)
-        self.scale = (settings.rescale / std).view(1, 3, 1, 1)
-        self.shift = (mean / std).view(1, 3, 1, 1)
+        self.model, self.scaled = model, PixelScale(settings)
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
-        return image_features(self.model, pixels.permute(0, 3, 1, 2).float() * self.scale - self.shift)
+        return image_features(self.model, self.scaled(pixels))
 
 
 class _TextTower(nn.Module):

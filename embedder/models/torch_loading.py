@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from embedder.errors import ModelError, UnsupportedInputError
 from embedder.freed_memory import keep_freed_memory
-from embedder.models.checkpoint import Checkpoint
+from embedder.models.checkpoint import Checkpoint, Preprocessing
 
 Tokens = dict[str, torch.Tensor]
 
@@ -114,6 +115,19 @@ def load_tokenizer(checkpoint: Checkpoint, model: PreTrainedModel) -> PreTrained
     tokenizer.model_max_length = min(tokenizer.model_max_length, model.config.text_config.max_position_embeddings)
     tokenizer.padding_side = "right"
     return tokenizer
+
+
+class PixelScale(nn.Module):
+    """From crops, `(n, side, side, 3)` uint8, to a model's input: `(pixel · rescale − mean) / std` for each channel."""
+
+    def __init__(self, settings: Preprocessing, device: torch.device | None = None) -> None:
+        super().__init__()
+        mean, std = torch.tensor(settings.mean, device=device), torch.tensor(settings.std, device=device)
+        self._scale = (settings.rescale / std).view(1, 3, 1, 1)
+        self._shift = (mean / std).view(1, 3, 1, 1)
+
+    def forward(self, crops: torch.Tensor) -> torch.Tensor:
+        return crops.permute(0, 3, 1, 2).float() * self._scale - self._shift
 
 
 def is_siglip(checkpoint: Checkpoint) -> bool:

@@ -55,12 +55,13 @@ def embed(
 
 def show_embedded(report: "Report") -> None:
     """The closing table of `embed`, and a line about the index."""
-    from jobs.cli.tables.job import closing_lines, embed_table, left_out_table
+    from jobs.cli.tables.job import closing_lines, embed_table, left_out_rows
+    from jobs.cli.tables.text_table import TextTable
 
     for embedding in report.embedding:
         console.print(embed_table(embedding))
     if report.left_out:
-        console.print(left_out_table(report.left_out))
+        console.print(TextTable((), left_out_rows(report.left_out), right={1}))
     for line in closing_lines(report):
         console.print(line, soft_wrap=True)
 

@@ -23,8 +23,8 @@ from jobs.sources.files import SourceFile, source_files
 from jobs.sources.list_columns import ListColumns
 from jobs.sources.list_videos import ListedFrames, list_videos
 from jobs.sources.listing import LISTING, UNREADABLE, Listed, Refused, concat_listings, refused_listing, with_columns
-from jobs.sources.lists import ListReader
 from jobs.sources.sorted_files import SortedFiles
+from jobs.sources.tables import ListReader
 from jobs.sources.tars import list_tar
 from jobs.values import ColumnType
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import PurePosixPath
 from typing import Any
 
 import pyarrow as pa
@@ -12,10 +16,12 @@ import pyarrow.parquet as pq
 
 from index.collection.rows import TEXT
 from jobs.errors import NotAListError, SourceError
+from jobs.exclusions import EXCLUDED, Exclusions
+from jobs.sources.beside import place, places
 from jobs.sources.column_types import CSV, JSON, NAME, WRITTEN
 from jobs.sources.files import SourceFile, extension
-from jobs.sources.list_columns import ListColumns, holds_bytes, holds_images, picture_column
-from jobs.sources.listing import LISTING, Column, Refused, as_text, listing_table
+from jobs.sources.list_columns import FILE_NAME, ListColumns, holds_bytes, holds_images, picture_column
+from jobs.sources.listing import LISTING, Column, Listed, Refused, as_text, listing_table
 from jobs.sources.text_encoding import as_utf8
 from jobs.sources.text_lists import read_csv, read_json
 
@@ -154,3 +160,62 @@ def absolute_uris(file: SourceFile, uris: Column) -> Column:
     absolute = pc.or_(pc.match_substring(uris, "://"), pc.starts_with(uris, "/"))
     found: Column = pc.if_else(absolute, uris, below)
     return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListReader:
+    """Reads tables one by one. `pictures` is the listing of the picture files of the source, `containers` are the paths
+    of its tars, without extension, and of its folders with pictures.
+    """
+
+    columns: ListColumns
+    exclusions: Exclusions
+    notes: dict[str, list[str]]
+    pictures: pa.Table
+    containers: frozenset[str]
+
+    def read(self, table: SourceFile) -> Listed:
+        """The rows of a table that are images. Beside pictures or tars, a table need not be a list of images."""
+        kind = extension(table.name)
+        try:
+            rows, refused = self._list(table)
+        except NotAListError:
+            if self.columns.uri or not (self.pictures.num_rows or self.containers):
+                raise
+            return _left_out(f".{kind} without addresses or pictures")
+        # As img2dataset writes them: the web addresses from which the pictures of a tar or folder were downloaded.
+        if str(PurePosixPath(table.name).with_suffix("")) in self.containers and _are_web_addresses(rows["uri"]):
+            return _left_out(f".{kind} with the origins of pictures")
+        return self._without_excluded(table, rows, refused)
+
+    def _list(self, table: SourceFile) -> tuple[pa.Table, list[Refused]]:
+        """A file beside the list wins over an address, as the bytes do in Parquet."""
+        if self.pictures.num_rows and not self.columns.uri:
+            with suppress(NotAListError):
+                notes: dict[str, list[str]] = {}
+                rows, refused = TableReader(table, replace(self.columns, uri=FILE_NAME), notes).read()
+                if pc.any(pc.is_in(places(rows["uri"]), value_set=self._places)).as_py():
+                    self.notes.update(notes)
+                    return rows, refused
+        return TableReader(table, self.columns, self.notes).read()
+
+    @cached_property
+    def _places(self) -> Column:
+        return places(self.pictures["uri"])
+
+    def _without_excluded(self, table: SourceFile, rows: pa.Table, refused: list[Refused]) -> Listed:
+        if not self.exclusions.has_patterns:
+            return Listed(images=rows, refused=refused)
+        root = f"{place(table.uri.removesuffix(table.name))}/"
+        addresses = ["" if uri is None else place(uri).removeprefix(root) for uri in rows["uri"].to_pylist()]
+        kept = [not self.exclusions.excludes(address.rpartition("://")[2]) for address in addresses]
+        excluded = Counter({EXCLUDED: kept.count(False)})
+        return Listed(images=rows.filter(pa.array(kept, pa.bool_())), refused=refused, left_out=+excluded)
+
+
+def _left_out(kind: str) -> Listed:
+    return Listed(images=LISTING.empty_table(), left_out=Counter([kind]))
+
+
+def _are_web_addresses(uris: Column) -> bool:
+    return bool(pc.all(pc.match_substring_regex(uris, "^https?://")).as_py())

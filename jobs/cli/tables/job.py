@@ -39,12 +39,8 @@ def embed_table(report: EmbedReport, done: str = "embedded") -> TextTable:
     return TextTable((), rows, right={1})
 
 
-def left_out_table(left_out: Counter[str]) -> TextTable:
+def left_out_rows(left_out: Counter[str]) -> list[tuple[str, str]]:
     """What the source has besides its images, by kind."""
-    return TextTable((), _left_out_rows(left_out), right={1})
-
-
-def _left_out_rows(left_out: Counter[str]) -> list[tuple[str, str]]:
     kinds = sorted(left_out.items(), key=lambda each: (-each[1], each[0]))[:_SHOWN_KINDS]
     rest = left_out.total() - sum(count for _, count in kinds)
     kinds += [("other kinds", rest)] if rest else []
@@ -64,7 +60,7 @@ def reembed_table(report: Report) -> TextTable:
     ]
     rows += [(f"  {stage}", f"{seconds:,.1f} s") for stage, seconds in report.seconds.items()]
     if report.left_out:
-        rows += _left_out_rows(report.left_out)
+        rows += left_out_rows(report.left_out)
     return TextTable((), rows, right={1})
 
 
