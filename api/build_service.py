@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 from api.search.batcher import EmbeddingCache
-from api.search.collections import Collections, CollectionSource
+from api.search.collections import Collections
 from api.search.engine import Batchers, IndexSource, LoadModel, UnknownModel, require_same_model
 from api.search.pictures import Pictures
 from api.search.service import SearchService
@@ -24,7 +24,7 @@ from index.errors import CollectionError
 from index.search import Searcher
 from index.search.searcher import OpenVersion
 from index.storage.picture_reader import PictureReader
-from index.versions.servable import live_manifest, live_version, open_last_good
+from index.versions.servable import live_manifest, open_last_good
 
 
 def build_collections(
@@ -41,14 +41,8 @@ def build_collections(
         return Collections.of(parts.service(collection, load_model), name)
     load_model = load_model or model_loader(settings, first_model(collections))
     return Collections(
-        {
-            name: CollectionSource(
-                location=collection.location,
-                open=partial(parts.service, collection, load_model),
-                live=partial(live_version, collection),
-            )
-            for name, collection in collections.items()
-        },
+        collections,
+        partial(parts.service, load_model=load_model),
         batchers=parts.batchers,
         decoders=parts.pictures.decoders,
         idle_s=settings.collection_idle_s,

@@ -15,8 +15,9 @@ from api.errors import ApiError, Problem, abbreviate
 from api.search.engine import EXPECTED_ERRORS, Batchers
 from api.search.service import SearchService
 from embedder.images.decoder_pool import DecodePool
+from index.collection import Collection
 from index.collection.records import VersionManifest
-from index.versions.servable import LiveVersion
+from index.versions.servable import LiveVersion, live_version
 
 logger = logging.getLogger(__name__)
 
@@ -24,15 +25,6 @@ T = TypeVar("T")
 
 _RETRY_S: Final = 15.0
 _STATE_TIMEOUT_S: Final = 5.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class CollectionSource:
-    """Functions that open a collection, and that read its live version without opening it. Both block."""
-
-    location: str
-    open: Callable[[], SearchService]
-    live: Callable[[], LiveVersion]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,18 +57,20 @@ class Collections:
 
     def __init__(
         self,
-        sources: Mapping[str, CollectionSource],
+        collections: Mapping[str, Collection | None],
+        open_service: Callable[[Collection], SearchService],
         *,
         batchers: Batchers,
         decoders: DecodePool,
         idle_s: float = float("inf"),
         max_memory: int | None = None,
     ) -> None:
-        self.names = list(sources)
+        self.names = list(collections)
         self.first = self.names[0]
         self.batchers = batchers
         self.decoders = decoders
-        self._sources = sources
+        self._collections = collections
+        self._open_service = open_service
         self._idle_s = idle_s
         self._max_memory = max_memory
         self._open: dict[str, _OpenCollection] = {}
@@ -91,11 +85,8 @@ class Collections:
     def of(cls, service: SearchService, name: str | None = None) -> Self:
         """A single collection, which is open and never closed."""
         collection = service.live.source and service.live.source.collection
-        source = CollectionSource(
-            location=collection.location if collection else "", open=lambda: service, live=LiveVersion
-        )
         name = name or (collection.name if collection else "collection")
-        single = cls({name: source}, batchers=service.batchers, decoders=service.decoders)
+        single = cls({name: collection}, lambda _: service, batchers=service.batchers, decoders=service.decoders)
         single._open[name] = _OpenCollection(service=service, last_used=0.0)
         return single
 
@@ -136,7 +127,7 @@ class Collections:
         if opened is not None:
             opened.last_used = monotonic()
             return opened.service
-        if name not in self._sources:
+        if name not in self._collections:
             raise Problem("collection-not-found", f"no collection {abbreviate(name)}: see /collections")
         if name not in self._opening:
             if (reason := self._recent_failure(name)) is not None:
@@ -146,7 +137,8 @@ class Collections:
         return await asyncio.shield(self._opening[name])
 
     def location(self, name: str) -> str:
-        return self._sources[name].location
+        collection = self._collections[name]
+        return collection.location if collection else ""
 
     async def state(self, name: str) -> CollectionState:
         if (opened := self._open.get(name)) is not None:
@@ -156,7 +148,7 @@ class Collections:
         try:
             async with asyncio.timeout(_STATE_TIMEOUT_S):
                 live = await to_thread.run_sync(
-                    self._sources[name].live, limiter=self._state_threads, abandon_on_cancel=True
+                    live_version, self._closed(name), limiter=self._state_threads, abandon_on_cancel=True
                 )
         except TimeoutError:
             live, failure = LiveVersion(), f"its manifest could not be read within {_STATE_TIMEOUT_S:g} s"
@@ -165,6 +157,11 @@ class Collections:
         if live.damage and not failure:
             failure = str(live.damage)
         return CollectionState(name=name, manifest=live.manifest, failure=failure or None)
+
+    def _closed(self, name: str) -> Collection:
+        collection = self._collections[name]
+        assert collection is not None  # only a service that is always open has none
+        return collection
 
     def _recent_failure(self, name: str) -> str | None:
         """Why the collection could not be opened; None if the next request tries again."""
@@ -199,7 +196,7 @@ class Collections:
         return service
 
     def _open_and_start(self, name: str) -> SearchService:
-        service = self._sources[name].open()
+        service = self._open_service(self._closed(name))
         service.start()
         return service
 

@@ -17,7 +17,7 @@ from PIL import ExifTags, Image
 from embedder.images.exif import read_exif
 from embedder.images.formats import EXTRA_FORMATS, picture_format
 from embedder.images.limits import DEFAULT_LIMITS, ImageLimits, cost_of
-from embedder.images.opening import open_image
+from embedder.images.opening import OpenedImage, open_image
 from embedder.images.pixel_modes import as_rgb, correct, in_png_mode, resized_rgb
 from embedder.images.resize import Box, Size
 
@@ -136,14 +136,14 @@ def decode_rgb(
 
     Works without NumPy, whose import would take half of a decoder process's start time.
     """
-    with open_image(data, limits) as (image, source):
+    with open_image(data, limits) as opened:
         margin = _DRAFT_MARGIN if crop.region is None else _REGION_MARGIN
         fits = [replace(crop, region=region).fit for region in (crop.region, *crop.tiles)]
-        crops, size = render(image, source, limits, fits, crop.resample, margin=margin if draft else None)
+        crops, size = render(opened, fits, crop.resample, margin=margin if draft else None)
         name = picture_format(data)
-        label = ((name if name in EXTRA_FORMATS else image.format) or "").lower()
+        label = ((name if name in EXTRA_FORMATS else opened.image.format) or "").lower()
         facts = {"width": size[0], "height": size[1], "format": label}
-        return b"".join(rgb.tobytes() for rgb in crops), facts | ({"exif": read_exif(image)} if exif else {})
+        return b"".join(rgb.tobytes() for rgb in crops), facts | ({"exif": read_exif(opened.image)} if exif else {})
 
 
 def thumbnail(
@@ -159,8 +159,8 @@ def thumbnail(
         scale = min(1.0, max_side / max(width, height))
         return (max(1, round(width * scale)), max(1, round(height * scale))), box
 
-    with open_image(data, limits) as (image, source):
-        [rgb], _ = render(image, source, limits, [fit], Image.Resampling.BICUBIC, margin=_DRAFT_MARGIN)
+    with open_image(data, limits) as opened:
+        [rgb], _ = render(opened, [fit], margin=_DRAFT_MARGIN)
         target = io.BytesIO()
         # From the pixels, because the encoder copies an image's comments.
         Image.frombytes("RGB", rgb.size, rgb.tobytes()).save(target, "JPEG", quality=85)
@@ -168,22 +168,21 @@ def thumbnail(
 
 
 def render(
-    image: Image.Image,
-    data: bytes,
-    limits: ImageLimits,
+    opened: OpenedImage,
     fits: Sequence[Fit],
-    resample: Image.Resampling,
+    resample: Image.Resampling = Image.Resampling.BICUBIC,
     *,
-    margin: float | None,
+    margin: float | None = None,
 ) -> tuple[list[Image.Image], Size]:
     """An RGB crop for each of `fits`, and the size of the whole picture as displayed.
 
     The crop is taken in the stored orientation and only then turned upright, when it is small. Without a `margin` for
     `_draft`, it is made as in image processors: the whole upright picture is resized, then cropped.
     """
+    image = opened.image
     width, height = image.size
     scale = _draft(image, fits, margin) if margin else 1
-    limits.check_cost(cost_of(image, data, width * height))
+    opened.limits.check_cost(cost_of(image, opened.source, width * height))
     image.load()
     orientation = _orientation(image)  # only now, because a PNG may have it after the pixels
     if orientation >= 5:

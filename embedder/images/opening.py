@@ -7,7 +7,7 @@ import io
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, NamedTuple
 
 # Imported to register the formats that preinit() leaves out.
 import PIL.AvifImagePlugin
@@ -40,18 +40,23 @@ _END_OF_JPEG: Final = b"\xff\xd9"
 _BITS, _BANDS, _PLANES, _EXTRA_BANDS = 258, 277, 284, 338
 
 
-@contextmanager
-def open_image(data: bytes, limits: ImageLimits) -> Iterator[tuple[Image.Image, bytes]]:
-    """The opened picture, if its header is within the limits, and the bytes that it is read from.
+class OpenedImage(NamedTuple):
+    """An opened picture, the bytes that it is read from, and the limits for decoding it."""
 
-    Errors inside the block become `ImageError`.
-    """
+    image: Image.Image
+    source: bytes
+    limits: ImageLimits
+
+
+@contextmanager
+def open_image(data: bytes, limits: ImageLimits) -> Iterator[OpenedImage]:
+    """The opened picture, if its header is within the limits. Errors inside the block become `ImageError`."""
     limits.check_bytes(data)
     try:
         image, source = _open(data, limits)
         with image:
             limits.check_pixels(*image.size, unpacked_bytes(image), len(data))
-            yield image, source
+            yield OpenedImage(image, source, limits)
     except ImageError:
         raise
     except Exception as error:  # for damaged files Pillow raises nearly anything

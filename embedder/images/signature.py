@@ -43,9 +43,9 @@ class Signature:
 
 def signature(data: bytes, side: int, *, limits: ImageLimits) -> tuple[dict[str, Any], bytes]:
     """The facts and the pixels of a `Signature`; raises `ImageError`. Works without NumPy, like `decode_rgb`."""
-    with open_image(data, limits) as (image, source):
-        whole = CropSpec(side=side, shortest_edge=None)
-        [rgb], _ = render(image, source, limits, [whole.fit], Image.Resampling.BICUBIC, margin=None)
+    with open_image(data, limits) as opened:
+        [rgb], _ = render(opened, [CropSpec(side=side, shortest_edge=None).fit])
+        image = opened.image
         facts = {
             "digest": None if _is_animation(image) else _digest(upright(image), DeepGrey.of(image)),
             "lossless": _is_lossless(image, data),
@@ -61,8 +61,8 @@ def whole_picture(data: bytes, max_pixels: int, *, limits: ImageLimits) -> tuple
         scale = min(1.0, (max_pixels / (width * height)) ** 0.5)
         return (max(1, round(width * scale)), max(1, round(height * scale))), (0, 0, width, height)
 
-    with open_image(data, limits) as (image, source):
-        [rgb], _ = render(image, source, limits, [fit], Image.Resampling.BICUBIC, margin=None)
+    with open_image(data, limits) as opened:
+        [rgb], _ = render(opened, [fit])
         return {"size": rgb.size}, rgb.tobytes()
 
 

@@ -222,13 +222,12 @@ class VectorIndex:
         self, queries: Vectors, k: int, eligible: Eligible | None, found: int
     ) -> tuple[Scores, Positions]:
         """The `found` nearest, and -1 for the others."""
-        if found == k and len(queries):
-            return self._exact(queries, k, eligible)
-        scores = np.full((len(queries), k), -np.inf, np.float32)
-        positions = np.full((len(queries), k), -1, np.int64)
-        if found and len(queries):
-            scores[:, :found], positions[:, :found] = self._exact(queries, found, eligible)
-        return scores, positions
+        shape = (len(queries), found)
+        scores, positions = np.empty(shape, np.float32), np.empty(shape, np.int64)
+        if scores.size:
+            scores, positions = self._exact(queries, found, eligible)
+        beside = ((0, 0), (0, k - found))
+        return np.pad(scores, beside, constant_values=-np.inf), np.pad(positions, beside, constant_values=-1)
 
     def _exact(self, queries: Vectors, k: int, eligible: Eligible | None) -> tuple[Scores, Positions]:
         if eligible is None or (len(queries) <= _MAX_MASKED_QUERIES and eligible.count > self.ntotal // 32):
