@@ -143,7 +143,8 @@ class Searcher:
         eligible = segments.eligible(self._filter(filter))
         blocks, count = [], 0
         # Includes scores that are rounded up to the minimum.
-        for scores, positions in segments.within(self._unit(vector), min_score - 1e-6, eligible):
+        query = unit_vectors(np.asarray(vector)[np.newaxis], self.dim)[0]
+        for scores, positions in segments.within(query, min_score - 1e-6, eligible):
             good = rounded(scores) >= min_score
             count += int(good.sum())
             if count <= limit:
@@ -180,10 +181,6 @@ class Searcher:
 
     def _filter(self, where: Mapping[str, Any] | None) -> Filter | None:
         return None if where is None else Filter.parse(where, self._filterable)
-
-    def _unit(self, vector: npt.ArrayLike) -> npt.NDArray[np.float32]:
-        unit: npt.NDArray[np.float32] = unit_vectors(np.asarray(vector)[np.newaxis], self.dim)[0]
-        return unit
 
     def _matches(self, hits: Sequence[Hit], fields: Sequence[str] | None = None) -> list[Match]:
         columns = self._metadata if fields is None else dict.fromkeys(fields)

@@ -130,6 +130,4 @@ def _region(bucket: Bucket) -> str | None:
     return named or (None if bucket.endpoint else _amazons_region(bucket.name))
 
 
-@cache
-def _amazons_region(name: str) -> str:
-    return pafs.resolve_s3_region(name)
+_amazons_region = cache(pafs.resolve_s3_region)

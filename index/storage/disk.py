@@ -45,20 +45,17 @@ def path_below(root: str, path: str) -> str:
 
 def walk_below(root: str, folder: str) -> Iterator[tuple[str, os.stat_result]]:
     """Path and status of everything below a folder, without following links; empty if it is missing."""
-    folders = [folder]
-    while folders:
-        within = folders.pop()
-        try:
-            entries = os.scandir(path_below(root, within))
-        except FileNotFoundError:
-            continue
-        with entries:
-            for entry in entries:
-                path = f"{within}/{entry.name}" if within else entry.name
-                with suppress(FileNotFoundError):  # removed meanwhile
-                    yield path, entry.stat(follow_symlinks=False)
-                    if entry.is_dir(follow_symlinks=False):
-                        folders.append(path)
+
+    def fail(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):  # removed meanwhile
+            raise error
+
+    start = path_below(root, folder)
+    for within, folders, files in os.walk(start, onerror=fail):
+        for name in (*folders, *files):
+            path = f"{within}/{name}"
+            with suppress(FileNotFoundError):
+                yield path.removeprefix(root.rstrip("/")).lstrip("/"), os.lstat(path)
 
 
 def read_file(path: str, max_bytes: int) -> bytes:

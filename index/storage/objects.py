@@ -72,8 +72,13 @@ def _update(store: Store, key: str, change: Callable[[bytes], bytes]) -> None:
 
 def _content_and_condition(store: Store, key: str) -> tuple[bytes, PutMode]:
     """The content, and the condition for a write that it is unchanged."""
+
+    def read_once() -> tuple[bytes, ObjectMeta]:
+        found = obstore.get(store, key)
+        return bytes(found.bytes()), found.meta
+
     try:
-        content, meta = _get(store, key)
+        content, meta = with_retries(read_once)
     except FileNotFoundError:
         return b"", "create"
     mode: UpdateVersion = {"e_tag": meta["e_tag"]}
@@ -93,14 +98,6 @@ def read(bucket: Bucket, key: str, max_bytes: int) -> bytes:
             raise UnsafeFileError(f"{problem}, more than the {max_bytes:,} that such a file has at most: remove it")
 
     return read_part(bucket, key, None, check_size)
-
-
-def _get(store: Store, key: str) -> tuple[bytes, ObjectMeta]:
-    def once() -> tuple[bytes, ObjectMeta]:
-        found = obstore.get(store, key)
-        return bytes(found.bytes()), found.meta
-
-    return with_retries(once)
 
 
 def read_part(bucket: Bucket, key: str, span: tuple[int, int] | None, check_size: Callable[[int], None]) -> bytes:

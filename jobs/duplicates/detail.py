@@ -11,10 +11,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from jobs.duplicates.same_picture import Part
+from jobs.duplicates.same_picture import Numbers, Part, centres
 
 Plane = npt.NDArray[np.float32]
-Numbers = npt.NDArray[np.float64]
 
 MAX_PIXELS: Final = 2**24
 """Larger pictures are compared at this size: letters of an A4 page still have 40 pixels."""
@@ -42,7 +41,7 @@ def detail_difference(whole: Image.Image, other: Image.Image, part: Part, limit:
     longest, side = max(min(whole.width, other.width), min(whole.height, other.height)), _FIRST_SIDE
     while True:
         for _ in range(_STEPS):
-            one, two = (_planes(picture) for picture in _same_size(whole, other, part, side))
+            one, two = _same_size(whole, other, part, side)
             explanations = _explanations(one[..., 0])
             weights = _fit(explanations, one[..., 0], two[..., 0])
             if np.abs(weights[:4]).max() * side < _ALIGNED:
@@ -64,21 +63,19 @@ def _difference(fitted: Plane, one: Plane, two: Plane) -> float:
     return max(_worst_block(fitted, brightness), _worst_texture(fitted, brightness), *colours)
 
 
-def _same_size(whole: Image.Image, other: Image.Image, part: Part, side: int) -> tuple[Image.Image, ...]:
-    """What both show, in at most as many pixels as the smaller one has; the longer side has up to `side`."""
+def _same_size(whole: Image.Image, other: Image.Image, part: Part, side: int) -> tuple[Plane, ...]:
+    """What both show, in at most as many pixels as the smaller one has; the longer side has up to `side`. Brightness
+    and two colour differences, 0 … 255, at half the size.
+    """
     boxes = part.boxes(whole.size, other.size)
     width, height = (min(box[axis + 2] - box[axis] for box in boxes) for axis in (0, 1))
     shrink = min(1.0, side / max(width, height))
     size = max(_MIN_SIDE, round(width * shrink)), max(_MIN_SIDE, round(height * shrink))
-    return tuple(
+    resized = (
         picture.resize(size, Image.Resampling.BICUBIC, box=box)
         for picture, box in zip((whole, other), boxes, strict=True)
     )
-
-
-def _planes(picture: Image.Image) -> Plane:
-    """Brightness and two colour differences, 0 … 255, at half the size."""
-    return np.asarray(picture.reduce(2).convert("YCbCr"), np.float32)
+    return tuple(np.asarray(picture.reduce(2).convert("YCbCr"), np.float32) for picture in resized)
 
 
 def _explanations(one: Plane) -> list[Plane]:
@@ -86,9 +83,17 @@ def _explanations(one: Plane) -> list[Plane]:
     height, width = one.shape
     down, right = np.gradient(one)
     down, right = down * np.float32(height / 2), right * np.float32(width / 2)
-    across, along = _centres(width), _centres(height)[:, np.newaxis]
+    across, along = (centres(count).astype(np.float32) for count in (width, height))
     blurred = _means(np.pad(one, 1, mode="edge"), 3)
-    return [right * across, down * along, right, down, one - one.mean(), np.ones_like(one), blurred - one]
+    return [
+        right * across,
+        down * along[:, np.newaxis],
+        right,
+        down,
+        one - one.mean(),
+        np.ones_like(one),
+        blurred - one,
+    ]
 
 
 def _fit(explanations: list[Plane], one: Plane, two: Plane) -> Numbers:
@@ -142,8 +147,3 @@ def _halved(plane: Plane) -> Plane:
     height, width = plane.shape[0] // 2, plane.shape[1] // 2
     halved: Plane = plane[: 2 * height, : 2 * width].reshape(height, 2, width, 2).mean(axis=(1, 3))
     return halved
-
-
-def _centres(count: int) -> Plane:
-    """The centres of pixels along an axis from -1 to 1."""
-    return ((np.arange(count, dtype=np.float32) + 0.5) * 2 / count - 1).astype(np.float32)

@@ -164,7 +164,7 @@ def _step(one: Pixels, other: Pixels, part: Part) -> Numbers:
     warped = _warped(one, part)
     side = len(one)
     down, right = (gradient * (side / 2) for gradient in np.gradient(warped, axis=(0, 1)))
-    axis = _centres(side).astype(np.float32)
+    axis = centres(side).astype(np.float32)
     light = np.ones_like(warped), warped - warped.mean()
     jacobian = np.stack([right * axis[:, None], down * axis[:, None, None], right, down, *light]).reshape(6, -1)
     normal = (jacobian @ jacobian.T).astype(np.float64)
@@ -183,14 +183,14 @@ def _warped(pixels: Pixels, part: Part) -> Pixels:
 
 def _weights(side: int, scale: float, shift: float) -> Pixels:
     """The matrix that interpolates one axis, `(side, side)`."""
-    sources = np.clip((_centres(side) * scale + shift + 1) * side / 2 - 0.5, 0, side - 1)
+    sources = np.clip((centres(side) * scale + shift + 1) * side / 2 - 0.5, 0, side - 1)
     weights: Pixels = np.maximum(0, 1 - np.abs(sources[:, np.newaxis] - np.arange(side))).astype(np.float32)
     return weights
 
 
-def _centres(side: int) -> Numbers:
+def centres(count: int) -> Numbers:
     """The centres of pixels along an axis from -1 to 1."""
-    return (np.arange(side) + 0.5) * 2 / side - 1
+    return (np.arange(count) + 0.5) * 2 / count - 1
 
 
 def _distance(one: Pixels, other: Pixels) -> float:

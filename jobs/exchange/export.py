@@ -76,7 +76,9 @@ class _Writer:
                 path.parent.mkdir(parents=True, exist_ok=True)
         excluded = (*REJECT_COLUMNS, TILES, *([EMBEDDING] if vectors else []))
         self._columns = [name for name in schema.names if name not in excluded]
-        self._names = _clip_retrieval_names(self._columns) if form == "clip-retrieval" else self._columns
+        # clip-retrieval calls `uri` image_path, and a column of that name gets another.
+        others = {"uri": "image_path", "image_path": free_name("image_path", self._columns)}
+        self._names = [others.get(name, name) if form == "clip-retrieval" else name for name in self._columns]
         fields = [schema.field(old).with_name(new) for old, new in zip(self._columns, self._names, strict=True)]
         self._schema = pa.schema(fields, metadata={MODEL_KEY: model})
         self._npy = _NpyFile(vectors, schema.field(EMBEDDING).type.list_size) if vectors else None
@@ -121,11 +123,6 @@ class _NpyFile:
     def _write_header(self) -> None:
         header = {"descr": "<f4", "fortran_order": False, "shape": (self._rows, self._dim)}
         np.lib.format.write_array_header_1_0(self._file, header)
-
-
-def _clip_retrieval_names(columns: list[str]) -> list[str]:
-    """The columns' names in clip-retrieval: `uri` is `image_path`, and a column of that name gets another."""
-    return [{"uri": "image_path", "image_path": free_name("image_path", columns)}.get(name, name) for name in columns]
 
 
 def _require_new(folder: str) -> Path:
