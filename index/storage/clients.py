@@ -130,4 +130,6 @@ def _region(bucket: Bucket) -> str | None:
     return named or (None if bucket.endpoint else _amazons_region(bucket.name))
 
 
-_amazons_region = cache(pafs.resolve_s3_region)
+@cache
+def _amazons_region(name: str) -> str:
+    return pafs.resolve_s3_region(name)
