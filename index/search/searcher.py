@@ -22,8 +22,7 @@ from index.filters.facets import Counts, facet_columns
 from index.filters.filter import Filter, filterable
 from index.matches import Match
 from index.queries import QueryKind, QueryLimits, checked_cosine, unit_vectors
-from index.search.ranking import Hit, hits_of, rank, rounded
-from index.segments.searchable import Searchable
+from index.search.ranking import Hit, Ranking, Searchable, hits_of, rounded
 from index.segments.segmented_index import SegmentedIndex
 from index.versions.opening import open_segments
 
@@ -107,7 +106,8 @@ class Searcher:
         """
         limits = QueryLimits.checked(k, offset, min_score, distinct, diversity, exclude)
         queries = unit_vectors(vectors, self.dim)
-        ranked = rank(self._segments, queries, limits, self._filter(filter), width=self.manifest.width_of(kind))
+        ranking = Ranking(self._segments, limits, self._filter(filter), self.manifest.width_of(kind))
+        ranked = ranking.rank(queries)
         matches = iter(self._matches([hit for hits in ranked for hit in hits], fields))
         return [[next(matches) for _ in hits] for hits in ranked]
 

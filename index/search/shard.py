@@ -21,8 +21,8 @@ from index.collection.rows import EMBEDDING, embedding_type
 from index.errors import DamagedVersionError
 from index.filters.facets import Counts
 from index.filters.filter import Filter, filterable
+from index.segments.eligible import Unlike
 from index.segments.mapped_rows import with_columns
-from index.segments.searchable import Unlike
 from index.segments.segmented_index import SegmentedIndex, union_schema
 from index.storage.arrow_file import read_schema
 from index.versions.opening import open_segments

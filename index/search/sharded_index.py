@@ -13,7 +13,7 @@ from index.errors import CollectionError
 from index.filters.facets import Counts
 from index.filters.filter import Filter
 from index.search.shard import ShardSegments
-from index.segments.searchable import Unlike
+from index.segments.eligible import Unlike
 
 Call: TypeAlias = tuple[str, tuple[Any, ...]]
 """A method of `Shard`, and its arguments."""

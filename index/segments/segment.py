@@ -14,8 +14,8 @@ from index.arrays import Ids, Parts, Positions, Scores, Vectors, merged_by_posit
 from index.collection.layout import ANN_OF, ROWS, TILE_VECTORS, VECTORS, segment_path
 from index.collection.rows import EMBEDDING, TILES, embedding_column, embedding_type
 from index.errors import DamagedVersionError
+from index.segments.eligible import Eligible
 from index.segments.mapped_rows import MappedRows
-from index.segments.searchable import Eligible
 from index.segments.vector_index import VectorIndex
 
 

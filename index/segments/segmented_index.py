@@ -20,7 +20,7 @@ from index.collection.rows import EMBEDDING, TILES, unify
 from index.filters.columns import Column, Mask
 from index.filters.facets import MAX_ROWS, Counts, count_values
 from index.filters.filter import Filter
-from index.segments.searchable import Eligible, Unlike
+from index.segments.eligible import Eligible, Unlike
 from index.segments.segment import Segment
 
 _CACHE_BYTES = 64 << 20  # of the rows that pass recent filters, a bit for each row and filter

@@ -10,8 +10,8 @@ import numpy as np
 
 from index.arrays import Positions, Scores, Vectors, merged_by_position
 from index.segments import ann
+from index.segments.eligible import Eligible
 from index.segments.exact import exact_neighbours
-from index.segments.searchable import Eligible
 from index.segments.vector_file import VectorFile
 
 TUNED_K = 11

@@ -1,10 +1,10 @@
-"""The files of an import: arrays of vectors, and the rows that belong to vectors."""
+"""The files of an import: headers of arrays, and the rows that belong to vectors."""
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
 import io
 import tokenize
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 from index.collection.records import ModelRecord
 from index.collection.rows import TEXT
 from jobs.errors import SourceError
-from jobs.exchange.check_vectors import Floats
 from jobs.exchange.export import MODEL_KEY
 from jobs.sources.files import SourceFile, extension
 from jobs.sources.tables import check_names
@@ -32,38 +31,23 @@ class Header(NamedTuple):
     start: int
 
 
-@dataclass(frozen=True)
-class NpyFile:
-    """A file with a `(n, dim)` array of floats. SourceError for any other content."""
-
-    file: SourceFile
-
-    @cached_property
-    def header(self) -> Header:
-        with source_errors(self.file), self.file.open() as source:
-            version = np.lib.format.read_magic(source)
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            shape, fortran_order, dtype = read(source)
-            start, size = source.tell(), source.size()
-        uri = self.file.uri
-        if len(shape) != 2 or shape[0] < 0 or shape[1] < 1:
-            raise SourceError(f"{uri} holds an array of shape {shape}: expected (rows, dimensions)")
-        if dtype.kind != "f" or dtype.itemsize not in (2, 4, 8):
-            raise SourceError(f"{uri} holds values of type {dtype}: expected float16, float32 or float64")
-        if fortran_order and min(shape) > 1:
-            raise SourceError(f"{uri} is in Fortran order: save it in C order, with np.ascontiguousarray")
-        complete = (size - start) // (shape[1] * dtype.itemsize)
-        if complete < shape[0]:
-            raise SourceError(f"{uri} ends in row {complete}, but its header says {shape[0]} rows: copy it again")
-        return Header(shape[0], shape[1], dtype, start)
-
-    @contextmanager
-    def open(self) -> Iterator[Callable[[int], Floats]]:
-        """Yields a function that reads the next n rows."""
-        _, dim, dtype, start = self.header
-        with source_errors(self.file), self.file.open() as source:
-            source.seek(start)
-            yield lambda rows: np.frombuffer(source.read(rows * dim * dtype.itemsize), dtype).reshape(rows, dim)
+def read_header(file: SourceFile) -> Header:
+    """The header of a file with a `(n, dim)` array of floats. SourceError for any other content."""
+    with source_errors(file), file.open() as source:
+        version = np.lib.format.read_magic(source)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran_order, dtype = read(source)
+        start, size = source.tell(), source.size()
+    if len(shape) != 2 or shape[0] < 0 or shape[1] < 1:
+        raise SourceError(f"{file.uri} holds an array of shape {shape}: expected (rows, dimensions)")
+    if dtype.kind != "f" or dtype.itemsize not in (2, 4, 8):
+        raise SourceError(f"{file.uri} holds values of type {dtype}: expected float16, float32 or float64")
+    if fortran_order and min(shape) > 1:
+        raise SourceError(f"{file.uri} is in Fortran order: save it in C order, with np.ascontiguousarray")
+    complete = (size - start) // (shape[1] * dtype.itemsize)
+    if complete < shape[0]:
+        raise SourceError(f"{file.uri} ends in row {complete}, but its header says {shape[0]} rows: copy it again")
+    return Header(shape[0], shape[1], dtype, start)
 
 
 @dataclass(frozen=True)

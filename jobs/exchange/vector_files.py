@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import repeat
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -17,7 +18,7 @@ from index.collection.rows import EMBEDDING, TEXT
 from index.storage.bucket_address import without_secrets
 from jobs.errors import SourceError, UsageError
 from jobs.exchange.check_vectors import Floats, Problems, matrix_of
-from jobs.exchange.files import NpyFile, RowFile, read_ids
+from jobs.exchange.files import Header, RowFile, read_header, read_ids, source_errors
 from jobs.sources.files import SourceFile, extension, source_files
 from jobs.sources.list_columns import ListColumns, holds_images, picture_column
 from jobs.sources.listing import Column, as_text
@@ -62,33 +63,32 @@ class _Part:
 class NpyPart(_Part):
     """Vectors in a .npy file."""
 
-    npy: NpyFile
+    file: SourceFile
     picture_column: ClassVar[str | None] = None  # pictures are only taken from the file of the vectors
 
-    @property
-    def file(self) -> SourceFile:
-        """The file of the vectors."""
-        return self.npy.file
+    @cached_property
+    def _header(self) -> Header:
+        return read_header(self.file)
 
     @property
     def _id_prefix(self) -> str:
         return ""
 
     def __len__(self) -> int:
-        return self.npy.header.rows
+        return self._header.rows
 
     def dim(self) -> int:
-        return self.npy.header.dim
+        return self._header.dim
 
     def blocks(self, rows: int, dim: int) -> Iterator[tuple[pa.Table, Floats, Problems]]:
         """The plain columns, the vectors `(n, dim)`, and their problems."""
-        with self.npy.open() as read:
-            if columns := self._plain_columns():
-                for table in self.rows.blocks(rows, columns):
-                    yield table, read(table.num_rows), {}
-            else:
-                for start in range(0, len(self), rows):
-                    yield pa.table({}), read(min(rows, len(self) - start)), {}
+        dtype, columns = self._header.dtype, self._plain_columns()
+        with source_errors(self.file), self.file.open() as source:
+            source.seek(self._header.start)
+            tables = self.rows.blocks(rows, columns) if columns else repeat(pa.table({}))
+            for start, table in zip(range(0, len(self), rows), tables, strict=False):
+                count = min(rows, len(self) - start)
+                yield table, np.frombuffer(source.read(count * dim * dtype.itemsize), dtype).reshape(count, dim), {}
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ def _clip_retrieval_part(match: re.Match[str], files: dict[str, SourceFile]) -> 
     vectors, rows = files[match[0]], f"{match[1] or ''}metadata/metadata_{match[2]}.parquet"
     if rows not in files:
         raise SourceError(f"{vectors.uri} has no {rows} beside it: expected the rows of its vectors there")
-    return NpyPart(RowFile(files[rows]), NpyFile(vectors))
+    return NpyPart(RowFile(files[rows]), vectors)
 
 
 def _npy_part(address: str, arrays: list[SourceFile], tables: list[SourceFile], ids: str | None) -> NpyPart:
@@ -204,7 +204,7 @@ def _npy_part(address: str, arrays: list[SourceFile], tables: list[SourceFile], 
         if len(files) != 1 or extension(files[0].name) not in ("parquet", "npy", "txt"):
             raise SourceError(f"--ids is {without_secrets(ids)}: expected a .parquet, .npy or .txt file, one id a line")
         rows = RowFile(files[0], None if extension(files[0].name) == "parquet" else read_ids(files[0]))
-    return NpyPart(rows, NpyFile(arrays[0]))
+    return NpyPart(rows, arrays[0])
 
 
 def _embedding_column(rows: RowFile, name: str | None) -> str:

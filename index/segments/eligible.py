@@ -1,19 +1,14 @@
-"""What a Searcher needs from a version's segments, in this process or others, and the rows that it may return."""
+"""The rows that a search may return."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import faiss
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
-from index.arrays import Ids, Parts, Positions, Scores, Vectors
-from index.filters.facets import Counts
-from index.filters.filter import Filter
+from index.arrays import Vectors
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,32 +17,6 @@ class Unlike:
 
     vectors: Vectors
     cosine: float
-
-
-class Searchable(Protocol):
-    """The segments of a version as one: `SegmentedIndex`, or `ShardedIndex` in other processes. Thread-safe.
-
-    Only rows that pass the filter `where`, and are `unlike` some vectors, are counted or searched.
-    """
-
-    @property
-    def schema(self) -> pa.Schema: ...
-    @property
-    def live_count(self) -> int: ...
-    def count_values(self, columns: Sequence[str], where: Filter | None = None) -> Counts: ...
-    def search_with_ids(
-        self,
-        queries: Vectors,
-        k: int,
-        where: Filter | None = None,
-        *,
-        width: float = 1.0,
-        unlike: Unlike | None = None,
-    ) -> tuple[Scores, Positions, Parts, Ids]: ...
-    def positions(self, ids: pa.Array[Any]) -> Positions: ...
-    def vectors(self, positions: Positions) -> Vectors: ...
-    def ids(self, positions: Positions) -> Ids: ...
-    def rows(self, positions: Positions, columns: Sequence[str]) -> list[dict[str, Any]]: ...
 
 
 @dataclass(frozen=True, eq=False)
