@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from typing import Any, Final, Self
@@ -70,6 +71,7 @@ class EmbedderReplica:
         return np.stack(await asyncio.gather(*map(asyncio.wrap_future, futures)))
 
 
+@dataclass(frozen=True)
 class RemoteEmbedder:
     """An Embedder whose model EmbedderReplicas hold. Thread-safe; not for an event loop's thread.
 
@@ -77,19 +79,11 @@ class RemoteEmbedder:
     not answered within `timeout_s`, however many calls it takes.
     """
 
-    def __init__(
-        self,
-        handle: DeploymentHandle[Any],
-        record: ModelRecord,
-        identity: ModelIdentity,
-        crop: CropSpec,
-        timeout_s: float,
-    ) -> None:
-        self.identity = identity
-        self.crop = crop
-        self._handle = handle
-        self._record = record
-        self._timeout_s = timeout_s
+    handle: DeploymentHandle[Any]
+    record: ModelRecord
+    identity: ModelIdentity
+    crop: CropSpec
+    timeout_s: float
 
     @classmethod
     def connect(cls, handle: DeploymentHandle[Any], record: ModelRecord, *, timeout_s: float) -> Self:
@@ -107,7 +101,7 @@ class RemoteEmbedder:
         return self._embed(list(texts))
 
     def _embed(self, items: Items) -> NDArray[np.float32]:
-        deadline = monotonic() + self._timeout_s
+        deadline = monotonic() + self.timeout_s
         parts = [items[start : start + _ITEMS_PER_CALL] for start in range(0, len(items), _ITEMS_PER_CALL)]
         with replica_errors("embedder-unavailable", "the model does not answer"), ExitStack() as unanswered:
             calls = [partial(self._call, part, unanswered) for part in parts]
@@ -117,6 +111,6 @@ class RemoteEmbedder:
         return np.concatenate(vectors) if vectors else np.empty((0, self.identity.dim), np.float32)
 
     def _call(self, part: Items, unanswered: ExitStack) -> Any:
-        response = self._handle.embed.remote(self._record, part)
+        response = self.handle.embed.remote(self.record, part)
         unanswered.callback(cancel, response)
         return response

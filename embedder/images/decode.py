@@ -193,9 +193,9 @@ def render(
         x, y = size[0] / (box[2] - box[0]), size[1] / (box[3] - box[1])
         whole = round(width * x), round(height * y)
         if margin or max(width * height, whole[0] * whole[1]) > _MAX_EXACT_PIXELS:
-            return _crop_stored(
-                image, size, box, resample, displayed=(width, height), orientation=orientation, scale=scale
-            )
+            size, box = _as_stored(size, box, (width, height), orientation)
+            box = (box[0] / scale, box[1] / scale, box[2] / scale, box[3] / scale)
+            return _turn_upright(resized_rgb(image, size, resample, box=box), orientation)
         rgb = _turn_upright(as_rgb(image), orientation).resize(whole, resample)
         left, top = round(box[0] * x), round(box[1] * y)
         return rgb.crop((left, top, left + size[0], top + size[1]))
@@ -203,17 +203,8 @@ def render(
     return [crop(fit) for fit in fits], (width, height)
 
 
-def _crop_stored(
-    image: Image.Image,
-    size: Size,
-    box: Box,
-    resample: Image.Resampling,
-    *,
-    displayed: Size,
-    orientation: int,
-    scale: float,
-) -> Image.Image:
-    """The `box` of a picture as displayed, at `size`. `image` is the picture as stored, decoded at 1 / `scale`."""
+def _as_stored(size: Size, box: Box, displayed: Size, orientation: int) -> tuple[Size, Box]:
+    """The target size, and the box of a picture as `displayed`, for the picture as it is stored."""
     width, height = displayed
     if orientation in (2, 3, 6, 7):
         box = (width - box[2], box[1], width - box[0], box[3])
@@ -221,8 +212,7 @@ def _crop_stored(
         box = (box[0], height - box[3], box[2], height - box[1])
     if orientation >= 5:
         size, box = (size[1], size[0]), (box[1], box[0], box[3], box[2])
-    box = (box[0] / scale, box[1] / scale, box[2] / scale, box[3] / scale)
-    return _turn_upright(resized_rgb(image, size, resample, box=box), orientation)
+    return size, box
 
 
 def _draft(image: Image.Image, fits: Sequence[Fit], margin: float) -> float:

@@ -81,16 +81,15 @@ def training_rows(index: faiss.Index) -> int:
 
 def row_bytes(index: faiss.Index) -> int:
     """Bytes of memory for each vector: its codes, id and links in a graph. Lists and codebooks come on top."""
-    part = faiss.downcast_index(index)  # a view that does not keep `index` alive
-    if isinstance(part, faiss.IndexRefine):
-        return row_bytes(part.base_index) + row_bytes(part.refine_index)
-    if isinstance(part, faiss.IndexPreTransform):
-        return row_bytes(part.index)
-    if isinstance(part, faiss.IndexHNSW):
-        # The links of the lowest level, then offsets, levels, and links of higher levels, which few rows have.
-        return row_bytes(part.storage) + 4 * int(part.hnsw.nb_neighbors(0)) + _GRAPH_ROW
-    code_size = getattr(part, "code_size", _FLOAT * part.d)  # an index without codes is refused later
-    return int(code_size) + (_ID if isinstance(part, faiss.IndexIVF) else 0)
+    total = 0
+    for part in _parts(index):
+        if isinstance(part, faiss.IndexHNSW):
+            # The links of the lowest level, then offsets, levels, and links of higher levels, which few rows have.
+            total += 4 * int(part.hnsw.nb_neighbors(0)) + _GRAPH_ROW
+        elif not isinstance(part, faiss.IndexRefine | faiss.IndexPreTransform):
+            code_size = getattr(part, "code_size", _FLOAT * part.d)  # an index without codes is refused later
+            total += int(code_size) + (_ID if isinstance(part, faiss.IndexIVF) else 0)
+    return total
 
 
 def train(index: faiss.Index, sample: Vectors) -> None:
@@ -211,13 +210,19 @@ def _set_components(transform: faiss.PCAMatrix, sample: Vectors) -> None:
 
 def _settable(index: faiss.Index) -> Iterator[tuple[str, Any]]:
     """The names of the search parameters of an index and of the indexes that it wraps, each with its object."""
-    index = faiss.downcast_index(index)
-    if isinstance(index, faiss.IndexRefine):
-        yield "k_factor", index
-        yield from _settable(index.base_index)
-    elif isinstance(index, faiss.IndexPreTransform):
-        yield from _settable(index.index)
-    elif isinstance(index, faiss.IndexIVF):
-        yield "nprobe", index
-    elif isinstance(index, faiss.IndexHNSW):
-        yield "efSearch", index.hnsw
+    for part in _parts(index):
+        if isinstance(part, faiss.IndexRefine):
+            yield "k_factor", part
+        elif isinstance(part, faiss.IndexIVF):
+            yield "nprobe", part
+        elif isinstance(part, faiss.IndexHNSW):
+            yield "efSearch", part.hnsw
+
+
+def _parts(index: faiss.Index) -> Iterator[Any]:
+    """An index and those that it wraps: views, which do not keep `index` alive."""
+    part = faiss.downcast_index(index)
+    yield part
+    for name in ("base_index", "refine_index", "index", "storage"):
+        if (wrapped := getattr(part, name, None)) is not None:
+            yield from _parts(wrapped)

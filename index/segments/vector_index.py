@@ -119,8 +119,20 @@ class VectorIndex:
         breadth = width * (max(1.0, k / _MAX_TUNED_K) * self.ntotal / count) ** self._breadth
         deeper = 1.0 if width <= 1 else max(1.0, width / max(1.0, min(_DEEPEN_WIDTH, self._widest)))
         scores, positions = self._approximate(queries, k, eligible, breadth, deeper)
-        if eligible is not self.live:
-            self._widen(queries, eligible, breadth, deeper, scores, positions)
+        changing = np.arange(0 if eligible is self.live else len(queries))
+        while len(changing) and breadth < self._widest:  # repeated until at most 1% of a query's results change
+            breadth *= _WIDENING
+            old_scores, old_positions = scores[changing], positions[changing]
+            new_scores, new_positions = self._approximate(queries[changing], k, eligible, breadth, deeper)
+            # Earlier results stay if they are better: compressed vectors may rank them lower than new ones.
+            new_scores, new_positions = merged_by_position(
+                k,
+                np.concatenate([old_scores, new_scores], axis=1),
+                np.concatenate([old_positions, new_positions], axis=1),
+            )
+            gained = np.count_nonzero(old_scores < new_scores[:, -1:], axis=1)
+            scores[changing], positions[changing] = new_scores, new_positions
+            changing = changing[gained > k // 100]
         short = np.flatnonzero(positions[:, -1] < 0)  # the probed lists had too few eligible rows
         if len(short):
             scores[short], positions[short] = self._exact(queries[short], k, eligible)
@@ -159,34 +171,6 @@ class VectorIndex:
         if eligible is self.live and len(self._live_parameters) < _MAX_PARAMETERS:
             self._live_parameters[breadth, deeper] = params
         return params
-
-    def _widen(
-        self,
-        queries: Vectors,
-        eligible: Eligible | None,
-        breadth: float,
-        deeper: float,
-        scores: Scores,
-        positions: Positions,
-    ) -> None:
-        """Repeat the search, 4 times as wide each time, until at most 1% of a query's results change; updates in place.
-
-        Earlier results stay if they are better: compressed vectors may rank them lower than new ones.
-        """
-        k = scores.shape[1]
-        changing = np.arange(len(queries))
-        while len(changing) and breadth < self._widest:
-            breadth *= _WIDENING
-            old_scores, old_positions = scores[changing], positions[changing]
-            new_scores, new_positions = self._approximate(queries[changing], k, eligible, breadth, deeper)
-            new_scores, new_positions = merged_by_position(
-                k,
-                np.concatenate([old_scores, new_scores], axis=1),
-                np.concatenate([old_positions, new_positions], axis=1),
-            )
-            gained = np.count_nonzero(old_scores < new_scores[:, -1:], axis=1)
-            scores[changing], positions[changing] = new_scores, new_positions
-            changing = changing[gained > k // 100]
 
     def within(self, query: Vectors, min_score: float, eligible: Eligible | None = None) -> tuple[Scores, Positions]:
         """Cosine and position of every eligible row that scores `min_score` or more, in no order. `query` is 1-d."""
