@@ -8,7 +8,7 @@ from dataclasses import replace
 from anyio import CapacityLimiter, to_thread
 from fastapi import Request
 
-from api.documents import Embedded, SearchResponse
+from api.documents import Embedded, Found, SearchResponse
 from api.errors import Problem
 from api.http.middleware.admission import Slots, admit
 from api.http.middleware.every_request import COLLECTION
@@ -99,6 +99,9 @@ class QueryRunner:
         parts = await self._fetch(parts, service, engine, watch)
         with self._searching.hold(), self._redacted_model(engine):
             return await to_thread.run_sync(service.vectors, engine, parts, watch, limiter=self._searchers)
+
+    async def find(self, query: Query, service: SearchService, engine: Engine) -> Found:
+        return Found(ok=await self.search(query, service, engine))
 
     async def embed(self, part: Part, service: SearchService, engine: Engine) -> Embedded:
         watch = Stopwatch()

@@ -63,11 +63,8 @@ def search_routes(runner: QueryRunner) -> APIRouter:
         service = await runner.service(request)
         queries, engine = await bodies.json(request, bodies.parse_batch), service.engine
         runner.admit(request, [query.parts for query in queries if isinstance(query, Query)], cost=len(queries))
-
-        async def answer(query: Query) -> Found:
-            return {"ok": await runner.search(query, service, engine)}
-
-        return await to_thread.run_sync(_batch_response, await _gather(queries, answer))
+        found = await _gather(queries, lambda query: runner.find(query, service, engine))
+        return await to_thread.run_sync(_batch_response, found)
 
     @router.post(
         "/embed",

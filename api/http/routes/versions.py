@@ -15,7 +15,7 @@ from api.http.openapi import PROMOTE_BODY
 from api.http.problems import BODY_PROBLEMS, problem_docs
 from api.http.query_runner import QueryRunner
 from api.http.requests import PromoteRequest
-from api.http.responses import index_details, redact, version_out
+from api.http.responses import index_details, version_out
 from api.search.engine import LiveEngine
 from index.collection import Collection
 from index.errors import CollectionError
@@ -62,8 +62,7 @@ def version_routes(runner: QueryRunner) -> APIRouter:
     async def resolve(request: Request) -> tuple[LiveEngine, Collection, _Redact]:
         """The request's collection, the engine that follows it, and how to redact messages about it."""
         service, collection = await runner.with_collection(request)
-        redacted = partial(redact, show_locations=limits.show_locations, known_locations=(collection.location,))
-        return service.live, collection, redacted
+        return service.live, collection, partial(runner.redacted, name=request.scope[COLLECTION])
 
     @router.get("/versions", summary="All complete index versions", responses=problem_docs("internal"))
     async def versions(request: Request) -> VersionsOut:
