@@ -39,17 +39,6 @@ class _BusyError(FetchError):
     retry_after_s = 0.0
 
 
-@dataclass
-class _Deadline:
-    """When a fetch has to end, on the monotonic clock."""
-
-    at: float
-
-    @property
-    def left(self) -> float:
-        return self.at - time.monotonic()
-
-
 class HttpClient:
     """Fetches URLs, from each host at most `policy.per_host` at a time. Thread-safe; reuses connections to a host."""
 
@@ -64,17 +53,16 @@ class HttpClient:
 
     def get(self, url: str, known: Validators = UNKNOWN) -> Download:
         """The body, unless it is still the `known` one. Raises FetchError after the retries that the policy allows."""
-        deadline = _Deadline(time.monotonic() + self._policy.timeout_s)
+        fetch = _Fetch(self._policy, self._pools, self._turns, known, time.monotonic() + self._policy.timeout_s)
         attempt = 0
         while True:
             try:
-                return self._follow(url, known, deadline)
+                return fetch.follow(url)
             except FetchError as error:
                 wait = self._policy.backoff_s * 2**attempt * random.uniform(0.5, 1.0)
                 if isinstance(error, _BusyError):
                     wait = max(wait, error.retry_after_s)
-                too_late = wait >= deadline.left
-                if not error.retryable or attempt >= self._policy.retries or too_late:
+                if not error.retryable or attempt >= self._policy.retries or wait >= fetch.left:
                     raise
             attempt += 1
             self._sleep(wait)
@@ -83,156 +71,165 @@ class HttpClient:
         allow_private = self._policy.allows_host(host, port)
         return open_socket(host, port, timeout=timeout, resolve=self._resolve, allow_private=allow_private)
 
-    def _follow(self, url: str, known: Validators, deadline: _Deadline) -> Download:
+
+@dataclass
+class _Fetch:
+    """One fetch, which has to end at the `deadline` on the monotonic clock. `name` is its URL in messages."""
+
+    policy: FetchPolicy
+    pools: PinnedPools
+    turns: dict[str, BoundedSemaphore]
+    known: Validators
+    deadline: float
+    name: str = ""
+
+    @property
+    def left(self) -> float:
+        return self.deadline - time.monotonic()
+
+    def follow(self, url: str) -> Download:
         # Each hop is checked like the first URL, and gets the same headers.
-        current, name = url, printable_uri(url)
-        for _ in range(self._policy.max_redirects + 1):
-            target, host, port = self._target(current, name)
-            with self._turn(host, deadline):
-                response = self._request(target, host, port, name, known, deadline)
+        current, self.name = url, printable_uri(url)
+        for _ in range(self.policy.max_redirects + 1):
+            target, host, port = self._target(current)
+            with self._turn(host):
+                response = self._request(target, host, port)
                 try:
                     location = response.headers.get("Location")
                     if response.status in _REDIRECTS and location:
                         current = _join_url(current, location)
-                        name = f"{printable_uri(url)} (redirected to {printable_uri(current)})"
+                        self.name = f"{printable_uri(url)} (redirected to {printable_uri(current)})"
                         continue
-                    return self._download(name, response, known)
+                    return self._download(response)
                 except (urllib3.exceptions.HTTPError, WireLimitError) as error:
-                    raise self._failure(name, error) from error
+                    raise self._failure(error) from error
                 finally:
                     # Returns the connection to its pool if the body was read to the end, else closes it.
                     response.close()
-        redirects = f"more than {self._policy.max_redirects} redirects, the last to {printable_uri(current)}"
+        redirects = f"more than {self.policy.max_redirects} redirects, the last to {printable_uri(current)}"
         raise fetch_error(url, "too_many_redirects", f"{redirects}; use the picture's own address")
 
     @contextmanager
-    def _turn(self, host: str, deadline: _Deadline) -> Iterator[None]:
+    def _turn(self, host: str) -> Iterator[None]:
         """Wait until fewer than `policy.per_host` requests to the host are under way; the wait moves the deadline."""
-        if self._policy.per_host is None:
+        if self.policy.per_host is None:
             yield
             return
         asked = time.monotonic()
-        with self._turns.setdefault(host, BoundedSemaphore(self._policy.per_host)):
-            deadline.at += time.monotonic() - asked
+        with self.turns.setdefault(host, BoundedSemaphore(self.policy.per_host)):
+            self.deadline += time.monotonic() - asked
             yield
 
-    def _request(
-        self, target: Url, host: str, port: int, name: str, known: Validators, deadline: _Deadline
-    ) -> BaseHTTPResponse:
-        if (left := deadline.left) <= 0:
-            raise self._failure(name, TimeoutError())
+    def _request(self, target: Url, host: str, port: int) -> BaseHTTPResponse:
+        if (left := self.left) <= 0:
+            raise self._failure(TimeoutError())
         try:
-            return self._pools.connection_from_host(host, port, target.scheme).urlopen(
+            return self.pools.connection_from_host(host, port, target.scheme).urlopen(
                 "GET",
                 target.request_uri,
-                headers=_HEADERS | known.conditions,
+                headers=_HEADERS | self.known.conditions,
                 retries=False,
                 redirect=False,
                 preload_content=False,
                 decode_content=False,
-                timeout=Timeout(connect=min(left, self._policy.connect_timeout_s), total=left),
+                timeout=Timeout(connect=min(left, self.policy.connect_timeout_s), total=left),
             )
         except (urllib3.exceptions.HTTPError, ForbiddenAddressError, WireLimitError) as error:
-            raise self._failure(name, error) from error
+            raise self._failure(error) from error
 
-    def _target(self, url: str, name: str) -> tuple[Url, str, int]:
+    def _target(self, url: str) -> tuple[Url, str, int]:
         # Only this method parses a URL, so the connection goes to the checked host.
         try:
             target = parse_url(url)
         except (urllib3.exceptions.LocationValueError, ValueError) as error:
-            raise FetchError("bad_uri", f"{name}: not a URL; check its spelling") from error
-        if target.scheme not in PORTS or target.scheme not in self._policy.schemes:
-            raise FetchError("forbidden_scheme", f"{name}: only http and https are followed")
+            raise self._error("bad_uri", "not a URL; check its spelling") from error
+        if target.scheme not in PORTS or target.scheme not in self.policy.schemes:
+            raise self._error("forbidden_scheme", "only http and https are followed")
         if not target.host:
-            raise FetchError("bad_uri", f"{name}: expected a host after {target.scheme}://")
+            raise self._error("bad_uri", f"expected a host after {target.scheme}://")
         if target.auth is not None:
-            raise FetchError(
-                "forbidden_userinfo", f"{name}: user names and passwords in URLs are not used; leave them out"
-            )
+            raise self._error("forbidden_userinfo", "user names and passwords in URLs are not used; leave them out")
         port = target.port if target.port is not None else PORTS[target.scheme]
-        if port not in PORTS.values() and not self._policy.allows_host(target.host, port):
-            raise FetchError(
-                "forbidden_port", f"{name}: port {port} is not allowed (allowed: 80, 443, or an allowed host)"
-            )
+        if port not in PORTS.values() and not self.policy.allows_host(target.host, port):
+            raise self._error("forbidden_port", f"port {port} is not allowed (allowed: 80, 443, or an allowed host)")
         return target, target.host, port
 
-    def _download(self, name: str, response: BaseHTTPResponse, known: Validators) -> Download:
+    def _download(self, response: BaseHTTPResponse) -> Download:
         validators = Validators.of(response.headers)
-        if response.status == 304 and known != UNKNOWN:
-            self._body(name, response)  # an empty one, read to the end
-            etag, modified = validators.etag or known.etag, validators.modified or known.modified
+        if response.status == 304 and self.known != UNKNOWN:
+            self._body(response)  # an empty one, read to the end
+            etag, modified = validators.etag or self.known.etag, validators.modified or self.known.modified
             return Download(data=None, validators=Validators(etag=etag, modified=modified))
-        self._check(name, response)
-        return Download(data=self._body(name, response), validators=validators)
+        self._check(response)
+        return Download(data=self._body(response), validators=validators)
 
-    def _check(self, name: str, response: BaseHTTPResponse) -> None:
+    def _check(self, response: BaseHTTPResponse) -> None:
         status = response.status
         if status in _BUSY or status >= 500:
-            error = _BusyError(f"http_{status}", f"{name}: the server answered {status}", retryable=True)
+            error = _BusyError(f"http_{status}", f"{self.name}: the server answered {status}", retryable=True)
             error.retry_after_s = _retry_after_s(response.headers.get("Retry-After", ""))
             raise error
         if status != 200:
-            raise FetchError(f"http_{status}", f"{name}: the server answered {status}, expected 200")
+            raise self._error(f"http_{status}", f"the server answered {status}, expected 200")
         kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
-        if self._policy.public_only and not kind.startswith("image/") and kind not in _UNTYPED:
-            raise FetchError(
-                "not_an_image", f"{name}: expected a picture, but the server sent {kind}; link to the picture itself"
-            )
+        if self.policy.public_only and not kind.startswith("image/") and kind not in _UNTYPED:
+            problem = f"expected a picture, but the server sent {kind}; link to the picture itself"
+            raise self._error("not_an_image", problem)
 
-    def _body(self, name: str, response: BaseHTTPResponse) -> bytes:
-        limit = self._policy.max_bytes
+    def _body(self, response: BaseHTTPResponse) -> bytes:
+        limit = self.policy.max_bytes
         if (response.length_remaining or 0) > limit:
-            raise self._too_large(name)
+            raise self._too_large()
         body = bytearray()
         for chunk in response.stream(_CHUNK_BYTES, decode_content=False):
             body += chunk
             if len(body) > limit:
-                raise self._too_large(name)
+                raise self._too_large()
         encoding = response.headers.get("Content-Encoding", "").strip().lower()
-        return bytes(body) if encoding in ("", "identity") else self._inflate(name, bytes(body), encoding)
+        return bytes(body) if encoding in ("", "identity") else self._inflate(bytes(body), encoding)
 
-    def _inflate(self, name: str, body: bytes, encoding: str) -> bytes:
+    def _inflate(self, body: bytes, encoding: str) -> bytes:
         # Some servers compress even if the request forbids it.
         inflater = zlib.decompressobj(wbits=47)  # 32 + 15: a gzip or a zlib header
         try:
             if encoding not in ("gzip", "x-gzip", "deflate"):
                 raise zlib.error("unknown encoding")
-            data = inflater.decompress(body, self._policy.max_bytes + 1)
-            if len(data) > self._policy.max_bytes:
-                raise self._too_large(name)
+            data = inflater.decompress(body, self.policy.max_bytes + 1)
+            if len(data) > self.policy.max_bytes:
+                raise self._too_large()
             if not inflater.eof:
                 raise zlib.error("ends early")
         except zlib.error as error:
-            raise FetchError(
-                "bad_content_encoding",
-                f"{name}: expected an uncompressed body, got Content-Encoding {encoding!r}, which cannot be decoded "
-                f"({error})",
-            ) from error
+            got = f"got Content-Encoding {encoding!r}, which cannot be decoded ({error})"
+            raise self._error("bad_content_encoding", f"expected an uncompressed body, {got}") from error
         return data
 
-    def _too_large(self, name: str) -> FetchError:
-        return FetchError("too_many_bytes", f"{name}: larger than the {self._policy.max_bytes:,} bytes allowed")
+    def _error(self, reason: str, message: str, *, retryable: bool = False) -> FetchError:
+        return FetchError(reason, f"{self.name}: {message}", retryable=retryable)
 
-    def _failure(self, name: str, error: Exception) -> FetchError:
+    def _too_large(self) -> FetchError:
+        return self._error("too_many_bytes", f"larger than the {self.policy.max_bytes:,} bytes allowed")
+
+    def _failure(self, error: Exception) -> FetchError:
         match error:
             case ForbiddenAddressError():
                 # Without the address, because strangers should not learn how names resolve internally.
-                message = f"{name}: the host is neither on the public internet nor an allowed host"
-                return FetchError("forbidden_address", message)
+                problem = "the host is neither on the public internet nor an allowed host"
+                return self._error("forbidden_address", problem)
             case WireLimitError():
-                return self._too_large(name)
+                return self._too_large()
             case urllib3.exceptions.NameResolutionError():
                 temporary = getattr(error.__cause__, "errno", None) == socket.EAI_AGAIN
-                return FetchError("unknown_host", f"{name}: the host's name has no address", retryable=temporary)
+                return self._error("unknown_host", "the host's name has no address", retryable=temporary)
             case urllib3.exceptions.NewConnectionError():  # derives from a timeout error, but is not a timeout
-                return FetchError("connection_failed", f"{name}: {error.__cause__}", retryable=True)
+                return self._error("connection_failed", str(error.__cause__), retryable=True)
             case urllib3.exceptions.TimeoutError() | TimeoutError():
-                limits = f"{self._policy.connect_timeout_s:g} s to connect, {self._policy.timeout_s:g} s in all"
-                return FetchError("timeout", f"{name}: took too long ({limits})", retryable=True)
+                limits = f"{self.policy.connect_timeout_s:g} s to connect, {self.policy.timeout_s:g} s in all"
+                return self._error("timeout", f"took too long ({limits})", retryable=True)
             case urllib3.exceptions.SSLError():
                 permanent = any(isinstance(cause, ssl.SSLCertVerificationError) for cause in error.args)
-                return FetchError("tls_failed", f"{name}: no secure connection: {error}", retryable=not permanent)
-        return FetchError("connection_failed", f"{name}: {error}", retryable=True)
+                return self._error("tls_failed", f"no secure connection: {error}", retryable=not permanent)
+        return self._error("connection_failed", str(error), retryable=True)
 
 
 def _join_url(base: str, location: str) -> str:
