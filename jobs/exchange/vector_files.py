@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import repeat
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -85,10 +84,16 @@ class NpyPart(_Part):
         dtype, columns = self._header.dtype, self._plain_columns()
         with source_errors(self.file), self.file.open() as source:
             source.seek(self._header.start)
-            tables = self.rows.blocks(rows, columns) if columns else repeat(pa.table({}))
-            for start, table in zip(range(0, len(self), rows), tables, strict=False):
-                count = min(rows, len(self) - start)
-                yield table, np.frombuffer(source.read(count * dim * dtype.itemsize), dtype).reshape(count, dim), {}
+
+            def read(count: int) -> Floats:
+                return np.frombuffer(source.read(count * dim * dtype.itemsize), dtype).reshape(count, dim)
+
+            if columns:
+                for table in self.rows.blocks(rows, columns):
+                    yield table, read(table.num_rows), {}
+            else:
+                for start in range(0, len(self), rows):
+                    yield pa.table({}), read(min(rows, len(self) - start)), {}
 
 
 @dataclass(frozen=True)
