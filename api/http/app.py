@@ -15,12 +15,10 @@ from api.http.parameters import check_parameters
 from api.http.problems import install_problems, problem_table
 from api.http.query_runner import QueryRunner
 from api.http.routes.collections import collection_routes
-from api.http.routes.duplicates import duplicate_routes
-from api.http.routes.facets import facet_routes
-from api.http.routes.images import image_routes
+from api.http.routes.images import duplicate_routes, image_routes
 from api.http.routes.metrics import metrics_routes, register_engine_metrics
 from api.http.routes.pages import install_web
-from api.http.routes.search import search_routes
+from api.http.routes.search import facet_routes, search_routes
 from api.http.routes.versions import state_routes, version_routes
 from api.observe.metrics import Metrics
 from api.search.collections import Collections

@@ -1,20 +1,25 @@
-"""Routes of single images: their rows and pictures."""
+"""Routes of images: their rows and pictures, and the plan that `likeness duplicates` wrote."""
 
 from typing import Annotated, Any, Final
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
+from pydantic import BaseModel, Field
 
 from api.documents import ImageOut
 from api.http.problems import problem_docs
 from api.http.query_runner import QueryRunner
 from api.http.responses import etag_response, image_out, json_response
 from api.search.service import image_not_found, row_of_image
+from index.analysis.duplicate_plan import PlannedGroup, PlanSummary, read_plan
 from index.search import Searcher
 
 Id = Annotated[str, Query(alias="id", description="the id of an indexed image")]
 Size = Annotated[int | None, Query(ge=16, le=1024, description="for a thumbnail: pixels per side at most")]
+
+Offset = Annotated[int, Query(ge=0, le=10**9, description="how many groups to skip")]
+Limit = Annotated[int, Query(ge=1, le=100, description="how many groups to return at most")]
 
 # Picture files are untrusted: a browser must never treat one as a page of this server.
 _PICTURE_HEADERS: Final = {
@@ -24,6 +29,12 @@ _PICTURE_HEADERS: Final = {
 # In threads of their own: other routes must not wait for a slow source.
 _MAX_READING: Final = 40
 _PROBLEMS: Final = ("image-not-found", "invalid-request", "internal", "shard-unavailable")
+
+
+class DuplicatesOut(BaseModel):
+    plan: Annotated[PlanSummary | None, Field(description="null if `likeness duplicates` has not written one yet")]
+    serving: Annotated[str, Field(description="the index version that this server answers from")]
+    groups: list[PlannedGroup]
 
 
 def image_routes(runner: QueryRunner) -> APIRouter:
@@ -55,6 +66,25 @@ def image_routes(runner: QueryRunner) -> APIRouter:
     async def image(request: Request, image_id: Id) -> Response:
         row = await _row((await runner.service(request)).engine.searcher, image_id)
         return json_response(image_out(row, runner.limits.show_locations))
+
+    return router
+
+
+def duplicate_routes(runner: QueryRunner) -> APIRouter:
+    """`GET /duplicates/plan`. Nothing is computed here, so searches do not wait."""
+    router = APIRouter(tags=["images"])
+
+    @router.get(
+        "/duplicates/plan",
+        summary="The plan of `likeness duplicates`: which copies to keep and which to remove",
+        responses=problem_docs("invalid-request", "internal"),
+    )
+    async def plan(request: Request, offset: Offset = 0, limit: Limit = 20) -> DuplicatesOut:
+        service, collection = await runner.with_collection(request)
+        summary, groups = await to_thread.run_sync(read_plan, collection, offset, limit) or (None, [])
+        if not runner.limits.show_locations:
+            groups = [group.without_locations() for group in groups]
+        return DuplicatesOut(plan=summary, serving=service.engine.searcher.version, groups=groups)
 
     return router
 

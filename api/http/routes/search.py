@@ -1,4 +1,4 @@
-"""Routes that search and embed."""
+"""Routes that search and embed, and the one of facets: values that images share, to narrow a search down."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -8,19 +8,34 @@ from anyio import to_thread
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from api.documents import BatchResponse, EmbedResponse, Failed, Found, IndexOut, SearchResponse, json_bytes
+from api.documents import (
+    BatchResponse,
+    EmbedResponse,
+    FacetOut,
+    FacetsOut,
+    FacetValueOut,
+    Failed,
+    Found,
+    IndexOut,
+    SearchResponse,
+    json_bytes,
+)
 from api.errors import Problem
-from api.http.body import BodyReader
+from api.http.body import BodyReader, validate
 from api.http.openapi import BATCH_BODY, EMBED_BODY, parameters_of, search_body
 from api.http.problems import BODY_PROBLEMS, SEARCH_PROBLEMS, failed_item, problem_docs
 from api.http.query_runner import QueryRunner
-from api.http.requests import SearchParameters, UploadFields
-from api.http.responses import json_response, model_out
+from api.http.requests import FacetParameters, SearchParameters, UploadFields
+from api.http.responses import check_filter, json_response, model_out
 from api.search.query import Part, Query
+from api.search.service import facets_of
+from index.filters.facets import Counts, periods
+from index.search import Searcher
 
 T = TypeVar("T")
 R = TypeVar("R")
 
+_MAX_VALUES: Final = 100  # per column of facets
 _BODY_ONLY_PROBLEMS: Final = frozenset(BODY_PROBLEMS) - {"invalid-request", "internal"}
 
 
@@ -101,3 +116,34 @@ def _batch_response(results: Sequence[Found | Failed]) -> Response:
     """A BatchResponse, serialised in parts: 64,000 matches at once would block all threads for a third of a second."""
     joined = b",".join(map(json_bytes, results))
     return Response(b'{"results":[%b]}' % joined, media_type="application/json")
+
+
+def facet_routes(runner: QueryRunner) -> APIRouter:
+    """`GET /facets`."""
+    router, limits = APIRouter(tags=["search"]), runner.limits
+
+    @router.get(
+        "/facets",
+        summary="The values that recur among the images that pass a filter, with counts",
+        response_model=FacetsOut,
+        responses=problem_docs("invalid-request", "internal", "shard-unavailable"),
+        openapi_extra={"parameters": parameters_of(FacetParameters, limits)},
+    )
+    async def facets(request: Request) -> Response:
+        where = validate(dict(request.query_params), FacetParameters).filter
+        searcher = (await runner.service(request)).engine.searcher
+        check_filter(where, searcher.filterable, limits.show_locations)
+        return json_response(_facets_out(searcher, await to_thread.run_sync(facets_of, searcher, where)))
+
+    return router
+
+
+def _facets_out(searcher: Searcher, counts: Counts) -> FacetsOut:
+    index = IndexOut(version=searcher.version, ntotal=searcher.ntotal)
+    columns: dict[str, FacetOut] = {}
+    for name, counter in counts.values.items():
+        values: list[FacetValueOut] = [{"value": value, "count": count} for value, count in counter.most_common()]
+        if searcher.filterable[name].startswith(("timestamp", "date")):
+            values = [{"value": value, "count": count, "filter": period} for value, count, period in periods(counter)]
+        columns[name] = FacetOut(values=values[:_MAX_VALUES], others=max(0, len(values) - _MAX_VALUES))
+    return FacetsOut(index=index, rows=counts.rows, columns=columns)
