@@ -30,9 +30,8 @@ def schedule(
 
     Example: `likeness schedule deploy/job.yaml --cron "0 3 * * *" --timezone Europe/Berlin --jitter 300`
     """
-    from jobs.schedule.cron import cron_times
     from jobs.schedule.job_process import ScheduledJob
-    from jobs.schedule.scheduler import run_schedule
+    from jobs.schedule.scheduler import cron_times, run_schedule
 
     times = cron_times(cron, timezone, datetime.now(UTC))
     job = ScheduledJob(spec, console.file)

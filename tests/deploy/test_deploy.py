@@ -14,8 +14,8 @@ import yaml
 from ray.dashboard.modules.job.cli import submit
 
 from index.collection import Collection
-from jobs.schedule.cron import cron_times
 from jobs.schedule.history import last_entries
+from jobs.schedule.scheduler import cron_times
 from jobs.schedule.spec_file import read_spec
 from tests.support.nights.quiet_night import make_job
 from tests.support.paths import DEPLOY

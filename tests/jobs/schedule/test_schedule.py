@@ -22,11 +22,10 @@ from benchmarks.common.waiting import eventually
 from index.collection import Collection, writing
 from index.errors import CollectionError
 from jobs.errors import UsageError
-from jobs.schedule.cron import cron_times
 from jobs.schedule.history import HistoryEntry, last_entries, read_output
 from jobs.schedule.job_process import ScheduledJob
 from jobs.schedule.run_job import finish, run_job
-from jobs.schedule.scheduler import run_schedule
+from jobs.schedule.scheduler import cron_times, run_schedule
 from jobs.schedule.spec_file import read_spec
 from jobs.update import Update
 from tests.support.command_line import Run
