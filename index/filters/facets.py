@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -77,6 +78,11 @@ def count_values(batches: Batches, columns: Iterable[Column]) -> Counts:
             if len(counters[column]) > MAX_DISTINCT:
                 del counters[column]
     return Counts(rows=rows, values={column.name: counter for column, counter in counters.items()})
+
+
+def sampling_step(rows: int) -> int:
+    """The n for counting every n-th batch of an index with so many rows."""
+    return max(1, math.ceil(rows / MAX_ROWS))
 
 
 def _counts(array: Any) -> dict[Value, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, pairwise
@@ -18,7 +17,7 @@ from cachetools import LRUCache, cachedmethod
 from index.arrays import Ids, Parts, Positions, Scores, Vectors, merged, read_parts, shifted
 from index.collection.rows import EMBEDDING, TILES, unify
 from index.filters.columns import Column, Mask
-from index.filters.facets import MAX_ROWS, Counts, count_values
+from index.filters.facets import Counts, count_values, sampling_step
 from index.filters.filter import Filter
 from index.segments.eligible import Eligible, Unlike
 from index.segments.segment import Segment
@@ -76,7 +75,7 @@ class SegmentedIndex:
     def count_values(self, columns: Sequence[str], where: Filter | None = None) -> Counts:
         """How many rows have each value of these columns, counted in a sample if there are many rows."""
         allowed: Sequence[Eligible | None] = self.eligible(where) or [segment.live for segment in self.parts]
-        sample = islice(self._masked(allowed), 0, None, max(1, math.ceil(self.ntotal / MAX_ROWS)))
+        sample = islice(self._masked(allowed), 0, None, sampling_step(self.ntotal))
         return count_values(sample, [Column.of(self.schema.field(name)) for name in columns])
 
     def _masked(self, allowed: Sequence[Eligible | None]) -> Iterator[tuple[pa.RecordBatch, Mask | None]]:
