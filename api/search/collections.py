@@ -84,7 +84,7 @@ class Collections:
     @classmethod
     def of(cls, service: SearchService, name: str | None = None) -> Self:
         """A single collection, which is open and never closed."""
-        collection = service.live.source and service.live.source.collection
+        collection = service.live.source.collection if service.live.source else None
         name = name or (collection.name if collection else "collection")
         single = cls({name: collection}, lambda _: service, batchers=service.batchers, decoders=service.decoders)
         single._open[name] = _OpenCollection(service=service, last_used=0.0)
