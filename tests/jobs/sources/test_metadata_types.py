@@ -37,6 +37,7 @@ COLUMNS: dict[str, pa.Array[Any]] = {
     "i8": pa.array([*range(-4, 3), None], pa.int8()),
     "f16": pa.array([number / 8 for number in range(ROWS)], pa.float16()),
     "f64": pa.array([number / 3 for number in range(ROWS)]),
+    "nan": pa.array([float("nan") if number % 3 == 1 else number / 3 for number in range(ROWS)]),
     "decimal32": pa.array(CENTS, pa.decimal32(5, 2)),
     "decimal64": pa.array([*CENTS[1:], None], pa.decimal64(12, 3)),
     "decimal128": pa.array([-cent for cent in CENTS], pa.decimal128(12, 2)),
@@ -117,7 +118,7 @@ def others(rows: list[int]) -> list[int]:
 def test_every_value_that_an_answer_shows_finds_its_image_again(searcher: Searcher, name: str) -> None:
     values: list[Any] = COLUMNS[name].to_pylist()
     shown = [json.loads(json_bytes(searcher.row(f"{row}.png")))[name] for row in range(ROWS)]
-    missing = [row for row, value in enumerate(values) if value is None]
+    missing = [row for row, value in enumerate(values) if value is None or value != value]  # NaN
 
     def rows(test: Compare, value: Any) -> list[int]:
         return [row for row, each in enumerate(values) if any(test(element, value) for element in elements(each))]
