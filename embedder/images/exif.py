@@ -20,7 +20,7 @@ _FIRST_YEAR: Final = 1826  # of the oldest surviving photograph
 _END_YEAR: Final = 2100
 _TIME: Final = re.compile(
     r"(\d{4})[:/.-](\d{1,2})[:/.-](\d{1,2})"
-    r"(?:[ T] ?(\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:[.,](\d+))?)? ?(?:Z|[+-]\d{1,2}:?\d{2})?)?",
+    r"(?:[ T_-] ?(\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:[.,](\d+))?)? ?(?:Z|[+-]\d{1,2}(?::?\d{2})?)?)?",
     re.ASCII,
 )
 
@@ -38,8 +38,10 @@ def read_exif(image: Image.Image) -> dict[str, Any]:
         exif = image.getexif()
         values["exif_camera"] = _camera(exif.get(Base.Make), exif.get(Base.Model))
         with suppress(Exception):
-            details = exif.get_ifd(IFD.Exif)
-            times = (_time(details.get(tag)) for tag in (Base.DateTimeOriginal, Base.DateTimeDigitized))
+            # TIFF/EP has them in the first directory.
+            directories = (exif.get_ifd(IFD.Exif), exif)
+            tags = (Base.DateTimeOriginal, Base.DateTimeDigitized)
+            times = (_time(directory.get(tag)) for tag in tags for directory in directories)
             values["exif_taken"] = next((time for time in times if time is not None), None)
         with suppress(Exception):
             place = exif.get_ifd(IFD.GPSInfo)
@@ -67,6 +69,8 @@ def _text(value: object) -> str:
 
 def _time(value: object) -> int | None:
     """In microseconds; also as editors and messengers write it, with other separators, a fraction or an offset."""
+    if isinstance(value, str):  # text ends with its first zero, unless that stands for the space before the hour
+        value = value[:11] + value[11:].partition("\0")[0]
     if (found := _TIME.fullmatch(_text(value))) is None:
         return None
     *parts, fraction = found.groups(default="0")

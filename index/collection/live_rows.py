@@ -109,6 +109,15 @@ class LiveRows:
         """The rows of runs that read EXIF, or of those that did not."""
         return self._with_parts([part for part in self._parts if part.exif == exif], self._model)
 
+    def of_text(self, column: str) -> LiveRows:
+        """The rows of files in which a column is text."""
+        texts = [
+            part
+            for part in self._parts
+            if column in part.schema.names and part.schema.field(column).type == pa.string()
+        ]
+        return self._with_parts(texts, self._model)
+
     def _with_parts(self, parts: list[_Part], model: ModelRecord | None) -> LiveRows:
         if len(parts) == len(self._parts) and _agree(model, self._model):
             return self  # its `schema` may be cached

@@ -100,7 +100,7 @@ class Column:
         return chunks[0] if chunks else pa.array([], self.type)
 
     def missing(self, batch: pa.RecordBatch) -> Mask:
-        return mask_of(self.read(batch).is_null())
+        return mask_of(self.read(batch).is_null(nan_is_null=True))  # an answer shows both as null
 
     def where(self, test: ArrayTest) -> Test:
         """A test for rows whose value, or any of whose elements, passes."""

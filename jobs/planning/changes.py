@@ -16,7 +16,7 @@ from embedder.images.exif import EXIF_COLUMNS
 from index.collection.collection import Collection, Snapshot
 from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord, RowFile
-from index.collection.rows import JSON, STATE_COLUMNS, TEXT, conform, is_filtered, is_list, metadata_columns
+from index.collection.rows import JSON, STATE_COLUMNS, TEXT, conform, in_memory, is_filtered, is_list, metadata_columns
 from index.storage.storage import canonical_address
 from jobs.errors import TooManyMissingError
 from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter, leave_out
@@ -203,6 +203,9 @@ def _compare_metadata(live: LiveRows, listing: pa.Table, postponed: Column = NO_
     schema = merge_schemas(listed.schema, pa.schema([live.schema_of(names).field(name) for name in names]))
     # Each column as one array, to take from.
     columns = {field.name: conform(listing, pa.schema([field]))[field.name].combine_chunks() for field in schema}
+    # Text in some rows makes the column text in all, so with another type its values are written again.
+    typed = [field.name for field in in_memory(listed.schema) if field.name in names and field.type != TEXT]
+    texts = {name: live.of_text(name).read(["image_id"])["image_id"] for name in typed}
     states, masks = [live.schema_of(STATE_COLUMNS).empty_table()], [np.zeros(0, bool)]
     for rows in live.parts([*STATE_COLUMNS, *names], _COMPARED_ROWS):
         states.append(rows.select(STATE_COLUMNS))
@@ -212,6 +215,8 @@ def _compare_metadata(live: LiveRows, listing: pa.Table, postponed: Column = NO_
             for field in schema:
                 recorded = conform(rows, pa.schema([field]))[field.name]
                 differs |= _differs_mask(columns[field.name].take(at), recorded)
+                if field.name in texts:
+                    differs |= pc.is_in(rows["image_id"], texts[field.name]).to_numpy()
             differs &= pc.is_valid(at).to_numpy()
         masks.append(differs)
     return postpone(pa.concat_tables(states), postponed), pa.array(np.concatenate(masks))

@@ -23,7 +23,7 @@ from index.storage.picture_reader import PictureReader
 from index.versions.servable import live_or_last_good_manifest
 from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter
 from jobs.planning.record_checks import web_mask
-from jobs.sources.listing import Column, refused_mask, with_columns
+from jobs.sources.listing import REFUSED_STAGE, Column, refused_mask, with_columns
 
 NEVER_READABLE: Final = ""
 """Stands for the hash of a picture that will never be readable; no content has this hash."""
@@ -230,12 +230,12 @@ def block_of(path: str) -> str:
 def unchanged_mask(listing: pa.Table, rows: pa.Table) -> Column:
     """A mask over the listing: the id has a row that is not retryable, and nothing indicates that the image changed. A
     value that one side lacks (a list has no sizes) indicates nothing. The content that was last found at a web address
-    decides.
+    decides. If the listing refuses a row, or has refused it before, it must do so again, for the same reason.
     """
     if rows.num_rows == 0:
         return pa.array([False] * listing.num_rows, pa.bool_())
     at = pc.index_in(listing["image_id"], rows["image_id"])
-    found = rows.select(["uri", "size", "modified", "etag", "error_reason", "retryable"]).take(at)
+    found = rows.select(["uri", "size", "modified", "etag", "error_stage", "error_reason", "retryable"]).take(at)
     unchanged: Column = pc.and_(pc.is_valid(at), pc.invert(_fill(found["retryable"], False)))
     # Images always have a uri, so one that was missing before and is present now is a change.
     no_uri = pc.and_(pc.is_null(listing["uri"]), pc.is_null(found["uri"]))
@@ -250,10 +250,20 @@ def unchanged_mask(listing: pa.Table, rows: pa.Table) -> Column:
         # A broken link had neither size nor time, so having them now is a change.
         known_now = pc.and_(pc.is_valid(listing[name]), pc.is_null(found[name]))
         unchanged = pc.and_not(unchanged, pc.and_(rejected, known_now))
+    unchanged = pc.and_(unchanged, pc.equal(_refusals(listing), _refusals(found)))
     if "content_hash" in listing.column_names:
         same = _fill(pc.equal(listing["content_hash"], rows["content_hash"].take(at)), False)
         unchanged = pc.and_(unchanged, pc.or_(same, pc.is_null(listing["content_hash"])))
     return unchanged
+
+
+def _refusals(rows: pa.Table) -> Column:
+    """The reasons for which a listing refuses rows; empty for others."""
+    if "error_stage" not in rows.column_names:
+        return pa.array([""] * rows.num_rows, TEXT)
+    refused = pc.equal(rows["error_stage"], pa.scalar(REFUSED_STAGE, TEXT))
+    reasons: Column = pc.if_else(refused, rows["error_reason"], pa.scalar("", TEXT)).fill_null("")
+    return reasons
 
 
 def _verify_hashes(listing: pa.Table, rows: pa.Table, unchanged: Column) -> Column:

@@ -137,6 +137,7 @@ def _unchanged(todo: pa.Table, state: pa.Table) -> tuple[Positions, Positions]:
     """Positions in `todo` that a row covers, and the positions of these rows: the newest row of the same id, and for a
     new id an embedded row of the same address, as lists have several ids for one picture, or other ids than before.
     """
+    todo = todo.select([name for name in STATE_COLUMNS if name in todo.column_names])  # captions may have any length
     covered = _covered(todo, state)
     is_new = pc.and_(pc.invert(pc.is_in(todo["image_id"], state["image_id"])), pc.is_in(todo["uri"], state["uri"]))
     new, known = _positions(pc.and_(is_new, pc.is_valid(todo["uri"]))), _positions(pc.is_valid(state["uri"]))

@@ -61,16 +61,15 @@ def _read(uris: Sequence[Any]) -> list[str | None]:
 def join_lists(images: pa.Table, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
     """The images that no row of a list names; and the rows, with the facts of those images that they name.
 
-    A row without an id of its own gets that of its image, and the columns of both; the list's take precedence.
+    A row `without_id` gets that of its image, and the columns of both; the list's take precedence.
     """
     if not (images.num_rows and rows.num_rows):
         return images, rows
     at = pc.index_in(places(rows["uri"]), value_set=places(images["uri"]))
     facts = images.take(at)
-    has_no_id = pc.equal(rows["image_id"], rows["uri"]).fill_null(False)
     joined = {name: pc.coalesce(rows[name], facts[name]) for name in ("size", "modified", "etag")}
-    names: Any = pc.if_else(has_no_id, facts["image_id"], pa.scalar(None, TEXT))
-    joined["image_id"] = pc.coalesce(_numbered(names), rows["image_id"])
+    names = pc.if_else(without_id(rows), facts["image_id"], pa.scalar(None, TEXT))
+    joined["image_id"] = pc.coalesce(names, rows["image_id"])
     joined["uri"] = pc.coalesce(facts["uri"], rows["uri"])
     metadata = images.column_names[len(LISTING) :]
     joined |= {name: facts[name] for name in metadata if name not in rows.column_names}
@@ -78,14 +77,10 @@ def join_lists(images: pa.Table, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
     return images.filter(others), with_columns(rows, joined)
 
 
-def _numbered(ids: Column) -> Any:
-    """The ids; those that are repeated with a number."""
-    seen = Counter[str | None]()
-    names = list[str | None]()
-    for name in ids.to_pylist():
-        seen[name] += 1
-        names.append(name if name is None or seen[name] == 1 else f"{name}#{seen[name]}")
-    return pa.array(names, TEXT)
+def without_id(rows: pa.Table) -> Column:
+    """A mask of the rows of lists that have no id of their own, but their address."""
+    mask: Column = pc.equal(rows["image_id"], rows["uri"]).fill_null(False)
+    return mask
 
 
 def places(uris: Column) -> Column:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -17,7 +18,7 @@ from index.storage.bucket_address import without_secrets
 from jobs.errors import EmptySourceError, SourceError
 from jobs.exclusions import HIDDEN, Exclusions
 from jobs.file_extensions import PACKED_TARS, TABLE_EXTENSIONS, VIDEO_EXTENSIONS, is_packed, may_be_pictures
-from jobs.sources.beside import join_lists, with_captions
+from jobs.sources.beside import join_lists, with_captions, without_id
 from jobs.sources.column_types import with_types
 from jobs.sources.files import SourceFile, source_files
 from jobs.sources.list_columns import ListColumns
@@ -78,7 +79,10 @@ def list_images(
     if left_out is not None:
         left_out.update(counts)
     images, rows = join_lists(pictures.images, lists.images)
-    listing, repeated = _unique(_concat([images, frames.images, tars.images, rows]))
+    files = [images, frames.images, tars.images]
+    may_number = np.zeros(sum(map(len, files)) + len(rows), bool)
+    may_number[len(may_number) - len(rows) :] = without_id(lists.images)
+    listing, repeated = _unique(_concat([*files, rows]), may_number)
     refused = [*found.refused, *(each for part in parts for each in part.refused), *repeated]
     if listing.num_rows:
         return concat_listings([listing, refused_listing(refused)]) if refused else listing
@@ -140,9 +144,9 @@ def left_out_warning(left_out: Counter[str]) -> str | None:
     )
 
 
-def _unique(listing: pa.Table) -> tuple[pa.Table, list[Refused]]:
-    """Give each row an id of its own. Rows of lists without an id have their address as id: those that share it are
-    numbered. A row that repeats the id of an earlier one is refused, under another id.
+def _unique(listing: pa.Table, may_number: npt.NDArray[np.bool_]) -> tuple[pa.Table, list[Refused]]:
+    """Give each row an id of its own. Rows of lists without an id have the address, or the id of the picture there:
+    those that share it are numbered. Another row that repeats the id of an earlier one is refused, under another id.
     """
     counts = pc.value_counts(listing["image_id"])
     repeated = counts.field("values").filter(pc.greater(counts.field("counts"), pa.scalar(1)))
@@ -157,7 +161,7 @@ def _unique(listing: pa.Table) -> tuple[pa.Table, list[Refused]]:
         if image_id not in first:
             first[image_id] = uri or "a row without a uri"
             continue
-        if image_id == uri:
+        if may_number[row]:
             renamed[row] = _numbered(f"{image_id}#", seen, taken)
             continue
         again = "the same picture, listed again" if uri == first[image_id] else f"already that of {first[image_id]}"

@@ -23,8 +23,10 @@ from index.collection.rows import (
     common_field,
     conform,
     in_memory,
+    is_list,
     list_array,
 )
+from index.errors import CollectionError
 
 Column: TypeAlias = "pa.Array[Any] | pa.ChunkedArray[Any]"
 
@@ -134,9 +136,37 @@ def without_refusal(listing: pa.Table) -> pa.Table:
 
 
 def concat_listings(tables: Sequence[pa.Table]) -> pa.Table:
-    """Concatenate listings. Each column gets a type that holds all its values, and null where a listing lacks it."""
-    schema = merge_schemas(*(table.schema for table in tables))
+    """Concatenate listings. Each column gets a type that holds all its values, and null where a listing lacks it.
+
+    Where no other type holds them, such as that of 2**60 and 1.5, it is text.
+    """
+    schema = merge_schemas(*map(_of_values, tables))
+    for number, column in enumerate(schema):
+        if not all(_holds(column, table) for table in tables):
+            text = pa.large_list(TEXT) if is_list(column.type) else TEXT
+            schema = schema.set(number, column.with_type(text))
     return pa.concat_tables([conform(table, schema) for table in tables])
+
+
+def _of_values(table: pa.Table) -> pa.Schema:
+    """The schema, in which text without any value has no type: that of others then counts."""
+    fields = [
+        column.with_type(pa.null()) if column.type == TEXT and values.null_count == len(values) else column
+        for column, values in zip(table.schema, table.columns, strict=True)
+    ]
+    return pa.schema(fields)
+
+
+def _holds(column: pa.Field[Any], table: pa.Table) -> bool:
+    """Whether the column's type holds the table's values as they are."""
+    if column.name not in table.column_names or table[column.name].type == column.type:
+        return not pa.types.is_null(column.type)
+    values: Any = table[column.name]
+    try:
+        conform(table.select([column.name]), pa.schema([column]))
+        return not pa.types.is_floating(column.type) or values.cast(column.type).type == column.type
+    except (CollectionError, pa.ArrowInvalid):
+        return False
 
 
 def merge_schemas(*schemas: pa.Schema) -> pa.Schema:

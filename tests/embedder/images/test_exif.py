@@ -76,6 +76,10 @@ def test_nonsensical_values_are_left_out(taken: str | None, make: str | None, pl
         (" 2020:01:02 03:04:05", "2020-01-02 03:04:05"),
         ("2020:01:02 03:04:05\0\0", "2020-01-02 03:04:05"),
         ("2020:01:02\x0003:04:05", "2020-01-02 03:04:05"),
+        ("2020:01:02\x0003:04:05\0rest", "2020-01-02 03:04:05"),
+        ("2020:01:02 03:04:05\0old value", "2020-01-02 03:04:05"),
+        ("2020-01-02 03:04:05+02", "2020-01-02 03:04:05"),
+        ("2020-01-02-03:04:05", "2020-01-02 03:04:05"),
         ("2020:1:2 3:4:5", "2020-01-02 03:04:05"),
         ("2020:01:02 03:04", "2020-01-02 03:04:00"),
         ("2020:01:02", "2020-01-02 00:00:00"),
@@ -104,6 +108,13 @@ def test_times_in_the_forms_that_programs_write(text: str, expected: str | None)
     for details, fallback in (({}, None), (digitized, datetime(2018, 5, 6, 7, 8, 9))):
         found = exif_of(with_exif("JPEG", text, details=details)).get("exif_taken")
         assert found == as_microseconds(taken or fallback)
+
+
+def test_times_in_the_first_directory_are_read() -> None:
+    exif = Image.Exif()
+    exif[Base.DateTimeOriginal] = "2020:01:02 03:04:05"  # as TIFF/EP has it
+    data = encode(Image.new("L", (8, 8)), "TIFF", exif=exif.tobytes())
+    assert exif_of(data) == {"exif_taken": as_microseconds(datetime(2020, 1, 2, 3, 4, 5))}
 
 
 def hostile() -> dict[str, bytes]:

@@ -37,6 +37,7 @@ COLUMNS: dict[str, pa.Array[Any]] = {
     "i8": pa.array([*range(-4, 3), None], pa.int8()),
     "f16": pa.array([number / 8 for number in range(ROWS)], pa.float16()),
     "f64": pa.array([number / 3 for number in range(ROWS)]),
+    "nan": pa.array([float("nan") if number % 3 == 1 else number / 3 for number in range(ROWS)]),
     "decimal32": pa.array(CENTS, pa.decimal32(5, 2)),
     "decimal64": pa.array([*CENTS[1:], None], pa.decimal64(12, 3)),
     "decimal128": pa.array([-cent for cent in CENTS], pa.decimal128(12, 2)),
@@ -117,7 +118,7 @@ def others(rows: list[int]) -> list[int]:
 def test_every_value_that_an_answer_shows_finds_its_image_again(searcher: Searcher, name: str) -> None:
     values: list[Any] = COLUMNS[name].to_pylist()
     shown = [json.loads(json_bytes(searcher.row(f"{row}.png")))[name] for row in range(ROWS)]
-    missing = [row for row, value in enumerate(values) if value is None]
+    missing = [row for row, value in enumerate(values) if value is None or value != value]  # NaN
 
     def rows(test: Compare, value: Any) -> list[int]:
         return [row for row, each in enumerate(values) if any(test(element, value) for element in elements(each))]
@@ -241,3 +242,34 @@ def test_nights_with_other_types_keep_what_can_be_filtered(tmp_path: Path) -> No
     collection, _ = night("x", "y", None, None, "z", "x", "x", {})
     with pytest.raises(FilterError, match="nested values"):
         found(Searcher.open(collection), {"tags": "x"})
+
+
+EXACT = pa.array([2**53 + 1])
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "values"),
+    [
+        (EXACT, pa.array([1.5]), ["9007199254740993", "1.5"]),
+        (pa.array([2**53]), pa.array([1.5]), [2.0**53, 1.5]),
+        (EXACT.cast(pa.uint64()), pa.array([1.5], pa.float32()), ["9007199254740993", "1.5"]),
+        (pa.array([2**24 + 1], pa.int32()), pa.array([1.5], pa.float32()), [2.0**24 + 1, 1.5]),
+        (pa.array([2**64 - 1], pa.uint64()), pa.array([-1]), ["18446744073709551615", "-1"]),
+        (pa.array([7], pa.uint64()), pa.array([-1]), [7, -1]),
+        (pa.array([[2**53 + 1]]), pa.array([[1.5]]), [["9007199254740993"], ["1.5"]]),
+        (pa.array([[1]]), pa.array([1.5]), [[1.0], [1.5]]),
+        (pa.array([decimal.Decimal("1.10")]), pa.array([10**18]), ["1.10", "1000000000000000000"]),
+        (pa.array([dt.datetime(1000, 1, 1)], pa.timestamp("s")), pa.array([NOON], pa.timestamp("ns")),
+         ["1000-01-01 00:00:00.000", "2024-05-06 12:08:09.123456000"]),
+        (pa.array([None], pa.string()), pa.array([7]), [None, 7]),
+        (pa.array([True]), pa.array([None], pa.string()), [True, None]),
+        (pa.array([None], pa.string()), pa.array([["x"]]), [None, ["x"]]),
+        (pa.array([None], pa.string()), pa.nulls(1), [None, None]),
+        (pa.array(["007"]), pa.array([7]), ["007", "7"]),
+    ],
+)  # fmt: skip
+def test_lists_of_other_types_keep_their_values(tmp_path: Path, one: Any, other: Any, values: list[Any]) -> None:
+    for name, column in (("a", one), ("b", other)):
+        pq.write_table(pa.table({"uri": [f"{name}.jpg"], "v": column}), tmp_path / f"{name}.parquet")
+    found = list_images(str(tmp_path))["v"].to_pylist()
+    assert [(type(value), value) for value in found] == [(type(value), value) for value in values]

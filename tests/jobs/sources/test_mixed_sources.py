@@ -37,6 +37,10 @@ LAYOUTS: list[tuple[dict[str, bytes | str], list[str], dict[str, int]]] = [
     ({"a.jpg": PICTURE, "m.csv": "url,file_name\nhttp://x.test/1,a.jpg\nhttp://x.test/2,b.jpg\n", "b.jpg": PICTURE},
      ["a.jpg", "b.jpg"], {}),
     ({"a.jpg": PICTURE, "m.csv": "uri,size\na.jpg,S\na.jpg,M\n"}, ["a.jpg", "a.jpg#2"], {}),
+    ({"a.jpg": PICTURE, "m.csv": "uri,id\nb.jpg,a.jpg#2\na.jpg,\na.jpg,\na.jpg,\n"},
+     ["a.jpg#2", "a.jpg", "a.jpg#3", "a.jpg#4"], {}),
+    ({"a.jpg": PICTURE, "m.csv": "uri,id\nb.jpg,a.jpg\na.jpg,\n"}, ["a.jpg", "a.jpg#2"], {}),
+    ({"a.jpg": PICTURE, "b.jpg": PICTURE, "m.csv": "uri,id\na.jpg,b.jpg\nb.jpg,\n"}, ["b.jpg", "b.jpg#2"], {}),
     ({"0.jpg": PICTURE, "m.parquet": parquet(image=[b"GIF89a" + bytes(9)], file_name=["x.jpg"])}, ["0.jpg", "m#0"], {}),
     # what img2dataset writes: the addresses from which the pictures came
     ({"0.tar": TAR, "0.parquet": parquet(url=["http://x.test/0"]), "0_stats.json": "{}"},
