@@ -6,7 +6,7 @@ A ValueError says what is wrong with a value; the caller puts the name of the op
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -119,6 +119,12 @@ def parse_object(text: str, example: str) -> dict[str, Any]:
     if not isinstance(parsed, dict):
         raise ValueError(f"is {text!r}: expected a JSON object such as {example}{problem}")
     return parsed
+
+
+def some(names: Sequence[str], limit: int = 5) -> str:
+    """The first names, and the number of the others."""
+    rest = len(names) - limit
+    return ", ".join(names[:limit]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
 def counted(count: int, noun: str) -> str:
