@@ -60,6 +60,13 @@ def model_named(name: str) -> str:
     return str(DEMO_MODEL) if name == "demo" else name
 
 
+def checked_text(text: str) -> str:
+    """ValueError for text that is not UTF-8, which arguments of a command may be: models and Arrow take no other."""
+    if text != text.encode(errors="replace").decode():
+        raise ValueError("expected text in UTF-8")
+    return text
+
+
 def parse_actors(text: str) -> tuple[int, int]:
     """Minimum and maximum of `4` or `2:8`."""
     first, _, last = text.partition(":")

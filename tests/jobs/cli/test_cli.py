@@ -605,6 +605,7 @@ def test_a_working_folder_that_is_not_utf8_is_one_line(
     monkeypatch.chdir(tmp_path)
     absolute = [f"{folder}/{word}" if word in (".", "c", "x", "d", "x.parquet") else word for word in words]
     assert_one_line(run(*absolute), f"{tmp_path}/caf\\xe9", " is not UTF-8: rename the folder, or make a link to it")
+    assert not (folder / "d").exists()  # the demo has drawn nothing
 
 
 def test_a_link_makes_a_folder_usable_that_is_not_utf8(run: Run, tmp_path: Path) -> None:
@@ -612,6 +613,24 @@ def test_a_link_makes_a_folder_usable_that_is_not_utf8(run: Run, tmp_path: Path)
     (tmp_path / "link").symlink_to(folder)
     report = facts_of(run, "embed", "link", "c", "--model", "demo")
     assert (report["embedded"], report["rejected"]) == (3, 0)
+
+
+def test_a_model_in_a_folder_that_is_not_utf8_is_one_line(
+    run: Run, collection: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    shutil.copytree(DEMO_MODEL, folder / "model")
+    (tmp_path / "link").symlink_to(folder)
+    monkeypatch.chdir(folder)
+    for model in ("./model", folder / "model", tmp_path / "link" / "model"):  # links are resolved
+        result = run("embed", pictures, tmp_path / "new", "--model", model)
+        assert_one_line(result, f"{tmp_path}/caf\\xe9/model is not UTF-8: rename the folder, or copy the model")
+
+
+@pytest.mark.parametrize("option", ["--label b\udce9 --label", "--label b --template b\udce9{} --label", "--prompt"])
+def test_texts_for_models_that_are_not_utf8_are_one_line(run: Run, collection: Path, option: str) -> None:
+    command = ["annotate", collection, "--name", "a", *option.split(), os.fsdecode(b"caf\xe9")]
+    assert_one_line(run(*command), "--", " expected text in UTF-8")
 
 
 @pytest.mark.parametrize("words", ["a red star", "star #3", "note: red", "red star" * 40])
