@@ -16,6 +16,7 @@ import pytest
 import ray
 from PIL import Image
 
+from embedder.errors import ModelError
 from embedder.models.clip import ClipEmbedder
 from index.build.measure import Measurements
 from index.collection import Collection, writing
@@ -740,6 +741,22 @@ def test_help_loads_no_slow_modules() -> None:
     slow = "('numpy', 'pyarrow', 'PIL', 'faiss', 'fastapi', 'ray', 'torch', 'transformers')"
     code = f"import sys; from jobs.cli.app import main; print([name for name in {slow} if name in sys.modules])"
     assert python("-c", code).stdout == "[]\n"
+
+
+@pytest.mark.parametrize("error", [ImportError("initialization failed"), SystemError("a result"), ModelError("gone")])
+def test_an_interrupt_that_became_another_exception_is_one(
+    run: Run, collection: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """As in modules in C, and in code that reports every failed import."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as interrupt:
+            raise error from interrupt
+
+    monkeypatch.setattr(Searcher, "open", interrupted)
+    assert run("search", collection, "--text", "x") == (130, "", "interrupted\n")
 
 
 @pytest.mark.parametrize("module", ["typer", "jobs.values"])
