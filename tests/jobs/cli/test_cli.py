@@ -565,7 +565,7 @@ def test_embed_counts_what_is_left_out_and_prints_json(run: Run, tmp_path: Path)
     assert (report["unchanged"], report["missing"], report["left_out"]) == (3, 0, left_out)
 
 
-@pytest.mark.parametrize("pattern", ["", "!", "/", "[", "a\\"])
+@pytest.mark.parametrize("pattern", ["", "!", "/", "[", "a\\", "./a", "!./a", "../a", "a//b", "."])
 def test_patterns_that_match_nothing_are_refused(run: Run, pattern: str) -> None:
     assert_one_line(run("embed", "x", "y", "--exclude", pattern), f"--exclude is {pattern!r}: expected a pattern such")
 
