@@ -28,7 +28,8 @@ def checked_patterns(patterns: Sequence[str]) -> tuple[str, ...]:
             matches = any(each.include is not None for each in _compiled((pattern,)).patterns)
         except GitIgnorePatternError:
             matches = False
-        if not matches or not pattern.strip():
+        parts = pattern.strip().removeprefix("!").strip("/").split("/")
+        if not matches or {"", ".", ".."}.intersection(parts):
             raise ValueError(f"is {pattern!r}: expected a pattern such as *.gif, thumbnails/ or 2023/raw")
     return tuple(patterns)
 

@@ -40,6 +40,7 @@ from jobs.values import (
     ColumnType,
     checked_amount,
     checked_resources,
+    checked_text,
     model_named,
     parse_actors,
     parse_column_types,
@@ -90,6 +91,7 @@ Duration = Annotated[
     Field(gt=0),
     WithJsonSchema({"type": ["integer", "string"], "examples": ["10m", "90s", 600]}),
 ]
+Text = Annotated[str, AfterValidator(checked_text)]
 Location = Annotated[
     str, Field(min_length=1), BeforeValidator(lambda value: require_utf8(value) if isinstance(value, str) else value)
 ]
@@ -208,8 +210,8 @@ class AnnotationSpec(_Section):
         description="the column's name, and the prefix of further columns: NAME_score",
         json_schema_extra={"pattern": r"^[A-Za-z][A-Za-z0-9_]{0,63}$"},
     )
-    labels: tuple[str, ...] = Field((), description="texts; each image gets the nearest one")
-    template: str = Field("a photo of {}", description="the text for each label; {} is the label")
+    labels: tuple[Text, ...] = Field((), description="texts; each image gets the nearest one")
+    template: Text = Field("a photo of {}", description="the text for each label; {} is the label")
     none_below: float = Field(
         0.5, ge=0, le=1, description="`none of these` if the best label scores below this quantile of random pairs"
     )
@@ -219,7 +221,7 @@ class AnnotationSpec(_Section):
     captioner: str | None = Field(
         None, description="an image-to-text checkpoint: hub id or ./folder; with vllm, its name on the server"
     )
-    prompt: str | None = Field(None, description="the start of every caption; for a chat model, the question")
+    prompt: Text | None = Field(None, description="the start of every caption; for a chat model, the question")
     engine: Literal["transformers", "vllm"] = Field(
         "transformers", description="what runs the captioner: this job, or a vLLM server"
     )

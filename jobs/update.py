@@ -46,7 +46,7 @@ from jobs.sources.list_images import left_out_warning, list_images
 from jobs.sources.list_videos import Frames, frames_of
 from jobs.sources.listing import LISTING, UNREADABLE, refused_mask
 from jobs.spec import JobSpec
-from jobs.values import DEFAULT_MODEL, MAX_MISSING, counted
+from jobs.values import DEFAULT_MODEL, MAX_MISSING, counted, some
 
 
 @dataclass(kw_only=True)
@@ -206,8 +206,8 @@ class Update:
             if not self._may_be_empty():
                 raise
             return LISTING.empty_table()
-        for note, lists in notes.items():
-            self._warn(f"{note}: {', '.join(lists)}" if lists else note)
+        for note, files in notes.items():
+            self._warn(f"{note}: {some(files)}" if files else note)
         if self.spec.keep is not None:
             self._filter = ImageFilter.parse(self.spec.keep, listing.schema)
         return listing

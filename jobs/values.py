@@ -6,7 +6,7 @@ A ValueError says what is wrong with a value; the caller puts the name of the op
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -58,6 +58,13 @@ def checked_resources(amounts: Mapping[str, object]) -> dict[str, float]:
 def model_named(name: str) -> str:
     """The hub id or folder of a model; "demo" stands for the model that comes with Likeness."""
     return str(DEMO_MODEL) if name == "demo" else name
+
+
+def checked_text(text: str) -> str:
+    """ValueError for text that is not UTF-8, which arguments of a command may be: models and Arrow take no other."""
+    if text != text.encode(errors="replace").decode():
+        raise ValueError("expected text in UTF-8")
+    return text
 
 
 def parse_actors(text: str) -> tuple[int, int]:
@@ -119,6 +126,12 @@ def parse_object(text: str, example: str) -> dict[str, Any]:
     if not isinstance(parsed, dict):
         raise ValueError(f"is {text!r}: expected a JSON object such as {example}{problem}")
     return parsed
+
+
+def some(names: Sequence[str], limit: int = 5) -> str:
+    """The first names, and the number of the others."""
+    rest = len(names) - limit
+    return ", ".join(names[:limit]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
 def counted(count: int, noun: str) -> str:

@@ -102,7 +102,7 @@ def _with_end_marker(data: bytes, limits: ImageLimits) -> bytes:
     with Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
         limits.check_pixels(*image.size, unpacked_bytes(image), len(data))
         limits.check_cost(cost_of(image, data, image.width * image.height))
-    scans = data.removesuffix(b"\xff")
+    scans = data.rstrip(b"\xff")
     if not is_each_scan_there(scans):
         return data
     digests = set()

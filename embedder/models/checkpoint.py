@@ -175,7 +175,8 @@ def _locate(model: str, revision: str | None) -> tuple[Path, str, str | None]:
     if folder.is_dir():
         if revision is not None:
             raise ModelError(f"'{model}' is a folder, but only hub ids have revisions: leave '{revision}' out")
-        return folder.resolve(), str(folder.resolve()), None
+        folder = folder.resolve()
+        return folder, _utf8(folder), None
     if model.startswith(("/", ".", "~")) or model.count("/") > 1 or model.endswith("/") or folder.exists():
         raise ModelNotFoundError(
             f"there is no folder {folder.absolute()}: give the folder of a Hugging Face checkpoint (the one "
@@ -185,6 +186,15 @@ def _locate(model: str, revision: str | None) -> tuple[Path, str, str | None]:
 
     folder = fetch_checkpoint(model, revision)
     return folder, model, folder.name
+
+
+def _utf8(folder: Path) -> str:
+    """The path of a model, which collections record. Raises ModelError if it is not UTF-8."""
+    path = str(folder)
+    if path != path.encode(errors="replace").decode():
+        shown = os.fsencode(folder).decode(errors="backslashreplace")
+        raise ModelError(f"{shown} is not UTF-8: rename the folder, or copy the model to one whose path is")
+    return path
 
 
 def _unsupported(model_id: str, model_type: object) -> str:

@@ -45,7 +45,7 @@ def main() -> None:
     # systemd and Kubernetes stop a process with SIGTERM: treat it like Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        app()
+        _run()
     except KeyboardInterrupt:
         error_console.print("[yellow]interrupted[/yellow]")
         sys.exit(130)
@@ -59,6 +59,18 @@ def main() -> None:
     except (JobError, CollectionError, EmbedderError, ApiError, OSError) as error:
         disk_full = isinstance(error, OSError) and error.errno in DISK_FULL
         _fail(f"{error}: {_DISK_FULL_ADVICE}" if disk_full else error, 2)
+
+
+def _run() -> None:
+    try:
+        app()
+    except Exception as error:
+        # Code in C turns an interrupt into another exception: an import, for example, into an ImportError.
+        cause: BaseException | None = error
+        while cause := cause and (cause.__cause__ or cause.__context__):
+            if isinstance(cause, KeyboardInterrupt):
+                raise KeyboardInterrupt from error
+        raise
 
 
 def _fail(error: object, code: int) -> None:

@@ -25,12 +25,14 @@ def demo(
     from api.build_service import build_service
     from api.http.app import create_app
     from api.local import running
+    from index.storage.storage import Storage
     from jobs.demo.gallery import make_gallery
     from jobs.demo.tour import show_queries
     from jobs.spec import JobSpec
     from jobs.update import Update
 
     pictures, collection = folder / "pictures", folder / "collection"
+    Storage.open(collection)  # raises errors of its path before pictures are drawn
     with console.status(f"drawing 2,000 pictures into {pictures}"):
         gallery = make_gallery(pictures)
     job = JobSpec(source=str(pictures), collection=str(collection), model=str(DEMO_MODEL), missing="keep")

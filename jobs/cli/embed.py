@@ -50,7 +50,7 @@ def embed(
         return
     show_embedded(report)
     if index:
-        print(next_commands(collection), file=console.file)
+        print(next_commands(collection, options["embedder"]), file=console.file)
 
 
 def show_embedded(report: "Report") -> None:
@@ -66,12 +66,15 @@ def show_embedded(report: "Report") -> None:
         console.print(line, soft_wrap=True)
 
 
-def next_commands(collection: str) -> str:
-    """The commands to try next with a collection that has just been made."""
+def next_commands(collection: str, embedder: str | None = None) -> str:
+    """The commands to try next with a collection that has just been made, with the user's own class, if any."""
     from index.storage.bucket_address import without_secrets
 
     name = shlex.quote(without_secrets(collection))
-    return f"Search it with `likeness search {name} PICTURE`, or serve it with `likeness serve {name} --local`"
+    own = f" --embedder {shlex.quote(embedder)}" if embedder else ""
+    return (
+        f"Search it with `likeness search {name} PICTURE{own}`, or serve it with `likeness serve {name} --local{own}`"
+    )
 
 
 @with_options_of(embedding_options, cluster_options)

@@ -79,4 +79,4 @@ def import_(
         console.print(f"normalised, because not of unit norm: {counted(job.normalised, 'vector')}")
     if index:
         build_and_show(open_collection(collection), on=on, address=address)
-        print(next_commands(collection), file=console.file)
+        print(next_commands(collection, embedder), file=console.file)

@@ -2,7 +2,6 @@
 
 import os
 from collections import Counter
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import unquote
@@ -15,15 +14,17 @@ from embedder.fetch import Fetcher
 from embedder.fetch.policy import FetchPolicy
 from index.collection.rows import TEXT
 from index.storage.picture_reader import PictureReader
+from jobs.errors import SourceError
 from jobs.sources.listing import LISTING, Column, Listed, escaped, with_columns
+from jobs.sources.text_encoding import caption
 
 MAX_SIDECAR_BYTES = 1_000_000
 _THREADS = 16
 
 
-def with_captions(images: pa.Table, texts: pa.Table) -> Listed:
+def with_captions(images: pa.Table, texts: pa.Table, notes: dict[str, list[str]]) -> Listed:
     """The images with a column `txt` of the texts in `a.txt` or `a.jpg.txt`, if there are any. Texts without an image
-    are left out.
+    are left out. `notes` gets the names of texts by what to say about them.
     """
     names = _without_extension(texts["image_id"])
     found = pc.coalesce(
@@ -34,7 +35,7 @@ def with_captions(images: pa.Table, texts: pa.Table) -> Listed:
     left_out = Counter({".txt": len(texts) - len(used)})
     if not len(used):
         return Listed(images=images, left_out=+left_out)
-    contents = _read(texts["uri"].take(used).to_pylist())
+    contents = _read(texts.take(used), notes)
     left_out[".txt that cannot be read, or of more than 1 MB"] = contents.count(None)
     captions = pa.array(contents, TEXT).take(pc.index_in(found, value_set=used))
     return Listed(images=with_columns(images, {"txt": captions}), left_out=+left_out)
@@ -45,17 +46,25 @@ def _without_extension(names: Column) -> Column:
     return stems
 
 
-def _read(uris: Sequence[Any]) -> list[str | None]:
+def _read(texts: pa.Table, notes: dict[str, list[str]]) -> list[str | None]:
     fetcher = Fetcher(FetchPolicy(max_bytes=MAX_SIDECAR_BYTES), buckets=PictureReader())
 
-    def read(uri: str) -> str | None:
+    def read(uri: str) -> bytes | None:
         try:
-            return fetcher.fetch(uri).decode("utf-8-sig", errors="replace").strip()
+            return fetcher.fetch(uri)
         except FetchError:
             return None
 
+    def decoded(data: bytes, name: Any) -> str | None:
+        try:
+            return caption(data, name, notes)
+        except SourceError:
+            return None
+
     with ThreadPoolExecutor(_THREADS) as pool:
-        return list(pool.map(read, uris))
+        contents = pool.map(read, texts["uri"].to_pylist())
+        names = texts["image_id"].to_pylist()
+        return [None if data is None else decoded(data, name) for data, name in zip(contents, names, strict=True)]
 
 
 def join_lists(images: pa.Table, rows: pa.Table) -> tuple[pa.Table, pa.Table]:

@@ -51,8 +51,8 @@ def list_images(
     `EmptySourceError` if there are no images, and `SourceError` if the source is missing or unreadable. `uri_column` is
     the column of addresses in lists, by default `uri`, `url` or `file_name`, `id_column` that of ids, by default `id`;
     `column_types` are the types of others. `exclude` are patterns as in a .gitignore. `notes` gets the names of lists
-    by what to say about them. `left_out` gets the number of files, and of members of tars, that are not read, by kind.
-    `listed_frames` returns the frames of videos that are already known.
+    and captions by what to say about them. `left_out` gets the number of files, and of members of tars, that are not
+    read, by kind. `listed_frames` returns the frames of videos that are already known.
     """
     exclusions = Exclusions(exclude)
     found = source_files(location, partial(SortedFiles.of, extensions=extensions), exclusions)
@@ -61,14 +61,15 @@ def list_images(
     named = {"--uri-column": uri_column, "--id-column": id_column, "--column-types": column_types}
     if not found.tables and (option := next((name for name, value in named.items() if value), None)):
         raise SourceError(f"{location} has no lists, but {option} names a column of a list: omit {option}")
-    pictures = with_captions(found.images, found.texts)
+    notes = {} if notes is None else notes
+    pictures = with_captions(found.images, found.texts, notes)
     frames = list_videos(found.videos, listed_frames)
     in_tars = [kind for kind in extensions if kind not in VIDEO_EXTENSIONS]
-    tars = _read_each(found.tars, lambda tar: list_tar(tar, in_tars, exclusions))
+    tars = _read_each(found.tars, lambda tar: list_tar(tar, in_tars, exclusions, notes))
     reader = ListReader(
         columns=columns,
         exclusions=exclusions,
-        notes={} if notes is None else notes,
+        notes=notes,
         pictures=pictures.images,
         containers=found.containers,
     )

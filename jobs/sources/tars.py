@@ -15,6 +15,7 @@ from jobs.file_extensions import kind_of_other
 from jobs.sources.beside import MAX_SIDECAR_BYTES
 from jobs.sources.files import SourceFile, extension
 from jobs.sources.listing import Listed, column_of, escaped, listing_table
+from jobs.sources.text_encoding import caption
 
 SIDECARS = ("json", "txt", "cls")
 _BY_DEFAULT = Exclusions()
@@ -22,9 +23,11 @@ _AFTER_END = "data after the end of tars"
 _SEARCHED = 1 << 20  # bytes of a read that searches for another tar behind the end of one
 
 
-def list_tar(file: SourceFile, extensions: Sequence[str], exclusions: Exclusions) -> Listed:
+def list_tar(
+    file: SourceFile, extensions: Sequence[str], exclusions: Exclusions, notes: dict[str, list[str]]
+) -> Listed:
     """One row per image in a tar, with its sidecars as metadata. Of members with the same name, the last one counts.
-    If several tars were concatenated in one file, all are read.
+    If several tars were concatenated in one file, all are read. `notes` gets the tar's name by what to say about it.
     """
     images: dict[str, tuple[str, tarfile.TarInfo]] = {}
     sidecars: dict[str, dict[str, dict[str, Any]]] = {}
@@ -40,7 +43,9 @@ def list_tar(file: SourceFile, extensions: Sequence[str], exclusions: Exclusions
                     images[name] = key, member
                 elif kind in SIDECARS and member.size <= MAX_SIDECAR_BYTES:
                     content = tar.extractfile(member)
-                    sidecars.setdefault(key, {})[kind] = _sidecar(kind, content.read() if content else b"", left_out)
+                    sidecar = _sidecar(kind, content.read() if content else b"", file.name, notes)
+                    left_out[f".{kind} that cannot be read"] += sidecar is None
+                    sidecars.setdefault(key, {})[kind] = sidecar or {}
                 elif kind in SIDECARS:
                     left_out[f".{kind} of more than 1 MB"] += 1
                 else:
@@ -124,14 +129,11 @@ def _key(name: str) -> str:
     return str(path.with_name(path.name.split(".")[0] or path.name))
 
 
-def _sidecar(kind: str, data: bytes, left_out: Counter[str]) -> dict[str, Any]:
-    """The metadata of a sidecar; empty, and counted, if it cannot be read: the image is still embedded."""
-    content = data.decode("utf-8-sig", errors="replace").strip()
-    if kind != "json":
-        return {kind: content}
+def _sidecar(kind: str, data: bytes, tar: str, notes: dict[str, list[str]]) -> dict[str, Any] | None:
+    """The metadata of a sidecar; None if it cannot be read: the image is still embedded."""
     try:
-        value = json.loads(content)
-    except (ValueError, RecursionError):
-        left_out[".json that cannot be read"] += 1
-        return {}
-    return {escaped(name): part for name, part in value.items()} if isinstance(value, dict) else {"json": value}
+        content = caption(data, tar, notes)
+        value = json.loads(content) if kind == "json" else content
+    except (SourceError, ValueError, RecursionError):
+        return None
+    return {escaped(name): part for name, part in value.items()} if isinstance(value, dict) else {kind: value}

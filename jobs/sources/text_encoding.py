@@ -1,4 +1,4 @@
-"""Decodes lists of text: UTF-8, UTF-16 as Excel writes it, or a code page of Windows, which is guessed."""
+"""Decodes lists and captions: UTF-8, UTF-16 as Excel and Notepad write it, or a guessed code page of Windows."""
 
 import codecs
 
@@ -19,6 +19,8 @@ _CODE_PAGES = (
 _MIN_RATIO = 0.7
 """Measured on single lines in 12 languages: Western text often gets only this share of the best confidence."""
 _SAMPLE_BYTES = 1 << 16
+_MIN_ZEROS = 0.05
+"""Of the bytes of a list in UTF-16, whose addresses and separators are ASCII."""
 
 
 def as_utf8(data: bytes, name: str) -> tuple[bytes, str | None]:
@@ -27,10 +29,7 @@ def as_utf8(data: bytes, name: str) -> tuple[bytes, str | None]:
     If only some lines of a list are not UTF-8, their bytes that are not text are escaped. Raises `SourceError`, with
     the list's `name`, for bytes that are not text.
     """
-    encoding = next((encoding for mark, encoding in _BOMS.items() if data.startswith(mark)), None)
-    if encoding is None and b"\0" in data:
-        # ASCII characters in UTF-16 have a zero byte each, in the same half of their pair.
-        encoding = "utf-16-le" if data[1::2].count(0) > data[::2].count(0) else "utf-16-be"
+    encoding = next((encoding for mark, encoding in _BOMS.items() if data.startswith(mark)), None) or _utf16(data)
     if encoding:
         try:
             return data.decode(encoding).encode(), None
@@ -51,6 +50,28 @@ def as_utf8(data: bytes, name: str) -> tuple[bytes, str | None]:
         except UnicodeDecodeError:
             continue
     raise _undecodable(name, "UTF-8, UTF-16 or text as Windows saves it")
+
+
+def caption(data: bytes, name: str, notes: dict[str, list[str]]) -> str:
+    """The text of a caption in the file `name`. `notes` gets the names of files by what to say about them.
+
+    Raises `SourceError` for bytes that are not text.
+    """
+    text, code_page = as_utf8(data, name)
+    if code_page:
+        names = notes.setdefault(f"captions are not UTF-8 and were read as {code_page}", [])
+        if name not in names[-1:]:  # a tar has many
+            names.append(name)
+    return text.decode().strip()
+
+
+def _utf16(data: bytes) -> str | None:
+    """The kind of UTF-16 of a text without a mark, or None. A few zero bytes in UTF-8 are damage."""
+    zeros = {"utf-16-be": data[::2].count(0), "utf-16-le": data[1::2].count(0)}
+    likely = max(zeros, key=zeros.__getitem__)
+    # ASCII characters in UTF-16 have a zero byte each, in the same half of their pair; hardly any others have one.
+    is_likely = sum(zeros.values()) < 1.1 * zeros[likely] and zeros[likely] >= _MIN_ZEROS * len(data)
+    return likely if is_likely or (b"\0" in data and not _is_utf8(data)) else None
 
 
 def _is_utf8(data: bytes) -> bool:

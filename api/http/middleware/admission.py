@@ -16,7 +16,7 @@ PROBE_PATHS: Final = frozenset({"/healthz", "/readyz", "/metrics"})
 
 SEARCH_PATHS: Final = frozenset({"/search", "/search/batch", "/embed", "/search/collections"})
 """Requests to these cost a forward pass, whatever their method."""
-# Over a usable network, a body has arrived by then.
+# Over a usable network, a body has arrived by then; one that has not makes place for other requests.
 _RESERVED_S: Final = 1.0
 
 _RESERVATION: Final = "likeness.reserved_slot"
@@ -92,6 +92,9 @@ class ReservedSlot:
 class ConcurrencyLimit:
     """Refuses requests when `limit` are in progress, and searches when `searching` is full.
 
+    A request beyond the limit takes the place of one that has long waited for its body, so that callers who send
+    bodies slowly, or never, cannot shut out others.
+
     A request that takes too long is answered with a timeout, and one whose caller has left is not answered at all.
     Either way the decoding of its picture stops. Other work continues, since a thread cannot be stopped, and the
     request's slot is free only when that ends.
@@ -103,6 +106,8 @@ class ConcurrencyLimit:
         self._timeout_s = timeout_s
         self._searching = searching
         self._ongoing: set[asyncio.Task[None]] = set()
+        self._bodies: dict[asyncio.Task[None], float] = {}
+        """When tasks began to wait for their bodies, the oldest first."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or (path := route_path(scope)) in PROBE_PATHS:
@@ -110,7 +115,7 @@ class ConcurrencyLimit:
             return
         reserved = None
         try:
-            if len(self._ongoing) >= self._limit:
+            if len(self._ongoing) >= self._limit and not self._end_slow_body():
                 raise _overloaded(self._limit, "requests are in progress")
             if path in SEARCH_PATHS:
                 scope[_RESERVATION] = reserved = self._searching.reserve()
@@ -123,16 +128,31 @@ class ConcurrencyLimit:
             if reserved is not None:
                 reserved.release()
 
+    def _end_slow_body(self) -> bool:
+        """End the request that has waited for its body the longest; whether there was one that could have it by now."""
+        task, since = next(iter(self._bodies.items()), (None, 0.0))
+        if task is None or asyncio.get_running_loop().time() - since < _RESERVED_S:
+            return False
+        task.cancel()
+        self._forget(task)
+        return True
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._ongoing.discard(task)
+        self._bodies.pop(task, None)
+
     async def _work(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = late = False
         body_is_complete = asyncio.Event()
-        if scope["method"] in ("GET", "HEAD"):  # these have no body, and the app does not read one
+
+        def complete_body() -> None:
             body_is_complete.set()
+            self._bodies.pop(task, None)
 
         async def receive_body() -> Message:
             message = await receive()
             if message["type"] == "http.request" and not message.get("more_body", False):
-                body_is_complete.set()
+                complete_body()
             return message
 
         async def wait_for_disconnect() -> None:
@@ -154,7 +174,10 @@ class ConcurrencyLimit:
 
         task = asyncio.create_task(work())
         self._ongoing.add(task)
-        task.add_done_callback(self._ongoing.discard)
+        self._bodies[task] = asyncio.get_running_loop().time()
+        task.add_done_callback(self._forget)
+        if scope["method"] in ("GET", "HEAD"):  # these have no body, and the app does not read one
+            complete_body()
         caller = asyncio.create_task(wait_for_disconnect())
         try:
             await asyncio.wait({task, caller}, timeout=self._timeout_s, return_when=asyncio.FIRST_COMPLETED)
@@ -162,7 +185,10 @@ class ConcurrencyLimit:
             late = not task.done()
             has_left = caller.done()
             caller.cancel()
-        if not late:
+        if task.cancelled() and not started:
+            busy = _overloaded(self._limit, "requests are in progress, and the body of this one came slowly")
+            await problem_response(busy)(scope, receive, send)
+        elif not late:
             task.result()
         elif not started and not has_left:  # else the server closes the connection, as the answer is incomplete
             problem = Problem("timeout", f"no answer within {self._timeout_s:g} s", retry_after_s=1)

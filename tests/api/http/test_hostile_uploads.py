@@ -130,6 +130,48 @@ def test_work_learns_that_nobody_waits_for_it(leaves: bool, method: str) -> None
     )
 
 
+@pytest.mark.parametrize(("waited_s", "statuses"), [(0.0, [429, None, 200]), (60.0, [None, None, 429])])
+def test_bodies_that_never_arrive_do_not_shut_out_others(
+    monkeypatch: pytest.MonkeyPatch, waited_s: float, statuses: list[int | None]
+) -> None:
+    """Of two requests whose bodies do not come, the older one makes place for a third if it has waited long enough."""
+    monkeypatch.setattr("api.http.middleware.admission._RESERVED_S", waited_s)
+    answers: list[int | None] = [None] * 3
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        while (await receive())["more_body"]:
+            pass
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"here"})
+
+    async def ask(limit: ConcurrencyLimit, number: int, *, arrives: bool) -> None:
+        parts = [{"type": "http.request", "body": b"{", "more_body": not arrives}]
+
+        async def receive() -> MutableMapping[str, Any]:
+            if parts:
+                return parts.pop()
+            await asyncio.sleep(60)
+            raise AssertionError
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                answers[number] = message["status"]
+
+        await limit({"type": "http", "method": "POST", "path": "/search", "headers": []}, receive, send)
+
+    async def ask_all() -> None:
+        limit = ConcurrencyLimit(app, 2, 60, Slots(9, "searches"))
+        slow = [asyncio.create_task(ask(limit, number, arrives=False)) for number in range(2)]
+        await asyncio.sleep(0.01)
+        await ask(limit, 2, arrives=True)
+        await asyncio.wait(slow, timeout=0.1, return_when=asyncio.FIRST_COMPLETED)
+        for task in slow:
+            task.cancel()
+
+    asyncio.run(asyncio.wait_for(ask_all(), 30))
+    assert answers == statuses
+
+
 def test_an_unreadable_connection_is_not_a_disconnect() -> None:
     unretrieved: list[dict[str, Any]] = []
 

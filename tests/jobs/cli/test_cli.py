@@ -16,6 +16,7 @@ import pytest
 import ray
 from PIL import Image
 
+from embedder.errors import ModelError
 from embedder.models.clip import ClipEmbedder
 from index.build.measure import Measurements
 from index.collection import Collection, writing
@@ -564,7 +565,7 @@ def test_embed_counts_what_is_left_out_and_prints_json(run: Run, tmp_path: Path)
     assert (report["unchanged"], report["missing"], report["left_out"]) == (3, 0, left_out)
 
 
-@pytest.mark.parametrize("pattern", ["", "!", "/", "[", "a\\"])
+@pytest.mark.parametrize("pattern", ["", "!", "/", "[", "a\\", "./a", "!./a", "../a", "a//b", "."])
 def test_patterns_that_match_nothing_are_refused(run: Run, pattern: str) -> None:
     assert_one_line(run("embed", "x", "y", "--exclude", pattern), f"--exclude is {pattern!r}: expected a pattern such")
 
@@ -605,6 +606,7 @@ def test_a_working_folder_that_is_not_utf8_is_one_line(
     monkeypatch.chdir(tmp_path)
     absolute = [f"{folder}/{word}" if word in (".", "c", "x", "d", "x.parquet") else word for word in words]
     assert_one_line(run(*absolute), f"{tmp_path}/caf\\xe9", " is not UTF-8: rename the folder, or make a link to it")
+    assert not (folder / "d").exists()  # the demo has drawn nothing
 
 
 def test_a_link_makes_a_folder_usable_that_is_not_utf8(run: Run, tmp_path: Path) -> None:
@@ -612,6 +614,24 @@ def test_a_link_makes_a_folder_usable_that_is_not_utf8(run: Run, tmp_path: Path)
     (tmp_path / "link").symlink_to(folder)
     report = facts_of(run, "embed", "link", "c", "--model", "demo")
     assert (report["embedded"], report["rejected"]) == (3, 0)
+
+
+def test_a_model_in_a_folder_that_is_not_utf8_is_one_line(
+    run: Run, collection: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    shutil.copytree(DEMO_MODEL, folder / "model")
+    (tmp_path / "link").symlink_to(folder)
+    monkeypatch.chdir(folder)
+    for model in ("./model", folder / "model", tmp_path / "link" / "model"):  # links are resolved
+        result = run("embed", pictures, tmp_path / "new", "--model", model)
+        assert_one_line(result, f"{tmp_path}/caf\\xe9/model is not UTF-8: rename the folder, or copy the model")
+
+
+@pytest.mark.parametrize("option", ["--label b\udce9 --label", "--label b --template b\udce9{} --label", "--prompt"])
+def test_texts_for_models_that_are_not_utf8_are_one_line(run: Run, collection: Path, option: str) -> None:
+    command = ["annotate", collection, "--name", "a", *option.split(), os.fsdecode(b"caf\xe9")]
+    assert_one_line(run(*command), "--", " expected text in UTF-8")
 
 
 @pytest.mark.parametrize("words", ["a red star", "star #3", "note: red", "red star" * 40])
@@ -721,6 +741,22 @@ def test_help_loads_no_slow_modules() -> None:
     slow = "('numpy', 'pyarrow', 'PIL', 'faiss', 'fastapi', 'ray', 'torch', 'transformers')"
     code = f"import sys; from jobs.cli.app import main; print([name for name in {slow} if name in sys.modules])"
     assert python("-c", code).stdout == "[]\n"
+
+
+@pytest.mark.parametrize("error", [ImportError("initialization failed"), SystemError("a result"), ModelError("gone")])
+def test_an_interrupt_that_became_another_exception_is_one(
+    run: Run, collection: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """As in modules in C, and in code that reports every failed import."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as interrupt:
+            raise error from interrupt
+
+    monkeypatch.setattr(Searcher, "open", interrupted)
+    assert run("search", collection, "--text", "x") == (130, "", "interrupted\n")
 
 
 @pytest.mark.parametrize("module", ["typer", "jobs.values"])

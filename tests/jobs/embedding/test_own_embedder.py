@@ -157,7 +157,8 @@ def service(location: str = "c", embedder: str = HISTOGRAM) -> SearchService:
 
 
 def test_a_histogram_through_the_commands(run: Run, embed: Callable[..., Result], folder: Path) -> None:
-    assert embed(HISTOGRAM).code == 0
+    made = embed(HISTOGRAM)
+    assert (made.code, f"`likeness search c PICTURE --embedder {HISTOGRAM}`" in made.out) == (0, True)
     assert HISTOGRAM in run("info", "c").out
     (folder / "reddish.png").write_bytes(png((200, 50, 10)))
     search = ("search", "c", "reddish.png", "--format", "json")

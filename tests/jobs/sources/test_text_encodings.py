@@ -1,13 +1,14 @@
 """Lists that are not UTF-8: UTF-16 as Excel writes it, code pages of Windows, and bytes that are not text."""
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from jobs.errors import SourceError
 from jobs.sources.list_images import list_images
-from tests.support.listings import ids, metadata, put, refused, uris
+from tests.support.listings import ids, metadata, put, refused, tar_of, uris
 
 LATIN, CYRILLIC = "café – “Müller” 5 €", "Красная шапка"
 
@@ -107,3 +108,61 @@ def test_a_line_that_is_not_utf8_does_not_decide_for_the_others(tmp_path: Path, 
     lines = [b"uri,note\n", "a.jpg,Łódź\n".encode() * count, b"b.jpg,caf\xe9\n", b"c.jpg,plain\n" * 99]
     listing = list_images(str(put(tmp_path / "list.csv", b"".join(lines))))
     assert set(listing["note"].to_pylist()) == {"Łódź", "caf\\xe9", "plain"}
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [b"a.jpg,x\0y\n", b"a.jpg,xy\n" + b"\0" * 10, b"a.jpg,xy\n\0\n", "a.jpg,café\0\n".encode()],
+    ids=["a zero byte", "zeros at the end", "a line of one", "beside an accent"],
+)
+def test_a_few_zero_bytes_in_a_list_are_damage(tmp_path: Path, damaged: bytes) -> None:
+    lines = b"uri,note\n" + damaged + b"b.jpg,plain\n" * 50
+    listing = list_images(str(put(tmp_path / "list.csv", lines)))
+    assert f"{tmp_path}/a.jpg" in ids(listing)
+    assert metadata(listing)["note"].count("plain") == 50
+
+
+@pytest.mark.parametrize("text", ["红色的帽子" * 9, CYRILLIC, LATIN])
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_a_list_in_utf16_needs_no_mark(tmp_path: Path, text: str, encoding: str) -> None:
+    content = f"{text[:3]},uri\n" + f'"{text}",a.jpg\n' * 20
+    listing = list_images(str(put(tmp_path / "list.csv", content.replace("“", "").encode(encoding))))
+    assert set(metadata(listing)) == {text[:3]}
+
+
+@pytest.mark.parametrize(
+    ("encoding", "text"),
+    [
+        ("utf-8", LATIN),
+        ("utf-8-sig", LATIN),
+        ("utf-16", CYRILLIC),  # as Notepad's "Unicode"
+        ("utf-16-le", LATIN),
+        ("cp1252", "Müller im Café"),
+        ("cp1252", "5 €"),
+        ("cp1251", CYRILLIC),
+    ],
+)
+def test_captions_are_decoded(tmp_path: Path, encoding: str, text: str) -> None:
+    data, attributes = text.encode(encoding), json.dumps({"title": text}, ensure_ascii=False).encode(encoding)
+    put(tmp_path / "a.jpg")
+    put(tmp_path / "a.txt", data)
+    put(tmp_path / "b.tar", tar_of("b.jpg", b__txt=data, b__json=attributes))
+    notes: dict[str, list[str]] = {}
+    left_out = Counter[str]()
+    listing = list_images(str(tmp_path), notes=notes, left_out=left_out)
+    assert (metadata(listing)["txt"], metadata(listing)["title"], +left_out) == ([text, text], [None, text], {})
+    guessed = [] if encoding.startswith("utf") else [["a.txt", "b.tar"]]
+    assert [*notes.values()] == guessed
+
+
+def test_captions_that_are_not_text_are_counted(tmp_path: Path) -> None:
+    put(tmp_path / "a.jpg")
+    put(tmp_path / "a.txt", BAD["a program"])
+    put(tmp_path / "b.tar", tar_of("b.jpg", b__txt=BAD["a program"]))
+    left_out = Counter[str]()
+    listing = list_images(str(tmp_path), left_out=left_out)
+    assert set(metadata(listing).get("txt", [None])) == {None}
+    assert +left_out == {
+        ".txt that cannot be read, or of more than 1 MB": 1,
+        ".txt that cannot be read, in tars": 1,
+    }
