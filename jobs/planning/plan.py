@@ -35,7 +35,8 @@ _THREADS = 16  # reading waits for disks and networks, and hashing lets other th
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """`todo` is the part of `listing` to embed. `run` is the unfinished run to resume, `files` those it has written.
+    """`todo` is the part of `listing` to embed. `run` is the unfinished run to resume, `files` those of its files that
+    count. `attempt` numbers the tries at a run: rows of later ones win, so the names of their files sort later.
 
     `live` has the `STATE_COLUMNS` of the model's live rows. `deletes` are ids that the run will record as deleted.
     `refused` counts the rows that were written as rejects because the listing refuses them; `image_filter` leaves out
@@ -49,6 +50,7 @@ class Plan:
     live: pa.Table
     run: RunStart | None
     files: list[RowFile]
+    attempt: int = 1
     deletes: pa.ChunkedArray[Any] = field(default_factory=lambda: NO_IDS)
     refused: int = 0
     filtered: int = 0
@@ -67,12 +69,6 @@ class Plan:
         """The run to resume, or a new one."""
         keep, exif = self.image_filter.key, self.image_filter.exif
         return self.run or collection.start_run(self.source, self.model, keep=keep, exif=exif)
-
-    @property
-    def attempt(self) -> int:
-        """Number of this attempt at the run. Rows of later attempts win, so their files must sort later."""
-        names = [file.path.rpartition("/")[2] for file in self.files]
-        return 1 + max((int(name.split("-")[0]) for name in names), default=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +129,8 @@ def plan_run(
     unchanged = find_unchanged(listing, live)
     # With nothing to do, the files of a stopped run are not needed.
     run = _unfinished_run(snapshot, source, model, image_filter) if pc.all(unchanged).as_py() is False else None
-    files = select_files(written_files(snapshot.collection, run)) if run else []
+    written = written_files(snapshot.collection, run) if run else []
+    files = select_files(written)
     rows = live
     if files:
         # Once the run is committed its rows are the newest, so only they decide whether their images are covered.
@@ -150,6 +147,7 @@ def plan_run(
         live=live,
         run=run,
         files=files,
+        attempt=1 + max((int(file.path.rpartition("/")[2].split("-")[0]) for file in written), default=0),
         image_filter=image_filter,
     )
 

@@ -71,7 +71,6 @@ def find_reusable(plan: Plan, snapshot: Snapshot, *, by_content: bool, verify_ha
     `by_content` reads the bytes of images that have the size of a known one; with `verify_hash` only bytes count.
     """
     none, refused = np.empty(0, np.int64), _positions(refused_mask(plan.todo))
-    left_out = _positions(refused_mask(plan.todo, FILTERED))
     # With nothing to do, the files of unfinished runs are not opened.
     pool = _pool(plan, snapshot) if plan.todo.num_rows else LiveRows.of_files(snapshot.collection.storage, [])
     state = pool.read(STATE_COLUMNS)
@@ -80,7 +79,7 @@ def find_reusable(plan: Plan, snapshot: Snapshot, *, by_content: bool, verify_ha
     if by_content or verify_hash:
         moved = _same_content(plan.todo, state, skip=np.concatenate([unchanged[0], refused]))
     todo, rows = (np.concatenate(pair) for pair in zip(unchanged, moved, strict=True))
-    usable = ~np.isin(todo, left_out) & _has_outcome(plan, todo, state.take(rows))
+    usable = ~np.isin(todo, refused) & _has_outcome(plan, todo, state.take(rows))
     todo, rows = todo[usable], rows[usable]
     return ReusableRows(
         plan=plan,
@@ -88,8 +87,8 @@ def find_reusable(plan: Plan, snapshot: Snapshot, *, by_content: bool, verify_ha
         todo=todo,
         rows=rows,
         hashes=state["content_hash"].take(rows),
-        refused=np.setdiff1d(refused, todo),
-        filtered=len(left_out),
+        refused=refused,
+        filtered=len(_positions(refused_mask(plan.todo, FILTERED))),
     )
 
 

@@ -13,6 +13,8 @@ from index.collection import Collection
 from index.collection.records import ModelRecord
 from jobs.errors import SourceError
 from jobs.planning.changes import compare
+from jobs.planning.plan import write_block
+from jobs.planning.reuse import write_reusable
 from jobs.sources.listing import listing_table
 from jobs.spec import JobSpec
 from jobs.update import Update
@@ -101,6 +103,19 @@ def test_metadata_is_that_of_the_source_that_wrote_the_row(collection: Collectio
         listed("a", label=["dog"]), collection.snapshot(), "another list", MODEL, delete=True, verify_hash=False
     )
     assert (change.counts.unchanged, change.counts.changed) == (1, 0)
+
+
+def test_what_a_stopped_job_wrote_counts_even_beside_files_that_no_longer_do(collection: Collection) -> None:
+    """A block with other labels does not hide the one that was written in its place."""
+    run = collection.start_run("memory:", MODEL)
+    write_block(collection, run.run_id, 1, rows(["a", "b"], metadata={"label": ["cat", "cat"]}))
+    for label in ("dog", "cow", "pig", "hen"):
+        listing = listed("a", "b", label=[label, "cat"])
+        for resumed in (0, 2):  # the first job is stopped when it has written the block
+            snapshot = collection.snapshot()
+            change = compare(listing, snapshot, "memory:", MODEL, delete=True, verify_hash=False)
+            assert (change.counts.resumed, change.counts.reused) == (resumed, 2 - resumed)
+            write_reusable(change.reusable[0], collection)
 
 
 @pytest.mark.parametrize("missing", ["keep", "delete"])

@@ -55,3 +55,17 @@ def test_coordinates_are_stored_only_on_request_and_the_request_is_remembered(ni
     assert (report.embedded, report.counts.reused) == (0, 3)
     assert not {*NAMES} & {*nights.collection.live_rows().column_names}
     assert nights.night(DEMO).counts.unchanged == 3
+
+
+def test_a_part_that_cannot_be_read_is_refused_each_time(nights: Nights) -> None:
+    """Not given its earlier row, which says why it could not be read then, and has no columns for EXIF."""
+    part = nights.pictures / "part.tar"
+    part.write_bytes(b"no tar")
+    moved = part.with_suffix(".moved")
+    assert nights.night(DEMO, exif=True, index=False, max_reject_rate=1).counts.refused == 1
+    part.rename(moved)
+    assert nights.night(DEMO, index=False, max_missing=1).counts.deleted == 1
+    moved.rename(part)
+    counts = nights.night(DEMO, index=False, max_reject_rate=1).counts
+    assert (counts.new, counts.refused, counts.reused) == (1, 1, 0)
+    assert nights.night(DEMO, index=False, max_reject_rate=1).counts.unchanged == 3
