@@ -178,7 +178,7 @@ class Ageing:
                 "rows grew by a factor of": growth,
                 "CPU seconds of a build": build,
                 "CPU seconds of all updates: writing and indexing segments": self.work.segments,
-                "checking every byte, and measuring": self.work.everything - self.work.segments,
+                "checking files, and measuring": self.work.everything - self.work.segments,
                 "updates that became builds from all rows": self.work.rebuilds,
                 "seconds of the slowest update": self.work.slowest,
             },
