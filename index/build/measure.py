@@ -61,7 +61,7 @@ def measure(segments: SegmentedIndex, held_out: GroundTruth, *, width: float = 1
         recall={str(k): round(float(by_k[k].recalls[:, column].mean()), 7) for column, k in enumerate(RECALL_KS)},
         latency_ms={f"p{p}": round(float(np.percentile(singles, p)), 3) for p in (50, 99)},
         queries_per_second=round(len(few) / seconds, 1),
-        cost=round(_cost(segments, timed), 3),
+        cost=round(_cost(segments, few.vectors), 3),
     )
     return measured, held_out
 
