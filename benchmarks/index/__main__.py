@@ -10,7 +10,7 @@ two sets of vectors, `clusters` in few dimensions and a `cone` with the shape of
 - time of an update and recall after updates; recall of filtered searches.
 
 With `--nights 300` it measures ageing instead: nights of 100 added and 20 deleted rows, each compared with a fresh
-build of the same rows.
+build of the same rows. With `--near-equal 0.02`, the largest set has so many rows that are nearly alike.
 """
 
 import tempfile
@@ -36,6 +36,7 @@ from benchmarks.index.findings import (
     report_texts,
     report_updates,
 )
+from benchmarks.index.near_equal import measure_crowd
 from benchmarks.index.plot import draw
 from benchmarks.index.race import Race, Standing
 from benchmarks.index.recall import exact, intrinsic_dimension, local_dimension, recall
@@ -166,6 +167,12 @@ def main(report: Report, folder: Path, options: Any) -> None:
     if options.nights:
         age(report, folder, options)
         return
+    if options.near_equal:
+        rows = QUICK.rows[0] if options.quick else int(options.rows.split(",")[-1])
+        latency_ms = QUICK.latency_ms if options.quick else Plan.latency_ms
+        settings = IndexSettings(latency_ms=latency_ms, target_recall=_TARGET)
+        measure_crowd(rows, options.near_equal, settings, folder, report.about(f"{rows:,} clusters"))
+        return
     plan = QUICK if options.quick else Plan(rows=sorted(int(rows) for rows in options.rows.split(",")))
     if missing():
         print(f"Not installed: {', '.join(missing())}; pip install -c constraints.txt -e '.[rivals]'")
@@ -195,6 +202,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--rows": {"default": "100000,1000000", "help": "sizes of the sets, smallest first"},
     "--data": {"default": ",".join(_DATA), "help": "the sets"},
     "--nights": {"type": int, "default": 0, "help": "measure ageing, over so many nights; 60 with --quick"},
+    "--near-equal": {"type": float, "default": 0.0, "help": "measure a set with such a share of near-equal rows"},
     "--plot": {"type": Path, "help": "draw CPU time against recall into this file"},
 }
 if __name__ == "__main__":

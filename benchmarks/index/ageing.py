@@ -178,7 +178,7 @@ class Ageing:
                 "rows grew by a factor of": growth,
                 "CPU seconds of a build": build,
                 "CPU seconds of all updates: writing and indexing segments": self.work.segments,
-                "checking every byte, and measuring": self.work.everything - self.work.segments,
+                "checking files, and measuring": self.work.everything - self.work.segments,
                 "updates that became builds from all rows": self.work.rebuilds,
                 "seconds of the slowest update": self.work.slowest,
             },
@@ -192,9 +192,10 @@ class Ageing:
             target = self.settings.target_of(kind)
             report.at_least(f"recall@10 of {kind}, lowest", min(float(each[kind]) for each in recalls), target)
         report.at_least("recall@10 filtered, lowest", min(float(each["filtered"]) for each in recalls), 0.98)
-        report.at_most(
-            "segments' work of all updates ÷ a build, for each doubling", self.work.segments / build / doublings, _BAR
-        )
+        for work, seconds in (("segments'", self.work.segments), ("all", self.work.everything)):
+            report.at_most(
+                f"{work} work of all updates ÷ a build, for each doubling", seconds / build / doublings, _BAR
+            )
 
 
 def _ratio(name: str, night: Night) -> float:

@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from index.build.ground_truth import RECALL_KS, GroundTruth
-from index.build.measure import Measurements
 from index.collection.records import IndexSettings, KindRecord
 from index.queries import KINDS, QueryKind
 from index.segments.segmented_index import SegmentedIndex
@@ -20,48 +19,58 @@ _WIDTHS = [2 ** (step / 4) for step in range(25)]  # 1 … 64
 _IMAGE_WIDTHS = _WIDTHS[:5]  # 1 … 2: an index that needs more for images is not good enough
 _K = 10
 _MARGIN = 3  # standard errors above the target
+_MIN_MARGIN = 2  # below it a width is tuned again: other queries than the held-out ones may miss the target
 
 
 def measure_kinds(
     segments: SegmentedIndex,
     held_out: GroundTruth,
     settings: IndexSettings,
-    images: Measurements,
     before: Mapping[QueryKind, KindRecord],
 ) -> tuple[dict[QueryKind, KindRecord], GroundTruth]:
     """Recall@10 and the narrowest search that reaches the target, for each kind with queries; and the measured queries.
 
-    The index is tuned for images, measured as `images`: searches for them are wider only if the rows it was tuned with
-    were easier than the held-out ones. A width of the version `before` stays while it is enough. If no width is enough,
-    the kind has the widest one, and the version is below its target.
+    The index is tuned for images: searches for them are wider only if the rows it was tuned with were easier than the
+    held-out ones. A width of the version `before` stays while recall is surely enough. If no width is enough, the kind
+    has the widest one, and the version is below its target.
     """
-    reached, width = images.recall["10"], before["image"].width if before else 1.0
-    if _recalls(held_out, "image").mean() < settings.target_recall:
-        held_out, width = _tune(segments, held_out, "image", settings.target_recall, _IMAGE_WIDTHS)
-        reached = round(float(_recalls(held_out, "image").mean()), 7)
-    records: dict[QueryKind, KindRecord] = {
-        "image": KindRecord(queries=images.queries, recall=reached, width=round(width, 4))
-    }
+    records: dict[QueryKind, KindRecord] = {}
     for kind in KINDS:
-        if kind == "image" or kind not in held_out.kinds:
+        if kind not in held_out.kinds:
             continue
-        measured, width = held_out, 1.0
-        if kind in before:
-            width = before[kind].width
-            measured = held_out.measured(segments, kind, (_K,), width=width)
-        if kind not in before or _recalls(measured, kind).mean() < settings.target_of(kind):
-            measured, width = _tune(segments, held_out, kind, settings.target_of(kind))
-        recalls, held_out = _recalls(measured, kind), measured
+        target, widths = settings.target_of(kind), _IMAGE_WIDTHS if kind == "image" else _WIDTHS
+        if kind in before or kind == "image":
+            width = before[kind].width if kind in before else 1.0
+            held_out = held_out.measured(segments, kind, (_K,), width=width)
+            held_out, width = _kept_or_wider(segments, held_out, kind, target, widths, width)
+        else:
+            held_out, width = _tune(segments, held_out, kind, target, widths)
+        recalls = _recalls(held_out, kind)
         records[kind] = KindRecord(queries=len(recalls), recall=round(float(recalls.mean()), 7), width=round(width, 4))
     return records, held_out
 
 
-def _tune(
+def _kept_or_wider(
     segments: SegmentedIndex,
-    held_out: GroundTruth,
+    measured: GroundTruth,
     kind: QueryKind,
     target: float,
-    widths: Sequence[float] = _WIDTHS,
+    widths: Sequence[float],
+    width: float,
+) -> tuple[GroundTruth, float]:
+    """The queries, which were measured with this width, if that is surely enough; else those of `_tune`, unless the
+    recall is good enough, and no width makes it surely so.
+    """
+    recalls = _recalls(measured, kind)
+    if width >= widths[-1] or _lower_bound(recalls, _MIN_MARGIN) >= target:
+        return measured, width
+    tuned, wider = _tune(segments, measured, kind, target, widths)
+    sure = _lower_bound(_recalls(tuned, kind), _MIN_MARGIN) >= target
+    return (tuned, wider) if sure or recalls.mean() < target else (measured, width)
+
+
+def _tune(
+    segments: SegmentedIndex, held_out: GroundTruth, kind: QueryKind, target: float, widths: Sequence[float]
 ) -> tuple[GroundTruth, float]:
     """The queries, measured with the narrowest width that surely reaches the target, or the widest; and that width."""
     unknown = held_out.unmeasured(held_out.kinds == kind)
@@ -75,5 +84,5 @@ def _recalls(measured: GroundTruth, kind: QueryKind) -> npt.NDArray[np.float64]:
     return measured.of(kind).recalls[:, RECALL_KS.index(_K)]
 
 
-def _lower_bound(recalls: npt.NDArray[np.float64]) -> float:
-    return float(recalls.mean() - _MARGIN * recalls.std() / math.sqrt(len(recalls)))
+def _lower_bound(recalls: npt.NDArray[np.float64], margin: float = _MARGIN) -> float:
+    return float(recalls.mean() - margin * recalls.std() / math.sqrt(len(recalls)))

@@ -18,7 +18,7 @@ from index.segments.segmented_index import SegmentedIndex
 _DEEP_QUERIES = 100  # for recall@100, which needs ten times as many neighbours of each
 _K, _LAPS = 10, 3
 _NEW_QUERIES = 100
-_SINGLES, _BATCH = 50, 250  # queries that are timed one by one, and in a batch
+_SINGLES = 50  # queries that are timed one by one
 _RANDOM_ROWS = 4_000
 _RANDOM_QUERIES = (250, 1_000)  # of the other kinds, of images
 _RANDOM_TEXTS = 200  # the last ones: those before them are the collection's own, and fit some of its images
@@ -43,13 +43,14 @@ def measure(segments: SegmentedIndex, held_out: GroundTruth, *, width: float = 1
     held_out = held_out.measured(segments, "image", (1, 10), width=width)
     held_out = held_out.measured(segments, "image", (100,), width=width, step=step)
     images = held_out.of("image")
-    few, batch = images.every_nth(step), images.every_nth(max(1, len(images) // _BATCH))
+    few = images.every_nth(step)
+    timed = few.vectors[:: _DEEP_QUERIES // _SINGLES]
     segments.search_parts(few.vectors, 10, width=width)  # reads the mapped pages once
     started = time.perf_counter()
-    segments.search_parts(batch.vectors, 10, width=width)
+    segments.search_parts(few.vectors, 10, width=width)
     seconds = time.perf_counter() - started
     singles = []
-    for query in few.vectors[:: _DEEP_QUERIES // _SINGLES]:
+    for query in timed:
         began = time.perf_counter()
         segments.search_parts(query[np.newaxis], 10, width=width)
         singles.append((time.perf_counter() - began) * 1e3)
@@ -59,8 +60,8 @@ def measure(segments: SegmentedIndex, held_out: GroundTruth, *, width: float = 1
         # Coarse enough to hide rounding errors of the sums.
         recall={str(k): round(float(by_k[k].recalls[:, column].mean()), 7) for column, k in enumerate(RECALL_KS)},
         latency_ms={f"p{p}": round(float(np.percentile(singles, p)), 3) for p in (50, 99)},
-        queries_per_second=round(len(batch) / seconds, 1),
-        cost=round(_cost(segments, batch.vectors), 3),
+        queries_per_second=round(len(few) / seconds, 1),
+        cost=round(_cost(segments, few.vectors), 3),
     )
     return measured, held_out
 

@@ -12,8 +12,8 @@ MERGE_FACTOR = 4
 _MIN_LEVEL_ROWS = 1_000  # smaller segments are all of the lowest level
 _MAX_DEAD = 1 / 3  # share of a segment's rows under tombstones
 TAIL_SHARE = 25
-"""Newer rows are a segment of their own, rewritten by each update, until they are this part of a larger one's: then
-writing them costs less than a twentieth of checking every byte."""
+"""Newer rows are a segment of their own, rewritten by each update, until they are this part of a larger one's, which
+is written again only then."""
 
 
 class Size(NamedTuple):

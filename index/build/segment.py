@@ -23,7 +23,7 @@ from index.segments.segment import Segment
 from index.segments.vector_file import VectorFile, flat_header
 from index.segments.vector_index import VectorIndex
 from index.storage import Storage
-from index.versions.file_cache import remember_sound, sound_key
+from index.versions.checked import remember_checked, sound_key
 from index.versions.files import file_record
 
 logger = logging.getLogger(__name__)
@@ -119,7 +119,7 @@ class SegmentJob:
                 tile_parameters = self._tune(segment.tiles, scratch / TILE_ANN, tile_factory)
             files = {name: file_record(scratch / name) for name in _file_names(scratch)}
             counts = {ANN: ntotal, TILE_ANN: ntotal * self._tiles}
-            remember_sound(sound_key(files[name].sha256, counts[name], self.dim) for name in counts.keys() & files)
+            remember_checked(sound_key(files[name].sha256, counts[name], self.dim) for name in counts.keys() & files)
             for name in files:
                 self.storage.put_file(scratch / name, f"{home}/{name}")
         searched = [index if index in files else vectors for vectors, index in ANN_OF.items() if vectors in files]

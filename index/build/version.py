@@ -95,7 +95,7 @@ class VersionBuild:
         base = base.without_columns()  # every version writes its own
         with self._discard_on_failure(), tempfile.TemporaryDirectory() as cache:
             changed = LiveRows.of_runs(self.storage, new)
-            # Every byte is checked: Arrow and faiss may crash on altered ones, and a server would not open the update.
+            # Files are checked: Arrow and faiss may crash on altered ones, and a server would not open the update.
             old = open_segments(self.collection, base, Path(cache))
             touched = touched_ids(self.storage, new, changed)
             mark_gone(old.parts, touched)
@@ -220,7 +220,7 @@ class VersionBuild:
             held_out = GroundTruth.sample(segments, texts=texts)
             scores, kinds = score_distribution(segments, held_out), {}
         measured, held_out = measure(segments, held_out, width=kinds["image"].width if kinds else 1.0)
-        kinds, held_out = measure_kinds(segments, held_out, self.settings, measured, kinds)
+        kinds, held_out = measure_kinds(segments, held_out, self.settings, kinds)
         queries = self._put(QUERIES, held_out.write)
         recalls = {**measured.recall, "10": kinds["image"].recall}
         facts = {"recall": recalls, "kinds": kinds, "scores": scores, "files": {**draft.files, QUERIES: queries}}

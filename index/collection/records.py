@@ -329,14 +329,19 @@ class VersionManifest(Record):
     @property
     def ageing(self) -> float:
         """How many times as much as after a build from all rows a query costs; 1 while all rows are scanned exactly."""
-        if self.kind == FLAT:
-            return 1.0
-        return self.cost / max(self.built_cost, -(-self.ntotal // self.settings.segment_rows))
+        return 1.0 if self.kind == FLAT else self.cost / max(self.built_cost, self._full_segments)
 
     @property
     def aged(self) -> bool:
-        """Whether the next build has to be one from all rows, since a query's cost has doubled."""
-        return self.ageing > _MAX_AGEING
+        """Whether the next build has to be one from all rows, since a query's cost has doubled. One segment of newer
+        rows is no reason: where vectors are so few or short that it costs as much as all others, it would be back soon.
+        """
+        return self.ageing > _MAX_AGEING and len(self.segments) > self._full_segments + 1
+
+    @property
+    def _full_segments(self) -> int:
+        """The number of segments after a build from all rows."""
+        return -(-self.ntotal // self.settings.segment_rows)
 
     def width_of(self, kind: QueryKind | None) -> float:
         """How many times as wide as with an image a search is. For an unknown kind, the maximum."""

@@ -9,10 +9,9 @@ import os
 import re
 import shutil
 import stat
-import tempfile
 import time
 from collections.abc import Collection as Names
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,16 +20,13 @@ from typing import BinaryIO, Final
 from index.collection.records import FileRecord
 from index.errors import DISK_FULL, CollectionError
 from index.storage import Storage
+from index.versions.cache_folder import CACHE_DIR, cache_folder
 
-CACHE_DIR: Final = "LIKENESS_CACHE_DIR"
 CACHE_BYTES: Final = "LIKENESS_CACHE_BYTES"
 
 _CHUNK: Final = 8 << 20
 _ATTEMPTS: Final = 3
 _PARTIAL: Final = ".part"
-_SOUND: Final = ".sound"
-_sound: Final = set[str]()
-"""Keys of the indexes that this process has checked."""
 _ABANDONED_AFTER_S: Final = 86_400
 _CACHED_NAME: Final = re.compile(rf"[0-9a-f]{{64}}({re.escape(_PARTIAL)})?")  # other files in the folder are left alone
 
@@ -45,7 +41,7 @@ class FileCache:
     @classmethod
     def from_environment(cls) -> FileCache:
         """By default ~/.cache/likeness, and half of the disk that it is on. CollectionError if it cannot be used."""
-        folder = _folder()
+        folder = cache_folder()
         text = os.environ.get(CACHE_BYTES, "")
         if text and not text.isdecimal():
             raise CollectionError(f"{CACHE_BYTES} is {text!r}: expected a number of bytes")
@@ -134,53 +130,9 @@ class FileCache:
             raise OSError(errno.ENOSPC, problem, str(self.folder)) from error
 
 
-def sound_key(digest: str, ntotal: int, dim: int) -> str:
-    """The key of an approximate index: its file's digest, and what it was checked for."""
-    return f"{digest}-{ntotal}-{dim}"
-
-
-def is_known_sound(key: str) -> bool:
-    """Whether `remember_sound` was called with this key on this machine."""
-    if key in _sound:
-        return True
-    with suppress(CollectionError, OSError):
-        return (_folder() / f"{key}{_SOUND}").is_file()
-    return False
-
-
-def remember_sound(keys: Iterable[str]) -> None:
-    """Remember the keys of indexes that were checked, or made here."""
-    for key in keys:
-        _sound.add(key)
-        with suppress(CollectionError, OSError):  # without a cache, the next process checks it again
-            (_folder() / f"{key}{_SOUND}").touch(exist_ok=True)
-
-
 def cache_too_small(folder: Path) -> CollectionError:
     """The error if other processes remove files from the cache as fast as they are added."""
     return CollectionError(f"{folder} is too small: set {CACHE_DIR} to a larger disk, or raise {CACHE_BYTES}")
-
-
-def _folder() -> Path:
-    """The folder in which `embedder.models.converted` stores models."""
-    try:
-        if named := os.environ.get(CACHE_DIR):
-            folder = Path(named).expanduser().absolute()
-            folder.mkdir(parents=True, exist_ok=True)
-        else:
-            folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "likeness"
-            with suppress(OSError):
-                folder.mkdir(parents=True, exist_ok=True)
-            if not os.access(folder, os.W_OK):  # a container's user may have no home
-                folder = Path(tempfile.gettempdir()) / f"likeness-{os.getuid()}"
-                folder.mkdir(mode=0o700, exist_ok=True)
-                if folder.lstat().st_uid != os.getuid():  # the other user could replace verified files
-                    raise CollectionError(f"{folder}, the cache of index files, is another user's: set {CACHE_DIR}")
-    except OSError as error:
-        raise CollectionError(f"index files cannot be cached ({error}): set {CACHE_DIR} to a folder") from error
-    if not os.access(folder, os.W_OK):
-        raise CollectionError(f"{folder}, the cache of index files, is not writable: set {CACHE_DIR}")
-    return folder
 
 
 def _is_intact(path: Path, record: FileRecord, *, verify: bool) -> bool:

@@ -17,6 +17,7 @@ from index.collection.records import FileRecord, VersionManifest
 from index.errors import UnsafeFileError
 from index.storage import Storage
 from index.storage.arrow_file import read_batches, require_columns
+from index.versions.checked import is_checked, remember_checked, unaltered_key
 
 
 def file_record(path: Path) -> FileRecord:
@@ -35,14 +36,22 @@ def version_files(manifest: VersionManifest) -> dict[str, FileRecord]:
 
 
 def first_damage(storage: Storage, files: Mapping[str, FileRecord], *, verify: bool = True) -> tuple[str, str] | None:
-    """Path and problem of the first file that differs from its record. Without `verify` only sizes are compared."""
+    """Path and problem of the first file that differs from its record. Without `verify` only sizes are compared. A file
+    that this machine has checked, and that nobody has written to since, is not read again within a week.
+    """
+    read = list[str]()
 
     def problem_of(path: str) -> str | None:
         expected = files[path]
         try:
             if (size := storage.size(path)) != expected.size:
                 return f"has {size:,} bytes, expected {expected.size:,}"
-            altered = verify and storage.sha256(path) != expected.sha256
+            key = _checked_key(storage, path, expected.sha256) if verify else None
+            if not verify or (key and is_checked(key)):
+                return None
+            altered = storage.sha256(path) != expected.sha256
+            if not altered and key and key == _checked_key(storage, path, expected.sha256):  # not written to meanwhile
+                read.append(key)
         except FileNotFoundError:
             return "is missing"
         except UnsafeFileError as error:
@@ -55,7 +64,13 @@ def first_damage(storage: Storage, files: Mapping[str, FileRecord], *, verify: b
             if problem:
                 pool.shutdown(cancel_futures=True)
                 return path, problem
+    remember_checked(read)
     return None
+
+
+def _checked_key(storage: Storage, path: str, digest: str) -> str | None:
+    local = storage.local_path(path)
+    return unaltered_key(local, digest) if local else None
 
 
 def write_tombstones(path: Path, tombstones: Mapping[str, Positions]) -> None:

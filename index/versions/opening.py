@@ -27,7 +27,8 @@ from index.segments.exact import max_exact_rows
 from index.segments.segment import Segment
 from index.segments.segmented_index import SegmentedIndex
 from index.segments.vector_file import require_flat
-from index.versions.file_cache import FileCache, cache_too_small, is_known_sound, remember_sound, sound_key
+from index.versions.checked import is_checked, remember_checked, sound_key
+from index.versions.file_cache import FileCache, cache_too_small
 from index.versions.files import read_tombstones, version_files
 from index.versions.servable import check_version
 
@@ -84,11 +85,11 @@ def _require_searchable(folder: Path, manifest: VersionManifest) -> None:
             if ann := record.files.get(ANN_OF[vectors]):
                 path = str(folder / segment_path(record.name, ANN_OF[vectors]))
                 jobs[sound_key(ann.sha256, ntotal, manifest.dim)] = (path, ntotal, manifest.dim)
-    new = {key: job for key, job in jobs.items() if not is_known_sound(key)}
+    new = {key: job for key, job in jobs.items() if not is_checked(key)}
     if new and (refused := first_refused(list(new.values()))):
         path, problem = refused
         raise _damaged(manifest, Path(path).relative_to(folder).as_posix(), problem)
-    remember_sound(new)
+    remember_checked(new)
 
 
 def _copy_to_disk(collection: Collection, manifest: VersionManifest, cache: Path, *, verify: bool) -> None:

@@ -101,6 +101,17 @@ def test_a_version_whose_queries_cost_twice_as_much_says_so_and_is_built_anew(
     assert build_index(collection) == mended
 
 
+def test_one_segment_of_newer_rows_is_no_reason_to_build_anew(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small segments cost nearly the same whatever their size, and time is measured with some noise."""
+    build_index(collection, SETTINGS)
+    monkeypatch.setattr("index.build.measure._cost", lambda *_: 2.2)
+    add_run(collection, rows(ids(4_000, 4_010), in_half(10, 3, 0)), model=MODEL_16)
+    manifest = build_index(collection)
+    assert (len(manifest.segments), manifest.ageing, manifest.aged) == (2, 2.2, False)
+
+
 def test_the_cost_of_a_query_is_that_of_all_segments_beside_the_largest(collection: Collection) -> None:
     assert build_index(collection, IndexSettings(segment_rows=1_000, latency_ms=1e-6, target_recall=0.5)).cost > 1.5
     manifest = build_index(collection, SETTINGS)
