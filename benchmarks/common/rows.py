@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -48,6 +49,6 @@ def usual_rows(numbers: range, dim: int) -> pa.Table:
     return usual_images(numbers).append_column(EMBEDDING, embedding_column(vectors))
 
 
-def manifest_of(start: RunStart, files: list[RowFile]) -> RunManifest:
+def manifest_of(start: RunStart, files: list[RowFile], facts: Sequence[RowFile] = ()) -> RunManifest:
     """The manifest of a run that has written these files."""
-    return RunManifest(**start.model_dump(), finished_at=start.started_at, files=files, counts={})
+    return RunManifest(**start.model_dump(), finished_at=start.started_at, files=files, facts=list(facts), counts={})

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from index.collection.collection import Collection
 from index.collection.layout import CHECKS
 from index.collection.row_files import map_in_threads, write_table
-from index.collection.rows import conform, in_files, in_memory, newest_positions
+from index.collection.rows import conform, in_files, in_memory
 from index.errors import CollectionError, UnreachableError
 
 _TIME = pa.timestamp("us", tz="UTC")
@@ -68,8 +68,9 @@ def _paths(collection: Collection) -> list[str]:
 
 
 def _newest(checks: pa.Table) -> pa.Table:
-    keys = pc.binary_join_element_wise(checks["source"], checks["uri"], pa.scalar("\0", pa.large_string()))  # type: ignore[call-overload]  # takes both
-    return checks.take(newest_positions([keys])[0])
+    positions = checks.append_column("position", pa.array(range(checks.num_rows), pa.int64()))
+    last = positions.group_by(["source", "uri"]).aggregate([("position", "max")])["position_max"]
+    return checks.take(last.combine_chunks().sort())
 
 
 def _read(collection: Collection, path: str) -> pa.Table:

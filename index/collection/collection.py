@@ -8,16 +8,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from index.collection.catalog import Catalog, RunRows
 from index.collection.current_file import read_current, replace_current
+from index.collection.facts import write_facts
 from index.collection.layout import (
     ANNOTATIONS,
     CHECKS,
     CURRENT,
     DELETES,
+    FACTS,
     HISTORY,
     INDEX,
     MANIFEST,
@@ -31,9 +35,9 @@ from index.collection.layout import (
 from index.collection.lease import TTL, Lease
 from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord, OtherFormatError, RowFile, RunManifest, RunStart, VersionManifest
-from index.collection.row_files import describe, map_in_threads, write_table
+from index.collection.row_files import block_of, describe, map_in_threads, write_table
 from index.collection.rows import check_rows, conform
-from index.errors import DamagedRunError, DamagedVersionError, NotACollectionError, UnsafeFileError
+from index.errors import CollectionError, DamagedRunError, DamagedVersionError, NotACollectionError, UnsafeFileError
 from index.storage import Storage
 from index.storage.bucket_address import without_secrets
 from index.storage.storage import canonical_address
@@ -60,8 +64,21 @@ class Snapshot:
         return self.committed[-1].run_id if self.committed else ""
 
     def live(self) -> LiveRows:
-        """The live rows. Reads the ids of all rows."""
+        """The live rows."""
+        return self._live
+
+    @cached_property
+    def _live(self) -> LiveRows:
         return LiveRows.of_runs(self.collection.storage, self.committed)
+
+    def newest(self) -> Catalog:
+        """The live rows, and those of unfinished runs that are newer, or have ids that no live row has."""
+        unfinished = [RunRows(run=run, files=self.collection.written_files(run)) for run in self.unfinished]
+        older, newer = (
+            [rows for rows in unfinished if rows.run and (rows.run.run_id > self.last_run) is is_newer]
+            for is_newer in (False, True)
+        )
+        return Catalog(self.collection.storage, [*older, *map(RunRows.of, self.committed), *newer])
 
 
 @dataclass(frozen=True)
@@ -190,6 +207,23 @@ class Collection:
         """A manifest's record of an existing row file, which is read as a whole. DamagedRunError if it was altered."""
         return describe(self.storage, path)
 
+    def written_files(self, run: RunStart) -> list[RowFile]:
+        """The complete row files of an unfinished run, one per block, those of earlier attempts first."""
+        numbered = [path for path in self.row_files(run.run_id) if path.rpartition("/")[2].split("-")[0].isdigit()]
+
+        def read(path: str) -> RowFile | None:
+            try:
+                return self.row_file(path)
+            except DamagedRunError:
+                return None  # a bad disk: files get their names only once they are complete
+
+        # If a block was retried, both tries may have written it.
+        return list({block_of(file.path): file for file in map_in_threads(read, numbered) if file}.values())
+
+    def write_facts(self, run_id: str, files: Sequence[RowFile]) -> list[RowFile]:
+        """Write the facts of a run's rows, which the run's manifest has to name."""
+        return write_facts(self.storage, run_path(run_id, FACTS), self.storage, files)
+
     def commit_run(self, manifest: RunManifest) -> None:
         """Make a run's rows live. DamagedRunError if a file that it names is missing or has another size."""
 
@@ -199,7 +233,9 @@ class Collection:
                     return
             raise DamagedRunError(f"{file.path} is missing or has changed since it was written", file.path)
 
-        map_in_threads(require_size, [*manifest.files, *([manifest.deletes] if manifest.deletes else [])])
+        map_in_threads(
+            require_size, [*manifest.files, *manifest.facts, *([manifest.deletes] if manifest.deletes else [])]
+        )
         self.check_lease()
         self.storage.write_atomic(run_path(manifest.run_id, MANIFEST), manifest.to_bytes())
 
@@ -210,7 +246,8 @@ class Collection:
         start = self.start_run(source, model)
         files = [self.write_rows(start.run_id, f"{number:04}", table) for number, table in enumerate(tables)]
         gone = self.write_deletes(start.run_id, deletes) if deletes else None
-        manifest = RunManifest(**dict(start), finished_at=datetime.now(UTC), files=files, deletes=gone)
+        facts = self.write_facts(start.run_id, files)
+        manifest = RunManifest(**dict(start), finished_at=datetime.now(UTC), files=files, facts=facts, deletes=gone)
         self.commit_run(manifest)
         return manifest
 
@@ -287,6 +324,10 @@ class Collection:
             return run
         except FileNotFoundError:
             return None
+        except OtherFormatError as error:
+            raise CollectionError(
+                f"{self.location}: {path} {error}, so its rows cannot be read: embed the source into a new folder"
+            ) from error
         except ValueError as error:
             raise DamagedRunError(
                 f"{path} is damaged ({error}): restore it from a backup; or remove it, embed the source again, and run "

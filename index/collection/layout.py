@@ -23,6 +23,8 @@ MANIFEST: Final = "manifest.json"
 RUN_STARTED: Final = "started.json"
 ROW_FILES: Final = "rows"
 DELETES: Final = "deletes"
+FACTS: Final = "facts"
+"""Files with all columns of the rows but vectors, for the catalog."""
 
 # In the folder of a version
 STARTED: Final = "started"

@@ -137,7 +137,7 @@ class RunStart(Record):
     is the filter for images, as canonical JSON; None: all were embedded. `exif`: its rows have columns from EXIF.
     """
 
-    format: Literal[1] = 1
+    format: Literal[2] = 2
     run_id: RunId
     source: str
     model: ModelRecord
@@ -148,10 +148,13 @@ class RunStart(Record):
 
 
 class RunManifest(RunStart):
-    """`manifest.json` of a run. `deletes`: images that left the source. `finished_at` and `counts` are informative."""
+    """`manifest.json` of a run. `facts` has all columns of the rows in `files` but vectors; `deletes`: images that left
+    the source. `finished_at` and `counts` are informative.
+    """
 
     finished_at: Time
     files: list[RowFile]
+    facts: list[RowFile]
     deletes: RowFile | None = None
     counts: dict[str, int] = {}
 

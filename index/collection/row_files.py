@@ -8,14 +8,14 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from index.collection.layout import DELETES, MANIFEST
+from index.collection.layout import DELETES, FACTS, MANIFEST
 from index.collection.records import RowFile
-from index.collection.rows import EMBEDDING, TEXT, TILES, schema_problem
+from index.collection.rows import EMBEDDING, FIXED_COLUMNS, LOCATION_COLUMNS, TILES, schema_problem
 from index.errors import PASSING, DamagedRunError, UnreachableError
 from index.storage import Storage
 
@@ -63,7 +63,7 @@ def open_rows(storage: Storage, file: RowFile, data: bytes | None = None) -> Ite
         with pq.ParquetFile(source, page_checksum_verification=True) as parquet:
             if parquet.metadata.num_rows != file.rows:
                 raise OSError(f"it has {parquet.metadata.num_rows} rows, its manifest says {file.rows}")
-            if problem := schema_problem(parquet.schema_arrow, ids_only=_has_deletes(file)):
+            if problem := schema_problem(parquet.schema_arrow, _expected(file)):
                 raise OSError(problem)
             yield parquet
 
@@ -78,6 +78,11 @@ def fetch(storage: Storage, file: RowFile) -> bytes | None:
         return data
 
 
+def block_of(path: str) -> str:
+    """The block of a row file: its path up to the token, which differs between tries."""
+    return path.partition(".")[0]
+
+
 def describe(storage: Storage, path: str) -> RowFile:
     """A manifest's record of a file that none names yet. DamagedRunError if its SHA-256 is not the one in its name."""
     with _as_damaged_run(path):
@@ -89,7 +94,7 @@ def describe(storage: Storage, path: str) -> RowFile:
     return RowFile(path=path, rows=rows, size=len(data), sha256=digest)
 
 
-def write_table(storage: Storage, name: str, table: pa.Table) -> RowFile:
+def write_table(storage: Storage, name: str, table: pa.Table, *, row_group_size: int | None = None) -> RowFile:
     """Write `<name>.<token>.parquet` atomically; the token is the start of the file's SHA-256."""
     sink = pa.BufferOutputStream()
     vectors = [name for name in (EMBEDDING, TILES) if name in table.column_names]
@@ -98,6 +103,7 @@ def write_table(storage: Storage, name: str, table: pa.Table) -> RowFile:
         sink,
         compression="zstd",
         write_page_checksum=True,
+        row_group_size=row_group_size,
         # Vectors are all different, so a dictionary would make a file half as large again. Splitting their bytes by
         # significance makes it a tenth smaller. Both choices also make reads and writes faster.
         use_dictionary=[name for name in table.column_names if name not in vectors],  # type: ignore[arg-type]
@@ -110,8 +116,14 @@ def write_table(storage: Storage, name: str, table: pa.Table) -> RowFile:
     return RowFile(path=path, rows=table.num_rows, size=len(data), sha256=digest)
 
 
-def _has_deletes(file: RowFile) -> bool:
-    return file.path.rpartition("/")[2].startswith(DELETES)
+def _expected(file: RowFile) -> Sequence[str]:
+    """The columns that a file must have."""
+    folder, _, name = file.path.rpartition("/")
+    if name.startswith(DELETES):
+        return FIXED_COLUMNS[:1]
+    if folder.endswith(FACTS):
+        return [*LOCATION_COLUMNS, *(column for column in FIXED_COLUMNS if column != EMBEDDING)]
+    return FIXED_COLUMNS
 
 
 def read_schema(storage: Storage, file: RowFile) -> pa.Schema:
@@ -119,13 +131,18 @@ def read_schema(storage: Storage, file: RowFile) -> pa.Schema:
         return parquet.schema_arrow
 
 
-def read_ids(storage: Storage, file: RowFile) -> tuple[pa.ChunkedArray[Any], pa.Schema]:
-    """The ids of all rows, and the schema, which takes no further request."""
-    with open_rows(storage, file, fetch(storage, file) if _has_deletes(file) else None) as parquet:
-        ids = valid(parquet.read(columns=["image_id"])).column("image_id")
-        if ids.null_count:
-            raise OSError(f"{ids.null_count} rows have no image_id")
-        return ids.cast(TEXT), parquet.schema_arrow
+def copy_here(storage: Storage, scratch: Storage, file: RowFile) -> Storage:
+    """The storage on this machine that has an intact copy of a file at its path: `storage` itself, or `scratch`."""
+    with _as_damaged_run(file.path):
+        if storage.local_path(file.path) is not None:
+            if storage.size(file.path) != file.size or storage.sha256(file.path) != file.sha256:
+                raise OSError("its SHA-256 is not the one in its manifest")
+            return storage
+        data = storage.read(file.path, max_bytes=file.size)
+        if hashlib.sha256(data).hexdigest() != file.sha256:
+            raise OSError("its SHA-256 is not the one in its manifest")
+        scratch.write_atomic(file.path, data)
+        return scratch
 
 
 V = TypeVar("V", pa.Table, pa.RecordBatch)

@@ -44,6 +44,9 @@ _COLUMNS: dict[str, pa.DataType] = {
 FIXED_COLUMNS: tuple[str, ...] = tuple(_COLUMNS)
 """The columns that every row has. All others but `TILES` are the source's metadata."""
 
+LOCATION_COLUMNS = ("row_file", "row_position")
+"""The first columns of facts: the number of the row's file in its run, and of the row in that file."""
+
 OUTCOME_COLUMNS = ("content_hash", "width", "height", "format", EMBEDDING)
 """Results of embedding an image."""
 
@@ -102,11 +105,12 @@ def row_schema(dim: int, metadata: Iterable[pa.Field[Any]] = ()) -> pa.Schema:
     return pa.schema(fixed + [field for field in metadata if field.name not in _COLUMNS])
 
 
-def schema_problem(schema: pa.Schema, *, ids_only: bool = False) -> str | None:
-    """The first fixed column of a row file that is missing or has another type, as a message; None if there is none."""
+def schema_problem(schema: pa.Schema, expected: Iterable[str] = FIXED_COLUMNS) -> str | None:
+    """The first expected column that is missing or has another type, as a message; None if there is none."""
     if len(set(schema.names)) < len(schema.names):
         return "it has several columns of one name"
-    for name, kind in list(_COLUMNS.items())[: 1 if ids_only else None]:
+    for name in expected:
+        kind = _COLUMNS.get(name, pa.int32())
         found = schema.field(name).type if name in schema.names else None
         if name == EMBEDDING and found and pa.types.is_fixed_size_list(found):
             kind = embedding_type(found.list_size)
@@ -203,6 +207,8 @@ def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _cast(column: Any, kind: Any) -> Any:
+    if pa.types.is_null(kind) and column.null_count == len(column):
+        return pa.chunked_array([pa.nulls(len(column))])
     if kind == JSON and not pa.types.is_null(column.type):
         return pa.chunked_array([pa.array([None if v is None else as_json(v) for v in column.to_pylist()], kind)])
     if is_list(kind) and not (is_list(column.type) or pa.types.is_null(column.type)):

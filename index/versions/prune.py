@@ -211,10 +211,10 @@ def _leftovers(log: Collection) -> tuple[dict[str, int], dict[str, int]]:
         if are_older(files[start.run_id], ABANDONED_AFTER if superseded else FORGOTTEN_AFTER):
             runs[run_path(start.run_id)] = sum(file.size for file in files[start.run_id])
     for run in snapshot.committed:
-        named = {file.path for file in run.files}
+        named = {file.path for file in (*run.files, *run.facts)}
+        folders = tuple(run_path(run.run_id, name, "") for name in (layout.ROW_FILES, layout.FACTS))
         for file in files[run.run_id]:
-            is_row_file = file.path.startswith(run_path(run.run_id, layout.ROW_FILES, ""))
-            if is_row_file and file.path not in named and are_older([file], ABANDONED_AFTER):
+            if file.path.startswith(folders) and file.path not in named and are_older([file], ABANDONED_AFTER):
                 unnamed[file.path] = file.size
     return runs, unnamed
 

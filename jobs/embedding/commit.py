@@ -1,20 +1,19 @@
 """The end of a job: checks that every listed image is accounted for once, and publishes the manifests of its runs."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Self
-
-import pyarrow as pa
-import pyarrow.compute as pc
+from typing import Self
 
 from index.collection import Collection
+from index.collection.catalog import Catalog, RunRows
 from index.collection.records import RowFile, RunManifest, RunStart
-from index.collection.rows import FILTERED, is_filtered
+from index.collection.rows import FILTERED, STATE_COLUMNS
 from jobs.embedding.report import EmbedReport
 from jobs.errors import JobError, TooManyRejectsError, UsageError
-from jobs.planning.plan import Plan, newest_rows, read_state
-from jobs.planning.record_checks import record_fetches
+from jobs.planning.plan import Plan
+from jobs.planning.record_checks import WEB, record_fetches
 from jobs.planning.rejects import format_reasons
 
 
@@ -44,73 +43,100 @@ def commit(
     `now` is recorded.
     """
     collection.check_lease()
-    rows = [read_state(collection, each.files) for each in written]
-    manifests = [_make_manifest(each, state, max_reject_rate) for each, state in zip(written, rows, strict=True)]
-    for each, state in zip(written, rows, strict=True):
-        attempted = pc.is_in(state["image_id"], each.plan.todo["image_id"])
-        record_fetches(
-            collection, each.plan.source, state, attempted, now=now or datetime.now(UTC), began=each.run.started_at
-        )
+    checked = [_CheckedRun.of(each, collection) for each in written]
+    manifests = [each.manifest(max_reject_rate) for each in checked]
+    for each in checked:
+        each.record_fetches(collection, now or datetime.now(UTC))
     published = []
-    for each, manifest in zip(written, manifests, strict=True):
+    for each, manifest in zip(checked, manifests, strict=True):
         if manifest is None:
             continue
-        gone = each.plan.deletes
+        gone = each.written.plan.deletes
         deletes = collection.write_deletes(manifest.run_id, gone) if len(gone) else None
-        published.append(manifest.model_copy(update={"deletes": deletes}))
+        facts = each.rows.store_facts()
+        published.append(manifest.model_copy(update={"deletes": deletes, "facts": facts}))
         collection.commit_run(published[-1])
     return published
 
 
-def _make_manifest(written: WrittenRun, rows: pa.Table, max_reject_rate: float) -> RunManifest | None:
-    """The manifest of a run that passes the checks, still without deletes; None if the run would change nothing. `rows`
-    has the `STATE_COLUMNS` of the run's rows.
-    """
-    plan, run, report = written.plan, written.run, written.report
-    missing = plan.todo.filter(pc.invert(pc.is_in(plan.todo["image_id"], value_set=rows["image_id"]))).num_rows
-    if missing or report.done != plan.todo.num_rows:
-        raise JobError(
-            f"of {plan.todo.num_rows} images, {report.embedded} were embedded, {report.rejected} rejected and "
-            f"{report.filtered_read} filtered, and {missing} are in no row file. The run stays unfinished: run the "
-            "same command again to continue, and please report this as a bug"
-        )
-    attempted = pc.is_in(rows["image_id"], plan.todo["image_id"])
-    report.retryable = rows.filter(pc.and_(rows["retryable"], attempted)).num_rows
-    live = newest_rows([plan.live, rows])
-    report.count_rejects(plan.listing, live)
-    rejected = report.reject_reasons.total()
-    if report.filtered_in_all and report.unfiltered == rejected:
-        raise UsageError(
-            f"--keep keeps none of the {report.listed} images of {plan.source}, so nothing was published: expected an "
-            f"expression that matches some of them, got {plan.image_filter.key}. "
-            f"`likeness rejects --reason {FILTERED}` shows why each was left out"
-        )
-    if rejected > max_reject_rate * report.unfiltered:
-        raise TooManyRejectsError(_too_many_message(report, max_reject_rate))
-    if not len(plan.deletes) and _failed_again(rows, plan.live):
-        return None
-    filtered = int(pc.sum(is_filtered(rows)).as_py() or 0)
-    return RunManifest(
-        **dict(run),
-        finished_at=datetime.now(UTC),
-        files=written.files,
-        counts={
-            "listed": report.listed,
-            "already_there": report.already_there,
-            "embedded": rows["error_reason"].null_count,
-            "rejected": rows.num_rows - rows["error_reason"].null_count - filtered,
-            "filtered": filtered,
-            "deleted": len(plan.deletes),
-        },
-    )
+_COUNTS = f"""
+SELECT count(*) FILTER (new.error_reason IS NULL) AS embedded,
+       count(*) FILTER (new.error_reason = '{FILTERED}') AS filtered,
+       count(*) FILTER (new.error_reason <> '{FILTERED}') AS rejected,
+       count(*) FILTER (new.retryable AND todo.image_id IS NOT NULL) AS retryable,
+       count(todo.image_id) AS attempted,
+       bool_and(coalesce(new.retryable AND before.retryable
+                         AND coalesce(new.uri, '') = coalesce(before.uri, ''), false)) IS NOT false AS failed_again
+FROM live_rows AS new
+LEFT JOIN todo USING (image_id)
+LEFT JOIN before USING (image_id)
+"""
+_REASONS = """
+SELECT error_reason AS reason, count(*) AS images
+FROM (SELECT image_id, error_reason FROM live_rows
+      UNION ALL
+      SELECT image_id, error_reason FROM before ANTI JOIN live_rows USING (image_id))
+SEMI JOIN listing USING (image_id)
+WHERE reason IS NOT NULL GROUP BY reason ORDER BY reason
+"""
+_ATTEMPTED = f"""
+SELECT {", ".join(STATE_COLUMNS)}, image_id IN (FROM todo) AS attempted FROM live_rows
+WHERE regexp_matches(uri, '{WEB}')
+"""
 
 
-def _failed_again(rows: pa.Table, live: pa.Table) -> bool:
-    """Whether all rows are retryable failures, as their live rows already were."""
-    before = live.take(pc.index_in(rows["image_id"], live["image_id"]))
-    uris: list[Any] = [pc.coalesce(each["uri"], pa.scalar("")) for each in (rows, before)]  # annotations have none
-    failed_again = pc.and_(pc.and_(rows["retryable"], before["retryable"]), pc.equal(*uris))
-    return pc.all(failed_again, skip_nulls=False).as_py() is True
+@dataclass(frozen=True, kw_only=True)
+class _CheckedRun:
+    """A written run, and a catalog of its rows alone."""
+
+    written: WrittenRun
+    rows: Catalog
+
+    @classmethod
+    def of(cls, written: WrittenRun, collection: Collection) -> Self:
+        return cls(written=written, rows=Catalog(collection.storage, [RunRows(run=written.run, files=written.files)]))
+
+    def manifest(self, max_reject_rate: float) -> RunManifest | None:
+        """The manifest of a run that passes the checks, still without deletes and facts; None if it would change
+        nothing.
+        """
+        plan, report = self.written.plan, self.written.report
+        tables = {"todo": plan.todo.select(["image_id"]), "before": plan.live}
+        [counts] = self.rows.table(_COUNTS, **tables).to_pylist()
+        missing = plan.todo.num_rows - counts.pop("attempted")
+        if missing or report.done != plan.todo.num_rows:
+            raise JobError(
+                f"of {plan.todo.num_rows} images, {report.embedded} were embedded, {report.rejected} rejected and "
+                f"{report.filtered_read} filtered, and {missing} are in no row file. The run stays unfinished: run the "
+                "same command again to continue, and please report this as a bug"
+            )
+        report.retryable = counts.pop("retryable")
+        reasons = self.rows.table(_REASONS, listing=plan.listing.select(["image_id"]), before=plan.live).to_pylist()
+        report.set_reasons(Counter({row["reason"]: row["images"] for row in reasons}))
+        rejected = report.reject_reasons.total()
+        if report.filtered_in_all and report.unfiltered == rejected:
+            raise UsageError(
+                f"--keep keeps none of the {report.listed} images of {plan.source}, so nothing was published: expected "
+                f"an expression that matches some of them, got {plan.image_filter.key}. "
+                f"`likeness rejects --reason {FILTERED}` shows why each was left out"
+            )
+        if rejected > max_reject_rate * report.unfiltered:
+            raise TooManyRejectsError(_too_many_message(report, max_reject_rate))
+        if counts.pop("failed_again") and not len(plan.deletes):
+            return None
+        listed = {"listed": report.listed, "already_there": report.already_there, "deleted": len(plan.deletes)}
+        return RunManifest(
+            **dict(self.written.run),
+            finished_at=datetime.now(UTC),
+            files=self.written.files,
+            facts=[],
+            counts={**listed, **counts},
+        )
+
+    def record_fetches(self, collection: Collection, now: datetime) -> None:
+        rows = self.rows.table(_ATTEMPTED, todo=self.written.plan.todo.select(["image_id"]))
+        if rows.num_rows:
+            record_fetches(collection, self.written.plan.source, rows, now=now, began=self.written.run.started_at)
 
 
 def _too_many_message(report: EmbedReport, allowed: float) -> str:

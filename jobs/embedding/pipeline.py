@@ -19,6 +19,7 @@ from embedder.models.checkpoint import Checkpoint
 from embedder.models.own_embedder import OwnModel
 from index.collection import Collection
 from index.collection.records import RowFile
+from index.collection.row_files import block_of
 from index.collection.rows import is_filtered
 from jobs.embedding.commit import WrittenRun
 from jobs.embedding.embed_rows import embed_rows
@@ -28,7 +29,7 @@ from jobs.embedding.report import EmbedReport
 from jobs.embedding.shared_addresses import Copies, first_of_each_address
 from jobs.embedding.stages import CollectionAt, DecodeSettings, EmbedSettings, MakeRows
 from jobs.embedding.tile_cost import tile_cost
-from jobs.planning.plan import Plan, block_of, write_block
+from jobs.planning.plan import Plan, write_block
 from jobs.progress import rate_bar
 from jobs.spec import JobSpec
 from jobs.values import PER_HOST

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field
 from time import perf_counter
 from typing import Self
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from index.collection.records import RowFile
@@ -83,14 +82,14 @@ class EmbedReport:
             refused=plan.refused - plan.filtered,
             filtered_unread=plan.filtered,
         )
-        report.count_rejects(plan.listing, plan.live)
+        listed = pc.is_in(plan.live["image_id"], value_set=plan.listing["image_id"])
+        report.set_reasons(count_reasons(plan.live["error_reason"].filter(listed).drop_null().to_pylist()))
         return report
 
-    def count_rejects(self, listing: pa.Table, rows: pa.Table) -> None:
-        """Count all rejects of the source, and all images that are left out; `rows` has one row per id."""
-        reasons = rows["error_reason"].filter(pc.is_in(rows["image_id"], value_set=listing["image_id"]))
-        self.reject_reasons = count_reasons(reasons.drop_null().to_pylist())
-        self.filtered_in_all = self.reject_reasons.pop(FILTERED, 0)
+    def set_reasons(self, reasons: Counter[str]) -> None:
+        """Set the reasons of all rejects of the source, and of all images that are left out."""
+        self.reject_reasons = reasons
+        self.filtered_in_all = reasons.pop(FILTERED, 0)
 
     def add(self, block: BlockSummary) -> None:
         began, ended = self.actors.get(block.actor, (block.started_at, block.ended_at))

@@ -8,8 +8,8 @@ from rich.console import Console
 from index.build.build_index import run_here
 from index.build.segment import SegmentJob
 from index.build.version import RunJobs
-from index.collection.live_rows import LiveRows
 from index.collection.records import SegmentRecord
+from index.collection.stored_rows import StoredRows
 from jobs.progress import rate_bar
 
 _MIN_ROWS_FOR_RAY = 500_000
@@ -46,7 +46,7 @@ def run_on_ray(address: str | None, console: Console, on: str | None = None) -> 
 
 def _pays_on_ray(jobs: Sequence[SegmentJob], on: str | None) -> bool:
     # A merge reads segments that are open in this process, and pickling would copy them in full.
-    if not jobs or not all(isinstance(job.source, LiveRows) for job in jobs):
+    if not jobs or not all(isinstance(job.source, StoredRows) for job in jobs):
         return False
     if on:
         return on == "ray"

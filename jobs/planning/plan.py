@@ -16,9 +16,7 @@ from embedder.fetch import Fetcher
 from index.collection.collection import Collection, Snapshot
 from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord, RowFile, RunStart
-from index.collection.row_files import map_in_threads
 from index.collection.rows import STATE_COLUMNS, TEXT, newest_positions
-from index.errors import DamagedRunError
 from index.storage.picture_reader import PictureReader
 from index.versions.servable import live_or_last_good_manifest
 from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter
@@ -129,7 +127,7 @@ def plan_run(
     unchanged = find_unchanged(listing, live)
     # With nothing to do, the files of a stopped run are not needed.
     run = _unfinished_run(snapshot, source, model, image_filter) if pc.all(unchanged).as_py() is False else None
-    written = written_files(snapshot.collection, run) if run else []
+    written = snapshot.collection.written_files(run) if run else []
     files = select_files(written)
     rows = live
     if files:
@@ -189,21 +187,6 @@ def newest_rows(tables: Sequence[pa.Table]) -> pa.Table:
     return rows.take(newest_positions([rows["image_id"]])[0])
 
 
-def written_files(collection: Collection, run: RunStart) -> list[RowFile]:
-    """The complete row files of an unfinished run, one per block, those of earlier attempts first."""
-    paths = collection.row_files(run.run_id)
-    numbered = [path for path in paths if path.rpartition("/")[2].split("-")[0].isdigit()]
-
-    def read(path: str) -> RowFile | None:
-        try:
-            return collection.row_file(path)
-        except DamagedRunError:
-            return None  # a bad disk: files get their names only once they are complete
-
-    # If a block was retried, both tries may have written it.
-    return list({block_of(file.path): file for file in map_in_threads(read, numbered) if file}.values())
-
-
 def write_block(collection: Collection, run_id: str, attempt: int, rows: pa.Table) -> RowFile:
     """Write a block of a run's rows as one file."""
     ids = [str(image_id) for image_id in rows["image_id"].to_pylist()]
@@ -218,11 +201,6 @@ def block_name(attempt: int, image_ids: list[str]) -> str:
     """
     digest = hashlib.sha256("\n".join(image_ids).encode()).hexdigest()
     return f"{attempt:04}-{digest[:20]}"
-
-
-def block_of(path: str) -> str:
-    """The block of a row file: its path up to the token, which differs between tries."""
-    return path.partition(".")[0]
 
 
 def unchanged_mask(listing: pa.Table, rows: pa.Table) -> Column:

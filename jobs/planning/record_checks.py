@@ -20,12 +20,12 @@ from jobs.planning.visit_addresses import Visit, failed_outcome, visit_addresses
 from jobs.sources.listing import Column
 
 _CHECKS_PER_FILE = 2000
-_WEB = "(?i)^https?://"
+WEB = "(?i)^https?://"
 
 
 def web_mask(uris: Column) -> Column:
     """Where a URI is a web address."""
-    return pc.match_substring_regex(uris, _WEB).fill_null(False)
+    return pc.match_substring_regex(uris, WEB).fill_null(False)
 
 
 def look_again(
@@ -55,15 +55,10 @@ def look_again(
     return outcomes
 
 
-def record_fetches(
-    collection: Collection, source: str, rows: pa.Table, attempted: Column, now: datetime, began: datetime
-) -> None:
-    """Record the web addresses that a run fetched. `rows` has the `STATE_COLUMNS` of its rows, `attempted` masks those
-    of this job; those of an earlier job that was stopped were fetched when the run `began`.
+def record_fetches(collection: Collection, source: str, rows: pa.Table, now: datetime, began: datetime) -> None:
+    """Record the web addresses that a run fetched. `rows` has the `STATE_COLUMNS` of its rows, and whether this job
+    `attempted` them; those of an earlier job that was stopped were fetched when the run `began`.
     """
-    rows = rows.append_column("attempted", attempted).filter(web_mask(rows["uri"]))
-    if not rows.num_rows:
-        return
     known = read_checks(collection, source)
     last_checks = {check["uri"]: check for check in known.filter(pc.is_in(known["uri"], rows["uri"])).to_pylist()}
     checks = []

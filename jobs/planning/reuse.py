@@ -29,7 +29,7 @@ from index.collection.rows import (
     is_filtered,
     newest_positions,
 )
-from jobs.planning.plan import Plan, content_hashes, retry_fetch_failures, unchanged_mask, write_block, written_files
+from jobs.planning.plan import Plan, content_hashes, retry_fetch_failures, unchanged_mask, write_block
 from jobs.sources.listing import FILE_FACTS, refused_mask, with_columns, with_outcome, without_refusal
 
 Positions = npt.NDArray[np.int64]
@@ -126,7 +126,7 @@ def _pool(plan: Plan, snapshot: Snapshot) -> LiveRows:
     files = [file for run in committed for file in run.files]
     for start in snapshot.unfinished:
         if start.model.agrees_with(plan.model) and can_reuse(start):
-            files += written_files(collection, start)
+            files += collection.written_files(start)
     own = {file.path for file in plan.files}
     others = sorted((file for file in files if file.path not in own), key=lambda file: file.path)
     return LiveRows.of_files(collection.storage, others)

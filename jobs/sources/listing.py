@@ -16,6 +16,7 @@ from embedder.images.exif import EXIF_COLUMNS
 from index.collection.rows import (
     FIXED_COLUMNS,
     JSON,
+    LOCATION_COLUMNS,
     REJECT_COLUMNS,
     TEXT,
     TILES,
@@ -43,7 +44,9 @@ REFUSED_STAGE = "list"
 UNREADABLE = "unreadable"
 """The reason for a tar, list or folder that cannot be read, so the images in it are unknown."""
 # The columns of rows, and those that the pipeline passes from stage to stage.
-RESERVED_NAMES = frozenset({*FIXED_COLUMNS, TILES, *EXIF_COLUMNS, "pixels", "fetch_seconds", "decode_seconds"})
+RESERVED_NAMES = frozenset(
+    {*FIXED_COLUMNS, *LOCATION_COLUMNS, TILES, *EXIF_COLUMNS, "pixels", "fetch_seconds", "decode_seconds"}
+)
 
 
 def listing_table(columns: Mapping[str, Column | Sequence[Any]], metadata: Mapping[str, Column]) -> pa.Table:

@@ -4,13 +4,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from rich.console import Group
 
 from index.collection import Collection
+from index.collection.catalog import Catalog
 from index.collection.checks import read_checks
-from index.collection.live_rows import LiveRows
 from index.collection.records import Option, RunManifest
 from index.collection.rows import FILTERED
 from index.matches import Match
@@ -83,16 +81,13 @@ def rejects_table(rows: Sequence[Mapping[str, Any]]) -> Group:
 def collection_facts(collection: Collection) -> dict[str, Any]:
     """What `likeness info` prints, ready for JSON."""
     snapshot = collection.snapshot()
-    live = snapshot.live()
-    reasons = live.read(["error_reason"])["error_reason"]
-    filtered = reasons.to_pylist().count(FILTERED)
+    catalog = snapshot.live().catalog
+    [counts] = catalog.table(_COUNTS).to_pylist()
     model = collection_model(collection, snapshot.committed)
     return {
         "collection": collection.location,
-        "embedded": reasons.null_count,
-        "filtered": filtered,
-        "rejected": len(reasons) - reasons.null_count - filtered,
-        "web_addresses": _address_facts(collection, live),
+        **counts,
+        "web_addresses": _address_facts(collection, catalog),
         "runs": len(snapshot.committed),
         "unfinished_runs": len(snapshot.unfinished),
         "model": model.model_dump() if model else None,
@@ -101,16 +96,26 @@ def collection_facts(collection: Collection) -> dict[str, Any]:
     }
 
 
-def _address_facts(collection: Collection, live: LiveRows) -> dict[str, Any] | None:
+_COUNTS = f"""
+SELECT count(*) FILTER (error_reason IS NULL) AS embedded,
+       count(*) FILTER (error_reason = '{FILTERED}') AS filtered,
+       count(*) FILTER (error_reason <> '{FILTERED}') AS rejected
+FROM live_rows
+"""
+_ADDRESSES = """
+SELECT count(*) AS visited, count(*) FILTER (gone > 0) AS gone, count(*) FILTER (failed > 0) AS failed,
+       max(checked) AS last_visit
+FROM checks SEMI JOIN live_rows USING (uri)
+"""
+
+
+def _address_facts(collection: Collection, catalog: Catalog) -> dict[str, Any] | None:
     """Of the images' web addresses, if there are any: how many were gone or failed when they were last visited."""
     checks = read_checks(collection)
-    if checks.num_rows:
-        checks = checks.filter(pc.is_in(checks["uri"], live.read(["uri"])["uri"]))
     if not checks.num_rows:
         return None
-    without = {name: checks.filter(pc.greater(checks[name], pa.scalar(0))).num_rows for name in ("gone", "failed")}
-    last = pc.max(checks["checked"]).as_py().isoformat(timespec="seconds")
-    return {"visited": checks.num_rows, **without, "last_visit": last}
+    [facts] = catalog.table(_ADDRESSES, checks=checks).to_pylist()
+    return {**facts, "last_visit": facts["last_visit"].isoformat(timespec="seconds")} if facts["visited"] else None
 
 
 def facts_table(facts: Mapping[str, Any]) -> Group:

@@ -25,7 +25,6 @@ from index.versions.promotion import list_versions
 from index.versions.prune import prune
 from index.versions.servable import open_last_good
 from jobs.cli.tables.collection import collection_facts, facts_table
-from jobs.planning.plan import written_files
 from jobs.planning.rejects import list_rejects
 from jobs.schedule.history import last_entries, read_output
 from tests.support.collections.every_file import make_versions
@@ -162,7 +161,7 @@ def check(untouched: Untouched, number: int, caplog: pytest.LogCaptureFixture, d
 def resume(collection: Collection) -> None:
     """Reads what a job reads that continues a run."""
     for run in collection.snapshot().unfinished:
-        LiveRows.of_files(collection.storage, written_files(collection, run)).read()
+        LiveRows.of_files(collection.storage, collection.written_files(run)).read()
 
 
 def check_all(untouched: Untouched, numbers: range, caplog: pytest.LogCaptureFixture, damage: Damage) -> None:

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from index.build.segment_change import touched_ids
-from index.collection import Collection, live_rows, row_files
+from index.collection import Collection, row_files, stored_rows
 from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord
 from index.collection.rows import FIXED_COLUMNS, metadata_columns, row_schema
@@ -190,7 +190,7 @@ def test_an_integer_too_large_for_a_float_is_rounded_among_floats(collection: Co
 def test_a_column_whose_types_have_nothing_in_common_is_named(collection: Collection) -> None:
     add_run(collection, rows(["a"], metadata={"tags": [{"k": 1}]}))
     add_run(collection, rows(["b"], metadata={"tags": [1.5]}))
-    with pytest.raises(CollectionError, match="column 'tags': expected large_string, got struct"):
+    with pytest.raises(CollectionError, match="column 'tags': expected string, got struct"):
         collection.live_rows()
     assert live_ids(collection) == ["a", "b"]
 
@@ -261,7 +261,7 @@ def test_vectors_are_streamed_in_order(
     collection: Collection, monkeypatch: pytest.MonkeyPatch, whole: int, ahead: int
 ) -> None:
     monkeypatch.setattr(row_files, "_WHOLE", whole)
-    monkeypatch.setattr(live_rows, "_AHEAD", ahead)
+    monkeypatch.setattr(stored_rows, "_AHEAD", ahead)
     run = add_run(collection, rows(["a", "b", "c"]), rows(["d"]), rows(["e", "f"]))
     add_run(collection, rows(["b"]), deletes=["f"])
     embedded = pa.Table.from_batches(newest_rows(collection).embedded(batch_rows=2))

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from embedder.fake import FakeEmbedder
 from index.collection import Collection
 from index.collection.records import ModelRecord, RunManifest, RunStart
+from index.collection.row_files import block_of
 from index.collection.rows import row_schema
-from jobs.planning.plan import Plan, block_name, block_of, written_files
+from jobs.planning.plan import Plan, block_name
 from jobs.planning.rejects import list_rejects
 from jobs.sources.listing import listing_table
 from tests.support.collections.run_plans import run_plan_of
@@ -53,8 +54,9 @@ def write(collection: Collection, run: RunStart, name: str, *rows: Row) -> None:
 
 
 def commit(collection: Collection, run: RunStart) -> None:
-    files = written_files(collection, run)
-    collection.commit_run(RunManifest(**dict(run), finished_at=NOON, files=files))
+    files = collection.written_files(run)
+    facts = collection.write_facts(run.run_id, files)
+    collection.commit_run(RunManifest(**dict(run), finished_at=NOON, files=files, facts=facts))
 
 
 def committed(collection: Collection, *rows: Row) -> None:

@@ -26,7 +26,6 @@ from index.versions.prune import prune
 from index.versions.servable import open_last_good
 from jobs.cli.tables.collection import collection_facts, facts_table
 from jobs.errors import JobError
-from jobs.planning.plan import written_files
 from jobs.planning.rejects import list_rejects
 from jobs.schedule.history import last_entries, read_output
 from tests.support.collections.hand_made import unit_vectors
@@ -53,7 +52,7 @@ def _read_runs(collection: Collection) -> None:
         pass
     snapshot.live().read()
     for run in snapshot.unfinished:
-        LiveRows.of_files(collection.storage, written_files(collection, run)).read()
+        LiveRows.of_files(collection.storage, collection.written_files(run)).read()
 
 
 def _history(collection: Collection) -> None:

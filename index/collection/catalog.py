@@ -1,0 +1,301 @@
+"""The catalog of a collection: DuckDB over the facts of its runs, to be asked in SQL.
+
+- `written` has every row that the runs wrote, in the order of `seq`, which also says where the row is (`split_seq`).
+  Columns of the source's metadata are named `m0`, `m1`, …, because DuckDB ignores case in names.
+- `live` has the `seq` of the newest row of each id, unless it was deleted since. A run's deletes apply only to the runs
+  before it, and a reject hides the earlier embedding of its id.
+- `live_rows` has these rows of `written`.
+"""
+
+from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
+
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from index.collection.facts import MAX_POSITIONS, read_schema, write_facts
+from index.collection.layout import FACTS, run_path
+from index.collection.records import ModelRecord, RowFile, RunManifest, RunStart
+from index.collection.row_files import copy_here, damaged_run, map_in_threads
+from index.collection.rows import EMBEDDING, JSON, LOCATION_COLUMNS, conform, is_list, row_schema, unify
+from index.errors import CollectionError
+from index.storage import Storage
+from index.storage.storage import canonical_address
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection  # imported late: it takes a fifth of a second, which a search does not need
+
+Seqs: TypeAlias = npt.NDArray[np.int64]
+
+_FILE_BITS, _RUN_BITS = 24, 48
+_MEMORY: Final = "1GB"  # of DuckDB; beyond that it uses the disk
+_FIXED: Final = tuple(name for name in row_schema(0).names if name != EMBEDDING)
+_PATH: Final = "\x1fpath"  # hardly the name of a source's column
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRows:
+    """What a run has written: its row files, in order, with their facts (None: not written yet), and its deletes."""
+
+    run: RunStart | None = None
+    files: Sequence[RowFile]
+    facts: Sequence[RowFile] | None = None
+    deletes: RowFile | None = None
+
+    @classmethod
+    def of(cls, manifest: RunManifest) -> RunRows:
+        return cls(run=manifest, files=manifest.files, facts=manifest.facts, deletes=manifest.deletes)
+
+    @property
+    def model(self) -> ModelRecord | None:
+        return self.run.model if self.run else None
+
+    @cached_property
+    def source(self) -> str:
+        return canonical_address(self.run.source) if self.run else ""
+
+
+def split_seq(seqs: Seqs) -> tuple[Seqs, Seqs, Seqs]:
+    """The numbers of each row's run, of its file in the run, and of the row in the file."""
+    return seqs >> _RUN_BITS, (seqs >> _FILE_BITS) % MAX_POSITIONS - 1, seqs % MAX_POSITIONS
+
+
+def file_of(seqs: Seqs) -> Seqs:
+    """A number for each row's file, unique among all runs."""
+    return seqs >> _FILE_BITS
+
+
+class Catalog:
+    """The rows of some runs, oldest first. DamagedRunError if a file of theirs was altered."""
+
+    def __init__(self, storage: Storage, runs: Sequence[RunRows]) -> None:
+        self.storage, self.runs = storage, list(runs)
+        self._mixed = dict[str, CollectionError]()  # columns whose types have nothing in common
+        folder = tempfile.mkdtemp(prefix="likeness-catalog-")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        self._scratch = Storage.open(folder)
+        self._database = _open(folder)
+        facts = self._facts()
+        self._made = [file for _, storage, file in facts if storage is self._scratch]
+        self._runs_of_facts = [number for number, _, _ in facts]
+        self._schemas = _deduplicated(map_in_threads(lambda each: read_schema(each[1], each[2]), facts))
+        self._create_written([_place(storage, file) for _, storage, file in facts])
+        self._create_live()
+
+    def _facts(self) -> list[tuple[int, Storage, RowFile]]:
+        """Files on this machine, each with the number of its run and its storage."""
+        scratch, found = self._scratch, list[tuple[int, Storage, RowFile]]()
+        for number, run in enumerate(self.runs):
+            if run.facts is None:
+                name = run_path(run.run.run_id if run.run else f"{0:08}T{0:06}Z-{number:04}", FACTS)
+                made = write_facts(scratch, name, self.storage, run.files)
+                found += [(number, scratch, file) for file in made]
+            else:
+                copies = map_in_threads(partial(copy_here, self.storage, scratch), run.facts)
+                found += [(number, copy, file) for copy, file in zip(copies, run.facts, strict=True)]
+        return found
+
+    def store_facts(self) -> list[RowFile]:
+        """Copy the facts of a run that had none to the collection, for its manifest."""
+        for file in self._made:
+            self.storage.write_atomic(file.path, self._scratch.read(file.path))
+        return self._made
+
+    def schema_of(self, runs: Sequence[int] | None = None) -> pa.Schema:
+        """The columns of some runs' rows, or of all, as in files. The embedding has no length."""
+        pairs = zip(self._runs_of_facts, self._schemas, strict=True)
+        schemas = [schema for number, schema in pairs if runs is None or number in runs]
+        return unify(_deduplicated(schemas))
+
+    @cached_property
+    def aliases(self) -> dict[str, str]:
+        """The name that each column has in SQL."""
+        metadata = [name for name in self.schema_of().names if name not in (*_FIXED, EMBEDDING)]
+        return {name: name for name in _FIXED} | {name: f"m{number}" for number, name in enumerate(metadata)}
+
+    @cached_property
+    def live_counts(self) -> dict[int, int]:
+        """How many live rows each run has that has some, by its number."""
+        counts = self.table("SELECT run, count(*) AS rows FROM live_rows GROUP BY run ORDER BY run")
+        return {row["run"]: row["rows"] for row in counts.to_pylist()}
+
+    @contextmanager
+    def query(self, sql: str, **tables: pa.Table) -> Iterator[pa.RecordBatchReader]:
+        """The answer to a query, which may name these Arrow `tables`, in batches."""
+        with _as_collection_error(self.storage), self._database.cursor() as cursor:
+            for name, table in tables.items():
+                cursor.register(name, table)
+            yield cursor.sql(sql).to_arrow_reader()
+
+    def table(self, sql: str, **tables: pa.Table) -> pa.Table:
+        """The answer to a query."""
+        with self.query(sql, **tables) as batches:
+            return batches.read_all()
+
+    def columns(self, names: Sequence[str]) -> str:
+        """These columns in SQL, in this order. CollectionError if the types of one have nothing in common."""
+        for name in names:
+            if name in self._mixed:
+                raise self._mixed[name]
+        return ", ".join(f'{self.aliases[name]} AS "{number}"' for number, name in enumerate(names))
+
+    def _create(self, sql: str, **tables: pa.Table) -> None:
+        with _as_collection_error(self.storage), self._database.cursor() as cursor:
+            for name, table in tables.items():
+                cursor.register(name, table)
+            cursor.execute(sql)
+
+    def _create_written(self, paths: Sequence[str]) -> None:
+        self._create_places("facts_places", paths, self._runs_of_facts)
+        self._create("CREATE TABLE shape AS FROM columns", columns=_shape(self.schema_of()).empty_table())
+        kinds = dict(zip(self.schema_of().names, self._types("shape"), strict=True))
+        groups = dict[pa.Schema, list[str]]()
+        for schema, path in zip(self._schemas, paths, strict=True):
+            groups.setdefault(schema, []).append(path)
+        selects = [self._select(schema, each, kinds) for schema, each in groups.items()]
+        nothing = ", ".join(f"CAST(NULL AS {kinds[name]}) AS {alias}" for name, alias in self.aliases.items())
+        empty = f"SELECT CAST(NULL AS BIGINT) AS seq, CAST(NULL AS BIGINT) AS run, {nothing} WHERE false"
+        self._create(f"CREATE VIEW written AS {' UNION ALL '.join([empty, *selects])}")
+
+    def _types(self, source: str) -> list[str]:
+        return [str(kind) for kind in self.table(f"SELECT column_type FROM (DESCRIBE FROM {source})")[0].to_pylist()]
+
+    def _select(self, schema: pa.Schema, paths: Sequence[str], kinds: Mapping[str, str]) -> str:
+        """The rows of files that have this schema, with the columns of all."""
+        described = self.table(f"SELECT column_name, column_type FROM (DESCRIBE FROM {_read(paths)})").to_pylist()
+        # By position, as DuckDB renames columns whose names differ in case alone.
+        file, position, *found = [f"rows.{_name(column['column_name'])}" for column in described]
+        types = [column["column_type"] for column in described[len(LOCATION_COLUMNS) :]]
+        columns, wanted = dict(zip(schema.names, zip(found, types, strict=False), strict=False)), self.schema_of()
+        for name in set(columns) - set(self._mixed):
+            try:
+                conform(pa.table({name: pa.nulls(0, schema.field(name).type)}), pa.schema([wanted.field(name)]))
+            except CollectionError as error:
+                self._mixed[name] = error
+                del columns[name]
+        parts = [
+            f"CAST(NULL AS {kinds[name]}) AS {alias}"
+            if name not in columns
+            else f"{_cast(*columns[name], schema.field(name).type, wanted.field(name).type, kinds[name])} AS {alias}"
+            for name, alias in self.aliases.items()
+        ]
+        seq = f"(place.run << {_RUN_BITS}) | ((CAST({file} AS BIGINT) + 1) << {_FILE_BITS}) | {position}"
+        return f"SELECT {seq} AS seq, place.run, {', '.join(parts)} {_from(paths, 'facts_places')}"
+
+    def _create_live(self) -> None:
+        ids = "SELECT seq, image_id FROM written"
+        deleted = [(number, run.deletes) for number, run in enumerate(self.runs) if run.deletes]
+        if deleted:
+            copies = map_in_threads(partial(copy_here, self.storage, self._scratch), [file for _, file in deleted])
+            paths = [_place(copy, file) for copy, (_, file) in zip(copies, deleted, strict=True)]
+            self._create_places("delete_places", paths, [number for number, _ in deleted])
+            ids += f" UNION ALL SELECT place.run << {_RUN_BITS}, rows.image_id {_from(paths, 'delete_places')}"
+        self._create(f"CREATE TABLE live AS SELECT max(seq) AS seq FROM ({ids}) GROUP BY image_id")
+        self._create("CREATE VIEW live_rows AS FROM written SEMI JOIN live USING (seq)")
+
+    def _create_places(self, name: str, paths: Sequence[str], runs: Sequence[int]) -> None:
+        places = {"path": pa.array(paths, pa.string()), "run": pa.array(runs, pa.int64())}
+        self._create(f"CREATE TABLE {name} AS FROM places", places=pa.table(places))
+
+
+def _open(folder: str) -> DuckDBPyConnection:
+    import duckdb
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    database = duckdb.connect(
+        config={
+            "memory_limit": _MEMORY,
+            "threads": str(cores),
+            "temp_directory": str(Path(folder, "spill")),
+            "preserve_insertion_order": "false",  # which would need more memory
+            "arrow_large_buffer_size": "true",
+            "arrow_lossless_conversion": "true",
+            "autoinstall_known_extensions": "false",
+            "autoload_known_extensions": "false",
+        }
+    )
+    database.execute("SET GLOBAL TimeZone = 'UTC'")
+    return database
+
+
+@contextmanager
+def _as_collection_error(storage: Storage) -> Iterator[None]:
+    import duckdb
+
+    try:
+        yield
+    except duckdb.Error as error:
+        raise CollectionError(f"the rows of {storage.location} cannot be read ({error})") from error
+
+
+def _place(storage: Storage, file: RowFile) -> str:
+    path = storage.local_path(file.path)
+    if path is None:
+        raise damaged_run(file.path, "it is not on this machine")
+    return str(path)
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _name(text: str) -> str:
+    return '"' + text.replace('"', '""') + '"'
+
+
+def _shape(schema: pa.Schema) -> pa.Schema:
+    """The columns as DuckDB reads them from Parquet, where some types are stored as others."""
+    return pa.schema([field.with_type(_stored(field.type)) for field in schema])
+
+
+def _stored(kind: Any) -> pa.DataType:
+    if pa.types.is_duration(kind):
+        return pa.int64()
+    if pa.types.is_null(kind):
+        return pa.int32()
+    if pa.types.is_float16(kind):
+        return pa.float32()
+    if pa.types.is_decimal256(kind):
+        return pa.string()
+    if is_list(kind) and kind != JSON:
+        return pa.large_list(_stored(kind.value_type))
+    return kind  # type: ignore[no-any-return]
+
+
+def _cast(column: str, found: str, have: Any, kind: Any, wanted: str) -> str:
+    """A column of a file in SQL, as the type that it has in all files together; the types in Arrow and in SQL."""
+    if pa.types.is_null(have):
+        return f"CAST(NULL AS {wanted})"
+    if found == wanted:
+        return column
+    if kind == JSON:
+        return f"to_json({column})"
+    if is_list(kind) and not is_list(have):
+        return f"CASE WHEN {column} IS NOT NULL THEN CAST([{column}] AS {wanted}) END"
+    return f"CAST({column} AS {wanted})"
+
+
+def _read(paths: Sequence[str]) -> str:
+    return f"read_parquet([{', '.join(map(_quoted, paths))}], filename={_quoted(_PATH)})"
+
+
+def _from(paths: Sequence[str], places: str) -> str:
+    """The rows of some files, each with its `place` in a table of these."""
+    return f"FROM {_read(paths)} AS rows JOIN {places} AS place ON rows.{_name(_PATH)} = place.path"
+
+
+def _deduplicated(schemas: Sequence[pa.Schema]) -> list[pa.Schema]:
+    """Equal schemas as one object: there may be thousands."""
+    unique: dict[pa.Schema, pa.Schema] = {}
+    return [unique.setdefault(schema, schema) for schema in schemas]

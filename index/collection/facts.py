@@ -1,0 +1,101 @@
+"""The facts of a run: all columns of its rows but vectors, and where each row is, in a few Parquet files."""
+
+from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from index.collection.records import RowFile
+from index.collection.row_files import map_in_threads, open_rows, valid, write_table
+from index.collection.rows import EMBEDDING, LOCATION_COLUMNS, TILES, conform, in_files, unify
+from index.storage import Storage
+
+MAX_POSITIONS: Final = 1 << 24
+"""Maximum files of a run, and rows of a file."""
+
+_DECIMAL: Final = b"likeness.decimal"
+_ROWS: Final = 1 << 18  # of a file; a few hundred bytes each
+_AHEAD: Final = 64  # row files that are read in parallel
+
+
+def write_facts(storage: Storage, name: str, source: Storage, files: Sequence[RowFile]) -> list[RowFile]:
+    """Write the facts of the rows in `files` of `source` as `<name>/<number>.<token>.parquet` in `storage`."""
+    written = list[RowFile]()
+    for table in _joined(_facts(source, files)):
+        written.append(write_table(storage, f"{name}/{len(written):04}", table, row_group_size=_ROWS // 2))
+    return written
+
+
+def _facts(storage: Storage, files: Sequence[RowFile]) -> Iterator[pa.Table]:
+    """A table for each row file, in order."""
+    numbered = list(enumerate(files))
+    for start in range(0, len(numbered), _AHEAD):
+        yield from map_in_threads(partial(_read, storage), numbered[start : start + _AHEAD])
+
+
+def _read(storage: Storage, numbered: tuple[int, RowFile]) -> pa.Table:
+    number, file = numbered
+    with open_rows(storage, file) as parquet:
+        names = [name for name in parquet.schema_arrow.names if name not in (EMBEDDING, TILES)]
+        # Parquet reads "a" as every column nested in it, and "a.b" as one of them, so select by name afterwards.
+        rows = valid(parquet.read(columns=names)).select(names)
+        if rows["image_id"].null_count:
+            raise OSError(f"{rows['image_id'].null_count} rows have no image_id")
+        if max(number, rows.num_rows) >= MAX_POSITIONS:
+            raise OSError(f"it is file {number:,} of its run, with {rows.num_rows:,} rows: expected fewer")
+    places = (np.full(rows.num_rows, number, np.int32), np.arange(rows.num_rows, dtype=np.int32))
+    return pa.table([*places, *rows.columns], names=[*LOCATION_COLUMNS, *names])
+
+
+def _joined(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Tables of at least `_ROWS` rows, but for the last."""
+    pending, rows = list[pa.Table](), 0
+    for table in tables:
+        pending.append(table)
+        rows += table.num_rows
+        if rows >= _ROWS:
+            yield _as_one(pending)
+            pending, rows = [], 0
+    if pending:
+        yield _as_one(pending)
+
+
+def _as_one(tables: Sequence[pa.Table]) -> pa.Table:
+    count = len(LOCATION_COLUMNS)
+    rows = [pa.table(table.columns[count:], names=table.column_names[count:]) for table in tables]
+    schema = unify([each.schema for each in rows])
+    schema = in_files(pa.schema([field for field in schema if field.name != EMBEDDING]))
+    joined = _for_duckdb(pa.concat_tables([conform(each, schema) for each in rows]))
+    places = (pa.chunked_array([c for table in tables for c in table.columns[n].chunks]) for n in range(count))
+    location = [pa.field(name, pa.int32()) for name in LOCATION_COLUMNS]
+    return pa.table([*places, *joined.columns], schema=pa.schema([*location, *joined.schema]))
+
+
+def _for_duckdb(rows: pa.Table) -> pa.Table:
+    """Decimals of more digits than DuckDB has become text; `read_schema` gives them their type again."""
+    for number, field in enumerate(rows.schema):
+        kind: Any = field.type
+        if pa.types.is_decimal256(kind):
+            type_ = {_DECIMAL: f"{kind.precision},{kind.scale}"}
+            rows = rows.set_column(
+                number, pa.field(field.name, pa.string(), metadata=type_), rows[number].cast("string")
+            )
+    return rows
+
+
+def read_schema(storage: Storage, file: RowFile) -> pa.Schema:
+    """The columns of a file of facts, without `LOCATION_COLUMNS`, and with the types that the rows have."""
+    with open_rows(storage, file) as parquet:
+        schema = parquet.schema_arrow
+        return pa.schema([_logical(field) for field in list(schema)[len(LOCATION_COLUMNS) :]])
+
+
+def _logical(field: pa.Field[Any]) -> pa.Field[Any]:
+    if (digits := (field.metadata or {}).get(_DECIMAL)) is not None:
+        precision, _, scale = digits.decode().partition(",")
+        return pa.field(field.name, pa.decimal256(int(precision), int(scale)))
+    return field.remove_metadata()

@@ -1,0 +1,173 @@
+"""The catalog: facts of runs on disk, and what SQL finds in them."""
+
+from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
+
+import datetime as dt
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from index.collection import Collection
+from index.collection.catalog import Catalog, RunRows, split_seq
+from index.collection.live_rows import LiveRows
+from index.collection.records import RunStart
+from index.collection.rows import EMBEDDING, JSON, TILES
+from index.errors import CollectionError, DamagedRunError
+from tests.support.collections.hand_made import MODEL, add_run, rows
+
+NOON = dt.datetime(2026, 11, 26, 12, tzinfo=dt.UTC)
+
+
+def catalog_of(collection: Collection) -> Catalog:
+    return collection.snapshot().live().catalog
+
+
+def test_facts_have_all_columns_but_vectors_and_the_place_of_each_row(collection: Collection) -> None:
+    run = add_run(collection, rows(["a", "b"], metadata={"label": ["x", "y"]}), rows(["c"]))
+    [facts] = run.facts
+    table = pq.read_table(f"{collection.location}/{facts.path}")
+    assert not {EMBEDDING, TILES} & set(table.column_names)
+    assert table.select(["row_file", "row_position", "image_id", "label"]).to_pylist() == [
+        {"row_file": 0, "row_position": 0, "image_id": "a", "label": "x"},
+        {"row_file": 0, "row_position": 1, "image_id": "b", "label": "y"},
+        {"row_file": 1, "row_position": 0, "image_id": "c", "label": None},
+    ]
+
+
+def test_seq_says_where_a_row_is(collection: Collection) -> None:
+    add_run(collection, rows(["a"]))
+    add_run(collection, rows(["b"]), rows(["c", "d"]))
+    seqs = catalog_of(collection).table("SELECT seq FROM live_rows ORDER BY image_id")["seq"].to_numpy()
+    assert np.array(split_seq(seqs)).T.tolist() == [[0, 0, 0], [1, 0, 0], [1, 1, 0], [1, 1, 1]]
+
+
+@pytest.mark.parametrize("name", ["facts", "deletes"])
+def test_an_altered_file_is_named(collection: Collection, name: str) -> None:
+    run = add_run(collection, rows(["a"]), deletes=["b"])
+    file = run.facts[0] if name == "facts" else run.deletes
+    assert file
+    path = Path(collection.location) / file.path
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    for content in (bytes(data), bytes(data[:-1]), b""):
+        path.write_bytes(content)
+        with pytest.raises(DamagedRunError, match=f"{file.path} cannot be read"):
+            collection.snapshot().live()
+    path.unlink()
+    with pytest.raises(DamagedRunError, match=f"{file.path} cannot be read"):
+        collection.snapshot().live()
+
+
+def test_names_that_differ_in_case_alone_and_names_of_sql_stay_apart(collection: Collection) -> None:
+    columns: dict[str, list[Any]] = {
+        "Label": ["x"],
+        "label": [1],
+        "LABEL": [2.5],
+        'say "hi"': ["q"],
+        "select": [True],
+        "filename": ["f"],
+    }
+    columns |= {"seq": [7], "run": [8], "URI": ["u"], "m0": ["m"], "it's": ["t"], "": ["empty"], "é\x00": ["z"]}
+    add_run(collection, rows(["a"], metadata=columns))
+    add_run(collection, rows(["b"], metadata={"label": [3], "m1": ["other"]}))
+    found = collection.live_rows([*columns, "uri"]).to_pylist()
+    assert found[0] == {name: values[0] for name, values in columns.items()} | {"uri": "memory:a"}
+    assert found[1] == dict.fromkeys(columns) | {"label": 3, "uri": "memory:b"}
+
+
+VALUES: dict[str, pa.Array[Any]] = {
+    "int8": pa.array([-5], pa.int8()),
+    "uint64": pa.array([2**64 - 1], pa.uint64()),
+    "half": pa.array(np.array([1.5], np.float16)),
+    "nan": pa.array([float("nan")]),
+    "decimal": pa.array([Decimal("12345678901234567890.25")], pa.decimal128(38, 2)),
+    "long decimal": pa.array([Decimal("9" * 60 + ".5")], pa.decimal256(70, 1)),
+    "date": pa.array([dt.date(1970, 1, 2)]),
+    "time": pa.array([dt.time(23, 59, 59, 999999)]),
+    "time in ms": pa.array([dt.time(1, 2, 3)], pa.time32("ms")),
+    "duration": pa.array([dt.timedelta(days=3, microseconds=1)]),
+    "time with zone": pa.array([NOON], pa.timestamp("ms", "Europe/Berlin")),
+    "nanoseconds": pa.array([1], pa.timestamp("ns")),
+    "null": pa.nulls(1),
+    "text": pa.array(["ÄÖ \U0001f600 \x00 '\""]),
+    "list": pa.array([["x", None]]),
+    "empty list": pa.array([[]], pa.list_(pa.int64())),
+    "durations": pa.array([[dt.timedelta(seconds=2)]]),
+    "json": pa.array(['{"k": [1, {"d": null}]}'], pa.string()).cast(JSON),
+    "bool": pa.array([False]),
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_values_are_read_as_they_were_written(collection: Collection, name: str) -> None:
+    add_run(collection, rows(["a"], metadata={"value": VALUES[name]}))
+    live = LiveRows.of_runs(collection.storage, collection.runs())
+    [by_catalog] = live.read(["value"])["value"].to_pylist()
+    [by_file] = [batch["value"] for batch in live.embedded()]
+    assert str(by_catalog) == str(VALUES[name][0].as_py()) == str(by_file[0].as_py())
+    assert live.schema.field("value").type == VALUES[name].type
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        (pa.array([1]), pa.array(["x"]), ["1", "x"]),
+        (pa.array([1]), pa.array([["x"]]), [["1"], ["x"]]),
+        (pa.array([1.5]), pa.array([2]), [1.5, 2.0]),
+        (pa.nulls(1), pa.array([["x"]]), [None, ["x"]]),
+        (pa.array(["t"]), pa.array(["[1]"], pa.string()).cast(JSON), ['"t"', "[1]"]),
+        (pa.array([True]), pa.array(["yes"]), ["true", "yes"]),
+    ],
+)
+def test_types_that_differ_between_runs_are_unified(
+    collection: Collection, one: Any, other: Any, expected: list[Any]
+) -> None:
+    add_run(collection, rows(["a"], metadata={"value": one}))
+    add_run(collection, rows(["b"], metadata={"value": other}))
+    assert collection.live_rows(["value"])["value"].to_pylist() == expected
+
+
+def test_rows_of_unfinished_runs_count_among_the_newest(collection: Collection) -> None:
+    def unfinished(image_id: str, uri: str) -> None:
+        start = collection.start_run("memory:", MODEL)
+        table = rows([image_id])
+        collection.write_rows(start.run_id, "0001-x", table.set_column(1, "uri", pa.array([uri])))
+
+    unfinished("a", "older")
+    unfinished("b", "older")
+    add_run(collection, rows(["a", "c"]))
+    unfinished("c", "newer")
+    found = collection.snapshot().newest().table("SELECT image_id, uri FROM live_rows ORDER BY image_id").to_pylist()
+    assert [(row["image_id"], row["uri"]) for row in found] == [("a", "memory:a"), ("b", "older"), ("c", "newer")]
+    assert collection.live_rows(["uri"])["uri"].to_pylist() == ["memory:a", "memory:c"]
+
+
+def test_a_query_can_name_tables_of_its_own(collection: Collection) -> None:
+    add_run(collection, rows(["a", "b", "c"]))
+    wanted = pa.table({"image_id": ["b", "x"]})
+    sql = "SELECT image_id FROM live_rows SEMI JOIN wanted USING (image_id)"
+    assert catalog_of(collection).table(sql, wanted=wanted)["image_id"].to_pylist() == ["b"]
+    with pytest.raises(CollectionError, match=r"the rows of .* cannot be read"):
+        catalog_of(collection).table("SELECT nothing FROM live_rows")
+
+
+def test_a_collection_of_an_earlier_format_is_refused_in_one_sentence(collection: Collection) -> None:
+    start = collection.start_run("memory:", MODEL)
+    old = {name: getattr(start, name) for name in RunStart.model_fields} | {"format": 1}
+    path = Path(collection.location) / "runs" / start.run_id / "started.json"
+    path.write_bytes(RunStart.model_construct(**old).to_bytes())
+    with pytest.raises(CollectionError, match=r"has format 1, .* reads 2, .*: embed the source into a new folder"):
+        collection.snapshot()
+
+
+def test_facts_of_an_uncommitted_run_are_made_and_can_be_stored(collection: Collection) -> None:
+    start = collection.start_run("memory:", MODEL)
+    files = [collection.write_rows(start.run_id, f"0001-{name}", rows([name])) for name in "ab"]
+    catalog = Catalog(collection.storage, [RunRows(run=start, files=files)])
+    assert not list((Path(collection.location) / "runs" / start.run_id).glob("facts*"))
+    assert catalog.store_facts() == collection.write_facts(start.run_id, files)
