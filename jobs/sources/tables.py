@@ -54,6 +54,11 @@ def _list_parquet(file: SourceFile, columns: ListColumns, notes: dict[str, list[
             raise SourceError(
                 f"{file.uri}: expected one picture in each row, got lists or structs of bytes in {nested}"
             )
+        if unread := [f"`{name}`" for name in schema.names if name not in (*others, pictures)]:
+            notes.setdefault(f"columns of bytes are left out ({', '.join(unread)})", []).append(file.name)
+        if pictures and columns.uri and columns.uri not in schema.names:
+            note = f"lists have no column `{columns.uri}`, so their pictures in `{pictures}` are taken"
+            notes.setdefault(note, []).append(file.name)
         return parquet.read(columns=others).select(others), pictures, parquet.metadata.num_rows
 
     table, pictures, rows = _read(file, read)
