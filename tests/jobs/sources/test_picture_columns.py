@@ -104,7 +104,7 @@ def test_bytes_that_are_not_read_are_said(
     put(tmp_path / "a.parquet", parquet(**columns))
     said: dict[str, list[str]] = {}
     assert list_images(str(tmp_path), uri_column=named, notes=said).num_rows == 3
-    assert said == dict.fromkeys(notes, ["a.parquet"])
+    assert said == {note: ["a.parquet"] for note in notes}
 
 
 def test_the_address_of_a_picture_in_the_file_is_metadata(tmp_path: Path) -> None:
