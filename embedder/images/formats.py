@@ -25,7 +25,7 @@ _PICTURES = {
     "PNG": rb"\x89PNG\r\n\x1a\n",
     "WEBP": rb"RIFF.{4}WEBP",
     "GIF": rb"GIF8[79]a",
-    "BMP": rb"BM",
+    "BMP": rb"BM.{12}[\x0c\x10\x28\x34\x38\x40\x6c\x7c]\0\0\0",  # with the size of its second header
     "RAW": rb"FUJIFILMCCD-RAW|II\*\0.{4}CR|II(RO|RS|U\0)|MMOR|FOVb",
     "TIFF": rb"II[*+]\0|MM\0[*+]",
     "PSD": rb"8BPS",

@@ -55,6 +55,8 @@ def picture_column(file: pq.ParquetFile, columns: ListColumns) -> str | None:
 
 def holds_images(type_: pa.DataType) -> bool:
     """Whether a column is plain binary, or a struct with `bytes`, as Hugging Face datasets write images."""
+    if pa.types.is_dictionary(type_):
+        return holds_images(type_.value_type)
     if pa.types.is_struct(type_):
         return "bytes" in [type_.field(i).name for i in range(type_.num_fields)]
     return bool(pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_binary_view(type_))

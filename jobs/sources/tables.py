@@ -67,6 +67,12 @@ class TableReader:
                 raise SourceError(
                     f"{self.file.uri}: expected one picture in each row, got lists or structs of bytes in {nested}"
                 )
+            if unread := [f"`{name}`" for name in schema.names if name not in (*others, pictures)]:
+                note = f"columns of bytes are left out ({', '.join(unread)})"
+                self.notes.setdefault(note, []).append(self.file.name)
+            if pictures and self.columns.uri and self.columns.uri not in schema.names:
+                note = f"lists have no column `{self.columns.uri}`, so their pictures in `{pictures}` are taken"
+                self.notes.setdefault(note, []).append(self.file.name)
             return parquet.read(columns=others).select(others), pictures, parquet.metadata.num_rows
 
         table, pictures, rows = self._read_file(read)

@@ -46,6 +46,9 @@ CASES: dict[str, tuple[dict[str, Any], str | None, list[bytes]]] = {  # columns,
     "broken ones": ({"jpg": [b"broken", b"", b"\xff"]}, None, [b"broken", b"", b"\xff"]),
     "broken ones, named": ({"url": DEAD, "jpg": [b"br\xf6ken", b"", b"\xff"]}, "jpg", [b"br\xf6ken", b"", b"\xff"]),
     "one broken one": ({"hash": HASHES, "jpg": [b"broken", *PNGS[:2]]}, None, [b"broken", *PNGS[:2]]),
+    "dictionary": ({"x": pa.array(JPEGS).dictionary_encode(), "url": DEAD}, None, JPEGS),
+    "codes that begin like a BMP": ({"code": [b"BMW 320d, a car", b"BMX", b"BM"], "x": PNGS, "url": DEAD}, None, PNGS),
+    "BMPs": ({"hash": HASHES, "x": [picture(9, "BMP")] * 3}, None, [picture(9, "BMP")] * 3),
     "a binary id": ({"id": [b"x", b"y", b"z"], "jpg": JPEGS}, None, JPEGS),
     "a column named url": ({"url": JPEGS, "caption": DEAD}, None, JPEGS),
     "dots in the name": ({"a.b": HASHES, "image.bytes": PNGS}, None, PNGS),
@@ -83,6 +86,25 @@ def test_addresses_are_read_where_no_column_has_pictures(
 ) -> None:
     location = str(put(tmp_path / "a.parquet", parquet(**columns)))
     assert uris(list_images(location, uri_column=named)) == DEAD
+
+
+@pytest.mark.parametrize(
+    ("columns", "named", "notes"),
+    [
+        ({"jpg": JPEGS, "url": DEAD, "label": [1, 2, 3]}, None, []),
+        ({"jpg": JPEGS, "mask": PNGS, "sha": HASHES}, None, ["columns of bytes are left out (`mask`, `sha`)"]),
+        ({"url": DEAD, "x": [[each] for each in JPEGS]}, None, ["columns of bytes are left out (`x`)"]),
+        ({"url": DEAD, "x": [{"data": each} for each in JPEGS]}, None, ["columns of bytes are left out (`x`)"]),
+        ({"jpg": JPEGS}, "jgp", ["lists have no column `jgp`, so their pictures in `jpg` are taken"]),
+    ],
+)
+def test_bytes_that_are_not_read_are_said(
+    tmp_path: Path, columns: dict[str, Any], named: str | None, notes: list[str]
+) -> None:
+    put(tmp_path / "a.parquet", parquet(**columns))
+    said: dict[str, list[str]] = {}
+    assert list_images(str(tmp_path), uri_column=named, notes=said).num_rows == 3
+    assert said == {note: ["a.parquet"] for note in notes}
 
 
 def test_the_address_of_a_picture_in_the_file_is_metadata(tmp_path: Path) -> None:
