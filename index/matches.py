@@ -16,7 +16,8 @@ class Match:
 
     image_id: str
     score: float
-    uri: str
+    uri: str | None
+    """None if the vector was imported without an address."""
     metadata: dict[str, Any]
     duplicates: tuple[str, ...] = ()
     percentile: float | None = None

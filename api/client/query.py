@@ -6,7 +6,8 @@ import base64
 import io
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, ValuesView
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import date, time, timedelta
 from decimal import Decimal
@@ -182,8 +183,10 @@ def _json_default(value: object) -> object:
             return number if Decimal(repr(number)) == value else str(value)
         case Mapping():
             return dict(value)
-        case Sequence() | set() | frozenset() if not isinstance(value, bytes | bytearray | memoryview):
+        case Sequence() | AbstractSet() | ValuesView() if not isinstance(value, bytes | bytearray | memoryview):
             return list(value)
+        case _ if hasattr(value, "to_pylist"):  # Arrow's columns, whose to_numpy refuses texts and nulls
+            return value.to_pylist()
         case _ if hasattr(value, "to_numpy"):  # pandas' and Polars' columns
             return value.to_numpy()
         case _:

@@ -197,7 +197,7 @@ def _facts(match: Match) -> list[str]:
     facts = [f"{name}: {value}" for name, value in match.metadata.items() if value is not None]
     if match.percentile is not None:
         facts.insert(0, f"nearer than {match.percentile:g} % of random pairs")
-    return [*facts, match.uri]
+    return [*facts, *([match.uri] if match.uri else [])]
 
 
 def _note(cards: Sequence[Card], count: int) -> str:

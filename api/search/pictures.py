@@ -87,6 +87,9 @@ class Pictures:
         """The file of a row. Raises Problem if it is not the one that was embedded: the URI may lead to another file by
         now, which callers must not see.
         """
+        if row["uri"] is None:
+            problem = f"{row['image_id']!r} has no file: its vector was imported without an address"
+            raise Problem("picture-unavailable", problem, reason="no_uri", stage="fetch", retryable=False)
         data = self._fetcher.fetch(row["uri"])
         if row["content_hash"] in (None, sha256(data).hexdigest()):
             return data

@@ -13,8 +13,7 @@ from embedder.errors import ImageError
 from embedder.images.formats import jpeg_segments
 
 TOO_MANY_PIXELS: Final = "too_many_pixels"
-# Photographs unpack to a hundred times their bytes, drawings to a few hundred, a single colour to over a thousand.
-_MAX_UNPACKED: Final = 800
+BOMB: Final = "decompression_bomb"
 # An A4 page at 600 dpi has 35 million, and may be nearly empty.
 _LARGE_PIXELS: Final = 40_000_000
 _PIXEL_BYTES: Final = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2}
@@ -84,12 +83,14 @@ class ImageLimits:
     """Limits that are checked before decoding. Outside decoder processes, Pillow itself refuses more than 179 million
     pixels.
 
-    `max_scans` applies to JPEGs; the usual encoders make about ten. `max_memory` and `max_seconds` limit the estimates
-    from the header.
+    `max_unpacked` applies to large pictures: photographs unpack to a hundred times their bytes, drawings to a few
+    hundred, a single colour to over a thousand. `max_scans` applies to JPEGs; the usual encoders make about ten.
+    `max_memory` and `max_seconds` limit the estimates from the header.
     """
 
     max_bytes: int = 64 * 2**20
     max_pixels: int = 150_000_000
+    max_unpacked: float = 800
     max_scans: int = 64
     max_memory: int = 2 * 2**30
     max_seconds: float = float("inf")
@@ -112,11 +113,11 @@ class ImageLimits:
                 TOO_MANY_PIXELS,
                 f"the picture has {width} × {height} = {pixels:,} pixels, the limit is {self.max_pixels:,}; shrink it",
             )
-        if pixels > _LARGE_PIXELS and pixels * unpacked > _MAX_UNPACKED * size:
+        if pixels > _LARGE_PIXELS and pixels * unpacked > self.max_unpacked * size:
             raise ImageError(
-                "decompression_bomb",
+                BOMB,
                 f"{size:,} bytes are too few for {pixels:,} pixels: a picture of more than "
-                f"{_LARGE_PIXELS:,} pixels may unpack to {_MAX_UNPACKED} times its bytes; shrink it",
+                f"{_LARGE_PIXELS:,} pixels may unpack to {self.max_unpacked:g} times its bytes; shrink it",
             )
 
     def check_cost(self, cost: Cost) -> None:
@@ -140,5 +141,12 @@ class ImageLimits:
 
 
 DEFAULT_LIMITS = ImageLimits()
-ACCEPTED_LIMITS = ImageLimits(max_pixels=sys.maxsize)
+ACCEPTED_LIMITS = ImageLimits(max_pixels=sys.maxsize, max_unpacked=float("inf"))
 """For pictures that a job has accepted, with a limit of its own."""
+
+
+def limits_of_job(max_pixels: int) -> ImageLimits:
+    """With a limit above the default one the user accepts large pictures, such as plans, however little they weigh."""
+    if max_pixels <= DEFAULT_LIMITS.max_pixels:
+        return ImageLimits(max_pixels=max_pixels)
+    return ImageLimits(max_pixels=max_pixels, max_unpacked=float("inf"))

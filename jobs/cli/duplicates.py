@@ -12,7 +12,7 @@ from rich.markup import escape
 from index.errors import CollectionError
 from jobs.cli.options import CollectionArgument, console, error_console, open_collection, show
 from jobs.errors import UsageError
-from jobs.values import MAX_DIFFERENCE, MIN_SIMILARITY
+from jobs.values import MAX_DIFFERENCE, MIN_SIMILARITY, counted
 
 if TYPE_CHECKING:
     from index.analysis.duplicate_plan import DuplicatePlan, Kind
@@ -73,7 +73,7 @@ def duplicates(
     if move_to is not None:
         advice = f"; `--undo {move_to / LOG}` moves them back, and `likeness reembed` removes them from the collection"
         if moved:
-            error_console.print(f"{len(moved):,} files had been moved before", highlight=False)
+            error_console.print(f"{counted(len(moved), 'file')} had been moved before", highlight=False)
         _report_moves(move_duplicates(plan, move_to, movable), "moved", advice)
 
 
@@ -115,7 +115,7 @@ def _report_moves(report: "MoveReport", verb: str, advice: str = "") -> None:
         names = f"{name} and {len(others):,} more" if others else name
         line = f"[yellow]not {verb}:[/yellow] {escape(names)}: {escape(reason)}"
         error_console.print(line, soft_wrap=True, highlight=False)
-    total = f"{len(report.files):,} files {verb}"
+    total = f"{counted(len(report.files), 'file')} {verb}"
     error_console.print(escape(total + (advice if report.files else "")), soft_wrap=True, highlight=False)
     if report.refused:
         raise typer.Exit(1)

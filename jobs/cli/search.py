@@ -194,7 +194,8 @@ def _fetch_picture(query: str) -> bytes:
             raise FetchError(error.reason, f"{error}. {remedy}") from error
         if "://" in query or error.reason not in ("not_found", "bad_uri"):
             raise
-        raise FetchError(error.reason, f"{error} To search by words, use --text {shlex.quote(query)}") from error
+        words = f" (to search by words, use --text {shlex.quote(query)})" if query.strip() else ""
+        raise FetchError(error.reason, f"{error}{words}") from error
 
 
 def _with_weight(part: "Part", searcher: "Searcher") -> "Part":

@@ -22,7 +22,7 @@ from embedder.images import CropSpec
 from embedder.images.decode import DecodedImage
 from embedder.images.decoder_pool import DecodePool
 from embedder.images.decoder_process import IsAwaited
-from embedder.images.limits import DEFAULT_LIMITS, TOO_MANY_PIXELS, ImageLimits
+from embedder.images.limits import BOMB, DEFAULT_LIMITS, TOO_MANY_PIXELS, limits_of_job
 from embedder.images.quality import MEASURED_CROP, measure
 from index.collection import Collection
 from index.collection.rows import FILTERED, in_files
@@ -36,7 +36,8 @@ from jobs.planning.plan import write_block
 from jobs.sources.listing import FILE_FACTS, LISTING, REFUSAL, with_columns, with_outcome
 from jobs.values import PER_HOST
 
-_RETRY_LATER = ("not_found", "permission_denied", TOO_MANY_PIXELS)
+_PIXEL_LIMITS = (TOO_MANY_PIXELS, BOMB)
+_RETRY_LATER = ("not_found", "permission_denied", *_PIXEL_LIMITS)
 """Reasons that may pass without any change to the file, such as a lost disk, an expired token or a limit."""
 _POLL_S = 0.2
 SECONDS = ("fetch_seconds", "decode_seconds")
@@ -76,7 +77,7 @@ def fetch_and_decode(table: pa.Table, *, settings: DecodeSettings, is_awaited: I
     """
     fetcher, crop, image_filter = _fetcher(settings.per_host), settings.crop, settings.image_filter
     measures, exif = image_filter.measures, image_filter.exif
-    limits = ImageLimits(max_pixels=settings.max_pixels)
+    limits = limits_of_job(settings.max_pixels)
     decode = partial(_decoders(settings.decoders).decode, limits=limits, draft=settings.draft, exif=exif)
 
     def outcome(uri: str | None) -> dict[str, Any]:
@@ -165,7 +166,10 @@ def _outcome(
             outcome |= {"pixels": image.pixels.tobytes(), "width": image.width, "height": image.height}
             outcome |= {"format": image.format, **image.exif}
     except Rejected as error:
-        more = ", or raise --max-pixels (max_pixels in a job's file)" if error.reason == TOO_MANY_PIXELS else ""
+        more = ""
+        if error.reason in _PIXEL_LIMITS:
+            above = f" above {DEFAULT_LIMITS.max_pixels:,}" if error.reason == BOMB else ""
+            more = f", or raise --max-pixels{above} (max_pixels in a job's file)"
         outcome |= {"error_stage": error.stage, "error_reason": error.reason, "error_message": error.message + more}
         outcome["retryable"] = error.retryable or error.reason in _RETRY_LATER
     ended = time.perf_counter()

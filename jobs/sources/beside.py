@@ -14,9 +14,8 @@ from embedder.fetch import Fetcher
 from embedder.fetch.policy import FetchPolicy
 from index.collection.rows import TEXT
 from index.storage.picture_reader import PictureReader
-from jobs.errors import SourceError
 from jobs.sources.listing import LISTING, Column, Listed, escaped, with_columns
-from jobs.sources.text_encoding import caption
+from jobs.sources.text_encoding import captions
 
 MAX_SIDECAR_BYTES = 1_000_000
 _THREADS = 16
@@ -37,8 +36,8 @@ def with_captions(images: pa.Table, texts: pa.Table, notes: dict[str, list[str]]
         return Listed(images=images, left_out=+left_out)
     contents = _read(texts.take(used), notes)
     left_out[".txt that cannot be read, or of more than 1 MB"] = contents.count(None)
-    captions = pa.array(contents, TEXT).take(pc.index_in(found, value_set=used))
-    return Listed(images=with_columns(images, {"txt": captions}), left_out=+left_out)
+    column = pa.array(contents, TEXT).take(pc.index_in(found, value_set=used))
+    return Listed(images=with_columns(images, {"txt": column}), left_out=+left_out)
 
 
 def _without_extension(names: Column) -> Column:
@@ -55,16 +54,10 @@ def _read(texts: pa.Table, notes: dict[str, list[str]]) -> list[str | None]:
         except FetchError:
             return None
 
-    def decoded(data: bytes, name: Any) -> str | None:
-        try:
-            return caption(data, name, notes)
-        except SourceError:
-            return None
-
     with ThreadPoolExecutor(_THREADS) as pool:
-        contents = pool.map(read, texts["uri"].to_pylist())
-        names = texts["image_id"].to_pylist()
-        return [None if data is None else decoded(data, name) for data, name in zip(contents, names, strict=True)]
+        contents = list(pool.map(read, texts["uri"].to_pylist()))
+    names: list[Any] = texts["image_id"].to_pylist()
+    return captions(contents, names, notes)
 
 
 def join_lists(images: pa.Table, rows: pa.Table) -> tuple[pa.Table, pa.Table]:

@@ -15,7 +15,7 @@ from jobs.file_extensions import kind_of_other
 from jobs.sources.beside import MAX_SIDECAR_BYTES
 from jobs.sources.files import SourceFile, extension
 from jobs.sources.listing import Listed, column_of, escaped, listing_table
-from jobs.sources.text_encoding import caption
+from jobs.sources.text_encoding import captions
 
 SIDECARS = ("json", "txt", "cls")
 _BY_DEFAULT = Exclusions()
@@ -30,7 +30,7 @@ def list_tar(
     If several tars were concatenated in one file, all are read. `notes` gets the tar's name by what to say about it.
     """
     images: dict[str, tuple[str, tarfile.TarInfo]] = {}
-    sidecars: dict[str, dict[str, dict[str, Any]]] = {}
+    sidecars: dict[tuple[str, str], bytes] = {}
     left_out = Counter[str]()
     try:
         with file.open(min_read=0) as source:  # headers have 512 bytes
@@ -43,25 +43,27 @@ def list_tar(
                     images[name] = key, member
                 elif kind in SIDECARS and member.size <= MAX_SIDECAR_BYTES:
                     content = tar.extractfile(member)
-                    sidecar = _sidecar(kind, content.read() if content else b"", file.name, notes)
-                    left_out[f".{kind} that cannot be read"] += sidecar is None
-                    sidecars.setdefault(key, {})[kind] = sidecar or {}
+                    sidecars[key, kind] = content.read() if content else b""
                 elif kind in SIDECARS:
                     left_out[f".{kind} of more than 1 MB"] += 1
                 else:
                     left_out[kind_of_other(member.name)] += 1
     except (tarfile.TarError, OSError, ValueError) as error:  # ValueError: a damaged number in a header
         raise SourceError(f"cannot read {file.uri} as an uncompressed tar: {error}") from error
-    without_image = sidecars.keys() - {key for key, _ in images.values()}
-    left_out.update(f".{kind}" for key in without_image for kind in sidecars[key])
+    metadata: dict[str, dict[str, Any]] = {}
+    texts = captions([*sidecars.values()], [file.name] * len(sidecars), notes)
+    for (key, kind), text in zip(sidecars, texts, strict=True):
+        sidecar = None if text is None else _sidecar(kind, text)
+        left_out[f".{kind} that cannot be read"] += sidecar is None
+        metadata.setdefault(key, {}).update(sidecar or {})
+    keys = {key for key, _ in images.values()}
+    left_out.update(f".{kind}" for key, kind in sidecars if key not in keys)
     counts = {kind if kind == _AFTER_END else f"{kind}, in tars": count for kind, count in (+left_out).items()}
-    return Listed(images=_listing(file, [*images.values()], sidecars), left_out=Counter(counts))
+    return Listed(images=_listing(file, [*images.values()], metadata), left_out=Counter(counts))
 
 
 def _listing(
-    file: SourceFile,
-    images: Sequence[tuple[str, tarfile.TarInfo]],
-    sidecars: Mapping[str, Mapping[str, Mapping[str, Any]]],
+    file: SourceFile, images: Sequence[tuple[str, tarfile.TarInfo]], sidecars: Mapping[str, Mapping[str, Any]]
 ) -> pa.Table:
     members = [member for _, member in images]
     columns: dict[str, Sequence[Any]] = {
@@ -70,10 +72,7 @@ def _listing(
         "size": [member.size for member in members],
         "modified": [file.modified] * len(members),
     }
-    metadata = [
-        {name: value for sidecar in sidecars.get(key, {}).values() for name, value in sidecar.items()}
-        for key, _ in images
-    ]
+    metadata = [sidecars.get(key, {}) for key, _ in images]
     names = dict.fromkeys(name for each in metadata for name in each)
     return listing_table(columns, {name: column_of([each.get(name) for each in metadata]) for name in names})
 
@@ -129,11 +128,10 @@ def _key(name: str) -> str:
     return str(path.with_name(path.name.split(".")[0] or path.name))
 
 
-def _sidecar(kind: str, data: bytes, tar: str, notes: dict[str, list[str]]) -> dict[str, Any] | None:
+def _sidecar(kind: str, text: str) -> dict[str, Any] | None:
     """The metadata of a sidecar; None if it cannot be read: the image is still embedded."""
     try:
-        content = caption(data, tar, notes)
-        value = json.loads(content) if kind == "json" else content
-    except (SourceError, ValueError, RecursionError):
+        value = json.loads(text) if kind == "json" else text
+    except (ValueError, RecursionError):
         return None
     return {escaped(name): part for name, part in value.items()} if isinstance(value, dict) else {kind: value}

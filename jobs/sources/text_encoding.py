@@ -1,6 +1,9 @@
 """Decodes lists and captions: UTF-8, UTF-16 as Excel and Notepad write it, or a guessed code page of Windows."""
 
 import codecs
+import re
+from collections.abc import Sequence
+from contextlib import suppress
 
 from jobs.errors import SourceError
 
@@ -16,6 +19,9 @@ _CODE_PAGES = (
     *(_WESTERN, "cp1250", "cp1251", "cp1253", "cp1254", "cp1255", "cp1256", "cp1257", "cp874"),
     *("gb18030", "cp932", "cp949", "big5"),
 )
+_LATIN = (_WESTERN, "cp1250", "cp1254", "cp1257")
+_NEIGHBOURS = re.compile(rb"[\x80-\xff]{2}")
+"""Words in other alphabets have letters that are not ASCII beside each other."""
 _MIN_RATIO = 0.7
 """Measured on single lines in 12 languages: Western text often gets only this share of the best confidence."""
 _SAMPLE_BYTES = 1 << 16
@@ -52,17 +58,31 @@ def as_utf8(data: bytes, name: str) -> tuple[bytes, str | None]:
     raise _undecodable(name, "UTF-8, UTF-16 or text as Windows saves it")
 
 
-def caption(data: bytes, name: str, notes: dict[str, list[str]]) -> str:
-    """The text of a caption in the file `name`. `notes` gets the names of files by what to say about them.
+def captions(data: Sequence[bytes | None], names: Sequence[str], notes: dict[str, list[str]]) -> list[str | None]:
+    """The texts of captions in the files `names`; None for what is not text. A code page is guessed from all together.
 
-    Raises `SourceError` for bytes that are not text.
+    `notes` gets the names of files by what to say about them.
     """
-    text, code_page = as_utf8(data, name)
-    if code_page:
-        names = notes.setdefault(f"captions are not UTF-8 and were read as {code_page}", [])
-        if name not in names[-1:]:  # a tar has many
-            names.append(name)
-    return text.decode().strip()
+    texts = [None if each is None else _text(each) for each in data]
+    unclear = [at for at, each in enumerate(data) if each and texts[at] is None and b"\0" not in each]
+    sample = b"\n".join(data[at] or b"" for at in unclear)
+    for code_page in _likely_code_pages(sample[:_SAMPLE_BYTES]) if unclear else ():
+        for at in unclear:
+            with suppress(UnicodeDecodeError):
+                texts[at] = (data[at] or b"").decode(code_page)
+        if read := dict.fromkeys(names[at] for at in unclear if texts[at] is not None):
+            notes.setdefault(f"captions are not UTF-8 and were read as {code_page}", []).extend(read)
+        unclear = [at for at in unclear if texts[at] is None]
+    return [None if text is None else text.strip() for text in texts]
+
+
+def _text(data: bytes) -> str | None:
+    """The text if it is UTF-8 or UTF-16; None otherwise."""
+    encoding = next((encoding for mark, encoding in _BOMS.items() if data.startswith(mark)), None) or _utf16(data)
+    try:
+        return data.decode(encoding or "utf-8-sig")
+    except UnicodeDecodeError:
+        return None
 
 
 def _utf16(data: bytes) -> str | None:
@@ -87,6 +107,8 @@ def _likely_code_pages(sample: bytes) -> list[str]:
 
     found = detect_all(sample, ignore_threshold=True, include_encodings=_CODE_PAGES)
     likely = [(codecs.lookup(each["encoding"]).name, each["confidence"]) for each in found if each["encoding"]]
+    if not _NEIGHBOURS.search(sample):
+        likely = [each for each in likely if each[0] in _LATIN] + [each for each in likely if each[0] not in _LATIN]
     best = likely[0][1] if likely else 0
     is_western = dict(likely).get(_WESTERN, 0) >= _MIN_RATIO * best
     return list(dict.fromkeys([_WESTERN] * is_western + [name for name, _ in likely]))

@@ -40,7 +40,7 @@ def match_table(matches: Sequence[Match], first: int = 1) -> TextTable:
                 *([",".join(f"{fraction:g}" for fraction in match.box or ())] if has_boxes else []),
                 *([", ".join(match.duplicates)] if has_duplicates else []),
                 *(_format(match.metadata.get(name)) for name in names),
-                *([match.uri] * has_paths),
+                *([match.uri or "–"] * has_paths),
             )
             for rank, match in enumerate(matches, start=first)
         ],

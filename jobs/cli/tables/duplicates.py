@@ -7,6 +7,7 @@ from rich.console import Group
 
 from index.analysis.duplicate_plan import DuplicatePlan, PlannedImage
 from jobs.cli.tables.text_table import TextTable, human_size
+from jobs.values import counted
 
 _FACTS = ("image_id", "width", "height", "format", "size", "exif", "modified", "uri")
 
@@ -20,7 +21,7 @@ def plan_table(plan: DuplicatePlan) -> Group:
         rows += [("", each.kind, each.image_id, _facts(each), each.why) for each in group.duplicates]
     table = TextTable(("group", "", "image", "picture", "kept because of"), rows)
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in plan.duplicates.items())
-    total = f"{plan.groups:,} groups: {kinds}" if plan.found else "no duplicates"
+    total = f"{counted(plan.groups, 'group')}: {kinds}" if plan.found else "no duplicates"
     unread = ", ".join(f"{count:,} {reason}" for reason, count in plan.unread.items())
     more = [f"pictures that could not be read, and were not compared: {unread}"] if unread else []
     if plan.second_paths:

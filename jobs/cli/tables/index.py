@@ -10,6 +10,7 @@ from index.collection.records import VersionManifest
 from index.versions.promotion import Version
 from index.versions.prune import Pruned
 from jobs.cli.tables.text_table import TextTable, human_size
+from jobs.values import counted
 
 _MAX_CONFUSIONS = 10
 
@@ -88,7 +89,7 @@ def pruned_table(pruned: Pruned, *, dry_run: bool) -> Group:
         *((name, "segment") for name in pruned.segments),
         *((path, "remains of a build that did not finish") for path in pruned.remains),
         *((run, "unfinished run that is no longer needed") for run in pruned.runs),
-        *((run, f"{count:,} files that the run does not name") for run, count in pruned.unnamed_files.items()),
+        *((run, f"{counted(count, 'file')} that the run does not name") for run, count in pruned.unnamed_files.items()),
         *((path, f"left: {reason}") for path, reason in pruned.left.items()),
     ]
     verb = "would be freed" if dry_run else "freed"

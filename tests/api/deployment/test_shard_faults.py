@@ -33,7 +33,7 @@ _RATE = 10.0
 _K = 20
 _QUERIES = unit_vectors(40, seed=21, dim=DIM)
 
-Match = tuple[str, float, str]
+Match = tuple[str, float, str | None]
 """Id, score and URI; shards return URIs in another round than ids and scores."""
 
 

@@ -232,7 +232,7 @@ def test_duplicates(run: Run, collection: Path) -> None:
     similar: list[str | Path] = ["duplicates", collection, "--kinds", "similar", "--min-score"]
     (group,) = facts_of(run, *similar, "-1")["found"]
     assert {group["keep"]["image_id"], *(each["image_id"] for each in group["duplicates"])} == set(COLOURS)
-    assert "1 groups: 2 similar" in run(*similar, "-1").out
+    assert "1 group: 2 similar" in run(*similar, "-1").out
     assert run("duplicates", collection, "--min-score", "1").out.strip() == "no duplicates"
     refused = run("duplicates", collection, "--kinds", "odd").err
     assert "--kinds names odd: expected some of identical_bytes, " in refused
@@ -248,14 +248,14 @@ def test_duplicates_are_moved_and_moved_back(run: Run, pictures: Path, tmp_path:
     assert (unnamed.code, f"images come from {tmp_path}/own" in unnamed.err.replace("\n", "")) == (2, True)
     move = ("duplicates", "c", "--kinds", "identical_bytes", "--move-from", "own", "--move-to", "aside")
     moved = run(*move)
-    assert (moved.code, "1 files moved" in moved.err) == (0, True)
+    assert (moved.code, "1 file moved" in moved.err) == (0, True)
     (aside,) = (tmp_path / "aside").glob("*.png")
     assert aside.name in ("red.png", "red copy.png")  # the older one stays
     assert not (tmp_path / "own" / aside.name).exists()
     again = run(*move)
-    assert (again.code, "1 files had been moved before" in again.err) == (0, True)
+    assert (again.code, "1 file had been moved before" in again.err) == (0, True)
     back = run("duplicates", "c", "--undo", "aside/moved.jsonl")
-    assert (back.code, "1 files moved back" in back.err) == (0, True)
+    assert (back.code, "1 file moved back" in back.err) == (0, True)
     assert (tmp_path / "own" / aside.name).exists()
     assert run("duplicates", "c", "--undo", "aside/moved.jsonl", "--move-to", "aside").code == 2
 
@@ -636,7 +636,7 @@ def test_texts_for_models_that_are_not_utf8_are_one_line(run: Run, collection: P
 
 @pytest.mark.parametrize("words", ["a red star", "star #3", "note: red", "red star" * 40])
 def test_words_in_place_of_a_picture_are_pointed_to_text(run: Run, collection: Path, words: str) -> None:
-    assert_one_line(run("search", collection, words), f" To search by words, use --text {shlex.quote(words)}")
+    assert_one_line(run("search", collection, words), f" (to search by words, use --text {shlex.quote(words)})")
 
 
 def test_a_ray_that_does_not_start_exits_with_75(

@@ -3,6 +3,7 @@
 import datetime as dt
 import json
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -12,6 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from api.build_service import build_service
+from api.explore import Likeness
+from api.http.app import create_app
+from api.settings import ServeSettings
 from index.build.build_index import build_index
 from index.collection import Collection
 from index.collection.annotations import annotation_log
@@ -28,6 +33,7 @@ from tests.support.collections.s3_server import Bucket
 from tests.support.collections.small_collection import PLAIN
 from tests.support.command_line import Run
 from tests.support.pictures.sample_images import put_pictures
+from tests.support.servers.clients import on_this_machine
 
 VECTORS = unit_vectors(40, seed=7)
 IDS = [f"{number:02}.jpg" for number in range(40)]
@@ -141,6 +147,28 @@ def write_clip_retrieval(folder: Path, parts: list[tuple[np.ndarray[Any, Any], d
         np.save(folder / f"img_emb/img_emb_{number}.npy", vectors)
         pq.write_table(pa.table(columns), folder / f"metadata/metadata_{number}.parquet")
     return folder
+
+
+def test_vectors_without_an_address_are_shown_without_a_picture(run: Run, tmp_path: Path) -> None:
+    """Beside others that have one: in the terminal, over HTTP and in a notebook."""
+    path = str(put_pictures(tmp_path / "p", PLAIN) / "red.png")
+    source, collection = tmp_path / "list.parquet", str(tmp_path / "c")
+    table = {"id": ["a", "b", "c"], "uri": [path, None, path], "embedding": unit_vectors(3).tolist()}
+    pq.write_table(pa.table(table), source)
+    assert run("import", source, collection).code == 0
+    header, *lines = run("search", collection, "--like", "c").out.splitlines()
+    column = header.split("\t").index("path")
+    assert sorted(line.split("\t")[column] for line in lines) == sorted([path, "–"])
+    with Likeness.open(collection) as likeness:
+        shown = likeness.search(id="c")
+        assert {match.image_id: match.uri for match in shown} == {"a": path, "b": None}
+        assert "no_uri" in shown._repr_html_()
+    service = build_service(ServeSettings(collection=collection))
+    with closing(service.decoders), on_this_machine(create_app(service)) as client:
+        for query in ("", "&size=64"):
+            answer = client.get(f"/picture?id=b{query}")
+            assert (answer.status_code, answer.json()["reason"]) == (502, "no_uri")
+        assert client.get("/image?id=b").json()["uri"] is None
 
 
 def test_clip_retrieval_folders(tmp_path: Path) -> None:

@@ -155,6 +155,29 @@ def test_captions_are_decoded(tmp_path: Path, encoding: str, text: str) -> None:
     assert [*notes.values()] == guessed
 
 
+def test_the_code_page_of_captions_is_found_from_all_of_them(tmp_path: Path) -> None:
+    """One word is often too little."""
+    words = ["mały", "kot", "żółty", "koń", "liść", "dąb", "wąż"]
+    for number, word in enumerate(words):
+        put(tmp_path / f"{number}.jpg")
+        put(tmp_path / f"{number}.txt", word.encode("cp1250"))
+    members = {f"{number}__txt": word.encode("cp1250") for number, word in enumerate(words)}
+    put(tmp_path / "t.tar", tar_of(*(f"{number}.jpg" for number in range(len(words))), **members))
+    notes: dict[str, list[str]] = {}
+    assert metadata(list_images(str(tmp_path), notes=notes))["txt"] == words * 2
+    assert notes == {
+        "captions are not UTF-8 and were read as cp1250": [*(f"{n}.txt" for n in (0, 2, 3, 4, 5, 6)), "t.tar"]
+    }
+
+
+@pytest.mark.parametrize("text", ["café rouge", "5 €", "Ärger", "voilà", "naïve"])
+def test_a_single_accent_is_western(tmp_path: Path, text: str) -> None:
+    put(tmp_path / "a.jpg")
+    put(tmp_path / "a.txt", text.encode("cp1252"))
+    put(tmp_path / "list.csv", f"uri,txt\nb.jpg,{text}\n".encode("cp1252"))
+    assert metadata(list_images(str(tmp_path)))["txt"] == [text, text]
+
+
 def test_captions_that_are_not_text_are_counted(tmp_path: Path) -> None:
     put(tmp_path / "a.jpg")
     put(tmp_path / "a.txt", BAD["a program"])
