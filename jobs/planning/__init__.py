@@ -6,4 +6,7 @@ found or could not be read (a lost disk, an expired token), but not pages that d
 
 No vector is computed twice (`reuse.py`): images are looked up among all rows that the model has written to the
 collection, by id if nothing indicates a change, else by the hash of their bytes.
+
+`tests/jobs/planning/reference_plan.py` says in plain Python what happens to each image, and `decisions.py` beside it
+has the reasons.
 """

@@ -1,0 +1,151 @@
+"""Whatever happened to sources and jobs, planning decides about every image as the reference model does."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Self
+from unittest.mock import patch
+
+import pytest
+
+from embedder.fetch import Fetcher
+from index.collection import Collection
+from index.collection.rows import FILTERED
+from jobs.embedding.commit import commit
+from jobs.errors import UsageError
+from jobs.planning.changes import SourceChange, compare
+from jobs.planning.reuse import write_reusable
+from jobs.sources.listing import UNREADABLE, refused_mask
+from tests.jobs.planning.decisions import WHYS
+from tests.jobs.planning.reference_plan import ReferencePlan
+from tests.support.collections.storage_steps import KilledError
+from tests.support.nights.plan_history import History, Night
+
+NIGHTS = 6
+HISTORIES = 100
+"""In each test."""
+
+
+def decisions_of(change: SourceChange) -> dict[str, tuple[str, str | None]]:
+    """The action of each image by id, and why if the plan tells; without images that are gone and kept."""
+    found = dict[str, tuple[str, str | None]]()
+    for reusable in change.reusable:
+        plan = reusable.plan
+        listed, todo, deletes = (
+            list(map(str, ids.to_pylist())) for ids in (plan.listing["image_id"], plan.todo["image_id"], plan.deletes)
+        )
+        filtered = refused_mask(plan.todo, FILTERED).to_pylist()
+        found |= dict.fromkeys(listed, ("keep", None))
+        found |= dict.fromkeys(todo, ("embed", None))
+        found |= {todo[at]: ("refuse", "filtered" if filtered[at] else "refused") for at in reusable.refused}
+        found |= {todo[at]: ("copy", None) for at in reusable.todo}
+        found |= dict.fromkeys(deletes, ("delete", "gone"))
+    return found
+
+
+def counts_of(plan: ReferencePlan, night: Night) -> dict[str, int]:
+    """The fields of `Counts`, and of `SourceChange`."""
+    actions, whys, statuses = (Counter(each[at] for each in plan.decisions.values()) for at in range(3))
+    uris = {str(image["image_id"]): image["uri"] for image in night.images}
+    missing = plan.own - uris.keys()
+    kept = [plan.live[name] for name in missing if plan.decisions[name].action != "delete"]
+    taken = [(plan.live[name]["uri"], uris[name]) for name in plan.live.keys() & uris.keys() - plan.own]
+    return {
+        "listed": len(plan.decisions) - statuses["missing"],
+        **{name: statuses[name] for name in ("unchanged", "new", "changed", "retried", "other_model")},
+        **{name: whys[name] for name in ("resumed", "refused", "filtered", "moved")},
+        **{"reused": actions["copy"], "to_embed": actions["embed"], "deleted": actions["delete"]},
+        "missing": len(missing),
+        "replaced": sum(None not in pair and len({*pair}) == 2 for pair in taken),
+        **{"rows": len(plan.own), "others": len(plan.live) - len(plan.own)},
+        "kept": sum(row["error_reason"] is None for row in kept),
+    }
+
+
+def compared(history: History, night: Night) -> SourceChange:
+    job = night.job
+    return compare(
+        night.listing,
+        history.collection.snapshot(),
+        job.source,
+        night.model,
+        delete=job.missing == "delete" and not any(image["error_reason"] == UNREADABLE for image in night.images),
+        verify_hash=job.verify_hash,
+        image_filter=night.image_filter,
+        postponed=night.postponed,
+    )
+
+
+def assert_agrees(change: SourceChange, expected: ReferencePlan, night: Night) -> None:
+    found = decisions_of(change)
+    wanted = {name: each for name, each in expected.decisions.items() if each[:2] != ("keep", "gone")}
+    assert {name: action for name, (action, _) in found.items()} == {name: each.action for name, each in wanted.items()}
+    told = {name: why for name, (_, why) in found.items() if why}
+    assert told == {name: wanted[name].why for name in told}
+    counts = asdict(change.counts) | {"rows": change.rows, "others": change.others, "kept": change.kept}
+    assert counts == counts_of(expected, night)
+
+
+def live_through(history: History) -> Counter[str]:
+    """Compare the plans of every night, then carry them out. Returns how often there was each reason."""
+    seen = Counter[str]()
+    for _ in range(NIGHTS):
+        history.sources.change()
+        night = history.night()
+        with patch.object(Fetcher, "download", history.sources.download):
+            change = compared(history, night)
+            expected = ReferencePlan(history.runs, night.images, night.job)
+        assert_agrees(change, expected, night)
+        seen.update(each.why for each in expected.decisions.values())
+        # A filter that keeps none of the images is refused.
+        with suppress(KilledError, UsageError), history.recording(night.killed_after):
+            plans = [write_reusable(reusable, history.collection) for reusable in change.reusable]
+            commit(history.collection, [history.write(plan, night) for plan in plans if not plan.done], 1.0)
+    return seen
+
+
+class _ThisThread:
+    """Stands for `ThreadPoolExecutor`: with a few small files, most of the time would go into starting threads."""
+
+    def __init__(self, _: int) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def map(self, function: Callable[[Any], Any], values: Iterable[Any]) -> Iterator[Any]:
+        return map(function, values)
+
+
+@contextmanager
+def small_and_fast() -> Iterator[None]:
+    """Blocks of few rows, no threads, no waiting for the disk, and no records of visits to web addresses."""
+    with (
+        patch("jobs.planning.reuse.BLOCK", 2),
+        patch("index.collection.row_files.ThreadPoolExecutor", _ThisThread),
+        patch("jobs.planning.plan.ThreadPoolExecutor", _ThisThread),
+        patch("jobs.embedding.commit.record_fetches", lambda *_, **__: None),
+        patch("os.fsync", lambda _: None),
+    ):
+        yield
+
+
+@pytest.mark.parametrize(
+    "first", [0, *(pytest.param(first, marks=pytest.mark.slow) for first in range(HISTORIES, 2_000, HISTORIES))]
+)
+def test_every_image_gets_its_action_for_the_same_reason_as_in_the_reference_model(tmp_path: Path, first: int) -> None:
+    seen = Counter[str]()
+    for seed in range(first, first + HISTORIES):
+        history = History(Collection.create_or_open(str(tmp_path / str(seed))), seed)
+        try:
+            with small_and_fast():
+                seen += live_through(history)
+        except BaseException as error:
+            error.add_note(f"history {seed}:\n" + "\n".join(history.sources.log))
+            raise
+    assert seen.keys() == WHYS.keys()
