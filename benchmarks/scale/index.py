@@ -27,7 +27,7 @@ from index.collection import Collection
 from index.collection.layout import ANN, ROWS, VECTORS
 from index.collection.records import IndexSettings
 from index.search import Searcher
-from index.segments.vector_index import TUNED_K
+from index.segments.vector_index import MIN_DEPTH
 from index.versions.opening import open_segments
 from index.versions.servable import check_version
 from jobs.demo.clustered import DIM, Clustered, Vectors, add_rows
@@ -77,7 +77,7 @@ def _index(collection: Collection, settings: IndexSettings) -> dict[tuple[str, s
         ("memory to build, with them", "MB"): built.peak_rss / 1e6,
         ("a query, in batches", "core ms"): core_ms,
         ("a query by itself on one core, with its rows (p50)", "ms"): p50_ms,
-        ("exact vectors read for a query", ""): float(round(segment.parameters["rescore"] * TUNED_K)),
+        ("exact vectors read for a query", ""): float(round(segment.parameters["rescore"] * MIN_DEPTH)),
         ("find a row by its id", "ms"): lookup_ms,
     }
 

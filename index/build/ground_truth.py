@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from index.arrays import Ids, Positions, Scores, Vectors, merged
+from index.build.recall import drop_own, near_equal_recall, recall
 from index.collection.layout import QUERIES, version_path
 from index.collection.records import VersionManifest
 from index.errors import DamagedVersionError
@@ -30,8 +31,6 @@ RECALL_KS = (1, 10, 100)
 _STABLE = 10  # while so many nearest neighbours of a query stay the same, its recall is not measured again
 _NEIGHBOURS = 130  # of each query are stored, so that deleting some does not require another pass over all rows
 _BLOCK_ROWS = 4_096
-_EQUAL = 1e-6  # rounding difference of a sum in another order
-_NEAR_EQUAL, _NEAR = 5e-4, 0.95  # the error of an 8-bit re-ranking, and the k-th score from which it may hide ranks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,10 +183,25 @@ class GroundTruth:
             return self
         queries, recalls = self._rows(rows).of(kind), self.recalls.copy()
         own = queries.parent_positions(segments)
-        scores, _ = drop_own(*segments.search(queries.vectors, max(ks) + own.shape[1], width=width), own)
+        scores, positions = drop_own(*segments.search(queries.vectors, max(ks) + own.shape[1], width=width), own)
         for column, k in zip(columns, ks, strict=True):
-            recalls[rows, column] = recall(scores, queries.scores, k)
+            reached = recall(scores, queries.scores, k)
+            recalls[rows, column] = queries._or_near_equal(segments, reached, positions, k) if k <= _STABLE else reached
         return replace(self, recalls=recalls)
+
+    def _or_near_equal(
+        self, segments: SegmentedIndex, recalls: npt.NDArray[np.float64], found: Positions, k: int
+    ) -> npt.NDArray[np.float64]:
+        """The recalls@k, or higher ones where `near_equal_recall` is."""
+        nearest, found = self.nearest[:, :k], found[:, :k]
+        short = np.flatnonzero((recalls < 1) & (nearest >= 0).all(axis=1) & (found >= 0).all(axis=1))
+        numbers, slots = np.unique(nearest[short], return_inverse=True)
+        true = segments.vectors(segments.positions(pa.array(self.ids[numbers], pa.string())))[slots.ravel()]
+        shape = len(short), k, self.vectors.shape[1]
+        images = segments.vectors(found[short].ravel()).reshape(shape)
+        result = recalls.copy()
+        result[short] = np.maximum(recalls[short], near_equal_recall(images, true.reshape(shape)))
+        return result
 
     def write(self, path: Path) -> None:
         depth = self.scores.shape[1]
@@ -264,30 +278,6 @@ def _mixed(
     parents = np.full((len(numbers), _MAX_PARENTS), None, object)
     parents[:, : len(weights)] = segments.ids(positions)[slots]
     return kind, parents, sums / norms
-
-
-def drop_own(scores: Scores, positions: Positions, own: Positions) -> tuple[Scores, Positions]:
-    """Drop each query's `own` positions, `(n,)` or `(n, p)`. Results have one column less, or p: a query loses its last
-    ones instead of those that are not among them.
-    """
-    own = own.reshape(len(positions), -1)
-    drop = (positions[:, :, np.newaxis] == own[:, np.newaxis, :]).any(axis=2) & (positions >= 0)
-    kept = np.argsort(drop, axis=1, kind="stable")[:, : positions.shape[1] - own.shape[1]]
-    return np.take_along_axis(scores, kept, axis=1), np.take_along_axis(positions, kept, axis=1)
-
-
-def recall(scores: Scores, exact: Scores, k: int) -> npt.NDArray[np.float64]:
-    """For each query, the share of its k nearest that a search found, `(n,)`; others that are as near count too, as
-    in ann-benchmarks. Both kinds of scores are `(n, k or more)`, best first, -inf where there are fewer.
-    """
-    k = min(k, exact.shape[1])
-    if k == 0:
-        return np.ones(len(exact))
-    counts = np.isfinite(exact[:, :k]).sum(axis=1)
-    kth = np.take_along_axis(exact, np.maximum(counts - 1, 0)[:, np.newaxis], axis=1)
-    least = kth - np.where(kth >= _NEAR, _NEAR_EQUAL, _EQUAL)
-    hits = (np.isfinite(scores[:, :k]) & (scores[:, :k] >= least)).sum(axis=1)
-    return np.where(counts > 0, np.minimum(hits, counts) / np.maximum(counts, 1), 1.0)
 
 
 def _nearer(scores: Scores, min_scores: Scores, positions: Positions, own: Positions) -> tuple[Scores, Positions]:

@@ -9,7 +9,8 @@ import faiss
 import numpy as np
 
 from index.arrays import Positions, Scores, Vectors, merged_by_position
-from index.build.ground_truth import RECALL_KS, GroundTruth, drop_own, recall
+from index.build.ground_truth import RECALL_KS, GroundTruth
+from index.build.recall import drop_own, recall
 from index.collection.records import ScoreDistribution
 from index.queries import KINDS, QueryKind
 from index.segments.exact import exact_neighbours

@@ -32,6 +32,7 @@ _NORM_TOLERANCE = 1e-3
 _SELF_QUERIES = 100
 _BATCH_ROWS = 16_384  # searches process one batch at a time
 _MIN_SELF_SCORE = 0.9999
+_SCANNED_PER_LIST, _SHORT = 4_096, 128  # numbers in an exact scan that cost as much as probing a short list; dimensions
 _FIXED_MEMORY = 600 << 20  # the interpreter, libraries, and blocks in transit
 
 
@@ -153,7 +154,7 @@ class SegmentJob:
 
     def _take_over_ann(self, folder: Path, ntotal: int, vectors: str, inherited: Inherited) -> str:
         """`_add_ann` with the index of another segment: the same quantizers, and its rows if they come first."""
-        few = not inherited.extends and ntotal <= self.max_exact_rows
+        few = not inherited.extends and ntotal <= self._rows_scanned_as_fast
         if few or ANN_OF[vectors] not in inherited.record.files:
             return FLAT
         path = inherited.segment.folder / ANN_OF[vectors]
@@ -162,9 +163,19 @@ class SegmentJob:
         ann.write(index, folder / ANN_OF[vectors])
         return inherited.record.factory
 
+    @property
+    def _rows_scanned_as_fast(self) -> int:
+        """Up to how many rows of its own a segment is scanned, as that costs less than probing as many lists as in the
+        segment that it inherits from. If memory is limited, codes are smaller.
+        """
+        if not self.inherited or self.inherited.extends or self.settings.max_memory:
+            return self.max_exact_rows
+        lists = self.inherited.record.parameters.get("nprobe", 0)
+        return self.max_exact_rows + int(lists * _SCANNED_PER_LIST) // max(self.dim, _SHORT)
+
     def _trained(self, ntotal: int, factory: str) -> int:
         """How many rows the quantizers were trained for, also if the index missed its recall; 0 for too few rows."""
-        if factory == FLAT and ntotal <= self.max_exact_rows:
+        if factory == FLAT and ntotal <= self._rows_scanned_as_fast:
             return 0
         return self.inherited.record.trained if self.inherited else ntotal if factory != FLAT else 0
 

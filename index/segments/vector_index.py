@@ -17,8 +17,9 @@ from index.segments.vector_file import VectorFile
 TUNED_K = 11
 """The k for which search parameters such as nprobe are tuned: ten neighbours, and the query image itself."""
 
-_MAX_TUNED_K = TUNED_K + 2
-"""The maximum k of a search as wide as tuned: ten neighbours, and the three images that a query was mixed from."""
+MIN_DEPTH = TUNED_K + 2
+"""A search looks at least as deep as for this k, so that recall is measured with the depth that users get: of ten
+neighbours, and the three images that a query was mixed from."""
 
 _FETCH_ROWS = 16_384  # vectors at a time
 _MAX_MASKED_QUERIES = 16  # for more, fetching the rows costs less than testing every row's bit for each query
@@ -116,7 +117,7 @@ class VectorIndex:
         if not len(queries) or self._ann is None or count <= max(self._exact_rows, _EXACT_ROWS_PER_K * k):
             return self._padded_exact(queries, k, eligible, min(k, count))
         # Ten times as many neighbours are about as far away as the same number among a tenth of the rows.
-        breadth = width * (max(1.0, k / _MAX_TUNED_K) * self.ntotal / count) ** self._breadth
+        breadth = width * (max(1.0, k / MIN_DEPTH) * self.ntotal / count) ** self._breadth
         deeper = 1.0 if width <= 1 else max(1.0, width / max(1.0, min(_DEEPEN_WIDTH, self._widest)))
         scores, positions = self._approximate(queries, k, eligible, breadth, deeper)
         changing = np.arange(0 if eligible is self.live else len(queries))
@@ -145,8 +146,8 @@ class VectorIndex:
         `deeper` times as many candidates.
         """
         assert self._ann is not None
-        # The depth, a multiple of k, is tuned for `TUNED_K`; for a smaller k it would be too shallow.
-        search_k = max(k, TUNED_K)
+        # The depth, a multiple of k, would be too shallow for a smaller k.
+        search_k = max(k, MIN_DEPTH)
         params = None
         if eligible or breadth > 1:
             params = self._search_parameters(eligible, breadth, deeper)

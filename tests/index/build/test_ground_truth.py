@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from index.arrays import Ids
 from index.build.build_index import build_index
-from index.build.ground_truth import GroundTruth, drop_own, recall
+from index.build.ground_truth import GroundTruth
 from index.build.measure import measure
+from index.build.recall import drop_own, recall
 from index.build.segment import write_rows
 from index.collection import Collection
 from index.collection.records import IndexSettings
@@ -203,3 +204,35 @@ def segment_of(folder: Path, vectors: npt.NDArray[np.float32], start: int) -> Se
     table = rows([str(number) for number in range(start, start + len(vectors))], vectors)
     write_rows(folder, table.to_batches(), table.schema)
     return Segment(folder)
+
+
+@pytest.mark.parametrize(
+    ("true", "found", "expected"),
+    [
+        (range(10), range(50, 60), 1.0),  # other frames of the same clip
+        (range(10), [*range(50, 54), *range(100, 106)], 0.4),
+        ([0, *range(100, 109)], range(50, 60), 0.1),  # each true neighbour counts once
+        ([0, *range(100, 109)], [50, *range(100, 105), *range(120, 124)], 0.6),
+        ([*range(5), *range(100, 105)], [*range(200, 205), 100, 101, *range(60, 63)], 0.5),
+        (range(100, 110), range(110, 120), 0.0),
+    ],
+)
+def test_one_of_many_near_equal_images_counts_as_another(
+    tmp_path: Path, true: list[int], found: list[int], expected: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows 0 to 99 are frames of one clip, with cosines from 0.997; the query is not near to them."""
+    vectors = unit_vectors(300)
+    vectors[:100] = vectors[0] + 0.04 * unit_vectors(100, seed=1)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    segments = SegmentedIndex([segment_of(tmp_path / "a", vectors, 0)])
+    held_out = GroundTruth.sample(segments, 5, unit_vectors(1, seed=5)).of("text")
+    held_out = replace(
+        held_out,
+        parents=np.full((1, 3), None, object),
+        ids=np.array([str(row) for row in range(300)], object),
+        nearest=np.array([[*true]], np.int32),
+        scores=np.full((1, 10), 0.5, np.float32),
+    )
+    answer = np.full((1, 10), 0.4, np.float32), np.array([[*found]], np.int64)
+    monkeypatch.setattr(SegmentedIndex, "search", lambda *_, **__: answer)
+    assert held_out.measured(segments, "text", (10,)).recalls[0, 1] == expected

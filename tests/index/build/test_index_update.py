@@ -219,7 +219,7 @@ def test_an_update_below_the_target_leads_to_a_build_from_all_rows(
     def wrong(held_out: GroundTruth, *arguments: object) -> GroundTruth:
         """As if the index found only images that are too far."""
         exact = real(held_out, *arguments)  # type: ignore[arg-type]
-        return replace(exact, scores=exact.scores + 1).unmeasured()
+        return replace(exact, scores=exact.scores + 1, nearest=exact.nearest[:, ::-1]).unmeasured()
 
     monkeypatch.setattr(GroundTruth, "updated", wrong)
     manifest = build_index(collection)

@@ -90,6 +90,19 @@ def test_a_search_is_as_wide_as_its_kind_needs_or_as_the_widest_kind(
     assert built[1].kinds["image"].width == 1
 
 
+@pytest.mark.parametrize("k", [1, 10, 11, 12])
+def test_a_search_looks_as_deep_as_when_recall_is_measured(
+    built: tuple[Collection, VersionManifest, Vectors], k: int
+) -> None:
+    """Without the images that they were mixed from, held-out queries have up to thirteen neighbours."""
+    segments, sample = Searcher.open(built[0]).segments, queries("contrast", 300)
+    segments.parts[0].tune({"nprobe": 16, "k_factor": 1.0, "rescore": 1.0})
+    scores, positions = segments.search(sample, k)
+    deeper_scores, deeper_positions = segments.search(sample, 13)
+    assert np.array_equal(positions, deeper_positions[:, :k])
+    assert np.array_equal(scores, deeper_scores[:, :k])
+
+
 @pytest.mark.parametrize("k", [1, 10, 60])
 def test_a_wider_search_never_finds_less(tmp_path: Path, k: int) -> None:
     """For each query, with lists of full vectors: there, a search can only miss a list."""

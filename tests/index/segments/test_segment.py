@@ -22,7 +22,7 @@ from index.errors import DamagedVersionError, FactoryError
 from index.segments.exact import max_exact_rows
 from index.segments.segment import Segment
 from index.segments.vector_file import flat_header
-from index.segments.vector_index import TUNED_K
+from index.segments.vector_index import MIN_DEPTH
 from index.storage import Storage
 from tests.support.collections.hand_made import unit_vectors
 
@@ -143,7 +143,7 @@ def test_more_width_never_lowers_a_score(built: Built, factory: str) -> None:
     every = segment.eligible(np.ones(ROWS, bool))
     for k in (1, 10):
         assert (segment.search(queries, k, every)[0] >= segment.search(queries, k)[0] - 1e-6).all()
-    segment.tune({"rescore": ROWS / TUNED_K, "k_factor": 1.0})
+    segment.tune({"rescore": ROWS / MIN_DEPTH, "k_factor": 1.0})
     for k in (1, 10):
         found = [segment.search(queries, k, width=width)[0] for width in (1, 1.5, 2, 4, 16, 64)]
         assert (np.diff(found, axis=0) >= -1e-6).all()

@@ -1,0 +1,44 @@
+"""Recall of a search: the share of the nearest that it found, where what is as near, or nearly the same, counts too."""
+
+import numpy as np
+import numpy.typing as npt
+
+from index.arrays import Positions, Scores, Vectors
+
+_EQUAL = 1e-6  # rounding difference of a sum in another order
+_SAME = 0.995  # the least cosine of two images that are nearly the same
+_NEAR_EQUAL, _NEAR = 5e-4, 0.95  # the error of an 8-bit re-ranking, and the k-th score from which it may hide ranks
+
+
+def drop_own(scores: Scores, positions: Positions, own: Positions) -> tuple[Scores, Positions]:
+    """Drop each query's `own` positions, `(n,)` or `(n, p)`. Results have one column less, or p: a query loses its last
+    ones instead of those that are not among them.
+    """
+    own = own.reshape(len(positions), -1)
+    drop = (positions[:, :, np.newaxis] == own[:, np.newaxis, :]).any(axis=2) & (positions >= 0)
+    kept = np.argsort(drop, axis=1, kind="stable")[:, : positions.shape[1] - own.shape[1]]
+    return np.take_along_axis(scores, kept, axis=1), np.take_along_axis(positions, kept, axis=1)
+
+
+def recall(scores: Scores, exact: Scores, k: int) -> npt.NDArray[np.float64]:
+    """For each query, the share of its k nearest that a search found, `(n,)`; others that are as near count too, as
+    in ann-benchmarks. Both kinds of scores are `(n, k or more)`, best first, -inf where there are fewer.
+    """
+    k = min(k, exact.shape[1])
+    if k == 0:
+        return np.ones(len(exact))
+    counts = np.isfinite(exact[:, :k]).sum(axis=1)
+    kth = np.take_along_axis(exact, np.maximum(counts - 1, 0)[:, np.newaxis], axis=1)
+    least = kth - np.where(kth >= _NEAR, _NEAR_EQUAL, _EQUAL)
+    hits = (np.isfinite(scores[:, :k]) & (scores[:, :k] >= least)).sum(axis=1)
+    return np.where(counts > 0, np.minimum(hits, counts) / np.maximum(counts, 1), 1.0)
+
+
+def near_equal_recall(found: Vectors, true: Vectors) -> npt.NDArray[np.float64]:
+    """For each query, the share of its nearest images that were found, or one that is nearly the same in place of each:
+    which of a thousand frames comes first is no question that a mix or a text answers. Both are `(n, k, dim)`.
+    """
+    same = true @ found.transpose(0, 2, 1) >= _SAME
+    hits = np.minimum(same.any(axis=1).sum(axis=1), same.any(axis=2).sum(axis=1))
+    shares: npt.NDArray[np.float64] = hits / true.shape[1]
+    return shares
