@@ -153,14 +153,38 @@ class Finder:
             kept=kept, kinds=self.kinds, limit=self.max_difference, loader=self.loader, unread=self.unread
         )
         group, compared = [kept], {kept}
+        found = list[tuple[Picture, Kind, float]]()
         for member in group:
             others = dict.fromkeys(other for other in member.neighbours if other in remaining and other not in compared)
             compared.update(others)
             for other, kind, difference in comparer.copies(others):
                 del remaining[other]
                 group.append(other)
+                found.append((other, kind, difference))
+        nearer = [
+            each for each, _, difference in found if self._is_nearer_to_another(each, kept, difference, remaining)
+        ]
+        if nearer:
+            ordered = sorted([*remaining, *nearer], key=lambda picture: preference(picture.facts))
+            remaining.clear()
+            remaining.update(dict.fromkeys(ordered))
+        for other, kind, difference in found:
+            if other not in remaining:
                 copies = (other.facts, *other.byte_copies)
                 yield from (_duplicate(kept.facts, facts, kind, difference) for facts in copies)
+
+    def _is_nearer_to_another(
+        self, other: Picture, kept: Picture, difference: float, remaining: dict[Picture, None]
+    ) -> bool:
+        """Whether a reduced copy differs less from a picture that is no copy of `kept`: at its size, pages of the same
+        form may differ by less than copies do.
+        """
+        size = _pixels(other)
+        if size >= _pixels(kept):
+            return False
+        rivals = [each for each in other.neighbours if each in remaining and _pixels(each) > size]
+        comparer = Comparer(kept=other, kinds=self.kinds, limit=difference, loader=self.loader, unread=self.unread)
+        return any(found < difference for _, _, found in comparer.copies(rivals))
 
     def _similar(self, copies: set[str]) -> Iterator[PlannedGroup]:
         """Groups by vectors, of images that are not copies."""
@@ -198,6 +222,10 @@ def _duplicate(
     kept: dict[str, Any], other: dict[str, Any], kind: Kind, difference: float | None = None, score: float | None = None
 ) -> Duplicate:
     return Duplicate(**other, kind=kind, why=_reason(kept, other), difference=difference, score=score)
+
+
+def _pixels(picture: Picture) -> int:
+    return (picture.facts["width"] or 0) * (picture.facts["height"] or 0)
 
 
 def _link(one: Picture, other: Picture) -> None:

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from PIL import Image, ImageDraw, ImageFont
 
 from index.analysis.duplicate_plan import KINDS, DuplicatePlan, Kind, PlannedGroup, read_plan, write_plan
 from index.build.build_index import build_index
@@ -83,6 +84,23 @@ def test_identical_bytes_are_found_without_pictures_and_the_older_file_is_kept(c
     found = Finder(searcher=Searcher.open(collection), loader=UNREADABLE, kinds=KINDS[:1]).plan()
     (group,) = found.found
     assert (group.keep.image_id, kinds_of(group)) == ("star.jpg", {"star copy.jpg": ("identical_bytes", "older file")})
+
+
+def test_a_reduced_copy_belongs_to_the_page_that_it_is_of(tmp_path: Path, reader: PictureLoader) -> None:
+    """At its size another page of the form differs by less than other copies do."""
+    (tmp_path / "pages").mkdir()
+    for number in range(4):
+        page = Image.new("RGB", (600, 500), "white")
+        pen = ImageDraw.Draw(page)
+        for line in range(12):
+            pen.text((50, 30 + 30 * line), f"line {line} of this form", "black", ImageFont.load_default(18))
+        pen.text((400, 450), f"No. {1000 + number}", (190, 190, 190), ImageFont.load_default(16))
+        page.save(tmp_path / f"pages/{number}.png")
+        page.resize((400, 333), Image.Resampling.LANCZOS).save(tmp_path / f"pages/{number}-small.jpg", quality=90)
+    embed_here(tmp_path / "pages", tmp_path / "collection")
+    found = plan(Collection.open(str(tmp_path / "collection")), reader, ["re_encoded"])
+    groups = {group.keep.image_id: [copy.image_id for copy in group.duplicates] for group in found.found}
+    assert groups == {f"{number}.png": [f"{number}-small.jpg"] for number in range(4)}
 
 
 def test_similar_pictures_are_not_copies(collection: Collection, reader: PictureLoader) -> None:
