@@ -189,8 +189,8 @@ def test_newer_rows_are_one_approximate_segment_until_they_join_the_large_one(co
 
 def test_a_version_below_its_target_goes_live_only_by_promotion(collection: Collection) -> None:
     build_index(collection)
-    vectors = unit_vectors(4_000, seed=5)
-    add_run(collection, rows([f"{number:04d}" for number in range(4_000)], vectors))
+    vectors = unit_vectors(8_000, seed=5)
+    add_run(collection, rows([f"{number:04d}" for number in range(8_000)], vectors))
     settings = IndexSettings(factory="PCA1,IVF8,SQ4", latency_ms=1e-6, target_recall=0.99)
     with pytest.raises(RecallTooLowError) as caught:
         build_index(collection, settings)
