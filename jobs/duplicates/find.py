@@ -165,7 +165,7 @@ class Finder:
             each for each, _, difference in found if self._is_nearer_to_another(each, kept, difference, remaining)
         ]
         if nearer:
-            ordered = sorted([*remaining, *nearer], key=lambda picture: preference(picture.facts))
+            ordered = sorted([*remaining, *nearer], key=lambda picture: _preference(picture.facts))
             remaining.clear()
             remaining.update(dict.fromkeys(ordered))
         for other, kind, difference in found:
