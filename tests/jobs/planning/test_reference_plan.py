@@ -135,9 +135,11 @@ def small_and_fast() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize(
-    "first", [0, *(pytest.param(first, marks=pytest.mark.slow) for first in range(HISTORIES, 2_000, HISTORIES))]
-)
+SLOW = [pytest.param(HISTORIES, marks=pytest.mark.slow)]
+LONG = [pytest.param(first, marks=pytest.mark.long) for first in range(2 * HISTORIES, 2_000, HISTORIES)]
+
+
+@pytest.mark.parametrize("first", [0, *SLOW, *LONG])
 def test_every_image_gets_its_action_for_the_same_reason_as_in_the_reference_model(tmp_path: Path, first: int) -> None:
     seen = Counter[str]()
     for seed in range(first, first + HISTORIES):
