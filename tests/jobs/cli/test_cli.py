@@ -755,8 +755,8 @@ def test_an_interrupt_that_became_another_exception_is_one(
         except KeyboardInterrupt as interrupt:
             raise error from interrupt
 
-    monkeypatch.setattr(Searcher, "open", interrupted)
-    assert run("search", collection, "--text", "x") == (130, "", "interrupted\n")
+    monkeypatch.setattr(Collection, "open", interrupted)
+    assert run("info", collection) == (130, "", "interrupted\n")
 
 
 @pytest.mark.parametrize("module", ["typer", "jobs.values"])
