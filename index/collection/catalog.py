@@ -262,8 +262,6 @@ def _shape(schema: pa.Schema) -> pa.Schema:
 def _stored(kind: Any) -> pa.DataType:
     if pa.types.is_duration(kind):
         return pa.int64()
-    if pa.types.is_null(kind):
-        return pa.int32()
     if pa.types.is_float16(kind):
         return pa.float32()
     if pa.types.is_decimal256(kind):

@@ -207,8 +207,6 @@ def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _cast(column: Any, kind: Any) -> Any:
-    if pa.types.is_null(kind) and column.null_count == len(column):
-        return pa.chunked_array([pa.nulls(len(column))])
     if kind == JSON and not pa.types.is_null(column.type):
         return pa.chunked_array([pa.array([None if v is None else as_json(v) for v in column.to_pylist()], kind)])
     if is_list(kind) and not (is_list(column.type) or pa.types.is_null(column.type)):
