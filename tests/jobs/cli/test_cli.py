@@ -18,10 +18,10 @@ from PIL import Image
 
 from embedder.errors import ModelError
 from embedder.models.clip import ClipEmbedder
-from index.build.measure import Measurements
 from index.collection import Collection, writing
+from index.collection.records import KindRecord
 from index.collection.rows import row_schema
-from index.queries import mix
+from index.queries import QueryKind, mix
 from index.search import Searcher
 from index.versions.prune import GRACE
 from jobs.cli import app
@@ -385,9 +385,8 @@ def test_a_version_is_promoted_rolled_back_and_pruned(run: Run, growing: Path, m
 
 
 def test_a_recall_below_the_target_fails_the_job(run: Run, growing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    recalls, latency_ms = {"1": 0.5, "10": 0.5, "100": 0.5}, {"p50": 1.0, "p99": 1.0}
-    poor = Measurements(queries=3, recall=recalls, latency_ms=latency_ms, queries_per_second=1, cost=1)
-    monkeypatch.setattr("index.build.version.measure", lambda _, held_out, width: (poor, held_out))
+    poor: dict[QueryKind, KindRecord] = {"image": KindRecord(queries=3, recall=0.5, width=1)}
+    monkeypatch.setattr("index.build.version.measure_kinds", lambda _, held_out, *__: (poor, held_out))
     result = run("compact", growing)
     assert (result.code, result.err.count("\n")) == (1, 1)
     assert ["recall@10", "0.5000"] in [line.split() for line in result.out.splitlines()]  # seen, though refused
