@@ -9,15 +9,16 @@
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
+import atexit
+import itertools
 import os
 import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
-from pathlib import Path
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
@@ -85,7 +86,10 @@ class Catalog:
         folder = tempfile.mkdtemp(prefix="likeness-catalog-")
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self._scratch = Storage.open(folder)
-        self._database = _open(folder)
+        self._schema = f"catalog_{next(_numbers)}"
+        with _database().cursor() as cursor:
+            cursor.execute(f"CREATE SCHEMA {self._schema}")
+        weakref.finalize(self, _drop, self._schema)
         facts = self._facts()
         self._made = [file for _, storage, file in facts if storage is self._scratch]
         self._runs_of_facts = [number for number, _, _ in facts]
@@ -133,9 +137,7 @@ class Catalog:
     @contextmanager
     def query(self, sql: str, **tables: pa.Table) -> Iterator[pa.RecordBatchReader]:
         """The answer to a query, which may name these Arrow `tables`, in batches."""
-        with _as_collection_error(self.storage), self._database.cursor() as cursor:
-            for name, table in tables.items():
-                cursor.register(name, table)
+        with _as_collection_error(self.storage), self._cursor(tables) as cursor:
             yield cursor.sql(sql).to_arrow_reader()
 
     def table(self, sql: str, **tables: pa.Table) -> pa.Table:
@@ -151,10 +153,17 @@ class Catalog:
         return ", ".join(f'{self.aliases[name]} AS "{number}"' for number, name in enumerate(names))
 
     def _create(self, sql: str, **tables: pa.Table) -> None:
-        with _as_collection_error(self.storage), self._database.cursor() as cursor:
+        with _as_collection_error(self.storage), self._cursor(tables) as cursor:
+            cursor.execute(sql)
+
+    @contextmanager
+    def _cursor(self, tables: Mapping[str, pa.Table]) -> Iterator[DuckDBPyConnection]:
+        """A connection of its own, so that queries can be read side by side."""
+        with _database().cursor() as cursor:
+            cursor.execute(f"SET search_path = '{self._schema}'")
             for name, table in tables.items():
                 cursor.register(name, table)
-            cursor.execute(sql)
+            yield cursor
 
     def _create_written(self, paths: Sequence[str]) -> None:
         self._create_places("facts_places", paths, self._runs_of_facts)
@@ -209,15 +218,22 @@ class Catalog:
         self._create(f"CREATE TABLE {name} AS FROM places", places=pa.table(places))
 
 
-def _open(folder: str) -> DuckDBPyConnection:
+_numbers = itertools.count()
+
+
+@cache
+def _database() -> DuckDBPyConnection:
+    """In memory, and one for all catalogs of this process, as opening one takes longer than most queries."""
     import duckdb
 
+    folder = tempfile.mkdtemp(prefix="likeness-catalogs-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     database = duckdb.connect(
         config={
             "memory_limit": _MEMORY,
             "threads": str(cores),
-            "temp_directory": str(Path(folder, "spill")),
+            "temp_directory": folder,
             "preserve_insertion_order": "false",  # which would need more memory
             "arrow_large_buffer_size": "true",
             "arrow_lossless_conversion": "true",
@@ -227,6 +243,11 @@ def _open(folder: str) -> DuckDBPyConnection:
     )
     database.execute("SET GLOBAL TimeZone = 'UTC'")
     return database
+
+
+def _drop(schema: str) -> None:
+    with suppress(Exception), _database().cursor() as cursor:  # at the end of the process it may be closed
+        cursor.execute(f"DROP SCHEMA {schema} CASCADE")
 
 
 @contextmanager
