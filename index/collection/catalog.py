@@ -15,7 +15,7 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
@@ -78,9 +78,9 @@ def file_of(seqs: Seqs) -> Seqs:
 
 
 class Catalog:
-    """The rows of some runs, oldest first. DamagedRunError if a file of theirs was altered."""
+    """The rows of some runs, oldest first; without `live`, `written` alone. DamagedRunError if a file was altered."""
 
-    def __init__(self, storage: Storage, runs: Sequence[RunRows]) -> None:
+    def __init__(self, storage: Storage, runs: Sequence[RunRows], *, live: bool = True) -> None:
         self.storage, self.runs = storage, list(runs)
         self._mixed = dict[str, CollectionError]()  # columns whose types have nothing in common
         folder = tempfile.mkdtemp(prefix="likeness-catalog-")
@@ -95,7 +95,8 @@ class Catalog:
         self._runs_of_facts = [number for number, _, _ in facts]
         self._schemas = _deduplicated(map_in_threads(lambda each: read_schema(each[1], each[2]), facts))
         self._create_written([_place(storage, file) for _, storage, file in facts])
-        self._create_live()
+        if live:
+            self._create_live()
 
     def _facts(self) -> list[tuple[int, Storage, RowFile]]:
         """Files on this machine, each with the number of its run and its storage."""
@@ -166,23 +167,20 @@ class Catalog:
             yield cursor
 
     def _create_written(self, paths: Sequence[str]) -> None:
-        self._create_places("facts_places", paths, self._runs_of_facts)
         self._create("CREATE TABLE shape AS FROM columns", columns=_shape(self.schema_of()).empty_table())
-        kinds = dict(zip(self.schema_of().names, self._types("shape"), strict=True))
-        groups = dict[pa.Schema, list[str]]()
-        for schema, path in zip(self._schemas, paths, strict=True):
-            groups.setdefault(schema, []).append(path)
+        described = self.table("SELECT column_type FROM (DESCRIBE FROM shape)")[0].to_pylist()
+        kinds = dict(zip(self.schema_of().names, map(str, described), strict=True))
+        groups = dict[pa.Schema, dict[str, int]]()
+        for schema, path, run in zip(self._schemas, paths, self._runs_of_facts, strict=True):
+            groups.setdefault(schema, {})[path] = run
         selects = [self._select(schema, each, kinds) for schema, each in groups.items()]
         nothing = ", ".join(f"CAST(NULL AS {kinds[name]}) AS {alias}" for name, alias in self.aliases.items())
         empty = f"SELECT CAST(NULL AS BIGINT) AS seq, CAST(NULL AS BIGINT) AS run, {nothing} WHERE false"
         self._create(f"CREATE VIEW written AS {' UNION ALL '.join([empty, *selects])}")
 
-    def _types(self, source: str) -> list[str]:
-        return [str(kind) for kind in self.table(f"SELECT column_type FROM (DESCRIBE FROM {source})")[0].to_pylist()]
-
-    def _select(self, schema: pa.Schema, paths: Sequence[str], kinds: Mapping[str, str]) -> str:
-        """The rows of files that have this schema, with the columns of all."""
-        described = self.table(f"SELECT column_name, column_type FROM (DESCRIBE FROM {_read(paths)})").to_pylist()
+    def _select(self, schema: pa.Schema, runs: Mapping[str, int], kinds: Mapping[str, str]) -> str:
+        """The rows of files that have this schema, by path, with the columns of all."""
+        described = self.table(f"SELECT column_name, column_type FROM (DESCRIBE FROM {_read(runs)})").to_pylist()
         # By position, as DuckDB renames columns whose names differ in case alone.
         file, position, *found = [f"rows.{_name(column['column_name'])}" for column in described]
         types = [column["column_type"] for column in described[len(LOCATION_COLUMNS) :]]
@@ -200,22 +198,17 @@ class Catalog:
             for name, alias in self.aliases.items()
         ]
         seq = f"(place.run << {_RUN_BITS}) | ((CAST({file} AS BIGINT) + 1) << {_FILE_BITS}) | {position}"
-        return f"SELECT {seq} AS seq, place.run, {', '.join(parts)} {_from(paths, 'facts_places')}"
+        return f"SELECT {seq} AS seq, place.run, {', '.join(parts)} {_from(runs)}"
 
     def _create_live(self) -> None:
         ids = "SELECT seq, image_id FROM written"
         deleted = [(number, run.deletes) for number, run in enumerate(self.runs) if run.deletes]
         if deleted:
             copies = map_in_threads(partial(copy_here, self.storage, self._scratch), [file for _, file in deleted])
-            paths = [_place(copy, file) for copy, (_, file) in zip(copies, deleted, strict=True)]
-            self._create_places("delete_places", paths, [number for number, _ in deleted])
-            ids += f" UNION ALL SELECT place.run << {_RUN_BITS}, rows.image_id {_from(paths, 'delete_places')}"
+            runs = {_place(copy, file): number for copy, (number, file) in zip(copies, deleted, strict=True)}
+            ids += f" UNION ALL SELECT place.run << {_RUN_BITS}, rows.image_id {_from(runs)}"
         self._create(f"CREATE TABLE live AS SELECT max(seq) AS seq FROM ({ids}) GROUP BY image_id")
         self._create("CREATE VIEW live_rows AS FROM written SEMI JOIN live USING (seq)")
-
-    def _create_places(self, name: str, paths: Sequence[str], runs: Sequence[int]) -> None:
-        places = {"path": pa.array(paths, pa.string()), "run": pa.array(runs, pa.int64())}
-        self._create(f"CREATE TABLE {name} AS FROM places", places=pa.table(places))
 
 
 _numbers = itertools.count()
@@ -305,13 +298,14 @@ def _cast(column: str, found: str, have: Any, kind: Any, wanted: str) -> str:
     return f"CAST({column} AS {wanted})"
 
 
-def _read(paths: Sequence[str]) -> str:
+def _read(paths: Iterable[str]) -> str:
     return f"read_parquet([{', '.join(map(_quoted, paths))}], filename={_quoted(_PATH)})"
 
 
-def _from(paths: Sequence[str], places: str) -> str:
-    """The rows of some files, each with its `place` in a table of these."""
-    return f"FROM {_read(paths)} AS rows JOIN {places} AS place ON rows.{_name(_PATH)} = place.path"
+def _from(runs: Mapping[str, int]) -> str:
+    """The rows of some files, by path, each with its `place`."""
+    places = ", ".join(f"({_quoted(path)}, {run}::BIGINT)" for path, run in runs.items())
+    return f"FROM {_read(runs)} AS rows JOIN (VALUES {places}) AS place(path, run) ON rows.{_name(_PATH)} = place.path"
 
 
 def _deduplicated(schemas: Sequence[pa.Schema]) -> list[pa.Schema]:

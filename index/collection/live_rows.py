@@ -43,7 +43,7 @@ class LiveRows:
 
     @classmethod
     def of_files(cls, storage: Storage, files: Sequence[RowFile]) -> LiveRows:
-        catalog = Catalog(storage, [RunRows(files=files)])
+        catalog = Catalog(storage, [RunRows(files=files)], live=False)
         return cls(catalog, [0], None, view="written")
 
     @classmethod

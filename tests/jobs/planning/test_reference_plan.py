@@ -24,7 +24,7 @@ from tests.support.collections.storage_steps import KilledError
 from tests.support.nights.plan_history import History, Night
 
 NIGHTS = 6
-HISTORIES = 100
+HISTORIES = 50
 """In each test."""
 
 
