@@ -11,6 +11,7 @@ from typing import Final, Literal, Self, get_args
 from pydantic import BaseModel
 
 from index.collection import Collection
+from index.collection.bounds import parse_json
 from index.collection.layout import DUPLICATES
 from index.errors import CollectionError
 
@@ -97,8 +98,8 @@ def read_plan(collection: Collection, offset: int, limit: int) -> tuple[PlanSumm
     """
     try:
         first, *groups = collection.storage.read(DUPLICATES, max_bytes=_MAX_BYTES).splitlines()
-        page = [PlannedGroup.model_validate_json(group) for group in groups[offset : offset + limit]]
-        return PlanSummary.model_validate_json(first), page
+        page = [PlannedGroup.model_validate(parse_json(group)) for group in groups[offset : offset + limit]]
+        return PlanSummary.model_validate(parse_json(first)), page
     except FileNotFoundError:
         return None
     except ValueError as error:
