@@ -88,6 +88,8 @@ class StoredRows:
             read = None if names is None else [*names, "image_id"]
             for batch in map(valid, file.iter_batches(batch_size=batch_rows, columns=read)):
                 table = pa.Table.from_batches([batch])
+                if nulls := table["image_id"].null_count:
+                    raise OSError(f"{nulls} rows have no image_id")
                 if part.positions is not None:
                     low, high = np.searchsorted(part.positions, [start, start + len(batch)])
                     table = table.take(part.positions[low:high] - start)
