@@ -212,7 +212,10 @@ class AnyNights(RuleBasedStateMachine):
         os.utime(path, (self.now, self.now))
 
     def _files(self) -> dict[str, tuple[int, int]]:
-        paths = [path for path in (self.root / "collection").rglob("*") if path.is_file()]
+        # Whoever looks for the lease may write to its lock.
+        paths = [
+            path for path in (self.root / "collection").rglob("*") if path.is_file() and "lease.lock" not in path.name
+        ]
         return {str(path): (path.stat().st_mtime_ns, path.stat().st_size) for path in paths}
 
     def _ids_of_others(self, source: str) -> list[Any]:
