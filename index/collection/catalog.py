@@ -82,7 +82,6 @@ class Catalog:
 
     def __init__(self, storage: Storage, runs: Sequence[RunRows], *, live: bool = True) -> None:
         self.storage, self.runs = storage, list(runs)
-        self._mixed = dict[str, CollectionError]()  # columns whose types have nothing in common
         folder = tempfile.mkdtemp(prefix="likeness-catalog-")
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self._scratch = Storage.open(folder)
@@ -91,7 +90,6 @@ class Catalog:
             cursor.execute(f"CREATE SCHEMA {self._schema}")
         weakref.finalize(self, _drop, self._schema)
         facts = self._facts()
-        self._made = [file for _, storage, file in facts if storage is self._scratch]
         self._runs_of_facts = [number for number, _, _ in facts]
         self._schemas = _deduplicated(map_in_threads(lambda each: read_schema(each[1], each[2]), facts))
         self._create_written([_place(storage, file) for _, storage, file in facts])
@@ -101,11 +99,13 @@ class Catalog:
     def _facts(self) -> list[tuple[int, Storage, RowFile]]:
         """Files on this machine, each with the number of its run and its storage."""
         scratch, found = self._scratch, list[tuple[int, Storage, RowFile]]()
+        self._made = list[RowFile]()
         for number, run in enumerate(self.runs):
             if run.facts is None:
                 name = run_path(run.run.run_id if run.run else f"{0:08}T{0:06}Z-{number:04}", FACTS)
                 made = write_facts(scratch, name, self.storage, run.files)
                 found += [(number, scratch, file) for file in made]
+                self._made += made
             else:
                 copies = map_in_threads(partial(copy_here, self.storage, scratch), run.facts)
                 found += [(number, copy, file) for copy, file in zip(copies, run.facts, strict=True)]
@@ -124,9 +124,26 @@ class Catalog:
         return unify(_deduplicated(schemas))
 
     @cached_property
+    def _schema_of_all(self) -> pa.Schema:
+        return self.schema_of()
+
+    @cached_property
+    def _mixed(self) -> dict[str, CollectionError]:
+        """Columns whose types have nothing in common, each with what is wrong."""
+        found = dict[str, CollectionError]()
+        for field in (field for schema in dict.fromkeys(self._schemas) for field in schema):
+            try:
+                conform(
+                    pa.table({field.name: pa.nulls(0, field.type)}), pa.schema([self._schema_of_all.field(field.name)])
+                )
+            except CollectionError as error:
+                found[field.name] = error
+        return found
+
+    @cached_property
     def aliases(self) -> dict[str, str]:
         """The name that each column has in SQL."""
-        metadata = [name for name in self.schema_of().names if name not in (*_FIXED, EMBEDDING)]
+        metadata = [name for name in self._schema_of_all.names if name not in (*_FIXED, EMBEDDING)]
         return {name: name for name in _FIXED} | {name: f"m{number}" for number, name in enumerate(metadata)}
 
     @cached_property
@@ -167,9 +184,9 @@ class Catalog:
             yield cursor
 
     def _create_written(self, paths: Sequence[str]) -> None:
-        self._create("CREATE TABLE shape AS FROM columns", columns=_shape(self.schema_of()).empty_table())
+        self._create("CREATE TABLE shape AS FROM columns", columns=_shape(self._schema_of_all).empty_table())
         described = self.table("SELECT column_type FROM (DESCRIBE FROM shape)")[0].to_pylist()
-        kinds = dict(zip(self.schema_of().names, map(str, described), strict=True))
+        kinds = dict(zip(self._schema_of_all.names, map(str, described), strict=True))
         groups = dict[pa.Schema, dict[str, int]]()
         for schema, path, run in zip(self._schemas, paths, self._runs_of_facts, strict=True):
             groups.setdefault(schema, {})[path] = run
@@ -184,16 +201,10 @@ class Catalog:
         # By position, as DuckDB renames columns whose names differ in case alone.
         file, position, *found = [f"rows.{_name(column['column_name'])}" for column in described]
         types = [column["column_type"] for column in described[len(LOCATION_COLUMNS) :]]
-        columns, wanted = dict(zip(schema.names, zip(found, types, strict=False), strict=False)), self.schema_of()
-        for name in set(columns) - set(self._mixed):
-            try:
-                conform(pa.table({name: pa.nulls(0, schema.field(name).type)}), pa.schema([wanted.field(name)]))
-            except CollectionError as error:
-                self._mixed[name] = error
-                del columns[name]
+        columns, wanted = dict(zip(schema.names, zip(found, types, strict=False), strict=False)), self._schema_of_all
         parts = [
             f"CAST(NULL AS {kinds[name]}) AS {alias}"
-            if name not in columns
+            if name not in columns or name in self._mixed
             else f"{_cast(*columns[name], schema.field(name).type, wanted.field(name).type, kinds[name])} AS {alias}"
             for name, alias in self.aliases.items()
         ]
@@ -280,7 +291,7 @@ def _stored(kind: Any) -> pa.DataType:
         return pa.float32()
     if pa.types.is_decimal256(kind):
         return pa.string()
-    if is_list(kind) and kind != JSON:
+    if is_list(kind):
         return pa.large_list(_stored(kind.value_type))
     return kind  # type: ignore[no-any-return]
 

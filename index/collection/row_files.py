@@ -68,10 +68,13 @@ def open_rows(storage: Storage, file: RowFile, data: bytes | None = None) -> Ite
             yield parquet
 
 
-def fetch(storage: Storage, file: RowFile) -> bytes | None:
-    """The content of a file, after a check of its SHA-256; None if that is right but the file exceeds `_WHOLE`."""
+def fetch(storage: Storage, file: RowFile, whole: int | None = None) -> bytes | None:
+    """The content of a file, after a check of its SHA-256; None if that is right but the file exceeds `whole` bytes, by
+    default `_WHOLE`.
+    """
+    whole = _WHOLE if whole is None else whole
     with _as_damaged_run(file.path):
-        data = storage.read(file.path, max_bytes=_WHOLE) if file.size <= _WHOLE else None
+        data = storage.read(file.path, max_bytes=whole) if file.size <= whole else None
         digest = storage.sha256(file.path) if data is None else hashlib.sha256(data).hexdigest()
         if digest != file.sha256:
             raise OSError("its SHA-256 is not the one in its manifest")
@@ -134,15 +137,11 @@ def read_schema(storage: Storage, file: RowFile) -> pa.Schema:
 def copy_here(storage: Storage, scratch: Storage, file: RowFile) -> Storage:
     """The storage on this machine that has an intact copy of a file at its path: `storage` itself, or `scratch`."""
     with _as_damaged_run(file.path):
-        if storage.local_path(file.path) is not None:
-            if storage.size(file.path) != file.size or storage.sha256(file.path) != file.sha256:
-                raise OSError("its SHA-256 is not the one in its manifest")
-            return storage
-        data = storage.read(file.path, max_bytes=file.size)
-        if hashlib.sha256(data).hexdigest() != file.sha256:
-            raise OSError("its SHA-256 is not the one in its manifest")
+        is_here = storage.local_path(file.path) is not None
+    data = fetch(storage, file, whole=0 if is_here else file.size)
+    if data:
         scratch.write_atomic(file.path, data)
-        return scratch
+    return storage if is_here else scratch
 
 
 V = TypeVar("V", pa.Table, pa.RecordBatch)
