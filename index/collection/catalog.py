@@ -153,10 +153,10 @@ class Catalog:
         return {row["run"]: row["rows"] for row in counts.to_pylist()}
 
     @contextmanager
-    def query(self, sql: str, **tables: pa.Table) -> Iterator[pa.RecordBatchReader]:
-        """The answer to a query, which may name these Arrow `tables`, in batches."""
+    def query(self, sql: str, batch_rows: int = 2**17, /, **tables: pa.Table) -> Iterator[pa.RecordBatchReader]:
+        """The answer to a query, which may name these Arrow `tables`, in batches of at most `batch_rows`."""
         with _as_collection_error(self.storage), self._cursor(tables) as cursor:
-            yield cursor.sql(sql).to_arrow_reader()
+            yield cursor.sql(sql).to_arrow_reader(batch_rows)
 
     def table(self, sql: str, **tables: pa.Table) -> pa.Table:
         """The answer to a query."""

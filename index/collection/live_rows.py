@@ -159,7 +159,8 @@ class LiveRows:
         columns = self.catalog.columns(schema.names)
         chosen = {} if self._chosen is None else {"chosen": pa.table({"seq": self._chosen})}
         join = "SEMI JOIN chosen USING (seq)" if chosen else f"WHERE {self._in_runs}"
-        with self.catalog.query(f"SELECT {columns} FROM {self._view} {join} ORDER BY seq", **chosen) as reader:
+        sql = f"SELECT {columns} FROM {self._view} {join} ORDER BY seq"
+        with self.catalog.query(sql, rows, **chosen) as reader:
             for batch in reader:
                 yield conform(pa.Table.from_batches([batch]).rename_columns(schema.names), schema)
 
