@@ -35,15 +35,15 @@ from jobs.errors import EmptySourceError, OtherModelError, UsageError
 from jobs.indexing.on_ray import run_on_ray
 from jobs.indexing.query_texts import QueryTexts, digest, read_queries
 from jobs.planning.addresses import CheckedListing, CheckRules, check_listing
-from jobs.planning.changes import SourceChange, compare, last_filter
+from jobs.planning.changes import SourceChange, compare
+from jobs.planning.decide import last_filter
 from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter
 from jobs.planning.plan import Plan
 from jobs.planning.recent_changes import leave_out_recent
 from jobs.planning.record_checks import web_mask
-from jobs.planning.reuse import write_reusable
 from jobs.sources.files import require_source_exists
 from jobs.sources.list_images import left_out_warning, list_images
-from jobs.sources.list_videos import Frames, frames_of
+from jobs.sources.list_videos import FRAME_MARK, Frames, frames_of
 from jobs.sources.listing import LISTING, UNREADABLE, refused_mask
 from jobs.spec import JobSpec
 from jobs.values import DEFAULT_MODEL, MAX_MISSING, counted, some
@@ -136,14 +136,14 @@ class Update:
         report.model = str(model)
         now = self.clock()
         change = self._compare(self._check(listing, snapshot, model, now), snapshot, model, incomplete=incomplete)
-        report.embedding = [EmbedReport.of(change.reusable[0].plan)]
+        report.embedding = [EmbedReport.of(change.runs[0].plan)]
         if self.dry_run:
             self._report_live(collection)
             return
         counts = change.counts
         self.console.print(f"{counted(counts.listed, 'image')} listed, {counts.to_embed:,} to embed with {model.id}")
         with report.timed("reuse"):
-            plans = [write_reusable(rows, collection) for rows in change.reusable]
+            plans = [run.write_known(collection) for run in change.runs]
         written = self._write([plan for plan in plans if not plan.done], collection, model)
         with report.timed("commit"):
             runs = commit(collection, written, self.spec.max_reject_rate, now)
@@ -213,7 +213,9 @@ class Update:
         return listing
 
     def _listed_frames(self, snapshot: Snapshot) -> Frames:
-        return frames_of(snapshot.live().of_source(self._address).read(["uri", "size", "modified", "etag"]))
+        own = snapshot.live().of_source(self._address)
+        sql = f"SELECT uri, size, modified, etag FROM live_rows WHERE {own.in_runs} AND contains(uri, '{FRAME_MARK}')"
+        return frames_of(own.catalog.table(sql))
 
     def _may_be_empty(self) -> bool:
         """Whether the collection has rows of the source, which would then be deleted."""

@@ -38,7 +38,7 @@ def embed(
     change = compare(listing, collection.snapshot(), "benchmark", model, delete=False, verify_hash=False)
     progress = Progress()
     write(
-        change.reusable[0].plan,
+        change.runs[0].plan,
         collection,
         load=load,
         crop=like.crop,

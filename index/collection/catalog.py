@@ -25,11 +25,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from index.collection.facts import MAX_POSITIONS, read_schema, write_facts
+from index.collection.facts import MAX_POSITIONS, read_schema, write_facts, write_table_facts
 from index.collection.layout import FACTS, run_path
 from index.collection.records import ModelRecord, RowFile, RunManifest, RunStart
 from index.collection.row_files import copy_here, damaged_run, map_in_threads
-from index.collection.rows import EMBEDDING, JSON, LOCATION_COLUMNS, conform, is_list, row_schema, unify
+from index.collection.rows import EMBEDDING, JSON, LOCATION_COLUMNS, common_field, conform, is_list, row_schema, unify
 from index.errors import CollectionError
 from index.storage import Storage
 from index.storage.storage import canonical_address
@@ -39,7 +39,9 @@ if TYPE_CHECKING:
 
 Seqs: TypeAlias = npt.NDArray[np.int64]
 
-_FILE_BITS, _RUN_BITS = 24, 48
+FILE_BITS, _RUN_BITS = 24, 48
+FIRST_SEQ: Final = 1 << FILE_BITS
+"""The `seq` of the first row of the first run."""
 _MEMORY: Final = "1GB"  # of DuckDB; beyond that it uses the disk
 _FIXED: Final = tuple(name for name in row_schema(0).names if name != EMBEDDING)
 _PATH: Final = "\x1fpath"  # hardly the name of a source's column
@@ -47,12 +49,18 @@ _PATH: Final = "\x1fpath"  # hardly the name of a source's column
 
 @dataclass(frozen=True, kw_only=True)
 class RunRows:
-    """What a run has written: its row files, in order, with their facts (None: not written yet), and its deletes."""
+    """What a run has written: its row files, in order, with their facts (None: not written yet), and its deletes.
+
+    Rows of a run that is not `committed` are `written`, but not `live`. `table` has rows that no file has, with the
+    columns of facts.
+    """
 
     run: RunStart | None = None
-    files: Sequence[RowFile]
+    files: Sequence[RowFile] = ()
     facts: Sequence[RowFile] | None = None
     deletes: RowFile | None = None
+    committed: bool = True
+    table: pa.Table | None = None
 
     @classmethod
     def of(cls, manifest: RunManifest) -> RunRows:
@@ -69,12 +77,12 @@ class RunRows:
 
 def split_seq(seqs: Seqs) -> tuple[Seqs, Seqs, Seqs]:
     """The numbers of each row's run, of its file in the run, and of the row in the file."""
-    return seqs >> _RUN_BITS, (seqs >> _FILE_BITS) % MAX_POSITIONS - 1, seqs % MAX_POSITIONS
+    return seqs >> _RUN_BITS, (seqs >> FILE_BITS) % MAX_POSITIONS - 1, seqs % MAX_POSITIONS
 
 
 def file_of(seqs: Seqs) -> Seqs:
     """A number for each row's file, unique among all runs."""
-    return seqs >> _FILE_BITS
+    return seqs >> FILE_BITS
 
 
 class Catalog:
@@ -85,10 +93,10 @@ class Catalog:
         folder = tempfile.mkdtemp(prefix="likeness-catalog-")
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self._scratch = Storage.open(folder)
-        self._schema = f"catalog_{next(_numbers)}"
+        self.name = f"catalog_{next(_numbers)}"
         with _database().cursor() as cursor:
-            cursor.execute(f"CREATE SCHEMA {self._schema}")
-        weakref.finalize(self, _drop, self._schema)
+            cursor.execute(f"CREATE SCHEMA {self.name}")
+        weakref.finalize(self, _drop, self.name).atexit = False
         facts = self._facts()
         self._runs_of_facts = [number for number, _, _ in facts]
         self._schemas = _deduplicated(map_in_threads(lambda each: read_schema(each[1], each[2]), facts))
@@ -103,7 +111,10 @@ class Catalog:
         for number, run in enumerate(self.runs):
             if run.facts is None:
                 name = run_path(run.run.run_id if run.run else f"{0:08}T{0:06}Z-{number:04}", FACTS)
-                made = write_facts(scratch, name, self.storage, run.files)
+                if run.table is None:
+                    made = write_facts(scratch, name, self.storage, run.files)
+                else:
+                    made = write_table_facts(scratch, name, run.table)
                 found += [(number, scratch, file) for file in made]
                 self._made += made
             else:
@@ -122,6 +133,11 @@ class Catalog:
         pairs = zip(self._runs_of_facts, self._schemas, strict=True)
         schemas = [schema for number, schema in pairs if runs is None or number in runs]
         return unify(_deduplicated(schemas))
+
+    def text_runs(self, column: str) -> list[int]:
+        """The runs in which a column is text."""
+        pairs = zip(self._runs_of_facts, self._schemas, strict=True)
+        return sorted({n for n, each in pairs if column in each.names and each.field(column).type == pa.string()})
 
     @cached_property
     def _schema_of_all(self) -> pa.Schema:
@@ -170,7 +186,42 @@ class Catalog:
                 raise self._mixed[name]
         return ", ".join(f'{self.aliases[name]} AS "{number}"' for number, name in enumerate(names))
 
-    def _create(self, sql: str, **tables: pa.Table) -> None:
+    def shared_columns(self, other: Catalog, names: Sequence[str]) -> list[tuple[str, str]]:
+        """For each of these columns, it in SQL in rows of this catalog and of another, in a type that holds the values
+        of both; null where a catalog lacks it. NaN counts as null.
+        """
+        both = [catalog._schema_of_all for catalog in (self, other)]
+        fields = [[schema.field(name) for schema in both if name in schema.names] for name in names]
+        schema = pa.schema([common_field(each[0], each[-1]) for each in fields])
+        kinds = self._kinds_of(schema)
+        return [(self._typed(field, kinds[field.name]), other._typed(field, kinds[field.name])) for field in schema]
+
+    def _typed(self, field: pa.Field[Any], kind: str) -> str:
+        name = field.name
+        if name in self._mixed:
+            raise self._mixed[name]
+        if name not in self.aliases:
+            return f"CAST(NULL AS {kind})"
+        found = self._schema_of_all.field(name)
+        column = _cast(self.aliases[name], self._kinds[name], found.type, field.type, kind)
+        if is_list(field.type) and pa.types.is_floating(field.type.value_type):
+            return f"list_transform({column}, lambda each: {_without_nan('each')})"
+        return _without_nan(column) if pa.types.is_floating(field.type) else column
+
+    @cached_property
+    def _kinds(self) -> dict[str, str]:
+        return self._kinds_of(self._schema_of_all)
+
+    def _kinds_of(self, schema: pa.Schema) -> dict[str, str]:
+        """The type of each column in SQL."""
+        shape = _shape(schema).empty_table()
+        if not len(schema):
+            return {}
+        described = self.table("SELECT column_type FROM (DESCRIBE FROM shape)", shape=shape)[0].to_pylist()
+        return dict(zip(schema.names, map(str, described), strict=True))
+
+    def create(self, sql: str, **tables: pa.Table) -> None:
+        """Create tables or views in this catalog; statements may name these Arrow `tables`."""
         with _as_collection_error(self.storage), self._cursor(tables) as cursor:
             cursor.execute(sql)
 
@@ -178,22 +229,20 @@ class Catalog:
     def _cursor(self, tables: Mapping[str, pa.Table]) -> Iterator[DuckDBPyConnection]:
         """A connection of its own, so that queries can be read side by side."""
         with _database().cursor() as cursor:
-            cursor.execute(f"SET search_path = '{self._schema}'")
+            cursor.execute(f"SET search_path = '{self.name}'")
             for name, table in tables.items():
                 cursor.register(name, table)
             yield cursor
 
     def _create_written(self, paths: Sequence[str]) -> None:
-        self._create("CREATE TABLE shape AS FROM columns", columns=_shape(self._schema_of_all).empty_table())
-        described = self.table("SELECT column_type FROM (DESCRIBE FROM shape)")[0].to_pylist()
-        kinds = dict(zip(self._schema_of_all.names, map(str, described), strict=True))
+        kinds = self._kinds
         groups = dict[pa.Schema, dict[str, int]]()
         for schema, path, run in zip(self._schemas, paths, self._runs_of_facts, strict=True):
             groups.setdefault(schema, {})[path] = run
         selects = [self._select(schema, each, kinds) for schema, each in groups.items()]
         nothing = ", ".join(f"CAST(NULL AS {kinds[name]}) AS {alias}" for name, alias in self.aliases.items())
         empty = f"SELECT CAST(NULL AS BIGINT) AS seq, CAST(NULL AS BIGINT) AS run, {nothing} WHERE false"
-        self._create(f"CREATE VIEW written AS {' UNION ALL '.join([empty, *selects])}")
+        self.create(f"CREATE VIEW written AS {' UNION ALL '.join([empty, *selects])}")
 
     def _select(self, schema: pa.Schema, runs: Mapping[str, int], kinds: Mapping[str, str]) -> str:
         """The rows of files that have this schema, by path, with the columns of all."""
@@ -208,18 +257,21 @@ class Catalog:
             else f"{_cast(*columns[name], schema.field(name).type, wanted.field(name).type, kinds[name])} AS {alias}"
             for name, alias in self.aliases.items()
         ]
-        seq = f"(place.run << {_RUN_BITS}) | ((CAST({file} AS BIGINT) + 1) << {_FILE_BITS}) | {position}"
+        seq = f"(place.run << {_RUN_BITS}) | ((CAST({file} AS BIGINT) + 1) << {FILE_BITS}) | {position}"
         return f"SELECT {seq} AS seq, place.run, {', '.join(parts)} {_from(runs)}"
 
     def _create_live(self) -> None:
+        unfinished = [number for number, run in enumerate(self.runs) if not run.committed]
         ids = "SELECT seq, image_id FROM written"
+        if unfinished:
+            ids += f" WHERE run NOT IN ({', '.join(map(str, unfinished))})"
         deleted = [(number, run.deletes) for number, run in enumerate(self.runs) if run.deletes]
         if deleted:
             copies = map_in_threads(partial(copy_here, self.storage, self._scratch), [file for _, file in deleted])
             runs = {_place(copy, file): number for copy, (number, file) in zip(copies, deleted, strict=True)}
             ids += f" UNION ALL SELECT place.run << {_RUN_BITS}, rows.image_id {_from(runs)}"
-        self._create(f"CREATE TABLE live AS SELECT max(seq) AS seq FROM ({ids}) GROUP BY image_id")
-        self._create("CREATE VIEW live_rows AS FROM written SEMI JOIN live USING (seq)")
+        self.create(f"CREATE TABLE live AS SELECT max(seq) AS seq FROM ({ids}) GROUP BY image_id")
+        self.create(f"CREATE VIEW live_rows AS FROM {self.name}.written SEMI JOIN {self.name}.live USING (seq)")
 
 
 _numbers = itertools.count()
@@ -231,7 +283,7 @@ def _database() -> DuckDBPyConnection:
     import duckdb
 
     folder = tempfile.mkdtemp(prefix="likeness-catalogs-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    atexit.register(_close, folder)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     database = duckdb.connect(
         config={
@@ -249,8 +301,14 @@ def _database() -> DuckDBPyConnection:
     return database
 
 
+def _close(folder: str) -> None:
+    _database().close()
+    _database.cache_clear()  # at the end of the process, DuckDB complains of what still refers to it
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def _drop(schema: str) -> None:
-    with suppress(Exception), _database().cursor() as cursor:  # at the end of the process it may be closed
+    with suppress(Exception), _database().cursor() as cursor:
         cursor.execute(f"DROP SCHEMA {schema} CASCADE")
 
 
@@ -307,6 +365,10 @@ def _cast(column: str, found: str, have: Any, kind: Any, wanted: str) -> str:
     if is_list(kind) and not is_list(have):
         return f"CASE WHEN {column} IS NOT NULL THEN CAST([{column}] AS {wanted}) END"
     return f"CAST({column} AS {wanted})"
+
+
+def _without_nan(number: str) -> str:
+    return f"CASE WHEN NOT isnan({number}) THEN {number} END"
 
 
 def _read(paths: Iterable[str]) -> str:

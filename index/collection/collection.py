@@ -71,6 +71,14 @@ class Snapshot:
     def _live(self) -> LiveRows:
         return LiveRows.of_runs(self.collection.storage, self.committed)
 
+    def everything(self) -> Catalog:
+        """All that was written, by unfinished runs too; the live rows are those of committed runs."""
+        runs = [(run.run_id, RunRows.of(run)) for run in self.committed]
+        for run in self.unfinished:
+            files = self.collection.written_files(run)
+            runs.append((run.run_id, RunRows(run=run, files=files, committed=False)))
+        return Catalog(self.collection.storage, [rows for _, rows in sorted(runs, key=lambda each: each[0])])
+
     def newest(self) -> Catalog:
         """The live rows, and those of unfinished runs that are newer, or have ids that no live row has."""
         unfinished = [RunRows(run=run, files=self.collection.written_files(run)) for run in self.unfinished]

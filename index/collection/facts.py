@@ -19,6 +19,7 @@ MAX_POSITIONS: Final = 1 << 24
 
 _DECIMAL: Final = b"likeness.decimal"
 _ROWS: Final = 1 << 18  # of a file; a few hundred bytes each
+_BYTES: Final = 1 << 28  # of a table that is written
 _AHEAD: Final = 64  # row files that are read in parallel
 
 
@@ -26,6 +27,28 @@ def write_facts(storage: Storage, name: str, source: Storage, files: Sequence[Ro
     """Write the facts of the rows in `files` of `source` as `<name>/<number>.<token>.parquet` in `storage`."""
     written = list[RowFile]()
     for table in _joined(_facts(source, files)):
+        written.append(write_table(storage, f"{name}/{len(written):04}", table, row_group_size=_ROWS // 2))
+    return written
+
+
+def write_table_facts(storage: Storage, name: str, rows: pa.Table) -> list[RowFile]:
+    """Write rows without vectors that are in no row file, as `write_facts` does; `row_position` counts them."""
+    schema = in_files(unify([rows.schema]))
+    schema = pa.schema([field for field in schema if field.name != EMBEDDING])
+    written = list[RowFile]()
+    start = 0
+    while start < rows.num_rows or not written:
+        part = rows.slice(start, _ROWS)
+        while part.nbytes > _BYTES and len(part) > 1:  # text may have any length, and an array of it 2 GiB
+            part = part.slice(0, len(part) // 2)
+        part = _for_duckdb(conform(part, schema))
+        numbers = np.arange(start, start + part.num_rows)
+        start += part.num_rows
+        places = {"row_file": numbers // MAX_POSITIONS, "row_position": numbers % MAX_POSITIONS}
+        table = pa.table(
+            [*(pa.array(place, pa.int32()) for place in places.values()), *part.columns],
+            schema=pa.schema([*(pa.field(place, pa.int32()) for place in places), *part.schema]),
+        )
         written.append(write_table(storage, f"{name}/{len(written):04}", table, row_group_size=_ROWS // 2))
     return written
 

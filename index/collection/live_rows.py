@@ -32,14 +32,14 @@ _HAVE_VECTORS = frozenset({EMBEDDING, TILES})
 
 
 class LiveRows:
-    """Rows of `catalog` in the order in which they were written: those that some runs wrote and that are live, or, of
-    files, all.
+    """Rows of `catalog` in the order in which they were written: those that some `runs` (numbers in the catalog) wrote
+    and that are live, or, of files, all.
     """
 
     def __init__(
         self, catalog: Catalog, runs: Sequence[int], model: ModelRecord | None, *, view: str, seqs: Seqs | None = None
     ) -> None:
-        self.catalog, self._runs, self._model, self._view, self._chosen = catalog, runs, model, view, seqs
+        self.catalog, self.runs, self._model, self._view, self._chosen = catalog, runs, model, view, seqs
 
     @classmethod
     def of_files(cls, storage: Storage, files: Sequence[RowFile]) -> LiveRows:
@@ -52,61 +52,50 @@ class LiveRows:
         catalog = Catalog(storage, list(map(RunRows.of, runs)))
         return cls(catalog, list(catalog.live_counts), runs[-1].model if runs else None, view="live_rows")
 
+    @classmethod
+    def at(cls, catalog: Catalog, seqs: Seqs) -> LiveRows:
+        """The rows that were written at these places, which are ascending."""
+        return cls(catalog, list(map(int, np.unique(split_seq(seqs)[0]))), None, view="written", seqs=seqs)
+
     def __len__(self) -> int:
         if self._chosen is not None:
             return len(self._chosen)
         if self._view == "written":
-            return sum(file.rows for run in self._runs for file in self.catalog.runs[run].files)
-        return sum(self.catalog.live_counts[run] for run in self._runs)
+            return sum(file.rows for run in self.runs for file in self.catalog.runs[run].files)
+        return sum(self.catalog.live_counts[run] for run in self.runs)
 
     @property
     def sources(self) -> list[str]:
         """The sources of the rows, each a `canonical_address`."""
-        return sorted({self.catalog.runs[run].source for run in self._runs})
+        return sorted({self.catalog.runs[run].source for run in self.runs})
 
     def of_source(self, source: str) -> LiveRows:
         """The rows that a source's runs wrote; `source` is a `canonical_address`."""
-        return self._of([run for run in self._runs if self.catalog.runs[run].source == source], self._model)
+        return self._of([run for run in self.runs if self.catalog.runs[run].source == source], self._model)
 
     def of_model(self, model: ModelRecord) -> LiveRows:
         """The rows, including rejects, that the runs of a model (or of a copy of it) wrote."""
-        return self._of([run for run in self._runs if agree(self.catalog.runs[run].model, model)], model)
-
-    def of_keep(self, keep: str | None) -> LiveRows:
-        """The rows of runs that filtered their images with this expression."""
-        runs = [(number, self.catalog.runs[number].run) for number in self._runs]
-        return self._of([number for number, run in runs if run and run.keep == keep], self._model)
-
-    def of_exif(self, exif: bool) -> LiveRows:
-        """The rows of runs that read EXIF, or of those that did not."""
-        runs = [(number, self.catalog.runs[number].run) for number in self._runs]
-        return self._of([number for number, run in runs if run and run.exif == exif], self._model)
-
-    def of_text(self, column: str) -> LiveRows:
-        """The rows of runs in which a column is text."""
-        schemas = {run: self.catalog.schema_of([run]) for run in self._runs}
-        texts = [n for n, s in schemas.items() if column in s.names and s.field(column).type == pa.string()]
-        return self._of(texts, self._model)
+        return self._of([run for run in self.runs if agree(self.catalog.runs[run].model, model)], model)
 
     def _of(self, runs: list[int], model: ModelRecord | None) -> LiveRows:
-        if len(runs) == len(self._runs) and agree(model, self._model):
+        if len(runs) == len(self.runs) and agree(model, self._model):
             return self  # its `schema` may be cached
         return LiveRows(self.catalog, runs, model, view=self._view)
 
     def take(self, positions: npt.NDArray[np.int64]) -> LiveRows:
         """The rows at these positions, which are ascending."""
-        return LiveRows(self.catalog, self._runs, self._model, view=self._view, seqs=self._seqs[positions])
+        return LiveRows(self.catalog, self.runs, self._model, view=self._view, seqs=self._seqs[positions])
 
     @cached_property
     def _seqs(self) -> Seqs:
         if self._chosen is not None:
             return self._chosen
-        seqs = self.catalog.table(f"SELECT seq FROM {self._view} WHERE {self._in_runs} ORDER BY seq")["seq"]
+        seqs = self.catalog.table(f"SELECT seq FROM {self._view} WHERE {self.in_runs} ORDER BY seq")["seq"]
         return np.asarray(seqs, np.int64)
 
     @property
-    def _in_runs(self) -> str:
-        return f"run IN ({', '.join(map(str, self._runs)) or 'NULL'})"
+    def in_runs(self) -> str:
+        return f"run IN ({', '.join(map(str, self.runs)) or 'NULL'})"
 
     @property
     def metadata(self) -> list[str]:
@@ -114,14 +103,14 @@ class LiveRows:
 
     @cached_property
     def _facts(self) -> pa.Schema:
-        return self.catalog.schema_of(self._runs)
+        return self.catalog.schema_of(self.runs)
 
     @cached_property
     def schema(self) -> pa.Schema:
         """The columns of all rows. ModelMismatchError if their vectors differ in length."""
-        if not self._runs:
+        if not self.runs:
             return row_schema(self._model.dim if self._model else 0)
-        return unify([schema for run in self._runs for schema in self._schemas_of(run)])
+        return unify([schema for run in self.runs for schema in self._schemas_of(run)])
 
     def _schemas_of(self, run: int) -> list[pa.Schema]:
         if (model := self.catalog.runs[run].model) is None:
@@ -158,7 +147,7 @@ class LiveRows:
             return
         columns = self.catalog.columns(schema.names)
         chosen = {} if self._chosen is None else {"chosen": pa.table({"seq": self._chosen})}
-        join = "SEMI JOIN chosen USING (seq)" if chosen else f"WHERE {self._in_runs}"
+        join = "SEMI JOIN chosen USING (seq)" if chosen else f"WHERE {self.in_runs}"
         sql = f"SELECT {columns} FROM {self._view} {join} ORDER BY seq"
         with self.catalog.query(sql, rows, **chosen) as reader:
             for batch in reader:

@@ -234,18 +234,6 @@ def check_rows(table: pa.Table) -> pa.Table:
     return rows
 
 
-def newest_positions(ids: Sequence[pa.ChunkedArray[Any]]) -> list[npt.NDArray[np.int64]]:
-    """For each part, oldest first, the positions of the ids that no later part or row repeats, ascending."""
-    keys = pa.chunked_array([chunk for part in ids for chunk in part.chunks], TEXT)
-    first = pc.index_in(keys, value_set=keys).to_numpy()
-    last = np.full(len(keys), -1)
-    last[first] = np.arange(len(keys))  # of the rows with the same first position, the last one remains
-    winners = np.sort(last[last >= 0])
-    bounds = np.cumsum([0, *map(len, ids)])
-    cuts = np.searchsorted(winners, bounds)
-    return [winners[a:b] - start for a, b, start in zip(cuts, cuts[1:], bounds, strict=False)]
-
-
 def common_field(one: pa.Field[Any], other: pa.Field[Any]) -> pa.Field[Any]:
     """A field that can hold the values of both: JSON or lists if either is, of the wider type, or else strings."""
     if one.type == other.type:

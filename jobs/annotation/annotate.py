@@ -6,11 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from rich.console import Console
 
 from embedder.images.exif import EXIF_COLUMNS
@@ -22,13 +20,13 @@ from index.collection.annotations import (
     annotation_logs,
     drop_annotation,
     list_annotations,
-    same_content,
 )
+from index.collection.catalog import Catalog, RunRows
 from index.collection.collection import Snapshot
 from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord, RunManifest, RunStart
 from index.collection.row_files import map_in_threads, read_schema
-from index.collection.rows import EMBEDDING, FIXED_COLUMNS, STATE_COLUMNS, TILES, newest_positions, vectors_of
+from index.collection.rows import EMBEDDING, FIXED_COLUMNS, TILES, vectors_of
 from index.errors import RolledBackError
 from index.versions.servable import collection_model, live_manifest
 from jobs.annotation.predictor import EMBEDDED_HASH, Recipe, annotated_rows, require_one_type
@@ -40,16 +38,17 @@ from jobs.embedding.report import BlockSummary, EmbedReport
 from jobs.embedding.stages import SECONDS, DecodeSettings, EmbedBlock, EmbedSettings
 from jobs.errors import TooManyRejectsError, UsageError
 from jobs.indexing.query_texts import sample_rows
-from jobs.planning.plan import Plan, plan_run
-from jobs.planning.rejects import count_reasons
+from jobs.planning.decide import unfinished_run
+from jobs.planning.image_filter import EVERY_IMAGE
+from jobs.planning.plan import REJECT, Plan, next_attempt
+from jobs.planning.plan_query import retried
 from jobs.progress import rate_bar
-from jobs.sources.listing import LISTING, Column, with_columns
+from jobs.sources.listing import LISTING, with_columns
 from jobs.spec import AnnotationSpec, Resources
 from jobs.values import MAX_REJECT_RATE
 
 _SOURCE = "collection"
 """What an annotation's runs record as their source: their own collection, which may be moved."""
-_LISTING_COLUMNS = ("image_id", "uri", "content_hash", "size", "modified", "etag", "error_reason")
 _VECTOR_BLOCK = 16_384  # rows; with 512 dimensions, 32 MB of vectors
 
 
@@ -97,7 +96,7 @@ class Annotate:
             written = write(
                 plan,
                 log,
-                load=recipe.loader(spec.name, calibration, proven=plan.todo.num_rows < plan.listing.num_rows),
+                load=recipe.loader(spec.name, calibration, proven=plan.todo.num_rows < plan.listed),
                 crop=None if recipe.needs == "file" else recipe.crop,
                 draft=recipe.draft,
                 max_pixels=ACCEPTED_LIMITS.max_pixels,
@@ -134,10 +133,15 @@ def _calibration(recipe: Recipe, runs: Sequence[RunStart], live: LiveRows) -> di
     return recipe.calibrate(vectors_of(sample_rows(live).read([EMBEDDING])[EMBEDDING].drop_null()))
 
 
+_MESSAGES = """
+SELECT error_message, count(*) AS images FROM live_rows WHERE error_message IS NOT NULL
+GROUP BY error_message ORDER BY images DESC, error_message LIMIT 3
+"""
+
+
 def _too_many_message(name: str, log: Collection, written: WrittenRun, allowed: float) -> str:
-    rows = LiveRows.of_files(log.storage, written.files).read(["image_id", "error_message"])
-    messages = rows.take(newest_positions([rows["image_id"]])[0])["error_message"].drop_null().to_pylist()
-    most = "; ".join(f"{count} × {message}" for message, count in count_reasons(messages).most_common(3))
+    messages = Catalog(log.storage, [RunRows(run=written.run, files=written.files)]).table(_MESSAGES).to_pylist()
+    most = "; ".join(f"{each['images']} × {each['error_message']}" for each in messages)
     return (
         f"{written.report.reject_reasons.total()} of {written.report.listed} images have no value for {name} (mostly "
         f"{most}), more than the {allowed:.1%} allowed, so nothing was published. "
@@ -165,20 +169,51 @@ def require_name_available(name: str, metadata: Sequence[str], annotations: Sequ
 
 
 def plan_annotation(live: LiveRows, log: Snapshot, recipe: Recipe) -> Plan:
-    """The plan for the embedded images of `live`; the listing's column `position` is where in `live` they are."""
-    rows = live.read(_LISTING_COLUMNS)
-    rows = rows.append_column("position", pa.array(np.arange(rows.num_rows)))
-    listing = rows.filter(pc.is_null(rows["error_reason"])).drop_columns("error_reason")
-    done = LiveRows.of_runs(log.collection.storage, log.committed).of_model(recipe.record).read(STATE_COLUMNS)
-    return plan_run(listing, log, _SOURCE, recipe.record, done, find_unchanged=same_bytes_mask)
+    """The plan for the embedded images of `live`; the listing's column `seq` says where their rows are."""
+    plan, run = _plan(live, log, recipe, None), unfinished_run(log, _SOURCE, recipe.record, EVERY_IMAGE)
+    return _plan(live, log, recipe, run) if plan.todo.num_rows and run else plan
 
 
-def same_bytes_mask(listing: pa.Table, rows: pa.Table) -> Column:
-    """A mask over the listing: the image has a row for the same bytes that is not retryable."""
-    indices, same = same_content(listing, rows)
-    retryable: Any = rows["retryable"].take(indices)
-    mask: Column = pc.and_not(same, retryable.fill_null(False))
-    return mask
+_DONE = f"""
+CREATE VIEW done AS
+SELECT image_id, uri, content_hash, error_reason,
+       CASE WHEN run = {{resumed}} THEN {retried()} ELSE coalesce(retryable, false) END AS retryable
+FROM live_rows WHERE run IN ({{same}});
+CREATE VIEW listed AS FROM {{c}}.live_rows WHERE error_reason IS NULL AND run IN ({{runs}})
+"""
+_TODO = f"""
+SELECT {", ".join(f"listed.{name}" for name in ("seq", "content_hash", *LISTING.names))}
+FROM listed LEFT JOIN done USING (image_id)
+WHERE NOT coalesce(done.content_hash IS NOT DISTINCT FROM listed.content_hash AND NOT done.retryable, false)
+ORDER BY seq
+"""
+_REJECTS = "SELECT image_id, done.uri, done.error_reason, done.retryable FROM done JOIN listed USING (image_id)"
+
+
+def _plan(live: LiveRows, log: Snapshot, recipe: Recipe, run: RunStart | None) -> Plan:
+    files = log.collection.written_files(run) if run else []
+    runs = [RunRows.of(manifest) for manifest in log.committed] + ([RunRows(run=run, files=files)] if run else [])
+    catalog = Catalog(log.collection.storage, runs)
+    same = [number for number, each in enumerate(runs) if each.model and each.model.agrees_with(recipe.record)]
+    catalog.create(
+        _DONE.format(
+            c=live.catalog.name,
+            runs=", ".join(map(str, live.runs)) or "NULL",
+            same=", ".join(map(str, same)) or "NULL",
+            resumed=len(runs) - 1 if run else -1,
+        )
+    )
+    [counts] = catalog.table("SELECT count(*) AS listed FROM listed").to_pylist()
+    return Plan(
+        source=_SOURCE,
+        model=recipe.record,
+        listed=counts["listed"],
+        todo=catalog.table(_TODO),
+        rejects=catalog.table(f"{_REJECTS} WHERE done.error_reason IS NOT NULL").cast(REJECT),
+        run=run,
+        files=files,
+        attempt=next_attempt(files),
+    )
 
 
 @dataclass(frozen=True)
@@ -191,7 +226,7 @@ class StoredVectors:
         self, todo: pa.Table, decode: DecodeSettings, embed: EmbedSettings, block_size: int
     ) -> Iterator[BlockSummary]:
         block = EmbedBlock(embed)
-        rows = self.live.take(todo["position"].to_numpy())
+        rows = LiveRows.at(self.live.catalog, np.asarray(todo["seq"], np.int64))
         for part in rows.parts(["image_id", "content_hash", EMBEDDING], block_size):
             for start in range(0, part.num_rows, block_size):
                 table = part.slice(start, block_size)

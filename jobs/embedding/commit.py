@@ -76,7 +76,6 @@ SELECT error_reason AS reason, count(*) AS images
 FROM (SELECT image_id, error_reason FROM live_rows
       UNION ALL
       SELECT image_id, error_reason FROM before ANTI JOIN live_rows USING (image_id))
-SEMI JOIN listing USING (image_id)
 WHERE reason IS NOT NULL GROUP BY reason ORDER BY reason
 """
 _ATTEMPTED = f"""
@@ -101,7 +100,7 @@ class _CheckedRun:
         nothing.
         """
         plan, report = self.written.plan, self.written.report
-        tables = {"todo": plan.todo.select(["image_id"]), "before": plan.live}
+        tables = {"todo": plan.todo.select(["image_id"]), "before": plan.rejects}
         [counts] = self.rows.table(_COUNTS, **tables).to_pylist()
         missing = plan.todo.num_rows - counts.pop("attempted")
         if missing or report.done != plan.todo.num_rows:
@@ -111,7 +110,7 @@ class _CheckedRun:
                 "same command again to continue, and please report this as a bug"
             )
         report.retryable = counts.pop("retryable")
-        reasons = self.rows.table(_REASONS, listing=plan.listing.select(["image_id"]), before=plan.live).to_pylist()
+        reasons = self.rows.table(_REASONS, before=plan.rejects).to_pylist()
         report.set_reasons(Counter({row["reason"]: row["images"] for row in reasons}))
         rejected = report.reject_reasons.total()
         if report.filtered_in_all and report.unfiltered == rejected:

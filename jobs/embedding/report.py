@@ -8,8 +8,6 @@ from dataclasses import asdict, dataclass, field
 from time import perf_counter
 from typing import Self
 
-import pyarrow.compute as pc
-
 from index.collection.records import RowFile
 from index.collection.rows import FILTERED
 from jobs.planning.addresses import AddressCounts
@@ -77,13 +75,12 @@ class EmbedReport:
     @classmethod
     def of(cls, plan: Plan) -> Self:
         report = cls(
-            listed=plan.listing.num_rows,
+            listed=plan.listed,
             already_there=plan.already_there,
             refused=plan.refused - plan.filtered,
             filtered_unread=plan.filtered,
         )
-        listed = pc.is_in(plan.live["image_id"], value_set=plan.listing["image_id"])
-        report.set_reasons(count_reasons(plan.live["error_reason"].filter(listed).drop_null().to_pylist()))
+        report.set_reasons(count_reasons(plan.rejects["error_reason"].to_pylist()))
         return report
 
     def set_reasons(self, reasons: Counter[str]) -> None:

@@ -14,7 +14,7 @@ from index.collection.records import RowFile
 from index.collection.rows import EMBEDDING, STATE_COLUMNS, TILES, is_filtered
 from index.storage.storage import Storage
 from jobs.planning.image_filter import ImageFilter, leave_out
-from jobs.planning.reuse import BLOCK, Positions, copied_rows
+from jobs.planning.known_rows import BLOCK, Positions, copied_rows
 from jobs.sources.listing import FILE_FACTS, Column, with_columns, with_outcome
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from embedder.images.exif import EXIF_COLUMNS
 from embedder.models.load import find_model
@@ -16,7 +17,7 @@ from index.collection import Collection, writing
 from index.collection.collection import Snapshot
 from index.collection.layout import MANIFEST, run_path
 from index.collection.records import UNKNOWN_MODEL, ModelRecord
-from index.collection.rows import EMBEDDING, STATE_COLUMNS, TEXT, embedding_column
+from index.collection.rows import EMBEDDING, TEXT, embedding_column
 from index.errors import NotACollectionError
 from index.storage.bucket_address import without_secrets
 from index.storage.storage import Storage, canonical_address
@@ -83,17 +84,16 @@ class VectorImport:
             snapshot = leased.snapshot()
             self._require_same_model(snapshot, model)
             listing = pa.table({"image_id": ids})
-            live = snapshot.live().of_model(model).read(STATE_COLUMNS)
+            rows = snapshot.live().of_model(model).read(["image_id", "uri", "error_reason", "retryable"])
+            known = pc.and_(pc.is_valid(rows["error_reason"]), pc.is_in(rows["image_id"], ids))
             address = canonical_address(Storage.open(self.source).location)
             # A source of its own: a job that embeds the same folder neither deletes these rows nor resumes this run.
             plan = Plan(
                 source=canonical_address(f"import:{address}"),
                 model=model,
-                listing=listing,
+                listed=listing.num_rows,
                 todo=listing,
-                live=live,
-                run=None,
-                files=[],
+                rejects=rows.filter(known),
                 image_filter=ImageFilter(
                     exif=any(part.rows.model and part.first_column(EXIF_COLUMNS) for part in parts)
                 ),

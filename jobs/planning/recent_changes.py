@@ -30,7 +30,8 @@ def leave_out_recent(listing: pa.Table, snapshot: Snapshot, settle_s: float) -> 
         return listing, 0, False
     changed = listing.filter(recent)
     has_parts = pc.any(pc.or_(refused_mask(changed), pc.match_substring_regex(changed["uri"], _PART))).as_py()
-    rows = snapshot.live().read(["image_id", *_CHANGES])
+    sql = f"SELECT image_id, {', '.join(_CHANGES)} FROM live_rows SEMI JOIN changed USING (image_id)"
+    rows = snapshot.live().catalog.table(sql, changed=changed.select(["image_id"]))
     at = pc.index_in(listing["image_id"], rows["image_id"])
     listing = with_columns(listing, {n: pc.if_else(recent, rows[n].take(at), listing[n]) for n in _CHANGES})
     return listing.filter(pc.or_(pc.invert(recent), pc.is_valid(at))), count, has_parts

@@ -18,7 +18,7 @@ from jobs.errors import SourceError
 from jobs.sources.files import SourceFile, file_listing
 from jobs.sources.listing import LISTING, UNREADABLE, Listed, Refused, concat_listings
 
-_MARK = "#t="
+FRAME_MARK = "#t="
 Frames: TypeAlias = Mapping[str, Sequence[Mapping[str, Any]]]
 ListedFrames: TypeAlias = Callable[[], Frames]
 """Returns the rows of known frames, with `uri`, `size`, `modified` and `etag`, by the uri of their video."""
@@ -27,9 +27,9 @@ ListedFrames: TypeAlias = Callable[[], Frames]
 def frames_of(rows: pa.Table) -> Frames:
     """The rows that are frames of videos, by the uri of their video."""
     found: dict[str, list[dict[str, Any]]] = {}
-    rows = rows.filter(pc.match_substring_regex(rows["uri"], rf"{_MARK}[0-9.]+$"))
+    rows = rows.filter(pc.match_substring_regex(rows["uri"], rf"{FRAME_MARK}[0-9.]+$"))
     for row in rows.to_pylist():
-        found.setdefault(row["uri"].rpartition(_MARK)[0], []).append(row)
+        found.setdefault(row["uri"].rpartition(FRAME_MARK)[0], []).append(row)
     return found
 
 
@@ -50,7 +50,7 @@ def list_videos(files: Sequence[SourceFile], listed_frames: ListedFrames) -> Lis
 def _list_video(fetcher: Fetcher, known: Frames, file: SourceFile) -> pa.Table | Refused:
     rows = known.get(file.uri, [])
     if rows and all(_is_unchanged(row, file) for row in rows):
-        return _frames(file, sorted((row["uri"].rpartition(_MARK)[2] for row in rows), key=float))
+        return _frames(file, sorted((row["uri"].rpartition(FRAME_MARK)[2] for row in rows), key=float))
     try:
         return _frames(file, [f"{time:.3f}".rstrip("0").rstrip(".") for time in fetcher.frame_times(file.uri)])
     except Rejected as error:
@@ -65,4 +65,6 @@ def _is_unchanged(row: Mapping[str, Any], file: SourceFile) -> bool:
 
 
 def _frames(file: SourceFile, times: Sequence[str]) -> pa.Table:
-    return file_listing([replace(file, name=f"{file.name}{_MARK}{t}", uri=f"{file.uri}{_MARK}{t}") for t in times])
+    return file_listing(
+        [replace(file, name=f"{file.name}{FRAME_MARK}{t}", uri=f"{file.uri}{FRAME_MARK}{t}") for t in times]
+    )

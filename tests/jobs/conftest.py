@@ -50,4 +50,4 @@ def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(defaults.__kwdefaults__, "request_s", REQUEST_S)
     fetcher = Fetcher(buckets=PictureReader(request_s=REQUEST_S))
     monkeypatch.setattr("jobs.embedding.stages._fetcher", cache(lambda _: fetcher))
-    monkeypatch.setattr("jobs.planning.plan.Fetcher", lambda *_, **__: fetcher)
+    monkeypatch.setattr("jobs.planning.content_hashes.Fetcher", lambda *_, **__: fetcher)

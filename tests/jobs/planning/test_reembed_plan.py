@@ -14,7 +14,6 @@ from index.collection.records import ModelRecord
 from jobs.errors import SourceError
 from jobs.planning.changes import compare
 from jobs.planning.plan import write_block
-from jobs.planning.reuse import write_reusable
 from jobs.sources.listing import listing_table
 from jobs.spec import JobSpec
 from jobs.update import Update
@@ -35,7 +34,7 @@ def test_rows_that_are_kept_keep_their_metadata_with_another_model(collection: C
     add_run(collection, rows(["stays", "missing"], metadata=metadata))
     listing = listed("stays", label=["cat"], year=[1999.5], price=["dear"])
     change = compare(listing, collection.snapshot(), "memory:", OTHER, delete=False, verify_hash=False)
-    [known] = change.reusable
+    [known] = change.runs
     names = ["image_id", "label", "year", "price", "stars"]
     assert known.plan.todo.select(names).to_pylist() == [
         {"image_id": "stays", "label": "cat", "year": 1999.5, "price": "dear", "stars": None},
@@ -66,7 +65,7 @@ def test_rows_whose_metadata_changed_are_rewritten(
     add_run(collection, rows(["a", "b", "c"], metadata=None if there is None else {"label": there}))
     listing = listed("a", "b", "c", **({} if now is None else {"label": now}))
     change = compare(listing, collection.snapshot(), "memory:", MODEL, delete=True, verify_hash=False)
-    assert change.reusable[0].plan.todo["image_id"].to_pylist() == changed
+    assert change.runs[0].plan.todo["image_id"].to_pylist() == changed
     assert (change.counts.changed, change.counts.reused, change.counts.to_embed) == (len(changed), len(changed), 0)
     assert change.counts.unchanged == 3 - len(changed)
 
@@ -76,9 +75,9 @@ def test_text_columns_have_a_type_without_a_limit_of_2_gib(collection: Collectio
     add_run(collection, rows(["c"], unit_vectors(1, dim=4)), model=OTHER)
     listing = listed("a", "b", "new", label=["cat", "cow", "y"], year=["1", None, "z"], price=[None, 1, 2])
     for delete in (True, False):
-        [known] = compare(listing, collection.snapshot(), "memory:", MODEL, delete=delete, verify_hash=False).reusable
+        [known] = compare(listing, collection.snapshot(), "memory:", MODEL, delete=delete, verify_hash=False).runs
         plan = known.plan
-        columns = [*plan.listing.columns, *plan.todo.columns, *plan.live.columns, plan.deletes, known.hashes]
+        columns = [*plan.todo.columns, *plan.rejects.columns, plan.deletes]
         types = [column.type for column in columns]
         assert pa.large_string() in types
         assert pa.string() not in types
@@ -115,7 +114,7 @@ def test_what_a_stopped_job_wrote_counts_even_beside_files_that_no_longer_do(col
             snapshot = collection.snapshot()
             change = compare(listing, snapshot, "memory:", MODEL, delete=True, verify_hash=False)
             assert (change.counts.resumed, change.counts.reused) == (resumed, 2 - resumed)
-            write_reusable(change.reusable[0], collection)
+            change.runs[0].write_known(collection)
 
 
 @pytest.mark.parametrize("missing", ["keep", "delete"])

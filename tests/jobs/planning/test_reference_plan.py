@@ -12,12 +12,10 @@ import pytest
 
 from embedder.fetch import Fetcher
 from index.collection import Collection
-from index.collection.rows import FILTERED
 from jobs.embedding.commit import commit
 from jobs.errors import UsageError
 from jobs.planning.changes import SourceChange, compare
-from jobs.planning.reuse import write_reusable
-from jobs.sources.listing import UNREADABLE, refused_mask
+from jobs.sources.listing import UNREADABLE
 from tests.jobs.planning.decisions import WHYS
 from tests.jobs.planning.reference_plan import ReferencePlan
 from tests.support.collections.storage_steps import KilledError
@@ -28,21 +26,13 @@ HISTORIES = 50
 """In each test."""
 
 
-def decisions_of(change: SourceChange) -> dict[str, tuple[str, str | None]]:
-    """The action of each image by id, and why if the plan tells; without images that are gone and kept."""
-    found = dict[str, tuple[str, str | None]]()
-    for reusable in change.reusable:
-        plan = reusable.plan
-        listed, todo, deletes = (
-            list(map(str, ids.to_pylist())) for ids in (plan.listing["image_id"], plan.todo["image_id"], plan.deletes)
-        )
-        filtered = refused_mask(plan.todo, FILTERED).to_pylist()
-        found |= dict.fromkeys(listed, ("keep", None))
-        found |= dict.fromkeys(todo, ("embed", None))
-        found |= {todo[at]: ("refuse", "filtered" if filtered[at] else "refused") for at in reusable.refused}
-        found |= {todo[at]: ("copy", None) for at in reusable.todo}
-        found |= dict.fromkeys(deletes, ("delete", "gone"))
-    return found
+def decisions_of(change: SourceChange) -> dict[str, tuple[str, str, str]]:
+    """The action of each image by id, why, and its status; without images that are gone and kept."""
+    found = {
+        str(each["image_id"]): (each["action"], each["why"], each["status"])
+        for each in change.decisions.table().to_pylist()
+    }
+    return found | dict.fromkeys(map(str, change.runs[0].plan.deletes.to_pylist()), ("delete", "gone", "missing"))
 
 
 def counts_of(plan: ReferencePlan, night: Night) -> dict[str, int]:
@@ -79,11 +69,8 @@ def compared(history: History, night: Night) -> SourceChange:
 
 
 def assert_agrees(change: SourceChange, expected: ReferencePlan, night: Night) -> None:
-    found = decisions_of(change)
-    wanted = {name: each for name, each in expected.decisions.items() if each[:2] != ("keep", "gone")}
-    assert {name: action for name, (action, _) in found.items()} == {name: each.action for name, each in wanted.items()}
-    told = {name: why for name, (_, why) in found.items() if why}
-    assert told == {name: wanted[name].why for name in told}
+    wanted = {name: tuple(each) for name, each in expected.decisions.items() if each[:2] != ("keep", "gone")}
+    assert decisions_of(change) == wanted
     counts = asdict(change.counts) | {"rows": change.rows, "others": change.others, "kept": change.kept}
     assert counts == counts_of(expected, night)
 
@@ -101,7 +88,7 @@ def live_through(history: History) -> Counter[str]:
         seen.update(each.why for each in expected.decisions.values())
         # A filter that keeps none of the images is refused.
         with suppress(KilledError, UsageError), history.recording(night.killed_after):
-            plans = [write_reusable(reusable, history.collection) for reusable in change.reusable]
+            plans = [run.write_known(history.collection) for run in change.runs]
             commit(history.collection, [history.write(plan, night) for plan in plans if not plan.done], 1.0)
     return seen
 
@@ -126,9 +113,9 @@ class _ThisThread:
 def small_and_fast() -> Iterator[None]:
     """Blocks of few rows, no threads, no waiting for the disk, and no records of visits to web addresses."""
     with (
-        patch("jobs.planning.reuse.BLOCK", 2),
+        patch("jobs.planning.known_rows.BLOCK", 2),
         patch("index.collection.row_files.ThreadPoolExecutor", _ThisThread),
-        patch("jobs.planning.plan.ThreadPoolExecutor", _ThisThread),
+        patch("jobs.planning.content_hashes.ThreadPoolExecutor", _ThisThread),
         patch("jobs.embedding.commit.record_fetches", lambda *_, **__: None),
         patch("os.fsync", lambda _: None),
     ):

@@ -20,6 +20,7 @@ from index.collection import Collection
 from index.errors import FilterError
 from index.search import Searcher
 from jobs.embedding.here import blocks_here
+from jobs.embedding.model_source import model_record
 from jobs.planning.changes import compare
 from jobs.sources.list_images import list_images
 from tests.support.collections.small_collection import png
@@ -216,29 +217,27 @@ def test_a_column_that_mixes_values_and_lists_is_one_of_lists(tmp_path: Path) ->
 def test_nights_with_other_types_keep_what_can_be_filtered(tmp_path: Path) -> None:
     names = put_images(tmp_path)
 
-    def night(*tags: Any) -> tuple[Collection, pa.Table]:
+    def night(*tags: Any) -> tuple[Collection, int]:
         path = tmp_path / "list.jsonl"
         rows = [{"uri": name, "id": name, "tags": tag} for name, tag in zip(names, tags, strict=False)]
         path.write_text("\n".join(map(json.dumps, rows)))
-        return embed_list(tmp_path, path), list_images(str(path))
+        before = Collection.create_or_open(str(tmp_path / "collection"))
+        model, listing = model_record(FAKE.identity), list_images(str(path))
+        change = compare(listing, before.snapshot(), str(path), model, delete=False, verify_hash=False)
+        return embed_list(tmp_path, path), change.counts.changed
 
-    def changed(collection: Collection, listing: pa.Table) -> int:
-        (run, *_) = collection.runs()
-        change = compare(listing, collection.snapshot(), run.source, run.model, delete=False, verify_hash=False)
-        return change.counts.new + change.counts.changed
-
-    collection, listing = night(["x"], ["y"], [], None)
-    assert changed(collection, listing) == 0
-    collection, listing = night(["x"], ["y"], [], None, ["x", 5])
+    collection, changed = night(["x"], ["y"], [], None)
+    assert changed == 0
+    collection, changed = night(["x"], ["y"], [], None, ["x", 5])
+    assert changed == 0
     assert found(Searcher.open(collection), {"tags": "x"}) == [0, 4]
     assert found(Searcher.open(collection), {"tags": "y"}) == [1]
-    assert changed(collection, listing) == 0
-    collection, listing = night("x", "z", [None], None, ["x", "5"], "x")
+    collection, changed = night("x", "z", [None], None, ["x", "5"], "x")
+    assert changed == 2
     assert found(Searcher.open(collection), {"tags": "x"}) == [0, 4, 5]
-    assert changed(collection, listing) == 2
-    collection, listing = night("x", None, None, "y", None, None, "y")  # no list is left
-    assert found(Searcher.open(collection), {"tags": "y"}) == [1, 6]
-    assert changed(collection, listing) == 5
+    collection, changed = night("x", None, None, "y", None, None, "y")  # no list is left
+    assert changed == 5
+    assert found(Searcher.open(collection), {"tags": "y"}) == [3, 6]
     collection, _ = night("x", "y", None, None, "z", "x", "x", {})
     with pytest.raises(FilterError, match="nested values"):
         found(Searcher.open(collection), {"tags": "x"})

@@ -16,7 +16,7 @@ from index.collection import Collection
 from index.search import Searcher
 from jobs.cli.options import console
 from jobs.errors import TooManyRejectsError, UsageError
-from jobs.planning.plan import content_hashes
+from jobs.planning.content_hashes import content_hashes
 from tests.support.collections.storage_steps import KilledError, expire, kill
 from tests.support.command_line import Run
 from tests.support.nights.reembed_nights import BROKEN, DEMO, Nights
@@ -204,7 +204,7 @@ def test_verify_hash_reads_no_image_left_out_unread(nights: Nights, monkeypatch:
         read.extend(uris)
         return content_hashes(uris)
 
-    monkeypatch.setattr("jobs.planning.plan.content_hashes", hashes)
+    monkeypatch.setattr("jobs.planning.decide.content_hashes", hashes)
     assert night(nights, {**LARGE, **WIDE}, verify_hash=True).counts.unchanged == 5
     assert sorted(Path(uri).name for uri in read) == ["noise.jpg", "noise.png"]
 

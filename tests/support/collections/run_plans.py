@@ -4,11 +4,11 @@ import pyarrow as pa
 
 from index.collection import Collection
 from index.collection.records import ModelRecord
-from index.collection.rows import STATE_COLUMNS
-from jobs.planning.plan import Plan, plan_run
+from jobs.planning.changes import compare
+from jobs.planning.plan import Plan
 
 
 def run_plan_of(listing: pa.Table, collection: Collection, source: str, model: ModelRecord) -> Plan:
     """The plan of a run over a listing."""
-    snapshot = collection.snapshot()
-    return plan_run(listing, snapshot, source, model, snapshot.live().of_model(model).read(STATE_COLUMNS))
+    change = compare(listing, collection.snapshot(), source, model, delete=False, verify_hash=False)
+    return change.runs[0].plan

@@ -1,0 +1,356 @@
+"""Runs the queries of a plan, and reads the pictures that they ask for."""
+
+from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from embedder.images.exif import EXIF_COLUMNS
+from index.collection.catalog import FILE_BITS, FIRST_SEQ, Catalog, RunRows, split_seq
+from index.collection.collection import Snapshot
+from index.collection.live_rows import LiveRows
+from index.collection.records import ModelRecord, RunStart
+from index.collection.rows import TEXT, is_filtered, metadata_columns
+from index.storage.storage import canonical_address
+from index.versions.servable import live_or_last_good_manifest
+from jobs.planning import plan_query as sql
+from jobs.planning.content_hashes import content_hashes
+from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter, leave_out
+from jobs.planning.known_rows import PlannedRun
+from jobs.planning.plan import NO_IDS, REJECT, Plan, next_attempt
+from jobs.sources.listing import (
+    FILE_FACTS,
+    LISTING,
+    REFUSAL,
+    REFUSED_STAGE,
+    Column,
+    concat_listings,
+    refused_mask,
+    with_columns,
+    with_outcome,
+)
+
+Seqs = npt.NDArray[np.int64]
+
+_TYPES: dict[str, pa.DataType] = {
+    **dict.fromkeys(("run", "number"), pa.int64()),
+    **dict.fromkeys(("source", "keep", "message"), TEXT),
+    **dict.fromkeys(("own", "same_model", "exif", "stale"), pa.bool_()),
+}
+_RUNS, _SOURCE_RUNS, _OUTCOMES = (
+    pa.schema({name: _TYPES[name] for name in names.split()})
+    for names in ("run source own same_model keep exif", "source run", "number message stale")
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedJob:
+    """What a plan depends on beside listing and rows. Rejects of the ids `postponed` have to wait; images that are gone
+    lose their rows if they `may_delete`; with `verify_hash` the bytes of all images are read.
+    """
+
+    source: str
+    model: ModelRecord
+    image_filter: ImageFilter
+    may_delete: bool
+    verify_hash: bool
+    postponed: Column
+
+
+class Decisions:
+    """What happens to each image of a listing, and why."""
+
+    def __init__(self, listing: pa.Table, snapshot: Snapshot, job: PlannedJob, rows: Catalog) -> None:
+        self._listing, self._snapshot, self._job, self.rows = listing, snapshot, job, rows
+        self._listed = Catalog(snapshot.collection.storage, [RunRows(table=listing)], live=False)
+        self._compare()
+        self._judge()
+        self._resume()
+        self._verify()
+        self._find_copies()
+        self._create(sql.DECISIONS)
+
+    # The steps
+
+    def _compare(self) -> None:
+        job, runs = self._job, self.rows.runs
+        facts = [(number, run.run) for number, run in enumerate(runs) if run.run]
+        same = {number: run.model.agrees_with(job.model) for number, run in facts}
+        settings = {
+            "source": job.source,
+            "exif": job.image_filter.exif,
+            "may_delete": job.may_delete,
+            "verify_hash": job.verify_hash,
+        }
+        described = [
+            {
+                "run": number,
+                "source": runs[number].source,
+                "own": runs[number].source == job.source,
+                "same_model": same[number],
+                "keep": run.keep,
+                "exif": run.exif,
+            }
+            for number, run in facts
+        ]
+        names = [*self._metadata]
+        columns = self._listed.shared_columns(self.rows, names)
+        self._known_columns = [known for _, known in columns]
+        self._create(
+            "CREATE TABLE job AS FROM settings;"
+            + "CREATE TABLE postponed AS FROM ids;"
+            + "CREATE TABLE runs AS FROM described;"
+            + sql.known(self._known_columns)
+            + sql.MISSING,
+            settings=pa.Table.from_pylist([settings]),
+            ids=pa.table({"image_id": job.postponed}),
+            described=pa.Table.from_pylist(described, _RUNS),
+        )
+        self._create(
+            "CREATE TABLE retyped AS FROM given;"
+            + sql.images([listed for listed, _ in columns], with_others=bool(self._mixed))
+            + sql.compared(len(names)),
+            given=self._retyped(names),
+        )
+
+    @property
+    def _metadata(self) -> dict[str, None]:
+        """The columns that the source gives."""
+        live = self.rows.schema_of([*self.rows.live_counts, *self._unfinished])
+        names = dict.fromkeys(metadata_columns(self._listing.schema)) | dict.fromkeys(metadata_columns(live))
+        return {name: None for name in names if name not in EXIF_COLUMNS}
+
+    @property
+    def _unfinished(self) -> list[int]:
+        return [number for number, run in enumerate(self.rows.runs) if not run.committed]
+
+    def _retyped(self, names: Sequence[str]) -> pa.Table:
+        """Runs whose text is of another type in a source now, so that its values are written again."""
+        found = set[tuple[str, int]]()
+        for source, schema in self._schemas_of_sources():
+            for name in names:
+                if name in schema.names and schema.field(name).type not in (TEXT, pa.string()):
+                    found |= {(source, run) for run in self.rows.text_runs(name)}
+        return pa.Table.from_pylist([{"source": source, "run": run} for source, run in sorted(found)], _SOURCE_RUNS)
+
+    def _schemas_of_sources(self) -> Iterator[tuple[str, pa.Schema]]:
+        yield self._job.source, self._listing.schema
+        for source in self.sources[1:]:
+            runs = [number for number, run in enumerate(self.rows.runs) if run.committed and run.source == source]
+            yield source, self.rows.schema_of(runs)
+
+    @cached_property
+    def sources(self) -> list[str]:
+        """The source of the listing; and those with rows of another model, as an index has one model's vectors."""
+        return [self._job.source, *sorted(self._mixed - {self._job.source})]
+
+    @cached_property
+    def _mixed(self) -> set[str]:
+        live = [self.rows.runs[number] for number in self.rows.live_counts]
+        return {run.source for run in live if not (run.model and run.model.agrees_with(self._job.model))}
+
+    def _judge(self) -> None:
+        """Find the images that the filter leaves out, and rows whose outcome it changes or cannot decide."""
+        images = self._job.image_filter
+        if images.key is None:
+            outcomes, judged = _OUTCOMES.empty_table(), sql.judged(sql.WAS_LEFT_OUT)
+        else:
+            outcomes, judged = pa.concat_tables(self._judged(images)), sql.judged("coalesce(outcomes.stale, false)")
+        self._create("CREATE TABLE outcomes AS FROM given;" + judged, given=outcomes)
+
+    def _judged(self, images: ImageFilter) -> Iterator[pa.Table]:
+        yield _OUTCOMES.empty_table()
+        start = 0
+        with self._listed.query(sql.TO_JUDGE) as batches:
+            for batch in batches:
+                known = pa.Table.from_batches([batch])
+                listing = self._listing.slice(start, len(batch))
+                start += len(batch)
+                rows = known.select(["size", *FILE_FACTS.names, "error_reason"])
+                covered: Any = known["covered"].cast(pa.bool_())
+                reasons, judged = images.judge(with_outcome(listing, rows, FILE_FACTS.names))
+                reasons = pc.if_else(refused_mask(listing), pa.scalar(None, TEXT), reasons)
+                out, before = pc.is_valid(reasons), is_filtered(rows)
+                failed: Any = pc.and_not(pc.is_valid(rows["error_reason"]), before)
+                same_filter: Any = pc.equal(known["keep"], pa.scalar(images.key, TEXT)).fill_null(False)
+                certain: Any = pa.array(judged)
+                good = pc.or_(pc.or_(same_filter, failed), pc.and_not(certain, before))
+                stale = pc.and_not(covered, pc.if_else(out, before, good))
+                outcomes = pa.table([known["number"], reasons, stale], schema=_OUTCOMES)
+                yield outcomes.filter(pc.or_(out, stale))
+
+    def _resume(self) -> None:
+        """Take over what counts of the unfinished runs."""
+        numbers = {run.run.run_id: number for number, run in enumerate(self.rows.runs) if run.run}
+        started = self._table("SELECT DISTINCT source FROM undecided WHERE NOT stays ORDER BY source")["source"]
+        self.resumed = dict[str, int]()
+        for source in map(str, started.to_pylist()):
+            run = unfinished_run(self._snapshot, source, self._job.model, self.filter_of(source))
+            if run and run.run_id in numbers:
+                self.resumed[source] = numbers[run.run_id]
+        pairs = [{"source": source, "run": run} for source, run in self.resumed.items()]
+        resumed = sql.resumed_files(self._known_columns) + sql.RESUMED if pairs else sql.NOTHING_RESUMED
+        self._create(
+            "CREATE TABLE resumable AS FROM given;" + resumed + sql.SETTLED,
+            given=pa.Table.from_pylist(pairs, _SOURCE_RUNS),
+        )
+
+    def _verify(self) -> None:
+        """Find images that seem unchanged, and have other bytes."""
+        altered: list[Any] = [pa.array([], pa.int64())]
+        if self._job.verify_hash:
+            with self._listed.query(sql.TO_VERIFY) as batches:
+                for batch in batches:
+                    differs = pc.not_equal(batch["known_hash"], content_hashes(batch["uri"].to_pylist()))
+                    altered.append(batch["number"].filter(differs))
+        given = pa.table({"number": pa.chunked_array(altered)})
+        self._create("CREATE TABLE altered AS FROM given;" + sql.TODO, given=given)
+
+    def _find_copies(self) -> None:
+        """Find images whose outcome is known: by id or address if nothing indicates a change, else by their bytes."""
+        job = self._job
+        usable = [
+            {"source": source, "run": number}
+            for source in self.sources
+            for number, run in enumerate(self.rows.runs)
+            if run.run and run.run.model.agrees_with(job.model) and self.filter_of(source).can_reuse(run.run)
+        ]
+        [counts] = self._table(sql.TODO_COUNTS).to_pylist()
+        if not counts["todo"]:
+            self._create(sql.NO_COPIES)
+            return
+        given = pa.Table.from_pylist(usable, _SOURCE_RUNS)
+        self._create("CREATE TABLE usable AS FROM given;" + sql.POOL + sql.COPIES, given=given)
+        # If no image is missing, none has moved, and reading all new ones to look for copies costs more than it saves.
+        if job.may_delete or counts["stay"] or job.verify_hash:
+            self._read_likely_copies()
+        if job.image_filter.expression is not None:
+            self._drop_undecided_copies()
+
+    def _read_likely_copies(self) -> None:
+        found = [pa.table({"number": pa.array([], pa.int64()), "content_hash": pa.array([], TEXT)})]
+        with self._listed.query(sql.TO_READ) as batches:
+            for batch in batches:
+                hashes = content_hashes(batch["uri"].to_pylist())
+                found.append(pa.table({"number": batch["number"], "content_hash": hashes}))
+        self._create(sql.SAME_CONTENT, found=pa.concat_tables(found))
+
+    def _drop_undecided_copies(self) -> None:
+        """Leave only copies that are rejects, or of which the filter is known to keep the image."""
+        images = self._job.image_filter
+        rows = self._table(sql.OUTCOMES)
+        listed = self.images(np.asarray(rows["number"], np.int64))
+        reasons, judged = images.judge(with_outcome(listed, rows, FILE_FACTS.names))
+        judged |= bool(images.measures)  # all rows that it may be judged by are of jobs with the same expression
+        usable = pc.and_(pc.is_null(reasons), pc.or_(pc.is_valid(rows["error_reason"]), pa.array(judged)))
+        self._create(
+            "DELETE FROM copies WHERE number IN (FROM given)", given=rows.filter(pc.invert(usable)).select(["number"])
+        )
+
+    # The results
+
+    @cached_property
+    def counts(self) -> list[dict[str, Any]]:
+        """How many `images` of each `source` have each `action`, `why` and `status`."""
+        found = self._table(sql.COUNTS).to_pylist()
+        unchanged = Counter({self._job.source: self._listing.num_rows})
+        if self._mixed:
+            unchanged += Counter({row["source"]: row["images"] for row in self._table(sql.RELISTED_COUNTS).to_pylist()})
+        for row in found:
+            unchanged[row["source"]] -= row["images"]
+        rest = {"action": "keep", "why": "unchanged", "status": "unchanged"}
+        return [*found, *({**rest, "source": source, "images": images} for source, images in unchanged.items())]
+
+    def table(self) -> pa.Table:
+        """The `action` of each image by `image_id`, why, and its `status`; without rows that have no image."""
+        return self._table(sql.EVERY_DECISION)
+
+    def missing(self) -> dict[str, Any]:
+        """How many rows of the source have no image; `kept` counts those that searches will still find."""
+        [counts] = self._table(sql.MISSING_COUNTS).to_pylist()
+        return counts
+
+    def replaced(self) -> list[dict[str, Any]]:
+        """Of each other source, how many `images` lose their ids to other images of the listing, and the first."""
+        return self._table(sql.REPLACED).to_pylist()
+
+    def planned(self, source: str) -> PlannedRun:
+        """The run to write for a source."""
+        wanted = pa.table({"source": pa.array([source], TEXT)})
+        rows = self._table(sql.TO_DO, wanted=wanted)
+        todo, message = self.images(np.asarray(rows["number"], np.int64)), rows["message"]
+        if message.null_count < len(message):
+            facts = {name: _where(rows["covered"].cast(pa.bool_()), rows[name]) for name in FILE_FACTS.names}
+            todo = leave_out(with_columns(todo, facts | {n: rows[n] for n in ("size", "content_hash")}), message)
+        written = self.rows.runs[self.resumed[source]].files if source in self.resumed else []
+        counting = self._table("SELECT file FROM resumed_files WHERE source IN (FROM wanted)", wanted=wanted)["file"]
+        numbers = set(split_seq(np.asarray(counting, np.int64) << FILE_BITS)[1])
+        own = source == self._job.source
+        plan = Plan(
+            source=source,
+            model=self._job.model,
+            listed=sum(row["images"] for row in self.counts if row["source"] == source),
+            todo=todo,
+            rejects=self._table(sql.REJECTS, wanted=wanted).cast(REJECT),
+            run=self.rows.runs[self.resumed[source]].run if source in self.resumed else None,
+            files=[file for number, file in enumerate(written) if number in numbers],
+            attempt=next_attempt(written),
+            deletes=self._table("SELECT image_id FROM missing WHERE gone ORDER BY seq")["image_id"] if own else NO_IDS,
+            image_filter=self.filter_of(source),
+        )
+        return PlannedRun(plan=plan, actions=rows["action"], seqs=rows["seq"], catalog=self.rows)
+
+    def images(self, numbers: Seqs) -> pa.Table:
+        """A listing of images, whose numbers are ascending."""
+        listed, relisted = numbers[numbers < sql.RELISTED], numbers[numbers >= sql.RELISTED] - sql.RELISTED
+        listing = self._listing.take(listed - FIRST_SEQ)
+        if not len(relisted):
+            return listing
+        live = LiveRows.at(self.rows, relisted)
+        metadata = [name for name in live.metadata if name not in EXIF_COLUMNS]
+        rows = live.read([*LISTING.names, *REFUSAL.names, *FILE_FACTS.names, *metadata])
+        refused = pc.or_(pc.equal(rows["error_stage"], pa.scalar(REFUSED_STAGE)), is_filtered(rows))
+        rows = with_columns(rows, {name: _where(refused, rows[name]) for name in REFUSAL.names})
+        return concat_listings([listing, rows]) if len(listed) else rows
+
+    def filter_of(self, source: str) -> ImageFilter:
+        """The filter of a source: of others as their last job left them."""
+        return self._job.image_filter if source == self._job.source else last_filter(self._snapshot, source)
+
+    def _create(self, text: str, **tables: pa.Table) -> None:
+        self._listed.create(text.replace("{c}", self.rows.name), **tables)
+
+    def _table(self, text: str, **tables: pa.Table) -> pa.Table:
+        return self._listed.table(text.replace("{c}", self.rows.name), **tables)
+
+
+def _where(mask: Column, values: Column) -> Column:
+    """The values where a mask is true, elsewhere null."""
+    return pc.if_else(mask, values, pa.scalar(None, values.type))  # type: ignore[no-any-return]
+
+
+def unfinished_run(snapshot: Snapshot, source: str, model: ModelRecord, image_filter: ImageFilter) -> RunStart | None:
+    """The newest run of a source, a model and a filter that was started and not committed."""
+    # A newer committed run would hide an older one's rows of the same ids; a new run copies these instead.
+    newer = (run for run in snapshot.unfinished if run.run_id > snapshot.last_run)
+    same = (source, image_filter.key, image_filter.exif)
+    started = [run for run in newer if (run.source, run.keep, run.exif) == same and run.model.agrees_with(model)]
+    if not started:
+        return None
+    # A run that is in the live version has lost its manifest. If it were resumed, its new rows would seem indexed.
+    live = live_or_last_good_manifest(snapshot.collection)
+    return None if live and started[-1].run_id in live.runs else started[-1]
+
+
+def last_filter(snapshot: Snapshot, source: str) -> ImageFilter:
+    """The filter of the source's last run, as recorded there: its key and `exif`, so it cannot judge images."""
+    runs = (run for run in reversed(snapshot.committed) if canonical_address(run.source) == source)
+    return next((ImageFilter(key=run.keep, exif=run.exif) for run in runs), EVERY_IMAGE)

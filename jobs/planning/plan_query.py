@@ -1,0 +1,310 @@
+"""What happens to each image of a source, and why, in SQL over a listing and the catalog of a collection.
+
+Statements run in the catalog of the listing, whose rows are `written`; `{c}` is the name of the collection's catalog.
+They are told of the `job`, the `runs`, the ids `postponed`, and the runs in which metadata is text and elsewhere not
+(`retyped`). Each step makes a view, or a table if few images are in it:
+
+- `known`: the live rows, with what their runs say of them.
+- `missing`: rows of the source that are not listed; those that are `gone` are deleted.
+- `images`: the listing; and, of sources with rows of another model, the rows that are not listed, which are embedded
+  again. `number` identifies an image.
+- `compared`, `judged`: each image with its live row of the same model. `stays`: the row covers it as it is.
+- `undecided`: the images that do not stay, or may not.
+- `settled`: the same after the run that is resumed. `kept`: nothing is to do.
+- `decisions`: the action of each image, and why; `seq` is the row whose outcome it takes.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from index.collection.catalog import FILE_BITS
+from index.collection.rows import FILTERED, STATE_COLUMNS
+from jobs.planning.record_checks import WEB
+from jobs.sources.listing import REFUSED_STAGE
+
+RELISTED: Final = 1 << 62
+"""Added to the `seq` of a row, it is the number of an image that is not in the listing."""
+
+_STATE = ", ".join(STATE_COLUMNS)
+_IMAGE = "image_id, uri, content_hash, size, modified, etag, error_stage, error_reason"
+_EMBEDDED = "error_reason IS NULL AND content_hash IS NOT NULL"
+
+
+def covers(row: str, image: str, retried: str) -> str:
+    """Whether a row says all of an image: it is not `retried`, and nothing indicates that the image changed.
+
+    A value that one side lacks (a list has no sizes) indicates nothing. An object that was rewritten with the same
+    content has a new time, so if both ETags are known they decide. A broken link had neither size nor time, so having
+    them now is a change. The content that was last found at a web address decides. If the listing refuses an image, or
+    has refused it before, it must do so again, for the same reason.
+    """
+    same_etag = f"{row}.etag = {image}.etag"
+    repaired = " OR ".join(f"({row}.{name} IS NULL AND {image}.{name} IS NOT NULL)" for name in ("size", "modified"))
+    refusals = (
+        f"CASE WHEN {each}.error_stage = '{REFUSED_STAGE}' THEN {each}.error_reason END" for each in (row, image)
+    )
+    return f"""(
+        {row}.image_id IS NOT NULL AND NOT {retried}
+        AND {row}.uri IS NOT DISTINCT FROM {image}.uri
+        AND coalesce({same_etag}, true)
+        AND coalesce({row}.size = {image}.size, true)
+        AND (coalesce({row}.modified = {image}.modified, true) OR coalesce({same_etag}, false))
+        AND ({row}.error_reason IS NULL OR NOT ({repaired}))
+        AND {" IS NOT DISTINCT FROM ".join(refusals)}
+        AND ({image}.content_hash IS NULL OR coalesce({row}.content_hash = {image}.content_hash, false))
+    )"""
+
+
+def retried(row: str = "") -> str:
+    """Whether a row that is not live is tried again: the source may have been fixed since it could not be fetched."""
+    return f"coalesce({row}retryable OR {row}error_stage = 'fetch', false)"
+
+
+def known(metadata: Sequence[str]) -> str:
+    """The live rows, with their metadata as r0, r1, …"""
+    return f"""
+    CREATE VIEW known AS
+    SELECT seq, {_STATE}, run.*, coalesce(retryable, false) AND image_id NOT IN (FROM postponed) AS retried,
+           {_named("r", metadata)}
+    FROM {{c}}.live_rows JOIN runs AS run USING (run);
+    CREATE TABLE others AS SELECT image_id, source, own FROM known WHERE NOT same_model;
+    """
+
+
+MISSING = f"""
+CREATE TABLE missing AS
+SELECT seq, image_id, content_hash, error_reason,
+       -- A row of a refused entry stands for no image.
+       (SELECT may_delete FROM job) OR coalesce(error_stage = '{REFUSED_STAGE}', false) AS gone
+FROM known ANTI JOIN written USING (image_id) WHERE own;
+"""
+
+
+def images(metadata: Sequence[str], *, with_others: bool) -> str:
+    """The images, with their metadata as l0, l1, …"""
+    refusal = f"CASE WHEN error_stage IN ('{REFUSED_STAGE}', 'filter') THEN"
+    # Rejects that are not refused are tried again, as another model may accept them.
+    relisted = f"""
+    UNION ALL
+    SELECT {RELISTED} | seq, source, false, image_id, uri, content_hash, size, modified, etag,
+           {refusal} error_stage END, {refusal} error_reason END,
+           {_named("l", [f"r{number}" for number in range(len(metadata))])}
+    FROM known
+    WHERE source IN (SELECT source FROM others) AND image_id NOT IN (SELECT image_id FROM written)
+      AND seq NOT IN (SELECT seq FROM missing WHERE gone)
+    """
+    return f"""
+    CREATE VIEW images AS
+    SELECT seq AS number, (SELECT source FROM job) AS source, true AS listed, {_IMAGE}, {_named("l", metadata)}
+    FROM written {relisted if with_others else ""};
+    """
+
+
+def relabelled(columns: int) -> str:
+    """Whether the metadata of an image differs from that of its row."""
+    differs = [f"l{number} IS DISTINCT FROM r{number}" for number in range(columns)]
+    return f"({' OR '.join(['(image.source, row.run) IN (FROM retyped)', *differs])})"
+
+
+def _named(prefix: str, columns: Sequence[str]) -> str:
+    return ", ".join(f"{column} AS {prefix}{number}" for number, column in enumerate(columns)) or "NULL AS nothing"
+
+
+def compared(columns: int) -> str:
+    """Each image with its live row."""
+    return f"""
+    CREATE VIEW compared AS
+    SELECT number, image.source, listed, {", ".join(f"image.{name}" for name in _IMAGE.split(", "))},
+           row.seq AS row_seq, row.retryable, row.keep, row.size AS row_size, row.content_hash AS row_hash,
+           row.width, row.height, row.format, row.error_reason AS row_reason, coalesce(row.own, false) AS row_own,
+           {covers("row", "image", "row.retried")} AS covered,
+           coalesce(row.retried, false) AND {covers("row", "image", "false")} AS failed,
+           CASE WHEN image.listed AND row.own THEN
+                CASE WHEN {relabelled(columns)} THEN 'relabelled'
+                     WHEN row.exif <> (SELECT exif FROM job) THEN 'other_exif' END
+           END AS rewritten
+    FROM images AS image LEFT JOIN (FROM known WHERE same_model) AS row ON row.image_id = image.image_id;
+    """
+
+
+TO_JUDGE = """
+SELECT number, covered, keep, CASE WHEN covered THEN row_size END AS size,
+       CASE WHEN covered THEN row_hash END AS content_hash, CASE WHEN covered THEN width END AS width,
+       CASE WHEN covered THEN height END AS height, CASE WHEN covered THEN format END AS format,
+       CASE WHEN covered THEN row_reason END AS error_reason
+FROM compared WHERE listed ORDER BY number
+"""
+WAS_LEFT_OUT: Final = f"coalesce(listed AND row_reason = '{FILTERED}', false)"
+"""Whether an image has to be written again, without a filter."""
+
+
+def judged(stale: str) -> str:
+    """The images after the filter's `outcomes`; rows that are `stale` are written again."""
+    return f"""
+    CREATE VIEW judged AS
+    SELECT compared.* REPLACE (
+               coalesce(content_hash, CASE WHEN message IS NOT NULL AND covered THEN row_hash END) AS content_hash,
+               coalesce(size, CASE WHEN message IS NOT NULL AND covered THEN row_size END) AS size,
+               CASE WHEN message IS NOT NULL THEN 'filter' ELSE error_stage END AS error_stage,
+               CASE WHEN message IS NOT NULL THEN '{FILTERED}' ELSE error_reason END AS error_reason,
+               coalesce(rewritten, CASE WHEN {stale} THEN 'other_keep' END) AS rewritten),
+           message,
+           covered AND rewritten IS NULL AND NOT {stale} AS stays
+    FROM compared LEFT JOIN outcomes USING (number);
+    CREATE TABLE undecided AS
+    FROM judged WHERE NOT stays OR coalesce(retryable, false) OR (SELECT verify_hash FROM job);
+    """
+
+
+def resumed_files(metadata: Sequence[str]) -> str:
+    """The files of the runs to resume that count: one with an image that is gone, or has other metadata, would bring it
+    back.
+    """
+    return f"""
+    CREATE TABLE resumed_files AS
+    SELECT row.source, row.seq >> {FILE_BITS} AS file
+    FROM (SELECT seq, run, image_id, resumable.source, {_named("r", metadata)}
+          FROM {{c}}.written JOIN resumable USING (run)) AS row
+    LEFT JOIN images AS image ON image.source = row.source AND image.image_id = row.image_id
+    GROUP BY ALL
+    HAVING bool_and(number IS NOT NULL AND NOT {relabelled(len(metadata))});
+    """
+
+
+RESUMED = f"""
+CREATE TABLE resumed AS
+SELECT source, {_STATE}, {retried()} AND image_id NOT IN (FROM postponed) AS retried
+FROM {{c}}.written JOIN resumed_files ON seq >> {FILE_BITS} = file
+QUALIFY row_number() OVER (PARTITION BY source, image_id ORDER BY seq DESC) = 1;
+INSERT INTO undecided FROM judged SEMI JOIN resumed USING (source, image_id) ANTI JOIN undecided USING (number);
+"""
+NOTHING_RESUMED = f"""
+CREATE TABLE resumed_files (source VARCHAR, file BIGINT);
+CREATE TABLE resumed AS SELECT source, {_STATE}, retryable AS retried FROM undecided LIMIT 0;
+"""
+SETTLED = f"""
+CREATE TABLE settled AS
+SELECT image.*, coalesce(row.content_hash, image.row_hash) AS known_hash,
+       CASE WHEN row.image_id IS NULL THEN stays ELSE {covers("row", "image", "row.retried")} END AS kept
+FROM undecided AS image LEFT JOIN resumed AS row USING (source, image_id);
+"""
+TO_VERIFY = f"""
+SELECT number, uri, known_hash FROM settled
+WHERE kept AND error_reason IS NULL AND known_hash IS NOT NULL AND NOT regexp_matches(uri, '{WEB}')
+"""
+TODO = """
+CREATE TABLE todo AS FROM settled WHERE (NOT kept OR number IN (FROM altered)) AND error_reason IS NULL;
+"""
+TODO_COUNTS = """
+SELECT (SELECT count(*) FROM todo) AS todo, (SELECT count(*) FROM missing WHERE NOT gone) AS stay
+"""
+NO_COPIES = "CREATE TABLE copies (number BIGINT, seq BIGINT);"
+POOL = f"""
+CREATE VIEW every AS
+SELECT usable.source, seq, {_STATE} FROM {{c}}.written JOIN usable USING (run)
+WHERE NOT EXISTS (FROM resumed_files AS own WHERE own.source = usable.source AND own.file = seq >> {FILE_BITS});
+CREATE TABLE pool AS
+FROM every WHERE image_id IN (SELECT image_id FROM todo) OR uri IN (SELECT uri FROM todo WHERE uri IS NOT NULL)
+    OR size IN (SELECT size FROM todo WHERE size IS NOT NULL);
+"""
+# By the newest row of the id, or of the address of a new id, as lists have several ids for one picture.
+COPIES = f"""
+CREATE TABLE copies AS
+WITH newest AS (
+    SELECT number, max(pool.seq) AS seq, true AS by_id FROM todo JOIN pool USING (source, image_id) GROUP BY number
+    UNION ALL
+    SELECT number, max(pool.seq), false
+    FROM (FROM todo ANTI JOIN pool USING (source, image_id)) JOIN pool USING (source, uri) GROUP BY number
+), likely AS (
+    SELECT number, todo.source, by_id, row.* EXCLUDE (source) FROM newest JOIN todo USING (number)
+    JOIN pool AS row ON row.source = todo.source AND row.seq = newest.seq
+    WHERE NOT (SELECT verify_hash FROM job) AND {covers("row", "todo", retried("row."))}
+), embedded AS (
+    SELECT source, content_hash, max(seq) AS seq FROM every
+    WHERE {_EMBEDDED} AND content_hash IN (SELECT content_hash FROM likely WHERE error_reason = '{FILTERED}')
+    GROUP BY ALL
+)
+-- An image that was embedded before it was left out has the vector of the same content.
+SELECT number, CASE WHEN likely.error_reason = '{FILTERED}' THEN embedded.seq ELSE likely.seq END AS seq
+FROM likely LEFT JOIN embedded ON embedded.source = likely.source AND embedded.content_hash = likely.content_hash
+WHERE CASE WHEN likely.error_reason = '{FILTERED}' THEN embedded.seq IS NOT NULL
+           ELSE by_id OR (likely.error_reason IS NULL AND likely.content_hash IS NOT NULL) END;
+"""
+TO_READ = f"""
+SELECT number, uri FROM todo ANTI JOIN copies USING (number)
+SEMI JOIN (FROM pool WHERE {_EMBEDDED}) AS pool ON pool.source = todo.source AND pool.size = todo.size
+"""
+SAME_CONTENT = f"""
+INSERT INTO copies
+SELECT number, max(pool.seq) FROM found JOIN todo USING (number)
+JOIN (FROM pool WHERE {_EMBEDDED}) AS pool ON pool.source = todo.source AND pool.content_hash = found.content_hash
+GROUP BY number;
+"""
+OUTCOMES = """
+SELECT number, row.size, row.content_hash, row.width, row.height, row.format, row.error_reason
+FROM copies JOIN (FROM todo WHERE listed) USING (number) JOIN {c}.written AS row USING (seq) ORDER BY number
+"""
+DECISIONS = f"""
+CREATE TABLE decisions AS
+WITH copied AS (
+    SELECT copies.*, row.content_hash FROM copies JOIN {{c}}.written AS row USING (seq)
+), moved AS (
+    SELECT number FROM (
+        SELECT number, copied.content_hash, row_number() OVER (PARTITION BY copied.content_hash ORDER BY number) AS nth
+        FROM copied JOIN todo USING (number)
+        WHERE source = (SELECT source FROM job) AND NOT row_own
+          AND image_id NOT IN (SELECT image_id FROM others WHERE own)
+    ) JOIN (SELECT content_hash, count(*) AS images FROM missing GROUP BY content_hash) AS departed USING (content_hash)
+    WHERE nth <= departed.images
+), judged AS (
+    SELECT settled.*, copied.seq, copied.content_hash AS copied_hash, kept AND number NOT IN (FROM altered) AS is_kept,
+           CASE WHEN row_seq IS NULL AND image_id IN (SELECT image_id FROM others) THEN 'other_model'
+                WHEN row_seq IS NULL THEN 'new' WHEN failed THEN 'retried' ELSE 'changed' END AS otherwise
+    FROM settled LEFT JOIN copied USING (number)
+)
+SELECT number, source, listed, seq, message,
+       CASE WHEN is_kept THEN 'keep' WHEN error_reason IS NOT NULL THEN 'refuse'
+            WHEN seq IS NOT NULL THEN 'copy' ELSE 'embed' END AS action,
+       CASE WHEN is_kept AND NOT stays THEN 'resumed'
+            WHEN is_kept AND coalesce(retryable, false) THEN 'postponed'
+            WHEN is_kept THEN 'unchanged'
+            WHEN error_reason = '{FILTERED}' THEN 'filtered'
+            WHEN error_reason IS NOT NULL THEN 'refused'
+            WHEN number IN (FROM moved) THEN 'moved'
+            WHEN otherwise = 'new' AND seq IS NOT NULL THEN 'copied'
+            WHEN otherwise <> 'changed' THEN otherwise
+            WHEN covered AND rewritten IS NOT NULL THEN rewritten
+            WHEN seq IS NOT NULL AND copied_hash IS NOT DISTINCT FROM row_hash THEN 'touched'
+            ELSE 'changed' END AS why,
+       CASE WHEN is_kept AND stays THEN 'unchanged' ELSE otherwise END AS status
+FROM judged;
+"""
+MISSING_COUNTS = """
+SELECT count(*) AS missing, count(*) FILTER (gone) AS deleted,
+       count(*) FILTER (NOT gone AND error_reason IS NULL) AS kept
+FROM missing
+"""
+COUNTS = "SELECT source, action, why, status, count(*) AS images FROM decisions GROUP BY ALL"
+TO_DO = """
+SELECT number, action, decisions.seq, settled.message, error_reason, covered,
+       settled.size, settled.content_hash, width, height, format
+FROM decisions JOIN settled USING (number)
+WHERE decisions.source IN (FROM wanted) AND action <> 'keep' ORDER BY number
+"""
+RELISTED_COUNTS = "SELECT source, count(*) AS images FROM images WHERE NOT listed GROUP BY source"
+EVERY_DECISION = """
+SELECT image_id, coalesce(action, 'keep') AS action, coalesce(why, 'unchanged') AS why,
+       coalesce(status, 'unchanged') AS status
+FROM images LEFT JOIN decisions USING (number)
+"""
+REJECTS = """
+SELECT image_id, uri, error_reason, retried AS retryable FROM known
+WHERE same_model AND error_reason IS NOT NULL
+  AND image_id IN (SELECT image_id FROM images WHERE source IN (FROM wanted))
+  AND image_id NOT IN (SELECT image_id FROM undecided WHERE rewritten IS NOT NULL)
+"""
+REPLACED = """
+SELECT known.source, count(*) AS images, arg_min(image_id, seq) AS first_id, arg_min(known.uri, seq) AS first_uri
+FROM known JOIN (FROM images WHERE listed) AS image USING (image_id)
+WHERE NOT own AND known.uri <> image.uri GROUP BY known.source ORDER BY known.source
+"""
