@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from index.collection import Collection
-from index.collection.catalog import Catalog, RunRows, split_seq
+from index.collection.catalog import FIRST_SEQ, Catalog, RunRows, split_seq
 from index.collection.live_rows import LiveRows
 from index.collection.records import RunStart
 from index.collection.rows import EMBEDDING, JSON, TILES
@@ -171,3 +171,52 @@ def test_facts_of_an_uncommitted_run_are_made_and_can_be_stored(collection: Coll
     catalog = Catalog(collection.storage, [RunRows(run=start, files=files)])
     assert not list((Path(collection.location) / "runs" / start.run_id).glob("facts*"))
     assert catalog.store_facts() == collection.write_facts(start.run_id, files)
+
+
+def test_rows_of_unfinished_runs_are_written_but_not_live(collection: Collection) -> None:
+    add_run(collection, rows(["a"]))
+    run = collection.start_run("/pictures", MODEL)
+    collection.write_rows(run.run_id, "0001-x", rows(["a", "b"]))
+    catalog = collection.snapshot().everything()
+    written = catalog.table("SELECT run, image_id FROM written ORDER BY seq").to_pylist()
+    assert [(row["run"], row["image_id"]) for row in written] == [(0, "a"), (1, "a"), (1, "b")]
+    assert catalog.live_counts == {0: 1}
+
+
+def test_a_catalog_of_rows_that_no_file_has(collection: Collection) -> None:
+    table = pa.table({"image_id": ["a", "b"], "uri": ["/a", None], "tags": [["x"], None]})
+    catalog = Catalog(collection.storage, [RunRows(table=table)], live=False)
+    tags = catalog.aliases["tags"]
+    found = catalog.table(f"SELECT seq, image_id, uri, size, {tags} AS tags FROM written ORDER BY seq").to_pylist()
+    assert found == [
+        {"seq": FIRST_SEQ, "image_id": "a", "uri": "/a", "size": None, "tags": ["x"]},
+        {"seq": FIRST_SEQ + 1, "image_id": "b", "uri": None, "size": None, "tags": None},
+    ]
+    empty = Catalog(collection.storage, [RunRows(table=table.slice(0, 0))], live=False)
+    assert empty.table("SELECT count(*) AS rows FROM written").to_pylist() == [{"rows": 0}]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "equal"),
+    [
+        ([1, 2], [1.0, 2.5], [True, False]),
+        ([float("nan"), None], [None, float("nan")], [True, True]),
+        ([[float("nan")], [1.0]], [[None], [1.0]], [True, True]),
+        ([1, 2], ["1", "two"], [True, False]),
+        ([["x"], None], ["x", None], [True, True]),
+        ([NOON, None], [NOON, NOON], [True, False]),
+        (None, [None, "x"], [True, False]),
+    ],
+)
+def test_columns_of_two_catalogs_are_compared_in_one_type(
+    collection: Collection, one: list[Any] | None, other: list[Any], equal: list[bool]
+) -> None:
+    ids = {"image_id": ["a", "b"]}
+    tables = [pa.table(ids if values is None else {**ids, "it's": values}) for values in (one, other)]
+    mine, theirs = (Catalog(collection.storage, [RunRows(table=table)], live=False) for table in tables)
+    [(left, right)] = mine.shared_columns(theirs, ["it's"])
+    found = mine.table(
+        f"SELECT l IS NOT DISTINCT FROM r AS same FROM (SELECT image_id, {left} AS l FROM written) "
+        f"JOIN (SELECT image_id, {right} AS r FROM {theirs.name}.written) USING (image_id) ORDER BY image_id"
+    )
+    assert [bool(row["same"]) for row in found.to_pylist()] == equal
