@@ -158,7 +158,7 @@ def _convert(checkpoint: Checkpoint, precision: str, folder: Path) -> None:
 
 
 def _cache() -> Path:
-    """A folder inside the one that `index.versions.cache_folder` names."""
+    """A folder inside the one that `index.collection.cache.cache_folder` names."""
     if configured := os.environ.get(CACHE_DIR):
         return Path(configured).expanduser() / "models"
     folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "likeness"

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from index.build.choose import ann_factory, factory_of
 from index.build.tune import tune
+from index.collection.cache.checked import remember_checked, sound_key
 from index.collection.layout import ANN, ANN_OF, ROWS, TILE_ANN, TILE_VECTORS, VECTORS, segment_path
 from index.collection.records import FLAT, IndexSettings, Option, SegmentRecord
 from index.collection.rows import EMBEDDING, TILES, conform, join_batches, vectors_of
@@ -23,7 +24,6 @@ from index.segments.segment import Segment
 from index.segments.vector_file import VectorFile, flat_header
 from index.segments.vector_index import VectorIndex
 from index.storage import Storage
-from index.versions.checked import remember_checked, sound_key
 from index.versions.files import file_record
 
 logger = logging.getLogger(__name__)

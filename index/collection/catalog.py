@@ -18,7 +18,8 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
@@ -28,7 +29,7 @@ import pyarrow as pa
 from index.collection.facts import MAX_POSITIONS, read_schema, write_facts, write_table_facts
 from index.collection.layout import FACTS, run_path
 from index.collection.records import ModelRecord, RowFile, RunManifest, RunStart
-from index.collection.row_files import copy_here, damaged_run, map_in_threads
+from index.collection.row_files import copies_here, map_in_threads
 from index.collection.rows import EMBEDDING, JSON, LOCATION_COLUMNS, common_field, conform, is_list, row_schema, unify
 from index.errors import CollectionError
 from index.storage import Storage
@@ -90,9 +91,9 @@ class Catalog:
 
     def __init__(self, storage: Storage, runs: Sequence[RunRows], *, live: bool = True) -> None:
         self.storage, self.runs = storage, list(runs)
-        folder = tempfile.mkdtemp(prefix="likeness-catalog-")
-        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        self._scratch = Storage.open(folder)
+        self._folder = Path(tempfile.mkdtemp(prefix="likeness-catalog-"))
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self._scratch = Storage.open(self._folder)
         self.name = f"catalog_{next(_numbers)}"
         with _database().cursor() as cursor:
             cursor.execute(f"CREATE SCHEMA {self.name}")
@@ -100,26 +101,25 @@ class Catalog:
         facts = self._facts()
         self._runs_of_facts = [number for number, _, _ in facts]
         self._schemas = _deduplicated(map_in_threads(lambda each: read_schema(each[1], each[2]), facts))
-        self._create_written([_place(storage, file) for _, storage, file in facts])
+        self._create_written([path for _, path, _ in facts])
         if live:
             self._create_live()
 
-    def _facts(self) -> list[tuple[int, Storage, RowFile]]:
-        """Files on this machine, each with the number of its run and its storage."""
-        scratch, found = self._scratch, list[tuple[int, Storage, RowFile]]()
-        self._made = list[RowFile]()
+    def _facts(self) -> list[tuple[int, Path, RowFile]]:
+        """The files on this machine, each with the number of its run."""
+        found, self._made = list[tuple[int, Path, RowFile]](), list[RowFile]()
+        copies = iter(copies_here(self.storage, [file for run in self.runs for file in run.facts or ()], self._folder))
         for number, run in enumerate(self.runs):
             if run.facts is None:
                 name = run_path(run.run.run_id if run.run else f"{0:08}T{0:06}Z-{number:04}", FACTS)
                 if run.table is None:
-                    made = write_facts(scratch, name, self.storage, run.files)
+                    made = write_facts(self._scratch, name, self.storage, run.files)
                 else:
-                    made = write_table_facts(scratch, name, run.table)
-                found += [(number, scratch, file) for file in made]
+                    made = write_table_facts(self._scratch, name, run.table)
+                found += [(number, self._folder / file.path, file) for file in made]
                 self._made += made
             else:
-                copies = map_in_threads(partial(copy_here, self.storage, scratch), run.facts)
-                found += [(number, copy, file) for copy, file in zip(copies, run.facts, strict=True)]
+                found += [(number, next(copies), file) for file in run.facts]
         return found
 
     def store_facts(self) -> list[RowFile]:
@@ -234,9 +234,9 @@ class Catalog:
                 cursor.register(name, table)
             yield cursor
 
-    def _create_written(self, paths: Sequence[str]) -> None:
+    def _create_written(self, paths: Sequence[Path]) -> None:
         kinds = self._kinds
-        groups = dict[pa.Schema, dict[str, int]]()
+        groups = dict[pa.Schema, dict[Path, int]]()
         for schema, path, run in zip(self._schemas, paths, self._runs_of_facts, strict=True):
             groups.setdefault(schema, {})[path] = run
         selects = [self._select(schema, each, kinds) for schema, each in groups.items()]
@@ -244,7 +244,7 @@ class Catalog:
         empty = f"SELECT CAST(NULL AS BIGINT) AS seq, CAST(NULL AS BIGINT) AS run, {nothing} WHERE false"
         self.create(f"CREATE VIEW written AS {' UNION ALL '.join([empty, *selects])}")
 
-    def _select(self, schema: pa.Schema, runs: Mapping[str, int], kinds: Mapping[str, str]) -> str:
+    def _select(self, schema: pa.Schema, runs: Mapping[Path, int], kinds: Mapping[str, str]) -> str:
         """The rows of files that have this schema, by path, with the columns of all."""
         described = self.table(f"SELECT column_name, column_type FROM (DESCRIBE FROM {_read(runs)})").to_pylist()
         # By position, as DuckDB renames columns whose names differ in case alone.
@@ -267,8 +267,8 @@ class Catalog:
             ids += f" WHERE run NOT IN ({', '.join(map(str, unfinished))})"
         deleted = [(number, run.deletes) for number, run in enumerate(self.runs) if run.deletes]
         if deleted:
-            copies = map_in_threads(partial(copy_here, self.storage, self._scratch), [file for _, file in deleted])
-            runs = {_place(copy, file): number for copy, (number, file) in zip(copies, deleted, strict=True)}
+            copies = copies_here(self.storage, [file for _, file in deleted], self._folder)
+            runs = {copy: number for copy, (number, _) in zip(copies, deleted, strict=True)}
             ids += f" UNION ALL SELECT place.run << {_RUN_BITS}, rows.image_id {_from(runs)}"
         self.create(f"CREATE TABLE live AS SELECT max(seq) AS seq FROM ({ids}) GROUP BY image_id")
         self.create(f"CREATE VIEW live_rows AS FROM {self.name}.written SEMI JOIN {self.name}.live USING (seq)")
@@ -322,13 +322,6 @@ def _as_collection_error(storage: Storage) -> Iterator[None]:
         raise CollectionError(f"the rows of {storage.location} cannot be read ({error})") from error
 
 
-def _place(storage: Storage, file: RowFile) -> str:
-    path = storage.local_path(file.path)
-    if path is None:
-        raise damaged_run(file.path, "it is not on this machine")
-    return str(path)
-
-
 def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
@@ -371,13 +364,13 @@ def _without_nan(number: str) -> str:
     return f"CASE WHEN NOT isnan({number}) THEN {number} END"
 
 
-def _read(paths: Iterable[str]) -> str:
-    return f"read_parquet([{', '.join(map(_quoted, paths))}], filename={_quoted(_PATH)})"
+def _read(paths: Iterable[Path]) -> str:
+    return f"read_parquet([{', '.join(_quoted(str(path)) for path in paths)}], filename={_quoted(_PATH)})"
 
 
-def _from(runs: Mapping[str, int]) -> str:
+def _from(runs: Mapping[Path, int]) -> str:
     """The rows of some files, by path, each with its `place`."""
-    places = ", ".join(f"({_quoted(path)}, {run}::BIGINT)" for path, run in runs.items())
+    places = ", ".join(f"({_quoted(str(path))}, {run}::BIGINT)" for path, run in runs.items())
     return f"FROM {_read(runs)} AS rows JOIN (VALUES {places}) AS place(path, run) ON rows.{_name(_PATH)} = place.path"
 
 

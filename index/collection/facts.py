@@ -4,13 +4,14 @@ from __future__ import annotations  # pyarrow's types take arguments in its stub
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from index.collection.records import RowFile
-from index.collection.row_files import map_in_threads, open_rows, valid, write_table
+from index.collection.row_files import map_in_threads, open_copy, open_rows, valid, write_table
 from index.collection.rows import EMBEDDING, LOCATION_COLUMNS, TILES, conform, in_files, unify
 from index.storage import Storage
 
@@ -110,9 +111,9 @@ def _for_duckdb(rows: pa.Table) -> pa.Table:
     return rows
 
 
-def read_schema(storage: Storage, file: RowFile) -> pa.Schema:
+def read_schema(path: Path, file: RowFile) -> pa.Schema:
     """The columns of a file of facts, without `LOCATION_COLUMNS`, and with the types that the rows have."""
-    with open_rows(storage, file) as parquet:
+    with open_copy(path, file) as parquet:
         schema = parquet.schema_arrow
         return pa.schema([_logical(field) for field in list(schema)[len(LOCATION_COLUMNS) :]])
 

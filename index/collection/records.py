@@ -111,17 +111,17 @@ class ModelRecord(Record):
 
 
 class FileRecord(Record):
+    """A file's `size` in bytes, and the hex digest of its content."""
+
     size: Count
     sha256: Digest
 
 
-class RowFile(Record):
-    """A Parquet file of a run. `path` is relative to the collection, `size` in bytes."""
+class RowFile(FileRecord):
+    """A Parquet file of a run. `path` is relative to the collection."""
 
     path: RowFilePath
     rows: Count
-    size: Count
-    sha256: Digest
 
     @model_validator(mode="after")
     def _holds_its_rows(self) -> Self:

@@ -7,16 +7,20 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from index.collection.cache.checked import problem_of
+from index.collection.cache.file_cache import FileCache
 from index.collection.layout import DELETES, FACTS, MANIFEST
 from index.collection.records import RowFile
 from index.collection.rows import EMBEDDING, FIXED_COLUMNS, LOCATION_COLUMNS, TILES, schema_problem
-from index.errors import PASSING, DamagedRunError, UnreachableError
+from index.errors import PASSING, CollectionError, DamagedRunError, UnreachableError
 from index.storage import Storage
 
 T = TypeVar("T")
@@ -57,7 +61,18 @@ def damaged_run(path: str, problem: object) -> DamagedRunError:
 @contextmanager
 def open_rows(storage: Storage, file: RowFile, data: bytes | None = None) -> Iterator[pq.ParquetFile]:
     """Open a file, or the `data` that were fetched from it. DamagedRunError here and below."""
-    with _as_damaged_run(file.path), storage.open_input(file.path) if data is None else pa.BufferReader(data) as source:
+    with _opened(file, lambda: storage.open_input(file.path) if data is None else pa.BufferReader(data)) as parquet:
+        yield parquet
+
+
+def open_copy(path: Path, file: RowFile) -> AbstractContextManager[pq.ParquetFile]:
+    """Open a file of `copies_here`."""
+    return _opened(file, lambda: pa.OSFile(str(path), "rb"))
+
+
+@contextmanager
+def _opened(file: RowFile, open_file: Callable[[], pa.NativeFile]) -> Iterator[pq.ParquetFile]:
+    with _as_damaged_run(file.path), open_file() as source:
         if source.size() != file.size:
             raise OSError(f"it has {source.size()} bytes, its manifest says {file.size}")
         with pq.ParquetFile(source, page_checksum_verification=True) as parquet:
@@ -68,15 +83,14 @@ def open_rows(storage: Storage, file: RowFile, data: bytes | None = None) -> Ite
             yield parquet
 
 
-def fetch(storage: Storage, file: RowFile, whole: int | None = None) -> bytes | None:
-    """The content of a file, after a check of its SHA-256; None if that is right but the file exceeds `whole` bytes, by
-    default `_WHOLE`.
-    """
-    whole = _WHOLE if whole is None else whole
+def fetch(storage: Storage, file: RowFile) -> bytes | None:
+    """The content of a file, after a check of its SHA-256; None if that is right but the file exceeds `_WHOLE`."""
     with _as_damaged_run(file.path):
-        data = storage.read(file.path, max_bytes=whole) if file.size <= whole else None
-        digest = storage.sha256(file.path) if data is None else hashlib.sha256(data).hexdigest()
-        if digest != file.sha256:
+        if file.size > _WHOLE:
+            _checked_path(storage, file)
+            return None
+        data = storage.read(file.path, max_bytes=_WHOLE)
+        if hashlib.sha256(data).hexdigest() != file.sha256:
             raise OSError("its SHA-256 is not the one in its manifest")
         return data
 
@@ -134,14 +148,35 @@ def read_schema(storage: Storage, file: RowFile) -> pa.Schema:
         return parquet.schema_arrow
 
 
-def copy_here(storage: Storage, scratch: Storage, file: RowFile) -> Storage:
-    """The storage on this machine that has an intact copy of a file at its path: `storage` itself, or `scratch`."""
+def copies_here(storage: Storage, files: Sequence[RowFile], folder: Path) -> list[Path]:
+    """Where these files are on this machine, each checked against its SHA-256: those of a bucket below `folder`, linked
+    from this machine's cache.
+    """
+    if storage.is_local:
+        return map_in_threads(partial(_checked_path, storage), files)
+    cache = FileCache.from_environment()
+    cache.make_room({file.path: file for file in files})
+    return map_in_threads(partial(_linked_path, storage, cache, folder), files)
+
+
+def _checked_path(storage: Storage, file: RowFile) -> Path:
     with _as_damaged_run(file.path):
-        is_here = storage.local_path(file.path) is not None
-    data = fetch(storage, file, whole=0 if is_here else file.size)
-    if data:
-        scratch.write_atomic(file.path, data)
-    return storage if is_here else scratch
+        if problem := problem_of(storage, file.path, file):
+            raise OSError(f"it {problem}")
+        return Path(storage.absolute(file.path))
+
+
+def _linked_path(storage: Storage, cache: FileCache, folder: Path, file: RowFile) -> Path:
+    with _as_damaged_run(file.path):
+        try:
+            cache.place(storage, file.path, file, folder / file.path)
+        except UnreachableError:
+            raise
+        except (CollectionError, FileNotFoundError):  # the file is damaged, or the cache too small
+            if problem := problem_of(storage, file.path, file):
+                raise OSError(f"it {problem}") from None
+            raise
+    return folder / file.path
 
 
 V = TypeVar("V", pa.Table, pa.RecordBatch)

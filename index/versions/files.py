@@ -12,12 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from index.arrays import Positions
+from index.collection.cache.checked import problem_of
 from index.collection.layout import TOMBSTONES, columns_path, segment_path, version_path
 from index.collection.records import FileRecord, VersionManifest
-from index.errors import UnsafeFileError
 from index.storage import Storage
 from index.storage.arrow_file import read_batches, require_columns
-from index.versions.checked import is_checked, remember_checked, unaltered_key
 
 
 def file_record(path: Path) -> FileRecord:
@@ -36,41 +35,18 @@ def version_files(manifest: VersionManifest) -> dict[str, FileRecord]:
 
 
 def first_damage(storage: Storage, files: Mapping[str, FileRecord], *, verify: bool = True) -> tuple[str, str] | None:
-    """Path and problem of the first file that differs from its record. Without `verify` only sizes are compared. A file
-    that this machine has checked, and that nobody has written to since, is not read again within a week.
-    """
-    read = list[str]()
+    """Path and problem of the first file that differs from its record; see `problem_of`."""
 
-    def problem_of(path: str) -> str | None:
-        expected = files[path]
-        try:
-            if (size := storage.size(path)) != expected.size:
-                return f"has {size:,} bytes, expected {expected.size:,}"
-            key = _checked_key(storage, path, expected.sha256) if verify else None
-            if not verify or (key and is_checked(key)):
-                return None
-            altered = storage.sha256(path) != expected.sha256
-            if not altered and key and key == _checked_key(storage, path, expected.sha256):  # not written to meanwhile
-                read.append(key)
-        except FileNotFoundError:
-            return "is missing"
-        except UnsafeFileError as error:
-            return f"cannot be read: {error}"
-        return "has been altered: its SHA-256 is not the recorded one" if altered else None
+    def problem(path: str) -> str | None:
+        return problem_of(storage, path, files[path], verify=verify)
 
     # hashlib releases the GIL, and requests to a bucket wait in parallel.
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for path, problem in zip(files, pool.map(problem_of, files), strict=True):
-            if problem:
+        for path, found in zip(files, pool.map(problem, files), strict=True):
+            if found:
                 pool.shutdown(cancel_futures=True)
-                return path, problem
-    remember_checked(read)
+                return path, found
     return None
-
-
-def _checked_key(storage: Storage, path: str, digest: str) -> str | None:
-    local = storage.local_path(path)
-    return unaltered_key(local, digest) if local else None
 
 
 def write_tombstones(path: Path, tombstones: Mapping[str, Positions]) -> None:

@@ -9,6 +9,8 @@ import pyarrow as pa
 
 from index.arrays import Positions
 from index.collection import Collection
+from index.collection.cache.checked import is_checked, remember_checked, sound_key
+from index.collection.cache.file_cache import FileCache, cache_too_small
 from index.collection.layout import (
     ANN_OF,
     MANIFEST,
@@ -27,8 +29,6 @@ from index.segments.exact import max_exact_rows
 from index.segments.segment import Segment
 from index.segments.segmented_index import SegmentedIndex
 from index.segments.vector_file import require_flat
-from index.versions.checked import is_checked, remember_checked, sound_key
-from index.versions.file_cache import FileCache, cache_too_small
 from index.versions.files import read_tombstones, version_files
 from index.versions.servable import check_version
 

@@ -15,8 +15,8 @@ from embedder.models.clip import ClipEmbedder
 from embedder.models.converted import CACHE_DIR, ConvertedEmbedder, conversion_folder
 from embedder.models.load import load_embedder
 from embedder.protocol import Embedder
+from index.collection.cache.file_cache import FileCache
 from index.errors import CollectionError
-from index.versions.file_cache import FileCache
 from jobs.values import DEMO_MODEL
 from tests.support.pictures.tiny_checkpoints import noise
 from tests.support.processes import python

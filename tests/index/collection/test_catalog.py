@@ -3,6 +3,7 @@
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
 import datetime as dt
+import hashlib
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from index.collection import Collection
+from index.collection.cache import checked
+from index.collection.cache.file_cache import FileCache
 from index.collection.catalog import FIRST_SEQ, Catalog, RunRows, split_seq
 from index.collection.live_rows import LiveRows
 from index.collection.records import RunStart
 from index.collection.rows import EMBEDDING, JSON, TILES
 from index.errors import CollectionError, DamagedRunError
+from index.storage import Storage
 from tests.support.collections.hand_made import MODEL, add_run, rows
+from tests.support.collections.s3_server import Bucket
 
 NOON = dt.datetime(2026, 11, 26, 12, tzinfo=dt.UTC)
 
@@ -220,3 +225,57 @@ def test_columns_of_two_catalogs_are_compared_in_one_type(
         f"JOIN (SELECT image_id, {right} AS r FROM {theirs.name}.written) USING (image_id) ORDER BY image_id"
     )
     assert [bool(row["same"]) for row in found.to_pylist()] == equal
+
+
+@pytest.fixture
+def checked_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It does not matter how long ago files were written, and this machine has checked none."""
+    monkeypatch.setenv("LIKENESS_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(checked, "_SETTLED_S", -1.0)
+
+
+@pytest.mark.usefixtures("checked_at_once")
+def test_facts_are_checked_once_and_again_when_they_were_written_to(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = add_run(collection, rows(["a", "b"]), deletes=["c"])
+    collection.snapshot().live()
+    with monkeypatch.context() as patch:
+        patch.setattr(Storage, "sha256", lambda *_: "0" * 64)
+        patch.setattr(checked, "_known", {})  # as in another process
+        assert len(collection.snapshot().live()) == 2
+    path = Path(collection.location) / run.facts[0].path
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(DamagedRunError, match="it has been altered"):
+        collection.snapshot().live()
+
+
+@pytest.mark.usefixtures("checked_at_once")
+def test_facts_of_a_bucket_come_once_and_are_checked_once(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    collection = Collection.create_or_open(bucket.address("likeness"))
+    run = add_run(collection, rows(["a", "b"]), deletes=["c"])
+    assert run.deletes
+    named = [*run.facts, run.deletes]
+    for _ in range(2):
+        assert len(collection.snapshot().live()) == 2
+    with monkeypatch.context() as patch:
+        patch.setattr(hashlib, "file_digest", None)
+        patch.setattr(checked, "_known", {})
+        for file in named:
+            collection.storage.delete(file.path)
+        assert len(collection.snapshot().live()) == 2
+    cached = FileCache.from_environment().folder / run.facts[0].sha256
+    cached.write_bytes(b"x" + cached.read_bytes()[1:])
+    with pytest.raises(DamagedRunError, match=rf"{run.facts[0].path} cannot be read \(it is missing\)"):
+        collection.snapshot().live()
+
+
+def test_facts_damaged_in_a_bucket_are_named(bucket: Bucket) -> None:
+    collection = Collection.create_or_open(bucket.address("likeness"))
+    [facts] = add_run(collection, rows(["a"])).facts
+    data = collection.storage.read(facts.path)
+    collection.storage.write_atomic(facts.path, data[:-1] + b"?")
+    with pytest.raises(DamagedRunError, match=rf"{facts.path} cannot be read \(it has been altered"):
+        collection.snapshot().live()

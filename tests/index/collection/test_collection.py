@@ -222,7 +222,7 @@ def test_files_that_no_manifest_names_are_not_read(collection: Collection) -> No
 
 def test_a_file_of_another_user_is_not_called_damaged(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
     run = add_run(collection, rows(["a"]))
-    for name in ("open_input", "read"):
+    for name in ("open_input", "read", "sha256"):
         monkeypatch.setattr(Storage, name, Mock(side_effect=PermissionError(errno.EACCES, "Permission denied")))
     with pytest.raises(PermissionError):
         LiveRows.of_runs(collection.storage, [run])

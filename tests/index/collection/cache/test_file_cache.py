@@ -17,11 +17,11 @@ import pytest
 
 from index.build.build_index import build_index
 from index.collection import Collection
+from index.collection.cache.file_cache import FileCache
 from index.collection.records import FileRecord
 from index.errors import CollectionError, DamagedVersionError
 from index.search import Searcher
 from index.storage import Storage
-from index.versions.file_cache import FileCache
 from index.versions.files import read_tombstones
 from tests.support.collections.hand_made import add_run, add_version, rows, unit_vectors
 from tests.support.collections.s3_server import Bucket
@@ -159,11 +159,11 @@ def test_a_file_removed_meanwhile_is_downloaded_again(storage: Storage, cache: F
     utime = os.utime
     removed: list[Path] = []
 
-    def evicted_first(path: Path) -> None:
+    def evicted_first(path: Path, **times: Any) -> None:
         if not removed:
             removed.append(path)
             path.unlink()
-        utime(path)
+        utime(path, **times)
 
     with patch("os.utime", side_effect=evicted_first):
         cache.place(storage, "a", record(), tmp_path / "view")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from index.collection.cache import checked
 from index.collection.records import FileRecord
 from index.storage import Storage
-from index.versions import checked
 from index.versions.files import file_record, first_damage
 
 Files = dict[str, FileRecord]

@@ -1,4 +1,4 @@
-"""Caches index files of buckets on this machine's disk, under the SHA-256 of their content."""
+"""Caches files of buckets on this machine's disk, under the SHA-256 of their content."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from index.collection.cache.cache_folder import CACHE_DIR, cache_folder
+from index.collection.cache.checked import is_unaltered
 from index.collection.records import FileRecord
 from index.errors import DISK_FULL, CollectionError
 from index.storage import Storage
-from index.versions.cache_folder import CACHE_DIR, cache_folder
 
 CACHE_BYTES: Final = "LIKENESS_CACHE_BYTES"
 
@@ -57,7 +58,7 @@ class FileCache:
                     (self.folder / f"{cached.name}{_PARTIAL}").replace(cached)
                 try:
                     with suppress(PermissionError):  # another user's file
-                        os.utime(cached)
+                        _note_use(cached)
                     _link(cached, target)
                 except FileNotFoundError:
                     continue  # another process has just removed it, to make room
@@ -67,7 +68,7 @@ class FileCache:
     def make_room(self, needed: dict[str, FileRecord]) -> None:
         """Remove the least recently used files to make room for the `needed` ones, which stay if already cached."""
         digests = {record.sha256: record.size for record in needed.values()}
-        others = sorted(self._others(digests), key=lambda entry: entry[1].st_mtime)
+        others = sorted(self._others(digests), key=lambda entry: entry[1].st_atime)
         room = self.max_bytes - sum(digests.values()) - sum(status.st_size for _, status in others)
         for path, status in others:
             if room >= 0:
@@ -136,12 +137,20 @@ def cache_too_small(folder: Path) -> CollectionError:
 
 
 def _is_intact(path: Path, record: FileRecord, *, verify: bool) -> bool:
-    try:
+    def digest() -> str:
         with path.open("rb") as file:
-            same_size = os.fstat(file.fileno()).st_size == record.size
-            return same_size and (not verify or hashlib.file_digest(file, "sha256").hexdigest() == record.sha256)
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    try:
+        same_size = path.stat().st_size == record.size
+        return same_size and (not verify or is_unaltered(path, record.sha256, digest, is_cached=True))
     except FileNotFoundError:
         return False
+
+
+def _note_use(path: Path) -> None:
+    """For `make_room`. The time of the last write stays, as it shows whether the file was altered."""
+    os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
 
 
 def _has_name(file: BinaryIO, path: Path) -> bool:

@@ -1,0 +1,115 @@
+"""Checks files against their digests, and remembers on this machine which were checked, by empty files in the cache
+folder.
+"""
+
+import hashlib
+import os
+import stat
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from index.collection.cache.cache_folder import cache_folder
+from index.collection.records import FileRecord
+from index.errors import CollectionError, UnsafeFileError
+from index.storage import Storage
+
+_SUFFIX: Final = ".checked"
+_VALID_S: Final = 7 * 86_400
+"""A disk may lose bits, which changes no time of a file. So everything is checked again after a week."""
+_SETTLED_S: Final = 2.0
+"""File systems round times by up to two seconds, in which a file could change again unnoticed."""
+_FORGET_EVERY_S: Final = 3_600.0
+_forgot_at = 0.0
+_known: Final = dict[str, float]()
+"""Keys that this process has checked, and when."""
+
+
+def sound_key(digest: str, ntotal: int, dim: int) -> str:
+    """The key of an approximate index: its file's digest, and what it was checked for."""
+    return f"{digest}-{ntotal}-{dim}"
+
+
+def problem_of(storage: Storage, path: str, record: FileRecord, *, verify: bool = True) -> str | None:
+    """How a file differs from its record. Without `verify` only sizes are compared. A file that this machine has
+    checked, and that nobody has written to since, is not read again within a week.
+    """
+    try:
+        if (size := storage.size(path)) != record.size:
+            return f"has {size:,} bytes, expected {record.size:,}"
+        local = storage.local_path(path)
+        if not verify or (local and is_unaltered(local, record.sha256, lambda: storage.sha256(path))):
+            return None
+        altered = local is not None or storage.sha256(path) != record.sha256
+    except FileNotFoundError:
+        return "is missing"
+    except UnsafeFileError as error:
+        return f"cannot be read: {error}"
+    return "has been altered: its SHA-256 is not the recorded one" if altered else None
+
+
+def is_unaltered(path: Path, digest: str, read: Callable[[], str], *, is_cached: bool = False) -> bool:
+    """Whether a file of this machine has this digest, as `read` works it out; that is not called if the answer is
+    remembered.
+    """
+    key = _unaltered_key(path, digest, is_cached=is_cached)
+    if key and is_checked(key):
+        return True
+    unaltered = read() == digest
+    if unaltered and key and key == _unaltered_key(path, digest, is_cached=is_cached):  # not written to meanwhile
+        remember_checked([key])
+    return unaltered
+
+
+def _unaltered_key(path: Path, digest: str, *, is_cached: bool) -> str | None:
+    """The key of a file with this digest: another one as soon as anybody writes to the file, or replaces it. None for a
+    file that was just written, or is not a regular one.
+
+    A time of change cannot be set back, but a new name of a file changes it too: it does not count for files of
+    the cache, which get one with each use.
+    """
+    found = path.lstat()
+    changed = found.st_mtime if is_cached else max(found.st_mtime, found.st_ctime)
+    if not stat.S_ISREG(found.st_mode) or time.time() - changed < _SETTLED_S:
+        return None
+    identity = str(path.absolute()), found.st_dev, found.st_ino, found.st_size
+    facts = (digest, *identity, found.st_mtime_ns, 0 if is_cached else found.st_ctime_ns)
+    return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+
+def is_checked(key: str) -> bool:
+    """Whether `remember_checked` was called with this key on this machine within a week."""
+    least = time.time() - _VALID_S
+    if _known.get(key, least) > least:
+        return True
+    with suppress(CollectionError, OSError):
+        checked = (cache_folder() / f"{key}{_SUFFIX}").stat().st_mtime
+        if checked > least:
+            _known[key] = checked
+            return True
+    return False
+
+
+def remember_checked(keys: Iterable[str]) -> None:
+    """Remember the keys of what was checked, or made here, and now and then forget what is of no more use."""
+    global _forgot_at
+    now, new = time.time(), list(keys)
+    for key in new:
+        _known[key] = now
+        with suppress(CollectionError, OSError):  # without a cache, the next process checks it again
+            path = cache_folder() / f"{key}{_SUFFIX}"
+            path.touch()
+            os.utime(path, (now, now))
+    if new and now - _forgot_at > _FORGET_EVERY_S:
+        _forgot_at = now
+        _forget(now - _VALID_S)
+
+
+def _forget(before: float) -> None:
+    with suppress(CollectionError, OSError), os.scandir(cache_folder()) as entries:
+        for entry in entries:
+            if entry.name.endswith(_SUFFIX) and entry.stat(follow_symlinks=False).st_mtime < before:
+                with suppress(OSError):  # another user's, or just removed by another process
+                    Path(entry.path).unlink()
