@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from index.collection.collection import Collection
-from index.collection.layout import ANNOTATIONS, MANIFEST, annotation_path, run_path
+from index.collection.layout import ANNOTATIONS, MANIFEST, MERGED, annotation_path, run_path
 from index.collection.live_rows import LiveRows
 from index.collection.records import RunManifest
 from index.collection.rows import TEXT
@@ -66,7 +66,9 @@ def same_content(listed: pa.Table, rows: pa.Table) -> tuple[Any, Any]:
 
 def drop_annotation(annotation: Annotation) -> None:
     """Remove an annotation's rows. Index versions that have its columns keep them."""
-    for run in reversed(annotation.runs):  # first: if this is interrupted, files that no manifest names do no harm
+    annotation.log.check_lease()
+    annotation.log.storage.delete(MERGED)  # first, as it has copies of the manifests
+    for run in reversed(annotation.runs):  # then these: if this is interrupted, files that none names do no harm
         annotation.log.check_lease()
         annotation.log.storage.delete(run_path(run.run_id, MANIFEST))
     annotation.log.storage.delete("")

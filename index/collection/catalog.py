@@ -27,10 +27,20 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from index.collection.facts import MAX_POSITIONS, read_schema, write_facts, write_table_facts
-from index.collection.layout import FACTS, run_path
+from index.collection.merged.records import MergedRun
 from index.collection.records import ModelRecord, RowFile, RunManifest, RunStart
 from index.collection.row_files import copies_here, map_in_threads
-from index.collection.rows import EMBEDDING, JSON, LOCATION_COLUMNS, common_field, conform, is_list, row_schema, unify
+from index.collection.rows import (
+    EMBEDDING,
+    JSON,
+    LOCATION_COLUMNS,
+    RUN_COLUMN,
+    common_field,
+    conform,
+    is_list,
+    row_schema,
+    unify,
+)
 from index.errors import CollectionError
 from index.storage import Storage
 from index.storage.storage import canonical_address
@@ -45,15 +55,14 @@ FIRST_SEQ: Final = 1 << FILE_BITS
 """The `seq` of the first row of the first run."""
 _MEMORY: Final = "1GB"  # of DuckDB; beyond that it uses the disk
 _FIXED: Final = tuple(name for name in row_schema(0).names if name != EMBEDDING)
-_PATH: Final = "\x1fpath"  # hardly the name of a source's column
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunRows:
     """What a run has written: its row files, in order, with their facts (None: not written yet), and its deletes.
 
-    Rows of a run that is not `committed` are `written`, but not `live`. `table` has rows that no file has, with the
-    columns of facts.
+    Files of facts and deletes may have those of other runs too. Rows of a run that is not `committed` are `written`,
+    but not `live`. `table` has rows that no file has, with the columns of facts.
     """
 
     run: RunStart | None = None
@@ -65,7 +74,10 @@ class RunRows:
 
     @classmethod
     def of(cls, manifest: RunManifest) -> RunRows:
-        return cls(run=manifest, files=manifest.files, facts=manifest.facts, deletes=manifest.deletes)
+        facts, deletes = manifest.facts, manifest.deletes
+        if isinstance(manifest, MergedRun):
+            facts, deletes = manifest.merged_facts, manifest.merged_deletes
+        return cls(run=manifest, files=manifest.files, facts=facts, deletes=deletes)
 
     @property
     def model(self) -> ModelRecord | None:
@@ -74,6 +86,15 @@ class RunRows:
     @cached_property
     def source(self) -> str:
         return canonical_address(self.run.source) if self.run else ""
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file of facts or deletes, its path on this machine, and the numbers of the runs that it has something of."""
+
+    file: RowFile
+    path: Path
+    runs: Sequence[int]
 
 
 def split_seq(seqs: Seqs) -> tuple[Seqs, Seqs, Seqs]:
@@ -98,29 +119,38 @@ class Catalog:
         with _database().cursor() as cursor:
             cursor.execute(f"CREATE SCHEMA {self.name}")
         weakref.finalize(self, _drop, self.name).atexit = False
+        self._made = list[RowFile]()
         facts = self._facts()
-        self._runs_of_facts = [number for number, _, _ in facts]
-        self._schemas = _deduplicated(map_in_threads(lambda each: read_schema(each[1], each[2]), facts))
-        self._create_written([path for _, path, _ in facts])
+        self._runs_of_facts = [each.runs for each in facts]
+        self._schemas = _deduplicated(map_in_threads(lambda each: read_schema(each.path, each.file), facts))
+        self._create_written(facts)
         if live:
             self._create_live()
 
-    def _facts(self) -> list[tuple[int, Path, RowFile]]:
-        """The files on this machine, each with the number of its run."""
-        found, self._made = list[tuple[int, Path, RowFile]](), list[RowFile]()
-        copies = iter(copies_here(self.storage, [file for run in self.runs for file in run.facts or ()], self._folder))
+    def _run_id(self, number: int) -> str:
+        run = self.runs[number].run
+        return run.run_id if run else f"{0:08}T{0:06}Z-{number:04}"
+
+    def _facts(self) -> list[_File]:
+        """The files on this machine, in the order of their first run."""
+        named, made = dict[RowFile, list[int]](), dict[RowFile, list[int]]()
         for number, run in enumerate(self.runs):
             if run.facts is None:
-                name = run_path(run.run.run_id if run.run else f"{0:08}T{0:06}Z-{number:04}", FACTS)
                 if run.table is None:
-                    made = write_facts(self._scratch, name, self.storage, run.files)
+                    written = write_facts(self._scratch, self._run_id(number), self.storage, run.files)
                 else:
-                    made = write_table_facts(self._scratch, name, run.table)
-                found += [(number, self._folder / file.path, file) for file in made]
-                self._made += made
-            else:
-                found += [(number, next(copies), file) for file in run.facts]
-        return found
+                    written = write_table_facts(self._scratch, self._run_id(number), run.table)
+                self._made += written
+                made |= {file: [number] for file in written}
+            for file in run.facts or ():
+                named.setdefault(file, []).append(number)
+        found = [*self._here(named), *(_File(file, self._folder / file.path, runs) for file, runs in made.items())]
+        return sorted(found, key=lambda each: each.runs[0])
+
+    def _here(self, named: Mapping[RowFile, list[int]]) -> list[_File]:
+        """Copies of files on this machine, each with the numbers of the runs that it has something of."""
+        paths = copies_here(self.storage, list(named), self._folder)
+        return [_File(file, path, runs) for (file, runs), path in zip(named.items(), paths, strict=True)]
 
     def store_facts(self) -> list[RowFile]:
         """Copy the facts of a run that had none to the collection, for its manifest."""
@@ -128,16 +158,18 @@ class Catalog:
             self.storage.write_atomic(file.path, self._scratch.read(file.path))
         return self._made
 
-    def schema_of(self, runs: Sequence[int] | None = None) -> pa.Schema:
+    def schema_of(self, runs: Iterable[int] | None = None) -> pa.Schema:
         """The columns of some runs' rows, or of all, as in files. The embedding has no length."""
+        runs = None if runs is None else frozenset(runs)
         pairs = zip(self._runs_of_facts, self._schemas, strict=True)
-        schemas = [schema for number, schema in pairs if runs is None or number in runs]
+        schemas = [schema for numbers, schema in pairs if runs is None or not runs.isdisjoint(numbers)]
         return unify(_deduplicated(schemas))
 
     def text_runs(self, column: str) -> list[int]:
         """The runs in which a column is text."""
         pairs = zip(self._runs_of_facts, self._schemas, strict=True)
-        return sorted({n for n, each in pairs if column in each.names and each.field(column).type == pa.string()})
+        texts = (runs for runs, each in pairs if column in each.names and each.field(column).type == pa.string())
+        return sorted(set().union(*texts))
 
     @cached_property
     def _schema_of_all(self) -> pa.Schema:
@@ -234,21 +266,21 @@ class Catalog:
                 cursor.register(name, table)
             yield cursor
 
-    def _create_written(self, paths: Sequence[Path]) -> None:
+    def _create_written(self, facts: Sequence[_File]) -> None:
         kinds = self._kinds
-        groups = dict[pa.Schema, dict[Path, int]]()
-        for schema, path, run in zip(self._schemas, paths, self._runs_of_facts, strict=True):
-            groups.setdefault(schema, {})[path] = run
+        groups = dict[pa.Schema, list[_File]]()
+        for schema, file in zip(self._schemas, facts, strict=True):
+            groups.setdefault(schema, []).append(file)
         selects = [self._select(schema, each, kinds) for schema, each in groups.items()]
         nothing = ", ".join(f"CAST(NULL AS {kinds[name]}) AS {alias}" for name, alias in self.aliases.items())
         empty = f"SELECT CAST(NULL AS BIGINT) AS seq, CAST(NULL AS BIGINT) AS run, {nothing} WHERE false"
         self.create(f"CREATE VIEW written AS {' UNION ALL '.join([empty, *selects])}")
 
-    def _select(self, schema: pa.Schema, runs: Mapping[Path, int], kinds: Mapping[str, str]) -> str:
-        """The rows of files that have this schema, by path, with the columns of all."""
-        described = self.table(f"SELECT column_name, column_type FROM (DESCRIBE FROM {_read(runs)})").to_pylist()
+    def _select(self, schema: pa.Schema, files: Sequence[_File], kinds: Mapping[str, str]) -> str:
+        """The rows of files that have this schema, with the columns of all."""
+        described = self.table(f"SELECT column_name, column_type FROM (DESCRIBE FROM {_read(files)})").to_pylist()
         # By position, as DuckDB renames columns whose names differ in case alone.
-        file, position, *found = [f"rows.{_name(column['column_name'])}" for column in described]
+        _, file, position, *found = [f"rows.{_name(column['column_name'])}" for column in described]
         types = [column["column_type"] for column in described[len(LOCATION_COLUMNS) :]]
         columns, wanted = dict(zip(schema.names, zip(found, types, strict=False), strict=False)), self._schema_of_all
         parts = [
@@ -258,20 +290,27 @@ class Catalog:
             for name, alias in self.aliases.items()
         ]
         seq = f"(place.run << {_RUN_BITS}) | ((CAST({file} AS BIGINT) + 1) << {FILE_BITS}) | {position}"
-        return f"SELECT {seq} AS seq, place.run, {', '.join(parts)} {_from(runs)}"
+        return f"SELECT {seq} AS seq, place.run, {', '.join(parts)} {self._from(files)}"
 
     def _create_live(self) -> None:
         unfinished = [number for number, run in enumerate(self.runs) if not run.committed]
         ids = "SELECT seq, image_id FROM written"
         if unfinished:
             ids += f" WHERE run NOT IN ({', '.join(map(str, unfinished))})"
-        deleted = [(number, run.deletes) for number, run in enumerate(self.runs) if run.deletes]
+        deleted = dict[RowFile, list[int]]()
+        for number, run in enumerate(self.runs):
+            if run.deletes:
+                deleted.setdefault(run.deletes, []).append(number)
         if deleted:
-            copies = copies_here(self.storage, [file for _, file in deleted], self._folder)
-            runs = {copy: number for copy, (number, _) in zip(copies, deleted, strict=True)}
-            ids += f" UNION ALL SELECT place.run << {_RUN_BITS}, rows.image_id {_from(runs)}"
+            ids += f" UNION ALL SELECT place.run << {_RUN_BITS}, rows.image_id {self._from(self._here(deleted))}"
         self.create(f"CREATE TABLE live AS SELECT max(seq) AS seq FROM ({ids}) GROUP BY image_id")
         self.create(f"CREATE VIEW live_rows AS FROM {self.name}.written SEMI JOIN {self.name}.live USING (seq)")
+
+    def _from(self, files: Sequence[_File]) -> str:
+        """The rows of some files that are of this catalog's runs, each with its `place`."""
+        runs = sorted({run for file in files for run in file.runs})
+        places = ", ".join(f"({_quoted(self._run_id(run))}, {run}::BIGINT)" for run in runs)
+        return f"FROM {_read(files)} AS rows JOIN (VALUES {places}) AS place(id, run) ON rows.{RUN_COLUMN} = place.id"
 
 
 _numbers = itertools.count()
@@ -364,14 +403,8 @@ def _without_nan(number: str) -> str:
     return f"CASE WHEN NOT isnan({number}) THEN {number} END"
 
 
-def _read(paths: Iterable[Path]) -> str:
-    return f"read_parquet([{', '.join(_quoted(str(path)) for path in paths)}], filename={_quoted(_PATH)})"
-
-
-def _from(runs: Mapping[Path, int]) -> str:
-    """The rows of some files, by path, each with its `place`."""
-    places = ", ".join(f"({_quoted(str(path))}, {run}::BIGINT)" for path, run in runs.items())
-    return f"FROM {_read(runs)} AS rows JOIN (VALUES {places}) AS place(path, run) ON rows.{_name(_PATH)} = place.path"
+def _read(files: Iterable[_File]) -> str:
+    return f"read_parquet([{', '.join(_quoted(str(file.path)) for file in files)}])"
 
 
 def _deduplicated(schemas: Sequence[pa.Schema]) -> list[pa.Schema]:

@@ -21,10 +21,10 @@ from index.collection.layout import (
     CHECKS,
     CURRENT,
     DELETES,
-    FACTS,
     HISTORY,
     INDEX,
     MANIFEST,
+    MERGED,
     ROW_FILES,
     RUN_STARTED,
     RUNS,
@@ -34,9 +34,10 @@ from index.collection.layout import (
 )
 from index.collection.lease import TTL, Lease
 from index.collection.live_rows import LiveRows
+from index.collection.merged.read import read_merged_runs
 from index.collection.records import ModelRecord, OtherFormatError, RowFile, RunManifest, RunStart, VersionManifest
 from index.collection.row_files import block_of, describe, map_in_threads, write_table
-from index.collection.rows import check_rows, conform
+from index.collection.rows import RUN_COLUMN, check_rows, conform
 from index.errors import CollectionError, DamagedRunError, DamagedVersionError, NotACollectionError, UnsafeFileError
 from index.storage import Storage
 from index.storage.bucket_address import without_secrets
@@ -45,7 +46,7 @@ from index.storage.storage import canonical_address
 R = TypeVar("R", RunStart, RunManifest)
 
 _MEMBERS = {RUNS, INDEX, CURRENT}
-_IDS = pa.schema([("image_id", pa.string())])
+_DELETES = pa.schema([(RUN_COLUMN, pa.string()), ("image_id", pa.string())])
 _VERSION = re.compile(r"[0-9]{6}")
 _RUN_ID_TIME = "%Y%m%dT%H%M%SZ"
 
@@ -110,7 +111,7 @@ class Collection:
         storage, location = Storage.open(location), without_secrets(location)
         if storage.is_file():
             raise NotACollectionError(f"{location} is a file: expected a folder for the collection")
-        others = _MEMBERS | {ANNOTATIONS, CHECKS, HISTORY}
+        others = _MEMBERS | {ANNOTATIONS, CHECKS, HISTORY, MERGED}
         foreign = [entry.name for entry in storage.list() if entry.name not in others]
         if foreign:
             names = ", ".join(foreign[:5]) + (f" and {len(foreign) - 5} more" if len(foreign) > 5 else "")
@@ -155,12 +156,12 @@ class Collection:
     # Runs
 
     def runs(self) -> list[RunManifest]:
-        return [run for run in self._read_runs(self._run_folders(), MANIFEST, RunManifest) if run]
+        return [run for run in self._manifests(self._run_folders()) if run]
 
     def snapshot(self) -> Snapshot:
         """All runs, read in parallel. DamagedRunError names a damaged file."""
         folders = self._run_folders()
-        manifests = self._read_runs(folders, MANIFEST, RunManifest)
+        manifests = self._manifests(folders)
         uncommitted = [folder for folder, manifest in zip(folders, manifests, strict=True) if manifest is None]
         return Snapshot(
             collection=self,
@@ -203,7 +204,7 @@ class Collection:
 
     def write_deletes(self, run_id: str, image_ids: pa.ChunkedArray[Any] | Sequence[str]) -> RowFile:
         """Write ids that have left the source to a file, which the run's manifest has to name."""
-        table = conform(pa.table({"image_id": image_ids}), _IDS)
+        table = conform(pa.table({RUN_COLUMN: pa.repeat(run_id, len(image_ids)), "image_id": image_ids}), _DELETES)
         return write_table(self.storage, run_path(run_id, DELETES), table)
 
     def row_files(self, run_id: str) -> list[str]:
@@ -230,7 +231,7 @@ class Collection:
 
     def write_facts(self, run_id: str, files: Sequence[RowFile]) -> list[RowFile]:
         """Write the facts of a run's rows, which the run's manifest has to name."""
-        return write_facts(self.storage, run_path(run_id, FACTS), self.storage, files)
+        return write_facts(self.storage, run_id, self.storage, files)
 
     def commit_run(self, manifest: RunManifest) -> None:
         """Make a run's rows live. DamagedRunError if a file that it names is missing or has another size."""
@@ -319,6 +320,14 @@ class Collection:
 
     def _run_folders(self) -> list[str]:
         return [entry.path for entry in self.storage.list(RUNS) if entry.is_folder]
+
+    def _manifests(self, folders: Sequence[str]) -> list[RunManifest | None]:
+        """The manifests of runs; None for those that are not committed. Merged runs have one record for many."""
+        merged = read_merged_runs(self.storage)
+        others = [folder for folder in folders if folder.rpartition("/")[2] not in merged]
+        read = iter(self._read_runs(others, MANIFEST, RunManifest))
+        ids = (folder.rpartition("/")[2] for folder in folders)
+        return [merged[run_id] if run_id in merged else next(read) for run_id in ids]
 
     def _read_runs(self, folders: Sequence[str], name: str, record: type[R]) -> list[R | None]:
         return map_in_threads(lambda folder: self._read_run(folder, name, record), folders)

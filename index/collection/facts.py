@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from index.collection.layout import FACTS, run_path
 from index.collection.records import RowFile
 from index.collection.row_files import map_in_threads, open_copy, open_rows, valid, write_table
 from index.collection.rows import EMBEDDING, LOCATION_COLUMNS, TILES, conform, in_files, unify
@@ -18,74 +19,88 @@ from index.storage import Storage
 MAX_POSITIONS: Final = 1 << 24
 """Maximum files of a run, and rows of a file."""
 
+_LOCATION_TYPES: Final = (pa.string(), pa.int32(), pa.int32())
 _DECIMAL: Final = b"likeness.decimal"
 _ROWS: Final = 1 << 18  # of a file; a few hundred bytes each
 _BYTES: Final = 1 << 28  # of a table that is written
 _AHEAD: Final = 64  # row files that are read in parallel
 
 
-def write_facts(storage: Storage, name: str, source: Storage, files: Sequence[RowFile]) -> list[RowFile]:
-    """Write the facts of the rows in `files` of `source` as `<name>/<number>.<token>.parquet` in `storage`."""
-    written = list[RowFile]()
-    for table in _joined(_facts(source, files)):
-        written.append(write_table(storage, f"{name}/{len(written):04}", table, row_group_size=_ROWS // 2))
-    return written
+def write_facts(storage: Storage, run_id: str, source: Storage, files: Sequence[RowFile]) -> list[RowFile]:
+    """Write the facts of a run's rows, which are in `files` of `source`, to files of `storage`."""
+    tables = (_as_one(each) for each in in_parts(_facts(source, run_id, files)))
+    return write_parts(storage, run_path(run_id, FACTS), tables)
 
 
-def write_table_facts(storage: Storage, name: str, rows: pa.Table) -> list[RowFile]:
+def write_table_facts(storage: Storage, run_id: str, rows: pa.Table) -> list[RowFile]:
     """Write rows without vectors that are in no row file, as `write_facts` does; `row_position` counts them."""
     schema = in_files(unify([rows.schema]))
     schema = pa.schema([field for field in schema if field.name != EMBEDDING])
-    written = list[RowFile]()
+    return write_parts(storage, run_path(run_id, FACTS), _table_parts(run_id, rows, schema))
+
+
+def _table_parts(run_id: str, rows: pa.Table, schema: pa.Schema) -> Iterator[pa.Table]:
+    """At least one."""
     start = 0
-    while start < rows.num_rows or not written:
+    while start < rows.num_rows or not start:
         part = rows.slice(start, _ROWS)
         while part.nbytes > _BYTES and len(part) > 1:  # text may have any length, and an array of it 2 GiB
             part = part.slice(0, len(part) // 2)
         part = _for_duckdb(conform(part, schema))
         numbers = np.arange(start, start + part.num_rows)
-        start += part.num_rows
-        places = {"row_file": numbers // MAX_POSITIONS, "row_position": numbers % MAX_POSITIONS}
-        table = pa.table(
-            [*(pa.array(place, pa.int32()) for place in places.values()), *part.columns],
-            schema=pa.schema([*(pa.field(place, pa.int32()) for place in places), *part.schema]),
+        places = (numbers // MAX_POSITIONS, numbers % MAX_POSITIONS)
+        run = pa.repeat(pa.scalar(run_id, pa.string()), part.num_rows)
+        location = [pa.field(name, kind) for name, kind in zip(LOCATION_COLUMNS, _LOCATION_TYPES, strict=True)]
+        yield pa.table(
+            [run, *(pa.array(place, pa.int32()) for place in places), *part.columns],
+            schema=pa.schema([*location, *part.schema]),
         )
-        written.append(write_table(storage, f"{name}/{len(written):04}", table, row_group_size=_ROWS // 2))
-    return written
+        start += part.num_rows
+        if not rows.num_rows:
+            return
 
 
-def _facts(storage: Storage, files: Sequence[RowFile]) -> Iterator[pa.Table]:
+def write_parts(storage: Storage, folder: str, tables: Iterable[pa.Table], first: int = 0) -> list[RowFile]:
+    """Write tables of facts as `<folder>/<number>.<token>.parquet`, numbered from `first`."""
+    return [
+        write_table(storage, f"{folder}/{number:04}", table, row_group_size=_ROWS // 2)
+        for number, table in enumerate(tables, first)
+    ]
+
+
+def _facts(storage: Storage, run_id: str, files: Sequence[RowFile]) -> Iterator[pa.Table]:
     """A table for each row file, in order."""
     numbered = list(enumerate(files))
     for start in range(0, len(numbered), _AHEAD):
-        yield from map_in_threads(partial(_read, storage), numbered[start : start + _AHEAD])
+        yield from map_in_threads(partial(_read, storage, run_id), numbered[start : start + _AHEAD])
 
 
-def _read(storage: Storage, numbered: tuple[int, RowFile]) -> pa.Table:
+def _read(storage: Storage, run_id: str, numbered: tuple[int, RowFile]) -> pa.Table:
     number, file = numbered
     with open_rows(storage, file) as parquet:
-        names = [name for name in parquet.schema_arrow.names if name not in (EMBEDDING, TILES)]
+        names = [name for name in parquet.schema_arrow.names if name not in (EMBEDDING, TILES, *LOCATION_COLUMNS)]
         # Parquet reads "a" as every column nested in it, and "a.b" as one of them, so select by name afterwards.
         rows = valid(parquet.read(columns=names)).select(names)
         if rows["image_id"].null_count:
             raise OSError(f"{rows['image_id'].null_count} rows have no image_id")
         if max(number, rows.num_rows) >= MAX_POSITIONS:
             raise OSError(f"it is file {number:,} of its run, with {rows.num_rows:,} rows: expected fewer")
-    places = (np.full(rows.num_rows, number, np.int32), np.arange(rows.num_rows, dtype=np.int32))
+    run = pa.repeat(pa.scalar(run_id, pa.string()), rows.num_rows)
+    places = (run, np.full(rows.num_rows, number, np.int32), np.arange(rows.num_rows, dtype=np.int32))
     return pa.table([*places, *rows.columns], names=[*LOCATION_COLUMNS, *names])
 
 
-def _joined(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Tables of at least `_ROWS` rows, but for the last."""
+def in_parts(tables: Iterable[pa.Table]) -> Iterator[list[pa.Table]]:
+    """Tables in groups of at least `_ROWS` rows, but for the last."""
     pending, rows = list[pa.Table](), 0
     for table in tables:
         pending.append(table)
         rows += table.num_rows
         if rows >= _ROWS:
-            yield _as_one(pending)
+            yield pending
             pending, rows = [], 0
     if pending:
-        yield _as_one(pending)
+        yield pending
 
 
 def _as_one(tables: Sequence[pa.Table]) -> pa.Table:
@@ -95,7 +110,7 @@ def _as_one(tables: Sequence[pa.Table]) -> pa.Table:
     schema = in_files(pa.schema([field for field in schema if field.name != EMBEDDING]))
     joined = _for_duckdb(pa.concat_tables([conform(each, schema) for each in rows]))
     places = (pa.chunked_array([c for table in tables for c in table.columns[n].chunks]) for n in range(count))
-    location = [pa.field(name, pa.int32()) for name in LOCATION_COLUMNS]
+    location = list(tables[0].schema)[:count]
     return pa.table([*places, *joined.columns], schema=pa.schema([*location, *joined.schema]))
 
 

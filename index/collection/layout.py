@@ -10,6 +10,8 @@ CURRENT: Final = "CURRENT"
 DUPLICATES: Final = "duplicates.jsonl"
 HISTORY: Final = "history"
 INDEX: Final = "index"
+MERGED: Final = "merged"
+"""Facts of many small runs in a few files, made from those of the runs."""
 LEASE: Final = ".lease"
 """Hidden, because readers do not need it."""
 RUNS: Final = "runs"
@@ -48,6 +50,10 @@ ANN_OF: Final = {VECTORS: ANN, TILE_VECTORS: TILE_ANN}
 
 def run_path(run_id: str, *names: str) -> str:
     return "/".join((RUNS, run_id, *names))
+
+
+def merged_path(number: int, *names: str) -> str:
+    return "/".join((MERGED, f"{number:08}", *names))
 
 
 def version_path(version: str, *names: str) -> str:

@@ -137,7 +137,7 @@ class RunStart(Record):
     is the filter for images, as canonical JSON; None: all were embedded. `exif`: its rows have columns from EXIF.
     """
 
-    format: Literal[2] = 2
+    format: Literal[3] = 3
     run_id: RunId
     source: str
     model: ModelRecord

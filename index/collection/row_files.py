@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 
 from index.collection.cache.checked import problem_of
 from index.collection.cache.file_cache import FileCache
-from index.collection.layout import DELETES, FACTS, MANIFEST
+from index.collection.layout import DELETES, FACTS, MANIFEST, MERGED
 from index.collection.records import RowFile
-from index.collection.rows import EMBEDDING, FIXED_COLUMNS, LOCATION_COLUMNS, TILES, schema_problem
+from index.collection.rows import EMBEDDING, FIXED_COLUMNS, LOCATION_COLUMNS, RUN_COLUMN, TILES, schema_problem
 from index.errors import PASSING, CollectionError, DamagedRunError, UnreachableError
 from index.storage import Storage
 
@@ -51,11 +51,14 @@ def _as_damaged_run(path: str) -> Iterator[None]:
 
 
 def damaged_run(path: str, problem: object) -> DamagedRunError:
-    return DamagedRunError(
-        f"{path} cannot be read ({problem}): restore it from a backup; or remove its run's {MANIFEST}, embed the "
-        "source again, and run `likeness index` with --accept-lost-runs",
-        path,
-    )
+    if path.startswith(f"{MERGED}/"):
+        advice = f"remove the folder {MERGED}, which the next job makes again"
+    else:
+        advice = (
+            f"restore it from a backup; or remove its run's {MANIFEST} and the folder {MERGED}, if there is one, embed "
+            "the source again, and run `likeness index` with --accept-lost-runs"
+        )
+    return DamagedRunError(f"{path} cannot be read ({problem}): {advice}", path)
 
 
 @contextmanager
@@ -137,7 +140,7 @@ def _expected(file: RowFile) -> Sequence[str]:
     """The columns that a file must have."""
     folder, _, name = file.path.rpartition("/")
     if name.startswith(DELETES):
-        return FIXED_COLUMNS[:1]
+        return (RUN_COLUMN, FIXED_COLUMNS[0])
     if folder.endswith(FACTS):
         return [*LOCATION_COLUMNS, *(column for column in FIXED_COLUMNS if column != EMBEDDING)]
     return FIXED_COLUMNS

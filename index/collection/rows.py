@@ -44,8 +44,9 @@ _COLUMNS: dict[str, pa.DataType] = {
 FIXED_COLUMNS: tuple[str, ...] = tuple(_COLUMNS)
 """The columns that every row has. All others but `TILES` are the source's metadata."""
 
-LOCATION_COLUMNS = ("row_file", "row_position")
-"""The first columns of facts: the number of the row's file in its run, and of the row in that file."""
+RUN_COLUMN = "row_run"
+LOCATION_COLUMNS = (RUN_COLUMN, "row_file", "row_position")
+"""The first columns of facts: the id of the row's run, the number of its file in that, and of the row in that file."""
 
 OUTCOME_COLUMNS = ("content_hash", "width", "height", "format", EMBEDDING)
 """Results of embedding an image."""
@@ -110,7 +111,7 @@ def schema_problem(schema: pa.Schema, expected: Iterable[str] = FIXED_COLUMNS) -
     if len(set(schema.names)) < len(schema.names):
         return "it has several columns of one name"
     for name in expected:
-        kind = _COLUMNS.get(name, pa.int32())
+        kind = pa.string() if name == RUN_COLUMN else _COLUMNS.get(name, pa.int32())
         found = schema.field(name).type if name in schema.names else None
         if name == EMBEDDING and found and pa.types.is_fixed_size_list(found):
             kind = embedding_type(found.list_size)

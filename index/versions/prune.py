@@ -9,7 +9,16 @@ from datetime import UTC, datetime, timedelta
 
 from index.collection import Collection, layout, writing
 from index.collection.annotations import annotation_logs
-from index.collection.layout import SEGMENTS, SUPERSEDED, annotation_path, run_path, segment_path, version_path
+from index.collection.layout import (
+    SEGMENTS,
+    SUPERSEDED,
+    annotation_path,
+    merged_path,
+    run_path,
+    segment_path,
+    version_path,
+)
+from index.collection.merged.read import MANIFEST_PATH, read_manifest
 from index.collection.records import VersionManifest
 from index.errors import CollectionError, DamagedVersionError, OvertakenError
 from index.storage.storage import FileInfo
@@ -34,9 +43,10 @@ _FOLDER = re.compile(r"index/(?:segments/)?([0-9]{6})(?:-[0-9-]+)?(?=/|$)")
 
 @dataclass(frozen=True, kw_only=True)
 class Pruned:
-    """What was removed, or would be: versions and segments by name, `remains` of abandoned builds by path, unfinished
-    `runs` by id (an annotation's by path), and how many `unnamed_files` committed runs had, by the run's path. `left`
-    has the reasons why versions (by name) and folders (by path) stay."""
+    """What was removed, or would be: versions and segments by name, `remains` of abandoned builds and sets of merged
+    runs that are of no more use by path, unfinished `runs` by id (an annotation's by path), and how many
+    `unnamed_files` committed runs had, by the run's path. `left` has the reasons why versions (by name) and folders (by
+    path) stay."""
 
     versions: list[str]
     segments: list[str]
@@ -108,27 +118,29 @@ def _plan(collection: Collection, keep: int) -> tuple[Pruned, list[str]]:
             left[path] = f"no version names it, but its build has written within {ABANDONED_AFTER} and may be running"
         else:
             (segments if path in dropped else remains).append(path)
-    runs, unnamed = dict[str, int](), dict[str, int]()
+    runs, unnamed, merged = dict[str, int](), dict[str, int](), dict[str, int]()
     logs = {f"{annotation_path(name)}/": log for name, log in annotation_logs(collection).items()}
     for below, log in {"": collection, **logs}.items():
         log_runs, log_unnamed = _leftovers(log)
         runs |= {below + path: size for path, size in log_runs.items()}
         unnamed |= {below + path: size for path, size in log_unnamed.items()}
+        merged |= {below + path: size for path, size in _unnamed_sets(log).items()}
     for version in sorted(manifests.keys() - set(versions), reverse=True):
         for path in runs.keys() & set(map(run_path, manifests[version].runs)):
             left[path] = f"index version {version} was built from this run: restore its {layout.MANIFEST}"
             del runs[path]
-    gone = [*map(version_path, versions), *segments, *remains]
+    freed = sum(folders[path].size for path in (*map(version_path, versions), *segments, *remains))
+    remains += merged
     pruned = Pruned(
         versions=versions,
         segments=[path.removeprefix(f"{SEGMENTS}/") for path in segments],
         remains=remains,
         runs=[path.removeprefix(f"{layout.RUNS}/") for path in runs],
         unnamed_files=Counter(path.partition(f"/{layout.ROW_FILES}/")[0] for path in unnamed),
-        bytes_freed=sum(folders[path].size for path in gone) + sum(runs.values()) + sum(unnamed.values()),
+        bytes_freed=freed + sum(runs.values()) + sum(unnamed.values()) + sum(merged.values()),
         left=left,
     )
-    return pruned, [*gone, *runs, *unnamed]
+    return pruned, [*map(version_path, versions), *segments, *remains, *runs, *unnamed]
 
 
 def _manifests(collection: Collection) -> tuple[dict[str, VersionManifest], dict[str, str]]:
@@ -217,6 +229,20 @@ def _leftovers(log: Collection) -> tuple[dict[str, int], dict[str, int]]:
             if file.path.startswith(folders) and file.path not in named and are_older([file], ABANDONED_AFTER):
                 unnamed[file.path] = file.size
     return runs, unnamed
+
+
+def _unnamed_sets(log: Collection) -> dict[str, int]:
+    """Sets of merged runs that were merged into others, or not completed: the bytes of each, by path."""
+    manifest, since = read_manifest(log.storage), datetime.now(UTC) - ABANDONED_AFTER
+    named = [each.number for each in manifest.sets] + [each.number for each in manifest.replaced if each.at > since]
+    kept, sizes, recent = set(map(merged_path, named)), Counter[str](), set[str]()
+    for file in log.storage.walk(layout.MERGED):
+        folder = "/".join(file.path.split("/")[:2])
+        if not file.is_folder and folder != MANIFEST_PATH and folder not in kept:
+            sizes[folder] += file.size
+            if file.modified is None or file.modified > since:
+                recent.add(folder)
+    return {folder: size for folder, size in sorted(sizes.items()) if folder not in recent}
 
 
 def _delete(collection: Collection, path: str) -> None:

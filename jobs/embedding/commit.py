@@ -8,6 +8,7 @@ from typing import Self
 
 from index.collection import Collection
 from index.collection.catalog import Catalog, RunRows
+from index.collection.merged.merge import merge_runs
 from index.collection.records import RowFile, RunManifest, RunStart
 from index.collection.rows import FILTERED, STATE_COLUMNS
 from jobs.embedding.report import EmbedReport
@@ -40,7 +41,7 @@ def commit(
     A run in which only the images of last time failed again is not published. Otherwise a host that is down would cause
     an identical index version every night, and older versions would be pruned to make room. Raises `JobError`,
     `TooManyRejectsError` or `UsageError`; all runs then stay unfinished. What was found at web addresses at the time
-    `now` is recorded.
+    `now` is recorded. At the end small runs are merged.
     """
     collection.check_lease()
     checked = [_CheckedRun.of(each, collection) for each in written]
@@ -56,6 +57,8 @@ def commit(
         facts = each.rows.store_facts()
         published.append(manifest.model_copy(update={"deletes": deletes, "facts": facts}))
         collection.commit_run(published[-1])
+    if published:
+        merge_runs(collection)
     return published
 
 

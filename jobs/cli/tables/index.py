@@ -6,6 +6,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from index.analysis.evaluation import DEPTHS, ClassFigures, Estimate, Evaluation
+from index.collection.layout import MERGED
 from index.collection.records import VersionManifest
 from index.versions.promotion import Version
 from index.versions.prune import Pruned
@@ -87,7 +88,7 @@ def pruned_table(pruned: Pruned, *, dry_run: bool) -> Group:
     rows = [
         *((name, "version") for name in pruned.versions),
         *((name, "segment") for name in pruned.segments),
-        *((path, "remains of a build that did not finish") for path in pruned.remains),
+        *((path, _why_it_remained(path)) for path in pruned.remains),
         *((run, "unfinished run that is no longer needed") for run in pruned.runs),
         *((run, f"{counted(count, 'file')} that the run does not name") for run, count in pruned.unnamed_files.items()),
         *((path, f"left: {reason}") for path, reason in pruned.left.items()),
@@ -95,6 +96,10 @@ def pruned_table(pruned: Pruned, *, dry_run: bool) -> Group:
     verb = "would be freed" if dry_run else "freed"
     total = f"{human_size(pruned.bytes_freed)} {verb}" if pruned.bytes_freed else "nothing to remove"
     return Group(*([TextTable((), rows)] if rows else []), total)
+
+
+def _why_it_remained(path: str) -> str:
+    return "facts that were merged again" if f"{MERGED}/" in path else "remains of a build that did not finish"
 
 
 def evaluation_tables(evaluations: Sequence[Evaluation], suspects: Sequence[Mapping[str, Any]]) -> Group:

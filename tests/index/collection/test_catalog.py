@@ -166,7 +166,7 @@ def test_a_collection_of_an_earlier_format_is_refused_in_one_sentence(collection
     old = {name: getattr(start, name) for name in RunStart.model_fields} | {"format": 1}
     path = Path(collection.location) / "runs" / start.run_id / "started.json"
     path.write_bytes(RunStart.model_construct(**old).to_bytes())
-    with pytest.raises(CollectionError, match=r"has format 1, .* reads 2, .*: embed the source into a new folder"):
+    with pytest.raises(CollectionError, match=r"has format 1, .* reads 3, .*: embed the source into a new folder"):
         collection.snapshot()
 
 

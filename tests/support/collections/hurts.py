@@ -192,7 +192,7 @@ _ARROW: dict[str, Hurt] = {
     "row files with a column twice": parquet(added("uri", repeated("a"))),
     "row files with other types": parquet(column("size", repeated("large"))),
     "deletes that are numbers": parquet(column("image_id", repeated(7)), "runs/*/deletes.*"),
-    "deletes without ids": parquet(lambda table: table.rename_columns(["id"]), "runs/*/deletes.*"),
+    "deletes without ids": parquet(lambda table: table.rename_columns(["row_run", "id"]), "runs/*/deletes.*"),
 }
 
 _FAISS: dict[str, Hurt] = {

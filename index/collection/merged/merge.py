@@ -1,0 +1,116 @@
+"""Merges runs, at the end of each job."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+import pyarrow as pa
+
+from index.collection.catalog import RunRows
+from index.collection.collection import Collection
+from index.collection.facts import in_parts, read_schema, write_parts
+from index.collection.layout import DELETES, FACTS, MERGED, merged_path
+from index.collection.merged.policy import choose
+from index.collection.merged.read import MANIFEST_PATH, read_manifest, read_set
+from index.collection.merged.records import (
+    RUNS_FILE,
+    MergedFacts,
+    MergedManifest,
+    MergedRun,
+    MergedSet,
+    Replaced,
+    SetEntry,
+    size_of,
+)
+from index.collection.records import RowFile, RunManifest
+from index.collection.row_files import copies_here, open_copy, valid, write_table
+from index.storage import Storage
+
+KEPT_FOR: Final = timedelta(days=1)
+"""How long a set that was merged into another stays: someone may be reading it."""
+
+
+def merge_runs(collection: Collection) -> None:
+    """Merge the sets and runs that `choose` names, if any, and remove sets that were merged more than `KEPT_FOR` ago.
+
+    The caller has the lease. DamagedRunError if a file of facts was altered.
+    """
+    storage, before, runs = collection.storage, read_manifest(collection.storage), collection.runs()
+    single = [run for run in runs if not isinstance(run, MergedRun)]
+    chosen = choose([*(entry.size for entry in before.sets), *map(size_of, single)])
+    if not chosen:
+        return
+    replaced = [before.sets[number] for number in chosen if number < len(before.sets)]
+    numbers = {entry.number for entry in replaced}
+    ids = {run.run_id for number in numbers for run in read_set(storage, number)}
+    ids |= {single[number - len(before.sets)].run_id for number in chosen if number >= len(before.sets)}
+    merged = [run for run in runs if run.run_id in ids]
+    made = SetEntry(number=_new_number(collection, before), size=sum(map(size_of, merged)))
+    _write_set(collection, made.number, merged)
+    now = datetime.now(UTC)
+    expired = [each for each in before.replaced if each.at < now - KEPT_FOR]
+    kept = [each for each in before.replaced if each not in expired]
+    after = MergedManifest(
+        sets=[*(entry for entry in before.sets if entry not in replaced), made],
+        replaced=[*kept, *(Replaced(number=number, at=now) for number in sorted(numbers))],
+    )
+    collection.check_lease()
+    storage.write_atomic(MANIFEST_PATH, after.to_bytes())
+    for each in expired:
+        storage.delete(merged_path(each.number))
+
+
+def _new_number(collection: Collection, manifest: MergedManifest) -> int:
+    """A number that no set has, not even one that was not completed."""
+    folders = [int(entry.name) for entry in collection.storage.list(MERGED) if entry.name.isdecimal()]
+    known = [*(each.number for each in manifest.sets), *(each.number for each in manifest.replaced)]
+    return 1 + max([*folders, *known], default=0)
+
+
+def _write_set(collection: Collection, number: int, runs: Sequence[RunManifest]) -> None:
+    storage = collection.storage
+    facts, deletes = dict[RowFile, set[int]](), dict[RowFile, None]()
+    for position, rows in enumerate(map(RunRows.of, runs)):
+        for file in rows.facts or ():
+            facts.setdefault(file, set()).add(position)
+        if rows.deletes:
+            deletes[rows.deletes] = None
+    with TemporaryDirectory(prefix="likeness-merge-") as folder:
+        merged = MergedSet(
+            runs=list(runs),
+            facts=_write_facts(storage, number, facts, Path(folder)),
+            deletes=_write_deletes(storage, number, list(deletes), Path(folder)),
+        )
+    collection.check_lease()
+    storage.write_atomic(merged_path(number, RUNS_FILE), merged.to_bytes())
+
+
+def _write_facts(storage: Storage, number: int, files: Mapping[RowFile, set[int]], folder: Path) -> list[MergedFacts]:
+    """Write the facts in `files`, which have those of the runs at these positions."""
+    groups = dict[pa.Schema, dict[Path, RowFile]]()
+    for path, file in zip(copies_here(storage, list(files), folder), files, strict=True):
+        groups.setdefault(read_schema(path, file), {})[path] = file
+    written = list[MergedFacts]()
+    for group in groups.values():
+        tables = map(pa.concat_tables, in_parts(itertools.starmap(_read, group.items())))
+        positions = sorted(set().union(*(files[file] for file in group.values())))
+        made = write_parts(storage, merged_path(number, FACTS), tables, first=len(written))
+        written += [MergedFacts(file=file, runs=positions) for file in made]
+    return written
+
+
+def _write_deletes(storage: Storage, number: int, files: Sequence[RowFile], folder: Path) -> RowFile | None:
+    if not files:
+        return None
+    tables = map(_read, copies_here(storage, files, folder), files)
+    return write_table(storage, merged_path(number, DELETES), pa.concat_tables(tables))
+
+
+def _read(path: Path, file: RowFile) -> pa.Table:
+    with open_copy(path, file) as parquet:
+        return valid(parquet.read())
