@@ -91,7 +91,8 @@ class VersionBuild:
 
     def update(self, base: VersionManifest) -> VersionManifest:
         """Build from the base's segments, with more tombstones, and new ones. DamagedVersionError if it is damaged."""
-        new = [run for run in self.runs if run.run_id not in base.runs]
+        known = set(base.runs)
+        new = [run for run in self.runs if run.run_id not in known]
         base = base.without_columns()  # every version writes its own
         with self._discard_on_failure(), tempfile.TemporaryDirectory() as cache:
             changed = LiveRows.of_runs(self.storage, new)

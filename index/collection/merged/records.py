@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from index.collection.bounds import Time
+from index.collection.bounds import Count, Time
 from index.collection.records import Record, RowFile, RunManifest
 
 RUNS_FILE: Final = "runs.json"
@@ -35,7 +35,7 @@ class MergedSet(Record):
 
 class SetEntry(Record):
     number: SetNumber
-    size: Annotated[int, Field(ge=0)]
+    size: Count
     """See `size_of`."""
 
 

@@ -19,6 +19,7 @@ import pytest
 from index.build.build_index import build_index
 from index.collection import Collection
 from index.collection.live_rows import LiveRows
+from index.collection.merged.merge import merge_runs
 from index.errors import CollectionError, RolledBackError
 from index.search import Searcher
 from index.versions.promotion import list_versions
@@ -65,15 +66,17 @@ def row_values(collection: Collection) -> list[tuple[Any, ...]]:
 
 
 class Untouched:
-    """The collection without damage, and its answers."""
+    """The collection without damage, and its answers. `files` will be damaged: all, or those of `merged` runs."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, merged: bool = False) -> None:
         self.root = folder / "made"
         self.work = folder / "work"
         collection = make_versions(self.root)
+        if merged:
+            merge_runs(collection)
         self.files = sorted(
             path.relative_to(self.root).as_posix()
-            for path in self.root.rglob("*")
+            for path in (self.root / "merged" if merged else self.root).rglob("*")
             if path.is_file() and path.stat().st_size
         )
         self.answers = {name: answers(Searcher.open(collection, name)) for name in collection.versions()}
@@ -89,14 +92,14 @@ class Untouched:
         return Collection.open(str(self.work))
 
 
-@pytest.fixture(scope="module")
-def untouched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Untouched]:
+@pytest.fixture(scope="module", params=[False], ids=[""])
+def untouched(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Untouched]:
     # Waiting for the disk may be slow, and is not tested here.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
         threads = faiss.omp_get_max_threads()
         faiss.omp_set_num_threads(1)  # faster: with few rows, threads mostly wait for each other
-        yield Untouched(tmp_path_factory.mktemp("flips"))
+        yield Untouched(tmp_path_factory.mktemp("flips"), merged=request.param)
         faiss.omp_set_num_threads(threads)
 
 
@@ -181,6 +184,13 @@ FIVE_THOUSAND = [pytest.param(range(500 * part, 500 * (part + 1)), marks=LONG) f
 @pytest.mark.parametrize("numbers", [range(40), *FIVE_THOUSAND], ids=str)
 def test_flipped_bits(untouched: Untouched, caplog: pytest.LogCaptureFixture, numbers: range) -> None:
     check_all(untouched, numbers, caplog, flip)
+
+
+@pytest.mark.parametrize("untouched", [True], ids=["merged"], indirect=True)
+@pytest.mark.parametrize("damage", [flip, cut_short, zero_page])
+def test_damage_of_merged_runs(untouched: Untouched, caplog: pytest.LogCaptureFixture, damage: Damage) -> None:
+    assert len(untouched.files) >= 5
+    check_all(untouched, range(1, 10), caplog, damage)
 
 
 @pytest.mark.parametrize("count", [10, pytest.param(300, marks=LONG)])
