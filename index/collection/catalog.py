@@ -43,6 +43,8 @@ FILE_BITS, _RUN_BITS = 24, 48
 FIRST_SEQ: Final = 1 << FILE_BITS
 """The `seq` of the first row of the first run."""
 _MEMORY: Final = "1GB"  # of DuckDB; beyond that it uses the disk
+_GROUPED: Final = 4_000_000  # rows that are grouped by a text at a time
+_ROWS: Final = 4096  # Python objects in memory
 _FIXED: Final = tuple(name for name in row_schema(0).names if name != EMBEDDING)
 _PATH: Final = "\x1fpath"  # hardly the name of a source's column
 
@@ -98,6 +100,7 @@ class Catalog:
             cursor.execute(f"CREATE SCHEMA {self.name}")
         weakref.finalize(self, _drop, self.name).atexit = False
         facts = self._facts()
+        self._rows = sum(file.rows for _, _, file in facts)
         self._runs_of_facts = [number for number, _, _ in facts]
         self._schemas = _deduplicated(map_in_threads(lambda each: read_schema(each[1], each[2]), facts))
         self._create_written([_place(storage, file) for _, storage, file in facts])
@@ -174,6 +177,12 @@ class Catalog:
         with _as_collection_error(self.storage), self._cursor(tables) as cursor:
             yield cursor.sql(sql).to_arrow_reader(batch_rows)
 
+    def rows(self, sql: str, /, **tables: pa.Table) -> Iterator[dict[str, Any]]:
+        """The answer to a query, row by row."""
+        with self.query(sql, _ROWS, **tables) as batches:
+            for batch in batches:
+                yield from batch.to_pylist()
+
     def table(self, sql: str, **tables: pa.Table) -> pa.Table:
         """The answer to a query."""
         with self.query(sql, **tables) as batches:
@@ -185,6 +194,17 @@ class Catalog:
             if name in self._mixed:
                 raise self._mixed[name]
         return ", ".join(f'{self.aliases[name]} AS "{number}"' for number, name in enumerate(names))
+
+    def group(self, name: str, columns: str, source: str, key: str, *, having: str = "true", rows: int = 0) -> None:
+        """Create a table of the groups by a text of the rows that a query has: `rows`, if more than the catalog has.
+
+        In passes: DuckDB runs out of memory when it groups tens of millions of texts at once.
+        """
+        passes = 1 + max(rows, self._rows) // _GROUPED
+        for number in range(passes):
+            create = f"INSERT INTO {name}" if number else f"CREATE OR REPLACE TABLE {name} AS"
+            part = f"FROM ({source}) WHERE hash({key}) % {passes} = {number}"
+            self.create(f"{create} SELECT {columns} {part} GROUP BY {key} HAVING {having}")
 
     def shared_columns(self, other: Catalog, names: Sequence[str]) -> list[tuple[str, str]]:
         """For each of these columns, it in SQL in rows of this catalog and of another, in a type that holds the values
@@ -270,7 +290,7 @@ class Catalog:
             copies = map_in_threads(partial(copy_here, self.storage, self._scratch), [file for _, file in deleted])
             runs = {_place(copy, file): number for copy, (number, file) in zip(copies, deleted, strict=True)}
             ids += f" UNION ALL SELECT place.run << {_RUN_BITS}, rows.image_id {_from(runs)}"
-        self.create(f"CREATE TABLE live AS SELECT max(seq) AS seq FROM ({ids}) GROUP BY image_id")
+        self.group("live", "max(seq) AS seq", ids, "image_id")
         self.create(f"CREATE VIEW live_rows AS FROM {self.name}.written SEMI JOIN {self.name}.live USING (seq)")
 
 
@@ -329,7 +349,8 @@ def _place(storage: Storage, file: RowFile) -> str:
     return str(path)
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
+    """A text in SQL."""
     return "'" + text.replace("'", "''") + "'"
 
 
@@ -372,12 +393,12 @@ def _without_nan(number: str) -> str:
 
 
 def _read(paths: Iterable[str]) -> str:
-    return f"read_parquet([{', '.join(map(_quoted, paths))}], filename={_quoted(_PATH)})"
+    return f"read_parquet([{', '.join(map(quoted, paths))}], filename={quoted(_PATH)})"
 
 
 def _from(runs: Mapping[str, int]) -> str:
     """The rows of some files, by path, each with its `place`."""
-    places = ", ".join(f"({_quoted(path)}, {run}::BIGINT)" for path, run in runs.items())
+    places = ", ".join(f"({quoted(path)}, {run}::BIGINT)" for path, run in runs.items())
     return f"FROM {_read(runs)} AS rows JOIN (VALUES {places}) AS place(path, run) ON rows.{_name(_PATH)} = place.path"
 
 

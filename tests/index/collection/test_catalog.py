@@ -220,3 +220,16 @@ def test_columns_of_two_catalogs_are_compared_in_one_type(
         f"JOIN (SELECT image_id, {right} AS r FROM {theirs.name}.written) USING (image_id) ORDER BY image_id"
     )
     assert [bool(row["same"]) for row in found.to_pylist()] == equal
+
+
+def test_rows_are_grouped_in_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    collection = Collection.create_or_open(str(tmp_path / "braces {}{x}'"))
+    monkeypatch.setattr("index.collection.catalog._GROUPED", 3)
+    ids = [f"{number:02}" for number in range(20)]
+    add_run(collection, rows(ids))
+    add_run(collection, rows(ids[:5]), deletes=ids[18:])
+    assert collection.live_rows(["image_id"])["image_id"].to_pylist() == ids[:18]
+    catalog = catalog_of(collection)
+    assert catalog.live_counts == {0: 13, 1: 5}
+    catalog.group("twice", "image_id", "FROM written", "image_id", having="count(*) > 1")
+    assert sorted(row["image_id"] for row in catalog.rows("FROM twice")) == ids[:5]
