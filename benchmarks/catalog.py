@@ -1,180 +1,155 @@
 """Peak memory and time of commands that read the rows of a large collection: `python -m benchmarks.catalog [--quick]`.
 
-A tenth of the rows is rejected, and a tenth of the pictures have the bytes of another one. Each command is run over all
-rows and over a tenth of them, in a process of its own; the difference gives bytes a row.
-
-With `--runs`, what a collection of 100,000 rows costs after so many nights of 100 changed ones, ÷ after one.
+A tenth of the rows is rejected, and a tenth of the pictures have the bytes of another one. Commands that read no
+vectors get a collection of facts alone, written by DuckDB, because 20 million rows take too long to make. Each command
+runs in a process of its own; bytes a row are the difference between the last two sizes.
 """
 
 from __future__ import annotations
 
-import itertools
-import shutil
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import file_digest
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from PIL import Image
 
-from benchmarks.common.process import by_turns, in_new_process, likeness, seconds_of
+from benchmarks.common.process import likeness
 from benchmarks.common.report import Figure, Report, run
-from benchmarks.common.rows import SOURCE, model_of, random_vectors, usual_rows
-from embedder.models.load import find_model
+from benchmarks.common.rows import MODIFIED, SOURCE, manifest_of, model_of, random_vectors
 from index.build.build_index import build_index
 from index.collection import Collection
-from index.collection.merged.merge import merge_runs
-from index.collection.records import ModelRecord
+from index.collection.annotations import annotation_log
+from index.collection.layout import FACTS, MANIFEST, ROW_FILES, run_path, version_path
+from index.collection.records import RowFile, RunManifest
 from index.collection.rows import EMBEDDING, embedding_column
-from index.search import Searcher
-from index.versions.prune import prune
-from jobs.embedding.model_source import model_record
-from jobs.sources.list_images import list_images
-from jobs.values import DEMO_MODEL
 
-ROWS, QUICK_ROWS = 5_000_000, 100_000
-BAR_MIB = 1_500
-RUN_ROWS, NIGHT_ROWS = 100_000, 100
-BAR_RUNS = 1.3
+SIZES, QUICK_SIZES = (1_000_000, 5_000_000, 20_000_000), (10_000, 100_000)
+BAR_MIB, BAR_BYTES = 1_500, 10
 _MODEL = model_of(8)
 _BLOCK = 1_024  # rows of a file
-_COMMANDS = {
-    "index": ("index", "{0}"),
+_FACTS = 1 << 20  # rows of a file of facts
+_FACT_COMMANDS = {
     "info": ("info", "{0}"),
+    "columns": ("columns", "{0}", "--format", "json"),
     "rejects": ("rejects", "{0}", "--format", "json"),
     "duplicates by bytes": ("duplicates", "{0}", "--kinds", "identical_bytes", "--format", "json"),
+}
+_VECTOR_COMMANDS = {
+    "index": ("index", "{0}"),
     "export": ("export", "{0}", "{0}-vectors"),
     "import": ("import", "{0}-vectors", "{0}-imported", "--no-index"),
     "index, 0.1% new": ("index", "{0}"),
 }
 """Commands in this order; `{0}` is the folder of the collection."""
 
+_COLUMNS = f"""
+printf('2026/album-%04d/IMG_%07d.jpg', n // 1000, n) AS image_id, '{SOURCE}/' || image_id AS uri,
+-- Those that end in 1 have the bytes of those that end in 2.
+printf('%064x', n + (n % 10 = 1)::BIGINT) AS content_hash, 100000 + n AS size,
+TIMESTAMPTZ '{MODIFIED.isoformat()}' AS modified, NULL::VARCHAR AS etag, 4000::INTEGER AS width,
+3000::INTEGER AS height, 'jpeg' AS format, CASE WHEN n % 10 = 0 THEN 'decode' END AS error_stage,
+CASE WHEN n % 10 = 0 THEN 'truncated' END AS error_reason, CASE WHEN n % 10 = 0 THEN 'ends early' END AS error_message,
+CASE WHEN n % 10 = 0 THEN false END AS retryable
+"""
+
+
+@dataclass(kw_only=True)
+class Peaks:
+    """Peak MiB of each command by the number of rows, and the seconds of the largest."""
+
+    mib: dict[str, dict[int, float]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def measure(self, home: Path, rows: int, name: str, words: Sequence[str]) -> None:
+        done = likeness(*(word.format(home) for word in words))
+        self.mib.setdefault(name, {})[rows] = done.peak_mib
+        self.seconds[name] = done.seconds
+
+    def report(self, report: Report, of: str) -> None:
+        table: list[Mapping[str, Figure]] = []
+        for name, peaks in self.mib.items():
+            *_, (few, small), (many, large) = [(0, 0.0), *peaks.items()]
+            a_row = (large - small) * 2**20 / (many - few)
+            sizes = {f"MiB, {rows:,} rows": round(peak) for rows, peak in peaks.items()}
+            table.append({"command": name, **sizes, "bytes a row": a_row, "s": self.seconds[name]})
+            report.at_most(f"{name}: peak MiB", max(peaks.values()), BAR_MIB)
+            if few >= SIZES[1]:
+                report.at_most(f"{name}: bytes a row", a_row, BAR_BYTES)
+        report.table(f"commands on collections {of}", table)
+
+
+def write_facts_alone(folder: Path, rows: int) -> None:
+    """A collection of this many rows, most without row files, an annotation, and an index that seems to have all."""
+    collection = write_collection(folder, 1_000)
+    version = build_index(collection)
+    runs = [*version.runs, _commit_facts(collection, "", 1_000, rows).run_id]
+    manifest = version.model_copy(update={"runs": runs})
+    collection.storage.write_atomic(version_path(version.version, MANIFEST), manifest.to_bytes())
+    _commit_facts(annotation_log(collection, "mood"), ", 'calm' AS mood", 0, rows)
+
+
+def _commit_facts(collection: Collection, more: str, first: int, last: int) -> RunManifest:
+    start = collection.start_run(SOURCE, _MODEL)
+    files, facts = list[RowFile](), list[RowFile]()
+    for low in range(first, last, _FACTS):
+        count = min(_FACTS, last - low)
+        path = run_path(start.run_id, FACTS, f"{len(facts):04}.{low:016x}.parquet")
+        target = Path(collection.location, path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        location = (
+            f"'{start.run_id}' AS row_run, {len(facts)}::INTEGER AS row_file, (n - {low})::INTEGER AS row_position"
+        )
+        sql = f"SELECT {location}, {_COLUMNS} {more} FROM range({low}, {low + count}) AS numbers(n)"
+        duckdb.sql(f"COPY ({sql}) TO '{target}' (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {_FACTS // 8})")
+        with target.open("rb") as file:
+            digest = file_digest(file, "sha256").hexdigest()
+        facts.append(RowFile(path=path, rows=count, size=target.stat().st_size, sha256=digest))
+        files.append(facts[-1].model_copy(update={"path": path.replace(f"/{FACTS}/", f"/{ROW_FILES}/0001-")}))
+    manifest = manifest_of(start, files, facts)
+    collection.storage.write_atomic(run_path(start.run_id, MANIFEST), manifest.to_bytes())
+    return manifest
+
 
 def write_collection(folder: Path, rows: int) -> Collection:
     """A collection of this many rows in one run, without an index."""
     collection = Collection.create_or_open(str(folder))
-    collection.add_run(SOURCE, _MODEL, (_table(first, min(_BLOCK, rows - first)) for first in range(0, rows, _BLOCK)))
+    collection.add_run(SOURCE, _MODEL, _tables(0, rows))
     return collection
 
 
-def _table(first: int, count: int) -> pa.Table:
-    table = usual_rows(range(first, first + count), _MODEL.dim)
-    rejected = pa.array([number % 10 == 0 for number in range(first, first + count)])
-    # Those that end in 1 have the bytes of those that end in 2.
-    hashes = pa.array([f"{number + (number % 10 == 1):064x}" for number in range(first, first + count)], pa.string())
-    values = {
-        "content_hash": hashes,
-        "error_stage": pc.if_else(rejected, "decode", pa.scalar(None, pa.string())),
-        "error_reason": pc.if_else(rejected, "truncated", pa.scalar(None, pa.string())),
-        "error_message": pc.if_else(rejected, "ends early", pa.scalar(None, pa.string())),
-        EMBEDDING: pc.if_else(rejected, pa.scalar(None, table[EMBEDDING].type), table[EMBEDDING]),
-    }
-    for name, column in values.items():
-        at = table.schema.get_field_index(name)
-        table = table.append_column(name, column) if at < 0 else table.set_column(at, name, column)
-    return table
-
-
-def measure(folder: Path, rows: int) -> Iterator[tuple[str, float, float]]:
-    """Yields each command's name, peak MiB and seconds."""
-    home = folder / str(rows)
-    collection = write_collection(home, rows)
-    for name, words in _COMMANDS.items():
-        if name == "index, 0.1% new":
-            collection.add_run(SOURCE, _MODEL, [_table(rows, max(1, rows // 1_000))])
-        done = likeness(*(word.format(home) for word in words))
-        yield name, done.peak_mib, done.seconds
-
-
-def measure_runs(report: Report, folder: Path, nights: int) -> None:
-    """Compare a collection after `nights` nights with one after a single night, of the same pictures."""
-    pictures, many, one = folder / "pictures", folder / "many", folder / "one"
-    for number in range(RUN_ROWS):
-        if number % 1_000 == 0:  # a file may have 65,000 names
-            _path(pictures, number).parent.mkdir(parents=True)
-            first = _draw(pictures, number, seed=0)
-        else:
-            _path(pictures, number).hardlink_to(first)
-    listing = list_images(str(pictures))
-    model = model_record(find_model(str(DEMO_MODEL)).identity)
-    collection = Collection.create_or_open(str(many))
-    starts = range(0, RUN_ROWS, _BLOCK)
-    collection.add_run(str(pictures), model, (_with_vectors(listing.slice(at, _BLOCK), model, at) for at in starts))
-    build_index(collection)
-    for night in range(nights):
-        changed = listing.slice(night * NIGHT_ROWS % RUN_ROWS, NIGHT_ROWS)
-        collection.add_run(str(pictures), model, [_with_vectors(changed, model, RUN_ROWS + night)])
-        merge_runs(collection)
-        build_index(collection)
-        prune(collection)
-        if night == 0:
-            shutil.copytree(many, one)
-    report.console.log(f"{nights} nights")
-    seeds, known = itertools.count(1), str(listing["image_id"][-1])
-
-    def night_of(home: Path) -> float:
-        seed = next(seeds)
-        for number in range(NIGHT_ROWS):
-            _draw(pictures, number, seed=seed)
-        return likeness("reembed", str(pictures), str(home)).seconds
-
-    table: list[dict[str, Figure]] = []
-    steps: dict[str, Callable[[Path], float]] = {
-        "info": lambda home: likeness("info", str(home)).seconds,
-        "opening the index alone": lambda home: in_new_process(_open, str(home)),
-        "a search": lambda home: likeness("search", str(home), "--like", known, "-k", "1").seconds,
-        "a night": night_of,
-    }
-    for name, step in steps.items():
-        after = by_turns({"one": partial(step, one), "many": partial(step, many)}, rounds=5)
-        ratio = after["many"] / after["one"]
-        table.append({"": name, "s after one": after["one"], f"s after {nights}": after["many"], "ratio": ratio})
-        if not name.endswith("alone"):  # a few ms for each segment, of which there are some more than after one night
-            report.at_most(f"{name}: seconds ÷ those after one night", ratio, BAR_RUNS)
-    report.table(f"{RUN_ROWS:,} rows after {nights} nights of {NIGHT_ROWS}", table)
-
-
-def _path(pictures: Path, number: int) -> Path:
-    return pictures / f"{number // 1_000:03}" / f"{number:06}.png"
-
-
-def _draw(pictures: Path, number: int, *, seed: int) -> Path:
-    path = _path(pictures, number)
-    path.unlink(missing_ok=True)
-    pixels = np.random.default_rng([seed, number]).integers(0, 256, (8, 8, 3), np.uint8)
-    Image.fromarray(pixels).resize((96, 96)).save(path)
-    return path
-
-
-def _with_vectors(listing: pa.Table, model: ModelRecord, seed: int) -> pa.Table:
-    vectors = random_vectors(listing.num_rows, model.dim, seed)
-    return listing.append_column(EMBEDDING, embedding_column(vectors))
-
-
-def _open(location: str) -> float:
-    collection = Collection.open(location)
-    return seconds_of(lambda: Searcher.open(collection))
+def _tables(first: int, last: int) -> Iterator[pa.Table]:
+    for low in range(first, last, _BLOCK):
+        high = min(low + _BLOCK, last)
+        facts: Any = duckdb.sql(f"SELECT {_COLUMNS} FROM range({low}, {high}) AS numbers(n) ORDER BY n")
+        vectors = embedding_column(random_vectors(high - low, _MODEL.dim, low), np.arange(low, high) % 10 == 0)
+        yield facts.to_arrow_table().append_column(EMBEDDING, vectors)
 
 
 def main(report: Report, folder: Path, options: Any) -> None:
-    if options.runs:
-        measure_runs(report, folder, options.runs)
-        return
-    rows = options.rows or (QUICK_ROWS if options.quick else ROWS)
-    few = {name: peak for name, peak, _ in measure(folder, rows // 10)}
-    table: list[dict[str, Figure]] = []
-    for name, peak, seconds in measure(folder, rows):
-        report.console.log(name)
-        a_row = (peak - few[name]) * 2**20 / (rows - rows // 10)
-        table.append({"command": name, "peak MiB": peak, "bytes a row": a_row, "s": seconds})
-        report.at_most(f"{name}: peak MiB", peak, BAR_MIB)
-    report.table(f"{rows:,} rows", table)
+    sizes = options.rows or (QUICK_SIZES if options.quick else SIZES)
+    facts, vectors = Peaks(), Peaks()
+    for rows in sizes:
+        home = folder / f"facts-{rows}"
+        write_facts_alone(home, rows)
+        for name, words in _FACT_COMMANDS.items():
+            facts.measure(home, rows, name, words)
+            report.console.log(f"{rows:,} rows: {name}")
+    facts.report(report, "of facts alone")
+    for rows in sizes[:2]:
+        home = folder / f"vectors-{rows}"
+        collection = write_collection(home, rows)
+        for name, words in _VECTOR_COMMANDS.items():
+            if name == "index, 0.1% new":
+                collection.add_run(SOURCE, _MODEL, _tables(rows, rows + max(1, rows // 1_000)))
+            vectors.measure(home, rows, name, words)
+            report.console.log(f"{rows:,} rows: {name}")
+    vectors.report(report, "with vectors")
 
 
 if __name__ == "__main__":
-    rows_option = {"type": int, "help": f"how many rows, instead of {ROWS:,}"}
-    runs_option = {"type": int, "help": "measure nights instead, so many"}
-    run("catalog", __doc__, main, f"{QUICK_ROWS:,} rows", {"--rows": rows_option, "--runs": runs_option})
+    rows_option = {"type": int, "nargs": "+", "help": f"how many rows, instead of {SIZES}; vectors for the first two"}
+    run("catalog", __doc__, main, f"{QUICK_SIZES} rows", {"--rows": rows_option})

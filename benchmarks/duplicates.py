@@ -23,7 +23,6 @@ from PIL import Image
 from benchmarks.common.report import Report, run
 from benchmarks.documents import DOCUMENTS
 from index.analysis.duplicate_plan import DuplicatePlan
-from index.search import Searcher
 from jobs.demo.collection import embed_here
 from jobs.demo.drawing import COLOURS, PATTERNS, SHAPES, Subject, draw, random_subject
 from jobs.duplicates.find import Finder
@@ -186,9 +185,9 @@ def judge(report: Report, planted: dict[str, str], found: dict[tuple[str, str], 
 def main(report: Report, folder: Path, options: Any) -> None:
     planted = plant(folder / "pictures", *((400, 20) if options.quick else (ORIGINALS, PLANTED)))
     planted |= plant_documents(folder / "pictures", 3 if options.quick else SERIES)
-    searcher = Searcher.open(embed_here(folder / "pictures", folder / "collection"))
+    collection = embed_here(folder / "pictures", folder / "collection")
     with closing(PictureLoader()) as reader:
-        plan = Finder(searcher=searcher, loader=reader, min_score=0.995).plan()
+        plan = Finder(collection=collection, loader=reader, min_score=0.995).plan(folder)
     judge(report, planted, found_pairs(plan))
 
 

@@ -4,15 +4,22 @@ It is a file of JSON lines: a summary, then the groups, so that a page of groups
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
+from pathlib import Path
 from typing import Final, Literal, Self, get_args
 
-from pydantic import BaseModel
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import BaseModel, SkipValidation
 
 from index.collection import Collection
 from index.collection.bounds import parse_json
-from index.collection.layout import DUPLICATES
+from index.collection.catalog import Catalog, quoted
+from index.collection.layout import DUPLICATES, INDEX
+from index.collection.rows import TEXT
 from index.errors import CollectionError
 
 Kind = Literal["identical_bytes", "identical_pixels", "re_encoded", "cropped", "similar"]
@@ -20,6 +27,7 @@ Kind = Literal["identical_bytes", "identical_pixels", "re_encoded", "cropped", "
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
 _MAX_BYTES: Final = 1 << 30
+_GROUPS: Final = 1024  # in memory
 
 
 class PlannedImage(BaseModel):
@@ -76,19 +84,55 @@ class PlanSummary(BaseModel):
 
 
 class DuplicatePlan(PlanSummary):
-    found: tuple[PlannedGroup, ...]
+    found: SkipValidation[Iterable[PlannedGroup]]
 
 
-def count_kinds(groups: Iterable[PlannedGroup]) -> dict[Kind, int]:
-    """The number of duplicates of each kind that occurs."""
-    counts = Counter(duplicate.kind for group in groups for duplicate in group.duplicates)
-    return {kind: counts[kind] for kind in KINDS if counts[kind]}
+@dataclass(frozen=True)
+class GroupFile:
+    """Groups in a file, one JSON object per line."""
+
+    path: Path
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[PlannedGroup]:
+        with self.path.open("rb") as lines:
+            yield from map(PlannedGroup.model_validate_json, lines)
+
+
+def sort_groups(groups: Iterator[PlannedGroup], folder: Path, catalog: Catalog) -> tuple[GroupFile, dict[Kind, int]]:
+    """The groups in a file in `folder`, largest first, and the number of duplicates of each kind that occurs."""
+    counts, count, unsorted, path = Counter[Kind](), 0, folder / "groups.parquet", folder / "groups.jsonl"
+    types: dict[str, pa.DataType] = {"size": pa.int64(), "keep": TEXT, "line": TEXT}
+    schema = pa.schema(types)
+    with pq.ParquetWriter(unsorted, schema) as writer:
+        while part := list(islice(groups, _GROUPS)):
+            count += len(part)
+            counts.update(duplicate.kind for group in part for duplicate in group.duplicates)
+            columns = (
+                [len(each.duplicates) for each in part],
+                [each.keep.image_id for each in part],
+                [each.model_dump_json() for each in part],
+            )
+            writer.write_table(pa.table(dict(zip(types, columns, strict=True)), schema=schema))
+    rows = f"read_parquet({quoted(str(unsorted))}, file_row_number = true)"
+    sql = f"SELECT line FROM {rows} ORDER BY size DESC, keep, file_row_number"
+    with catalog.query(sql, _GROUPS) as batches, path.open("w", encoding="utf-8") as lines:
+        for batch in batches:
+            lines.writelines(f"{line}\n" for line in batch["line"].to_pylist())
+    return GroupFile(path, count), {kind: counts[kind] for kind in KINDS if counts[kind]}
 
 
 def write_plan(collection: Collection, plan: DuplicatePlan) -> None:
     """Replace the collection's plan."""
-    lines = [plan.model_dump_json(exclude={"found"}), *(group.model_dump_json() for group in plan.found)]
-    collection.storage.write_atomic(DUPLICATES, "\n".join(lines).encode())
+    with collection.storage.scratch(INDEX) as folder:
+        path = folder / DUPLICATES
+        with path.open("w", encoding="utf-8") as lines:
+            lines.write(plan.model_dump_json(exclude={"found"}))
+            lines.writelines(f"\n{group.model_dump_json()}" for group in plan.found)
+        collection.storage.put_file(path, DUPLICATES)
 
 
 def read_plan(collection: Collection, offset: int, limit: int) -> tuple[PlanSummary, list[PlannedGroup]] | None:

@@ -71,7 +71,7 @@ def build_index(
     columns = {annotation.name: annotation.run_ids for annotation in annotations}
     settings = settings or (live.settings if live else IndexSettings())
     if live and not accept_lost_runs:
-        _require_all_runs(collection, live, runs)
+        require_all_runs(collection, live, runs)
     base = live if live and _can_update(live, runs) else None
     update = base is not None and not rebuild and settings == base.settings and not base.aged
     changed = base is not None and (len(base.runs) < len(runs) or base.annotations != columns)
@@ -127,7 +127,7 @@ def _repair_current(collection: Collection) -> tuple[str | None, VersionManifest
     return live.name, good
 
 
-def _require_all_runs(collection: Collection, live: VersionManifest, runs: Sequence[RunManifest]) -> None:
+def require_all_runs(collection: Collection, live: VersionManifest, runs: Sequence[RunManifest]) -> None:
     """DamagedRunError if the live version was built from a run whose manifest is lost: its images would vanish."""
     listed = {run.run_id for run in runs}
     lost = [run_id for run_id in live.runs if run_id not in listed]

@@ -54,6 +54,8 @@ FILE_BITS, _RUN_BITS = 24, 48
 FIRST_SEQ: Final = 1 << FILE_BITS
 """The `seq` of the first row of the first run."""
 _MEMORY: Final = "1GB"  # of DuckDB; beyond that it uses the disk
+_GROUPED: Final = 4_000_000  # rows that are grouped by a text at a time
+_ROWS: Final = 4096  # Python objects in memory
 _FIXED: Final = tuple(name for name in row_schema(0).names if name != EMBEDDING)
 
 
@@ -121,6 +123,7 @@ class Catalog:
         weakref.finalize(self, _drop, self.name).atexit = False
         self._made = list[RowFile]()
         facts = self._facts()
+        self._rows = sum(each.file.rows for each in facts)
         self._runs_of_facts = [each.runs for each in facts]
         self._schemas = _deduplicated(map_in_threads(lambda each: read_schema(each.path, each.file), facts))
         self._create_written(facts)
@@ -206,6 +209,12 @@ class Catalog:
         with _as_collection_error(self.storage), self._cursor(tables) as cursor:
             yield cursor.sql(sql).to_arrow_reader(batch_rows)
 
+    def rows(self, sql: str, /, **tables: pa.Table) -> Iterator[dict[str, Any]]:
+        """The answer to a query, row by row."""
+        with self.query(sql, _ROWS, **tables) as batches:
+            for batch in batches:
+                yield from batch.to_pylist()
+
     def table(self, sql: str, **tables: pa.Table) -> pa.Table:
         """The answer to a query."""
         with self.query(sql, **tables) as batches:
@@ -217,6 +226,17 @@ class Catalog:
             if name in self._mixed:
                 raise self._mixed[name]
         return ", ".join(f'{self.aliases[name]} AS "{number}"' for number, name in enumerate(names))
+
+    def group(self, name: str, columns: str, source: str, key: str, *, having: str = "true", rows: int = 0) -> None:
+        """Create a table of the groups by a text of the rows that a query has: `rows`, if more than the catalog has.
+
+        In passes: DuckDB runs out of memory when it groups tens of millions of texts at once.
+        """
+        passes = 1 + max(rows, self._rows) // _GROUPED
+        for number in range(passes):
+            create = f"INSERT INTO {name}" if number else f"CREATE OR REPLACE TABLE {name} AS"
+            part = f"FROM ({source}) WHERE hash({key}) % {passes} = {number}"
+            self.create(f"{create} SELECT {columns} {part} GROUP BY {key} HAVING {having}")
 
     def shared_columns(self, other: Catalog, names: Sequence[str]) -> list[tuple[str, str]]:
         """For each of these columns, it in SQL in rows of this catalog and of another, in a type that holds the values
@@ -303,13 +323,13 @@ class Catalog:
                 deleted.setdefault(run.deletes, []).append(number)
         if deleted:
             ids += f" UNION ALL SELECT place.run << {_RUN_BITS}, rows.image_id {self._from(self._here(deleted))}"
-        self.create(f"CREATE TABLE live AS SELECT max(seq) AS seq FROM ({ids}) GROUP BY image_id")
+        self.group("live", "max(seq) AS seq", ids, "image_id")
         self.create(f"CREATE VIEW live_rows AS FROM {self.name}.written SEMI JOIN {self.name}.live USING (seq)")
 
     def _from(self, files: Sequence[_File]) -> str:
         """The rows of some files that are of this catalog's runs, each with its `place`."""
         runs = sorted({run for file in files for run in file.runs})
-        places = ", ".join(f"({_quoted(self._run_id(run))}, {run}::BIGINT)" for run in runs)
+        places = ", ".join(f"({quoted(self._run_id(run))}, {run}::BIGINT)" for run in runs)
         return f"FROM {_read(files)} AS rows JOIN (VALUES {places}) AS place(id, run) ON rows.{RUN_COLUMN} = place.id"
 
 
@@ -361,7 +381,8 @@ def _as_collection_error(storage: Storage) -> Iterator[None]:
         raise CollectionError(f"the rows of {storage.location} cannot be read ({error})") from error
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
+    """A text in SQL."""
     return "'" + text.replace("'", "''") + "'"
 
 
@@ -404,7 +425,7 @@ def _without_nan(number: str) -> str:
 
 
 def _read(files: Iterable[_File]) -> str:
-    return f"read_parquet([{', '.join(_quoted(str(file.path)) for file in files)}])"
+    return f"read_parquet([{', '.join(quoted(str(file.path)) for file in files)}])"
 
 
 def _deduplicated(schemas: Sequence[pa.Schema]) -> list[pa.Schema]:

@@ -29,6 +29,8 @@ from index.errors import CollectionError
 from index.storage.storage import Storage
 
 _HAVE_VECTORS = frozenset({EMBEDDING, TILES})
+_SEQS = 1 << 16  # places of rows in memory
+_SEQ = "\x1fseq"  # hardly the name of a column
 
 
 class LiveRows:
@@ -98,6 +100,11 @@ class LiveRows:
         return f"run IN ({', '.join(map(str, self.runs)) or 'NULL'})"
 
     @property
+    def sql(self) -> str:
+        """These rows, but for a choice by `take`, in the queries of any catalog."""
+        return f"(FROM {self.catalog.name}.{self._view} WHERE {self.in_runs})"
+
+    @property
     def metadata(self) -> list[str]:
         return metadata_columns(self._facts)
 
@@ -146,16 +153,50 @@ class LiveRows:
                 yield conform(table, schema)
             return
         columns = self.catalog.columns(schema.names)
-        chosen = {} if self._chosen is None else {"chosen": pa.table({"seq": self._chosen})}
-        join = "SEMI JOIN chosen USING (seq)" if chosen else f"WHERE {self.in_runs}"
-        sql = f"SELECT {columns} FROM {self._view} {join} ORDER BY seq"
-        with self.catalog.query(sql, rows, **chosen) as reader:
+        sql = f"SELECT {columns} FROM {self._source} ORDER BY seq"
+        with self.catalog.query(sql, rows, **self._choice) as reader:
             for batch in reader:
                 yield conform(pa.Table.from_batches([batch]).rename_columns(schema.names), schema)
 
-    def embedded(self, batch_rows: int = 16_384) -> Iterator[pa.RecordBatch]:
-        """The rows that have an embedding, in batches of at most `batch_rows`."""
-        return self._stored(self._seqs).embedded(batch_rows)
+    def embedded(self, batch_rows: int = 16_384, annotations: Sequence[LiveRows] = ()) -> Iterator[pa.RecordBatch]:
+        """The rows that have an embedding, in batches of at most `batch_rows`, with the metadata of their annotations:
+        null if one lacks the image, or has it with other content.
+        """
+        for table in self._whole_files(annotations):
+            yield from self._stored(np.asarray(table[_SEQ], np.int64)).embedded(batch_rows, table.drop_columns(_SEQ))
+
+    def _whole_files(self, annotations: Sequence[LiveRows]) -> Iterator[pa.Table]:
+        """`_SEQ` of all rows, ascending, and their annotations, in tables that end with the last row of a file."""
+        select, joins, fields = "SELECT seq", f"FROM (FROM {self._source})", [pa.field(_SEQ, pa.int64())]
+        for number, each in enumerate(annotations):
+            schema = each.schema_of(each.metadata)
+            columns = each.catalog.columns(schema.names)
+            select += f", a{number}.* EXCLUDE (id, hash)"
+            joins += (
+                f" LEFT JOIN (SELECT image_id AS id, content_hash AS hash, {columns} FROM {each.sql}) AS a{number}"
+                f" ON a{number}.id = image_id AND a{number}.hash IS NOT DISTINCT FROM content_hash"
+            )
+            fields += schema
+        names = [field.name for field in fields]
+        rest = pa.schema({field.name: field for field in fields}.values()).empty_table()
+        with self.catalog.query(f"{select} {joins} ORDER BY seq", _SEQS, **self._choice) as reader:
+            for batch in reader:
+                values = pa.table(dict(zip(names, batch.columns, strict=True)))
+                rest = pa.concat_tables([rest, conform(values, rest.schema)])
+                files = file_of(np.asarray(rest[_SEQ]))
+                complete = int(np.searchsorted(files, files[-1]))
+                yield rest.slice(0, complete)
+                rest = rest.slice(complete)
+        yield rest
+
+    @property
+    def _source(self) -> str:
+        """The rows in queries of this catalog that name `_choice`."""
+        return f"{self._view} {'SEMI JOIN chosen USING (seq)' if self._choice else f'WHERE {self.in_runs}'}"
+
+    @property
+    def _choice(self) -> dict[str, pa.Table]:
+        return {} if self._chosen is None else {"chosen": pa.table({"seq": self._chosen})}
 
     def split(self, rows: int) -> list[StoredRows]:
         """The same rows, in equal shares of at most `rows`."""

@@ -49,17 +49,20 @@ class StoredRows:
         for parts in _slices(list(map(len, self.parts)), rows):
             yield pa.concat_tables(map_in_threads(partial(self._read, schema), self.parts[parts]))
 
-    def embedded(self, batch_rows: int = 16_384) -> Iterator[pa.RecordBatch]:
-        """The rows that have an embedding, in batches of at most `batch_rows`."""
+    def embedded(self, batch_rows: int = 16_384, more: pa.Table | None = None) -> Iterator[pa.RecordBatch]:
+        """The rows that have an embedding, in batches of at most `batch_rows`; with `more` columns of all rows."""
+        more, start = pa.table({}) if more is None else more, 0
+        schema = pa.schema({field.name: field for field in (*self.schema, *more.schema)}.values())
         for part, data in self._fetch_parts():
             for table in self._batches(part, data, batch_rows):
-                rows = table.filter(table.column(EMBEDDING).is_valid())
+                rows = _with_columns(table, more.slice(start, len(table)))
+                rows, start = rows.filter(rows.column(EMBEDDING).is_valid()), start + len(table)
                 if rows.num_rows and not agree(part.model, self.model):
                     raise ModelMismatchError(
                         f"{part.file.path} has live vectors of {part.model}, the newest run has those of "
                         f"{self.model}: an index takes one model's vectors, so embed every image with one model"
                     )
-                yield from conform(rows, self.schema).combine_chunks().to_batches()
+                yield from conform(rows, schema).combine_chunks().to_batches()
 
     def _fetch_parts(self) -> Iterator[tuple[Part, bytes | None]]:
         """The parts with their files' content; None: too large to keep in memory."""
@@ -99,6 +102,12 @@ class StoredRows:
 
 def agree(one: ModelRecord | None, other: ModelRecord | None) -> bool:
     return one == other or (one is not None and other is not None and one.agrees_with(other))
+
+
+def _with_columns(table: pa.Table, more: pa.Table) -> pa.Table:
+    """The table with `more` columns, each replacing the one of its name."""
+    columns = {name: each[name] for each in (table, more) for name in each.column_names}
+    return pa.table(columns)
 
 
 def _slices(sizes: Sequence[int], max_total: int) -> Iterator[slice]:

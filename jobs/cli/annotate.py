@@ -134,11 +134,8 @@ def columns(
 
 
 def _annotation_facts(collection: "Collection") -> list[dict[str, Any]]:
-    import pyarrow.compute as pc
-
-    from index.collection.annotations import list_annotations, same_content
+    from index.collection.annotations import list_annotations
     from index.versions.servable import collection_model, live_manifest
-    from jobs.planning.rejects import count_reasons
 
     annotations = list_annotations(collection)
     if not annotations:
@@ -147,27 +144,38 @@ def _annotation_facts(collection: "Collection") -> list[dict[str, Any]]:
     indexed = version.annotations if version else {}
     model = collection_model(collection, snapshot.committed)
     images = snapshot.live().of_model(model) if model else snapshot.live()
-    embedded = images.read(["image_id", "content_hash", "error_reason"])
-    embedded = embedded.filter(pc.is_null(embedded["error_reason"]))
     facts = []
     for annotation in annotations:
         rows, last_run = annotation.rows, annotation.runs[-1]
-        values = rows.read(["image_id", "content_hash", "error_message", "error_reason"])
-        at, same = same_content(embedded, values)
-        values = values.take(at.filter(same))
-        rejects = values.filter(pc.is_valid(values["error_reason"]))["error_message"].to_pylist()
+        [counts] = images.catalog.table(_COUNTS.format(images=images.sql, values=rows.sql)).to_pylist()
         facts.append(
             {
                 "name": annotation.name,
                 "columns": {name: str(rows.schema.field(name).type) for name in rows.metadata},
                 "predictor": last_run.model.id,
                 "fingerprint": last_run.model.fingerprint,
-                "images": values.num_rows - len(rejects),
-                "rejected": len(rejects),
-                "reasons": dict(count_reasons(rejects).most_common(3)),
-                "without": embedded.num_rows - values.num_rows,
+                **{name: counts[name] for name in ("images", "rejected")},
+                "reasons": {each["reason"]: each["count"] for each in counts["reasons"]},
+                "without": counts["without"],
                 "calibration": last_run.calibration,
                 "indexed": indexed.get(annotation.name) == annotation.run_ids,
             }
         )
     return facts
+
+
+_COUNTS = """
+WITH found AS (
+    SELECT v.image_id IS NOT NULL AS found, v.error_reason IS NOT NULL AS rejected, v.error_message AS reason
+    FROM {images} AS i
+    LEFT JOIN {values} AS v ON v.image_id = i.image_id AND v.content_hash IS NOT DISTINCT FROM i.content_hash
+    WHERE i.error_reason IS NULL
+), reasons AS (
+    SELECT coalesce(reason, 'None') AS reason, count(*) AS count FROM found WHERE rejected
+    GROUP BY ALL ORDER BY count DESC, reason LIMIT 3
+)
+SELECT count(*) FILTER (found AND NOT rejected) AS images, count(*) FILTER (rejected) AS rejected,
+       count(*) FILTER (NOT found) AS without,
+       coalesce((SELECT list(reasons ORDER BY count DESC, reason) FROM reasons), []) AS reasons
+FROM found
+"""

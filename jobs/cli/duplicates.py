@@ -1,16 +1,18 @@
 """The command `duplicates`. `app` registers it."""
 
 import csv
+import json
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.markup import escape
 
 from index.errors import CollectionError
-from jobs.cli.options import CollectionArgument, console, error_console, open_collection, show
+from jobs.cli.options import CollectionArgument, console, error_console, open_collection, print_json_list
 from jobs.errors import UsageError
 from jobs.values import MAX_DIFFERENCE, MIN_SIMILARITY, counted
 
@@ -49,7 +51,6 @@ def duplicates(
     `likeness duplicates my-collection --undo set-aside/moved.jsonl`
     """
     from index.analysis.duplicate_plan import write_plan
-    from jobs.cli.tables.duplicates import csv_rows, plan_table
     from jobs.duplicates.move import LOG, movable_folders, move_duplicates, moved_files, undo_moves
 
     if undo is not None:
@@ -61,20 +62,37 @@ def duplicates(
     if move_to is not None:
         sources = {run.source for run in open_collection(collection).runs()}
         movable, moved = movable_folders(move_from or [], sources), moved_files(move_to)
-    plan = _plan(collection, _parse_kinds(kinds), min_score, max_difference, moved)
-    try:
-        write_plan(open_collection(collection), plan)
-    except (OSError, CollectionError) as error:  # the collection may be read-only
-        error_console.print(f"[yellow]plan not stored for the server:[/yellow] {escape(str(error))}", soft_wrap=True)
+    with TemporaryDirectory(prefix="likeness-duplicates-") as scratch:
+        plan = _plan(collection, _parse_kinds(kinds), min_score, max_difference, moved, scratch=Path(scratch))
+        try:
+            write_plan(open_collection(collection), plan)
+        except (OSError, CollectionError) as error:  # the collection may be read-only
+            line = f"[yellow]plan not stored for the server:[/yellow] {escape(str(error))}"
+            error_console.print(line, soft_wrap=True)
+        _show_plan(output, plan)
+        if move_to is not None:
+            if moved:
+                error_console.print(f"{counted(len(moved), 'file')} had been moved before", highlight=False)
+            undo_hint = f"; `--undo {move_to / LOG}` moves them back"
+            advice = f"{undo_hint}, and `likeness reembed` removes them from the collection"
+            _report_moves(move_duplicates(plan, move_to, movable), "moved", advice)
+
+
+def _show_plan(output: str, plan: "DuplicatePlan") -> None:
+    from jobs.cli.tables.duplicates import HEADER, csv_rows, plan_cells, plan_counts
+    from jobs.cli.tables.text_table import print_table
+
     if output == "csv":
         csv.writer(console.file).writerows(csv_rows(plan))
+    elif output == "json":
+        summary = json.dumps(plan.model_dump(mode="json", exclude={"found"}), indent=2, ensure_ascii=False)
+        print(summary.removesuffix("\n}"), '  "found": ', sep=",\n", end="", file=console.file)
+        print_json_list((group.model_dump(mode="json") for group in plan.found), indent="  ")
+        print("}", file=console.file)
     else:
-        show(output, plan.model_dump(mode="json"), lambda: plan_table(plan))
-    if move_to is not None:
-        advice = f"; `--undo {move_to / LOG}` moves them back, and `likeness reembed` removes them from the collection"
-        if moved:
-            error_console.print(f"{counted(len(moved), 'file')} had been moved before", highlight=False)
-        _report_moves(move_duplicates(plan, move_to, movable), "moved", advice)
+        if plan.groups:
+            print_table(console, HEADER, plan_cells(plan))
+        console.print(plan_counts(plan))
 
 
 def _parse_kinds(text: str | None) -> "Sequence[Kind]":
@@ -87,23 +105,27 @@ def _parse_kinds(text: str | None) -> "Sequence[Kind]":
 
 
 def _plan(
-    collection: str, kinds: "Sequence[Kind]", min_score: float, max_difference: float, moved: frozenset[Path]
+    collection: str,
+    kinds: "Sequence[Kind]",
+    min_score: float,
+    max_difference: float,
+    moved: frozenset[Path],
+    *,
+    scratch: Path,
 ) -> "DuplicatePlan":
-    from index.search import Searcher
-    from index.versions.servable import open_last_good
     from jobs.duplicates.find import Finder
     from jobs.duplicates.picture_loader import PictureLoader
 
     with error_console.status("opening the index") as status, closing(PictureLoader()) as reader:
         return Finder(
-            searcher=open_last_good(open_collection(collection), Searcher.open),
+            collection=open_collection(collection),
             loader=reader,
             kinds=kinds,
             min_score=min_score,
             max_difference=max_difference,
             moved=moved,
             progress=lambda what, done, total: status.update(f"{done:,} of {total:,} {what}"),
-        ).plan()
+        ).plan(scratch)
 
 
 def _report_moves(report: "MoveReport", verb: str, advice: str = "") -> None:

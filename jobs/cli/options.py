@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
@@ -108,6 +108,16 @@ def show(output: str, facts: Any, table: Callable[[], RenderableType]) -> None:
         print(json.dumps(facts, indent=2, ensure_ascii=False, default=str), file=console.file)
     else:
         console.print(table())
+
+
+def print_json_list(items: Iterable[object], indent: str = "") -> None:
+    """Print what `show` prints for a list of these, as they come; within an object, with its `indent`."""
+    separator = "["
+    for item in items:
+        lines = ["", *json.dumps(item, indent=2, ensure_ascii=False, default=str).split("\n")]
+        print(separator, f"\n{indent}  ".join(lines), sep="", end="", file=console.file)
+        separator = ","
+    print("[]" if separator == "[" else f"\n{indent}]", file=console.file)
 
 
 def without_none(**options: Any) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from jobs.cli.options import (
     console,
     open_collection,
     parse_option,
+    print_json_list,
     serve_settings,
     show,
 )
@@ -156,18 +157,24 @@ def rejects(
     Example: `likeness rejects my-collection --reason truncated`
     """
     from index.collection.rows import FILTERED
-    from jobs.cli.tables.collection import rejects_table
-    from jobs.planning.rejects import format_reasons, list_rejects
+    from jobs.cli.tables.collection import REJECTS_HEADER, reject_cells
+    from jobs.cli.tables.text_table import print_table
+    from jobs.planning.rejects import count_rejects, format_reasons, list_rejects
 
-    rejected = list_rejects(open_collection(collection))
-    reasons = {str(row["error_reason"]) for row in rejected} - {FILTERED} if reason is None else {reason}
-    rows = [row for row in rejected if row["error_reason"] in reasons]
-    if rejected and not rows and reason and output == "table":
-        counts = format_reasons(Counter(str(row["error_reason"]) for row in rejected))
-        line = f"no rejects for {reason!r}; there are these: {counts}"
+    catalog = open_collection(collection).snapshot().newest()
+    counts = count_rejects(catalog)
+    shown = Counter({name: counts[name] for name in counts if name == reason or (reason is None and name != FILTERED)})
+    rows = list_rejects(catalog, shown)
+    if output == "json":
+        print_json_list(rows)
+    elif shown:
+        print_table(console, REJECTS_HEADER, map(reject_cells, rows))
+        console.print(format_reasons(shown))
+    elif counts and reason:
+        line = f"no rejects for {reason!r}; there are these: {format_reasons(counts)}"
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     else:
-        show(output, rows, lambda: rejects_table(rows))
+        console.print("no rejects")
 
 
 def info(collection: CollectionArgument, output: FormatOption = "table") -> None:

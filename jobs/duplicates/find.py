@@ -4,21 +4,27 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
-from hashlib import blake2b
+from functools import cached_property, partial
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from index.analysis.duplicate_plan import KINDS, Duplicate, DuplicatePlan, Kind, PlannedGroup, PlannedImage, count_kinds
+from index.analysis.duplicate_plan import KINDS, Duplicate, DuplicatePlan, Kind, PlannedGroup, PlannedImage, sort_groups
 from index.analysis.duplicates import near_duplicates, nearest_pairs
-from index.arrays import Positions
+from index.build.build_index import require_all_runs
+from index.collection import Collection
+from index.collection.catalog import Catalog, RunRows
+from index.collection.records import VersionManifest
 from index.collection.rows import text_array
 from index.search import Searcher
+from index.search.searcher import searched_version
 from index.segments.segmented_index import SegmentedIndex
+from index.versions.servable import open_last_good
 from jobs.duplicates.comparer import Comparer, Picture
-from jobs.duplicates.local_files import local_file, one_path_each
+from jobs.duplicates.local_files import Row, local_file, one_path_each
 from jobs.duplicates.picture_loader import PictureLoader
 from jobs.values import MAX_DIFFERENCE, MIN_SIMILARITY
 
@@ -29,7 +35,10 @@ _PIXEL_KINDS: Final = frozenset({"identical_pixels", "re_encoded", "cropped"})
 _COLUMNS: Final = ("image_id", "uri", "content_hash", "width", "height", "format", "size", "modified")
 _NEIGHBOURS: Final = 16  # of each picture, whose pixels are compared with it
 _MIN_SCORE: Final = 0.9  # minimum cosine of such a neighbour
-_ROWS: Final = 16_384  # hashes read at a time
+_IMAGES: Final = "FROM live_rows WHERE error_reason IS NULL AND content_hash <> ''"
+_SAME_BYTES: Final = f"""
+SELECT {", ".join(_COLUMNS)} FROM ({_IMAGES}) SEMI JOIN repeated USING (content_hash) ORDER BY content_hash, seq
+"""
 _PICTURES: Final = 512  # files read at a time
 
 Progress = Callable[[str, int, int], None]
@@ -43,7 +52,7 @@ class Finder:
     `progress` gets what is counted, how many are done, and the total. Files that were `moved` are left out.
     """
 
-    searcher: Searcher
+    collection: Collection
     loader: PictureLoader
     kinds: Sequence[Kind] = KINDS
     min_score: float = MIN_SIMILARITY
@@ -51,75 +60,100 @@ class Finder:
     progress: Progress = lambda *_: None
     moved: Set[Path] = frozenset()
     unread: Counter[str] = field(default_factory=Counter, init=False)
-    _moved_ids: set[str] = field(default_factory=set, init=False)
     _second_paths: set[str] = field(default_factory=set, init=False)
 
-    def plan(self) -> DuplicatePlan:
-        """The groups, largest first. Each copy was compared with the picture to keep."""
-        groups = list(self._copies())
-        copies = {duplicate.image_id for group in groups for duplicate in group.duplicates}
-        if "similar" in self.kinds:
-            groups += self._similar(copies | self._moved_ids | self._second_paths)
-        groups.sort(key=lambda group: (-len(group.duplicates), group.keep.image_id))
+    def plan(self, scratch: Path) -> DuplicatePlan:
+        """The groups, largest first, in a file in `scratch`. Each copy was compared with the picture to keep."""
+        found, counts = sort_groups(self._found(), scratch, self._catalog)
         return DuplicatePlan(
-            version=self.searcher.version,
+            version=self._manifest.version,
             created_at=datetime.now(UTC),
             looked_for=tuple(kind for kind in KINDS if kind in self.kinds),
             min_score=self.min_score,
             max_difference=self.max_difference,
-            groups=len(groups),
-            duplicates=count_kinds(groups),
+            groups=len(found),
+            duplicates=counts,
             unread=dict(self.unread),
             second_paths=len(self._second_paths),
-            found=tuple(groups),
+            found=found,
         )
+
+    def _found(self) -> Iterator[PlannedGroup]:
+        copies = set[str]()
+        for group in self._copies():
+            if "similar" in self.kinds:
+                copies.update(duplicate.image_id for duplicate in group.duplicates)
+            yield group
+        if "similar" in self.kinds:
+            yield from self._similar(copies | self._moved_ids | self._second_paths)
+
+    @cached_property
+    def _searcher(self) -> Searcher:
+        return open_last_good(self.collection, Searcher.open)
 
     @property
     def _segments(self) -> SegmentedIndex:
-        return self.searcher.segments
+        return self._searcher.segments
 
-    def _first_positions(self) -> tuple[Positions, dict[int, Positions]]:
-        """The first position of each content, and all positions of those that have several, by their first."""
-        positions = self._segments.live_positions()
-        digests = np.empty(len(positions), "S16")  # shorter than the hashes, because there may be millions
-        present = np.ones(len(positions), bool)
-        for start in range(0, len(positions), _ROWS):
-            block = positions[start : start + _ROWS]
-            for number, row in enumerate(self._segments.rows(block, ["image_id", "uri", "content_hash"]), start):
-                text = row["content_hash"] or f"position {positions[number]}"
-                digests[number] = blake2b(text.encode(), digest_size=16).digest()
-                if self.moved and local_file(row["uri"]) in self.moved:
-                    present[number] = False
-                    self._moved_ids.add(row["image_id"])
-        positions, digests = positions[present], digests[present]
-        order = np.argsort(digests, kind="stable")
-        is_first = np.ones(len(order), bool)
-        is_first[1:] = digests[order[1:]] != digests[order[:-1]]
-        starts = np.flatnonzero(is_first)
-        groups = np.split(positions[order], starts[1:])
-        return np.sort(positions[order][starts]), {int(group[0]): group for group in groups if len(group) > 1}
+    @cached_property
+    def _manifest(self) -> VersionManifest:
+        """That of the searched version; files are compared without its vectors."""
+        bytes_only = set(self.kinds) <= {"identical_bytes"}
+        return open_last_good(self.collection, searched_version) if bytes_only else self._searcher.manifest
+
+    @cached_property
+    def _catalog(self) -> Catalog:
+        """The rows that the version was built from."""
+        runs = [run for run in self.collection.runs() if run.run_id in self._manifest.runs]
+        require_all_runs(self.collection, self._manifest, runs)
+        return Catalog(self.collection.storage, list(map(RunRows.of, runs)))
+
+    @cached_property
+    def _moved_ids(self) -> set[str]:
+        rows = self._catalog.rows("SELECT image_id, uri FROM live_rows") if self.moved else ()
+        return {row["image_id"] for row in rows if local_file(row["uri"]) in self.moved}
+
+    def _same_bytes(self) -> Iterator[list[Row]]:
+        """The rows of each content that several images have, without those that were moved."""
+        self._catalog.group("repeated", "content_hash", _IMAGES, "content_hash", having="count(*) > 1")
+        rows = (row for row in self._catalog.rows(_SAME_BYTES) if row["image_id"] not in self._moved_ids)
+        groups = (list(group) for _, group in groupby(rows, itemgetter("content_hash")))
+        return (group for group in groups if len(group) > 1)
 
     def _copies(self) -> Iterator[PlannedGroup]:
-        firsts, repeated = self._first_positions()
-        pairs: list[tuple[int, int]] = []
-        if _PIXEL_KINDS & set(self.kinds):
-            pairs = list(nearest_pairs(self._segments, firsts, _MIN_SCORE, _NEIGHBOURS))
-        candidates = {position: np.array([position]) for pair in pairs for position in pair} | repeated
-        pictures = {first: self._picture(candidates[first]) for first in sorted(candidates)}
-        for one, other in pairs:
-            _link(pictures[one], pictures[other])
+        if not _PIXEL_KINDS & set(self.kinds):
+            for rows in self._same_bytes():
+                yield from self._groups([self._picture(rows)])
+            return
+        pictures = self._pictures()
         done = 0
-        for batch in _batches(_components(pictures.values())):
-            if pairs:
-                self._read_signatures([picture for picture in batch if picture.neighbours])
+        for batch in _batches(_components(pictures)):
+            self._read_signatures([picture for picture in batch if picture.neighbours])
             yield from self._groups(batch)
             for picture in batch:
                 picture.signature = None  # frees 12 KiB
             done += len(batch)
             self.progress("pictures compared", done, len(pictures))
 
-    def _picture(self, positions: Positions) -> Picture:
-        rows = self._segments.rows(positions, _COLUMNS)
+    def _pictures(self) -> list[Picture]:
+        """A picture for each content that several images have, or whose vectors are near those of others, linked with
+        these.
+        """
+        groups = list(self._same_bytes())
+        positions = self._segments.positions(text_array(row["image_id"] for rows in groups for row in rows))
+        ends = np.cumsum(list(map(len, groups)))
+        repeated = {int(each.min()): rows for each, rows in zip(np.split(positions, ends), groups, strict=False)}
+        others = np.concatenate([positions, self._segments.positions(text_array(self._moved_ids))])
+        firsts = np.union1d(np.setdiff1d(self._segments.live_positions(), others), list(repeated)).astype(np.int64)
+        pairs = list(nearest_pairs(self._segments, firsts, _MIN_SCORE, _NEIGHBOURS))
+        for position in {position for pair in pairs for position in pair} - repeated.keys():
+            repeated[position] = self._segments.rows(np.array([position]), _COLUMNS)
+        pictures = {first: self._picture(repeated[first]) for first in sorted(repeated)}
+        for one, other in pairs:
+            _link(pictures[one], pictures[other])
+        return list(pictures.values())
+
+    def _picture(self, rows: Sequence[Row]) -> Picture:
         facts, second_paths = one_path_each(rows) if len(rows) > 1 else (rows, [])
         self._second_paths.update(row["image_id"] for row in second_paths)
         best, *others = sorted(facts, key=_preference)
@@ -189,7 +223,7 @@ class Finder:
     def _similar(self, copies: set[str]) -> Iterator[PlannedGroup]:
         """Groups by vectors, of images that are not copies."""
         progress = partial(self.progress, "images looked up")
-        for group in near_duplicates(self.searcher, self.min_score, progress=progress):
+        for group in near_duplicates(self._searcher, self.min_score, progress=progress):
             scores = {name: score for name, score in zip(group.ids, group.scores, strict=True) if name not in copies}
             if len(scores) < 2:
                 continue

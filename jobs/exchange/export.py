@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from index.arrays import Vectors
-from index.build.columns import read_values, values_of
 from index.collection import Collection
 from index.collection.annotations import list_annotations
 from index.collection.rows import EMBEDDING, REJECT_COLUMNS, TILES, join_batches, vectors_of
@@ -21,7 +20,7 @@ from index.errors import EmptyCollectionError
 from index.storage.bucket_address import without_secrets
 from index.storage.storage import Storage
 from jobs.errors import UsageError
-from jobs.sources.listing import free_name, with_columns
+from jobs.sources.listing import free_name
 
 Format = Literal["parquet", "npy", "clip-retrieval"]
 FILES: Final[dict[str, tuple[str, str]]] = {
@@ -48,12 +47,11 @@ def export(
     target = _require_new(folder)
     snapshot = collection.snapshot()
     live, count = snapshot.live(), 0
-    annotations = read_values(list_annotations(collection))
+    annotations = [rows for rows in (each.rows for each in list_annotations(collection)) if rows.metadata]
     with _all_or_nothing(target) as output, ExitStack() as files:
         writer = None
-        for batch in join_batches(live.embedded(), _ROWS):
+        for batch in join_batches(live.embedded(_ROWS, annotations), _ROWS):
             table = pa.Table.from_batches([batch])
-            table = with_columns(table, values_of(table, annotations))
             if writer is None:
                 model = snapshot.committed[-1].model.model_copy(update={"tiles": None})  # not exported
                 writer = files.enter_context(_Writer(output, form, table.schema, model.model_dump_json().encode()))

@@ -4,10 +4,12 @@ from __future__ import annotations  # pyarrow's types take arguments in its stub
 
 import io
 import tokenize
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,11 +17,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from index.collection.records import ModelRecord
-from index.collection.rows import TEXT
+from index.collection.rows import TEXT, text_array
 from jobs.errors import SourceError
 from jobs.exchange.export import MODEL_KEY
 from jobs.sources.files import SourceFile, extension
+from jobs.sources.listing import Column
 from jobs.sources.tables import check_names
+
+_IDS = 1 << 16  # in memory at a time
 
 
 class Header(NamedTuple):
@@ -34,9 +39,7 @@ class Header(NamedTuple):
 def read_header(file: SourceFile) -> Header:
     """The header of a file with a `(n, dim)` array of floats. SourceError for any other content."""
     with source_errors(file), file.open() as source:
-        version = np.lib.format.read_magic(source)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, fortran_order, dtype = read(source)
+        shape, fortran_order, dtype = _array_header(source)
         start, size = source.tell(), source.size()
     if len(shape) != 2 or shape[0] < 0 or shape[1] < 1:
         raise SourceError(f"{file.uri} holds an array of shape {shape}: expected (rows, dimensions)")
@@ -50,27 +53,37 @@ def read_header(file: SourceFile) -> Header:
     return Header(shape[0], shape[1], dtype, start)
 
 
+def _array_header(source: pa.NativeFile) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    version = np.lib.format.read_magic(source)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    return read(source)
+
+
 @dataclass(frozen=True)
 class RowFile:
-    """The columns that belong to vectors: those of a Parquet file, or of a `table` in memory."""
+    """The columns that belong to vectors: those of a Parquet file, or of another file's `copy` as Parquet."""
 
     file: SourceFile
-    table: pa.Table | None = None
+    copy: Path | None = None
+
+    @contextmanager
+    def _open(self) -> Iterator[pa.NativeFile]:
+        with (
+            source_errors(self.file),
+            self.file.open() if self.copy is None else pa.OSFile(str(self.copy), "rb") as source,
+        ):
+            yield source
 
     @cached_property
     def schema(self) -> pa.Schema:
-        if self.table is not None:
-            return self.table.schema
-        with source_errors(self.file), self.file.open() as source:
+        with self._open() as source:
             schema = pq.read_schema(source)
         check_names(self.file, schema.names)
         return schema
 
     @cached_property
     def num_rows(self) -> int:
-        if self.table is not None:
-            return self.table.num_rows
-        with source_errors(self.file), self.file.open() as source:
+        with self._open() as source:
             return pq.read_metadata(source).num_rows
 
     @property
@@ -84,26 +97,39 @@ class RowFile:
             raise SourceError(f"cannot read the model that {self.file.uri} names: {error}") from error
 
     def blocks(self, rows: int, columns: Sequence[str]) -> Iterator[pa.Table]:
-        if self.table is not None:
-            for start in range(0, self.num_rows, rows):
-                yield self.table.slice(start, rows).select(list(columns))
-            return
-        with source_errors(self.file), self.file.open() as source, pq.ParquetFile(source) as parquet:
+        with self._open() as source, pq.ParquetFile(source) as parquet:
             for batch in parquet.iter_batches(rows, columns=list(columns)):
                 # For Parquet, "a" is all columns nested in it, and "a.b" one of them: select by name again.
                 yield pa.Table.from_batches([batch]).select(list(columns))
 
 
-def read_ids(file: SourceFile) -> pa.Table:
-    """The ids of a .npy file, or the lines of a .txt file, as the column `id`."""
+def copy_ids(file: SourceFile, copy: Path) -> None:
+    """Copy the ids of a .npy file, or the lines of a .txt file, to a Parquet file, as its column `id`."""
     with source_errors(file), file.open() as source:
-        if extension(file.name) == "npy":
-            ids = np.load(source, allow_pickle=False)
-            if ids.ndim != 1 or ids.dtype.kind not in "iuSU":
-                raise ValueError(f"expected one column of numbers or texts, got {ids.dtype} of shape {ids.shape}")
-            return pa.table({"id": ids.astype(str).tolist()})
-        lines = io.StringIO(source.read().decode("utf-8-sig"), newline=None)
-        return pa.table({"id": pa.array([line.removesuffix("\n") for line in lines], TEXT)})
+        write_ids(copy, map(text_array, _ids_of_array(source) if extension(file.name) == "npy" else _lines(source)))
+
+
+def _ids_of_array(source: pa.NativeFile) -> Iterator[list[str]]:
+    shape, _, dtype = _array_header(source)
+    if len(shape) != 1 or dtype.kind not in "iuSU":
+        raise ValueError(f"expected one column of numbers or texts, got {dtype} of shape {shape}")
+    for start in range(0, shape[0], _IDS):
+        count = min(_IDS, shape[0] - start)
+        yield np.frombuffer(source.read(count * dtype.itemsize), dtype, count).astype(str).tolist()
+
+
+def _lines(source: pa.NativeFile) -> Iterator[list[str]]:
+    lines = io.TextIOWrapper(source, "utf-8-sig", newline=None)  # type: ignore[type-var]  # it has all that is used
+    while part := [line.removesuffix("\n") for line in islice(lines, _IDS)]:
+        yield part
+
+
+def write_ids(path: Path, ids: Iterable[Column]) -> None:
+    """Write ids to a Parquet file, as its column `id`."""
+    schema = pa.schema([("id", TEXT)])
+    with pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=False) as writer:
+        for part in ids:
+            writer.write_table(pa.table([part.cast(TEXT)], schema=schema))
 
 
 @contextmanager

@@ -3,33 +3,35 @@
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from embedder.images.exif import EXIF_COLUMNS
 from embedder.models.load import find_model
 from index.collection import Collection, writing
 from index.collection.collection import Snapshot
 from index.collection.layout import MANIFEST, run_path
-from index.collection.records import UNKNOWN_MODEL, ModelRecord
+from index.collection.records import UNKNOWN_MODEL, ModelRecord, RowFile, RunManifest, RunStart
 from index.collection.rows import EMBEDDING, TEXT, embedding_column
 from index.errors import NotACollectionError
 from index.storage.bucket_address import without_secrets
 from index.storage.storage import Storage, canonical_address
 from index.versions.servable import collection_model
-from jobs.embedding.commit import WrittenRun, commit
 from jobs.embedding.model_source import model_record
 from jobs.embedding.report import EmbedReport
 from jobs.errors import OtherModelError, SourceError, TooManyRejectsError
-from jobs.exchange.check_vectors import Problems, unit_rows
-from jobs.exchange.vector_files import ID_COLUMNS, VectorPart, find_vectors, row_ids
-from jobs.planning.image_filter import ImageFilter
-from jobs.planning.plan import Plan, write_block
+from jobs.exchange.check_vectors import unit_rows
+from jobs.exchange.vector_files import ID_COLUMNS, RowIds, VectorPart, find_vectors
+from jobs.planning.plan import write_block
+from jobs.planning.rejects import format_reasons
 from jobs.sources.files import require_source_exists
 from jobs.sources.list_columns import URI_COLUMNS
 from jobs.sources.listing import FILE_FACTS, LISTING, Column, listing_table, refuse, with_columns
@@ -71,43 +73,56 @@ class VectorImport:
         with suppress(NotACollectionError):
             if Collection.open(self.source).runs():
                 raise SourceError(f"{without_secrets(self.source)} is a collection: `likeness export` it first")
-        parts = find_vectors(self.source, ids=self.ids, embedding_column=self.embedding_column)
+        with TemporaryDirectory(prefix="likeness-import-") as folder:
+            return self._run(Path(folder))
+
+    def _run(self, scratch: Path) -> EmbedReport:
+        parts = find_vectors(self.source, scratch, ids=self.ids, embedding_column=self.embedding_column)
         if not parts:
             raise SourceError(f"{without_secrets(self.source)} has no rows: expected at least one vector")
         for part in parts:
             self._uri_column_of(part)
         model = self._model(parts, _common_dim(parts))
-        ids, problems = row_ids(parts)
+        ids = RowIds.write(parts, scratch / "ids.parquet")
         # Also before the collection is created.
         self._require_same_model(Collection.open_or_empty(self.collection).snapshot(), model)
         with writing(Collection.create_or_open(self.collection), "import") as leased:
-            snapshot = leased.snapshot()
-            self._require_same_model(snapshot, model)
-            listing = pa.table({"image_id": ids})
-            rows = snapshot.live().of_model(model).read(["image_id", "uri", "error_reason", "retryable"])
-            known = pc.and_(pc.is_valid(rows["error_reason"]), pc.is_in(rows["image_id"], ids))
+            self._require_same_model(leased.snapshot(), model)
             address = canonical_address(Storage.open(self.source).location)
             # A source of its own: a job that embeds the same folder neither deletes these rows nor resumes this run.
-            plan = Plan(
-                source=canonical_address(f"import:{address}"),
-                model=model,
-                listed=listing.num_rows,
-                todo=listing,
-                rejects=rows.filter(known),
-                image_filter=ImageFilter(
-                    exif=any(part.rows.model and part.first_column(EXIF_COLUMNS) for part in parts)
-                ),
-            )
-            written = WrittenRun.begin(plan, leased)
-            with _discard_on_error(leased, written.run.run_id):
-                for block in self._blocks(parts, ids, problems, model.dim):
-                    written.files.append(write_block(leased, written.run.run_id, plan.attempt, block))
+            source = canonical_address(f"import:{address}")
+            exif = any(part.rows.model and part.first_column(EXIF_COLUMNS) for part in parts)
+            run, files = leased.start_run(source, model, exif=exif), list[RowFile]()
+            report, reasons = EmbedReport(listed=sum(map(len, parts)), already_there=0), Counter[str]()
+            with _discard_on_error(leased, run.run_id):
+                for block in self._blocks(ids, model.dim):
+                    files.append(write_block(leased, run.run_id, 1, block))
                     leased.check_lease_if_overdue()
-                    written.report.rejected += block.num_rows - block["error_reason"].null_count
-                    written.report.embedded += block["error_reason"].null_count
-                    self.progress(written.report.embedded + written.report.rejected, len(ids))
-                commit(leased, [written], self.max_reject_rate)
-        return written.report
+                    reasons.update(map(str, block["error_reason"].drop_null().to_pylist()))
+                    report.rejected = reasons.total()
+                    report.embedded += block["error_reason"].null_count
+                    self.progress(report.done, report.listed)
+                report.set_reasons(Counter(dict(sorted(reasons.items()))))
+                self._commit(leased, run, files, report)
+        return report
+
+    def _commit(self, leased: Collection, run: RunStart, files: list[RowFile], report: EmbedReport) -> None:
+        if report.done != report.listed:
+            source = without_secrets(self.source)
+            raise SourceError(f"{source} had {report.listed} rows, but {report.done} were read: it has changed since")
+        if report.rejected > self.max_reject_rate * report.listed:
+            rate, most = report.rejected / report.listed, format_reasons(report.reject_reasons, 3)
+            raise TooManyRejectsError(
+                f"{report.rejected} of {report.listed} images were rejected ({rate:.1%}; mostly {most}), more than the "
+                f"{self.max_reject_rate:.1%} allowed, so nothing was published. Fix the source or raise "
+                "--max-reject-rate, and import it again. `likeness rejects` lists the rejects"
+            )
+        counts = {"listed": report.listed, "already_there": 0, "deleted": 0}
+        counts |= {"embedded": report.embedded, "filtered": 0, "rejected": report.rejected}
+        facts = leased.write_facts(run.run_id, files)
+        leased.commit_run(
+            RunManifest(**dict(run), finished_at=datetime.now(UTC), files=files, facts=facts, counts=counts)
+        )
 
     def _model(self, parts: Sequence[VectorPart], dim: int) -> ModelRecord:
         source, records = without_secrets(self.source), [part.rows.model for part in parts]
@@ -151,27 +166,34 @@ class VectorImport:
             "another collection"
         )
 
-    def _blocks(self, parts: Sequence[VectorPart], ids: Column, problems: Problems, dim: int) -> Iterator[pa.Table]:
+    def _blocks(self, ids: RowIds, dim: int) -> Iterator[pa.Table]:
         """The rows to write, with a reason for each reject."""
-        start = 0
-        for part in parts:
+        start, pending = 0, ids.problems()
+        problem = next(pending, None)
+        for part in ids.parts:
             part_start = start
-            for columns, vectors, block_problems in part.blocks(_BLOCK, dim):
-                block_problems |= {row: problems[start + row] for row in range(len(vectors)) if start + row in problems}
-                embeddings, normalised = unit_rows(vectors, block_problems)
+            for columns, vectors, problems in part.blocks(_BLOCK, dim):
+                end, unusable = start + len(vectors), dict[int, tuple[str, str]]()
+                while problem and problem[0] < end:
+                    unusable[problem[0] - start] = problem[1]
+                    problem = next(pending, None)
+                problems |= unusable
+                embeddings, normalised = unit_rows(vectors, problems)
                 self.normalised += normalised
-                first = start - part_start
-                rows = self._columns(part, columns, ids.slice(start, len(embeddings)), first)
+                numbers = range(start - part_start, end - part_start)
+                rows_ids = ids.with_addresses(part.ids_of(columns, numbers), list(unusable), start)
                 is_reject = np.zeros(len(embeddings), bool)
-                is_reject[list(block_problems)] = True
+                is_reject[list(problems)] = True
                 yield refuse(
-                    rows.append_column(EMBEDDING, embedding_column(embeddings, is_reject)),
+                    self._columns(part, columns, rows_ids, numbers).append_column(
+                        EMBEDDING, embedding_column(embeddings, is_reject)
+                    ),
                     {
-                        row: (_STAGE, reason, f"row {first + row} of {part.file.name}: {message}", False)
-                        for row, (reason, message) in block_problems.items()
+                        row: (_STAGE, reason, f"row {numbers[row]} of {part.file.name}: {message}", False)
+                        for row, (reason, message) in problems.items()
                     },
                 )
-                start += len(embeddings)
+                start = end
 
     def _uri_column_of(self, part: VectorPart) -> str | None:
         """The column of addresses, if any. SourceError if it has other values, or --uri-column names a missing one."""
@@ -183,7 +205,7 @@ class VectorImport:
             require_texts(part.rows.file, column, part.rows.schema.field(column).type)
         return column
 
-    def _columns(self, part: VectorPart, columns: pa.Table, ids: Column, first: int) -> pa.Table:
+    def _columns(self, part: VectorPart, columns: pa.Table, ids: Column, numbers: range) -> pa.Table:
         """All columns except the vectors: those of rows, if it is an export, and metadata."""
         is_export, uri = part.rows.model is not None, self._uri_column_of(part)
         names = [name for name in _ROW_COLUMNS if is_export and name in columns.column_names]
@@ -193,7 +215,7 @@ class VectorImport:
             uris = columns[uri].cast(TEXT)
             listing["uri"] = uris if is_export else absolute_uris(part.rows.file, uris)
         elif (column := part.picture_column) is not None:
-            cells = [f"{part.file.uri}#row={first + row}&column={column}" for row in range(len(ids))]
+            cells = [f"{part.file.uri}#row={number}&column={column}" for number in numbers]
             listing["uri"] = pa.array(cells, TEXT)
         used = {part.first_column(ID_COLUMNS), uri, *names}
         rows = listing_table(listing, {name: columns[name] for name in columns.column_names if name not in used})

@@ -6,24 +6,29 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, TypeAlias
+from pathlib import Path
+from typing import Any, ClassVar, Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from index.collection.catalog import Catalog, quoted
 from index.collection.rows import EMBEDDING, TEXT
+from index.storage import Storage
 from index.storage.bucket_address import without_secrets
 from jobs.errors import SourceError, UsageError
 from jobs.exchange.check_vectors import Floats, Problems, matrix_of
-from jobs.exchange.files import Header, RowFile, read_header, read_ids, source_errors
+from jobs.exchange.files import Header, RowFile, copy_ids, read_header, source_errors, write_ids
 from jobs.sources.files import SourceFile, extension, source_files
 from jobs.sources.list_columns import ListColumns, holds_images, picture_column
 from jobs.sources.listing import Column, as_text
 
 ID_COLUMNS = ("image_id", "id", "image_path")
 _CLIP_RETRIEVAL = re.compile(r"(.*/)?img_emb/img_emb_([0-9]+)\.npy")
+_IDS = 1 << 16  # in memory at a time
 _EXPECTED = "a .npy file, Parquet with a column of vectors, or a clip-retrieval folder with img_emb/ and metadata/"
 
 
@@ -40,13 +45,22 @@ class _Part:
         """The first of these names that is a column."""
         return next((name for name in names if name in self.rows.schema.names), None)
 
-    def ids(self) -> Column:
-        """The unchecked ids, which may be null. Without a column of ids they are row numbers."""
-        name = self.first_column(ID_COLUMNS)
-        if name is None:
-            return pa.array([f"{self._id_prefix}{number}" for number in range(len(self))], TEXT)
-        tables = [pa.table({"id": as_text(table[name]).cast(TEXT)}) for table in self.rows.blocks(1 << 16, [name])]
-        return pa.concat_tables(tables)["id"]
+    def ids(self) -> Iterator[Column]:
+        """The ids of all rows, in blocks. See `ids_of`."""
+        start, name = 0, self.first_column(ID_COLUMNS)
+        for table in self.rows.blocks(_IDS, [name] if name else []):
+            yield self.ids_of(table, range(start, start + len(table)))
+            start += len(table)
+
+    def ids_of(self, columns: pa.Table, numbers: range) -> Column:
+        """The unchecked ids of the rows with these columns and numbers; null where there is none. Without a column of
+        ids they are the numbers.
+        """
+        if (name := self.first_column(ID_COLUMNS)) is None:
+            return pa.array([f"{self._id_prefix}{number}" for number in numbers], TEXT)
+        ids = as_text(columns[name]).cast(TEXT)
+        blank = pc.equal(pc.utf8_trim_whitespace(ids), pa.scalar("", TEXT))
+        return pc.if_else(blank, pa.scalar(None, TEXT), ids)  # type: ignore[no-any-return]
 
     @property
     def _id_prefix(self) -> str:
@@ -54,8 +68,13 @@ class _Part:
         return f"{self.rows.file.name}#"
 
     def _plain_columns(self) -> list[str]:
-        """Columns other than pictures and vectors."""
-        return [field.name for field in self.rows.schema if not holds_images(field.type) and not _is_vector(field)]
+        """The ids, and columns other than pictures and vectors."""
+        ids = self.first_column(ID_COLUMNS)
+        return [
+            field.name
+            for field in self.rows.schema
+            if field.name == ids or not (holds_images(field.type) or _is_vector(field))
+        ]
 
 
 @dataclass(frozen=True)
@@ -84,16 +103,9 @@ class NpyPart(_Part):
         dtype, columns = self._header.dtype, self._plain_columns()
         with source_errors(self.file), self.file.open() as source:
             source.seek(self._header.start)
-
-            def read(count: int) -> Floats:
-                return np.frombuffer(source.read(count * dim * dtype.itemsize), dtype).reshape(count, dim)
-
-            if columns:
-                for table in self.rows.blocks(rows, columns):
-                    yield table, read(table.num_rows), {}
-            else:
-                for start in range(0, len(self), rows):
-                    yield pa.table({}), read(min(rows, len(self) - start)), {}
+            for table in self.rows.blocks(rows, columns):
+                values = source.read(table.num_rows * dim * dtype.itemsize)
+                yield table, np.frombuffer(values, dtype).reshape(table.num_rows, dim), {}
 
 
 @dataclass(frozen=True)
@@ -133,8 +145,13 @@ class ColumnPart(_Part):
 VectorPart: TypeAlias = NpyPart | ColumnPart
 
 
-def find_vectors(location: str, *, ids: str | None = None, embedding_column: str | None = None) -> list[VectorPart]:
-    """The parts of a source, in order. SourceError names a file that is missing, superfluous or does not fit."""
+def find_vectors(
+    location: str, scratch: Path, *, ids: str | None = None, embedding_column: str | None = None
+) -> list[VectorPart]:
+    """The parts of a source, in order. `scratch` is a folder for what they need until they have been read.
+
+    SourceError names a file that is missing, superfluous or does not fit.
+    """
     found = [file for file in source_files(location, list) if not file.left_out]
     files = {file.name: file for file in sorted(found, key=lambda file: _natural_key(file.name))}
     address = without_secrets(location)
@@ -149,14 +166,14 @@ def find_vectors(location: str, *, ids: str | None = None, embedding_column: str
     if clip_retrieval:
         parts: list[VectorPart] = [_clip_retrieval_part(match, files) for match in clip_retrieval]
     elif arrays:
-        parts = [_npy_part(address, arrays, tables, ids)]
+        parts = [_npy_part(address, arrays, tables, ids, scratch / "rows.parquet")]
     elif tables:
         parts = [ColumnPart(rows, _embedding_column(rows, embedding_column)) for rows in map(RowFile, tables)]
     else:
         names = ", ".join(files) or "nothing"
         raise SourceError(f"{address} has no vectors: expected {_EXPECTED}, found {names}"[:500])
     for part in parts:
-        if part.rows.schema.names and len(part) != (rows := part.rows.num_rows):
+        if len(part) != (rows := part.rows.num_rows):
             raise SourceError(
                 f"{part.file.uri} has {len(part)} vectors, but {part.rows.file.uri} has {rows} rows: expected a row "
                 f"for each vector; row {min(len(part), rows)} is the first without a match"
@@ -164,31 +181,52 @@ def find_vectors(location: str, *, ids: str | None = None, embedding_column: str
     return [part for part in parts if len(part)]
 
 
-def row_ids(parts: Sequence[VectorPart]) -> tuple[Column, Problems]:
-    """An id for each row, and the problems of rows without an id or with that of an earlier row.
+_UNUSABLE: Final = """
+SELECT file_row_number AS row, id, first FROM {ids} LEFT JOIN repeated USING (id)
+WHERE id IS NULL OR row <> first ORDER BY row
+"""
 
-    Their id is the name of the file and the row number.
-    """
-    ids = pa.concat_tables([pa.table({"id": part.ids()}) for part in parts])["id"]
-    starts = np.cumsum([0, *map(len, parts)])
 
-    def address(row: int) -> str:
-        number = int(np.searchsorted(starts, row, side="right")) - 1
-        return f"{parts[number].file.name}#row={row - starts[number]}"
+@dataclass(frozen=True)
+class RowIds:
+    """The ids of all rows of the parts, as a Parquet file; null for a row without one."""
 
-    blank = pc.or_kleene(pc.is_null(ids), pc.equal(pc.utf8_trim_whitespace(ids), pa.scalar("", TEXT))).to_numpy()
-    first = pc.index_in(ids, value_set=ids).to_numpy()
-    repeated = (first != np.arange(len(ids))) & ~blank
-    problems: Problems = dict.fromkeys(np.flatnonzero(blank).tolist(), ("no_id", "expected an id, got none"))
-    for row in np.flatnonzero(repeated).tolist():
-        message = f"expected a unique id, but {ids[row].as_py()!r} is already that of {address(int(first[row]))}"
-        problems[row] = ("duplicate_id", message)
-    if not problems:
-        return ids, problems
-    rows = sorted(problems)
-    mask = np.zeros(len(ids), bool)
-    mask[rows] = True
-    return pc.replace_with_mask(ids.combine_chunks(), pa.array(mask), pa.array(map(address, rows), TEXT)), problems
+    parts: Sequence[VectorPart]
+    file: Path
+
+    @classmethod
+    def write(cls, parts: Sequence[VectorPart], file: Path) -> RowIds:
+        write_ids(file, (ids for part in parts for ids in part.ids()))
+        return cls(parts, file)
+
+    def problems(self) -> Iterator[tuple[int, tuple[str, str]]]:
+        """The number and the problem of each row that has no id, or that of an earlier row, in order."""
+        catalog = Catalog(Storage.open(str(self.file.parent)), [], live=False)
+        ids = f"read_parquet({quoted(str(self.file))}, file_row_number = true)"
+        columns, rows = "id, min(file_row_number) AS first", sum(map(len, self.parts))
+        catalog.group("repeated", columns, f"FROM {ids} WHERE id IS NOT NULL", "id", having="count(*) > 1", rows=rows)
+        for row, id_, first in map(dict.values, catalog.rows(_UNUSABLE.format(ids=ids))):
+            if id_ is None:
+                yield row, ("no_id", "expected an id, got none")
+            else:
+                message = f"expected a unique id, but {id_!r} is already that of {self.address(first)}"
+                yield row, ("duplicate_id", message)
+
+    def with_addresses(self, ids: Column, rows: Sequence[int], first: int) -> Column:
+        """A block of ids, of which `first` is the number, with the addresses of these `rows` of it."""
+        mask = np.zeros(len(ids), bool)
+        mask[list(rows)] = True
+        addresses = pa.array([self.address(first + row) for row in sorted(rows)], TEXT)
+        return pc.replace_with_mask(ids, pa.array(mask), addresses)  # type: ignore[no-any-return]
+
+    def address(self, row: int) -> str:
+        """The file's name and the number in it, which identify a row."""
+        number = int(np.searchsorted(self._starts, row, side="right")) - 1
+        return f"{self.parts[number].file.name}#row={row - self._starts[number]}"
+
+    @cached_property
+    def _starts(self) -> npt.NDArray[np.int64]:
+        return np.cumsum([0, *map(len, self.parts)])
 
 
 def _clip_retrieval_part(match: re.Match[str], files: dict[str, SourceFile]) -> NpyPart:
@@ -198,17 +236,23 @@ def _clip_retrieval_part(match: re.Match[str], files: dict[str, SourceFile]) -> 
     return NpyPart(RowFile(files[rows]), vectors)
 
 
-def _npy_part(address: str, arrays: list[SourceFile], tables: list[SourceFile], ids: str | None) -> NpyPart:
+def _npy_part(address: str, arrays: list[SourceFile], tables: list[SourceFile], ids: str | None, copy: Path) -> NpyPart:
+    """The vectors of a file. Its ids are copied to `copy` unless they are in a Parquet file; by default, numbers."""
     if len(arrays) > 1 or (len(tables) > 1 and ids is None):
         names = ", ".join(file.name for file in [*arrays, *tables][:8])
         raise SourceError(f"{address} has several files ({names}): name the .npy file itself, with --ids for its rows")
     if ids is None:
-        rows = RowFile(tables[0]) if tables else RowFile(arrays[0], pa.table({}))
+        rows = RowFile(tables[0]) if tables else RowFile(arrays[0], copy)
+        if not tables:
+            count = read_header(arrays[0]).rows
+            write_ids(copy, (pa.array(range(start, min(start + _IDS, count))) for start in range(0, count, _IDS)))
     else:
         files = [file for file in source_files(ids, list) if not file.left_out]
         if len(files) != 1 or extension(files[0].name) not in ("parquet", "npy", "txt"):
             raise SourceError(f"--ids is {without_secrets(ids)}: expected a .parquet, .npy or .txt file, one id a line")
-        rows = RowFile(files[0], None if extension(files[0].name) == "parquet" else read_ids(files[0]))
+        rows = RowFile(files[0], None if extension(files[0].name) == "parquet" else copy)
+        if rows.copy:
+            copy_ids(files[0], copy)
     return NpyPart(rows, arrays[0])
 
 

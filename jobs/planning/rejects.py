@@ -1,20 +1,30 @@
 """Lists rejects, and counts their reasons."""
 
 from collections import Counter
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
-from index.collection import Collection
-from index.collection.rows import REJECT_COLUMNS
+import pyarrow as pa
 
-_SHOWN = ("image_id", "uri", *REJECT_COLUMNS)
+from index.collection.catalog import Catalog
+from index.collection.rows import REJECT_COLUMNS, text_array
+
+_SHOWN: Final = ", ".join(("image_id", "uri", *REJECT_COLUMNS))
+_COUNTS: Final = """
+SELECT error_reason, count(*) AS images FROM live_rows
+WHERE error_reason IS NOT NULL GROUP BY error_reason ORDER BY min(image_id)
+"""
 
 
-def list_rejects(collection: Collection) -> list[dict[str, Any]]:
-    """Images that are rejected or left out by their newest row, including rows of unpublished runs."""
-    names = ", ".join(_SHOWN)
-    sql = f"SELECT {names} FROM live_rows WHERE error_reason IS NOT NULL ORDER BY image_id"
-    return collection.snapshot().newest().table(sql).to_pylist()
+def list_rejects(catalog: Catalog, reasons: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """The images that are rejected or left out for one of these reasons, by id."""
+    sql = f"SELECT {_SHOWN} FROM live_rows SEMI JOIN reasons USING (error_reason) ORDER BY image_id"
+    return catalog.rows(sql, reasons=pa.table({"error_reason": text_array(reasons)}))
+
+
+def count_rejects(catalog: Catalog) -> Counter[str]:
+    """How many images are rejected or left out for each reason."""
+    return Counter({row["error_reason"]: row["images"] for row in catalog.rows(_COUNTS)})
 
 
 def count_reasons(reasons: Iterable[object]) -> Counter[str]:

@@ -1,8 +1,7 @@
 """Tables of matches, rejects and facts for the terminal."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Group
 
@@ -67,15 +66,11 @@ def columns_table(facts: Sequence[Mapping[str, Any]]) -> Group:
     return Group(TextTable(names, rows, right={3, 4, 5}), *rejects)
 
 
-def rejects_table(rows: Sequence[Mapping[str, Any]]) -> Group:
-    from jobs.planning.rejects import format_reasons  # late: it imports the HTTP client, which `search` does not need
+REJECTS_HEADER: Final = ("image", "reason", "message")
 
-    table = TextTable(
-        ("image", "reason", "message"),
-        [(row["image_id"], row["error_reason"], " ".join(row["error_message"].split())) for row in rows],
-    )
-    counts = Counter(str(row["error_reason"]) for row in rows)
-    return Group(table, format_reasons(counts)) if rows else Group("no rejects")
+
+def reject_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    return row["image_id"], row["error_reason"], " ".join(row["error_message"].split())
 
 
 def collection_facts(collection: Collection) -> dict[str, Any]:

@@ -1,32 +1,37 @@
 """The plan of duplicates as a table for the terminal and as rows of CSV, with all its groups."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Group
 
 from index.analysis.duplicate_plan import DuplicatePlan, PlannedImage
-from jobs.cli.tables.text_table import TextTable, human_size
+from jobs.cli.tables.text_table import human_size
 from jobs.values import counted
 
 _FACTS = ("image_id", "width", "height", "format", "size", "exif", "modified", "uri")
 
 
-def plan_table(plan: DuplicatePlan) -> Group:
+HEADER: Final = ("group", "", "image", "picture", "kept because of")
+
+
+def plan_cells(plan: DuplicatePlan) -> Iterator[tuple[str, ...]]:
     """A line for each duplicate, below a line of the picture to keep, or of the best of similar ones."""
-    rows = []
     for number, group in enumerate(plan.found, 1):
         first = "best" if group.duplicates[0].kind == "similar" else "keep"
-        rows.append((str(number), first, group.keep.image_id, _facts(group.keep), ""))
-        rows += [("", each.kind, each.image_id, _facts(each), each.why) for each in group.duplicates]
-    table = TextTable(("group", "", "image", "picture", "kept because of"), rows)
+        yield str(number), first, group.keep.image_id, _facts(group.keep), ""
+        for each in group.duplicates:
+            yield "", each.kind, each.image_id, _facts(each), each.why
+
+
+def plan_counts(plan: DuplicatePlan) -> Group:
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in plan.duplicates.items())
-    total = f"{counted(plan.groups, 'group')}: {kinds}" if plan.found else "no duplicates"
+    total = f"{counted(plan.groups, 'group')}: {kinds}" if plan.groups else "no duplicates"
     unread = ", ".join(f"{count:,} {reason}" for reason, count in plan.unread.items())
     more = [f"pictures that could not be read, and were not compared: {unread}"] if unread else []
     if plan.second_paths:
         more.append(f"links and other second paths of a file, which are not copies: {plan.second_paths:,}")
-    return Group(*([table] if plan.found else []), total, *more)
+    return Group(total, *more)
 
 
 def csv_rows(plan: DuplicatePlan) -> Iterator[list[Any]]:

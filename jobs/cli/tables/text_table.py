@@ -1,7 +1,8 @@
 """Rows of text: aligned columns on a terminal, and elsewhere lines that programs can split."""
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
+from itertools import islice
 from typing import Final
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -11,6 +12,8 @@ from rich.text import Text
 
 _MIN_WIDTH: Final = 9
 """Characters per column on average, with the gap; narrower columns are hard to read."""
+_PART: Final = 4096
+"""Rows of a table that are printed together."""
 _ESCAPED: Final = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160))}
 
 
@@ -50,6 +53,16 @@ class TextTable:
         for row in rows:
             table.add_row(*map(Text, row))
         return table
+
+
+def print_table(console: Console, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a `TextTable` of rows as they come. A terminal shows one for every few thousand of them, because the widths
+    of its columns depend on all of its rows.
+    """
+    remaining, first = iter(rows), True
+    while (part := list(islice(remaining, _PART))) or first:
+        console.print(TextTable(header if first or console.is_terminal else (), part))
+        first = False
 
 
 def _blocks(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[RenderableType]:

@@ -26,10 +26,10 @@ from index.versions.promotion import list_versions
 from index.versions.prune import prune
 from index.versions.servable import open_last_good
 from jobs.cli.tables.collection import collection_facts, facts_table
-from jobs.planning.rejects import list_rejects
 from jobs.schedule.history import last_entries, read_output
 from tests.support.collections.every_file import make_versions
 from tests.support.collections.hand_made import add_run, rows, unit_vectors
+from tests.support.collections.rejects import list_rejects
 
 LIVE = "000004"
 

@@ -279,3 +279,16 @@ def test_facts_damaged_in_a_bucket_are_named(bucket: Bucket) -> None:
     collection.storage.write_atomic(facts.path, data[:-1] + b"?")
     with pytest.raises(DamagedRunError, match=rf"{facts.path} cannot be read \(it has been altered"):
         collection.snapshot().live()
+
+
+def test_rows_are_grouped_in_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    collection = Collection.create_or_open(str(tmp_path / "braces {}{x}'"))
+    monkeypatch.setattr("index.collection.catalog._GROUPED", 3)
+    ids = [f"{number:02}" for number in range(20)]
+    add_run(collection, rows(ids))
+    add_run(collection, rows(ids[:5]), deletes=ids[18:])
+    assert collection.live_rows(["image_id"])["image_id"].to_pylist() == ids[:18]
+    catalog = catalog_of(collection)
+    assert catalog.live_counts == {0: 13, 1: 5}
+    catalog.group("twice", "image_id", "FROM written", "image_id", having="count(*) > 1")
+    assert sorted(row["image_id"] for row in catalog.rows("FROM twice")) == ids[:5]

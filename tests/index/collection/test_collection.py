@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from index.build.segment_change import touched_ids
 from index.collection import Collection, row_files, stored_rows
+from index.collection.annotations import annotation_log, list_annotations
 from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord
 from index.collection.rows import FIXED_COLUMNS, metadata_columns, row_schema
@@ -300,3 +301,20 @@ def test_rows_are_selected_by_source_and_model(collection: Collection) -> None:
 
     add_run(collection, rows(["b"]), model=copy)
     assert [batch["image_id"].to_pylist() for batch in newest_rows(collection).embedded()] == [["a"], ["b"]]
+
+
+def test_rows_of_a_file_are_read_together(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Although places of rows come in blocks that end anywhere; with annotations, if they are of the same content."""
+    monkeypatch.setattr("index.collection.live_rows._SEQS", 2)
+    ids = [f"{number}" for number in range(9)]
+    add_run(collection, rows(ids[:5], unit_vectors(5), metadata={"content_hash": ids[:5]}), rows(ids[5:7]))
+    add_run(collection, rows(["7"]), deletes=["1"])
+    log = annotation_log(collection, "seq")
+    add_run(log, rows(ids, metadata={"seq": [f"m{each}" for each in ids], "content_hash": ["0", "1", "x", *ids[3:]]}))
+    files = list[str]()
+    monkeypatch.setattr("index.collection.stored_rows.fetch", lambda _, file: files.append(file.path))
+    live, [annotation] = newest_rows(collection), list_annotations(collection)
+    batches = [batch.to_pylist() for batch in live.embedded(annotations=[annotation.rows])]
+    found = [(row["image_id"], row["seq"]) for batch in batches for row in batch]
+    assert found == [("0", "m0"), ("2", None), ("3", "m3"), ("4", "m4"), ("5", None), ("6", None), ("7", None)]
+    assert len(files) == len(set(files)) == 3

@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,8 +14,9 @@ from rich.console import Console
 from api.access.keys import KeyScope, add_key
 from embedder.fake import FakeEmbedder
 from index.matches import Match
-from jobs.cli.options import console
+from jobs.cli.options import console, print_json_list
 from jobs.cli.tables.collection import match_table
+from jobs.cli.tables.text_table import TextTable, print_table
 from tests.support.collections.small_collection import COLOURS, make_collection, png
 from tests.support.command_line import Run
 
@@ -119,3 +120,37 @@ def test_a_pipe_is_no_terminal_even_with_force_color(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "jobs", "columns", str(tmp_path / "c")]
     done = subprocess.run(command, capture_output=True, check=True, env={**os.environ, "FORCE_COLOR": "1"})
     assert done.stdout.startswith(b"name\tcolumns\tpredictor")
+
+
+@pytest.mark.parametrize("items", [[], [{}], [{"a": "x\ny\u2028z", "b": [1, {"c": None}]}, [], "Ü"]])
+def test_a_list_is_printed_item_by_item_as_json_prints_all_of_it(
+    items: list[object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_json_list(iter(items))
+    assert capsys.readouterr().out == json.dumps(items, indent=2, ensure_ascii=False) + "\n"
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_rows_of_a_long_table_are_printed_before_the_last_ones_are_known(terminal: bool) -> None:
+    out = Console(file=io.StringIO(), force_terminal=terminal, width=40)
+    printed = list[str]()
+
+    def rows() -> Iterator[tuple[str, str]]:
+        for number in range(20_000):
+            yield str(number), "x"
+        printed.append(out.file.getvalue())  # type: ignore[attr-defined]
+
+    print_table(out, ("number", "letter"), rows())
+    assert "15000" in printed[0]
+    assert "19999" in out.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_short_table_is_printed_as_one() -> None:
+    texts = []
+    for show in (print_table, lambda out, *parts: out.print(TextTable(*parts))):
+        for rows in ([], [("1", "x"), ("2", "y")]):
+            for terminal in (False, True):
+                out = Console(file=io.StringIO(), force_terminal=terminal, width=40)
+                show(out, ("number", "letter"), rows)
+                texts.append(out.file.getvalue())  # type: ignore[attr-defined]
+    assert texts[:4] == texts[4:]

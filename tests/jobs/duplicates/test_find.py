@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import numpy as np
@@ -15,8 +16,7 @@ from PIL import Image, ImageDraw, ImageFont
 from index.analysis.duplicate_plan import KINDS, DuplicatePlan, Kind, PlannedGroup, read_plan, write_plan
 from index.build.build_index import build_index
 from index.collection import Collection
-from index.errors import CollectionError
-from index.search import Searcher
+from index.errors import CollectionError, DamagedRunError
 from jobs.demo.collection import embed_here
 from jobs.demo.drawing import draw, random_subject
 from jobs.duplicates.find import Finder
@@ -55,7 +55,9 @@ def collection(location: Path) -> Collection:
 
 
 def plan(collection: Collection, reader: PictureLoader, kinds: Sequence[Kind] = KINDS, **more: Any) -> DuplicatePlan:
-    return Finder(searcher=Searcher.open(collection), loader=reader, kinds=kinds, **more).plan()
+    with TemporaryDirectory() as scratch:
+        found = Finder(collection=collection, loader=reader, kinds=kinds, **more).plan(Path(scratch))
+        return found.model_copy(update={"found": tuple(found.found)})
 
 
 def kinds_of(group: PlannedGroup) -> dict[str, tuple[str, str]]:
@@ -81,9 +83,20 @@ def test_each_copy_has_its_kind_and_the_reason_to_keep_another(collection: Colle
 
 
 def test_identical_bytes_are_found_without_pictures_and_the_older_file_is_kept(collection: Collection) -> None:
-    found = Finder(searcher=Searcher.open(collection), loader=UNREADABLE, kinds=KINDS[:1]).plan()
+    found = plan(collection, UNREADABLE, KINDS[:1])
     (group,) = found.found
     assert (group.keep.image_id, kinds_of(group)) == ("star.jpg", {"star copy.jpg": ("identical_bytes", "older file")})
+
+
+def test_files_are_compared_without_reading_vectors(collection: Collection, tmp_path: Path) -> None:
+    copy = Collection.open(str(shutil.copytree(collection.location, tmp_path / "copy")))
+    for path in Path(copy.location).glob("index/segments/*/*"):
+        path.unlink()
+    assert plan(copy, UNREADABLE, KINDS[:1]).found == plan(collection, UNREADABLE, KINDS[:1]).found
+    [run] = Path(copy.location).glob("runs/*/manifest.json")
+    run.unlink()
+    with pytest.raises(DamagedRunError, match=r"manifest\.json .* is missing, and index version 000001"):
+        plan(copy, UNREADABLE, KINDS[:1])
 
 
 def test_a_reduced_copy_belongs_to_the_page_that_it_is_of(tmp_path: Path, reader: PictureLoader) -> None:
@@ -201,7 +214,7 @@ def test_a_plan_is_read_in_pages(collection: Collection, reader: PictureLoader) 
     written = plan(collection, reader)
     write_plan(collection, written)
     summary, groups = read_plan(collection, 1, 1) or pytest.fail("there is a plan")
-    assert (summary.groups, tuple(groups)) == (written.groups, written.found[1:2])
+    assert (summary.groups, tuple(groups)) == (written.groups, tuple(written.found)[1:2])
     path = Path(collection.location) / "duplicates.jsonl"
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(

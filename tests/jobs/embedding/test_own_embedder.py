@@ -28,7 +28,7 @@ from index.build.build_index import build_index
 from index.collection import Collection
 from index.queries import SearchOptions
 from jobs.embedding.model_source import ModelSource
-from jobs.planning.rejects import list_rejects
+from tests.support.collections.rejects import list_rejects
 from tests.support.collections.small_collection import PLAIN, png
 from tests.support.command_line import Result, Run
 from tests.support.nights.fake_job import embed as embed_on_ray

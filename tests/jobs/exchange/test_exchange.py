@@ -20,15 +20,16 @@ from api.settings import ServeSettings
 from index.build.build_index import build_index
 from index.collection import Collection
 from index.collection.annotations import annotation_log
+from index.collection.checks import read_checks
 from index.collection.records import ModelRecord
 from index.search import Searcher
 from jobs.demo.collection import embed_here
 from jobs.errors import JobError, OtherModelError, SourceError, TooManyRejectsError, UsageError
 from jobs.exchange.export import FILES, export
 from jobs.exchange.import_vectors import VectorImport
-from jobs.planning.rejects import list_rejects
 from jobs.values import DEMO_MODEL
 from tests.support.collections.hand_made import DIM, MODEL, add_run, rows, unit_vectors
+from tests.support.collections.rejects import list_rejects
 from tests.support.collections.s3_server import Bucket
 from tests.support.collections.small_collection import PLAIN
 from tests.support.command_line import Run
@@ -316,6 +317,42 @@ def test_rejects_are_not_counted_as_normalised(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": [*"abcda", "f", "g"][:7], "embedding": lists}), tmp_path / "list.parquet")
     job = VectorImport(source=str(tmp_path / "list.parquet"), collection=str(tmp_path / "imported"), max_reject_rate=1)
     assert (job.run().rejected, job.normalised) == (2, 1)
+
+
+def test_ids_are_compared_across_blocks_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("files._IDS", "vector_files._IDS", "import_vectors._BLOCK"):
+        monkeypatch.setattr(f"jobs.exchange.{name}", 3)
+    (tmp_path / "source").mkdir()
+    ids: dict[str, list[str | None]] = {"a": ["x", None, "y", "z", "x"], "b": ["new", "y", " ", "x"]}
+    for name, each in ids.items():
+        table = pa.table({"id": each, "embedding": VECTORS[: len(each)].tolist()})
+        pq.write_table(table, tmp_path / f"source/{name}.parquet")
+    collection = import_vectors(tmp_path / "source", max_reject_rate=1)
+    assert {row["image_id"]: row["error_message"].partition(": ")[2] for row in list_rejects(collection)} == {
+        "a.parquet#row=1": "expected an id, got none",
+        "a.parquet#row=4": "expected a unique id, but 'x' is already that of a.parquet#row=0",
+        "b.parquet#row=1": "expected a unique id, but 'y' is already that of a.parquet#row=2",
+        "b.parquet#row=2": "expected an id, got none",
+        "b.parquet#row=3": "expected a unique id, but 'x' is already that of a.parquet#row=0",
+    }
+    assert collection.live_rows(["image_id", "embedding"]).drop_null()["image_id"].to_pylist() == ["new", "x", "y", "z"]
+
+
+def test_rows_beside_an_array_may_have_no_plain_column(tmp_path: Path) -> None:
+    np.save(tmp_path / "vectors.npy", VECTORS)
+    image = pa.array(
+        [{"bytes": b"\xff\xd8\xff", "path": None}] * 40, pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    )
+    pq.write_table(pa.table({"image": image}), tmp_path / "rows.parquet", row_group_size=7)
+    found = import_vectors(tmp_path).live_rows(["image_id"])
+    assert found["image_id"].to_pylist() == sorted(map(str, range(40)))
+
+
+def test_an_import_visits_no_web_address(tmp_path: Path) -> None:
+    columns = {"image_id": ["a"], "uri": ["http://h/a.png"], "content_hash": ["00"], "embedding": LISTS[:1]}
+    table = pa.table(columns).replace_schema_metadata({b"likeness.model": MODEL.model_dump_json()})
+    pq.write_table(table, tmp_path / "rows.parquet")
+    assert read_checks(import_vectors(tmp_path / "rows.parquet")).num_rows == 0
 
 
 def test_too_many_rejects_publish_nothing(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from index.collection.records import ModelRecord, RunManifest, RunStart
 from index.collection.row_files import block_of
 from index.collection.rows import row_schema
 from jobs.planning.plan import Plan, block_name
-from jobs.planning.rejects import list_rejects
 from jobs.sources.listing import listing_table
+from tests.support.collections.rejects import list_rejects
 from tests.support.collections.run_plans import run_plan_of
 
 IDENTITY = FakeEmbedder().identity

@@ -18,10 +18,10 @@ from index.collection import Collection, writing
 from index.search import Searcher
 from jobs.errors import SourceError
 from jobs.exclusions import Exclusions
-from jobs.planning.rejects import list_rejects
 from jobs.schedule.watch import SETTLE_S, FolderChanges, Watch
 from jobs.spec import JobSpec, Resources
 from jobs.update import Update
+from tests.support.collections.rejects import list_rejects
 from tests.support.collections.s3_server import Bucket
 from tests.support.collections.storage_steps import STEPS, at, is_step
 from tests.support.command_line import Run

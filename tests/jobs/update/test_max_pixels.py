@@ -5,7 +5,7 @@ from pathlib import Path
 from PIL import Image
 
 from index.collection import Collection
-from jobs.planning.rejects import list_rejects
+from tests.support.collections.rejects import list_rejects
 from tests.support.nights.reembed_nights import DEMO, Nights
 from tests.support.pictures.sample_images import encode, put_pictures, quarters
 

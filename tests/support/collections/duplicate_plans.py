@@ -1,9 +1,10 @@
 """A made-up plan of duplicates for a collection's images."""
 
+from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
 
-from index.analysis.duplicate_plan import Duplicate, DuplicatePlan, Kind, PlannedGroup, PlannedImage, count_kinds
+from index.analysis.duplicate_plan import Duplicate, DuplicatePlan, Kind, PlannedGroup, PlannedImage
 from index.search import Searcher
 
 
@@ -28,7 +29,7 @@ def duplicate_plan_of(searcher: Searcher, *groups: tuple[str, str, Kind]) -> Dup
         min_score=0.98,
         max_difference=0.06,
         groups=len(found),
-        duplicates=count_kinds(found),
+        duplicates=Counter(kind for _, _, kind in groups),
         unread={},
         found=found,
     )

@@ -26,9 +26,9 @@ from index.versions.prune import prune
 from index.versions.servable import open_last_good
 from jobs.cli.tables.collection import collection_facts, facts_table
 from jobs.errors import JobError
-from jobs.planning.rejects import list_rejects
 from jobs.schedule.history import last_entries, read_output
 from tests.support.collections.hand_made import unit_vectors
+from tests.support.collections.rejects import list_rejects
 
 SECONDS = 60
 _ADDRESS_SPACE = 8 << 30

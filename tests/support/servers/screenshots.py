@@ -20,7 +20,6 @@ from api.local import running
 from api.settings import ServeSettings
 from index.analysis.duplicate_plan import write_plan
 from index.analysis.neighbourhoods import neighbourhoods, principal_plane
-from index.search import Searcher
 from jobs.demo.collection import embed_here, make_demo_collection
 from jobs.duplicates.find import Finder
 from jobs.duplicates.picture_loader import PictureLoader
@@ -55,9 +54,8 @@ def web_page(browser: Browser, work: Path, folder: Path) -> None:
 def duplicates(browser: Browser, work: Path, folder: Path) -> None:
     make_pictures(work)
     collection = embed_here(work, work.parent / "copies-collection")
-    searcher = Searcher.open(collection)
     with closing(PictureLoader()) as reader:
-        write_plan(collection, Finder(searcher=searcher, loader=reader).plan())
+        write_plan(collection, Finder(collection=collection, loader=reader).plan(work.parent))
     settings = ServeSettings(collection=collection.location)
     with running(create_app(build_service(settings))) as url:
         page = browser.new_page(base_url=url, **_WIDE)

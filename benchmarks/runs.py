@@ -1,0 +1,110 @@
+"""What a collection costs after many nights of 100 changed rows, ÷ after one: `python -m benchmarks.runs [--quick]`."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from PIL import Image
+
+from benchmarks.common.process import by_turns, in_new_process, likeness, seconds_of
+from benchmarks.common.report import Figure, Report, run
+from benchmarks.common.rows import random_vectors
+from embedder.models.load import find_model
+from index.build.build_index import build_index
+from index.collection import Collection
+from index.collection.merged.merge import merge_runs
+from index.collection.records import ModelRecord
+from index.collection.rows import EMBEDDING, embedding_column
+from index.search import Searcher
+from index.versions.prune import prune
+from jobs.embedding.model_source import model_record
+from jobs.sources.list_images import list_images
+from jobs.values import DEMO_MODEL
+
+ROWS, NIGHT_ROWS = 100_000, 100
+NIGHTS, QUICK_NIGHTS = 300, 30
+BAR = 1.3
+_BLOCK = 1_024  # rows of a file
+
+
+def main(report: Report, folder: Path, options: Any) -> None:
+    """Compare a collection after `nights` nights with one after a single night, of the same pictures."""
+    nights = options.nights or (QUICK_NIGHTS if options.quick else NIGHTS)
+    pictures, many, one = folder / "pictures", folder / "many", folder / "one"
+    for number in range(ROWS):
+        if number % 1_000 == 0:  # a file may have 65,000 names
+            _path(pictures, number).parent.mkdir(parents=True)
+            first = _draw(pictures, number, seed=0)
+        else:
+            _path(pictures, number).hardlink_to(first)
+    listing = list_images(str(pictures))
+    model = model_record(find_model(str(DEMO_MODEL)).identity)
+    collection = Collection.create_or_open(str(many))
+    starts = range(0, ROWS, _BLOCK)
+    collection.add_run(str(pictures), model, (_with_vectors(listing.slice(at, _BLOCK), model, at) for at in starts))
+    build_index(collection)
+    for night in range(nights):
+        changed = listing.slice(night * NIGHT_ROWS % ROWS, NIGHT_ROWS)
+        collection.add_run(str(pictures), model, [_with_vectors(changed, model, ROWS + night)])
+        merge_runs(collection)
+        build_index(collection)
+        prune(collection)
+        if night == 0:
+            shutil.copytree(many, one)
+    report.console.log(f"{nights} nights")
+    seeds, known = itertools.count(1), str(listing["image_id"][-1])
+
+    def night_of(home: Path) -> float:
+        seed = next(seeds)
+        for number in range(NIGHT_ROWS):
+            _draw(pictures, number, seed=seed)
+        return likeness("reembed", str(pictures), str(home)).seconds
+
+    table: list[dict[str, Figure]] = []
+    steps: dict[str, Callable[[Path], float]] = {
+        "info": lambda home: likeness("info", str(home)).seconds,
+        "opening the index alone": lambda home: in_new_process(_open, str(home)),
+        "a search": lambda home: likeness("search", str(home), "--like", known, "-k", "1").seconds,
+        "a night": night_of,
+    }
+    for name, step in steps.items():
+        after = by_turns({"one": partial(step, one), "many": partial(step, many)}, rounds=5)
+        ratio = after["many"] / after["one"]
+        table.append({"": name, "s after one": after["one"], f"s after {nights}": after["many"], "ratio": ratio})
+        if not name.endswith("alone"):  # a few ms for each segment, of which there are some more than after one night
+            report.at_most(f"{name}: seconds ÷ those after one night", ratio, BAR)
+    report.table(f"{ROWS:,} rows after {nights} nights of {NIGHT_ROWS}", table)
+
+
+def _path(pictures: Path, number: int) -> Path:
+    return pictures / f"{number // 1_000:03}" / f"{number:06}.png"
+
+
+def _draw(pictures: Path, number: int, *, seed: int) -> Path:
+    path = _path(pictures, number)
+    path.unlink(missing_ok=True)
+    pixels = np.random.default_rng([seed, number]).integers(0, 256, (8, 8, 3), np.uint8)
+    Image.fromarray(pixels).resize((96, 96)).save(path)
+    return path
+
+
+def _with_vectors(listing: pa.Table, model: ModelRecord, seed: int) -> pa.Table:
+    vectors = random_vectors(listing.num_rows, model.dim, seed)
+    return listing.append_column(EMBEDDING, embedding_column(vectors))
+
+
+def _open(location: str) -> float:
+    collection = Collection.open(location)
+    return seconds_of(lambda: Searcher.open(collection))
+
+
+if __name__ == "__main__":
+    nights_option = {"type": int, "help": f"how many nights, instead of {NIGHTS}"}
+    run("runs", __doc__, main, f"{QUICK_NIGHTS} nights", {"--nights": nights_option})
