@@ -15,6 +15,8 @@ from index.arrays import Ids, Positions, read_parts
 from index.collection.rows import FIXED_COLUMNS
 from index.storage.arrow_file import read_batches
 
+_FEW = 64  # rows; up to here reading value by value takes less time than a call of Arrow's for each batch
+
 
 class MappedRows:
     """Rows in batches, without embeddings. Thread-safe.
@@ -48,12 +50,25 @@ class MappedRows:
 
     def rows(self, positions: Positions, columns: list[str] | None = None) -> list[dict[str, Any]]:
         """The rows at these positions, in their order. `columns` None: all."""
+        if len(positions) <= _FEW:
+            return self._few(self.schema.names if columns is None else columns, positions)
         rows = self._taken(lambda batch: batch if columns is None else batch.select(columns), positions)
         return list(rows)
 
     def ids(self, positions: Positions) -> Ids:
         """The ids at these positions, as strings."""
+        if len(positions) <= _FEW:
+            return np.array([row["image_id"] for row in self._few(["image_id"], positions)], object)
         return self._taken(lambda batch: batch.column("image_id"), positions)
+
+    def _few(self, columns: list[str], positions: Positions) -> list[dict[str, Any]]:
+        numbers = np.searchsorted(self.starts, positions, side="right") - 1
+        local = (positions - self.starts[numbers]).tolist()
+        parts = {
+            number: [(name, self.batches[number].column(name)) for name in columns] for number in {*numbers.tolist()}
+        }
+        places = zip(numbers.tolist(), local, strict=True)
+        return [{name: _value(values[row]) for name, values in parts[number]} for number, row in places]
 
     def _taken(self, part: Callable[[pa.RecordBatch], Any], positions: Positions) -> npt.NDArray[np.object_]:
         # Batch by batch, because taking from a table of many batches would first join them all.
@@ -84,15 +99,15 @@ def with_columns(rows: pa.Schema, columns: pa.Schema) -> pa.Schema:
 
 
 def _with_nulls(rows: pa.RecordBatch) -> list[dict[str, Any]]:
-    """The rows, with None for times that Python cannot represent, such as a database's infinity."""
+    return [dict(zip(rows.schema.names, map(_value, row), strict=True)) for row in zip(*rows.columns, strict=True)]
 
-    def value(stored: pa.Scalar[Any]) -> Any:
-        try:
-            return stored.as_py()
-        except OverflowError:
-            return None
 
-    return [dict(zip(rows.schema.names, map(value, row), strict=True)) for row in zip(*rows.columns, strict=True)]
+def _value(stored: pa.Scalar[Any]) -> Any:
+    """None for a time that Python cannot represent, such as a database's infinity."""
+    try:
+        return stored.as_py()
+    except OverflowError:
+        return None
 
 
 def _mapped(path: Path) -> tuple[pa.Schema, list[pa.RecordBatch]]:

@@ -115,7 +115,7 @@ class SegmentedIndex:
         allowed: Sequence[Eligible | None] = eligible or [None] * len(self.parts)
         for segment, rows, start in zip(self.parts, allowed, self._starts, strict=False):
             scores, positions, *parts = search(segment, queries, k, rows, width=width)
-            results.append((scores, shifted(positions, start), *parts))
+            results.append((scores, shifted(positions, start) if start else positions, *parts))
         return merged(results, k) if len(results) > 1 else results[0]
 
     def search_with_ids(

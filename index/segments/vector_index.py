@@ -51,7 +51,7 @@ class VectorIndex:
         self.ntotal, self.dim = int(self._flat.ntotal), int(self._flat.d)
         self._file = VectorFile(path, self.ntotal, self.dim)
         self._ann: faiss.IndexRefine | None = None
-        self._breadth, self._crowd = 0.5, _NO_CROWD
+        self._breadth, self._crowd, self._widest = 0.5, _NO_CROWD, 1.0
         self._live_parameters: dict[tuple[float, float], faiss.IndexRefineSearchParameters] = {}
         if ann_path is not None:
             self._ann = faiss.IndexRefine(ann.read_index(ann_path), self._flat)
@@ -87,8 +87,7 @@ class VectorIndex:
         ivf = faiss.try_extract_index_ivf(self._ann.base_index) if self._ann is not None else None
         return int(ivf.nlist) if ivf else 0
 
-    @property
-    def _widest(self) -> float:
+    def _covers_all(self) -> float:
         """The breadth with which a search covers the whole approximate index."""
         tuned = self.parameters
         if "nprobe" in tuned:
@@ -103,6 +102,7 @@ class VectorIndex:
             self._ann.k_factor = parameters.get("rescore", self._ann.k_factor)
             self._breadth = parameters.get("breadth", self._breadth)
             self._crowd = parameters.get("crowd", self._crowd)
+            self._widest = self._covers_all()  # asking faiss takes as long as a search
 
     def search(
         self, queries: Vectors, k: int, eligible: Eligible | None = None, *, width: float = 1.0
@@ -207,12 +207,11 @@ class VectorIndex:
         self, queries: Vectors, k: int, eligible: Eligible | None, found: int
     ) -> tuple[Scores, Positions]:
         """The `found` nearest, and -1 for the others."""
-        shape = (len(queries), found)
-        scores, positions = np.empty(shape, np.float32), np.empty(shape, np.int64)
-        if scores.size:
-            scores, positions = self._exact(queries, found, eligible)
-        beside = ((0, 0), (0, k - found))
-        return np.pad(scores, beside, constant_values=-np.inf), np.pad(positions, beside, constant_values=-1)
+        shape = (len(queries), k)
+        scores, positions = np.full(shape, -np.inf, np.float32), np.full(shape, -1, np.int64)
+        if len(queries) and found:
+            scores[:, :found], positions[:, :found] = self._exact(queries, found, eligible)
+        return scores, positions
 
     def _exact(self, queries: Vectors, k: int, eligible: Eligible | None) -> tuple[Scores, Positions]:
         if eligible is None or (len(queries) <= _MAX_MASKED_QUERIES and eligible.count > self.ntotal // 32):
