@@ -13,6 +13,7 @@ With `--nights 300` it measures ageing instead: nights of 100 added and 20 delet
 build of the same rows. With `--near-equal 0.02`, the largest set has so many rows that are nearly alike.
 """
 
+import os
 import tempfile
 import time
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ import faiss
 from benchmarks.common.cone import Cone
 from benchmarks.common.process import CORES, can_limit_memory, in_new_process
 from benchmarks.common.report import Report, run
-from benchmarks.index.ageing import Ageing
+from benchmarks.index.ageing import Ageing, report_ageing
 from benchmarks.index.findings import (
     Costs,
     report_build,
@@ -42,6 +43,7 @@ from benchmarks.index.race import Race, Standing
 from benchmarks.index.recall import exact, intrinsic_dimension, local_dimension, recall
 from benchmarks.index.rivals import RIVALS, Contestant, Ours, Svs, missing
 from benchmarks.index.upkeep import Built, build, filtered, kinds_of_query, train_and_add, update_often
+from embedder.openmp import OPENMP_ENVIRONMENT
 from index.collection import Collection
 from index.collection.records import IndexSettings
 from index.queries import KINDS, QueryKind
@@ -187,6 +189,11 @@ def main(report: Report, folder: Path, options: Any) -> None:
 
 
 def age(report: Report, folder: Path, options: Any) -> None:
+    for (
+        variable,
+        value,
+    ) in OPENMP_ENVIRONMENT.items():  # as in a job: spinning threads would be most of an update's work
+        os.environ.setdefault(variable, value)
     rows, nights = int(options.rows.split(",")[0]), options.nights
     latency_ms = Plan.latency_ms
     if options.quick:
@@ -195,7 +202,7 @@ def age(report: Report, folder: Path, options: Any) -> None:
         settings = IndexSettings(latency_ms=latency_ms, target_recall=_TARGET)
         with tempfile.TemporaryDirectory(dir=folder) as home:
             ageing = Ageing(data=_DATA[name], rows=rows, nights=nights, settings=settings, folder=Path(home))
-            ageing.run(report.about(f"{rows:,} {name}"))
+            report_ageing(report.about(f"{rows:,} {name}"), ageing, in_new_process(ageing.run))
 
 
 OPTIONS: dict[str, dict[str, Any]] = {

@@ -65,6 +65,17 @@ class Night:
     p50_ms: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class Aged:
+    """What `Ageing` has measured. `builds` are the CPU seconds of builds from all rows, the first one's first."""
+
+    nights: list[Night]
+    recalls: list[dict[str, float | int]]
+    builds: list[float]
+    work: Work
+    growth: float
+
+
 @dataclass(kw_only=True)
 class Ageing:
     """A set of vectors to which each night adds `added` rows, and deletes `deleted` at random."""
@@ -78,11 +89,10 @@ class Ageing:
     deleted: int = 20
     work: Work = field(default_factory=Work)
 
-    def __post_init__(self) -> None:
+    def run(self) -> Aged:
+        """Prints a line for each night."""
         self._vectors = self.data.array(self.rows + self.nights * self.added)
         self._live = np.arange(len(self._vectors)) < self.rows
-
-    def run(self, report: Report) -> None:
         aged = Collection.create_or_open(str(self.folder / "aged"))
         add_rows(aged, self.data, range(self.rows))
         cpu = time.process_time()
@@ -99,7 +109,21 @@ class Ageing:
                 builds.append(seconds)
                 recalls.append({"night": night, **self._recalls(searcher)})
             nights.append(self._compare(night, searcher, fresh))
-        self._report(report, nights, recalls, builds)
+            print(self._line(nights, recalls, builds), flush=True)
+        growth = float(self._live.sum() / self.rows)
+        return Aged(nights=nights, recalls=recalls, builds=builds, work=self.work, growth=growth)
+
+    def _line(self, nights: list[Night], recalls: list[dict[str, float | int]], builds: list[float]) -> str:
+        """Figures so far, for a run that is stopped early."""
+        last, build = nights[-1], float(np.median(builds))
+        worst = {name: max(_ratio(name, each) for each in nights) for name in ("p50", "cpu")}
+        lowest = {kind: min(float(each[kind]) for each in recalls) for kind in KINDS} if recalls else {}
+        return (
+            f"night {last.night}, {last.segments} segments: p50 {last.p50:.2f}, cpu {last.cpu:.2f} (worst "
+            f"{worst['p50']:.2f}, {worst['cpu']:.2f}); a build {build:.1f} s of CPU, all updates "
+            f"{self.work.everything / build:.2f} builds, their segments {self.work.segments / build:.2f} builds"
+            + "".join(f"; {kind} {value:.3f}" for kind, value in lowest.items())
+        )
 
     def _texts(self) -> np.ndarray:
         return self.data.kind("text", 400, 4_000)
@@ -164,38 +188,34 @@ class Ageing:
         result["filtered"] = recall(rows_found(searcher, queries, {"bucket": {"$lt": width}}), truth)
         return result
 
-    def _report(
-        self, report: Report, nights: Sequence[Night], recalls: Sequence[dict[str, float | int]], builds: list[float]
-    ) -> None:
-        shown = nights[:: max(1, len(nights) // 15)]
-        report.table("nights: cost of a query ÷ a fresh build's", [vars(each) for each in shown])
-        report.table("recall@10 of fresh queries", recalls)
-        growth = float(self._live.sum() / self.rows)
-        build, doublings = float(np.median(builds)), max(1.0, math.log2(growth))
-        report.values(
-            f"{self.nights} nights of {self.added} added and {self.deleted} deleted",
-            {
-                "rows grew by a factor of": growth,
-                "CPU seconds of a build": build,
-                "CPU seconds of all updates: writing and indexing segments": self.work.segments,
-                "checking files, and measuring": self.work.everything - self.work.segments,
-                "updates that became builds from all rows": self.work.rebuilds,
-                "seconds of the slowest update": self.work.slowest,
-            },
-        )
-        for name in ("p50", "cpu"):
-            worst = max(nights, key=partial(_ratio, name))
-            report.at_most(
-                f"{name} of a query ÷ a fresh build's, worst night ({worst.night})", _ratio(name, worst), _BAR
-            )
-        for kind in KINDS:
-            target = self.settings.target_of(kind)
-            report.at_least(f"recall@10 of {kind}, lowest", min(float(each[kind]) for each in recalls), target)
-        report.at_least("recall@10 filtered, lowest", min(float(each["filtered"]) for each in recalls), 0.98)
-        for work, seconds in (("segments'", self.work.segments), ("all", self.work.everything)):
-            report.at_most(
-                f"{work} work of all updates ÷ a build, for each doubling", seconds / build / doublings, _BAR
-            )
+
+def report_ageing(report: Report, ageing: Ageing, aged: Aged) -> None:
+    nights, recalls, work = aged.nights, aged.recalls, aged.work
+    report.table(
+        "nights: cost of a query ÷ a fresh build's", [vars(each) for each in nights[:: max(1, len(nights) // 15)]]
+    )
+    report.table("recall@10 of fresh queries", recalls)
+    build, doublings = float(np.median(aged.builds)), max(1.0, math.log2(aged.growth))
+    report.values(
+        f"{ageing.nights} nights of {ageing.added} added and {ageing.deleted} deleted",
+        {
+            "rows grew by a factor of": aged.growth,
+            "CPU seconds of a build": build,
+            "CPU seconds of all updates: writing and indexing segments": work.segments,
+            "checking files, and measuring": work.everything - work.segments,
+            "updates that became builds from all rows": work.rebuilds,
+            "seconds of the slowest update": work.slowest,
+        },
+    )
+    for name in ("p50", "cpu"):
+        worst = max(nights, key=partial(_ratio, name))
+        report.at_most(f"{name} of a query ÷ a fresh build's, worst night ({worst.night})", _ratio(name, worst), _BAR)
+    for kind in KINDS:
+        target = ageing.settings.target_of(kind)
+        report.at_least(f"recall@10 of {kind}, lowest", min(float(each[kind]) for each in recalls), target)
+    report.at_least("recall@10 filtered, lowest", min(float(each["filtered"]) for each in recalls), 0.98)
+    for part, seconds in (("segments'", work.segments), ("all", work.everything)):
+        report.at_most(f"{part} work of all updates ÷ a build, for each doubling", seconds / build / doublings, _BAR)
 
 
 def _ratio(name: str, night: Night) -> float:
