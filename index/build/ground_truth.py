@@ -13,21 +13,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from index.arrays import Ids, Positions, Scores, Vectors, merged
+from index.build.queries_file import MAX_PARENTS, RECALL_KS, require_queries
 from index.build.recall import drop_own, near_equal_recall, recall
 from index.collection.layout import QUERIES, version_path
 from index.collection.records import VersionManifest
 from index.errors import DamagedVersionError
-from index.queries import KINDS, QueryKind
+from index.queries import QueryKind
 from index.segments.exact import exact_neighbours
 from index.segments.segmented_index import SegmentedIndex
-from index.storage.arrow_file import read_batches, require_columns
+from index.storage.arrow_file import read_batches
 
 QUERY_COUNT = 1_000
 _WEIGHTS: dict[QueryKind, tuple[float, ...]] = {"mix": (1.0, 1.0), "contrast": (1.0, -0.7, 0.7)}
 _PARENTS: dict[QueryKind, int] = {"image": 1, "mix": 2, "contrast": 3, "text": 0}
-_MAX_PARENTS = 3
-RECALL_KS = (1, 10, 100)
-"""The k for which recall is measured."""
 _STABLE = 10  # while so many nearest neighbours of a query stay the same, its recall is not measured again
 _NEIGHBOURS = 130  # of each query are stored, so that deleting some does not require another pass over all rows
 _BLOCK_ROWS = 4_096
@@ -46,7 +44,7 @@ class GroundTruth:
     kinds: npt.NDArray[np.object_]
     parents: Ids
     vectors: Vectors
-    ids: Ids
+    ids: pa.Array[Any]
     nearest: npt.NDArray[np.int32]
     scores: Scores
     recalls: npt.NDArray[np.float64]
@@ -65,13 +63,13 @@ class GroundTruth:
             chosen = rng.integers(0, total, (min(count // 2, total), len(weights)))
             parts.append(_mixed(segments, kind, chosen, weights))
         if texts is not None and len(texts):
-            parts.append(("text", np.full((len(texts), _MAX_PARENTS), None, object), texts))
+            parts.append(("text", np.full((len(texts), MAX_PARENTS), None, object), texts))
         kinds = np.concatenate([np.full(len(vectors), kind, object) for kind, _, vectors in parts])
         return cls(
             kinds=kinds,
             parents=np.concatenate([parents for _, parents, _ in parts]),
             vectors=np.concatenate([vectors for _, _, vectors in parts]),
-            ids=np.empty(0, object),
+            ids=pa.array([], pa.string()),
             nearest=np.empty((0, 0), np.int32),
             scores=np.empty((0, 0), np.float32),
             recalls=np.full((len(kinds), len(RECALL_KS)), np.nan),
@@ -116,40 +114,59 @@ class GroundTruth:
         scores, positions = drop_own(scores, positions, own)
         valid, nearest = positions >= 0, np.full(positions.shape, -1, np.int32)
         rows, nearest[valid] = np.unique(positions[valid], return_inverse=True)
-        return replace(self, ids=segments.ids(rows), nearest=nearest, scores=scores).unmeasured()
+        return replace(self, ids=pa.array(segments.ids(rows), pa.string()), nearest=nearest, scores=scores).unmeasured()
 
     def updated(self, touched: pa.Array[Any], segments: SegmentedIndex) -> GroundTruth:
-        """The same queries after these ids were replaced or deleted. All rows are read only if neighbours run short."""
-        own = self.parent_positions(segments)
-        gone = pc.is_in(pa.array(self.ids, touched.type), value_set=touched).to_numpy(zero_copy_only=False)
-        scores, nearest = np.where(np.append(gone, True)[self.nearest], -np.inf, self.scores), self.nearest
+        """The same queries after these ids were replaced or deleted. All rows are read only if neighbours run short.
+
+        Recalls are right if all new rows are searched exactly.
+        """
+        gone = pc.is_in(self.ids, value_set=touched.cast(pa.string())).to_numpy(zero_copy_only=False)
+        hidden = np.append(gone, True)[self.nearest]
+        scores, nearest = np.where(hidden, -np.inf, self.scores), self.nearest.copy()
+        lost = np.flatnonzero((hidden & (nearest >= 0)).any(axis=1))
         # Rows beyond the end of a list are unknown, so a new row that scores below it may not be the next one.
         ends = np.where(np.isfinite(self.scores), self.scores, np.inf).min(axis=1, keepdims=True)
         positions = segments.positions(touched)
         positions = np.sort(positions[positions >= 0])
-        if not len(positions):
-            scores, nearest = merged([(scores, nearest)], _NEIGHBOURS)  # closes the gaps
-        for first in range(0, len(positions), _BLOCK_ROWS):
+        new = pa.array(segments.ids(positions), pa.string())
+        parents = pc.index_in(pa.array(self.parents.ravel(), pa.string()), value_set=new)
+        own = np.asarray(parents.fill_null(-1)).reshape(self.parents.shape)
+        for first in range(0, max(1, len(positions)), _BLOCK_ROWS):
             block = positions[first : first + _BLOCK_ROWS]
-            more, rows = _nearer(self.vectors @ segments.vectors(block).T, ends, block, own)
-            rows = np.where(rows < 0, -1, rows + len(self.ids) + first).astype(np.int32)
-            scores, nearest = merged([(scores, nearest), (more, rows)], _NEIGHBOURS)
-        # An image may be more than one parent of a mix.
-        parents = np.sort(own, axis=1)
-        distinct = (parents >= 0) & (np.diff(parents, axis=1, prepend=-1) != 0)
-        others = segments.live_count - distinct.sum(axis=1)
+            more, numbers = _nearer(self.vectors @ segments.vectors(block).T, ends, own - first)
+            rows = np.where(numbers < 0, -1, numbers + len(self.ids) + first).astype(np.int32)
+            # Most lists neither lose nor gain a row.
+            lists = np.union1d(lost, np.flatnonzero((rows >= 0).any(axis=1)))
+            both = [(scores[lists], nearest[lists]), (more[lists], rows[lists])]
+            scores[lists], nearest[lists] = merged(both, self.scores.shape[1])
+            lost = lost[:0]
         valid = np.isfinite(scores)
-        if (valid.sum(axis=1) < np.minimum(RECALL_KS[-1], others)).any():
+        if self._runs_short(valid.sum(axis=1), segments):
             return self.exact(segments)
         nearest = np.where(valid, nearest, -1)
-        changed = (nearest[:, :_STABLE] != self.nearest[:, :_STABLE]).any(axis=1)
-        ids = np.concatenate([self.ids, segments.ids(positions)])
+        changed = (nearest[:, :_STABLE] != self.nearest[:, :_STABLE]).any(axis=1, keepdims=True)
+        # A new neighbour takes the place of one that was found. That it is found too is left to `unmeasured_near`.
+        only_gained = ~hidden[:, :_STABLE].any(axis=1, keepdims=True) & (self.recalls == 1)
+        ids = pa.concat_arrays([self.ids, new])
         used = np.bincount(nearest[valid], minlength=len(ids)) > 0
         nearest = np.append(np.cumsum(used) - 1, -1)[nearest].astype(np.int32)
-        return replace(self, ids=ids[used], nearest=nearest, scores=scores).unmeasured(changed)
+        return replace(self, ids=ids.filter(pa.array(used)), nearest=nearest, scores=scores).unmeasured(
+            changed & ~only_gained
+        )
+
+    def _runs_short(self, counts: npt.NDArray[np.intp], segments: SegmentedIndex) -> bool:
+        """Whether a query has fewer neighbours, by these counts, than recall is measured with, although there are."""
+        if (counts >= min(RECALL_KS[-1], segments.live_count)).all():
+            return False
+        # An image may be more than one parent of a mix.
+        parents = np.sort(self.parent_positions(segments), axis=1)
+        distinct = (parents >= 0) & (np.diff(parents, axis=1, prepend=-1) != 0)
+        others = segments.live_count - distinct.sum(axis=1)
+        return bool((counts < np.minimum(RECALL_KS[-1], others)).any())
 
     def unmeasured(self, rows: slice | npt.NDArray[np.bool_] = slice(None)) -> GroundTruth:
-        """The same queries, without the recalls of these rows."""
+        """The same queries, without the recalls of these rows, or those that are true in an array of their shape."""
         recalls = self.recalls.copy()
         recalls[rows] = np.nan
         return replace(self, recalls=recalls)
@@ -158,12 +175,10 @@ class GroundTruth:
         """The same queries, without each recall for which a neighbour is in one of these segments, by their numbers,
         and found approximately.
         """
-        starts = np.cumsum([0, *(part.ntotal for part in segments.parts)])
-        positions = segments.positions(pa.array(self.ids, pa.string()))
         inside = np.zeros(len(self.ids) + 1, bool)  # the last one for -1
         for number in parts:
             if segments.parts[number].parameters:
-                inside[:-1] |= (starts[number] <= positions) & (positions < starts[number + 1])
+                inside[:-1] |= segments.parts[number].positions(self.ids) >= 0
         recalls = self.recalls.copy()
         for column, k in enumerate(RECALL_KS):
             recalls[inside[self.nearest[:, : max(k, _STABLE)]].any(axis=1), column] = np.nan
@@ -182,12 +197,20 @@ class GroundTruth:
         if not len(rows):
             return self
         queries, recalls = self._rows(rows).of(kind), self.recalls.copy()
-        own = queries.parent_positions(segments)
-        scores, positions = drop_own(*segments.search(queries.vectors, max(ks) + own.shape[1], width=width), own)
+        scores, positions = segments.search(queries.vectors, max(ks) + queries.parents.shape[1], width=width)
+        scores, positions = drop_own(scores, positions, queries._own_among(positions, segments))
         for column, k in zip(columns, ks, strict=True):
             reached = recall(scores, queries.scores, k)
             recalls[rows, column] = queries._or_near_equal(segments, reached, positions, k) if k <= _STABLE else reached
         return replace(self, recalls=recalls)
+
+    def _own_among(self, positions: Positions, segments: SegmentedIndex) -> Positions:
+        """The parents of each query among the positions found for it, in the shape of `parents`; -1 for the others."""
+        ids = np.full((*positions.shape, 1), "", object)
+        ids[positions >= 0, 0] = segments.ids(positions[positions >= 0])
+        is_own = ids == self.parents[:, np.newaxis, :]
+        found = np.take_along_axis(positions, is_own.argmax(axis=1), axis=1)
+        return np.where(is_own.any(axis=1), found, -1)
 
     def _or_near_equal(
         self, segments: SegmentedIndex, recalls: npt.NDArray[np.float64], found: Positions, k: int
@@ -195,8 +218,10 @@ class GroundTruth:
         """The recalls@k, or higher ones where `near_equal_recall` is."""
         nearest, found = self.nearest[:, :k], found[:, :k]
         short = np.flatnonzero((recalls < 1) & (nearest >= 0).all(axis=1) & (found >= 0).all(axis=1))
+        if not len(short):
+            return recalls
         numbers, slots = np.unique(nearest[short], return_inverse=True)
-        true = segments.vectors(segments.positions(pa.array(self.ids[numbers], pa.string())))[slots.ravel()]
+        true = segments.vectors(segments.positions(self.ids.take(numbers)))[slots.ravel()]
         shape = len(short), k, self.vectors.shape[1]
         images = segments.vectors(found[short].ravel()).reshape(shape)
         result = recalls.copy()
@@ -208,7 +233,7 @@ class GroundTruth:
         table = pa.table(
             {
                 "kind": pa.array(self.kinds, pa.string()),
-                "parents": _lists(pa.array(self.parents.ravel(), pa.string()), _MAX_PARENTS),
+                "parents": _lists(pa.array(self.parents.ravel(), pa.string()), MAX_PARENTS),
                 "vector": _lists(pa.array(self.vectors.ravel()), self.vectors.shape[1]),
                 # An image is a neighbour of many queries; without a dictionary, ids would be most of the file.
                 "neighbours": _lists(self._dictionary(), depth),
@@ -222,7 +247,7 @@ class GroundTruth:
 
     def _dictionary(self) -> pa.Array[Any]:
         codes = pa.array(self.nearest.ravel(), pa.int32(), mask=self.nearest.ravel() < 0)
-        return pa.DictionaryArray.from_arrays(codes, pa.array(self.ids, pa.string()))
+        return pa.DictionaryArray.from_arrays(codes, self.ids)
 
     @classmethod
     def of_version(cls, manifest: VersionManifest, source: Path | bytes) -> GroundTruth:
@@ -244,7 +269,7 @@ class GroundTruth:
         with pa.memory_map(str(source)) if isinstance(source, Path) else pa.BufferReader(source) as file:
             schema, batches = read_batches(file)
         table = pa.Table.from_batches(batches, schema).combine_chunks()
-        _require_queries(schema, table)
+        require_queries(schema, table)
 
         def matrix(name: str) -> npt.NDArray[Any]:
             values = pc.list_flatten(table.column(name)).to_numpy()
@@ -256,7 +281,7 @@ class GroundTruth:
             kinds=table.column("kind").to_numpy(),
             parents=matrix("parents"),
             vectors=matrix("vector").copy(),
-            ids=np.array([*neighbours.dictionary.to_pylist(), None], object)[:-1],
+            ids=neighbours.dictionary,
             nearest=nearest.astype(np.int32).reshape(table.num_rows, -1),
             scores=matrix("scores").copy(),
             recalls=matrix("found").copy(),
@@ -275,53 +300,24 @@ def _mixed(
     norms = np.linalg.norm(sums, axis=1, keepdims=True)
     cancelled = norms[:, 0] < 1e-4  # opposite vectors leave nothing to look for
     sums[cancelled], norms[cancelled] = parts[cancelled, 0], 1
-    parents = np.full((len(numbers), _MAX_PARENTS), None, object)
+    parents = np.full((len(numbers), MAX_PARENTS), None, object)
     parents[:, : len(weights)] = segments.ids(positions)[slots]
     return kind, parents, sums / norms
 
 
-def _nearer(scores: Scores, min_scores: Scores, positions: Positions, own: Positions) -> tuple[Scores, Positions]:
-    """Those of the `(n, m)` scores of m rows that reach their query's minimum, `(n, 1)`, and the indices of their rows;
-    -inf and -1 where there are fewer. Rows at the `own` positions, `(n, p)`, are left out.
+def _nearer(scores: Scores, min_scores: Scores, own: Positions) -> tuple[Scores, Positions]:
+    """Those of the `(n, m)` scores of m rows that reach their query's minimum, `(n, 1)`, and the numbers of their rows;
+    -inf and -1 where there are fewer. Rows with a query's `own` numbers, `(n, p)`, are left out.
     """
     good = scores >= min_scores
-    at = np.searchsorted(positions, own).clip(max=len(positions) - 1)
-    query, parent = np.nonzero(positions[at] == own)
-    good[query, at[query, parent]] = False
+    query, parent = np.nonzero((own >= 0) & (own < scores.shape[1]))
+    good[query, own[query, parent]] = False
     query, row = np.nonzero(good)
     slot = np.arange(len(query)) - np.searchsorted(query, query)
     shape = len(scores), int(slot.max(initial=-1)) + 1
     nearer, rows = np.full(shape, -np.inf, np.float32), np.full(shape, -1, np.int64)
     nearer[query, slot], rows[query, slot] = scores[query, row], row
     return nearer, rows
-
-
-def _require_queries(schema: pa.Schema, table: pa.Table) -> None:
-    """ValueError unless a file has the columns, the types and the values that `GroundTruth.write` gives it."""
-    vector, scores = (schema.field(name).type if name in schema.names else pa.null() for name in ("vector", "scores"))
-    dim, depth = (kind.list_size if pa.types.is_fixed_size_list(kind) else 0 for kind in (vector, scores))
-    neighbour = pa.dictionary(pa.int32(), pa.string())
-    require_columns(
-        schema,
-        {
-            "kind": pa.string(),
-            "parents": pa.list_(pa.string(), _MAX_PARENTS),
-            "vector": pa.list_(pa.float32(), dim),
-            "neighbours": pa.list_(neighbour, depth),
-            "scores": pa.list_(pa.float32(), depth),
-            "found": pa.list_(pa.float64(), len(RECALL_KS)),
-        },
-    )
-    nulls = [name for name in schema.names if table.column(name).null_count]
-    if nulls or not table.num_rows or not set(table.column("kind").unique().to_pylist()) <= set(KINDS):
-        raise ValueError("it has no queries, or some without a value, or of an unknown kind")
-    if not np.isfinite(pc.list_flatten(table.column("vector")).to_numpy()).all():
-        raise ValueError("its queries have values that are not finite")
-    recalls = pc.list_flatten(table.column("found")).to_numpy()
-    if not ((recalls >= 0) & (recalls <= 1) | np.isnan(recalls)).all():
-        raise ValueError("it has a recall that is not from 0 to 1")
-    if not (schema.metadata or {}).get(b"sampled_from", b"").isdigit():
-        raise ValueError("it does not say how many rows its queries were sampled from")
 
 
 def _lists(values: pa.Array[Any], size: int) -> pa.Array[Any]:

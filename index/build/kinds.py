@@ -10,7 +10,8 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from index.build.ground_truth import RECALL_KS, GroundTruth
+from index.build.ground_truth import GroundTruth
+from index.build.queries_file import RECALL_KS
 from index.collection.records import IndexSettings, KindRecord
 from index.queries import KINDS, QueryKind
 from index.segments.segmented_index import SegmentedIndex

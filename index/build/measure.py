@@ -9,9 +9,10 @@ import faiss
 import numpy as np
 
 from index.arrays import Positions, Scores, Vectors, merged_by_position
-from index.build.ground_truth import RECALL_KS, GroundTruth
+from index.build.ground_truth import GroundTruth
+from index.build.queries_file import RECALL_KS
 from index.build.recall import drop_own, recall
-from index.collection.records import ScoreDistribution
+from index.collection.records import ScoreDistribution, SegmentRecord
 from index.queries import KINDS, QueryKind
 from index.segments.exact import exact_neighbours
 from index.segments.segmented_index import SegmentedIndex
@@ -27,26 +28,39 @@ _LEVELS = [0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.995, 0.999,
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measurements:
-    queries: int
-    recall: dict[str, float]
+class Speed:
+    """Facts of a version's manifest."""
+
     latency_ms: dict[str, float]
     queries_per_second: float
     cost: float
 
 
-def measure(segments: SegmentedIndex, held_out: GroundTruth, *, width: float = 1.0) -> tuple[Measurements, GroundTruth]:
-    """Recall of the held-out images, measured where it is not known, and the times of some of them, in a batch and one
-    by one; and the measured queries. Searches are `width` times as wide as tuned. Recall is that of whole pictures,
-    while times include tiles, if there are any.
+def measure_recall(
+    segments: SegmentedIndex, held_out: GroundTruth, *, width: float = 1.0
+) -> tuple[dict[str, float], GroundTruth]:
+    """Recall@k of the held-out images by k, measured where it is not known, by searches `width` times as wide as tuned;
+    and the measured queries. Tiles are not searched.
     """
-    step = max(1, len(held_out.of("image")) // _DEEP_QUERIES)
+    step = _step(held_out)
     held_out = held_out.measured(segments, "image", (1, 10), width=width)
     held_out = held_out.measured(segments, "image", (100,), width=width, step=step)
     images = held_out.of("image")
-    few = images.every_nth(step)
+    by_k = {1: images, 10: images, 100: images.every_nth(step)}
+    # Coarse enough to hide rounding errors of the sums.
+    recall = {str(k): round(float(by_k[k].recalls[:, column].mean()), 7) for column, k in enumerate(RECALL_KS)}
+    return recall, held_out
+
+
+def _step(held_out: GroundTruth) -> int:
+    return max(1, len(held_out.of("image")) // _DEEP_QUERIES)
+
+
+def measure_speed(segments: SegmentedIndex, held_out: GroundTruth, *, width: float = 1.0) -> Speed:
+    """The times of some of the held-out images, in a batch and one by one, in tiles as well if there are any."""
+    few = held_out.of("image").every_nth(_step(held_out))
     timed = few.vectors[:: _DEEP_QUERIES // _SINGLES]
-    segments.search_parts(few.vectors, 10, width=width)  # reads the mapped pages once
+    cost = _cost(segments, few.vectors)  # reads the mapped pages as well
     started = time.perf_counter()
     segments.search_parts(few.vectors, 10, width=width)
     seconds = time.perf_counter() - started
@@ -55,16 +69,22 @@ def measure(segments: SegmentedIndex, held_out: GroundTruth, *, width: float = 1
         began = time.perf_counter()
         segments.search_parts(query[np.newaxis], 10, width=width)
         singles.append((time.perf_counter() - began) * 1e3)
-    by_k = {1: images, 10: images, 100: few}
-    measured = Measurements(
-        queries=len(images),
-        # Coarse enough to hide rounding errors of the sums.
-        recall={str(k): round(float(by_k[k].recalls[:, column].mean()), 7) for column, k in enumerate(RECALL_KS)},
+    return Speed(
         latency_ms={f"p{p}": round(float(np.percentile(singles, p)), 3) for p in (50, 99)},
         queries_per_second=round(len(few) / seconds, 1),
-        cost=round(_cost(segments, few.vectors), 3),
+        cost=round(cost, 3),
     )
-    return measured, held_out
+
+
+def cost_alike(before: Sequence[SegmentRecord], now: Sequence[SegmentRecord]) -> bool:
+    """Whether a query costs about the same in both: the segments have the same indexes, and at most four times as many
+    rows.
+    """
+    one, other = (
+        [(each.factory, each.parameters, (each.live.bit_length() + 1) // 2) for each in segments]
+        for segments in (before, now)
+    )
+    return one == other
 
 
 def _cost(segments: SegmentedIndex, queries: Vectors) -> float:

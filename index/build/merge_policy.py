@@ -68,7 +68,9 @@ def _tail(sizes: Sequence[Size], live: int, host: int | None) -> list[int]:
 
 
 def _fitting(sizes: Sequence[Size], numbers: Sequence[int], new: int, limit: int, host: int | None) -> Merge:
-    """Merges the smallest of these segments, as many as fit, and the new rows if they do."""
+    """Merges the smallest of these segments, as many as fit, and the new rows if they do. One that has the quantizers
+    of `host` is filled further, so that only the rows of the others are encoded.
+    """
     fitting = new if new <= limit else 0
     chosen: list[int] = []
     for number in sorted(numbers, key=lambda number: sizes[number].live):
@@ -78,6 +80,10 @@ def _fitting(sizes: Sequence[Size], numbers: Sequence[int], new: int, limit: int
         chosen.append(number)
     if not new and len(chosen) == 1 and not sizes[chosen[0]].worn:
         chosen = []  # it would be written again unchanged
+    for number in chosen:  # the largest last
+        size, dead = sizes[number], sizes[number].ntotal - sizes[number].live
+        if host is not None and size.trained == sizes[host].trained and not size.worn and fitting + dead <= limit:
+            host = number
     return Merge(sorted(chosen), 0 < new <= limit, host)
 
 

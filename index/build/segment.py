@@ -33,6 +33,7 @@ _SELF_QUERIES = 100
 _BATCH_ROWS = 16_384  # searches process one batch at a time
 _MIN_SELF_SCORE = 0.9999
 _SCANNED_PER_LIST, _SHORT = 4_096, 128  # numbers in an exact scan that cost as much as probing a short list; dimensions
+_FINDING_LISTS = 16  # short lists, whose probing costs as much as reducing a query and finding its lists
 _FIXED_MEMORY = 600 << 20  # the interpreter, libraries, and blocks in transit
 
 
@@ -171,6 +172,7 @@ class SegmentJob:
         if not self.inherited or self.inherited.extends or self.settings.max_memory:
             return self.max_exact_rows
         lists = self.inherited.record.parameters.get("nprobe", 0)
+        lists += _FINDING_LISTS if lists else 0
         return self.max_exact_rows + int(lists * _SCANNED_PER_LIST) // max(self.dim, _SHORT)
 
     def _trained(self, ntotal: int, factory: str) -> int:

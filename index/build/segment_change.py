@@ -14,7 +14,8 @@ from index.arrays import Positions
 from index.build.merge_policy import Size, choose_growth, choose_merge
 from index.build.segment import Inherited, RowSource
 from index.collection.live_rows import LiveRows
-from index.collection.records import IndexSettings, RunManifest, SegmentRecord
+from index.collection.records import IndexSettings, RowFile, RunManifest, SegmentRecord
+from index.collection.row_files import fetch, open_rows, valid
 from index.collection.rows import conform, unify
 from index.segments.segment import Segment
 from index.storage import Storage
@@ -102,6 +103,11 @@ class Concatenated:
 
 def touched_ids(storage: Storage, runs: Sequence[RunManifest], changed: LiveRows) -> pa.Array[Any]:
     """All ids in some runs: those of their newest rows, `changed`, and those that they delete."""
-    deleted = LiveRows.of_files(storage, [run.deletes for run in runs if run.deletes])
-    parts = [rows.read(["image_id"]) for rows in (deleted, changed)]
-    return pa.concat_tables(parts).column("image_id").combine_chunks()
+    deletes = [_deleted(storage, run.deletes) for run in runs if run.deletes]
+    newest = changed.read(["image_id"])
+    return pa.concat_tables([*(ids.cast(newest.schema) for ids in deletes), newest]).column("image_id").combine_chunks()
+
+
+def _deleted(storage: Storage, file: RowFile) -> pa.Table:
+    with open_rows(storage, file, fetch(storage, file)) as parquet:
+        return valid(parquet.read(["image_id"]))

@@ -17,7 +17,7 @@ from index.build.choose import choose
 from index.build.columns import read_values, write_columns
 from index.build.ground_truth import GroundTruth
 from index.build.kinds import measure_kinds
-from index.build.measure import measure, recall_of_new, score_distribution
+from index.build.measure import cost_alike, measure_recall, measure_speed, recall_of_new, score_distribution
 from index.build.segment import SegmentJob
 from index.build.segment_change import NewSegment, mark_gone, plan_change, touched_ids
 from index.collection import Collection
@@ -51,6 +51,7 @@ from index.versions.files import file_record, write_tombstones
 from index.versions.opening import open_segments
 from index.versions.servable import check_version
 
+_SPEED = ("latency_ms", "queries_per_second", "cost")
 RunJobs = Callable[[Sequence[SegmentJob]], list[SegmentRecord | None]]
 Texts = Callable[[], Vectors | None]
 """Makes vectors of texts like those of users' searches, `(n, dim)`, unit norm. None: the model takes no text."""
@@ -111,9 +112,10 @@ class VersionBuild:
             files = {}
             if any(map(len, tombstones.values())):
                 files[TOMBSTONES] = self._put(TOMBSTONES, partial(write_tombstones, tombstones=tombstones))
-            kept = {"scores": base.scores, "kinds": base.kinds, "built_cost": base.built_cost}
+            names = ["scores", "kinds", "built_cost", *(_SPEED if cost_alike(base.segments, records) else [])]
+            kept = {name: getattr(base, name) for name in names}
             draft = self._draft(records, options, base=base.version, files=files, **kept)
-            segments = open_segments(self.collection, draft, Path(cache), verify=False)
+            segments = open_segments(self.collection, draft, Path(cache), verify=False, opened=old.parts)
             queries = version_path(base.version, QUERIES)
             held_out = GroundTruth.of_version(base, self.storage.local_path(queries) or Path(cache, queries))
             if not held_out.fits(draft.ntotal):
@@ -214,20 +216,29 @@ class VersionBuild:
         texts: Vectors | None = None,
     ) -> VersionManifest:
         """Measure, and write the remaining files, the manifest last. Without `held_out`, new queries are sampled, and
-        the texts are added to them.
+        the texts are added to them. A draft's speed is kept while images are searched as widely.
         """
         scores, kinds = draft.scores, draft.kinds
         if held_out is None:
             held_out = GroundTruth.sample(segments, texts=texts)
             scores, kinds = score_distribution(segments, held_out), {}
-        measured, held_out = measure(segments, held_out, width=kinds["image"].width if kinds else 1.0)
+        width = kinds["image"].width if kinds else 1.0
+        recall, held_out = measure_recall(segments, held_out, width=width)
         kinds, held_out = measure_kinds(segments, held_out, self.settings, kinds)
+        images = kinds["image"]
         queries = self._put(QUERIES, held_out.write)
-        recalls = {**measured.recall, "10": kinds["image"].recall}
-        facts = {"recall": recalls, "kinds": kinds, "scores": scores, "files": {**draft.files, QUERIES: queries}}
+        facts = {
+            "queries": images.queries,
+            "recall": {**recall, "10": images.recall},
+            "kinds": kinds,
+            "scores": scores,
+            "files": {**draft.files, QUERIES: queries},
+        }
+        if not draft.latency_ms or images.width != width:
+            facts |= asdict(measure_speed(segments, held_out, width=images.width))
         if draft.base is None:
-            facts["built_cost"] = measured.cost
-        return self._publish(draft.model_copy(update={**asdict(measured), **facts}))
+            facts["built_cost"] = facts["cost"]
+        return self._publish(draft.model_copy(update=facts))
 
     def _publish(self, draft: VersionManifest) -> VersionManifest:
         """Write the columns of annotations, and the manifest last."""

@@ -1,6 +1,6 @@
 """Opens index versions after checking their files against the manifest."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,20 +37,27 @@ _DOWNLOADS = 8  # in parallel: one alone does not use the full bandwidth, and ea
 
 
 def open_segments(
-    collection: Collection, manifest: VersionManifest, cache: Path, *, verify: bool = True
+    collection: Collection,
+    manifest: VersionManifest,
+    cache: Path,
+    *,
+    verify: bool = True,
+    opened: Sequence[Segment] = (),
 ) -> SegmentedIndex:
     """Check every file of a version, then map its segments, in the manifest's order. DamagedVersionError names a file.
 
     Files of a bucket are first linked or copied into the folder `cache`, through this machine's `FileCache`. Without
-    `verify`, for a version that was just written or verified, altered bytes are not noticed.
+    `verify`, for a version that was just written or verified, altered bytes are not noticed. Segments that are `opened`
+    already, with the tombstones of this version, are not opened again.
     """
+    known = {segment.folder.name: segment for segment in opened}
     if not collection.storage.bucket:
         check_version(collection, manifest, verify=verify)
-        return _map_segments(Path(collection.storage.root), manifest, verify=verify)
+        return _map_segments(Path(collection.storage.root), manifest, known, verify=verify)
     for _ in range(_ATTEMPTS):
         _copy_to_disk(collection, manifest, cache, verify=verify)
         try:
-            return _map_segments(cache, manifest, verify=verify)
+            return _map_segments(cache, manifest, known, verify=verify)
         except (DamagedVersionError, FileNotFoundError):
             # If `cache` is on another disk, its files are symbolic links, whose targets may just have been removed.
             if all((cache / path).is_file() for path in version_files(manifest)):
@@ -58,7 +65,9 @@ def open_segments(
     raise cache_too_small(FileCache.from_environment().folder)
 
 
-def _map_segments(folder: Path, manifest: VersionManifest, *, verify: bool) -> SegmentedIndex:
+def _map_segments(
+    folder: Path, manifest: VersionManifest, known: Mapping[str, Segment], *, verify: bool
+) -> SegmentedIndex:
     """Map the segments below a folder, whose files have been checked against the manifest."""
     tombstones_path = version_path(manifest.version, TOMBSTONES)
     with _as_damaged(manifest, tombstones_path):
@@ -66,7 +75,9 @@ def _map_segments(folder: Path, manifest: VersionManifest, *, verify: bool) -> S
     if verify:
         _require_searchable(folder, manifest)
     segments = zip(manifest.segments, tombstones, strict=True)
-    return SegmentedIndex([_open_segment(folder, manifest, record, dead) for record, dead in segments])
+    return SegmentedIndex(
+        [known.get(record.name) or _open_segment(folder, manifest, record, dead) for record, dead in segments]
+    )
 
 
 def _require_searchable(folder: Path, manifest: VersionManifest) -> None:

@@ -68,16 +68,16 @@ def test_nights_leave_two_segments_and_the_promised_recall(collection: Collectio
 
 def test_newer_rows_are_scanned_while_that_costs_less_than_probing_as_many_lists(tmp_path: Path) -> None:
     collection = Collection.create_or_open(str(tmp_path))
-    add_run(collection, rows(ids(0, 24_000), in_half(24_000, 5, 0)), model=MODEL_16)
+    add_run(collection, rows(ids(0, 28_000), in_half(28_000, 5, 0)), model=MODEL_16)
     large = build_index(collection, IndexSettings(latency_ms=1e-6, factory="IVF64,Flat", target_recall=0.95))
-    limit = 256 + 32 * int(large.segments[0].parameters["nprobe"])
-    assert 320 < limit < 24_000 // 25
+    limit = 256 + 32 * (int(large.segments[0].parameters["nprobe"]) + 16)
+    assert 832 < limit < 28_000 // 25
     for first, last, factory in ((0, 300, "Flat"), (300, limit, "Flat"), (limit, limit + 1, "IVF64,Flat")):
-        new = ids(24_000 + first, 24_000 + last)
+        new = ids(28_000 + first, 28_000 + last)
         add_run(collection, rows(new, in_half(len(new), 7, 0)), model=MODEL_16)
         manifest = build_index(collection)
         kinds = [(segment.ntotal, segment.factory, segment.trained) for segment in manifest.segments]
-        assert kinds == [(24_000, "IVF64,Flat", 24_000), (last, factory, 0 if factory == "Flat" else 24_000)]
+        assert kinds == [(28_000, "IVF64,Flat", 28_000), (last, factory, 0 if factory == "Flat" else 28_000)]
 
 
 def test_rows_unlike_those_that_the_index_was_trained_for_are_trained_for(

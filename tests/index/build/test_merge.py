@@ -84,7 +84,9 @@ def trained(*live: int, dead: int = 0, rows: int = 0) -> list[Size]:
         (trained(100_000) + sizes(200), 100, LIMIT, Merge([1], True, 0)),
         (trained(100_000) + sizes(200), 0, LIMIT, Merge([], False, 0)),  # nothing to write again
         (trained(100_000) + sizes(200, 100), 0, LIMIT, Merge([1, 2], False, 0)),
-        (trained(100_000) + trained(3_900, rows=100_000), 100, LIMIT, Merge([1], True, 0)),
+        (trained(100_000) + trained(3_900, rows=100_000), 100, LIMIT, Merge([1], True, 1)),  # is filled further
+        (trained(100_000) + trained(900, rows=100_000) + sizes(300), 100, LIMIT, Merge([1, 2], True, 1)),
+        (trained(100_000) + trained(900, rows=50_000), 100, LIMIT, Merge([1], True, 0)),  # other quantizers
         (trained(100_000) + trained(3_901, rows=100_000), 100, LIMIT, Merge([0, 1], True, 0)),  # the tail joins
         (trained(100_000), 4_001, LIMIT, Merge([0], True, 0)),
         (trained(199_000, rows=100_000) + sizes(900), 8_000, LIMIT, Merge([0, 1], True, None)),  # doubled
