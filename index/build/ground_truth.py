@@ -84,6 +84,11 @@ class GroundTruth:
         chosen = self._rows(np.flatnonzero(self.kinds == kind))
         return replace(chosen, parents=chosen.parents[:, : _PARENTS[kind]])
 
+    def recalls_of(self, kind: QueryKind, k: int) -> npt.NDArray[np.float64]:
+        """The recalls@k of a kind's queries."""
+        recalls: npt.NDArray[np.float64] = self.recalls[self.kinds == kind, RECALL_KS.index(k)]
+        return recalls
+
     def every_nth(self, step: int) -> GroundTruth:
         return self._rows(slice(None, None, step))
 
@@ -178,7 +183,8 @@ class GroundTruth:
         inside = np.zeros(len(self.ids) + 1, bool)  # the last one for -1
         for number in parts:
             if segments.parts[number].parameters:
-                inside[:-1] |= segments.parts[number].positions(self.ids) >= 0
+                ids = pa.chunked_array([batch.column("image_id") for batch in segments.parts[number].batches])
+                inside[:-1] |= pc.is_in(self.ids, value_set=ids).to_numpy(zero_copy_only=False)
         recalls = self.recalls.copy()
         for column, k in enumerate(RECALL_KS):
             recalls[inside[self.nearest[:, : max(k, _STABLE)]].any(axis=1), column] = np.nan

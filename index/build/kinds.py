@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from index.build.ground_truth import GroundTruth
-from index.build.queries_file import RECALL_KS
 from index.collection.records import IndexSettings, KindRecord
 from index.queries import KINDS, QueryKind
 from index.segments.segmented_index import SegmentedIndex
@@ -82,7 +81,7 @@ def _tune(
 
 
 def _recalls(measured: GroundTruth, kind: QueryKind) -> npt.NDArray[np.float64]:
-    return measured.of(kind).recalls[:, RECALL_KS.index(_K)]
+    return measured.recalls_of(kind, _K)
 
 
 def _lower_bound(recalls: npt.NDArray[np.float64], margin: float = _MARGIN) -> float:

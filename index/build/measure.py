@@ -45,15 +45,13 @@ def measure_recall(
     step = _step(held_out)
     held_out = held_out.measured(segments, "image", (1, 10), width=width)
     held_out = held_out.measured(segments, "image", (100,), width=width, step=step)
-    images = held_out.of("image")
-    by_k = {1: images, 10: images, 100: images.every_nth(step)}
+    recalls = {k: held_out.recalls_of("image", k)[:: step if k == 100 else 1] for k in RECALL_KS}
     # Coarse enough to hide rounding errors of the sums.
-    recall = {str(k): round(float(by_k[k].recalls[:, column].mean()), 7) for column, k in enumerate(RECALL_KS)}
-    return recall, held_out
+    return {str(k): round(float(each.mean()), 7) for k, each in recalls.items()}, held_out
 
 
 def _step(held_out: GroundTruth) -> int:
-    return max(1, len(held_out.of("image")) // _DEEP_QUERIES)
+    return max(1, int(np.count_nonzero(held_out.kinds == "image")) // _DEEP_QUERIES)
 
 
 def measure_speed(segments: SegmentedIndex, held_out: GroundTruth, *, width: float = 1.0) -> Speed:

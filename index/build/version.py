@@ -126,7 +126,8 @@ class VersionBuild:
             held_out = held_out.unmeasured_near(segments, made)
             approximate_parts = [number for number in made if segments.parts[number].parameters]
             width = base.kinds["image"].width
-            self._check_new_rows(segments, segments.positions(touched), approximate_parts, width)
+            if approximate_parts:
+                self._check_new_rows(segments, segments.positions(touched), approximate_parts, width)
             return self._finish(draft, segments, held_out)
 
     def _check_new_rows(
@@ -134,7 +135,7 @@ class VersionBuild:
     ) -> None:
         """FactoryError if approximate indexes that were trained for other rows miss the new ones."""
         new = positions[positions >= 0]
-        if not len(new) or not parts:
+        if not len(new):
             return
         found, target = recall_of_new(segments, new, parts, width), self.settings.target_recall
         if found < target:

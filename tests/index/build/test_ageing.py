@@ -132,6 +132,24 @@ def test_the_cost_of_a_query_is_that_of_all_segments_beside_the_largest(collecti
     assert (manifest.cost, manifest.built_cost, manifest.ageing) == (1.0, 1.0, 1.0)
 
 
+def test_speed_is_measured_when_the_segments_have_changed_much(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    costs = iter([1.0, 1.1, 1.2, 1.3])
+    monkeypatch.setattr("index.build.measure._cost", lambda *_: next(costs))
+    versions = [build_index(collection, SETTINGS)]
+    for start, stop in ((4_000, 4_010), (4_010, 4_015), (4_015, 4_100), (4_100, 4_300)):
+        add_run(collection, rows(ids(start, stop), in_half(stop - start, start, 0)), model=MODEL_16)
+        versions.append(build_index(collection))
+    assert [[each.live for each in version.segments] for version in versions] == [
+        [4_000], [4_000, 10], [4_000, 15], [4_000, 100], [4_300]
+    ]  # fmt: skip
+    assert [version.cost for version in versions] == [1.0, 1.1, 1.1, 1.2, 1.3]
+    times = [(version.latency_ms, version.queries_per_second) for version in versions]
+    assert times[1] == times[2]
+    assert times[2] != times[3]
+
+
 def test_images_are_searched_more_widely_if_the_rows_used_for_tuning_were_easier(
     collection: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
