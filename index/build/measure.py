@@ -19,7 +19,7 @@ from index.segments.segmented_index import SegmentedIndex
 
 _DEEP_QUERIES = 100  # for recall@100, which needs ten times as many neighbours of each
 _K, _LAPS = 10, 3
-_NEW_QUERIES = 100
+_NEW_QUERIES = 32
 _SINGLES = 50  # queries that are timed one by one
 _RANDOM_ROWS = 4_000
 _RANDOM_QUERIES = (250, 1_000)  # of the other kinds, of images
