@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from index.arrays import Ids, Positions, Scores, Vectors, merged
-from index.build.queries_file import MAX_PARENTS, RECALL_KS, require_queries
-from index.build.recall import drop_own, near_equal_recall, recall
+from index.build.queries_file import MAX_PARENTS, RECALL_KS, fixed_lists, require_queries
+from index.build.recall import drop_own, near_equal_recall, nearer, recall
 from index.collection.layout import QUERIES, version_path
 from index.collection.records import VersionManifest
 from index.errors import DamagedVersionError
 from index.queries import QueryKind
 from index.segments.exact import exact_neighbours
+from index.segments.segment import Segment
 from index.segments.segmented_index import SegmentedIndex
 from index.storage.arrow_file import read_batches
 
@@ -139,7 +140,7 @@ class GroundTruth:
         own = np.asarray(parents.fill_null(-1)).reshape(self.parents.shape)
         for first in range(0, max(1, len(positions)), _BLOCK_ROWS):
             block = positions[first : first + _BLOCK_ROWS]
-            more, numbers = _nearer(self.vectors @ segments.vectors(block).T, ends, own - first)
+            more, numbers = nearer(self.vectors @ segments.vectors(block).T, ends, own - first)
             rows = np.where(numbers < 0, -1, numbers + len(self.ids) + first).astype(np.int32)
             # Most lists neither lose nor gain a row.
             lists = np.union1d(lost, np.flatnonzero((rows >= 0).any(axis=1)))
@@ -176,19 +177,35 @@ class GroundTruth:
         recalls[rows] = np.nan
         return replace(self, recalls=recalls)
 
-    def unmeasured_near(self, segments: SegmentedIndex, parts: Iterable[int]) -> GroundTruth:
+    def unmeasured_near(
+        self, segments: SegmentedIndex, parts: Iterable[int], widths: Mapping[QueryKind, float]
+    ) -> GroundTruth:
         """The same queries, without each recall for which a neighbour is in one of these segments, by their numbers,
-        and found approximately.
+        and found approximately. A recall of 1 stays if the segment finds those of the nearest ten that it has, by
+        searches as wide as a kind's: the other segments answer as they did.
         """
-        inside = np.zeros(len(self.ids) + 1, bool)  # the last one for -1
-        for number in parts:
-            if segments.parts[number].parameters:
-                ids = pa.chunked_array([batch.column("image_id") for batch in segments.parts[number].batches])
-                inside[:-1] |= pc.is_in(self.ids, value_set=ids).to_numpy(zero_copy_only=False)
         recalls = self.recalls.copy()
-        for column, k in enumerate(RECALL_KS):
-            recalls[inside[self.nearest[:, : max(k, _STABLE)]].any(axis=1), column] = np.nan
+        for segment in (segments.parts[number] for number in parts if segments.parts[number].parameters):
+            inside = np.append(segment.positions(self.ids), -1)[self.nearest]
+            found = self._found_by(segment, inside[:, :_STABLE], widths)
+            for column, k in enumerate(RECALL_KS):
+                near = (inside[:, : max(k, _STABLE)] >= 0).any(axis=1)
+                certain = found & (recalls[:, column] == 1) & (k <= _STABLE)
+                recalls[near & ~certain, column] = np.nan
         return replace(self, recalls=recalls)
+
+    def _found_by(
+        self, segment: Segment, neighbours: Positions, widths: Mapping[QueryKind, float]
+    ) -> npt.NDArray[np.bool_]:
+        """The queries with a recall of 1 whose `neighbours` in a segment, `(n, 10)`, or -1, it finds by itself."""
+        found = np.zeros(len(self), bool)
+        known = (neighbours >= 0).any(axis=1) & (self.recalls == 1).any(axis=1)
+        for kind, width in widths.items():
+            rows = np.flatnonzero(known & (self.kinds == kind))
+            _, positions = segment.search(self.vectors[rows], _STABLE + _PARENTS[kind], width=width)
+            among = (neighbours[rows, :, np.newaxis] == positions[:, np.newaxis]).any(axis=2)
+            found[rows] = (among | (neighbours[rows] < 0)).all(axis=1)
+        return found
 
     def measured(
         self, segments: SegmentedIndex, kind: QueryKind, ks: Sequence[int], *, width: float = 1.0, step: int = 1
@@ -239,12 +256,12 @@ class GroundTruth:
         table = pa.table(
             {
                 "kind": pa.array(self.kinds, pa.string()),
-                "parents": _lists(pa.array(self.parents.ravel(), pa.string()), MAX_PARENTS),
-                "vector": _lists(pa.array(self.vectors.ravel()), self.vectors.shape[1]),
+                "parents": fixed_lists(pa.array(self.parents.ravel(), pa.string()), MAX_PARENTS),
+                "vector": fixed_lists(pa.array(self.vectors.ravel()), self.vectors.shape[1]),
                 # An image is a neighbour of many queries; without a dictionary, ids would be most of the file.
-                "neighbours": _lists(self._dictionary(), depth),
-                "scores": _lists(pa.array(self.scores.ravel()), depth),
-                "found": _lists(pa.array(self.recalls.ravel()), len(RECALL_KS)),
+                "neighbours": fixed_lists(self._dictionary(), depth),
+                "scores": fixed_lists(pa.array(self.scores.ravel()), depth),
+                "found": fixed_lists(pa.array(self.recalls.ravel()), len(RECALL_KS)),
             },
             metadata={"sampled_from": str(self.sampled_from)},
         )
@@ -309,22 +326,3 @@ def _mixed(
     parents = np.full((len(numbers), MAX_PARENTS), None, object)
     parents[:, : len(weights)] = segments.ids(positions)[slots]
     return kind, parents, sums / norms
-
-
-def _nearer(scores: Scores, min_scores: Scores, own: Positions) -> tuple[Scores, Positions]:
-    """Those of the `(n, m)` scores of m rows that reach their query's minimum, `(n, 1)`, and the numbers of their rows;
-    -inf and -1 where there are fewer. Rows with a query's `own` numbers, `(n, p)`, are left out.
-    """
-    good = scores >= min_scores
-    query, parent = np.nonzero((own >= 0) & (own < scores.shape[1]))
-    good[query, own[query, parent]] = False
-    query, row = np.nonzero(good)
-    slot = np.arange(len(query)) - np.searchsorted(query, query)
-    shape = len(scores), int(slot.max(initial=-1)) + 1
-    nearer, rows = np.full(shape, -np.inf, np.float32), np.full(shape, -1, np.int64)
-    nearer[query, slot], rows[query, slot] = scores[query, row], row
-    return nearer, rows
-
-
-def _lists(values: pa.Array[Any], size: int) -> pa.Array[Any]:
-    return pa.FixedSizeListArray.from_arrays(values, size)

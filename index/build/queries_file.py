@@ -1,5 +1,9 @@
 """What the file of held-out queries must have, whoever wrote it."""
 
+from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
+
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -38,3 +42,7 @@ def require_queries(schema: pa.Schema, table: pa.Table) -> None:
         raise ValueError("it has a recall that is not from 0 to 1")
     if not (schema.metadata or {}).get(b"sampled_from", b"").isdigit():
         raise ValueError("it does not say how many rows its queries were sampled from")
+
+
+def fixed_lists(values: pa.Array[Any], size: int) -> pa.Array[Any]:
+    return pa.FixedSizeListArray.from_arrays(values, size)

@@ -42,3 +42,18 @@ def near_equal_recall(found: Vectors, true: Vectors) -> npt.NDArray[np.float64]:
     hits = np.minimum(same.any(axis=1).sum(axis=1), same.any(axis=2).sum(axis=1))
     shares: npt.NDArray[np.float64] = hits / true.shape[1]
     return shares
+
+
+def nearer(scores: Scores, min_scores: Scores, own: Positions) -> tuple[Scores, Positions]:
+    """Those of the `(n, m)` scores of m rows that reach their query's minimum, `(n, 1)`, and the numbers of their rows;
+    -inf and -1 where there are fewer. Rows with a query's `own` numbers, `(n, p)`, are left out.
+    """
+    good = scores >= min_scores
+    query, parent = np.nonzero((own >= 0) & (own < scores.shape[1]))
+    good[query, own[query, parent]] = False
+    query, row = np.nonzero(good)
+    slot = np.arange(len(query)) - np.searchsorted(query, query)
+    shape = len(scores), int(slot.max(initial=-1)) + 1
+    near, rows = np.full(shape, -np.inf, np.float32), np.full(shape, -1, np.int64)
+    near[query, slot], rows[query, slot] = scores[query, row], row
+    return near, rows

@@ -123,7 +123,7 @@ class VersionBuild:
             held_out = held_out.updated(touched, segments)
             # A new approximate index may miss what another one found.
             made = range(len(change.retained), len(records))
-            held_out = held_out.unmeasured_near(segments, made)
+            held_out = held_out.unmeasured_near(segments, made, {kind: each.width for kind, each in base.kinds.items()})
             approximate_parts = [number for number in made if segments.parts[number].parameters]
             width = base.kinds["image"].width
             if approximate_parts:

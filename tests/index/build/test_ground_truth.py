@@ -229,6 +229,32 @@ def test_recall_after_updates_is_that_of_all_queries_measured_again(tmp_path: Pa
         assert again[k] - below <= manifest.recall[k] <= again[k] + 0.002
 
 
+def test_recall_near_a_tail_with_an_index_is_that_of_all_queries_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("index.build.segment._SCANNED_PER_LIST", 0)
+    vectors = unit_vectors(11_000, dim=8)
+    collection = Collection.create_or_open(str(tmp_path / "collection"))
+    add_run(collection, rows([str(number) for number in range(10_000)], vectors[:10_000]))
+    build_index(collection, IndexSettings(latency_ms=1e-6, factory="IVF256,Flat", target_recall=0.8))
+    known_ones = 0
+    for start, stop in ((10_000, 10_140), (10_140, 10_270), (10_270, 10_370)):
+        new = range(start, stop)
+        gone = [str(number) for number in range(start % 77, 10_000, 77)]
+        add_run(collection, rows([str(number) for number in new], vectors[new.start : new.stop]), deletes=gone)
+        manifest = build_index(collection)
+        assert manifest.base
+        held_out = GroundTruth.read(tmp_path / f"collection/index/{manifest.version}/queries.arrow")
+        segments = open_segments(collection, manifest, tmp_path)
+        _, measured = measure_recall(segments, held_out.unmeasured(), width=manifest.kinds["image"].width)
+        known, full = held_out.of("image").recalls[:, :2], measured.of("image").recalls[:, :2]
+        assert (known <= full).all()
+        assert 0.8 <= known[:, 1].mean() <= full[:, 1].mean() <= known[:, 1].mean() + 0.05  # tombstones widen
+        known_ones += int((known == 1).sum())
+    assert [bool(part.parameters) for part in segments.parts] == [True, True]
+    assert known_ones > 500
+
+
 def neighbours_of(held_out: GroundTruth) -> Ids:
     """Ids of the nearest, `(n, depth)`, None where there are fewer."""
     neighbours: Ids = np.array([*held_out.ids.to_pylist(), None], object)[held_out.nearest]
