@@ -111,12 +111,16 @@ class SegmentedIndex:
         width: float,
     ) -> tuple[Any, ...]:
         """The k best of what a method of segments finds in each."""
-        results = []
+        best: tuple[Any, ...] | None = None
         allowed: Sequence[Eligible | None] = eligible or [None] * len(self.parts)
         for segment, rows, start in zip(self.parts, allowed, self._starts, strict=False):
             scores, positions, *parts = search(segment, queries, k, rows, width=width)
-            results.append((scores, shifted(positions, start) if start else positions, *parts))
-        return merged(results, k) if len(results) > 1 else results[0]
+            if best is not None and (scores[:, 0] <= best[0][:, -1]).all():
+                continue  # mostly so for few newer rows, and merging takes as long as searching them
+            found = (scores, shifted(positions, start) if start else positions, *parts)
+            best = found if best is None else merged([best, found], k)
+        assert best is not None  # a version has a segment
+        return best
 
     def search_with_ids(
         self,
