@@ -76,7 +76,10 @@ def _map_segments(
         _require_searchable(folder, manifest)
     segments = zip(manifest.segments, tombstones, strict=True)
     return SegmentedIndex(
-        [known.get(record.name) or _open_segment(folder, manifest, record, dead) for record, dead in segments]
+        [
+            known[record.name] if record.name in known else _open_segment(folder, manifest, record, dead)
+            for record, dead in segments
+        ]
     )
 
 
