@@ -189,10 +189,7 @@ def main(report: Report, folder: Path, options: Any) -> None:
 
 
 def age(report: Report, folder: Path, options: Any) -> None:
-    for (
-        variable,
-        value,
-    ) in OPENMP_ENVIRONMENT.items():  # as in a job: spinning threads would be most of an update's work
+    for variable, value in OPENMP_ENVIRONMENT.items():  # as in a job
         os.environ.setdefault(variable, value)
     rows, nights = int(options.rows.split(",")[0]), options.nights
     latency_ms = Plan.latency_ms

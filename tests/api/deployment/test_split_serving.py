@@ -23,6 +23,7 @@ from api.local import running
 from api.settings import Replicas, ServeSettings
 from benchmarks.common.waiting import eventually
 from embedder.fake import FakeEmbedder
+from embedder.openmp import OPENMP_ENVIRONMENT
 from index.collection import Collection
 from jobs.cli.serve import serve as serve_command
 from jobs.errors import UsageError
@@ -117,7 +118,7 @@ def test_serve_gets_the_replicas_and_resources_of_the_settings(collection: Colle
     # Requests in progress may complete.
     assert {each._deployment_config.graceful_shutdown_timeout_s for each in (ingress, embedder)} == {40}
     # The variables that the command line sets are passed on, as replicas may not inherit them.
-    passive = {"env_vars": {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "3000"}}
+    passive = {"env_vars": OPENMP_ENVIRONMENT}
     assert [each.ray_actor_options["runtime_env"] for each in (ingress, embedder)] == [passive, passive]
 
     whole: Any = serve_app(ServeSettings(collection=collection.location, replicas=3, num_gpus=1))._bound_deployment
