@@ -33,7 +33,7 @@ from benchmarks.reembed.__main__ import draw
 from embedder.images.decode import decode_image
 from embedder.models.checkpoint import Checkpoint
 from embedder.models.classifier import ImageClassifier
-from index.build.build_index import build_index
+from index.builder.build_index import build_index
 from index.collection import Collection, writing
 from index.collection.annotations import annotation_log
 from index.collection.layout import VECTORS

@@ -20,7 +20,7 @@ import pyarrow as pa
 from benchmarks.common.process import likeness
 from benchmarks.common.report import Figure, Report, run
 from benchmarks.common.rows import MODIFIED, SOURCE, manifest_of, model_of, random_vectors
-from index.build.build_index import build_index
+from index.builder.build_index import build_index
 from index.collection import Collection
 from index.collection.annotations import annotation_log
 from index.collection.layout import FACTS, MANIFEST, ROW_FILES, run_path, version_path

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from benchmarks.common.report import Report, run
 from embedder.images.decode import CropSpec, decode_image
-from index.build.build_index import build_index
+from index.builder.build_index import build_index
 from index.collection import Collection
 from index.collection.records import IndexSettings
 from index.collection.rows import EMBEDDING, embedding_column

@@ -17,7 +17,7 @@ from benchmarks.common.process import by_turns, in_new_process, likeness, second
 from benchmarks.common.report import Figure, Report, run
 from benchmarks.common.rows import random_vectors
 from embedder.models.load import find_model
-from index.build.build_index import build_index
+from index.builder.build_index import build_index
 from index.collection import Collection
 from index.collection.merged.merge import merge_runs
 from index.collection.records import ModelRecord

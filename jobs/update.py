@@ -170,7 +170,7 @@ class Update:
         done = previous and (previous.version, previous.runs, previous.annotations, previous.settings) == goal
         if previous and done and not previous.aged:
             return
-        from index.build.build_index import build_index  # late: faiss takes a second
+        from index.builder.build_index import build_index  # late: faiss takes a second
 
         try:
             run_jobs = run_on_ray(self.spec.resources.address, self.console, self.spec.resources.on)

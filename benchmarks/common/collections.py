@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from embedder.models.clip import ClipEmbedder
-from index.build.build_index import build_index
+from index.builder.build_index import build_index
 from index.collection import Collection
 from jobs.demo.clustered import Clustered, add_rows
 from jobs.demo.gallery import SEED, plan_exhibit

@@ -16,8 +16,8 @@ from benchmarks.common.process import CORES
 from benchmarks.common.report import Report
 from benchmarks.index.recall import exact, recall
 from benchmarks.index.upkeep import rows_found
-from index.build.build_index import build_index, run_here
-from index.build.segment import SegmentJob
+from index.builder.build_index import build_index, run_here
+from index.builder.segment import SegmentJob
 from index.collection import Collection
 from index.collection.records import IndexSettings, SegmentRecord
 from index.queries import KINDS

@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.common.process import CORES, in_new_process
 from benchmarks.common.report import Report
 from benchmarks.index.upkeep import build
-from index.build.recall import recall
+from index.builder.recall import recall
 from index.collection import Collection
 from index.collection.records import FLAT, IndexSettings
 from index.search import Searcher

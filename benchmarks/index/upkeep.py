@@ -17,8 +17,8 @@ import numpy as np
 
 from benchmarks.common.process import limited_memory, memory_status, peak_rss, seconds_of
 from benchmarks.index.recall import exact, recall
-from index.build.build_index import build_index
-from index.build.segment import write_ann
+from index.builder.build_index import build_index
+from index.builder.segment import write_ann
 from index.collection import Collection
 from index.collection.layout import ANN, SEGMENTS, VECTORS
 from index.collection.records import IndexSettings, VersionManifest

@@ -22,7 +22,7 @@ from benchmarks.common.process import in_new_process, seconds_of
 from benchmarks.index.recall import exact
 from benchmarks.index.upkeep import build
 from benchmarks.scale.costs import Cost
-from index.build.ground_truth import GroundTruth
+from index.builder.ground_truth import GroundTruth
 from index.collection import Collection
 from index.collection.layout import ANN, ROWS, VECTORS
 from index.collection.records import IndexSettings

@@ -24,7 +24,7 @@ from werkzeug.serving import make_server
 from benchmarks.common.rows import manifest_of, model_of, usual_images, usual_rows
 from benchmarks.scale.costs import Cost
 from embedder.images import CropSpec
-from index.build.build_index import build_index
+from index.builder.build_index import build_index
 from index.collection import Collection
 from index.collection.live_rows import LiveRows
 from index.collection.records import IndexSettings

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from index.build.recall import drop_own
+from index.builder.recall import drop_own
 from index.errors import QueryError
 from index.search import Searcher
 

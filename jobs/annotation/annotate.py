@@ -239,7 +239,7 @@ def publish(collection: Collection, runs: Sequence[RunManifest], console: Consol
     if live is None:
         console.print(f"there is no index yet: `likeness index {collection.location}` builds one with these columns")
         return
-    from index.build.build_index import build_index  # imported late: faiss takes a second
+    from index.builder.build_index import build_index  # imported late: faiss takes a second
 
     try:
         build_index(collection, runs=[run for run in runs if run.run_id in live.runs])

@@ -122,7 +122,7 @@ def build_and_show(
     """Build with the live version's settings and `changes`, and print the outcome; for a version that is refused, also
     the choice and the measurements. Segments are built on Ray, here or at `address`, if worthwhile or if `on` says so.
     """
-    from index.build.build_index import build_index
+    from index.builder.build_index import build_index
     from index.collection import writing
     from index.collection.records import IndexSettings
     from index.versions.servable import live_or_last_good_manifest

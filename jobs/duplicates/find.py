@@ -14,7 +14,7 @@ import numpy as np
 
 from index.analysis.duplicate_plan import KINDS, Duplicate, DuplicatePlan, Kind, PlannedGroup, PlannedImage, sort_groups
 from index.analysis.duplicates import near_duplicates, nearest_pairs
-from index.build.build_index import require_all_runs
+from index.builder.build_index import require_all_runs
 from index.collection import Collection
 from index.collection.catalog import Catalog, RunRows
 from index.collection.records import VersionManifest

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from index.build.build_index import run_here
-from index.build.segment import SegmentJob
-from index.build.version import RunJobs
+from index.builder.build_index import run_here
+from index.builder.segment import SegmentJob
+from index.builder.version import RunJobs
 from index.collection.records import SegmentRecord
 from index.collection.stored_rows import StoredRows
 from jobs.progress import rate_bar

@@ -8,7 +8,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from index.build.segment import SegmentJob
+from index.builder.segment import SegmentJob
 from index.collection.layout import SEGMENTS
 from index.collection.records import SegmentRecord
 from index.errors import CollectionError

@@ -24,7 +24,7 @@ from api.local import running
 from api.settings import Replicas, ServeSettings
 from benchmarks.common.waiting import eventually
 from embedder.fake import FakeEmbedder
-from index.build.build_index import build_index
+from index.builder.build_index import build_index
 from index.collection import Collection
 from index.errors import CollectionError
 from index.search import Searcher

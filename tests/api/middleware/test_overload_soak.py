@@ -13,7 +13,7 @@ from benchmarks.common.load import closed_loop, load
 from benchmarks.common.models import save_clip
 from benchmarks.common.servers import Server, serving
 from embedder.models.clip import ClipEmbedder
-from index.build.build_index import build_index
+from index.builder.build_index import build_index
 from index.collection import Collection
 from tests.support.collections.many_rows import add_many
 

@@ -8,7 +8,7 @@ import pytest
 
 from index.analysis.clusters import cluster, cluster_names, nearest_words
 from index.analysis.neighbourhoods import Neighbourhoods, label_votes, neighbourhoods, principal_plane
-from index.build.build_index import build_index
+from index.builder.build_index import build_index
 from index.collection import Collection
 from index.errors import QueryError
 from index.search import Searcher

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from index.build.segment_change import touched_ids
+from index.builder.segment_change import touched_ids
 from index.collection import Collection, row_files, stored_rows
 from index.collection.annotations import annotation_log, list_annotations
 from index.collection.live_rows import LiveRows

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from benchmarks.common.waiting import eventually
-from index.build.build_index import build_index
+from index.builder.build_index import build_index
 from index.collection import Collection, writing
 from index.collection.layout import LEASE
 from index.collection.lease import TTL, LeaseRecord

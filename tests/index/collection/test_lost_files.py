@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from index.build.build_index import build_index
+from index.builder.build_index import build_index
 from index.collection import Collection
 from index.collection.records import IndexSettings
 from index.errors import DamagedRunError, DamagedVersionError, EmptyCollectionError, RecallTooLowError, RolledBackError
@@ -234,8 +234,8 @@ def test_pruning_keeps_the_rows_of_a_lost_run(collection: Collection, monkeypatc
 def test_a_first_build_below_its_target_is_not_live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     collection = Collection.create_or_open(str(tmp_path))
     add_run(collection, rows(IDS))
-    monkeypatch.setattr("index.build.ground_truth.recall", lambda found, exact, k: found[:, 0] * 0)
-    monkeypatch.setattr("index.build.ground_truth.near_equal_recall", lambda found, true: found[:, 0, 0] * 0)
+    monkeypatch.setattr("index.builder.ground_truth.recall", lambda found, exact, k: found[:, 0] * 0)
+    monkeypatch.setattr("index.builder.ground_truth.near_equal_recall", lambda found, true: found[:, 0, 0] * 0)
     with pytest.raises(RecallTooLowError):
         build_index(collection, IndexSettings())
     assert (collection.versions(), collection.current()) == (["000001"], None)

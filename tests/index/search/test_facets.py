@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pytest
 
-from index.build.build_index import build_index
+from index.builder.build_index import build_index
 from index.collection import Collection
 from index.collection.records import IndexSettings
 from index.errors import FilterError

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from index.build.build_index import build_index
+from index.builder.build_index import build_index
 from index.collection import Collection
 from index.collection.records import IndexSettings, VersionManifest
 from index.errors import EmptyCollectionError
@@ -120,7 +120,7 @@ def test_approximate_search_after_a_sequence(
     factory: str | None, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A search returns k images with exact scores, none of them deleted, and reaches the target recall."""
-    monkeypatch.setattr("index.build.segment._FINDING_LISTS", 0)  # otherwise the last rows are scanned
+    monkeypatch.setattr("index.builder.segment._FINDING_LISTS", 0)  # otherwise the last rows are scanned
     dim, target = 8, 0.95
     random = np.random.default_rng(1)
     model = Model(Collection.create_or_open(str(tmp_path_factory.mktemp("approximate"))))

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from index.analysis.duplicates import near_duplicates
-from index.build.build_index import build_index
+from index.builder.build_index import build_index
 from index.collection import Collection
 from index.collection.records import IndexSettings
 from index.errors import ModelMismatchError

@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
-from index.build.choose import ann_factory, choose
-from index.build.segment import SegmentJob, write_ann
+from index.builder.choose import ann_factory, choose
+from index.builder.segment import SegmentJob, write_ann
 from index.collection.layout import ANN, VECTORS
 from index.collection.records import IndexSettings, SegmentRecord
 from index.collection.rows import EMBEDDING, embedding_type

@@ -22,7 +22,7 @@ from benchmarks.common.servers import free_port
 from embedder.errors import FetchError
 from embedder.fetch import Fetcher
 from index.analysis.duplicates import near_duplicates
-from index.build.build_index import build_index
+from index.builder.build_index import build_index
 from index.collection import Collection, row_files
 from index.collection.live_rows import LiveRows
 from index.collection.records import IndexSettings, RunStart

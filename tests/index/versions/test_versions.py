@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from index.build.build_index import build_index
+from index.builder.build_index import build_index
 from index.collection import Collection, writing
 from index.collection.records import Current, KindRecord, VersionManifest
 from index.errors import CollectionError, DamagedVersionError, EmptyCollectionError, LeaseHeldError, OvertakenError
@@ -30,7 +30,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Version 1 of 50 rows, then four updates of one row each: 5 is live, and all share the first segment."""
     collection = Collection.create_or_open(str(tmp_path_factory.mktemp("template")))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("index.build.merge_policy.MERGE_FACTOR", 100)
+        patch.setattr("index.builder.merge_policy.MERGE_FACTOR", 100)
         add_version(collection, rows(IDS, unit_vectors(50)))
         for number in range(4):
             add_version(collection, rows([f"new-{number}"], unit_vectors(1, seed=number + 1)))

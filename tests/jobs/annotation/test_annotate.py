@@ -14,7 +14,7 @@ import pytest
 from pydantic import ValidationError
 from rich.console import Console
 
-from index.build.build_index import build_index
+from index.builder.build_index import build_index
 from index.collection import Collection, writing
 from index.collection.annotations import list_annotations
 from index.collection.layout import VECTORS

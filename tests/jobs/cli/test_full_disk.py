@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from index.build.build_index import build_index
+from index.builder.build_index import build_index
 from index.collection import Collection, writing
 from index.collection.layout import SUPERSEDED
 from index.versions.prune import GRACE

@@ -21,8 +21,8 @@ from rich.console import Console
 
 from embedder.fake import FakeEmbedder
 from embedder.protocol import Embedder
-from index.build.build_index import build_index, run_here
-from index.build.segment import SegmentJob
+from index.builder.build_index import build_index, run_here
+from index.builder.segment import SegmentJob
 from index.collection import Collection
 from index.collection.records import IndexSettings, SegmentRecord
 from jobs.cluster.pool import Pool

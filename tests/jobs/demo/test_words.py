@@ -10,7 +10,7 @@ import pytest
 from api.explore import Likeness
 from api.search.query import FITTING_PERCENTILE
 from embedder.models.clip import ClipEmbedder
-from index.build.build_index import build_index
+from index.builder.build_index import build_index
 from index.collection import Collection
 from jobs.demo.collection import make_demo_collection
 from jobs.demo.drawing import COLOURS, PATTERNS, SHAPES

@@ -24,7 +24,7 @@ from api.settings import ServeSettings
 from embedder.errors import ModelError
 from embedder.models.own_embedder import OwnModel
 from embedder.python_class import PythonClass
-from index.build.build_index import build_index
+from index.builder.build_index import build_index
 from index.collection import Collection
 from index.queries import SearchOptions
 from jobs.embedding.model_source import ModelSource

@@ -17,7 +17,7 @@ from api.build_service import build_service
 from api.explore import Likeness
 from api.http.app import create_app
 from api.settings import ServeSettings
-from index.build.build_index import build_index
+from index.builder.build_index import build_index
 from index.collection import Collection
 from index.collection.annotations import annotation_log
 from index.collection.checks import read_checks

@@ -21,9 +21,9 @@ from ray import cloudpickle
 from rich.console import Console
 
 from benchmarks.common.waiting import eventually
-from index.build.build_index import build_index, run_here
-from index.build.choose import choose
-from index.build.segment import RowSource, SegmentJob
+from index.builder.build_index import build_index, run_here
+from index.builder.choose import choose
+from index.builder.segment import RowSource, SegmentJob
 from index.collection import Collection
 from index.collection.layout import SEGMENTS
 from index.collection.live_rows import LiveRows

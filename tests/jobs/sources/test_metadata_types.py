@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from api.documents import json_bytes
-from index.build.build_index import build_index
+from index.builder.build_index import build_index
 from index.collection import Collection
 from index.errors import FilterError
 from index.search import Searcher

@@ -11,7 +11,7 @@ from embedder.errors import FetchError
 from embedder.fetch import Fetcher
 from embedder.fetch.validators import Download
 from embedder.models.checkpoint import Checkpoint
-from index.build.build_index import build_index
+from index.builder.build_index import build_index
 from index.collection import Collection
 from index.collection.records import IndexSettings
 from index.errors import LeaseLostError, NotACollectionError

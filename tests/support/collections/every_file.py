@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from index.analysis.duplicate_plan import write_plan
-from index.build.build_index import build_index
+from index.builder.build_index import build_index
 from index.collection import Collection
 from index.collection.annotations import annotation_log
 from index.collection.layout import LEASE

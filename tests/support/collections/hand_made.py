@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from index.build.build_index import build_index
+from index.builder.build_index import build_index
 from index.collection import Collection
 from index.collection.records import IndexSettings, ModelRecord, Record, RunManifest, VersionManifest
 from index.search import Searcher

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from embedder.fake import FakeEmbedder
-from index.build.build_index import build_index
+from index.builder.build_index import build_index
 from index.collection import Collection
 from index.collection.records import IndexSettings
 from index.search import Searcher

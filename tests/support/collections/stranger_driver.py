@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from index.analysis.duplicate_plan import read_plan
-from index.build.build_index import build_index
+from index.builder.build_index import build_index
 from index.collection import Collection
 from index.collection.lease import current_writer
 from index.collection.live_rows import LiveRows

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from index.build.build_index import build_index
+from index.builder.build_index import build_index
 from index.collection import Collection
 from jobs.sources.list_images import list_images
 from tests.support.collections.hand_made import DIM, MODEL, unit_vectors

@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 import pytest
 
-from index.build.build_index import build_index
+from index.builder.build_index import build_index
 from index.collection import Collection
 from index.collection.cache.file_cache import FileCache
 from index.collection.records import FileRecord

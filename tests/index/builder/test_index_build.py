@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index.build.build_index import build_index, run_here
-from index.build.segment import SegmentJob
+from index.builder.build_index import build_index, run_here
+from index.builder.segment import SegmentJob
 from index.collection import Collection, writing
 from index.collection.layout import LEASE
 from index.collection.records import IndexSettings, SegmentRecord
@@ -140,7 +140,7 @@ _KILLED = """
 import os, sys
 from pathlib import Path
 from index.storage import disk, storage
-from index.build.build_index import build_index
+from index.builder.build_index import build_index
 from index.collection import Collection
 
 real = disk.publish
@@ -272,8 +272,8 @@ def test_a_version_below_its_target_is_built_once(collection: Collection, monkey
     add_run(collection, rows(["new"]))
     message = r"index version 000002 reaches recall@10 0\.98996, expected 0\.99 or more"  # not rounded up
     with monkeypatch.context() as patch:
-        patch.setattr("index.build.ground_truth.recall", lambda scores, exact, k: np.full(len(scores), 0.98996))
-        patch.setattr("index.build.ground_truth.near_equal_recall", lambda found, true: np.zeros(len(found)))
+        patch.setattr("index.builder.ground_truth.recall", lambda scores, exact, k: np.full(len(scores), 0.98996))
+        patch.setattr("index.builder.ground_truth.near_equal_recall", lambda found, true: np.zeros(len(found)))
         with pytest.raises(RecallTooLowError, match=message):
             build_index(collection, rebuild=True)
     with pytest.raises(RecallTooLowError, match=message):

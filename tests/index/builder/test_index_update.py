@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from index.build.build_index import build_index
-from index.build.ground_truth import GroundTruth
+from index.builder.build_index import build_index
+from index.builder.ground_truth import GroundTruth
 from index.collection import Collection
 from index.collection.records import IndexSettings, VersionManifest
 from index.errors import EmptyCollectionError, FactoryError, RecallTooLowError

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from index.arrays import Positions
-from index.build.merge_policy import Size, choose_growth, choose_merge
-from index.build.segment import Inherited, RowSource
+from index.builder.merge_policy import Size, choose_growth, choose_merge
+from index.builder.segment import Inherited, RowSource
 from index.collection.live_rows import LiveRows
 from index.collection.records import IndexSettings, RowFile, RunManifest, SegmentRecord
 from index.collection.row_files import fetch, open_rows, valid

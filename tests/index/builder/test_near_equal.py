@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from index.build.recall import recall
+from index.builder.recall import recall
 from index.collection.records import IndexSettings
 from tests.support.collections.hand_made import searcher_of
 

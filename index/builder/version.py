@@ -13,13 +13,13 @@ from typing import Any
 import pyarrow as pa
 
 from index.arrays import Positions, Vectors
-from index.build.choose import choose
-from index.build.columns import read_values, write_columns
-from index.build.ground_truth import GroundTruth
-from index.build.kinds import measure_kinds
-from index.build.measure import cost_alike, measure_recall, measure_speed, recall_of_new, score_distribution
-from index.build.segment import SegmentJob
-from index.build.segment_change import NewSegment, mark_gone, plan_change, touched_ids
+from index.builder.choose import choose
+from index.builder.columns import read_values, write_columns
+from index.builder.ground_truth import GroundTruth
+from index.builder.kinds import measure_kinds
+from index.builder.measure import cost_alike, measure_recall, measure_speed, recall_of_new, score_distribution
+from index.builder.segment import SegmentJob
+from index.builder.segment_change import NewSegment, mark_gone, plan_change, touched_ids
 from index.collection import Collection
 from index.collection.annotations import Annotation
 from index.collection.current_file import begin_current

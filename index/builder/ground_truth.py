@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from index.arrays import Ids, Positions, Scores, Vectors, merged
-from index.build.queries_file import MAX_PARENTS, RECALL_KS, fixed_lists, require_queries
-from index.build.recall import drop_own, near_equal_recall, nearer, recall
+from index.builder.queries_file import MAX_PARENTS, RECALL_KS, fixed_lists, require_queries
+from index.builder.recall import drop_own, near_equal_recall, nearer, recall
 from index.collection.layout import QUERIES, version_path
 from index.collection.records import VersionManifest
 from index.errors import DamagedVersionError

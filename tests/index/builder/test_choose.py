@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from index.build.choose import ann_factory, choose, factory_of
-from index.build.segment import write_ann, write_rows
+from index.builder.choose import ann_factory, choose, factory_of
+from index.builder.segment import write_ann, write_rows
 from index.collection.layout import ANN, ROWS, VECTORS
 from index.collection.records import FLAT, IndexSettings
 from index.errors import FactoryError

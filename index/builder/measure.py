@@ -9,9 +9,9 @@ import faiss
 import numpy as np
 
 from index.arrays import Positions, Scores, Vectors, merged_by_position
-from index.build.ground_truth import GroundTruth
-from index.build.queries_file import RECALL_KS
-from index.build.recall import drop_own, recall
+from index.builder.ground_truth import GroundTruth
+from index.builder.queries_file import RECALL_KS
+from index.builder.recall import drop_own, recall
 from index.collection.records import ScoreDistribution, SegmentRecord
 from index.queries import KINDS, QueryKind
 from index.segments.exact import exact_neighbours

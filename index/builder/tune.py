@@ -11,7 +11,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from index.build.recall import drop_own, recall
+from index.builder.recall import drop_own, recall
 from index.segments.exact import exact_neighbours
 from index.segments.vector_index import VectorIndex
 

@@ -7,10 +7,10 @@ from contextlib import suppress
 from functools import partial
 
 from index.arrays import Vectors
-from index.build.ground_truth import GroundTruth
-from index.build.rolled_back import repeated_versions, require_no_repeat
-from index.build.segment import SegmentJob
-from index.build.version import RunJobs, Texts, VersionBuild
+from index.builder.ground_truth import GroundTruth
+from index.builder.rolled_back import repeated_versions, require_no_repeat
+from index.builder.segment import SegmentJob
+from index.builder.version import RunJobs, Texts, VersionBuild
 from index.collection import Collection
 from index.collection.annotations import list_annotations
 from index.collection.layout import MANIFEST, QUERIES, run_path, version_path

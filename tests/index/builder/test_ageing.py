@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from index.build.build_index import build_index
-from index.build.merge_policy import Merge
-from index.build.tune import tune
+from index.builder.build_index import build_index
+from index.builder.merge_policy import Merge
+from index.builder.tune import tune
 from index.collection import Collection
 from index.collection.records import IndexSettings
 from index.search import Searcher
@@ -98,11 +98,11 @@ def test_a_version_whose_queries_cost_twice_as_much_says_so_and_is_built_anew(
 ) -> None:
     build_index(collection, SETTINGS)
     never = Merge([], with_new=False)
-    monkeypatch.setattr("index.build.segment_change.choose_growth", lambda *_: never)
+    monkeypatch.setattr("index.builder.segment_change.choose_growth", lambda *_: never)
     for night in range(4):
         new = ids(4_000 + night * 250, 4_250 + night * 250)
         add_run(collection, rows(new, in_half(250, night + 3, 0)), model=MODEL_16)
-        monkeypatch.setattr("index.build.measure._cost", lambda segments, _: float(len(segments.parts)))
+        monkeypatch.setattr("index.builder.measure._cost", lambda segments, _: float(len(segments.parts)))
         manifest = build_index(collection)
         if manifest.aged:
             break
@@ -120,7 +120,7 @@ def test_one_segment_of_newer_rows_is_no_reason_to_build_anew(
 ) -> None:
     """Small segments cost nearly the same whatever their size, and time is measured with some noise."""
     build_index(collection, SETTINGS)
-    monkeypatch.setattr("index.build.measure._cost", lambda *_: 2.2)
+    monkeypatch.setattr("index.builder.measure._cost", lambda *_: 2.2)
     add_run(collection, rows(ids(4_000, 4_010), in_half(10, 3, 0)), model=MODEL_16)
     manifest = build_index(collection)
     assert (len(manifest.segments), manifest.ageing, manifest.aged) == (2, 2.2, False)
@@ -136,7 +136,7 @@ def test_speed_is_measured_when_the_segments_have_changed_much(
     collection: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     costs = iter([1.0, 1.1, 1.2, 1.3])
-    monkeypatch.setattr("index.build.measure._cost", lambda *_: next(costs))
+    monkeypatch.setattr("index.builder.measure._cost", lambda *_: next(costs))
     versions = [build_index(collection, SETTINGS)]
     for start, stop in ((4_000, 4_010), (4_010, 4_015), (4_015, 4_100), (4_100, 4_300)):
         add_run(collection, rows(ids(start, stop), in_half(stop - start, start, 0)), model=MODEL_16)
@@ -157,7 +157,7 @@ def test_images_are_searched_more_widely_if_the_rows_used_for_tuning_were_easier
         tune(segment, target_recall - 0.06)
         return target_recall
 
-    monkeypatch.setattr("index.build.segment.tune", too_narrow)
+    monkeypatch.setattr("index.builder.segment.tune", too_narrow)
     manifest = build_index(collection, SETTINGS)
     image = manifest.kinds["image"]
     assert image.width > 1

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from index.arrays import Ids
-from index.build.build_index import build_index
-from index.build.ground_truth import GroundTruth
-from index.build.measure import measure_recall
-from index.build.recall import drop_own, recall
-from index.build.segment import write_rows
+from index.builder.build_index import build_index
+from index.builder.ground_truth import GroundTruth
+from index.builder.measure import measure_recall
+from index.builder.recall import drop_own, recall
+from index.builder.segment import write_rows
 from index.collection import Collection
 from index.collection.records import IndexSettings
 from index.queries import KINDS
@@ -232,7 +232,7 @@ def test_recall_after_updates_is_that_of_all_queries_measured_again(tmp_path: Pa
 def test_recall_near_a_tail_with_an_index_is_that_of_all_queries_measured_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("index.build.segment._SCANNED_PER_LIST", 0)
+    monkeypatch.setattr("index.builder.segment._SCANNED_PER_LIST", 0)
     vectors = unit_vectors(11_000, dim=8)
     collection = Collection.create_or_open(str(tmp_path / "collection"))
     add_run(collection, rows([str(number) for number in range(10_000)], vectors[:10_000]))

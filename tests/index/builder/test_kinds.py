@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from index.arrays import Vectors
-from index.build.build_index import build_index
-from index.build.choose import ann_factory
-from index.build.ground_truth import GroundTruth
-from index.build.kinds import measure_kinds
+from index.builder.build_index import build_index
+from index.builder.choose import ann_factory
+from index.builder.ground_truth import GroundTruth
+from index.builder.kinds import measure_kinds
 from index.collection import Collection
 from index.collection.records import IndexSettings, KindRecord, ModelRecord, VersionManifest
 from index.queries import KINDS, QueryKind, Source, kind_of

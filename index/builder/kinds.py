@@ -10,7 +10,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from index.build.ground_truth import GroundTruth
+from index.builder.ground_truth import GroundTruth
 from index.collection.records import IndexSettings, KindRecord
 from index.queries import KINDS, QueryKind
 from index.segments.segmented_index import SegmentedIndex
