@@ -16,8 +16,9 @@ WHERE error_reason IS NOT NULL GROUP BY error_reason ORDER BY min(image_id)
 """
 
 
-def list_rejects(catalog: Catalog, reasons: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """The images that are rejected or left out for one of these reasons, by id."""
+def list_rejects(catalog: Catalog, reasons: Iterable[str] | None = None) -> Iterator[dict[str, Any]]:
+    """The images that are rejected or left out for one of these reasons (None: any), by id."""
+    reasons = count_rejects(catalog) if reasons is None else reasons
     sql = f"SELECT {_SHOWN} FROM live_rows SEMI JOIN reasons USING (error_reason) ORDER BY image_id"
     return catalog.rows(sql, reasons=pa.table({"error_reason": text_array(reasons)}))
 

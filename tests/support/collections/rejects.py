@@ -8,5 +8,4 @@ from jobs.planning import rejects
 
 def list_rejects(collection: Collection) -> list[dict[str, Any]]:
     """All of them, images that are left out too, by id."""
-    catalog = collection.snapshot().newest()
-    return list(rejects.list_rejects(catalog, rejects.count_rejects(catalog)))
+    return list(rejects.list_rejects(collection.snapshot().newest()))
