@@ -214,7 +214,7 @@ class Update:
 
     def _listed_frames(self, snapshot: Snapshot) -> Frames:
         own = snapshot.live().of_source(self._address)
-        sql = f"SELECT uri, size, modified, etag FROM live_rows WHERE {own.in_runs} AND contains(uri, '{FRAME_MARK}')"
+        sql = f"SELECT uri, size, modified, etag FROM {own.sql} WHERE contains(uri, '{FRAME_MARK}')"
         return frames_of(own.catalog.table(sql))
 
     def _may_be_empty(self) -> bool:

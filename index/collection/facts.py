@@ -5,9 +5,10 @@ from __future__ import annotations  # pyarrow's types take arguments in its stub
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from index.collection.layout import FACTS, run_path
@@ -16,10 +17,11 @@ from index.collection.row_files import map_in_threads, open_copy, open_rows, val
 from index.collection.rows import EMBEDDING, LOCATION_COLUMNS, TILES, conform, in_files, unify
 from index.storage import Storage
 
+Ints: TypeAlias = npt.NDArray[np.int64]
+
 MAX_POSITIONS: Final = 1 << 24
 """Maximum files of a run, and rows of a file."""
 
-_LOCATION_TYPES: Final = (pa.string(), pa.int32(), pa.int32())
 _DECIMAL: Final = b"likeness.decimal"
 _ROWS: Final = 1 << 18  # of a file; a few hundred bytes each
 _BYTES: Final = 1 << 28  # of a table that is written
@@ -34,30 +36,32 @@ def write_facts(storage: Storage, run_id: str, source: Storage, files: Sequence[
 
 def write_table_facts(storage: Storage, run_id: str, rows: pa.Table) -> list[RowFile]:
     """Write rows without vectors that are in no row file, as `write_facts` does; `row_position` counts them."""
-    schema = in_files(unify([rows.schema]))
-    schema = pa.schema([field for field in schema if field.name != EMBEDDING])
-    return write_parts(storage, run_path(run_id, FACTS), _table_parts(run_id, rows, schema))
+    return write_parts(storage, run_path(run_id, FACTS), map(_as_one, _counted(run_id, rows)))
 
 
-def _table_parts(run_id: str, rows: pa.Table, schema: pa.Schema) -> Iterator[pa.Table]:
-    """At least one."""
+def _counted(run_id: str, rows: pa.Table) -> Iterator[list[pa.Table]]:
     start = 0
-    while start < rows.num_rows or not start:
-        part = rows.slice(start, _ROWS)
-        while part.nbytes > _BYTES and len(part) > 1:  # text may have any length, and an array of it 2 GiB
-            part = part.slice(0, len(part) // 2)
-        part = _for_duckdb(conform(part, schema))
+    for part in _small_parts(rows):
         numbers = np.arange(start, start + part.num_rows)
-        places = (numbers // MAX_POSITIONS, numbers % MAX_POSITIONS)
-        run = pa.repeat(pa.scalar(run_id, pa.string()), part.num_rows)
-        location = [pa.field(name, kind) for name, kind in zip(LOCATION_COLUMNS, _LOCATION_TYPES, strict=True)]
-        yield pa.table(
-            [run, *(pa.array(place, pa.int32()) for place in places), *part.columns],
-            schema=pa.schema([*location, *part.schema]),
-        )
+        yield [_placed(run_id, numbers // MAX_POSITIONS, numbers % MAX_POSITIONS, part)]
         start += part.num_rows
-        if not rows.num_rows:
-            return
+
+
+def _small_parts(rows: pa.Table) -> Iterator[pa.Table]:
+    """At least one. Text may have any length, and an array of it 2 GiB."""
+    if rows.num_rows <= 1 or (rows.num_rows <= _ROWS and rows.nbytes <= _BYTES):
+        yield rows
+        return
+    half = rows.num_rows // 2
+    yield from _small_parts(rows.slice(0, half))
+    yield from _small_parts(rows.slice(half))
+
+
+def _placed(run_id: str, files: Ints, positions: Ints, rows: pa.Table) -> pa.Table:
+    """The rows with `LOCATION_COLUMNS`."""
+    run = pa.repeat(pa.scalar(run_id, pa.string()), rows.num_rows)
+    places = (run, files.astype(np.int32), positions.astype(np.int32))
+    return pa.table([*places, *rows.columns], names=[*LOCATION_COLUMNS, *rows.column_names])
 
 
 def write_parts(storage: Storage, folder: str, tables: Iterable[pa.Table], first: int = 0) -> list[RowFile]:
@@ -85,9 +89,7 @@ def _read(storage: Storage, run_id: str, numbered: tuple[int, RowFile]) -> pa.Ta
             raise OSError(f"{rows['image_id'].null_count} rows have no image_id")
         if max(number, rows.num_rows) >= MAX_POSITIONS:
             raise OSError(f"it is file {number:,} of its run, with {rows.num_rows:,} rows: expected fewer")
-    run = pa.repeat(pa.scalar(run_id, pa.string()), rows.num_rows)
-    places = (run, np.full(rows.num_rows, number, np.int32), np.arange(rows.num_rows, dtype=np.int32))
-    return pa.table([*places, *rows.columns], names=[*LOCATION_COLUMNS, *names])
+    return _placed(run_id, np.full(rows.num_rows, number), np.arange(rows.num_rows), rows)
 
 
 def in_parts(tables: Iterable[pa.Table]) -> Iterator[list[pa.Table]]:

@@ -92,17 +92,17 @@ class LiveRows:
     def _seqs(self) -> Seqs:
         if self._chosen is not None:
             return self._chosen
-        seqs = self.catalog.table(f"SELECT seq FROM {self._view} WHERE {self.in_runs} ORDER BY seq")["seq"]
+        seqs = self.catalog.table(f"SELECT seq FROM {self._view} WHERE {self._in_runs} ORDER BY seq")["seq"]
         return np.asarray(seqs, np.int64)
 
     @property
-    def in_runs(self) -> str:
+    def _in_runs(self) -> str:
         return f"run IN ({', '.join(map(str, self.runs)) or 'NULL'})"
 
     @property
     def sql(self) -> str:
         """These rows, but for a choice by `take`, in the queries of any catalog."""
-        return f"(FROM {self.catalog.name}.{self._view} WHERE {self.in_runs})"
+        return f"(FROM {self.catalog.name}.{self._view} WHERE {self._in_runs})"
 
     @property
     def metadata(self) -> list[str]:
@@ -192,7 +192,7 @@ class LiveRows:
     @property
     def _source(self) -> str:
         """The rows in queries of this catalog that name `_choice`."""
-        return f"{self._view} {'SEMI JOIN chosen USING (seq)' if self._choice else f'WHERE {self.in_runs}'}"
+        return f"{self._view} {'SEMI JOIN chosen USING (seq)' if self._choice else f'WHERE {self._in_runs}'}"
 
     @property
     def _choice(self) -> dict[str, pa.Table]:

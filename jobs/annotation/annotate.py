@@ -179,7 +179,7 @@ CREATE VIEW done AS
 SELECT image_id, uri, content_hash, error_reason,
        CASE WHEN run = {{resumed}} THEN {retried()} ELSE coalesce(retryable, false) END AS retryable
 FROM live_rows WHERE run IN ({{same}});
-CREATE VIEW listed AS FROM {{c}}.live_rows WHERE error_reason IS NULL AND run IN ({{runs}})
+CREATE VIEW listed AS FROM {{images}} WHERE error_reason IS NULL
 """
 _TODO = f"""
 SELECT {", ".join(f"listed.{name}" for name in ("seq", "content_hash", *LISTING.names))}
@@ -197,8 +197,7 @@ def _plan(live: LiveRows, log: Snapshot, recipe: Recipe, run: RunStart | None) -
     same = [number for number, each in enumerate(runs) if each.model and each.model.agrees_with(recipe.record)]
     catalog.create(
         _DONE.format(
-            c=live.catalog.name,
-            runs=", ".join(map(str, live.runs)) or "NULL",
+            images=live.sql,
             same=", ".join(map(str, same)) or "NULL",
             resumed=len(runs) - 1 if run else -1,
         )

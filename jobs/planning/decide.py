@@ -101,7 +101,7 @@ class Decisions:
             }
             for number, run in facts
         ]
-        names = [*self._metadata]
+        names = self._metadata
         columns = self._listed.shared_columns(self.rows, names)
         self._known_columns = [known for _, known in columns]
         self._create(
@@ -122,15 +122,12 @@ class Decisions:
         )
 
     @property
-    def _metadata(self) -> dict[str, None]:
+    def _metadata(self) -> list[str]:
         """The columns that the source gives."""
-        live = self.rows.schema_of([*self.rows.live_counts, *self._unfinished])
-        names = dict.fromkeys(metadata_columns(self._listing.schema)) | dict.fromkeys(metadata_columns(live))
-        return {name: None for name in names if name not in EXIF_COLUMNS}
-
-    @property
-    def _unfinished(self) -> list[int]:
-        return [number for number, run in enumerate(self.rows.runs) if not run.committed]
+        unfinished = [number for number, run in enumerate(self.rows.runs) if not run.committed]
+        known = self.rows.schema_of([*self.rows.live_counts, *unfinished])
+        names = dict.fromkeys([*metadata_columns(self._listing.schema), *metadata_columns(known)])
+        return [name for name in names if name not in EXIF_COLUMNS]
 
     def _retyped(self, names: Sequence[str]) -> pa.Table:
         """Runs whose text is of another type in a source now, so that its values are written again."""
@@ -217,16 +214,16 @@ class Decisions:
     def _find_copies(self) -> None:
         """Find images whose outcome is known: by id or address if nothing indicates a change, else by their bytes."""
         job = self._job
+        [counts] = self._table(sql.TODO_COUNTS).to_pylist()
+        if not counts["todo"]:
+            self._create(sql.NO_COPIES)
+            return
         usable = [
             {"source": source, "run": number}
             for source in self.sources
             for number, run in enumerate(self.rows.runs)
             if run.run and run.run.model.agrees_with(job.model) and self.filter_of(source).can_reuse(run.run)
         ]
-        [counts] = self._table(sql.TODO_COUNTS).to_pylist()
-        if not counts["todo"]:
-            self._create(sql.NO_COPIES)
-            return
         given = pa.Table.from_pylist(usable, _SOURCE_RUNS)
         self._create("CREATE TABLE usable AS FROM given;" + sql.POOL + sql.COPIES, given=given)
         # If no image is missing, none has moved, and reading all new ones to look for copies costs more than it saves.
