@@ -308,7 +308,9 @@ class Decisions:
     def images(self, numbers: Seqs) -> pa.Table:
         """A listing of images, whose numbers are ascending."""
         listed, relisted = numbers[numbers < sql.RELISTED], numbers[numbers >= sql.RELISTED] - sql.RELISTED
-        listing = self._listing.take(listed - FIRST_SEQ)
+        wanted = np.zeros(self._listing.num_rows, bool)
+        wanted[listed - FIRST_SEQ] = True
+        listing = self._listing.filter(pa.array(wanted))  # to take them, Arrow would join all text of a column
         if not len(relisted):
             return listing
         live = LiveRows.at(self.rows, relisted)

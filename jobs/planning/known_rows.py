@@ -54,8 +54,8 @@ class PlannedRun:
     @property
     def to_embed(self) -> pa.Table:
         """The images that need the model."""
-        todo, at = without_refusal(self.plan.todo), self.of_action("embed")
-        return todo if len(at) == todo.num_rows else todo.take(at)
+        todo = without_refusal(self.plan.todo)
+        return todo.filter(pa.array(np.asarray(self.actions) == "embed"))
 
     def _tables(self) -> Iterator[pa.Table]:
         """The rows that need no model, in blocks."""
