@@ -44,7 +44,7 @@ def main(report: Report, folder: Path, options: Any) -> None:
             first = _draw(pictures, number, seed=0)
         else:
             _path(pictures, number).hardlink_to(first)
-    listing = list_images(str(pictures))
+    listing = list_images(str(pictures)).read()
     model = model_record(find_model(str(DEMO_MODEL)).identity)
     collection = Collection.create_or_open(str(many))
     starts = range(0, ROWS, _BLOCK)

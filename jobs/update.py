@@ -9,8 +9,6 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Literal
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from rich.console import Console
 from rich.markup import escape
 
@@ -40,11 +38,12 @@ from jobs.planning.decide import last_filter
 from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter
 from jobs.planning.plan import Plan
 from jobs.planning.recent_changes import leave_out_recent
-from jobs.planning.record_checks import web_mask
+from jobs.planning.record_checks import WEB
 from jobs.sources.files import require_source_exists
 from jobs.sources.list_images import left_out_warning, list_images
 from jobs.sources.list_videos import FRAME_MARK, Frames, frames_of
-from jobs.sources.listing import LISTING, UNREADABLE, refused_mask
+from jobs.sources.listing import UNREADABLE
+from jobs.sources.stored_listing import Listing
 from jobs.spec import JobSpec
 from jobs.values import DEFAULT_MODEL, MAX_MISSING, counted, some
 
@@ -106,7 +105,7 @@ class Update:
         model = self._choose_model(Collection.open_or_empty(self.spec.collection).snapshot())
         self._load(model, convert=True)
 
-    def _open(self) -> tuple[Collection, pa.Table | None]:
+    def _open(self) -> tuple[Collection, Listing | None]:
         """The collection and None; or, if there is none yet and the model is known, a new one and the listing."""
         location = self.spec.collection
         try:
@@ -121,7 +120,7 @@ class Update:
         listing = self._list()
         return planned if self.dry_run else Collection.create_or_open(location), listing
 
-    def _bring_up_to_date(self, collection: Collection, listing: pa.Table | None) -> None:
+    def _bring_up_to_date(self, collection: Collection, listing: Listing | None) -> None:
         report, snapshot, incomplete = self.report, collection.snapshot(), False
         if listing is None or snapshot.committed:
             # Under the lease: images that another job embedded after the listing would otherwise seem to be gone.
@@ -182,7 +181,7 @@ class Update:
         self.report.index_before, self.report.index_after = before, built.version
         self.report.recall = built.recall["10"]
 
-    def _list(self, snapshot: Snapshot | None = None) -> pa.Table:
+    def _list(self, snapshot: Snapshot | None = None) -> Listing:
         """The listing; the job's filter is checked against its columns. It may be empty if the rows of the source may
         be deleted; `max_missing` then decides. Frames of unchanged videos are taken from the snapshot's rows.
         """
@@ -205,7 +204,7 @@ class Update:
         except EmptySourceError:
             if not self._may_be_empty():
                 raise
-            return LISTING.empty_table()
+            return Listing.of([])
         for note, files in notes.items():
             self._warn(f"{note}: {some(files)}" if files else note)
         if self.spec.keep is not None:
@@ -273,9 +272,9 @@ class Update:
             self._resolved_model = recorded_model(model, self.spec.embedder)
         return self._resolved_model
 
-    def _check(self, listing: pa.Table, snapshot: Snapshot, model: ModelRecord, now: datetime) -> CheckedListing:
+    def _check(self, listing: Listing, snapshot: Snapshot, model: ModelRecord, now: datetime) -> CheckedListing:
         """Look again at web addresses. With another model all pictures are read anyway."""
-        if not pc.any(web_mask(listing["uri"])).as_py():
+        if not listing.count(f"regexp_matches(uri, '{WEB}')"):
             return CheckedListing(listing=listing)
         spec, own = self.spec, snapshot.live().of_source(self._address)
         same_model = len(own) == len(own.of_model(model))
@@ -296,7 +295,7 @@ class Update:
     ) -> SourceChange:
         """The changes of the source; nothing is deleted while parts of it cannot be read, or are being written."""
         source, spec, listing = self.report.source, self.spec, checked.listing
-        unreadable = listing.filter(refused_mask(listing, UNREADABLE))
+        unreadable = listing.read(["error_message"], f"error_reason = '{UNREADABLE}'")
         delete = spec.missing == "delete" and not unreadable.num_rows and not incomplete
         last = last_filter(snapshot, self._address)
         with self.report.timed("compare"), self.console.status("comparing"):

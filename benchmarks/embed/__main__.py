@@ -53,7 +53,7 @@ Rates = dict[str, list[float]]
 
 def measure(gallery: Gallery, folder: Path, *, quick: bool, device: str) -> Rates:
     """All rates; the bare forward pass and decoding are measured just before and after the jobs compared with them."""
-    listing = list_images(str(gallery.folder))
+    listing = list_images(str(gallery.folder)).read()
     good = [str(gallery.folder / exhibit.image_id) for exhibit in gallery.exhibits]
     large = save_clip(folder / "vit-b-32")
     on_gpu = device == "cuda"

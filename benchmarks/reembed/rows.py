@@ -16,6 +16,7 @@ from benchmarks.common.rows import MODIFIED, SOURCE, model_of, usual_images, usu
 from index.collection import Collection
 from jobs.planning.changes import compare
 from jobs.sources.list_images import list_images
+from jobs.sources.stored_listing import Listing
 
 LISTED = 1_000_000
 _BLOCK = 256  # rows of a file, as `embed` writes them
@@ -48,7 +49,7 @@ def write_listed(folder: Path, rows: int = LISTED) -> None:
 def compare_listed(folder: Path, rows: int = LISTED) -> Compared:
     """List the images and compare them with the live rows; nothing has changed."""
     started = time.perf_counter()
-    listing = list_images(str(folder / "list.parquet"))
+    listing = list_images(str(folder / "list.parquet")).read()
     listed_in = time.perf_counter() - started
     # A bucket also lists sizes and times, which are then compared as well.
     sizes = pa.array(np.arange(rows) + 100_000)
@@ -56,7 +57,12 @@ def compare_listed(folder: Path, rows: int = LISTED) -> Compared:
     listing = listing.set_column(2, "size", sizes).set_column(3, "modified", modified)
     started = time.perf_counter()
     change = compare(
-        listing, Collection.open(str(folder / "collection")).snapshot(), SOURCE, _MODEL, delete=True, verify_hash=False
+        Listing.of([listing]),
+        Collection.open(str(folder / "collection")).snapshot(),
+        SOURCE,
+        _MODEL,
+        delete=True,
+        verify_hash=False,
     )
     seconds = listed_in + time.perf_counter() - started
     if change.counts.unchanged != rows:

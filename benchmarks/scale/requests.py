@@ -32,6 +32,7 @@ from index.search import Searcher
 from jobs.embedding.stages import DecodeSettings, fetch_and_decode
 from jobs.planning.changes import compare
 from jobs.sources.list_images import list_images
+from jobs.sources.stored_listing import Listing
 
 _PICTURES = (500, 2_500)  # the difference is two pages of a listing
 _FETCHED = 32
@@ -106,7 +107,7 @@ def _picture_costs(client: Any, counting: Counting) -> list[Cost]:
         for number in range(first, end):
             client.put_object(Bucket=_BUCKET, Key=f"photos/{number:06}.jpg", Body=data.getvalue())
         counting.take()
-        listing = list_images(f"s3://{_BUCKET}/photos")
+        listing = list_images(f"s3://{_BUCKET}/photos").read()
         listed.append(counting.take())
     settings = DecodeSettings(crop=CropSpec(side=64, shortest_edge=64), draft=True, threads=2)
     fetch_and_decode(listing.slice(0, 1), settings=settings)  # connects
@@ -136,7 +137,12 @@ def _cycle(folder: Path, counting: Counting, *, files: int, segments: int) -> di
     LiveRows.of_runs(collection.storage, runs)
     steps["read the ids"] = counting.take()
     compare(
-        usual_images(range(files * _ROWS)), collection.snapshot(), "memory:", _MODEL, delete=True, verify_hash=False
+        Listing.of([usual_images(range(files * _ROWS))]),
+        collection.snapshot(),
+        "memory:",
+        _MODEL,
+        delete=True,
+        verify_hash=False,
     )
     steps["compare"] = counting.take()
     build_index(collection, IndexSettings(segment_rows=files * _ROWS // segments))

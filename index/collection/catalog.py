@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from index.collection.facts import MAX_POSITIONS, read_schema, write_facts, write_table_facts
+from index.collection.facts import MAX_POSITIONS, read_schema, write_facts
 from index.collection.merged.records import MergedRun
 from index.collection.records import ModelRecord, RowFile, RunManifest, RunStart
 from index.collection.row_files import copies_here, map_in_threads
@@ -41,6 +41,7 @@ from index.collection.rows import (
     row_schema,
     unify,
 )
+from index.collection.scratch import Scratch
 from index.errors import CollectionError
 from index.storage import Storage
 from index.storage.storage import canonical_address
@@ -53,6 +54,8 @@ Seqs: TypeAlias = npt.NDArray[np.int64]
 FILE_BITS, _RUN_BITS = 24, 48
 FIRST_SEQ: Final = 1 << FILE_BITS
 """The `seq` of the first row of the first run."""
+NO_RUN: Final = "00000000T000000Z-0000"
+"""What facts say of rows without a run."""
 _MEMORY: Final = "1GB"  # of DuckDB; beyond that it uses the disk
 _GROUPED: Final = 4_000_000  # rows that are grouped by a text at a time
 _ROWS: Final = 4096  # Python objects in memory
@@ -64,7 +67,7 @@ class RunRows:
     """What a run has written: its row files, in order, with their facts (None: not written yet), and its deletes.
 
     Files of facts and deletes may have those of other runs too. Rows of a run that is not `committed` are `written`,
-    but not `live`. `table` has rows that no file has, with the columns of facts.
+    but not `live`. Rows that are in no row file have their facts in a folder of this process, `here`.
     """
 
     run: RunStart | None = None
@@ -72,7 +75,7 @@ class RunRows:
     facts: Sequence[RowFile] | None = None
     deletes: RowFile | None = None
     committed: bool = True
-    table: pa.Table | None = None
+    here: Scratch | None = None
 
     @classmethod
     def of(cls, manifest: RunManifest) -> RunRows:
@@ -114,9 +117,7 @@ class Catalog:
 
     def __init__(self, storage: Storage, runs: Sequence[RunRows], *, live: bool = True) -> None:
         self.storage, self.runs = storage, list(runs)
-        self._folder = Path(tempfile.mkdtemp(prefix="likeness-catalog-"))
-        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-        self._scratch = Storage.open(self._folder)
+        self._scratch = Scratch("catalog")
         self.name = f"catalog_{next(_numbers)}"
         with _database().cursor() as cursor:
             cursor.execute(f"CREATE SCHEMA {self.name}")
@@ -132,33 +133,32 @@ class Catalog:
 
     def _run_id(self, number: int) -> str:
         run = self.runs[number].run
-        return run.run_id if run else f"{0:08}T{0:06}Z-{number:04}"
+        return run.run_id if run else NO_RUN
 
     def _facts(self) -> list[_File]:
         """The files on this machine, in the order of their first run."""
-        named, made = dict[RowFile, list[int]](), dict[RowFile, list[int]]()
+        named, found = dict[RowFile, list[int]](), list[_File]()
         for number, run in enumerate(self.runs):
-            if run.facts is None:
-                if run.table is None:
-                    written = write_facts(self._scratch, self._run_id(number), self.storage, run.files)
-                else:
-                    written = write_table_facts(self._scratch, self._run_id(number), run.table)
+            if run.here is not None:
+                found += [_File(file, run.here.path / file.path, [number]) for file in run.facts or ()]
+            elif run.facts is None:
+                written = write_facts(self._scratch.storage, self._run_id(number), self.storage, run.files)
                 self._made += written
-                made |= {file: [number] for file in written}
-            for file in run.facts or ():
-                named.setdefault(file, []).append(number)
-        found = [*self._here(named), *(_File(file, self._folder / file.path, runs) for file, runs in made.items())]
-        return sorted(found, key=lambda each: each.runs[0])
+                found += [_File(file, self._scratch.path / file.path, [number]) for file in written]
+            else:
+                for file in run.facts:
+                    named.setdefault(file, []).append(number)
+        return sorted([*self._here(named), *found], key=lambda each: each.runs[0])
 
     def _here(self, named: Mapping[RowFile, list[int]]) -> list[_File]:
         """Copies of files on this machine, each with the numbers of the runs that it has something of."""
-        paths = copies_here(self.storage, list(named), self._folder)
+        paths = copies_here(self.storage, list(named), self._scratch.path)
         return [_File(file, path, runs) for (file, runs), path in zip(named.items(), paths, strict=True)]
 
     def store_facts(self) -> list[RowFile]:
         """Copy the facts of a run that had none to the collection, for its manifest."""
         for file in self._made:
-            self.storage.write_atomic(file.path, self._scratch.read(file.path))
+            self.storage.write_atomic(file.path, self._scratch.storage.read(file.path))
         return self._made
 
     def schema_of(self, runs: Iterable[int] | None = None) -> pa.Schema:
@@ -226,6 +226,13 @@ class Catalog:
             if name in self._mixed:
                 raise self._mixed[name]
         return ", ".join(f'{self.aliases[name]} AS "{number}"' for number, name in enumerate(names))
+
+    def read(self, schema: pa.Schema, source: str, rows: int, /, **tables: pa.Table) -> Iterator[pa.Table]:
+        """These columns of the rows `FROM` a source in SQL, in tables of at most `rows`."""
+        sql = f"SELECT {self.columns(schema.names)} FROM {source}"
+        with self.query(sql, rows, **tables) as batches:
+            for batch in batches:
+                yield conform(pa.Table.from_batches([batch]).rename_columns(schema.names), schema)
 
     def group(self, name: str, columns: str, source: str, key: str, *, having: str = "true", rows: int = 0) -> None:
         """Create a table of the groups by a text of the rows that a query has: `rows`, if more than the catalog has.

@@ -34,13 +34,14 @@ def write_facts(storage: Storage, run_id: str, source: Storage, files: Sequence[
     return write_parts(storage, run_path(run_id, FACTS), tables)
 
 
-def write_table_facts(storage: Storage, run_id: str, rows: pa.Table) -> list[RowFile]:
-    """Write rows without vectors that are in no row file, as `write_facts` does; `row_position` counts them."""
-    return write_parts(storage, run_path(run_id, FACTS), map(_as_one, _counted(run_id, rows)))
+def write_table_facts(storage: Storage, run_id: str, rows: pa.Table, start: int = 0) -> list[RowFile]:
+    """Write rows without vectors that are in no row file, as `write_facts` does; `row_position` counts them from
+    `start`.
+    """
+    return write_parts(storage, run_path(run_id, FACTS), map(_as_one, _counted(run_id, rows, start)), first=start)
 
 
-def _counted(run_id: str, rows: pa.Table) -> Iterator[list[pa.Table]]:
-    start = 0
+def _counted(run_id: str, rows: pa.Table, start: int) -> Iterator[list[pa.Table]]:
     for part in _small_parts(rows):
         numbers = np.arange(start, start + part.num_rows)
         yield [_placed(run_id, numbers // MAX_POSITIONS, numbers % MAX_POSITIONS, part)]

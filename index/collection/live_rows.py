@@ -152,11 +152,7 @@ class LiveRows:
             for table in self._stored(self._seqs).tables(schema.names, rows):
                 yield conform(table, schema)
             return
-        columns = self.catalog.columns(schema.names)
-        sql = f"SELECT {columns} FROM {self._source} ORDER BY seq"
-        with self.catalog.query(sql, rows, **self._choice) as reader:
-            for batch in reader:
-                yield conform(pa.Table.from_batches([batch]).rename_columns(schema.names), schema)
+        yield from self.catalog.read(schema, f"{self._source} ORDER BY seq", rows, **self._choice)
 
     def embedded(self, batch_rows: int = 16_384, annotations: Sequence[LiveRows] = ()) -> Iterator[pa.RecordBatch]:
         """The rows that have an embedding, in batches of at most `batch_rows`, with the metadata of their annotations:

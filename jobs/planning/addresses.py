@@ -22,14 +22,22 @@ from index.collection.collection import Collection
 from index.collection.live_rows import LiveRows
 from index.collection.rows import FILTERED, TEXT
 from jobs.planning.plan import NO_IDS
-from jobs.planning.record_checks import look_again, web_mask
-from jobs.sources.listing import Column, refused_mask, with_columns
+from jobs.planning.record_checks import WEB, look_again
+from jobs.sources.listing import Column, with_columns
+from jobs.sources.stored_listing import Listing
 
 Mask = npt.NDArray[np.bool_]
 
 _HOUR_S = 3600
 _GONE_PAUSE_S = 20 * _HOUR_S  # less than a day, so that nightly jobs need not begin to the second
 _MAX_PAUSE_S = 7 * 24 * _HOUR_S
+_WEB = f"""
+SELECT seq, image_id, uri FROM {{listing}} WHERE regexp_matches(uri, '{WEB}') AND error_reason IS NULL ORDER BY seq
+"""
+_CHECKED = """
+SELECT image.* REPLACE (found.content_hash AS content_hash)
+FROM {listing} AS image LEFT JOIN {found} AS found USING (seq) WHERE NOT coalesce(found.gone, false)
+"""
 _ROW_COLUMNS = ("image_id", "uri", "content_hash", "error_stage", "error_reason", "retryable")
 
 
@@ -81,20 +89,20 @@ class CheckedListing:
     `postponed` are ids of rejects that are not tried again yet.
     """
 
-    listing: pa.Table
+    listing: Listing
     postponed: Column = field(default_factory=lambda: NO_IDS)
     counts: AddressCounts = AddressCounts()
 
 
 def check_listing(
-    listing: pa.Table, own: LiveRows, collection: Collection, source: str, rules: CheckRules
+    listing: Listing, own: LiveRows, collection: Collection, source: str, rules: CheckRules
 ) -> CheckedListing:
     """Look at the addresses that are due and record what is found; `own` are the live rows of the source.
 
     Without a lease (a dry run) nothing is asked.
     """
-    web = pc.and_not(web_mask(listing["uri"]), refused_mask(listing))
-    images = _Images.of(listing.filter(web), own.read(_ROW_COLUMNS), read_checks(collection, source))
+    web = listing.catalog.table(_WEB.format(listing=listing.view))
+    images = _Images.of(web.select(["image_id", "uri"]), own.read(_ROW_COLUMNS), read_checks(collection, source))
     visited = images.may_change(rules.gone_after) & (rules.refresh_s is not None or rules.all_due)
     due = visited & (rules.due(images.checks) | rules.all_due)
     later = pc.unique(images.listed["uri"].filter(pa.array(visited & ~due)))
@@ -105,12 +113,10 @@ def check_listing(
         images = _Images.of(images.listed, images.rows, read_checks(collection, source))
     failed = np.flatnonzero(images.failed)
     postponed = failed[~rules.due(images.checks.take(failed))]
-    found = images.checks["content_hash"].combine_chunks()
-    hashes = pc.replace_with_mask(pa.nulls(listing.num_rows, TEXT), pa.array(_mask(web)), found)
-    listed = np.ones(listing.num_rows, bool)
-    listed[_mask(web)] = ~images.gone(rules.gone_after)
+    gone = pa.array(images.gone(rules.gone_after))
+    found = pa.table({"seq": web["seq"], "content_hash": images.checks["content_hash"], "gone": gone})
     return CheckedListing(
-        listing=with_columns(listing, {"content_hash": hashes}).filter(pa.array(listed)),
+        listing=listing.changed(_CHECKED, found=found),
         postponed=images.listed["image_id"].take(postponed),
         counts=AddressCounts(due=len(checks), later=len(later), **outcomes),
     )

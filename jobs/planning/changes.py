@@ -5,8 +5,6 @@ from __future__ import annotations  # pyarrow's types take arguments in its stub
 from collections import Counter
 from dataclasses import dataclass
 
-import pyarrow as pa
-
 from index.collection.collection import Snapshot
 from index.collection.records import ModelRecord
 from jobs.errors import TooManyMissingError
@@ -15,6 +13,7 @@ from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter
 from jobs.planning.known_rows import PlannedRun
 from jobs.planning.plan import NO_IDS, Counts
 from jobs.sources.listing import Column
+from jobs.sources.stored_listing import Listing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +83,7 @@ def _check_share(count: int, rows: int, problem: str, remedy: str, max_missing: 
 
 
 def compare(
-    listing: pa.Table,
+    listing: Listing,
     snapshot: Snapshot,
     source: str,
     model: ModelRecord,

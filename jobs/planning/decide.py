@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from embedder.images.exif import EXIF_COLUMNS
-from index.collection.catalog import FILE_BITS, FIRST_SEQ, Catalog, RunRows, split_seq
+from index.collection.catalog import FILE_BITS, Catalog, split_seq
 from index.collection.collection import Snapshot
 from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord, RunStart
-from index.collection.rows import TEXT, is_filtered, metadata_columns
+from index.collection.rows import TEXT, conform, is_filtered, metadata_columns
 from index.storage.storage import canonical_address
 from index.versions.servable import live_or_last_good_manifest
 from jobs.planning import plan_query as sql
@@ -37,6 +37,7 @@ from jobs.sources.listing import (
     with_columns,
     with_outcome,
 )
+from jobs.sources.stored_listing import Listing
 
 Seqs = npt.NDArray[np.int64]
 
@@ -68,9 +69,9 @@ class PlannedJob:
 class Decisions:
     """What happens to each image of a listing, and why."""
 
-    def __init__(self, listing: pa.Table, snapshot: Snapshot, job: PlannedJob, rows: Catalog) -> None:
+    def __init__(self, listing: Listing, snapshot: Snapshot, job: PlannedJob, rows: Catalog) -> None:
         self._listing, self._snapshot, self._job, self.rows = listing, snapshot, job, rows
-        self._listed = Catalog(snapshot.collection.storage, [RunRows(table=listing)], live=False)
+        self._create(f"CREATE OR REPLACE VIEW listing AS FROM {listing.view}")
         self._compare()
         self._judge()
         self._resume()
@@ -102,12 +103,12 @@ class Decisions:
             for number, run in facts
         ]
         names = self._metadata
-        columns = self._listed.shared_columns(self.rows, names)
+        columns = self._listing.catalog.shared_columns(self.rows, names)
         self._known_columns = [known for _, known in columns]
         self._create(
-            "CREATE TABLE job AS FROM settings;"
-            + "CREATE TABLE postponed AS FROM ids;"
-            + "CREATE TABLE runs AS FROM described;"
+            "CREATE OR REPLACE TABLE job AS FROM settings;"
+            + "CREATE OR REPLACE TABLE postponed AS FROM ids;"
+            + "CREATE OR REPLACE TABLE runs AS FROM described;"
             + sql.known(self._known_columns)
             + sql.MISSING,
             settings=pa.Table.from_pylist([settings]),
@@ -115,7 +116,7 @@ class Decisions:
             described=pa.Table.from_pylist(described, _RUNS),
         )
         self._create(
-            "CREATE TABLE retyped AS FROM given;"
+            "CREATE OR REPLACE TABLE retyped AS FROM given;"
             + sql.images([listed for listed, _ in columns], with_others=bool(self._mixed))
             + sql.compared(len(names)),
             given=self._retyped(names),
@@ -161,16 +162,18 @@ class Decisions:
             outcomes, judged = _OUTCOMES.empty_table(), sql.judged(sql.WAS_LEFT_OUT)
         else:
             outcomes, judged = pa.concat_tables(self._judged(images)), sql.judged("coalesce(outcomes.stale, false)")
-        self._create("CREATE TABLE outcomes AS FROM given;" + judged, given=outcomes)
+        self._create("CREATE OR REPLACE TABLE outcomes AS FROM given;" + judged, given=outcomes)
 
     def _judged(self, images: ImageFilter) -> Iterator[pa.Table]:
         yield _OUTCOMES.empty_table()
-        start = 0
-        with self._listed.query(sql.TO_JUDGE) as batches:
+        schema = pa.schema([*self._listing.schema, *REFUSAL])
+        text = sql.TO_JUDGE.format(columns=self._listing.catalog.columns(schema.names))
+        with self._listing.catalog.query(text) as batches:
             for batch in batches:
-                known = pa.Table.from_batches([batch])
-                listing = self._listing.slice(start, len(batch))
-                start += len(batch)
+                found = pa.Table.from_batches([batch])
+                known = found.select(range(found.num_columns - len(schema)))
+                listing = found.select(range(known.num_columns, found.num_columns)).rename_columns(schema.names)
+                listing = conform(listing, schema)
                 rows = known.select(["size", *FILE_FACTS.names, "error_reason"])
                 covered: Any = known["covered"].cast(pa.bool_())
                 reasons, judged = images.judge(with_outcome(listing, rows, FILE_FACTS.names))
@@ -196,7 +199,7 @@ class Decisions:
         pairs = [{"source": source, "run": run} for source, run in self.resumed.items()]
         resumed = sql.resumed_files(self._known_columns) + sql.RESUMED if pairs else sql.NOTHING_RESUMED
         self._create(
-            "CREATE TABLE resumable AS FROM given;" + resumed + sql.SETTLED,
+            "CREATE OR REPLACE TABLE resumable AS FROM given;" + resumed + sql.SETTLED,
             given=pa.Table.from_pylist(pairs, _SOURCE_RUNS),
         )
 
@@ -204,12 +207,12 @@ class Decisions:
         """Find images that seem unchanged, and have other bytes."""
         altered: list[Any] = [pa.array([], pa.int64())]
         if self._job.verify_hash:
-            with self._listed.query(sql.TO_VERIFY) as batches:
+            with self._listing.catalog.query(sql.TO_VERIFY) as batches:
                 for batch in batches:
                     differs = pc.not_equal(batch["known_hash"], content_hashes(batch["uri"].to_pylist()))
                     altered.append(batch["number"].filter(differs))
         given = pa.table({"number": pa.chunked_array(altered)})
-        self._create("CREATE TABLE altered AS FROM given;" + sql.TODO, given=given)
+        self._create("CREATE OR REPLACE TABLE altered AS FROM given;" + sql.TODO, given=given)
 
     def _find_copies(self) -> None:
         """Find images whose outcome is known: by id or address if nothing indicates a change, else by their bytes."""
@@ -225,7 +228,7 @@ class Decisions:
             if run.run and run.run.model.agrees_with(job.model) and self.filter_of(source).can_reuse(run.run)
         ]
         given = pa.Table.from_pylist(usable, _SOURCE_RUNS)
-        self._create("CREATE TABLE usable AS FROM given;" + sql.POOL + sql.COPIES, given=given)
+        self._create("CREATE OR REPLACE TABLE usable AS FROM given;" + sql.POOL + sql.COPIES, given=given)
         # If no image is missing, none has moved, and reading all new ones to look for copies costs more than it saves.
         if job.may_delete or counts["stay"] or job.verify_hash:
             self._read_likely_copies()
@@ -234,7 +237,7 @@ class Decisions:
 
     def _read_likely_copies(self) -> None:
         found = [pa.table({"number": pa.array([], pa.int64()), "content_hash": pa.array([], TEXT)})]
-        with self._listed.query(sql.TO_READ) as batches:
+        with self._listing.catalog.query(sql.TO_READ) as batches:
             for batch in batches:
                 hashes = content_hashes(batch["uri"].to_pylist())
                 found.append(pa.table({"number": batch["number"], "content_hash": hashes}))
@@ -306,11 +309,11 @@ class Decisions:
         return PlannedRun(plan=plan, actions=rows["action"], seqs=rows["seq"], catalog=self.rows)
 
     def images(self, numbers: Seqs) -> pa.Table:
-        """A listing of images, whose numbers are ascending."""
+        """A listing of images, whose numbers are ascending, also with what refuses them."""
         listed, relisted = numbers[numbers < sql.RELISTED], numbers[numbers >= sql.RELISTED] - sql.RELISTED
-        wanted = np.zeros(self._listing.num_rows, bool)
-        wanted[listed - FIRST_SEQ] = True
-        listing = self._listing.filter(pa.array(wanted))  # to take them, Arrow would join all text of a column
+        names = [*self._listing.schema.names, *REFUSAL.names, *FILE_FACTS.names]
+        wanted = pa.table({"seq": listed})
+        listing = self._listing.read(names, "seq IN (FROM wanted)", wanted=wanted)
         if not len(relisted):
             return listing
         live = LiveRows.at(self.rows, relisted)
@@ -325,10 +328,10 @@ class Decisions:
         return self._job.image_filter if source == self._job.source else last_filter(self._snapshot, source)
 
     def _create(self, text: str, **tables: pa.Table) -> None:
-        self._listed.create(text.replace("{c}", self.rows.name), **tables)
+        self._listing.catalog.create(text.replace("{c}", self.rows.name), **tables)
 
     def _table(self, text: str, **tables: pa.Table) -> pa.Table:
-        return self._listed.table(text.replace("{c}", self.rows.name), **tables)
+        return self._listing.catalog.table(text.replace("{c}", self.rows.name), **tables)
 
 
 def _where(mask: Column, values: Column) -> Column:

@@ -1,6 +1,6 @@
 """What happens to each image of a source, and why, in SQL over a listing and the catalog of a collection.
 
-Statements run in the catalog of the listing, whose rows are `written`; `{c}` is the name of the collection's catalog.
+Statements run in the catalog of the listing, with the view `listing`; `{c}` is the name of the collection's catalog.
 They are told of the `job`, the `runs`, the ids `postponed`, and the runs in which metadata is text and elsewhere not
 (`retyped`). Each step makes a view, or a table if few images are in it:
 
@@ -63,20 +63,20 @@ def retried(row: str = "") -> str:
 def known(metadata: Sequence[str]) -> str:
     """The live rows, with their metadata as r0, r1, …"""
     return f"""
-    CREATE VIEW known AS
+    CREATE OR REPLACE VIEW known AS
     SELECT seq, {_STATE}, run.*, coalesce(retryable, false) AND image_id NOT IN (FROM postponed) AS retried,
            {_named("r", metadata)}
     FROM {{c}}.live_rows JOIN runs AS run USING (run);
-    CREATE TABLE others AS SELECT image_id, source, own FROM known WHERE NOT same_model;
+    CREATE OR REPLACE TABLE others AS SELECT image_id, source, own FROM known WHERE NOT same_model;
     """
 
 
 MISSING = f"""
-CREATE TABLE missing AS
+CREATE OR REPLACE TABLE missing AS
 SELECT seq, image_id, content_hash, error_reason,
        -- A row of a refused entry stands for no image.
        (SELECT may_delete FROM job) OR coalesce(error_stage = '{REFUSED_STAGE}', false) AS gone
-FROM known ANTI JOIN written USING (image_id) WHERE own;
+FROM known ANTI JOIN listing USING (image_id) WHERE own;
 """
 
 
@@ -90,13 +90,13 @@ def images(metadata: Sequence[str], *, with_others: bool) -> str:
            {refusal} error_stage END, {refusal} error_reason END,
            {_named("l", [f"r{number}" for number in range(len(metadata))])}
     FROM known
-    WHERE source IN (SELECT source FROM others) AND image_id NOT IN (SELECT image_id FROM written)
+    WHERE source IN (SELECT source FROM others) AND image_id NOT IN (SELECT image_id FROM listing)
       AND seq NOT IN (SELECT seq FROM missing WHERE gone)
     """
     return f"""
-    CREATE VIEW images AS
+    CREATE OR REPLACE VIEW images AS
     SELECT seq AS number, (SELECT source FROM job) AS source, true AS listed, {_IMAGE}, {_named("l", metadata)}
-    FROM written {relisted if with_others else ""};
+    FROM listing {relisted if with_others else ""};
     """
 
 
@@ -113,7 +113,7 @@ def _named(prefix: str, columns: Sequence[str]) -> str:
 def compared(columns: int) -> str:
     """Each image with its live row."""
     return f"""
-    CREATE VIEW compared AS
+    CREATE OR REPLACE VIEW compared AS
     SELECT number, image.source, listed, {", ".join(f"image.{name}" for name in _IMAGE.split(", "))},
            row.seq AS row_seq, row.retryable, row.keep, row.size AS row_size, row.content_hash AS row_hash,
            row.width, row.height, row.format, row.error_reason AS row_reason, coalesce(row.own, false) AS row_own,
@@ -131,8 +131,8 @@ TO_JUDGE = """
 SELECT number, covered, keep, CASE WHEN covered THEN row_size END AS size,
        CASE WHEN covered THEN row_hash END AS content_hash, CASE WHEN covered THEN width END AS width,
        CASE WHEN covered THEN height END AS height, CASE WHEN covered THEN format END AS format,
-       CASE WHEN covered THEN row_reason END AS error_reason
-FROM compared WHERE listed ORDER BY number
+       CASE WHEN covered THEN row_reason END AS error_reason, image.* EXCLUDE (seq)
+FROM (FROM compared WHERE listed) JOIN (SELECT seq, {columns} FROM listing) AS image ON seq = number
 """
 WAS_LEFT_OUT: Final = f"coalesce(listed AND row_reason = '{FILTERED}', false)"
 """Whether an image has to be written again, without a filter."""
@@ -141,7 +141,7 @@ WAS_LEFT_OUT: Final = f"coalesce(listed AND row_reason = '{FILTERED}', false)"
 def judged(stale: str) -> str:
     """The images after the filter's `outcomes`; rows that are `stale` are written again."""
     return f"""
-    CREATE VIEW judged AS
+    CREATE OR REPLACE VIEW judged AS
     SELECT compared.* REPLACE (
                coalesce(content_hash, CASE WHEN message IS NOT NULL AND covered THEN row_hash END) AS content_hash,
                coalesce(size, CASE WHEN message IS NOT NULL AND covered THEN row_size END) AS size,
@@ -151,7 +151,7 @@ def judged(stale: str) -> str:
            message,
            covered AND rewritten IS NULL AND NOT {stale} AS stays
     FROM compared LEFT JOIN outcomes USING (number);
-    CREATE TABLE undecided AS
+    CREATE OR REPLACE TABLE undecided AS
     FROM judged WHERE NOT stays OR coalesce(retryable, false) OR (SELECT verify_hash FROM job);
     """
 
@@ -161,7 +161,7 @@ def resumed_files(metadata: Sequence[str]) -> str:
     back.
     """
     return f"""
-    CREATE TABLE resumed_files AS
+    CREATE OR REPLACE TABLE resumed_files AS
     SELECT row.source, row.seq >> {FILE_BITS} AS file
     FROM (SELECT seq, run, image_id, resumable.source, {_named("r", metadata)}
           FROM {{c}}.written JOIN resumable USING (run)) AS row
@@ -172,18 +172,18 @@ def resumed_files(metadata: Sequence[str]) -> str:
 
 
 RESUMED = f"""
-CREATE TABLE resumed AS
+CREATE OR REPLACE TABLE resumed AS
 SELECT source, {_STATE}, {retried()} AND image_id NOT IN (FROM postponed) AS retried
 FROM {{c}}.written JOIN resumed_files ON seq >> {FILE_BITS} = file
 QUALIFY row_number() OVER (PARTITION BY source, image_id ORDER BY seq DESC) = 1;
 INSERT INTO undecided FROM judged SEMI JOIN resumed USING (source, image_id) ANTI JOIN undecided USING (number);
 """
 NOTHING_RESUMED = f"""
-CREATE TABLE resumed_files (source VARCHAR, file BIGINT);
-CREATE TABLE resumed AS SELECT source, {_STATE}, retryable AS retried FROM undecided LIMIT 0;
+CREATE OR REPLACE TABLE resumed_files (source VARCHAR, file BIGINT);
+CREATE OR REPLACE TABLE resumed AS SELECT source, {_STATE}, retryable AS retried FROM undecided LIMIT 0;
 """
 SETTLED = f"""
-CREATE TABLE settled AS
+CREATE OR REPLACE TABLE settled AS
 SELECT image.*, coalesce(row.content_hash, image.row_hash) AS known_hash,
        CASE WHEN row.image_id IS NULL THEN stays ELSE {covers("row", "image", "row.retried")} END AS kept
 FROM undecided AS image LEFT JOIN resumed AS row USING (source, image_id);
@@ -193,23 +193,23 @@ SELECT number, uri, known_hash FROM settled
 WHERE kept AND error_reason IS NULL AND known_hash IS NOT NULL AND NOT regexp_matches(uri, '{WEB}')
 """
 TODO = """
-CREATE TABLE todo AS FROM settled WHERE (NOT kept OR number IN (FROM altered)) AND error_reason IS NULL;
+CREATE OR REPLACE TABLE todo AS FROM settled WHERE (NOT kept OR number IN (FROM altered)) AND error_reason IS NULL;
 """
 TODO_COUNTS = """
 SELECT (SELECT count(*) FROM todo) AS todo, (SELECT count(*) FROM missing WHERE NOT gone) AS stay
 """
-NO_COPIES = "CREATE TABLE copies (number BIGINT, seq BIGINT);"
+NO_COPIES = "CREATE OR REPLACE TABLE copies (number BIGINT, seq BIGINT);"
 POOL = f"""
-CREATE VIEW every AS
+CREATE OR REPLACE VIEW every AS
 SELECT usable.source, seq, {_STATE} FROM {{c}}.written JOIN usable USING (run)
 WHERE NOT EXISTS (FROM resumed_files AS own WHERE own.source = usable.source AND own.file = seq >> {FILE_BITS});
-CREATE TABLE pool AS
+CREATE OR REPLACE TABLE pool AS
 FROM every WHERE image_id IN (SELECT image_id FROM todo) OR uri IN (SELECT uri FROM todo WHERE uri IS NOT NULL)
     OR size IN (SELECT size FROM todo WHERE size IS NOT NULL);
 """
 # By the newest row of the id, or of the address of a new id, as lists have several ids for one picture.
 COPIES = f"""
-CREATE TABLE copies AS
+CREATE OR REPLACE TABLE copies AS
 WITH newest AS (
     SELECT number, max(pool.seq) AS seq, true AS by_id FROM todo JOIN pool USING (source, image_id) GROUP BY number
     UNION ALL
@@ -245,7 +245,7 @@ SELECT number, row.size, row.content_hash, row.width, row.height, row.format, ro
 FROM copies JOIN (FROM todo WHERE listed) USING (number) JOIN {c}.written AS row USING (seq) ORDER BY number
 """
 DECISIONS = f"""
-CREATE TABLE decisions AS
+CREATE OR REPLACE TABLE decisions AS
 WITH copied AS (
     SELECT copies.*, row.content_hash FROM copies JOIN {{c}}.written AS row USING (seq)
 ), moved AS (

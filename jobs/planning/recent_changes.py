@@ -1,20 +1,33 @@
 """Leaves files alone that may be half written."""
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from index.collection.collection import Snapshot
-from jobs.sources.listing import refused_mask, with_columns
+from jobs.sources.stored_listing import Listing
 
-_CHANGES = ("uri", "size", "modified", "etag")
-_PART = "#(bytes|row|t)="
-"""In the URI of a part of a file."""
+_RECENT = """
+SELECT count(*) AS files,
+       coalesce(bool_or(error_reason IS NOT NULL OR regexp_matches(uri, '#(bytes|row|t)=')), false) AS have_parts
+FROM {listing}, times WHERE modified > since AND modified <= until
+"""
+_KNOWN = """
+SELECT image.seq, row.uri, row.size, row.modified, row.etag, row.image_id IS NOT NULL AS known
+FROM (SELECT seq, image_id FROM {listing}, times WHERE modified > since AND modified <= until) AS image
+LEFT JOIN {rows}.live_rows AS row USING (image_id)
+"""
+_COLUMNS = ", ".join(
+    f"CASE WHEN recent.known THEN recent.{name} ELSE image.{name} END AS {name}"
+    for name in ("uri", "size", "modified", "etag")
+)
+_SETTLED = f"""
+SELECT image.* REPLACE ({_COLUMNS})
+FROM {{listing}} AS image LEFT JOIN {{recent}} AS recent USING (seq) WHERE coalesce(recent.known, true)
+"""
 
 
-def leave_out_recent(listing: pa.Table, snapshot: Snapshot, settle_s: float) -> tuple[pa.Table, int, bool]:
+def leave_out_recent(listing: Listing, snapshot: Snapshot, settle_s: float) -> tuple[Listing, int, bool]:
     """The listing without the changes to files of the last `settle_s` seconds, the number of such files, and whether
     any of them is a tar, table or video, which may still lack some of its images.
 
@@ -22,16 +35,10 @@ def leave_out_recent(listing: pa.Table, snapshot: Snapshot, settle_s: float) -> 
     and are ignored.
     """
     now = datetime.now(UTC)
-    since = pc.greater(listing["modified"], pa.scalar(now - timedelta(seconds=settle_s), listing["modified"].type))
-    until = pc.less_equal(listing["modified"], pa.scalar(now, listing["modified"].type))
-    recent: Any = pc.fill_null(pc.and_(since, until), pa.scalar(False))
-    count = int(pc.sum(recent).as_py() or 0)
-    if not count:
+    times = pa.table({"since": [now - timedelta(seconds=settle_s)], "until": [now]})
+    [found] = listing.catalog.table(_RECENT.format(listing=listing.view), times=times).to_pylist()
+    if not found["files"]:
         return listing, 0, False
-    changed = listing.filter(recent)
-    has_parts = pc.any(pc.or_(refused_mask(changed), pc.match_substring_regex(changed["uri"], _PART))).as_py()
-    sql = f"SELECT image_id, {', '.join(_CHANGES)} FROM live_rows SEMI JOIN changed USING (image_id)"
-    rows = snapshot.live().catalog.table(sql, changed=changed.select(["image_id"]))
-    at = pc.index_in(listing["image_id"], rows["image_id"])
-    listing = with_columns(listing, {n: pc.if_else(recent, rows[n].take(at), listing[n]) for n in _CHANGES})
-    return listing.filter(pc.or_(pc.invert(recent), pc.is_valid(at))), count, has_parts
+    rows = snapshot.live().catalog
+    recent = listing.catalog.table(_KNOWN.format(listing=listing.view, rows=rows.name), times=times)
+    return listing.changed(_SETTLED, recent=recent), found["files"], found["have_parts"]

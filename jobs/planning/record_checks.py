@@ -17,15 +17,9 @@ from embedder.fetch.validators import Download, Validators
 from index.collection.checks import CHECK_SCHEMA, read_checks, write_checks
 from index.collection.collection import Collection
 from jobs.planning.visit_addresses import Visit, failed_outcome, visit_addresses
-from jobs.sources.listing import Column
 
 _CHECKS_PER_FILE = 2000
 WEB = "(?i)^https?://"
-
-
-def web_mask(uris: Column) -> Column:
-    """Where a URI is a web address."""
-    return pc.match_substring_regex(uris, WEB).fill_null(False)
 
 
 def look_again(

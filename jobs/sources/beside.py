@@ -2,47 +2,73 @@
 
 import os
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from functools import cached_property
+from typing import Any, Final
 from urllib.parse import unquote
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from embedder.errors import FetchError
 from embedder.fetch import Fetcher
 from embedder.fetch.policy import FetchPolicy
-from index.collection.rows import TEXT
+from index.collection.rows import TEXT, conform
 from index.storage.picture_reader import PictureReader
-from jobs.sources.listing import LISTING, Column, Listed, escaped, with_columns
+from jobs.sources.listing import LISTING, Column, escaped, with_columns
+from jobs.sources.sorted_files import ManyFiles
+from jobs.sources.stored_listing import Listing
 from jobs.sources.text_encoding import captions
 
 MAX_SIDECAR_BYTES = 1_000_000
 _THREADS = 16
+_CAPTIONS = 1 << 16  # in memory
 
 
-def with_captions(images: pa.Table, texts: pa.Table, notes: dict[str, list[str]]) -> Listed:
-    """The images with a column `txt` of the texts in `a.txt` or `a.jpg.txt`, if there are any. Texts without an image
-    are left out. `notes` gets the names of texts by what to say about them.
+def with_captions(
+    images: ManyFiles, texts: ManyFiles, notes: dict[str, list[str]], left_out: Counter[str]
+) -> Iterator[pa.Table]:
+    """Listings of the images, with a column `txt` of the texts in `a.txt` or `a.jpg.txt`, if there are any. Texts
+    without an image are `left_out`. `notes` gets the names of texts by what to say about them.
     """
-    names = _without_extension(texts["image_id"])
-    found = pc.coalesce(
-        pc.index_in(images["image_id"], value_set=names),
-        pc.index_in(_without_extension(images["image_id"]), value_set=names),
-    )
-    used = pc.unique(found.drop_null())
-    left_out = Counter({".txt": len(texts) - len(used)})
-    if not len(used):
-        return Listed(images=images, left_out=+left_out)
-    contents = _read(texts.take(used), notes)
-    left_out[".txt that cannot be read, or of more than 1 MB"] = contents.count(None)
-    column = pa.array(contents, TEXT).take(pc.index_in(found, value_set=used))
-    return Listed(images=with_columns(images, {"txt": column}), left_out=+left_out)
+    if not len(texts):
+        return images.tables()
+    pictures, captions_ = Listing.of(images.tables()), Listing.of(texts.tables())
+    catalog = pictures.catalog
+    columns = "stem, min(image_id) AS text, arg_min(uri, image_id) AS text_uri"
+    catalog.group("stems", columns, f"SELECT {_STEM} AS stem, image_id, uri FROM {captions_.view}", "stem")
+    catalog.create(_CAPTIONED.format(pictures=pictures.view))
+    catalog.group("used", "text", "SELECT text FROM captioned WHERE text IS NOT NULL", "text")
+    [used] = catalog.table("SELECT count(*) AS texts FROM used").to_pylist()
+    left_out += Counter({".txt": len(texts) - used["texts"]})
+    return _captioned(pictures, notes, left_out) if used["texts"] else pictures.tables()
 
 
-def _without_extension(names: Column) -> Column:
-    stems: Column = pc.replace_substring_regex(names, r"\.[^./]*$", "")
-    return stems
+_STEM: Final = r"regexp_replace(image_id, '\.[^./]*$', '')"
+_CAPTIONED: Final = f"""
+CREATE VIEW captioned AS
+SELECT image.*, coalesce(whole.text, stem.text) AS text, coalesce(whole.text_uri, stem.text_uri) AS text_uri
+FROM {{pictures}} AS image
+LEFT JOIN stems AS whole ON whole.stem = image_id
+LEFT JOIN stems AS stem ON stem.stem = {_STEM}
+"""
+
+
+def _captioned(pictures: Listing, notes: dict[str, list[str]], left_out: Counter[str]) -> Iterator[pa.Table]:
+    schema = pictures.schema
+    sql = f"SELECT {pictures.catalog.columns(schema.names)}, text, text_uri FROM captioned ORDER BY seq"
+    with pictures.catalog.query(sql, _CAPTIONS) as batches:
+        for batch in batches:
+            table = pa.Table.from_batches([batch])
+            used = table.group_by(["text", "text_uri"]).aggregate([])
+            used = used.filter(used["text"].is_valid())
+            contents = _read(used, notes)
+            left_out[".txt that cannot be read, or of more than 1 MB"] += contents.count(None)
+            column = pa.array(contents, TEXT).take(pc.index_in(table["text"], value_set=used["text"]))
+            images = conform(table.select(range(len(schema))).rename_columns(schema.names), schema)
+            yield with_columns(images, {"txt": column})
 
 
 def _read(texts: pa.Table, notes: dict[str, list[str]]) -> list[str | None]:
@@ -55,28 +81,52 @@ def _read(texts: pa.Table, notes: dict[str, list[str]]) -> list[str | None]:
             return None
 
     with ThreadPoolExecutor(_THREADS) as pool:
-        contents = list(pool.map(read, texts["uri"].to_pylist()))
-    names: list[Any] = texts["image_id"].to_pylist()
+        contents = list(pool.map(read, texts["text_uri"].to_pylist()))
+    names: list[Any] = texts["text"].to_pylist()
     return captions(contents, names, notes)
 
 
-def join_lists(images: pa.Table, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """The images that no row of a list names; and the rows, with the facts of those images that they name.
+class Pictures:
+    """The picture files of a source, as lists name them."""
 
-    A row `without_id` gets that of its image, and the columns of both; the list's take precedence.
+    def __init__(self, listing: Listing) -> None:
+        self.listing = listing
+
+    def named_by(self, uris: Column) -> pa.Table:
+        """The rows, by number, that have the address of a picture, each with the picture's `seq`."""
+        named = pa.table({"row": np.arange(len(uris)), "place": places(uris)})
+        sql = f"SELECT row, min({self._places}.seq) AS seq FROM named JOIN {self._places} USING (place) GROUP BY row"
+        return self.listing.catalog.table(f"{sql} ORDER BY row", named=named)
+
+    @cached_property
+    def _places(self) -> str:
+        self.listing.catalog.create("CREATE TABLE places (seq BIGINT, place VARCHAR)")
+        with self.listing.catalog.query(f"SELECT seq, uri FROM {self.listing.view}") as batches:
+            for batch in batches:
+                found = pa.table({"seq": batch["seq"], "place": places(batch["uri"])})
+                self.listing.catalog.create("INSERT INTO places FROM found", found=found)
+        return "places"
+
+
+def join_lists(pictures: Pictures, rows: pa.Table) -> tuple[Iterator[pa.Table], pa.Table]:
+    """The pictures that no row of a list names; and the rows, with the facts of those pictures that they name.
+
+    A row `without_id` gets that of its picture, and the columns of both; the list's take precedence.
     """
+    images = pictures.listing
     if not (images.num_rows and rows.num_rows):
-        return images, rows
-    at = pc.index_in(places(rows["uri"]), value_set=places(images["uri"]))
-    facts = images.take(at)
+        return images.tables(), rows
+    found = pictures.named_by(rows["uri"])
+    named = found.select(["seq"]).group_by("seq").aggregate([]).sort_by("seq")
+    seqs = found["seq"].take(pc.index_in(pa.array(np.arange(len(rows))), value_set=found["row"]))
+    facts = images.read(where="seq IN (FROM named)", named=named).take(pc.index_in(seqs, value_set=named["seq"]))
     joined = {name: pc.coalesce(rows[name], facts[name]) for name in ("size", "modified", "etag")}
     names = pc.if_else(without_id(rows), facts["image_id"], pa.scalar(None, TEXT))
     joined["image_id"] = pc.coalesce(names, rows["image_id"])
     joined["uri"] = pc.coalesce(facts["uri"], rows["uri"])
-    metadata = images.column_names[len(LISTING) :]
+    metadata = images.schema.names[len(LISTING) :]
     joined |= {name: facts[name] for name in metadata if name not in rows.column_names}
-    others = pc.invert(pc.is_in(pa.array(range(len(images)), pa.int32()), value_set=at.drop_null()))
-    return images.filter(others), with_columns(rows, joined)
+    return images.tables(where="seq NOT IN (FROM named)", named=named), with_columns(rows, joined)
 
 
 def without_id(rows: pa.Table) -> Column:

@@ -3,28 +3,31 @@ lists (Parquet, CSV, TSV, JSONL) with a column of addresses, and frames of video
 """
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from itertools import chain
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from embedder.images.formats import IMAGE_EXTENSIONS
+from index.collection.catalog import FIRST_SEQ
 from index.collection.rows import TEXT
 from index.storage.bucket_address import without_secrets
 from jobs.errors import EmptySourceError, SourceError
 from jobs.exclusions import HIDDEN, Exclusions
 from jobs.file_extensions import PACKED_TARS, TABLE_EXTENSIONS, VIDEO_EXTENSIONS, is_packed, may_be_pictures
-from jobs.sources.beside import join_lists, with_captions, without_id
+from jobs.sources.beside import Pictures, join_lists, with_captions, without_id
 from jobs.sources.column_types import with_types
 from jobs.sources.files import SourceFile, source_files
 from jobs.sources.list_columns import ListColumns
 from jobs.sources.list_videos import ListedFrames, list_videos
-from jobs.sources.listing import LISTING, UNREADABLE, Listed, Refused, concat_listings, refused_listing, with_columns
+from jobs.sources.listing import LISTING, UNREADABLE, Column, Listed, Refused, concat_listings, refused_listing
 from jobs.sources.sorted_files import SortedFiles
+from jobs.sources.stored_listing import Listing, ListingWriter
 from jobs.sources.tables import ListReader
 from jobs.sources.tars import list_tar
 from jobs.values import ColumnType
@@ -44,15 +47,15 @@ def list_images(
     notes: dict[str, list[str]] | None = None,
     left_out: Counter[str] | None = None,
     listed_frames: ListedFrames = dict,
-) -> pa.Table:
-    """List the images of a source: files by name, then members of tars and rows of tables in their own order.
+) -> Listing:
+    """List the images of a source: files by name, then members of tars and rows of tables in their own order, and rows
+    that are already rejects.
 
-    Returns the columns of `LISTING`, then metadata, and `REFUSAL` if some rows are already rejects. Raises
-    `EmptySourceError` if there are no images, and `SourceError` if the source is missing or unreadable. `uri_column` is
-    the column of addresses in lists, by default `uri`, `url` or `file_name`, `id_column` that of ids, by default `id`;
-    `column_types` are the types of others. `exclude` are patterns as in a .gitignore. `notes` gets the names of lists
-    and captions by what to say about them. `left_out` gets the number of files, and of members of tars, that are not
-    read, by kind. `listed_frames` returns the frames of videos that are already known.
+    Raises `EmptySourceError` if there are no images, and `SourceError` if the source is missing or unreadable.
+    `uri_column` is the column of addresses in lists, by default `uri`, `url` or `file_name`, `id_column` that of ids,
+    by default `id`; `column_types` are the types of others. `exclude` are patterns as in a .gitignore. `notes` gets the
+    names of lists and captions by what to say about them. `left_out` gets the number of files, and of members of tars,
+    that are not read, by kind. `listed_frames` returns the frames of videos that are already known.
     """
     exclusions = Exclusions(exclude)
     found = source_files(location, partial(SortedFiles.of, extensions=extensions), exclusions)
@@ -62,31 +65,36 @@ def list_images(
     if not found.tables and (option := next((name for name, value in named.items() if value), None)):
         raise SourceError(f"{location} has no lists, but {option} names a column of a list: omit {option}")
     notes = {} if notes is None else notes
-    pictures = with_captions(found.images, found.texts, notes)
+    counts, refused = Counter(found.left_out), list(found.refused)
+    pictures = with_captions(found.images, found.texts, notes, counts)
+    lists, rows = Listed(images=LISTING.empty_table()), LISTING.empty_table()
+    if found.tables:
+        known = Pictures(Listing.of(pictures))
+        reader = ListReader(
+            columns=columns, exclusions=exclusions, notes=notes, pictures=known, containers=found.containers
+        )
+        lists = _together(_read_each(found.tables, reader.read), columns.types)
+        pictures, rows = join_lists(known, lists.images)
+    writer = ListingWriter()
+    for table in pictures:
+        writer.add(table)
     frames = list_videos(found.videos, listed_frames)
-    in_tars = [kind for kind in extensions if kind not in VIDEO_EXTENSIONS]
-    tars = _read_each(found.tars, lambda tar: list_tar(tar, in_tars, exclusions, notes))
-    reader = ListReader(
-        columns=columns,
-        exclusions=exclusions,
-        notes=notes,
-        pictures=pictures.images,
-        containers=found.containers,
+    kinds = [kind for kind in extensions if kind not in VIDEO_EXTENSIONS]
+    tars = _read_each(found.tars, lambda tar: list_tar(tar, kinds, exclusions, notes))
+    starts = list[int]()
+    for part in chain([frames], tars, [replace(lists, images=rows)]):
+        starts.append(writer.rows)
+        writer.add(part.images)
+        counts.update(part.left_out)
+        refused += part.refused
+    _refuse_packed(
+        location, counts, tars=starts[-1] > starts[0] + frames.images.num_rows, lists=writer.rows > starts[-1]
     )
-    lists = _read_each(found.tables, reader.read, columns.types)
-    parts = (pictures, frames, tars, lists)
-    counts = sum((part.left_out for part in parts), found.left_out)
-    _refuse_packed(location, counts, tars=tars, lists=lists)
     if left_out is not None:
-        left_out.update(counts)
-    images, rows = join_lists(pictures.images, lists.images)
-    files = [images, frames.images, tars.images]
-    may_number = np.zeros(sum(map(len, files)) + len(rows), bool)
-    may_number[len(may_number) - len(rows) :] = without_id(lists.images)
-    listing, repeated = _unique(_concat([*files, rows]), may_number)
-    refused = [*found.refused, *(each for part in parts for each in part.refused), *repeated]
-    if listing.num_rows:
-        return concat_listings([listing, refused_listing(refused)]) if refused else listing
+        left_out.update(+counts)
+    if listing := writer.listing() if writer.rows else None:
+        may_number = pa.array(FIRST_SEQ + starts[-1] + np.flatnonzero(without_id(lists.images)))
+        return _with_refused(listing, writer, refused, may_number)
     if refused:
         raise SourceError(f"{location} lists no images: {refused[0].message}")
     if found.tars or found.tables:
@@ -94,35 +102,31 @@ def list_images(
     raise EmptySourceError(_nothing_found(location, counts, extensions))
 
 
-def _concat(tables: Sequence[pa.Table]) -> pa.Table:
-    """Empty tables are left out, because their columns would decide about types."""
-    return concat_listings([LISTING.empty_table(), *(table for table in tables if table.num_rows)])
-
-
-def _read_each(
-    files: Sequence[SourceFile],
-    read: Callable[[SourceFile], Listed],
-    types: Mapping[str, ColumnType] | None = None,
-) -> Listed:
-    """What tars or tables list. One that cannot be read is refused."""
-    parts = list[Listed]()
+def _read_each(files: Sequence[SourceFile], read: Callable[[SourceFile], Listed]) -> Iterator[Listed]:
+    """What tars or tables list, one after the other. One that cannot be read is refused."""
     for file in files:
         try:
-            parts.append(read(file))
+            yield read(file)
         except SourceError as error:
-            refused = [file.refused(UNREADABLE, str(error))]
-            parts.append(Listed(images=LISTING.empty_table(), refused=refused))
+            yield Listed(images=LISTING.empty_table(), refused=[file.refused(UNREADABLE, str(error))])
+
+
+def _together(parts: Iterable[Listed], types: Mapping[str, ColumnType]) -> Listed:
+    """What tables list together."""
+    parts = list(parts)
+    tables = with_types([part.images for part in parts], types)
     return Listed(
-        images=_concat(with_types([part.images for part in parts], types or {})),
+        # Empty tables are left out, because their columns would decide about types.
+        images=concat_listings([LISTING.empty_table(), *(table for table in tables if table.num_rows)]),
         refused=[each for part in parts for each in part.refused],
         left_out=sum((part.left_out for part in parts), Counter[str]()),
     )
 
 
-def _refuse_packed(location: str, counts: Counter[str], *, tars: Listed, lists: Listed) -> None:
+def _refuse_packed(location: str, counts: Counter[str], *, tars: bool, lists: bool) -> None:
     """Raise `SourceError` if a part of the source's tars or lists is compressed: it would be missing silently."""
     packed = sorted(filter(is_packed, counts))
-    missing = [kind for kind in packed if (tars if kind in PACKED_TARS else lists).images.num_rows]
+    missing = [kind for kind in packed if (tars if kind in PACKED_TARS else lists)]
     if missing:
         shown = ", ".join(f"{counts[kind]:,} {kind}" for kind in missing)
         raise SourceError(
@@ -145,40 +149,48 @@ def left_out_warning(left_out: Counter[str]) -> str | None:
     )
 
 
-def _unique(listing: pa.Table, may_number: npt.NDArray[np.bool_]) -> tuple[pa.Table, list[Refused]]:
-    """Give each row an id of its own. Rows of lists without an id have the address, or the id of the picture there:
-    those that share it are numbered. Another row that repeats the id of an earlier one is refused, under another id.
+_NUMBERED: Final = f"(#|{_DUPLICATE})[0-9]+$"
+_TAKEN: Final = f"""
+SELECT image_id FROM {{listing}}
+WHERE regexp_matches(image_id, '{_NUMBERED}')
+  AND regexp_replace(image_id, '{_NUMBERED}', '') IN (SELECT image_id FROM repeated)
+"""
+
+
+def _with_refused(listing: Listing, writer: ListingWriter, refused: Sequence[Refused], may_number: Column) -> Listing:
+    """The listing with an id of its own for each row, and with the `refused` rows. Rows of lists without an id, those
+    that `may_number` names by `seq`, have the address, or the id of the picture there: those that share it are
+    numbered. Another row that repeats the id of an earlier one is refused, under another id.
     """
-    counts = pc.value_counts(listing["image_id"])
-    repeated = counts.field("values").filter(pc.greater(counts.field("counts"), pa.scalar(1)))
-    if len(repeated) == 0:
-        return listing, []
-    positions = np.flatnonzero(pc.is_in(listing["image_id"], value_set=repeated).to_numpy())
-    numbered = pc.match_substring_regex(listing["image_id"], rf"(#|{_DUPLICATE})[0-9]+$")
-    taken: set[Any] = set(listing["image_id"].filter(numbered).to_pylist())
-    first, seen, renamed, refused = dict[str, str](), Counter[str](), dict[int, str](), dict[int, Refused]()
-    rows = listing.select(["image_id", "uri"]).take(positions)
-    for row, image_id, uri in zip(positions.tolist(), *(column.to_pylist() for column in rows.columns), strict=True):
+    catalog, view = listing.catalog, listing.view
+    catalog.group("repeated", "image_id", f"SELECT image_id FROM {view}", "image_id", having="count(*) > 1")
+    rows = catalog.table(f"SELECT seq, image_id, uri FROM {view} SEMI JOIN repeated USING (image_id) ORDER BY seq")
+    taken: set[Any] = set(catalog.table(_TAKEN.format(listing=view))["image_id"].to_pylist()) if len(rows) else set()
+    rows = rows.append_column("may_number", pc.is_in(rows["seq"], value_set=may_number))
+    first, seen, renamed, repeated = dict[str, str](), Counter[str](), dict[int, str](), dict[int, Refused]()
+    for seq, image_id, uri, may in zip(*(column.to_pylist() for column in rows.columns), strict=True):
         if image_id not in first:
             first[image_id] = uri or "a row without a uri"
             continue
-        if may_number[row]:
-            renamed[row] = _numbered(f"{image_id}#", seen, taken)
+        if may:
+            renamed[seq] = _numbered(f"{image_id}#", seen, taken)
             continue
         again = "the same picture, listed again" if uri == first[image_id] else f"already that of {first[image_id]}"
         message = f"its id {image_id!r} is {again}: give each row an id of its own, or remove it"
         name = _numbered(f"{image_id}{_DUPLICATE}", seen, taken)
-        refused[row] = Refused(image_id=name, uri=uri, reason="duplicate_id", message=message)
-    if renamed:
-        mask = np.zeros(listing.num_rows, bool)
-        mask[list(renamed)] = True
-        ids = pc.replace_with_mask(
-            listing["image_id"].combine_chunks(), pa.array(mask), pa.array(renamed.values(), TEXT)
-        )
-        listing = with_columns(listing, {"image_id": ids})
-    keep = np.ones(listing.num_rows, bool)
-    keep[list(refused)] = False
-    return listing.filter(pa.array(keep)), list(refused.values())
+        repeated[seq] = Refused(image_id=name, uri=uri, reason="duplicate_id", message=message)
+    if refused := [*refused, *repeated.values()]:
+        writer.add(refused_listing(refused))
+        listing = writer.listing()
+    if not (renamed or repeated):
+        return listing
+    new_ids = pa.table({"seq": pa.array(renamed, pa.int64()), "new_id": pa.array(renamed.values(), TEXT)})
+    return listing.changed(
+        "SELECT image.* REPLACE (coalesce(new_id, image_id) AS image_id) FROM {listing} AS image "
+        "LEFT JOIN {new_ids} USING (seq) WHERE seq NOT IN (FROM {repeated})",
+        new_ids=new_ids,
+        repeated=pa.table({"seq": pa.array(repeated, pa.int64())}),
+    )
 
 
 def _numbered(start: str, seen: Counter[str], taken: Container[str]) -> str:

@@ -13,20 +13,21 @@ from index.collection.rows import TEXT
 from jobs.file_extensions import TABLE_EXTENSIONS, VIDEO_EXTENSIONS, kind_of_other
 from jobs.sources.files import SourceFile, extension, file_listing
 from jobs.sources.listing import UNREADABLE, Refused
+from jobs.sources.stored_listing import ROWS, ListingWriter
 
-_BATCH = 2**15
+_BATCH, _IN_MEMORY = 2**15, 2**18
 _RUN = re.compile(r"(?P<collection>(?:.*/)?)runs/[^/]+/started\.json", re.DOTALL)
 _OF_COLLECTION = ("runs", "annotations", "index", "history", "duplicates.jsonl")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SortedFiles:
-    """The files of a source: listings of its pictures and texts, sorted by id; the others by name; the folders that
-    cannot be listed; and the number of other files by kind.
+    """The files of a source: its pictures and texts; the others by name; the folders that cannot be listed; and the
+    number of other files by kind.
     """
 
-    images: pa.Table
-    texts: pa.Table
+    images: "ManyFiles"
+    texts: "ManyFiles"
     videos: list[SourceFile]
     tars: list[SourceFile]
     tables: list[SourceFile]
@@ -36,13 +37,12 @@ class SortedFiles:
     @property
     def containers(self) -> frozenset[str]:
         """The paths of tars and videos, without extension, and of folders with pictures."""
-        folders = self.images["folder"].unique().to_pylist() if self.tables else []
         files = (str(PurePosixPath(file.name).with_suffix("")) for file in (*self.tars, *self.videos))
-        return frozenset([*filter(None, folders), *files])
+        return frozenset([*filter(None, self.images.folders), *files])
 
     @classmethod
     def of(cls, files: Iterable[SourceFile], extensions: Sequence[str]) -> "SortedFiles":
-        images, texts = _Listing(), _Listing()
+        images, texts = ManyFiles(), ManyFiles()
         videos, tars, tables, refused = list[SourceFile](), list[SourceFile](), list[SourceFile](), list[Refused]()
         left_out, reasons = Counter[str](), dict[str, str]()
         for file in files:
@@ -62,12 +62,14 @@ class SortedFiles:
                 texts.append(file)
             else:
                 left_out[kind_of_other(file.name)] += 1
+        for each in (images, texts):
+            each.leave_out(reasons, left_out)
         others = [
             _without(sorted(each, key=lambda file: file.name), reasons, left_out) for each in (videos, tars, tables)
         ]
         return cls(
-            images=_without_rows(images.table(), reasons, left_out),
-            texts=_without_rows(texts.table(), reasons, left_out),
+            images=images,
+            texts=texts,
             videos=others[0],
             tars=others[1],
             tables=others[2],
@@ -76,22 +78,55 @@ class SortedFiles:
         )
 
 
-class _Listing:
-    """Files as a listing. At most `_BATCH` are in memory as objects, because there may be millions."""
+class ManyFiles:
+    """Files as a listing. At most `_BATCH` are in memory as objects, and `_IN_MEMORY` as rows; there may be millions.
+    `folders` counts the files of each.
+    """
 
     def __init__(self) -> None:
-        self._files = list[SourceFile]()
-        self._batches = [file_listing([])]
+        self._files, self._batches, self._writer = list[SourceFile](), list[pa.Table](), ListingWriter()
+        self.folders = Counter[str | None]()
+
+    def __len__(self) -> int:
+        return self.folders.total()
 
     def append(self, file: SourceFile) -> None:
         self._files.append(file)
         if len(self._files) == _BATCH:
-            self._batches.append(file_listing(self._files))
-            self._files.clear()
+            self._list()
 
-    def table(self) -> pa.Table:
-        found = pa.concat_tables([*self._batches, file_listing(self._files)])
-        return found.take(pc.sort_indices(found["image_id"]))
+    def _list(self) -> None:
+        found = file_listing(self._files)
+        self._files.clear()
+        self.folders.update(found["folder"].to_pylist())
+        self._batches.append(found)
+        if len(self._batches) == _IN_MEMORY // _BATCH:
+            self._store()
+
+    def _store(self) -> None:
+        for batch in self._batches:
+            self._writer.add(batch)
+        self._batches.clear()
+
+    def leave_out(self, reasons: Mapping[str, str], left_out: Counter[str]) -> None:
+        """Once all files are known: leave out those in folders with a reason."""
+        self._list()
+        found = {folder: reason for folder in self.folders if reasons and (reason := _reason(folder, reasons))}
+        for folder, reason in found.items():
+            left_out[reason] += self.folders.pop(folder)
+
+    def tables(self) -> Iterator[pa.Table]:
+        """A listing of the files, sorted by id."""
+        if self._writer.rows:
+            self._store()
+            listing = self._writer.listing()
+            found = listing.catalog.read(listing.schema, f"{listing.view} ORDER BY image_id", ROWS)
+        else:
+            files = pa.concat_tables(self._batches)
+            found = iter([files.take(pc.sort_indices(files["image_id"]))])
+        folders = pa.array(self.folders, TEXT)
+        for table in found:
+            yield table.filter(pc.is_in(table["folder"], value_set=folders))
 
 
 def _reasons_below(name: str) -> Iterator[tuple[str, str]]:
@@ -118,15 +153,3 @@ def _without(files: list[SourceFile], reasons: Mapping[str, str], left_out: Coun
     found = [(file, _reason(file.name, reasons)) for file in files]
     left_out.update(reason for _, reason in found if reason)
     return [file for file, reason in found if not reason]
-
-
-def _without_rows(listing: pa.Table, reasons: Mapping[str, str], left_out: Counter[str]) -> pa.Table:
-    folders = listing["folder"].unique().to_pylist() if reasons else []
-    found = {folder: reason for folder in folders if (reason := _reason(folder, reasons))}
-    for reason in set(found.values()):
-        left = [folder for folder in found if found[folder] == reason]
-        here = pc.is_in(listing["folder"], value_set=pa.array(left, TEXT))
-        kept = listing.filter(pc.invert(here))
-        left_out[reason] += len(listing) - len(kept)
-        listing = kept
-    return listing

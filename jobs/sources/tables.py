@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -17,7 +16,7 @@ import pyarrow.parquet as pq
 from index.collection.rows import TEXT
 from jobs.errors import NotAListError, SourceError
 from jobs.exclusions import EXCLUDED, Exclusions
-from jobs.sources.beside import place, places
+from jobs.sources.beside import Pictures, place
 from jobs.sources.column_types import CSV, JSON, NAME, WRITTEN
 from jobs.sources.files import SourceFile, extension
 from jobs.sources.list_columns import FILE_NAME, ListColumns, holds_bytes, holds_images, picture_column
@@ -170,14 +169,14 @@ def absolute_uris(file: SourceFile, uris: Column) -> Column:
 
 @dataclass(frozen=True, kw_only=True)
 class ListReader:
-    """Reads tables one by one. `pictures` is the listing of the picture files of the source, `containers` are the paths
-    of its tars, without extension, and of its folders with pictures.
+    """Reads tables one by one. `containers` are the paths of the source's tars, without extension, and of its folders
+    with pictures.
     """
 
     columns: ListColumns
     exclusions: Exclusions
     notes: dict[str, list[str]]
-    pictures: pa.Table
+    pictures: Pictures
     containers: frozenset[str]
 
     def read(self, table: SourceFile) -> Listed:
@@ -186,7 +185,7 @@ class ListReader:
         try:
             rows, refused = self._list(table)
         except NotAListError:
-            if self.columns.uri or not (self.pictures.num_rows or self.containers):
+            if self.columns.uri or not (self.pictures.listing.num_rows or self.containers):
                 raise
             return _left_out(f".{kind} without addresses or pictures")
         # As img2dataset writes them: the web addresses from which the pictures of a tar or folder were downloaded.
@@ -196,18 +195,14 @@ class ListReader:
 
     def _list(self, table: SourceFile) -> tuple[pa.Table, list[Refused]]:
         """A file beside the list wins over an address, as the bytes do in Parquet."""
-        if self.pictures.num_rows and not self.columns.uri:
+        if self.pictures.listing.num_rows and not self.columns.uri:
             with suppress(NotAListError):
                 notes: dict[str, list[str]] = {}
                 rows, refused = TableReader(table, replace(self.columns, uri=FILE_NAME), notes).read()
-                if pc.any(pc.is_in(places(rows["uri"]), value_set=self._places)).as_py():
+                if self.pictures.named_by(rows["uri"]).num_rows:
                     self.notes.update(notes)
                     return rows, refused
         return TableReader(table, self.columns, self.notes).read()
-
-    @cached_property
-    def _places(self) -> Column:
-        return places(self.pictures["uri"])
 
     def _without_excluded(self, table: SourceFile, rows: pa.Table, refused: list[Refused]) -> Listed:
         if not self.exclusions.has_patterns:

@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 
 from embedder.fetch import Fetcher
 from index.storage.picture_reader import PictureReader
-from jobs.sources.listing import LISTING
+from jobs.sources import list_images as listing_of_images
+from jobs.sources.listing import LISTING, REFUSAL
 
 FIXED_PART = LISTING.names
 PICTURE = b"picture"
@@ -21,6 +22,13 @@ def put(path: Path, data: bytes = PICTURE) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
     return path
+
+
+def list_images(location: str, **options: Any) -> pa.Table:
+    """The listing as one table, with the columns of `REFUSAL` if it refuses rows."""
+    listing = listing_of_images.list_images(location, **options)
+    refusal = REFUSAL.names if listing.count("error_reason IS NOT NULL") else []
+    return listing.read([*listing.schema.names, *refusal])
 
 
 def metadata(listing: pa.Table) -> dict[str, list[Any]]:

@@ -16,10 +16,12 @@ import pytest
 from index.collection import Collection
 from index.collection.cache import checked
 from index.collection.cache.file_cache import FileCache
-from index.collection.catalog import FIRST_SEQ, Catalog, RunRows, split_seq
+from index.collection.catalog import FIRST_SEQ, NO_RUN, Catalog, RunRows, split_seq
+from index.collection.facts import write_table_facts
 from index.collection.live_rows import LiveRows
 from index.collection.records import RunStart
 from index.collection.rows import EMBEDDING, JSON, TILES
+from index.collection.scratch import Scratch
 from index.errors import CollectionError, DamagedRunError
 from index.storage import Storage
 from tests.support.collections.hand_made import MODEL, add_run, rows
@@ -188,16 +190,22 @@ def test_rows_of_unfinished_runs_are_written_but_not_live(collection: Collection
     assert catalog.live_counts == {0: 1}
 
 
-def test_a_catalog_of_rows_that_no_file_has(collection: Collection) -> None:
+def catalog_of_table(table: pa.Table) -> Catalog:
+    scratch = Scratch("test")
+    run = RunRows(facts=write_table_facts(scratch.storage, NO_RUN, table), here=scratch)
+    return Catalog(scratch.storage, [run], live=False)
+
+
+def test_a_catalog_of_rows_that_no_file_has() -> None:
     table = pa.table({"image_id": ["a", "b"], "uri": ["/a", None], "tags": [["x"], None]})
-    catalog = Catalog(collection.storage, [RunRows(table=table)], live=False)
+    catalog = catalog_of_table(table)
     tags = catalog.aliases["tags"]
     found = catalog.table(f"SELECT seq, image_id, uri, size, {tags} AS tags FROM written ORDER BY seq").to_pylist()
     assert found == [
         {"seq": FIRST_SEQ, "image_id": "a", "uri": "/a", "size": None, "tags": ["x"]},
         {"seq": FIRST_SEQ + 1, "image_id": "b", "uri": None, "size": None, "tags": None},
     ]
-    empty = Catalog(collection.storage, [RunRows(table=table.slice(0, 0))], live=False)
+    empty = catalog_of_table(table.slice(0, 0))
     assert empty.table("SELECT count(*) AS rows FROM written").to_pylist() == [{"rows": 0}]
 
 
@@ -214,11 +222,11 @@ def test_a_catalog_of_rows_that_no_file_has(collection: Collection) -> None:
     ],
 )
 def test_columns_of_two_catalogs_are_compared_in_one_type(
-    collection: Collection, one: list[Any] | None, other: list[Any], equal: list[bool]
+    one: list[Any] | None, other: list[Any], equal: list[bool]
 ) -> None:
     ids = {"image_id": ["a", "b"]}
     tables = [pa.table(ids if values is None else {**ids, "it's": values}) for values in (one, other)]
-    mine, theirs = (Catalog(collection.storage, [RunRows(table=table)], live=False) for table in tables)
+    mine, theirs = map(catalog_of_table, tables)
     [(left, right)] = mine.shared_columns(theirs, ["it's"])
     found = mine.table(
         f"SELECT l IS NOT DISTINCT FROM r AS same FROM (SELECT image_id, {left} AS l FROM written) "

@@ -15,6 +15,7 @@ from jobs.errors import SourceError
 from jobs.planning.changes import compare
 from jobs.planning.plan import write_block
 from jobs.sources.listing import listing_table
+from jobs.sources.stored_listing import Listing
 from jobs.spec import JobSpec
 from jobs.update import Update
 from tests.support.collections.hand_made import MODEL, add_run, rows, unit_vectors
@@ -33,7 +34,7 @@ def test_rows_that_are_kept_keep_their_metadata_with_another_model(collection: C
     metadata = {"label": ["cat", "dog"], "year": [1999, 2001], "price": [1, 2], "stars": [3, 4]}
     add_run(collection, rows(["stays", "missing"], metadata=metadata))
     listing = listed("stays", label=["cat"], year=[1999.5], price=["dear"])
-    change = compare(listing, collection.snapshot(), "memory:", OTHER, delete=False, verify_hash=False)
+    change = compare(Listing.of([listing]), collection.snapshot(), "memory:", OTHER, delete=False, verify_hash=False)
     [known] = change.runs
     names = ["image_id", "label", "year", "price", "stars"]
     assert known.plan.todo.select(names).to_pylist() == [
@@ -64,7 +65,7 @@ def test_rows_whose_metadata_changed_are_rewritten(
 ) -> None:
     add_run(collection, rows(["a", "b", "c"], metadata=None if there is None else {"label": there}))
     listing = listed("a", "b", "c", **({} if now is None else {"label": now}))
-    change = compare(listing, collection.snapshot(), "memory:", MODEL, delete=True, verify_hash=False)
+    change = compare(Listing.of([listing]), collection.snapshot(), "memory:", MODEL, delete=True, verify_hash=False)
     assert change.runs[0].plan.todo["image_id"].to_pylist() == changed
     assert (change.counts.changed, change.counts.reused, change.counts.to_embed) == (len(changed), len(changed), 0)
     assert change.counts.unchanged == 3 - len(changed)
@@ -75,7 +76,9 @@ def test_text_columns_have_a_type_without_a_limit_of_2_gib(collection: Collectio
     add_run(collection, rows(["c"], unit_vectors(1, dim=4)), model=OTHER)
     listing = listed("a", "b", "new", label=["cat", "cow", "y"], year=["1", None, "z"], price=[None, 1, 2])
     for delete in (True, False):
-        [known] = compare(listing, collection.snapshot(), "memory:", MODEL, delete=delete, verify_hash=False).runs
+        [known] = compare(
+            Listing.of([listing]), collection.snapshot(), "memory:", MODEL, delete=delete, verify_hash=False
+        ).runs
         plan = known.plan
         columns = [*plan.todo.columns, *plan.rejects.columns, plan.deletes]
         types = [column.type for column in columns]
@@ -91,7 +94,7 @@ def test_captions_may_be_more_than_a_string_array_holds(collection: Collection) 
     listing = listed(*ids)
     listing = listing.append_column("caption", captions)
     add_run(collection, rows(ids[-3:], metadata={"caption": [mib, "another", None]}))
-    change = compare(listing, collection.snapshot(), "memory:", MODEL, delete=True, verify_hash=False)
+    change = compare(Listing.of([listing]), collection.snapshot(), "memory:", MODEL, delete=True, verify_hash=False)
     assert (change.counts.unchanged, change.counts.changed, change.counts.new) == (1, 2, count - 3)
 
 
@@ -99,7 +102,12 @@ def test_metadata_is_that_of_the_source_that_wrote_the_row(collection: Collectio
     """Otherwise two lists of the same pictures would undo each other's labels every night."""
     add_run(collection, rows(["a"], metadata={"label": ["cat"]}))
     change = compare(
-        listed("a", label=["dog"]), collection.snapshot(), "another list", MODEL, delete=True, verify_hash=False
+        Listing.of([listed("a", label=["dog"])]),
+        collection.snapshot(),
+        "another list",
+        MODEL,
+        delete=True,
+        verify_hash=False,
     )
     assert (change.counts.unchanged, change.counts.changed) == (1, 0)
 
@@ -112,7 +120,7 @@ def test_what_a_stopped_job_wrote_counts_even_beside_files_that_no_longer_do(col
         listing = listed("a", "b", label=[label, "cat"])
         for resumed in (0, 2):  # the first job is stopped when it has written the block
             snapshot = collection.snapshot()
-            change = compare(listing, snapshot, "memory:", MODEL, delete=True, verify_hash=False)
+            change = compare(Listing.of([listing]), snapshot, "memory:", MODEL, delete=True, verify_hash=False)
             assert (change.counts.resumed, change.counts.reused) == (resumed, 2 - resumed)
             change.runs[0].write_known(collection)
 

@@ -16,6 +16,7 @@ from jobs.embedding.commit import commit
 from jobs.errors import UsageError
 from jobs.planning.changes import SourceChange, compare
 from jobs.sources.listing import UNREADABLE
+from jobs.sources.stored_listing import Listing
 from tests.jobs.planning.decisions import WHYS
 from tests.jobs.planning.reference_plan import ReferencePlan
 from tests.support.collections.storage_steps import KilledError
@@ -57,7 +58,7 @@ def counts_of(plan: ReferencePlan, night: Night) -> dict[str, int]:
 def compared(history: History, night: Night) -> SourceChange:
     job = night.job
     return compare(
-        night.listing,
+        Listing.of([night.listing]),
         history.collection.snapshot(),
         job.source,
         night.model,

@@ -15,9 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs.errors import SourceError
-from jobs.sources.list_images import list_images
 from jobs.values import ColumnType
-from tests.support.listings import ids, metadata, parquet, put, refused
+from tests.support.listings import ids, list_images, metadata, parquet, put, refused
 
 UTC = dt.UTC
 

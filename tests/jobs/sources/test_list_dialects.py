@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from jobs.sources.list_images import list_images
-from tests.support.listings import ids, metadata, put, refused, uris
+from tests.support.listings import ids, list_images, metadata, put, refused, uris
 
 NAMES = [f"img/p{number}.png" for number in range(6)]
 X = [f"x{number}" for number in range(6)]

@@ -12,9 +12,8 @@ import pytest
 from embedder.fetch import Fetcher
 from index.storage.picture_reader import PictureReader
 from jobs.errors import SourceError
-from jobs.sources.list_images import list_images
 from tests.support.collections.s3_server import Bucket
-from tests.support.listings import PICTURE, parquet, tar_of, write_files
+from tests.support.listings import PICTURE, list_images, parquet, tar_of, write_files
 
 CELLS = parquet(image=[{"bytes": PICTURE, "path": None}] * 3, label=[1, 2, 3])
 TAR = tar_of("0.jpg", "1.jpg")

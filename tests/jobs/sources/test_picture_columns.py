@@ -9,8 +9,7 @@ import pytest
 from PIL import Image
 
 from jobs.errors import SourceError
-from jobs.sources.list_images import list_images
-from tests.support.listings import fetched, metadata, parquet, put, refused, uris
+from tests.support.listings import fetched, list_images, metadata, parquet, put, refused, uris
 
 
 def picture(shade: int, form: str = "JPEG") -> bytes:

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs.errors import SourceError
-from jobs.sources.list_images import list_images
-from tests.support.listings import ids, metadata, parquet, put, refused, uris
+from tests.support.listings import ids, list_images, metadata, parquet, put, refused, uris
 
 
 def test_rows_that_share_an_address_are_all_listed(tmp_path: Path) -> None:

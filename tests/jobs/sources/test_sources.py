@@ -21,9 +21,9 @@ from obstore.store import S3Store
 from embedder.errors import FetchError
 from index.collection.rows import FIXED_COLUMNS, JSON
 from jobs.errors import SourceError
-from jobs.sources.list_images import left_out_warning, list_images
+from jobs.sources.list_images import left_out_warning
 from tests.support.collections.s3_server import Bucket, FaultyProxy
-from tests.support.listings import fetched, ids, metadata, parquet, put, refused, uris
+from tests.support.listings import fetched, ids, list_images, metadata, parquet, put, refused, uris
 
 # Folders
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from jobs.errors import SourceError
-from jobs.sources.list_images import list_images
-from tests.support.listings import ids, metadata, put, refused, tar_of, uris
+from tests.support.listings import ids, list_images, metadata, put, refused, tar_of, uris
 
 LATIN, CYRILLIC = "café – “Müller” 5 €", "Красная шапка"
 

@@ -16,8 +16,9 @@ from index.storage.picture_reader import PictureReader
 from jobs.errors import SourceError
 from jobs.file_extensions import checked_extensions
 from jobs.sources import list_videos
-from jobs.sources.list_images import left_out_warning, list_images
+from jobs.sources.list_images import left_out_warning
 from tests.support.collections.s3_server import Bucket
+from tests.support.listings import list_images
 from tests.support.pictures.sample_images import corner_error, put_pictures, quarters
 from tests.support.pictures.videos import draw_scenes, write_video
 

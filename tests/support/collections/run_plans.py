@@ -6,9 +6,10 @@ from index.collection import Collection
 from index.collection.records import ModelRecord
 from jobs.planning.changes import compare
 from jobs.planning.plan import Plan
+from jobs.sources.stored_listing import Listing
 
 
 def run_plan_of(listing: pa.Table, collection: Collection, source: str, model: ModelRecord) -> Plan:
     """The plan of a run over a listing."""
-    change = compare(listing, collection.snapshot(), source, model, delete=False, verify_hash=False)
+    change = compare(Listing.of([listing]), collection.snapshot(), source, model, delete=False, verify_hash=False)
     return change.runs[0].plan

@@ -45,7 +45,7 @@ def embed(
 ) -> EmbedReport:
     """A complete job with models from `load`, which equal `like`; by default on the connected Ray."""
     collection = Collection.create_or_open(str(location))
-    listing = list_images(str(source))
+    listing = list_images(str(source)).read()
     plan = run_plan_of(listing, collection, str(source), model_record(like.identity, tiles))
     if keep:
         plan = replace(plan, image_filter=ImageFilter.parse(keep, listing.schema))

@@ -15,7 +15,7 @@ from tests.support.pictures.sample_images import put_pictures
 def make_job(folder: Path) -> Path:
     """Make `pictures/`, `collection/` with index 000001, and `job.yaml`; returns the path of the latter."""
     source = put_pictures(folder / "pictures", PLAIN)
-    listing = list_images(str(source))
+    listing = list_images(str(source)).read()
     collection = Collection.create_or_open(str(folder / "collection"))
     vectors = pa.array(list(unit_vectors(len(listing))), pa.list_(pa.float32(), DIM))
     collection.add_run(str(source), MODEL, [listing.append_column("embedding", vectors)])

@@ -1,0 +1,179 @@
+"""Listings on this machine's disk, as files of facts, so that they need no memory in proportion to a source."""
+
+from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from index.collection.catalog import NO_RUN, Catalog, RunRows
+from index.collection.facts import read_schema, write_table_facts
+from index.collection.records import RowFile
+from index.collection.rows import TEXT, conform, in_memory, is_list, metadata_columns
+from index.collection.scratch import Scratch
+from index.errors import CollectionError
+from jobs.sources.listing import FILE_FACTS, LISTING, REFUSAL, merge_schemas
+
+ROWS: Final = 1 << 17  # in memory
+
+
+class Listing:
+    """The images of a source: the rows of a `view` of `catalog`, in the order of `seq`."""
+
+    def __init__(self, catalog: Catalog, view: str = "written") -> None:
+        self.catalog, self.view = catalog, f"{catalog.name}.{view}"
+
+    @classmethod
+    def of(cls, tables: Iterable[pa.Table]) -> Listing:
+        """A listing with the rows of several, see `ListingWriter`."""
+        writer = ListingWriter()
+        for table in tables:
+            writer.add(table)
+        return writer.listing()
+
+    @cached_property
+    def num_rows(self) -> int:
+        return self.count("true")
+
+    def count(self, where: str) -> int:
+        """How many rows there are that satisfy a condition in SQL."""
+        [row] = self.catalog.table(f"SELECT count(*) AS rows FROM {self.view} WHERE {where}").to_pylist()
+        return int(row["rows"])
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The columns of `LISTING`, then metadata. Columns without any value are text."""
+        found = in_memory(self.catalog.schema_of())
+        metadata = (found.field(name) for name in metadata_columns(found))
+        return pa.schema(
+            [*LISTING, *(field.with_type(TEXT) if field.type == pa.null() else field for field in metadata)]
+        )
+
+    @cached_property
+    def whole_schema(self) -> pa.Schema:
+        """The same, and why rows are refused, and what is known of their files."""
+        return pa.schema([*self.schema, *REFUSAL, *FILE_FACTS])
+
+    def tables(self, names: Sequence[str] | None = None, where: str = "true", **tables: pa.Table) -> Iterator[pa.Table]:
+        """These columns of the rows that satisfy a condition in SQL, which may name Arrow `tables`; by default, the
+        columns of `schema` of all rows.
+        """
+        return self.catalog.read(self._schema_of(names), f"{self.view} WHERE {where} ORDER BY seq", ROWS, **tables)
+
+    def read(self, names: Sequence[str] | None = None, where: str = "true", **tables: pa.Table) -> pa.Table:
+        """What `tables` returns, as one."""
+        return pa.concat_tables([self._schema_of(names).empty_table(), *self.tables(names, where, **tables)])
+
+    def _schema_of(self, names: Sequence[str] | None) -> pa.Schema:
+        return self.schema if names is None else pa.schema([self.whole_schema.field(name) for name in names])
+
+    def changed(self, select: str, **tables: pa.Table) -> Listing:
+        """The listing that a query gives, whose columns are those of this one; `{listing}` in it is this one. It may
+        name Arrow `tables`, which are copied.
+        """
+        number = next(_numbers)
+        for name, table in tables.items():
+            self.catalog.create(f"CREATE TABLE {name}_{number} AS FROM given", given=table)
+            select = select.replace(f"{{{name}}}", f"{self.catalog.name}.{name}_{number}")
+        self.catalog.create(f"CREATE VIEW changed_{number} AS {select.replace('{listing}', self.view)}")
+        return Listing(self.catalog, f"changed_{number}")
+
+
+_numbers = itertools.count()
+
+
+class ListingWriter:
+    """Writes listings, one after the other, as one. Each column gets a type that holds all its values, and null where a
+    listing lacks it. Where no other type holds them, such as that of 2**60 and 1.5, it is text.
+    """
+
+    def __init__(self) -> None:
+        self._pending, self._kinds = list[pa.Table](), dict[str, pa.DataType]()
+        self._files = list[RowFile]()
+        self.rows = 0
+
+    def add(self, table: pa.Table) -> None:
+        if not table.num_rows:  # its columns would decide about types
+            return
+        table = _without_types_of_nulls(table)
+        kinds = {field.name: field.type for field in table.schema if not pa.types.is_null(field.type)}
+        if any(self._kinds.get(name, kind) != kind for name, kind in kinds.items()):
+            self._flush()
+        self._kinds |= kinds
+        self._pending.append(table)
+        self.rows += table.num_rows
+        if sum(each.num_rows for each in self._pending) >= ROWS:
+            self._flush()
+
+    @cached_property
+    def _scratch(self) -> Scratch:
+        return Scratch("listing")
+
+    def _flush(self) -> None:
+        if self._pending:
+            rows = pa.concat_tables(self._pending, promote_options="default")
+            self._files += write_table_facts(self._scratch.storage, NO_RUN, rows, self.rows - rows.num_rows)
+            self._pending.clear()
+            self._kinds.clear()
+
+    def listing(self) -> Listing:
+        """What was written so far."""
+        self._flush()
+        self._settle_types()
+        run = RunRows(facts=self._files, here=self._scratch)
+        return Listing(Catalog(self._scratch.storage, [run], live=False))
+
+    def _settle_types(self) -> None:
+        """Write files again whose columns have other types than those of others."""
+        schemas = list(map(self._schema_of, self._files))
+        fields: dict[str, pa.Field[Any]] = {}
+        mixed: dict[str, pa.Field[Any]] = {}
+        for field in (field for schema in schemas for field in schema if not pa.types.is_null(field.type)):
+            known = fields.setdefault(field.name, field)
+            if known.type != field.type:
+                fields[field.name] = mixed[field.name] = merge_schemas(pa.schema([known]), pa.schema([field])).field(0)
+        for name, field in mixed.items():
+            pairs = zip(self._files, schemas, strict=True)
+            having = [(file, schema.field(name)) for file, schema in pairs if name in schema.names]
+            if not all(_holds(field, self._read(file, pa.schema([kind]))) for file, kind in having):
+                mixed[name] = field.with_type(pa.large_list(TEXT) if is_list(field.type) else TEXT)
+        start = 0
+        for number, (file, schema) in enumerate(zip(self._files, schemas, strict=True)):
+            wanted = pa.schema([mixed.get(field.name, field) for field in schema])
+            if wanted != schema:
+                rows = conform(self._read(file, schema), wanted)
+                [self._files[number]] = write_table_facts(self._scratch.storage, NO_RUN, rows, start)
+            start += file.rows
+
+    def _schema_of(self, file: RowFile) -> pa.Schema:
+        return in_memory(read_schema(self._path(file), file))
+
+    def _path(self, file: RowFile) -> Path:
+        return self._scratch.path / file.path
+
+    def _read(self, file: RowFile, schema: pa.Schema) -> pa.Table:
+        """These columns of a file, with the types that the rows have."""
+        return conform(pq.read_table(self._path(file), columns=schema.names, partitioning=None), schema)
+
+
+def _without_types_of_nulls(table: pa.Table) -> pa.Table:
+    """The table, in which text without any value has no type: that of others then counts."""
+    for number, (column, values) in enumerate(zip(table.schema, table.columns, strict=True)):
+        if column.type == TEXT and values.null_count == len(values):
+            table = table.set_column(number, column.with_type(pa.null()), pa.nulls(len(values)))
+    return table
+
+
+def _holds(column: pa.Field[Any], table: pa.Table) -> bool:
+    """Whether the column's type holds the table's values as they are."""
+    values: Any = table[column.name]
+    try:
+        conform(table, pa.schema([column]))
+        return not pa.types.is_floating(column.type) or values.cast(column.type).type == column.type
+    except (CollectionError, pa.ArrowInvalid):
+        return False
