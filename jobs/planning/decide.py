@@ -26,7 +26,9 @@ from jobs.planning.content_hashes import content_hashes
 from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter, leave_out
 from jobs.planning.known_rows import PlannedRun
 from jobs.planning.plan import NO_IDS, REJECT, Plan, next_attempt
+from jobs.planning.todo import IN_MEMORY, Todo
 from jobs.sources.listing import (
+    COPIED,
     FILE_FACTS,
     LISTING,
     REFUSAL,
@@ -282,20 +284,18 @@ class Decisions:
     def planned(self, source: str) -> PlannedRun:
         """The run to write for a source."""
         wanted = pa.table({"source": pa.array([source], TEXT)})
-        rows = self._table(sql.TO_DO, wanted=wanted)
-        todo, message = self.images(np.asarray(rows["number"], np.int64)), rows["message"]
-        if message.null_count < len(message):
-            facts = {name: _where(rows["covered"].cast(pa.bool_()), rows[name]) for name in FILE_FACTS.names}
-            todo = leave_out(with_columns(todo, facts | {n: rows[n] for n in ("size", "content_hash")}), message)
         written = self.rows.runs[self.resumed[source]].files if source in self.resumed else []
         counting = self._table("SELECT file FROM resumed_files WHERE source IN (FROM wanted)", wanted=wanted)["file"]
         numbers = set(split_seq(np.asarray(counting, np.int64) << FILE_BITS)[1])
-        own = source == self._job.source
+        own, counts = source == self._job.source, Counter[str]()
+        for row in self.counts:
+            if row["source"] == source:
+                counts.update({row["action"]: row["images"], row["why"]: row["images"], "listed": row["images"]})
         plan = Plan(
             source=source,
             model=self._job.model,
-            listed=sum(row["images"] for row in self.counts if row["source"] == source),
-            todo=todo,
+            listed=counts["listed"],
+            todo=Todo(self._to_do(wanted)),
             rejects=self._table(sql.REJECTS, wanted=wanted).cast(REJECT),
             run=self.rows.runs[self.resumed[source]].run if source in self.resumed else None,
             files=[file for number, file in enumerate(written) if number in numbers],
@@ -303,7 +303,24 @@ class Decisions:
             deletes=self._table("SELECT image_id FROM missing WHERE gone ORDER BY seq")["image_id"] if own else NO_IDS,
             image_filter=self.filter_of(source),
         )
-        return PlannedRun(plan=plan, actions=rows["action"], seqs=rows["seq"], catalog=self.rows)
+        return PlannedRun(
+            plan=plan,
+            copies=counts["copy"],
+            refused=counts["refuse"],
+            filtered=counts["filtered"],
+            catalog=self.rows,
+        )
+
+    def _to_do(self, wanted: pa.Table) -> Iterator[pa.Table]:
+        """The images of a source that are not kept, with the place `COPIED`."""
+        with self._listed.query(sql.TO_DO, IN_MEMORY, wanted=wanted) as batches:
+            for batch in map(_as_table, batches):
+                todo, message = self.images(np.asarray(batch["number"], np.int64)), batch["message"]
+                if message.null_count < len(message):
+                    facts = {name: _where(batch["covered"].cast(pa.bool_()), batch[name]) for name in FILE_FACTS.names}
+                    more = {name: batch[name] for name in ("size", "content_hash")}
+                    todo = leave_out(with_columns(todo, facts | more), message)
+                yield todo.add_column(0, COPIED, batch["seq"])
 
     def images(self, numbers: Seqs) -> pa.Table:
         """A listing of images, whose numbers are ascending."""
@@ -329,6 +346,10 @@ class Decisions:
 
     def _table(self, text: str, **tables: pa.Table) -> pa.Table:
         return self._listed.table(text.replace("{c}", self.rows.name), **tables)
+
+
+def _as_table(batch: pa.RecordBatch) -> pa.Table:
+    return pa.Table.from_batches([batch])
 
 
 def _where(mask: Column, values: Column) -> Column:

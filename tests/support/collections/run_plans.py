@@ -1,4 +1,4 @@
-"""A plan for one source."""
+"""A plan for one source, and its images."""
 
 import pyarrow as pa
 
@@ -6,9 +6,15 @@ from index.collection import Collection
 from index.collection.records import ModelRecord
 from jobs.planning.changes import compare
 from jobs.planning.plan import Plan
+from jobs.planning.todo import Todo
 
 
 def run_plan_of(listing: pa.Table, collection: Collection, source: str, model: ModelRecord) -> Plan:
     """The plan of a run over a listing."""
     change = compare(listing, collection.snapshot(), source, model, delete=False, verify_hash=False)
     return change.runs[0].plan
+
+
+def images_to_do(todo: Todo) -> pa.Table:
+    """All images to do."""
+    return pa.concat_tables([todo.schema.empty_table(), *todo.tables()])
