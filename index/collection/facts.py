@@ -94,14 +94,14 @@ def _read(storage: Storage, run_id: str, numbered: tuple[int, RowFile]) -> pa.Ta
 
 
 def in_parts(tables: Iterable[pa.Table]) -> Iterator[list[pa.Table]]:
-    """Tables in groups of at least `_ROWS` rows, but for the last."""
-    pending, rows = list[pa.Table](), 0
+    """Tables in groups that end when they have `_ROWS` rows or `_BYTES`."""
+    pending, rows, size = list[pa.Table](), 0, 0
     for table in tables:
         pending.append(table)
-        rows += table.num_rows
-        if rows >= _ROWS:
+        rows, size = rows + table.num_rows, size + table.nbytes
+        if rows >= _ROWS or size >= _BYTES:
             yield pending
-            pending, rows = [], 0
+            pending, rows, size = [], 0, 0
     if pending:
         yield pending
 

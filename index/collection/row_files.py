@@ -116,6 +116,15 @@ def describe(storage: Storage, path: str) -> RowFile:
 
 def write_table(storage: Storage, name: str, table: pa.Table, *, row_group_size: int | None = None) -> RowFile:
     """Write `<name>.<token>.parquet` atomically; the token is the start of the file's SHA-256."""
+    data = parquet_of(table, row_group_size)
+    digest = hashlib.sha256(data).hexdigest()
+    path = f"{name}.{digest[:_TOKEN]}.parquet"
+    storage.write_atomic(path, data)
+    return RowFile(path=path, rows=table.num_rows, size=len(data), sha256=digest)
+
+
+def parquet_of(table: pa.Table, row_group_size: int | None = None) -> bytes:
+    """A table as the content of a file."""
     sink = pa.BufferOutputStream()
     vectors = [name for name in (EMBEDDING, TILES) if name in table.column_names]
     pq.write_table(
@@ -129,11 +138,7 @@ def write_table(storage: Storage, name: str, table: pa.Table, *, row_group_size:
         use_dictionary=[name for name in table.column_names if name not in vectors],  # type: ignore[arg-type]
         use_byte_stream_split=[f"{name}.list.element" for name in vectors] or False,  # type: ignore[arg-type]  # the stubs take neither for a list of columns
     )
-    data = sink.getvalue().to_pybytes()
-    digest = hashlib.sha256(data).hexdigest()
-    path = f"{name}.{digest[:_TOKEN]}.parquet"
-    storage.write_atomic(path, data)
-    return RowFile(path=path, rows=table.num_rows, size=len(data), sha256=digest)
+    return sink.getvalue().to_pybytes()
 
 
 def _expected(file: RowFile) -> Sequence[str]:

@@ -136,7 +136,7 @@ def _plan(collection: Collection, keep: int) -> tuple[Pruned, list[str]]:
         segments=[path.removeprefix(f"{SEGMENTS}/") for path in segments],
         remains=remains,
         runs=[path.removeprefix(f"{layout.RUNS}/") for path in runs],
-        unnamed_files=Counter(path.partition(f"/{layout.ROW_FILES}/")[0] for path in unnamed),
+        unnamed_files=Counter(path.rsplit("/", 2)[0] for path in unnamed),
         bytes_freed=freed + sum(runs.values()) + sum(unnamed.values()) + sum(merged.values()),
         left=left,
     )
@@ -224,7 +224,7 @@ def _leftovers(log: Collection) -> tuple[dict[str, int], dict[str, int]]:
             runs[run_path(start.run_id)] = sum(file.size for file in files[start.run_id])
     for run in snapshot.committed:
         named = {file.path for file in (*run.files, *run.facts)}
-        folders = tuple(run_path(run.run_id, name, "") for name in (layout.ROW_FILES, layout.FACTS))
+        folders = tuple(run_path(run.run_id, name, "") for name in (layout.ROW_FILES, layout.FACTS, layout.TODO))
         for file in files[run.run_id]:
             if file.path.startswith(folders) and file.path not in named and are_older([file], ABANDONED_AFTER):
                 unnamed[file.path] = file.size

@@ -42,6 +42,7 @@ from jobs.planning.decide import unfinished_run
 from jobs.planning.image_filter import EVERY_IMAGE
 from jobs.planning.plan import REJECT, Plan, next_attempt
 from jobs.planning.plan_query import retried
+from jobs.planning.todo import IN_MEMORY, Todo
 from jobs.progress import rate_bar
 from jobs.sources.listing import LISTING, with_columns
 from jobs.spec import AnnotationSpec, Resources
@@ -119,9 +120,7 @@ class Annotate:
             yield StoredVectors(live)
             return
         with place_blocks(activity, self.resources, recipe.memory, self.console) as blocks:
-            yield lambda todo, *rest: blocks(
-                todo.select(LISTING.names).append_column(EMBEDDED_HASH, todo["content_hash"]), *rest
-            )
+            yield blocks
 
 
 def _calibration(recipe: Recipe, runs: Sequence[RunStart], live: LiveRows) -> dict[str, float]:
@@ -182,11 +181,13 @@ FROM live_rows WHERE run IN ({{same}});
 CREATE VIEW listed AS FROM {{images}} WHERE error_reason IS NULL
 """
 _TODO = f"""
-SELECT {", ".join(f"listed.{name}" for name in ("seq", "content_hash", *LISTING.names))}
+SELECT {", ".join(f"listed.{name}" for name in LISTING.names)}, {{columns}}
 FROM listed LEFT JOIN done USING (image_id)
 WHERE NOT coalesce(done.content_hash IS NOT DISTINCT FROM listed.content_hash AND NOT done.retryable, false)
 ORDER BY seq
 """
+_COLUMNS: dict[bool, str] = {False: f"listed.content_hash AS {EMBEDDED_HASH}", True: "seq, listed.content_hash"}
+"""The columns of the images to do beside those of `LISTING`, for pictures and for stored vectors."""
 _REJECTS = "SELECT image_id, done.uri, done.error_reason, done.retryable FROM done JOIN listed USING (image_id)"
 
 
@@ -203,11 +204,13 @@ def _plan(live: LiveRows, log: Snapshot, recipe: Recipe, run: RunStart | None) -
         )
     )
     [counts] = catalog.table("SELECT count(*) AS listed FROM listed").to_pylist()
+    with catalog.query(_TODO.format(columns=_COLUMNS[recipe.needs == "embedding"]), IN_MEMORY) as batches:
+        todo = Todo(pa.Table.from_batches([batch]) for batch in batches)
     return Plan(
         source=_SOURCE,
         model=recipe.record,
         listed=counts["listed"],
-        todo=catalog.table(_TODO),
+        todo=todo,
         rejects=catalog.table(f"{_REJECTS} WHERE done.error_reason IS NOT NULL").cast(REJECT),
         run=run,
         files=files,
@@ -222,14 +225,13 @@ class StoredVectors:
     live: LiveRows
 
     def __call__(
-        self, todo: pa.Table, decode: DecodeSettings, embed: EmbedSettings, block_size: int
+        self, todo: Todo, decode: DecodeSettings, embed: EmbedSettings, block_size: int
     ) -> Iterator[BlockSummary]:
         block = EmbedBlock(embed)
-        rows = LiveRows.at(self.live.catalog, np.asarray(todo["seq"], np.int64))
-        for part in rows.parts(["image_id", "content_hash", EMBEDDING], block_size):
-            for start in range(0, part.num_rows, block_size):
-                table = part.slice(start, block_size)
-                yield block(with_columns(table, dict.fromkeys(SECONDS, pa.array(np.zeros(table.num_rows)))))
+        for images in todo.tables(block_size):
+            rows = LiveRows.at(self.live.catalog, np.asarray(images["seq"], np.int64))
+            table = rows.read(["image_id", "content_hash", EMBEDDING])
+            yield block(with_columns(table, dict.fromkeys(SECONDS, pa.array(np.zeros(table.num_rows)))))
 
 
 def publish(collection: Collection, runs: Sequence[RunManifest], console: Console) -> None:

@@ -71,7 +71,7 @@ SELECT count(*) FILTER (new.error_reason IS NULL) AS embedded,
        bool_and(coalesce(new.retryable AND before.retryable
                          AND coalesce(new.uri, '') = coalesce(before.uri, ''), false)) IS NOT false AS failed_again
 FROM live_rows AS new
-LEFT JOIN todo USING (image_id)
+LEFT JOIN {{todo}} AS todo USING (image_id)
 LEFT JOIN before USING (image_id)
 """
 _REASONS = """
@@ -82,7 +82,7 @@ FROM (SELECT image_id, error_reason FROM live_rows
 WHERE reason IS NOT NULL GROUP BY reason ORDER BY reason
 """
 _ATTEMPTED = f"""
-SELECT {", ".join(STATE_COLUMNS)}, image_id IN (FROM todo) AS attempted FROM live_rows
+SELECT {", ".join(STATE_COLUMNS)}, image_id IN (SELECT image_id FROM {{todo}}) AS attempted FROM live_rows
 WHERE regexp_matches(uri, '{WEB}')
 """
 
@@ -103,8 +103,7 @@ class _CheckedRun:
         nothing.
         """
         plan, report = self.written.plan, self.written.report
-        tables = {"todo": plan.todo.select(["image_id"]), "before": plan.rejects}
-        [counts] = self.rows.table(_COUNTS, **tables).to_pylist()
+        [counts] = self.rows.table(_COUNTS.format(todo=plan.todo.sql), before=plan.rejects).to_pylist()
         missing = plan.todo.num_rows - counts.pop("attempted")
         if missing or report.done != plan.todo.num_rows:
             raise JobError(
@@ -136,7 +135,7 @@ class _CheckedRun:
         )
 
     def record_fetches(self, collection: Collection, now: datetime) -> None:
-        rows = self.rows.table(_ATTEMPTED, todo=self.written.plan.todo.select(["image_id"]))
+        rows = self.rows.table(_ATTEMPTED.format(todo=self.written.plan.todo.sql))
         if rows.num_rows:
             record_fetches(collection, self.written.plan.source, rows, now=now, began=self.written.run.started_at)
 

@@ -10,8 +10,6 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 
-import pyarrow as pa
-
 from jobs.embedding.report import BlockSummary
 from jobs.embedding.stages import (
     DecodeSettings,
@@ -21,19 +19,18 @@ from jobs.embedding.stages import (
     fetch_and_decode,
     stop_decoders,
 )
+from jobs.planning.todo import Todo
 
 _BLOCKS_AHEAD = 2
 """Blocks decoded while another is embedded; with one, decoders would idle while they wait for its last pictures."""
 
 
-def blocks_here(
-    todo: pa.Table, decode: DecodeSettings, embed: EmbedSettings, block_size: int
-) -> Generator[BlockSummary]:
+def blocks_here(todo: Todo, decode: DecodeSettings, embed: EmbedSettings, block_size: int) -> Generator[BlockSummary]:
     """`jobs.embedding.placement.Blocks`, in the order of the listing. Raises what loading and embedding raise."""
     cores, stopped = _available_cores(), threading.Event()
     settings = replace(decode, threads=max(1, decode.threads * cores // _BLOCKS_AHEAD), decoders=cores)
     decode_block = partial(fetch_and_decode, settings=settings, is_awaited=lambda: not stopped.is_set())
-    parts = (todo.slice(start, block_size) for start in range(0, todo.num_rows, block_size))
+    parts = todo.tables(block_size)
     with ThreadPoolExecutor(_BLOCKS_AHEAD, "likeness-decode") as pool:
         try:
             ahead = deque(pool.submit(decode_block, part) for part in islice(parts, _BLOCKS_AHEAD))

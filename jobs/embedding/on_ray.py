@@ -1,8 +1,16 @@
-"""Runs the stages with Ray Data: tasks fetch and decode, actors embed, and both report to Ray's own metrics."""
+"""Runs the stages with Ray Data: tasks fetch and decode, actors embed, and both report to Ray's own metrics.
+
+Each task and each block between the stages costs this process some milliseconds, however many images it has. So a task
+reads up to 2,048 images itself, from a copy of the listing's files that is in the folder of the run meanwhile; and an
+actor that has a GPU, or another device, gets several blocks in a call.
+"""
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from math import prod
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,57 +18,102 @@ import ray
 import ray.data
 
 from embedder.errors import reason_label
+from index.collection.layout import TODO, run_path
 from index.collection.rows import FILTERED
 from jobs.cluster.pool import DECODE_MEMORY, Pool
 from jobs.cluster.session import missing_package_message
 from jobs.embedding.report import BlockSummary
-from jobs.embedding.stages import DecodeSettings, EmbedBlock, EmbedSettings, fetch_and_decode
+from jobs.embedding.stages import CollectionAt, DecodeSettings, EmbedBlock, EmbedSettings, fetch_and_decode
 from jobs.embedding.worker_metrics import worker_metrics
 from jobs.errors import JobError
+from jobs.planning.todo import GROUP, RowGroup, Todo
 
 DECODE_BATCH = 128
-"""Rows of one decode task. With 32, Ray's overhead per task took a quarter of two cores from the demo's job."""
+"""Rows that a task decodes at a time."""
+_TASKS_PER_CPU = 4
+_OUTCOME_BYTES = 256  # of a row's columns but its pixels and those of the listing
+_BYTES = 160 << 20  # of a block between the stages: four of 256 pictures of 224 × 224
 
 
 def blocks_on_ray(
-    pool: Pool, todo: pa.Table, decode: DecodeSettings, embed: EmbedSettings, block_size: int
+    pool: Pool, todo: Todo, decode: DecodeSettings, embed: EmbedSettings, block_size: int
 ) -> Iterator[BlockSummary]:
     """`jobs.embedding.placement.Blocks` on the connected Ray, with the actors of `pool`. Raises JobError."""
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
+    context.target_max_block_size = _bytes_between(pool, todo, decode, block_size)
     least, most = pool.actors
-    # At most one block per task, because an actor reports only at the end of a task.
-    step = min(DECODE_BATCH, block_size)
-    slices: list[pa.Table | bytes] = [todo.slice(start, step) for start in range(0, todo.num_rows, step)]
-    rows = (
-        ray.data.from_arrow(slices)
-        .map_batches(
-            decode_images,  # type: ignore[arg-type]  # Ray's type leaves fn_kwargs out
-            fn_kwargs={"settings": decode},
-            batch_size=None,
-            batch_format="pyarrow",
-            num_cpus=1,
-            memory=DECODE_MEMORY,
+    with _stored(todo, embed) as folder:
+        tasks: list[pa.Table | bytes] = [
+            pa.Table.from_pylist([asdict(group)]) for group in todo.groups(_rows_of_task(todo, block_size))
+        ]
+        summaries = (
+            ray.data.from_arrow(tasks)
+            .map_batches(
+                decode_images,  # type: ignore[arg-type]  # Ray's type leaves fn_kwargs out
+                fn_kwargs={
+                    "collection": embed.collection,
+                    "folder": folder,
+                    "columns": todo.schema.names,
+                    "settings": decode,
+                    "block_size": block_size,
+                },
+                batch_size=None,
+                batch_format="pyarrow",
+                num_cpus=1,
+                memory=DECODE_MEMORY,
+            )
+            .map_batches(
+                EmbedImages,
+                fn_constructor_args=(embed,),
+                batch_size=block_size,
+                batch_format="pyarrow",
+                compute=ray.data.ActorPoolStrategy(min_size=least, max_size=most),
+                **pool.reserved,
+            )
+            .iter_batches(batch_size=None, batch_format="pyarrow")
         )
-        .map_batches(
-            EmbedImages,
-            fn_constructor_args=(embed,),
-            batch_size=block_size,
-            batch_format="pyarrow",
-            compute=ray.data.ActorPoolStrategy(min_size=least, max_size=most),
-            **pool.reserved,
-        )
-        .iter_rows()
-    )
+        try:
+            for table in summaries:
+                for row in table.to_pylist():  # type: ignore[union-attr]  # Ray's type leaves `batch_format` out
+                    yield BlockSummary(**row)
+        except ray.exceptions.RayError as error:
+            raise JobError(
+                f"the job stopped: {missing_package_message(error) or _innermost(error)}. What was embedded is kept; "
+                "run the same command again to continue. --verbose shows what Ray and its workers print"
+            ) from error
+
+
+@contextmanager
+def _stored(todo: Todo, embed: EmbedSettings) -> Iterator[str]:
+    """The folder of the collection with the files of the images to do, where workers read them; removed at the end."""
+    storage, folder = embed.collection().storage, run_path(embed.run_id, TODO)
+    storage.delete(folder)  # a job that was killed may have left it
     try:
-        for row in rows:
-            yield BlockSummary(**row)
-    except ray.exceptions.RayError as error:
-        raise JobError(
-            f"the job stopped: {missing_package_message(error) or _innermost(error)}. What was embedded is kept; run "
-            "the same command again to continue. --verbose shows what Ray and its workers print"
-        ) from error
+        todo.copy_files(storage, folder)
+        yield folder
+    finally:
+        storage.delete(folder)
+
+
+def _rows_of_task(todo: Todo, block_size: int) -> int:
+    """So many that each CPU gets some tasks, if there are enough; and whole blocks, if they fit."""
+    cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))  # type: ignore[no-untyped-call]
+    unit = block_size if block_size <= GROUP else DECODE_BATCH
+    return min(GROUP, -(-todo.num_rows // (_TASKS_PER_CPU * cpus) // unit) * unit)
+
+
+def _bytes_between(pool: Pool, todo: Todo, decode: DecodeSettings, block_size: int) -> int:
+    """The size at which Ray Data ends a block between the stages: that of whole blocks of rows, or an equal part of one
+    that is too large. An actor reports at the end of a call, and without a device one block may take it half a minute.
+    """
+    if decode.crop is None:
+        return _BYTES  # files may have any size
+    row = prod(decode.crop.shape) + todo.row_bytes + _OUTCOME_BYTES
+    size, has_device = block_size * row, bool(pool.num_gpus or pool.resources)
+    parts, blocks = -(-size // _BYTES), max(1, _BYTES // size) if has_device else 1
+    return int(0.9 * size * blocks / parts)  # it ends one that is larger, and splits one that is half as large again
 
 
 def _innermost(error: Exception) -> str:
@@ -70,7 +123,26 @@ def _innermost(error: Exception) -> str:
     return (named or lines)[-1]
 
 
-def decode_images(table: pa.Table, *, settings: DecodeSettings) -> pa.Table:
+def decode_images(
+    groups: pa.Table,
+    *,
+    collection: CollectionAt,
+    folder: str,
+    columns: Sequence[str],
+    settings: DecodeSettings,
+    block_size: int,
+) -> Iterator[pa.Table]:
+    """Fetch and decode the images of `RowGroup`s whose files are in a folder of the collection."""
+    storage = collection().storage.subfolder(folder)
+    for group in groups.to_pylist():
+        table = RowGroup(**group).read(storage, columns)
+        for block in range(0, table.num_rows, block_size):
+            rows = table.slice(block, block_size)
+            for start in range(0, rows.num_rows, DECODE_BATCH):
+                yield _decode(rows.slice(start, DECODE_BATCH), settings)
+
+
+def _decode(table: pa.Table, settings: DecodeSettings) -> pa.Table:
     decoded, metrics = fetch_and_decode(table, settings=settings), worker_metrics()
     stages = decoded["error_stage"].to_pylist()
     metrics.stage("fetch", len(stages) - stages.count("fetch"), pc.sum(decoded["fetch_seconds"]).as_py())

@@ -1,7 +1,7 @@
 """Runs plans: fetch and decode on CPUs → `EmbedBlock`, which embeds and writes rows.
 
-`placement.py` decides where the stages run. Only summaries of blocks come back, so memory use does not grow with the
-number of images.
+`placement.py` decides where the stages run. They read the images to do from files, and only summaries of blocks come
+back, so memory use does not grow with the number of images.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 from rich.console import Console
 
@@ -18,6 +17,7 @@ from embedder.images.limits import DEFAULT_LIMITS
 from embedder.models.checkpoint import Checkpoint
 from embedder.models.own_embedder import OwnModel
 from index.collection import Collection
+from index.collection.catalog import Catalog
 from index.collection.records import RowFile
 from index.collection.row_files import block_of
 from index.collection.rows import is_filtered
@@ -26,10 +26,11 @@ from jobs.embedding.embed_rows import embed_rows
 from jobs.embedding.model_source import ModelCache, ModelSource, loaded_memory
 from jobs.embedding.placement import Blocks, place_blocks, reason_for_ray
 from jobs.embedding.report import EmbedReport
-from jobs.embedding.shared_addresses import Copies, first_of_each_address
+from jobs.embedding.shared_addresses import find_copies, first_of_each_address
 from jobs.embedding.stages import CollectionAt, DecodeSettings, EmbedSettings, MakeRows
 from jobs.embedding.tile_cost import tile_cost
 from jobs.planning.plan import Plan, write_block
+from jobs.planning.todo import Todo
 from jobs.progress import rate_bar
 from jobs.spec import JobSpec
 from jobs.values import PER_HOST
@@ -106,7 +107,7 @@ def write(
 ) -> WrittenRun:
     """Write the rows of a plan's images; `progress` is called after each block is on disk.
 
-    `block_size` rows are embedded and written together, so a crash costs at most that many, on Ray that many per actor.
+    `block_size` rows are embedded and written together, so a crash costs at most that many; on Ray some more per actor.
     `draft` allows large JPEGs to be decoded at reduced scale. With `share_addresses`, one of the images that share an
     address is embedded, and the others get copies of its row. `load` loads the model that `make_rows` gets. Raises
     `LeaseLostError` once another job has taken over the lease.
@@ -134,7 +135,7 @@ def write(
     )
     while todo.num_rows:
         before = len(written.files)
-        first, todo = first_of_each_address(todo, plan.image_filter) if share_addresses else (todo, todo.slice(0, 0))
+        first, todo = first_of_each_address(todo, plan.image_filter) if share_addresses else (todo, Todo([]))
         for block in blocks(first, decode, embed, block_size):
             if block_of(block.path) not in seen:  # Ray may report a retried block twice
                 seen.add(block_of(block.path))
@@ -148,21 +149,22 @@ def write(
     return written
 
 
-def _write_copies(written: WrittenRun, todo: pa.Table, collection: Collection, files: Sequence[RowFile]) -> pa.Table:
+def _write_copies(written: WrittenRun, todo: Todo, collection: Collection, files: Sequence[RowFile]) -> Todo:
     """Write rows for the images whose addresses these files have; returns the others."""
     plan, report = written.plan, written.report
-    copies = Copies.find(todo, collection.storage, files, plan.image_filter)
-    for rows in copies.blocks():
+    blocks, waiting = find_copies(todo, collection.storage, files, plan.image_filter)
+    for rows in blocks:
         collection.check_lease_if_overdue()
         written.files.append(write_block(collection, written.run.run_id, plan.attempt, rows))
         filtered = int(pc.sum(is_filtered(rows)).as_py())
         report.embedded += rows["error_reason"].null_count
         report.filtered_read += filtered
         report.rejected += rows.num_rows - rows["error_reason"].null_count - filtered
-    return copies.waiting
+    return waiting
 
 
-def _decode_threads(todo: pa.Table) -> int:
+def _decode_threads(todo: Todo) -> int:
     """Threads of a decode task: two for local files (one reads while the other decodes), more to wait for a network."""
-    remote = pc.match_substring_regex(todo["uri"].drop_null(), "^(https?|s3|gs|az)://")
-    return 16 if pc.any(remote).as_py() else 2
+    sql = f"SELECT count(*) > 0 AS remote FROM {todo.sql} WHERE regexp_matches(uri, '^(https?|s3|gs|az)://')"
+    [remote] = Catalog(todo.storage, [], live=False).table(sql)["remote"].to_pylist()
+    return 16 if remote else 2

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-import pyarrow as pa
 from rich.console import Console
 
 from jobs.embedding.here import blocks_here
@@ -16,6 +15,7 @@ from jobs.embedding.model_source import ModelCache
 from jobs.embedding.report import BlockSummary
 from jobs.embedding.stages import DecodeSettings, EmbedSettings
 from jobs.errors import JobError
+from jobs.planning.todo import Todo
 from jobs.spec import Resources
 
 _MIN_HOURS_FOR_RAY = 1.0
@@ -28,7 +28,7 @@ class Blocks(Protocol):
     """Runs the stages over a listing; yields the summary of each block once its rows are on disk."""
 
     def __call__(
-        self, todo: pa.Table, decode: DecodeSettings, embed: EmbedSettings, block_size: int, /
+        self, todo: Todo, decode: DecodeSettings, embed: EmbedSettings, block_size: int, /
     ) -> Iterator[BlockSummary]: ...
 
 
@@ -93,7 +93,7 @@ class Placement:
             self._print("in this process" + (f", and on Ray if {_TOO_LONG} is left" if self._may_move else ""))
 
     def __call__(
-        self, todo: pa.Table, decode: DecodeSettings, embed: EmbedSettings, block_size: int
+        self, todo: Todo, decode: DecodeSettings, embed: EmbedSettings, block_size: int
     ) -> Iterator[BlockSummary]:
         done = 0
         if self._ray is None:

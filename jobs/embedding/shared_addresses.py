@@ -3,73 +3,70 @@
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from index.collection.live_rows import LiveRows
+from index.collection.catalog import Catalog, RunRows
 from index.collection.records import RowFile
-from index.collection.rows import EMBEDDING, STATE_COLUMNS, TILES, is_filtered
+from index.collection.rows import STATE_COLUMNS, is_filtered
 from index.storage.storage import Storage
 from jobs.planning.image_filter import ImageFilter, leave_out
-from jobs.planning.known_rows import BLOCK, Positions, copied_rows
-from jobs.sources.listing import FILE_FACTS, Column, with_columns, with_outcome
+from jobs.planning.known_rows import copied_blocks
+from jobs.planning.todo import IN_MEMORY, POSITION, Todo
+from jobs.sources.listing import COPIED, FILE_FACTS, with_columns, with_outcome
+
+_FACTS: Final = tuple(name for name in STATE_COLUMNS if name not in ("image_id", "uri"))
+_SHARED: Final = "SELECT (SELECT count(uri) FROM {todo}) - (SELECT count(*) FROM first) AS images"
+_IS_FIRST: Final = f"SELECT uri IS NULL OR {POSITION} IN (FROM first) AS first FROM {{todo}} ORDER BY {POSITION}"
+_WRITTEN: Final = f"""
+SELECT seq, {", ".join(f"row.{name}" for name in _FACTS)}
+FROM (SELECT {POSITION}, uri FROM {{todo}}) LEFT JOIN addresses USING (uri) LEFT JOIN written AS row USING (seq)
+ORDER BY {POSITION}
+"""
 
 
-def first_of_each_address(todo: pa.Table, image_filter: ImageFilter) -> tuple[pa.Table, pa.Table]:
+def first_of_each_address(todo: Todo, image_filter: ImageFilter) -> tuple[Todo, Todo]:
     """The images to read, and the others, which share an address with one of these."""
+    nothing = Todo([])
     if image_filter.measures:  # rows do not store the measures, so each image has to be judged on its own
-        return todo, todo.slice(0, 0)
-    uris = todo["uri"].combine_chunks()
-    first = pc.equal(pc.index_in(uris, value_set=uris), pa.array(np.arange(len(uris)), pa.int32()))
-    read = pc.or_(first, pc.is_null(uris))
-    return todo.filter(read), todo.filter(pc.invert(read))
+        return todo, nothing
+    catalog, rows = Catalog(todo.storage, [], live=False), f"FROM {todo.sql} WHERE uri IS NOT NULL"
+    catalog.group("first", f"min({POSITION}) AS number", rows, "uri", rows=todo.num_rows)
+    [shared] = catalog.table(_SHARED.format(todo=todo.sql))["images"].to_pylist()
+    if not shared:
+        return todo, nothing
+
+    def images(*, first: bool) -> Iterator[pa.Table]:
+        with catalog.query(_IS_FIRST.format(todo=todo.sql), IN_MEMORY) as answers:
+            for listed, answer in todo.beside(answers):
+                yield listed.filter(pc.equal(answer["first"].cast(pa.bool_()), pa.scalar(first)))
+
+    return Todo(images(first=True)), Todo(images(first=False))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Copies:
-    """The `listed` images get the outcomes of rows `at` of `pool`, unless the filter leaves them out for `reasons`.
-
-    `waiting` are the images without such a row, or with one that the filter left out while it keeps them.
+def find_copies(
+    todo: Todo, storage: Storage, files: Sequence[RowFile], image_filter: ImageFilter
+) -> tuple[Iterator[pa.Table], Todo]:
+    """Look for the addresses in the row files that have just been written: the rows of the images that get copies; and
+    the images without such a row, or with one that the filter left out while it keeps them.
     """
+    catalog = Catalog(storage, [RunRows(files=files)], live=False)
+    catalog.group("addresses", "uri, min(seq) AS seq", "SELECT uri, seq FROM written", "uri")
 
-    listed: pa.Table
-    at: Positions
-    reasons: Column
-    pool: LiveRows
-    exif: Sequence[str]
-    waiting: pa.Table
+    def images(*, known: bool) -> Iterator[pa.Table]:
+        with catalog.query(_WRITTEN.format(todo=todo.sql), IN_MEMORY) as answers:
+            for listed, answer in todo.beside(answers):
+                row = pa.Table.from_batches([answer])
+                reasons, _ = image_filter.judge(with_outcome(listed, row, FILE_FACTS.names))
+                decided: Any = pc.or_(pc.is_valid(reasons), pc.invert(is_filtered(row)))
+                mask = pc.and_(pc.is_valid(row["seq"]), decided)
+                if known:
+                    found = {name: pc.coalesce(listed[name], row[name]) for name in ("modified", "etag")}
+                    copied = leave_out(with_columns(listed, found), reasons)
+                    yield copied.add_column(0, COPIED, row["seq"]).filter(mask)
+                else:
+                    yield listed.filter(pc.invert(mask))
 
-    @classmethod
-    def find(cls, todo: pa.Table, storage: Storage, files: Sequence[RowFile], image_filter: ImageFilter) -> Copies:
-        """Look for the addresses in the row files that have just been written."""
-        pool = LiveRows.of_files(storage, files)
-        state = pool.read(STATE_COLUMNS)
-        at = pc.index_in(todo["uri"], state["uri"], skip_nulls=True)
-        facts = state.select(["size", *FILE_FACTS.names, "error_reason"]).take(at)
-        reasons, _ = image_filter.judge(with_outcome(todo, facts, FILE_FACTS.names))
-        known = pc.and_(pc.is_valid(at), pc.or_(pc.is_valid(reasons), pc.invert(is_filtered(facts))))
-        order = pc.sort_indices(at.filter(known))
-        listed, at = todo.filter(known).take(order), at.filter(known).take(order)
-        found = {name: pc.coalesce(listed[name], state[name].take(at)) for name in ("modified", "etag")}
-        return cls(
-            listed=with_columns(listed, found),
-            at=at.to_numpy().astype(np.int64),
-            reasons=reasons.filter(known.combine_chunks()).take(order),
-            pool=pool,
-            exif=image_filter.exif_columns(pool.metadata),
-            waiting=todo.filter(pc.invert(known)),
-        )
-
-    def blocks(self) -> Iterator[pa.Table]:
-        """The rows to write."""
-        for start in range(0, len(self.at), BLOCK):
-            listed, reasons = self.listed.slice(start, BLOCK), self.reasons.slice(start, BLOCK)
-            rows = copied_rows(listed, self.pool, self.at[start : start + BLOCK], self.exif)
-            out = pc.is_valid(reasons)
-            for name in {EMBEDDING, TILES}.intersection(rows.column_names):
-                kept = pc.if_else(out, pa.scalar(None, rows[name].type), rows[name])
-                rows = with_columns(rows, {name: kept})
-            yield leave_out(rows, reasons) if pc.any(out).as_py() else rows
+    return copied_blocks(Todo(images(known=True)), catalog, image_filter.exif_columns), Todo(images(known=False))

@@ -110,7 +110,8 @@ def compare(
     rows = Counter[str]()
     for number, count in decisions.rows.live_counts.items():
         rows[decisions.rows.runs[number].source] += count
-    replaced = [] if runs[0].plan.done else decisions.replaced()
+    # Rows of the source alone replace none of another.
+    replaced = [] if runs[0].plan.done or rows.total() == rows[source] else decisions.replaced()
     missing = decisions.missing()
     return SourceChange(
         decisions=decisions,

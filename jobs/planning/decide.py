@@ -26,7 +26,9 @@ from jobs.planning.content_hashes import content_hashes
 from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter, leave_out
 from jobs.planning.known_rows import PlannedRun
 from jobs.planning.plan import NO_IDS, REJECT, Plan, next_attempt
+from jobs.planning.todo import IN_MEMORY, Todo
 from jobs.sources.listing import (
+    COPIED,
     FILE_FACTS,
     LISTING,
     REFUSAL,
@@ -166,26 +168,19 @@ class Decisions:
 
     def _judged(self, images: ImageFilter) -> Iterator[pa.Table]:
         yield _OUTCOMES.empty_table()
-        schema = pa.schema([*self._listing.schema, *REFUSAL])
-        text = sql.TO_JUDGE.format(columns=self._listing.catalog.columns(schema.names))
-        with self._listing.catalog.query(text) as batches:
-            for batch in batches:
-                found = pa.Table.from_batches([batch])
-                known = found.select(range(found.num_columns - len(schema)))
-                listing = found.select(range(known.num_columns, found.num_columns)).rename_columns(schema.names)
-                listing = conform(listing, schema)
-                rows = known.select(["size", *FILE_FACTS.names, "error_reason"])
-                covered: Any = known["covered"].cast(pa.bool_())
-                reasons, judged = images.judge(with_outcome(listing, rows, FILE_FACTS.names))
-                reasons = pc.if_else(refused_mask(listing), pa.scalar(None, TEXT), reasons)
-                out, before = pc.is_valid(reasons), is_filtered(rows)
-                failed: Any = pc.and_not(pc.is_valid(rows["error_reason"]), before)
-                same_filter: Any = pc.equal(known["keep"], pa.scalar(images.key, TEXT)).fill_null(False)
-                certain: Any = pa.array(judged)
-                good = pc.or_(pc.or_(same_filter, failed), pc.and_not(certain, before))
-                stale = pc.and_not(covered, pc.if_else(out, before, good))
-                outcomes = pa.table([known["number"], reasons, stale], schema=_OUTCOMES)
-                yield outcomes.filter(pc.or_(out, stale))
+        for known, listing in self._with_listing(sql.TO_JUDGE):
+            rows = known.select(["size", *FILE_FACTS.names, "error_reason"])
+            covered: Any = known["covered"].cast(pa.bool_())
+            reasons, judged = images.judge(with_outcome(listing, rows, FILE_FACTS.names))
+            reasons = pc.if_else(refused_mask(listing), pa.scalar(None, TEXT), reasons)
+            out, before = pc.is_valid(reasons), is_filtered(rows)
+            failed: Any = pc.and_not(pc.is_valid(rows["error_reason"]), before)
+            same_filter: Any = pc.equal(known["keep"], pa.scalar(images.key, TEXT)).fill_null(False)
+            certain: Any = pa.array(judged)
+            good = pc.or_(pc.or_(same_filter, failed), pc.and_not(certain, before))
+            stale = pc.and_not(covered, pc.if_else(out, before, good))
+            outcomes = pa.table([known["number"], reasons, stale], schema=_OUTCOMES)
+            yield outcomes.filter(pc.or_(out, stale))
 
     def _resume(self) -> None:
         """Take over what counts of the unfinished runs."""
@@ -246,14 +241,13 @@ class Decisions:
     def _drop_undecided_copies(self) -> None:
         """Leave only copies that are rejects, or of which the filter is known to keep the image."""
         images = self._job.image_filter
-        rows = self._table(sql.OUTCOMES)
-        listed = self.images(np.asarray(rows["number"], np.int64))
-        reasons, judged = images.judge(with_outcome(listed, rows, FILE_FACTS.names))
-        judged |= bool(images.measures)  # all rows that it may be judged by are of jobs with the same expression
-        usable = pc.and_(pc.is_null(reasons), pc.or_(pc.is_valid(rows["error_reason"]), pa.array(judged)))
-        self._create(
-            "DELETE FROM copies WHERE number IN (FROM given)", given=rows.filter(pc.invert(usable)).select(["number"])
-        )
+        unusable = [pa.table({"number": pa.array([], pa.int64())})]
+        for rows, listed in self._with_listing(sql.OUTCOMES):
+            reasons, judged = images.judge(with_outcome(listed, rows, FILE_FACTS.names))
+            judged |= bool(images.measures)  # all rows that it may be judged by are of jobs with the same expression
+            usable = pc.and_(pc.is_null(reasons), pc.or_(pc.is_valid(rows["error_reason"]), pa.array(judged)))
+            unusable.append(rows.select(["number"]).filter(pc.invert(usable)))
+        self._create("DELETE FROM copies WHERE number IN (FROM given)", given=pa.concat_tables(unusable))
 
     # The results
 
@@ -285,20 +279,18 @@ class Decisions:
     def planned(self, source: str) -> PlannedRun:
         """The run to write for a source."""
         wanted = pa.table({"source": pa.array([source], TEXT)})
-        rows = self._table(sql.TO_DO, wanted=wanted)
-        todo, message = self.images(np.asarray(rows["number"], np.int64)), rows["message"]
-        if message.null_count < len(message):
-            facts = {name: _where(rows["covered"].cast(pa.bool_()), rows[name]) for name in FILE_FACTS.names}
-            todo = leave_out(with_columns(todo, facts | {n: rows[n] for n in ("size", "content_hash")}), message)
         written = self.rows.runs[self.resumed[source]].files if source in self.resumed else []
         counting = self._table("SELECT file FROM resumed_files WHERE source IN (FROM wanted)", wanted=wanted)["file"]
         numbers = set(split_seq(np.asarray(counting, np.int64) << FILE_BITS)[1])
-        own = source == self._job.source
+        own, counts = source == self._job.source, Counter[str]()
+        for row in self.counts:
+            if row["source"] == source:
+                counts.update({row["action"]: row["images"], row["why"]: row["images"], "listed": row["images"]})
         plan = Plan(
             source=source,
             model=self._job.model,
-            listed=sum(row["images"] for row in self.counts if row["source"] == source),
-            todo=todo,
+            listed=counts["listed"],
+            todo=Todo(self._to_do(wanted)),
             rejects=self._table(sql.REJECTS, wanted=wanted).cast(REJECT),
             run=self.rows.runs[self.resumed[source]].run if source in self.resumed else None,
             files=[file for number, file in enumerate(written) if number in numbers],
@@ -306,22 +298,50 @@ class Decisions:
             deletes=self._table("SELECT image_id FROM missing WHERE gone ORDER BY seq")["image_id"] if own else NO_IDS,
             image_filter=self.filter_of(source),
         )
-        return PlannedRun(plan=plan, actions=rows["action"], seqs=rows["seq"], catalog=self.rows)
+        return PlannedRun(
+            plan=plan,
+            copies=counts["copy"],
+            refused=counts["refuse"],
+            filtered=counts["filtered"],
+            catalog=self.rows,
+        )
 
-    def images(self, numbers: Seqs) -> pa.Table:
-        """A listing of images, whose numbers are ascending, also with what refuses them."""
-        listed, relisted = numbers[numbers < sql.RELISTED], numbers[numbers >= sql.RELISTED] - sql.RELISTED
-        names = [*self._listing.schema.names, *REFUSAL.names, *FILE_FACTS.names]
-        wanted = pa.table({"seq": listed})
-        listing = self._listing.read(names, "seq IN (FROM wanted)", wanted=wanted)
-        if not len(relisted):
-            return listing
-        live = LiveRows.at(self.rows, relisted)
+    def _to_do(self, wanted: pa.Table) -> Iterator[pa.Table]:
+        """The images of a source that are not kept, with the place `COPIED`."""
+        for rows, listed in self._with_listing(sql.TO_DO, wanted=wanted):
+            numbers, message = np.asarray(rows["number"], np.int64), rows["message"]
+            is_listed = numbers < sql.RELISTED
+            if not is_listed.all():
+                relisted = self._relisted(numbers[~is_listed])
+                listed = (
+                    concat_listings([listed.filter(pa.array(is_listed)), relisted]) if is_listed.any() else relisted
+                )
+            if message.null_count < len(message):
+                facts = {name: _where(rows["covered"].cast(pa.bool_()), rows[name]) for name in FILE_FACTS.names}
+                more = {name: rows[name] for name in ("size", "content_hash")}
+                listed = leave_out(with_columns(listed, facts | more), message)
+            yield listed.add_column(0, COPIED, rows["seq"])
+
+    def _with_listing(self, text: str, **tables: pa.Table) -> Iterator[tuple[pa.Table, pa.Table]]:
+        """The answer to a query, by `number`, and beside it the images as they are listed, with what refuses them."""
+        schema = self._listing.whole_schema
+        images = f"(SELECT seq, {self._listing.catalog.columns(schema.names)} FROM listing) AS image"
+        text = f"SELECT answer.*, image.* EXCLUDE (seq) FROM ({text}) AS answer LEFT JOIN {images}"
+        text = f"{text} ON image.seq = number ORDER BY number".replace("{c}", self.rows.name)
+        with self._listing.catalog.query(text, IN_MEMORY, **tables) as batches:
+            for batch in batches:
+                found = pa.Table.from_batches([batch])
+                first = found.num_columns - len(schema)
+                listed = found.select(range(first, found.num_columns)).rename_columns(schema.names)
+                yield found.select(range(first)), conform(listed, schema)
+
+    def _relisted(self, numbers: Seqs) -> pa.Table:
+        """The images of these numbers, which are ascending, as their rows say."""
+        live = LiveRows.at(self.rows, numbers - sql.RELISTED)
         metadata = [name for name in live.metadata if name not in EXIF_COLUMNS]
         rows = live.read([*LISTING.names, *REFUSAL.names, *FILE_FACTS.names, *metadata])
         refused = pc.or_(pc.equal(rows["error_stage"], pa.scalar(REFUSED_STAGE)), is_filtered(rows))
-        rows = with_columns(rows, {name: _where(refused, rows[name]) for name in REFUSAL.names})
-        return concat_listings([listing, rows]) if len(listed) else rows
+        return with_columns(rows, {name: _where(refused, rows[name]) for name in REFUSAL.names})
 
     def filter_of(self, source: str) -> ImageFilter:
         """The filter of a source: of others as their last job left them."""

@@ -13,6 +13,7 @@ from index.collection.collection import Collection
 from index.collection.records import ModelRecord, RowFile, RunStart
 from index.collection.rows import TEXT
 from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter
+from jobs.planning.todo import Todo
 
 NO_IDS: Final[pa.ChunkedArray[Any]] = pa.chunked_array([], TEXT)
 
@@ -33,7 +34,7 @@ class Plan:
     source: str
     model: ModelRecord
     listed: int
-    todo: pa.Table
+    todo: Todo
     rejects: pa.Table = field(default_factory=REJECT.empty_table)
     run: RunStart | None = None
     files: list[RowFile] = field(default_factory=list)

@@ -131,8 +131,8 @@ TO_JUDGE = """
 SELECT number, covered, keep, CASE WHEN covered THEN row_size END AS size,
        CASE WHEN covered THEN row_hash END AS content_hash, CASE WHEN covered THEN width END AS width,
        CASE WHEN covered THEN height END AS height, CASE WHEN covered THEN format END AS format,
-       CASE WHEN covered THEN row_reason END AS error_reason, image.* EXCLUDE (seq)
-FROM (FROM compared WHERE listed) JOIN (SELECT seq, {columns} FROM listing) AS image ON seq = number
+       CASE WHEN covered THEN row_reason END AS error_reason
+FROM compared WHERE listed
 """
 WAS_LEFT_OUT: Final = f"coalesce(listed AND row_reason = '{FILTERED}', false)"
 """Whether an image has to be written again, without a filter."""
@@ -242,7 +242,7 @@ GROUP BY number;
 """
 OUTCOMES = """
 SELECT number, row.size, row.content_hash, row.width, row.height, row.format, row.error_reason
-FROM copies JOIN (FROM todo WHERE listed) USING (number) JOIN {c}.written AS row USING (seq) ORDER BY number
+FROM copies JOIN (FROM todo WHERE listed) USING (number) JOIN {c}.written AS row USING (seq)
 """
 DECISIONS = f"""
 CREATE OR REPLACE TABLE decisions AS
@@ -289,7 +289,7 @@ TO_DO = """
 SELECT number, action, decisions.seq, settled.message, error_reason, covered,
        settled.size, settled.content_hash, width, height, format
 FROM decisions JOIN settled USING (number)
-WHERE decisions.source IN (FROM wanted) AND action <> 'keep' ORDER BY number
+WHERE decisions.source IN (FROM wanted) AND action <> 'keep'
 """
 RELISTED_COUNTS = "SELECT source, count(*) AS images FROM images WHERE NOT listed GROUP BY source"
 EVERY_DECISION = """

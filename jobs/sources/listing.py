@@ -43,9 +43,11 @@ FILE_FACTS = pa.schema(_FILE_FACTS)
 REFUSED_STAGE = "list"
 UNREADABLE = "unreadable"
 """The reason for a tar, list or folder that cannot be read, so the images in it are unknown."""
+COPIED = "copied_row"
+"""Additional column of the images that a run has to write: where the row is whose outcome each of them takes."""
 # The columns of rows, and those that the pipeline passes from stage to stage.
 RESERVED_NAMES = frozenset(
-    {*FIXED_COLUMNS, *LOCATION_COLUMNS, TILES, *EXIF_COLUMNS, "pixels", "fetch_seconds", "decode_seconds"}
+    {*FIXED_COLUMNS, *LOCATION_COLUMNS, TILES, *EXIF_COLUMNS, "pixels", "fetch_seconds", "decode_seconds", COPIED}
 )
 
 
@@ -143,15 +145,22 @@ def concat_listings(tables: Sequence[pa.Table]) -> pa.Table:
 
     Where no other type holds them, such as that of 2**60 and 1.5, it is text.
     """
-    schema = merge_schemas(*map(_of_values, tables))
-    for number, column in enumerate(schema):
-        if not all(_holds(column, table) for table in tables):
-            text = pa.large_list(TEXT) if is_list(column.type) else TEXT
-            schema = schema.set(number, column.with_type(text))
+    schema = common_schema(tables, tables)
     return pa.concat_tables([conform(table, schema) for table in tables])
 
 
-def _of_values(table: pa.Table) -> pa.Schema:
+def common_schema(tables: Iterable[pa.Table], again: Iterable[pa.Table]) -> pa.Schema:
+    """The schema of `concat_listings`; `again` has the same tables, which may be read from files."""
+    schema = merge_schemas(*map(of_values, tables))
+    texts = {column.name for table in again for column in schema if not _holds(column, table)}
+    for number, column in enumerate(schema):
+        if column.name in texts:
+            text = pa.large_list(TEXT) if is_list(column.type) else TEXT
+            schema = schema.set(number, column.with_type(text))
+    return schema
+
+
+def of_values(table: pa.Table) -> pa.Schema:
     """The schema, in which text without any value has no type: that of others then counts."""
     fields = [
         column.with_type(pa.null()) if column.type == TEXT and values.null_count == len(values) else column

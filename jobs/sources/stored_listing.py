@@ -5,8 +5,7 @@ from __future__ import annotations  # pyarrow's types take arguments in its stub
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,10 +13,9 @@ import pyarrow.parquet as pq
 from index.collection.catalog import NO_RUN, Catalog, RunRows
 from index.collection.facts import read_schema, write_table_facts
 from index.collection.records import RowFile
-from index.collection.rows import TEXT, conform, in_memory, is_list, metadata_columns
+from index.collection.rows import TEXT, conform, in_memory, metadata_columns
 from index.collection.scratch import Scratch
-from index.errors import CollectionError
-from jobs.sources.listing import FILE_FACTS, LISTING, REFUSAL, merge_schemas
+from jobs.sources.listing import FILE_FACTS, LISTING, REFUSAL, common_schema, of_values
 
 ROWS: Final = 1 << 17  # in memory
 
@@ -131,49 +129,34 @@ class ListingWriter:
     def _settle_types(self) -> None:
         """Write files again whose columns have other types than those of others."""
         schemas = list(map(self._schema_of, self._files))
-        fields: dict[str, pa.Field[Any]] = {}
-        mixed: dict[str, pa.Field[Any]] = {}
-        for field in (field for schema in schemas for field in schema if not pa.types.is_null(field.type)):
-            known = fields.setdefault(field.name, field)
-            if known.type != field.type:
-                fields[field.name] = mixed[field.name] = merge_schemas(pa.schema([known]), pa.schema([field])).field(0)
-        for name, field in mixed.items():
-            pairs = zip(self._files, schemas, strict=True)
-            having = [(file, schema.field(name)) for file, schema in pairs if name in schema.names]
-            if not all(_holds(field, self._read(file, pa.schema([kind]))) for file, kind in having):
-                mixed[name] = field.with_type(pa.large_list(TEXT) if is_list(field.type) else TEXT)
-        start = 0
+        kinds = {(field.name, field.type) for schema in schemas for field in schema if field.type != pa.null()}
+        if len(kinds) == len({name for name, _ in kinds}):
+            return
+        common, start = common_schema(self._read_all(), self._read_all()), 0
         for number, (file, schema) in enumerate(zip(self._files, schemas, strict=True)):
-            wanted = pa.schema([mixed.get(field.name, field) for field in schema])
+            wanted = pa.schema([common.field(name) for name in schema.names])
             if wanted != schema:
-                rows = conform(self._read(file, schema), wanted)
-                [self._files[number]] = write_table_facts(self._scratch.storage, NO_RUN, rows, start)
+                [self._files[number]] = write_table_facts(
+                    self._scratch.storage, NO_RUN, conform(self._read(file), wanted), start
+                )
             start += file.rows
 
     def _schema_of(self, file: RowFile) -> pa.Schema:
-        return in_memory(read_schema(self._path(file), file))
+        return in_memory(read_schema(self._scratch.path / file.path, file))
 
-    def _path(self, file: RowFile) -> Path:
-        return self._scratch.path / file.path
+    def _read_all(self) -> Iterator[pa.Table]:
+        return map(self._read, self._files)
 
-    def _read(self, file: RowFile, schema: pa.Schema) -> pa.Table:
-        """These columns of a file, with the types that the rows have."""
-        return conform(pq.read_table(self._path(file), columns=schema.names, partitioning=None), schema)
+    def _read(self, file: RowFile) -> pa.Table:
+        """A file's rows, with the types that they had."""
+        schema = self._schema_of(file)
+        return conform(pq.read_table(self._scratch.path / file.path, partitioning=None).select(schema.names), schema)
 
 
 def _without_types_of_nulls(table: pa.Table) -> pa.Table:
     """The table, in which text without any value has no type: that of others then counts."""
-    for number, (column, values) in enumerate(zip(table.schema, table.columns, strict=True)):
-        if column.type == TEXT and values.null_count == len(values):
-            table = table.set_column(number, column.with_type(pa.null()), pa.nulls(len(values)))
-    return table
-
-
-def _holds(column: pa.Field[Any], table: pa.Table) -> bool:
-    """Whether the column's type holds the table's values as they are."""
-    values: Any = table[column.name]
-    try:
-        conform(table, pa.schema([column]))
-        return not pa.types.is_floating(column.type) or values.cast(column.type).type == column.type
-    except (CollectionError, pa.ArrowInvalid):
-        return False
+    schema = of_values(table)
+    pairs = zip(schema, table.columns, strict=True)
+    return pa.table(
+        [pa.nulls(len(table)) if field.type == pa.null() else column for field, column in pairs], schema=schema
+    )

@@ -54,6 +54,9 @@ class TestEmbed:
             Collection.open(str(tmp_path / name)).live_rows().sort_by("image_id") for name in ("ray", "here", "larger")
         )
         assert ray.num_rows == 60
+        [run] = Collection.open(str(tmp_path / "ray")).runs()
+        assert sorted(file.rows for file in run.files) == [12, 16, 16, 16]
+        assert not (tmp_path / "ray" / "runs" / run.run_id / "todo").exists()
         assert ray["error_reason"].to_pylist().count("filtered") == 10
         assert all(other.equals(ray) for other in others)
 

@@ -8,7 +8,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
 from rich.console import Console
@@ -22,6 +21,7 @@ from jobs.embedding.placement import Blocks, Placement
 from jobs.embedding.report import BlockSummary
 from jobs.embedding.stages import DecodeSettings, EmbedSettings, fetch_and_decode, stop_decoders
 from jobs.errors import RayStartError, TooManyRejectsError
+from jobs.planning.todo import Todo
 from jobs.sources.listing import listing_table
 from jobs.spec import Resources
 from tests.support.nights.fake_job import assert_gallery_is_embedded, embed
@@ -73,7 +73,7 @@ class Elsewhere:
         self.row_counts: list[int] = []
 
     def __call__(
-        self, todo: pa.Table, decode: DecodeSettings, embed: EmbedSettings, block_size: int
+        self, todo: Todo, decode: DecodeSettings, embed: EmbedSettings, block_size: int
     ) -> Iterator[BlockSummary]:
         self.row_counts.append(todo.num_rows)
         yield from blocks_here(todo, decode, embed, block_size)

@@ -27,6 +27,7 @@ from jobs.embedding.model_source import model_record
 from jobs.embedding.pipeline import write
 from jobs.embedding.report import BlockSummary
 from jobs.embedding.stages import DecodeSettings, EmbedBlock, EmbedSettings, drop_fetcher, fetch_and_decode
+from jobs.planning.todo import Todo
 from jobs.sources.listing import listing_table
 from tests.support.collections.run_plans import run_plan_of
 from tests.support.collections.small_collection import png
@@ -101,7 +102,7 @@ def test_a_late_block_does_not_replace_the_file_that_counts(collection: Collecti
     table = fetch_and_decode(listed(str(tmp_path / "a.png")), settings=SETTINGS)
     frozen = []
 
-    def blocks(_: pa.Table, __: DecodeSettings, embed: EmbedSettings, ___: int) -> Iterator[BlockSummary]:
+    def blocks(_: Todo, __: DecodeSettings, embed: EmbedSettings, ___: int) -> Iterator[BlockSummary]:
         frozen.append(EmbedBlock(replace(embed, load=OtherDevice)))
         for each in (EmbedBlock(embed), *frozen):
             yield each(table)
@@ -122,7 +123,7 @@ def test_credentials_reach_the_actors_but_not_rays_logs(
 ) -> None:
     received: list[EmbedSettings] = []
 
-    def blocks(_: pa.Table, __: DecodeSettings, embed: EmbedSettings, ___: int) -> Iterator[BlockSummary]:
+    def blocks(_: Todo, __: DecodeSettings, embed: EmbedSettings, ___: int) -> Iterator[BlockSummary]:
         received.append(embed)
         return iter(())
 

@@ -17,7 +17,7 @@ from index.collection.rows import row_schema
 from jobs.planning.plan import Plan, block_name
 from jobs.sources.listing import listing_table
 from tests.support.collections.rejects import list_rejects
-from tests.support.collections.run_plans import run_plan_of
+from tests.support.collections.run_plans import images_to_do, run_plan_of
 
 IDENTITY = FakeEmbedder().identity
 MODEL = ModelRecord(id=IDENTITY.model_id, revision=None, fingerprint=IDENTITY.fingerprint, dim=IDENTITY.dim)
@@ -70,7 +70,7 @@ def plan_of(collection: Collection, *images: Row, source: str = SOURCE, model: M
 
 
 def todo(plan: Plan) -> list[Any]:
-    return plan.todo["image_id"].to_pylist()
+    return images_to_do(plan.todo)["image_id"].to_pylist()
 
 
 @pytest.mark.parametrize(

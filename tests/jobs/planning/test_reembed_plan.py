@@ -19,6 +19,7 @@ from jobs.sources.stored_listing import Listing
 from jobs.spec import JobSpec
 from jobs.update import Update
 from tests.support.collections.hand_made import MODEL, add_run, rows, unit_vectors
+from tests.support.collections.run_plans import images_to_do
 from tests.support.nights.reembed_nights import DEMO, Nights, bmp, bmps
 from tests.support.pictures.sample_images import put_pictures
 
@@ -37,7 +38,7 @@ def test_rows_that_are_kept_keep_their_metadata_with_another_model(collection: C
     change = compare(Listing.of([listing]), collection.snapshot(), "memory:", OTHER, delete=False, verify_hash=False)
     [known] = change.runs
     names = ["image_id", "label", "year", "price", "stars"]
-    assert known.plan.todo.select(names).to_pylist() == [
+    assert images_to_do(known.plan.todo).select(names).to_pylist() == [
         {"image_id": "stays", "label": "cat", "year": 1999.5, "price": "dear", "stars": None},
         {"image_id": "missing", "label": "dog", "year": 2001.0, "price": "2", "stars": 4},
     ]
@@ -66,7 +67,7 @@ def test_rows_whose_metadata_changed_are_rewritten(
     add_run(collection, rows(["a", "b", "c"], metadata=None if there is None else {"label": there}))
     listing = listed("a", "b", "c", **({} if now is None else {"label": now}))
     change = compare(Listing.of([listing]), collection.snapshot(), "memory:", MODEL, delete=True, verify_hash=False)
-    assert change.runs[0].plan.todo["image_id"].to_pylist() == changed
+    assert images_to_do(change.runs[0].plan.todo)["image_id"].to_pylist() == changed
     assert (change.counts.changed, change.counts.reused, change.counts.to_embed) == (len(changed), len(changed), 0)
     assert change.counts.unchanged == 3 - len(changed)
 
@@ -80,7 +81,7 @@ def test_text_columns_have_a_type_without_a_limit_of_2_gib(collection: Collectio
             Listing.of([listing]), collection.snapshot(), "memory:", MODEL, delete=delete, verify_hash=False
         ).runs
         plan = known.plan
-        columns = [*plan.todo.columns, *plan.rejects.columns, plan.deletes]
+        columns = [*images_to_do(plan.todo).columns, *plan.rejects.columns, plan.deletes]
         types = [column.type for column in columns]
         assert pa.large_string() in types
         assert pa.string() not in types

@@ -1,4 +1,4 @@
-"""A plan for one source."""
+"""A plan for one source, and its images."""
 
 import pyarrow as pa
 
@@ -6,6 +6,7 @@ from index.collection import Collection
 from index.collection.records import ModelRecord
 from jobs.planning.changes import compare
 from jobs.planning.plan import Plan
+from jobs.planning.todo import Todo
 from jobs.sources.stored_listing import Listing
 
 
@@ -13,3 +14,8 @@ def run_plan_of(listing: pa.Table, collection: Collection, source: str, model: M
     """The plan of a run over a listing."""
     change = compare(Listing.of([listing]), collection.snapshot(), source, model, delete=False, verify_hash=False)
     return change.runs[0].plan
+
+
+def images_to_do(todo: Todo) -> pa.Table:
+    """All images to do."""
+    return pa.concat_tables([todo.schema.empty_table(), *todo.tables()])

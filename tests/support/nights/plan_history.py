@@ -19,6 +19,7 @@ from jobs.embedding.commit import WrittenRun
 from jobs.planning.image_filter import EVERY_IMAGE, EXIF_TYPES, ImageFilter
 from jobs.planning.plan import Plan, write_block
 from tests.jobs.planning.decisions import Image, Job, Keep, Run
+from tests.support.collections.run_plans import images_to_do
 from tests.support.collections.storage_steps import KilledError
 from tests.support.nights.changing_sources import COLUMNS, NAMES, SOURCES, ChangingSources, table_of
 from tests.support.nights.fake_pictures import BROKEN, EVERYTHING, KEEPS, camera_of, facts_of, vector_of
@@ -98,7 +99,7 @@ class History:
         metadata = [field for field in plan.todo.schema if field.name == "label"]
         exif = [pa.field(name, EXIF_TYPES[name]) for name in ("exif_camera",) if plan.image_filter.exif]
         schema = row_schema(4, [*metadata, *exif])
-        todo = plan.todo.to_pylist()
+        todo = images_to_do(plan.todo).to_pylist()
         for start in range(0, len(todo), _BLOCK):
             keep = night.job.keep if plan.source == night.job.source else Keep()
             rows = [self._row(image, keep, plan) for image in todo[start : start + _BLOCK]]

@@ -15,7 +15,6 @@ from unittest.mock import patch
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 from PIL import Image
 from rich.console import Console
 
@@ -28,9 +27,11 @@ from jobs.cli import app
 from jobs.embedding.here import blocks_here
 from jobs.embedding.report import BlockSummary, Report
 from jobs.embedding.stages import DecodeSettings, EmbedSettings
+from jobs.planning.todo import Todo
 from jobs.spec import JobSpec, Resources
 from jobs.update import Update
 from jobs.values import DEMO_MODEL
+from tests.support.collections.run_plans import images_to_do
 from tests.support.pictures.sample_images import encode
 
 DEMO = str(DEMO_MODEL)
@@ -94,9 +95,11 @@ class Nights:
         embedded: list[str] = []
         self.embedded.append(embedded)
 
-        def blocks(todo: pa.Table, decode: DecodeSettings, embed: EmbedSettings, _: int) -> Generator[BlockSummary]:
+        def blocks(todo: Todo, decode: DecodeSettings, embed: EmbedSettings, _: int) -> Generator[BlockSummary]:
             for number, block in enumerate(blocks_here(todo, decode, embed, self.block)):
-                embedded.extend(map(str, todo["image_id"].slice(number * self.block, self.block).to_pylist()))
+                embedded.extend(
+                    map(str, images_to_do(todo)["image_id"].slice(number * self.block, self.block).to_pylist())
+                )
                 after_block()
                 yield block
 

@@ -1,0 +1,151 @@
+"""The images that a run has to write, as Parquet files of this machine: they may be more than fit into memory."""
+
+from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
+
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from index.collection.catalog import quoted
+from index.collection.facts import in_parts
+from index.collection.row_files import parquet_of
+from index.collection.rows import LOCATION_COLUMNS, conform
+from index.storage import Storage
+from jobs.sources.listing import LISTING, common_schema, concat_listings
+
+POSITION: Final = LOCATION_COLUMNS[-1]
+"""The first column of the files, and of `Todo.sql`: the number of the row."""
+IN_MEMORY: Final = 1 << 16  # rows
+GROUP: Final = 2048
+"""Rows of a row group, which one task reads."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowGroup:
+    """`rows` rows of a row group, from its row `first`; `path` is the file of a `Todo`."""
+
+    path: str
+    number: int
+    first: int
+    rows: int
+
+    def read(self, storage: Storage, columns: Sequence[str]) -> pa.Table:
+        with storage.open_input(self.path) as source, pq.ParquetFile(source) as parquet:
+            return parquet.read_row_group(self.number).select(columns).slice(self.first, self.rows)
+
+
+class Todo:
+    """Rows of a listing, in order. Their files are removed with it. Tables may differ in their columns and types; the
+    rows have those of all.
+    """
+
+    def __init__(self, tables: Iterable[pa.Table]) -> None:
+        folder = Path(tempfile.mkdtemp(prefix="likeness-todo-"))
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        self.storage = Storage.open(folder)
+        self._whole: Todo | None = None
+        self._start, self._lengths, schemas = 0, list[int](), list[pa.Schema]()
+        size = 0
+        for part in map(concat_listings, in_parts(tables)):
+            schemas.append(part.schema)
+            size += part.nbytes
+            self._lengths.append(0)
+            self._write(len(schemas) - 1, part)
+        if not schemas:
+            schemas, self._lengths = [LISTING], [0]
+            self._write(0, LISTING.empty_table())
+        self.schema, self.num_rows = schemas[0], sum(self._lengths)
+        self.row_bytes = size // max(1, self.num_rows)
+        """Bytes of a row in memory, on average."""
+        if any(schema != self.schema for schema in schemas):
+            self.schema = common_schema(self._parts(), self._parts())
+            for number, part in enumerate(self._parts()):
+                self._write(number, conform(part, self.schema))
+
+    def _write(self, number: int, rows: pa.Table) -> None:
+        first = sum(self._lengths[:number])
+        self._lengths[number] = rows.num_rows
+        positions = pa.array(np.arange(first, first + rows.num_rows))
+        self.storage.write_atomic(_name(number), parquet_of(rows.add_column(0, POSITION, positions), GROUP))
+
+    def _parts(self) -> Iterator[pa.Table]:
+        for path in self.files:
+            with self.storage.open_input(path) as source, pq.ParquetFile(source) as parquet:
+                yield parquet.read().drop_columns(POSITION)
+
+    @property
+    def files(self) -> list[str]:
+        """The paths of the files in `storage`."""
+        return [_name(number) for number in range(len(self._lengths))]
+
+    def select(self, names: Iterable[str]) -> Todo:
+        """The same rows with these columns alone."""
+        other = self._part()
+        other.schema = pa.schema([self.schema.field(name) for name in names])
+        return other
+
+    def slice(self, start: int) -> Todo:
+        """The rows from this one on."""
+        other = self._part()
+        other._start, other.num_rows = self._start + start, self.num_rows - start
+        return other
+
+    def _part(self) -> Todo:
+        other = copy(self)
+        other._whole = self  # whose end removes the files
+        return other
+
+    @property
+    def sql(self) -> str:
+        """The rows in the queries of any catalog."""
+        paths = ", ".join(quoted(self.storage.absolute(path)) for path in self.files)
+        return f"(FROM read_parquet([{paths}]) WHERE {POSITION} >= {self._start})"
+
+    def groups(self, rows: int = GROUP) -> Iterator[RowGroup]:
+        """Where these rows are, in order, at most `rows` each."""
+        skipped = self._start
+        for path, length in zip(self.files, self._lengths, strict=True):
+            for number, begin in enumerate(range(0, length, GROUP)):
+                end = min(GROUP, length - begin)
+                for first in range(min(skipped, end), end, rows):
+                    yield RowGroup(path=path, number=number, first=first, rows=min(rows, end - first))
+                skipped = max(0, skipped - end)
+
+    def copy_files(self, storage: Storage, folder: str) -> None:
+        """Copy the files to a folder, where other machines can read them."""
+        for path in self.files:
+            size = self.storage.size(path)
+            storage.write_atomic(f"{folder}/{path}", self.storage.read(path, max_bytes=size))
+
+    def tables(self, rows: int = IN_MEMORY) -> Iterator[pa.Table]:
+        """Tables of `rows` rows each, but for the last."""
+        rest = self.schema.empty_table()
+        for group in self.groups():
+            rest = pa.concat_tables([rest, group.read(self.storage, self.schema.names)])
+            while rest.num_rows >= rows:
+                yield rest.slice(0, rows)
+                rest = rest.slice(rows)
+        if rest.num_rows:
+            yield rest
+
+    def beside(self, answers: Iterable[pa.RecordBatch]) -> Iterator[tuple[pa.Table, pa.RecordBatch]]:
+        """The rows, beside an answer that has one row for each of them, in their order."""
+        tables, rest = self.tables(), self.schema.empty_table()
+        for answer in answers:
+            while rest.num_rows < len(answer):
+                rest = pa.concat_tables([rest, next(tables)])
+            yield rest.slice(0, len(answer)), answer
+            rest = rest.slice(len(answer))
+
+
+def _name(number: int) -> str:
+    return f"{number:06}.parquet"

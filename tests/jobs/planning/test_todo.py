@@ -1,0 +1,105 @@
+"""The images that a run has to write, in files of this machine."""
+
+import datetime as dt
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from index.collection.catalog import Catalog
+from index.storage import Storage
+from jobs.planning.todo import GROUP, POSITION, RowGroup, Todo
+from jobs.sources.listing import LISTING, listing_table
+from tests.support.collections.run_plans import images_to_do
+
+METADATA = {
+    "text": pa.array(["one", None, "three"]),
+    "json": pa.array(['{"a": 1}', None, "[1]"], pa.json_(pa.large_string())),
+    "money": pa.array([Decimal("1.50"), None, Decimal("-2.00")], pa.decimal256(60, 2)),
+    "tags": pa.array([["a", "b"], None, []]),
+    "taken": pa.array([dt.datetime(2026, 11, 26)] * 3, pa.timestamp("ns", "Europe/Berlin")),
+    "length": pa.array([1, None, 3], pa.duration("ns")),
+    "half": pa.array(np.array([1, 2, 3], np.float16)),
+    "big": pa.array([2**64 - 1, None, 0], pa.uint64()),
+    "URI": pa.array(["x", "y", "z"]),
+    "Row_Position": pa.array([7, 8, 9]),
+}
+
+
+def listing(*ids: str, **metadata: pa.Array) -> pa.Table:  # type: ignore[type-arg]
+    return listing_table({"image_id": ids, "uri": [f"/pictures/{image_id}" for image_id in ids]}, metadata)
+
+
+def numbered(count: int) -> pa.Table:
+    return listing(*map(str, range(count)))
+
+
+def test_rows_keep_their_values_and_types() -> None:
+    table = listing("a", "b", "c", **METADATA)
+    todo = Todo([table, table])
+    assert todo.schema == table.schema
+    assert images_to_do(todo).equals(pa.concat_tables([table, table]))
+    names = ["image_id", "money", "json"]
+    assert images_to_do(todo.select(names)).equals(pa.concat_tables([table, table]).select(names))
+    rows = Catalog(todo.storage, [], live=False).table(f"SELECT {POSITION}, image_id, uri FROM {todo.slice(4).sql}")
+    assert sorted(map(tuple, rows.to_pandas().to_numpy().tolist())) == [
+        (4, "b", "/pictures/b"),
+        (5, "c", "/pictures/c"),
+    ]
+
+
+@pytest.mark.parametrize("rows", [1, 7, GROUP, GROUP + 1, 3 * GROUP])
+def test_tables_have_as_many_rows_as_asked_for(rows: int) -> None:
+    count = 2 * GROUP + 5
+    todo = Todo(numbered(count).slice(start, 1_000) for start in range(0, count, 1_000))
+    for start in (0, 3, GROUP, count - 1):
+        rest = todo.slice(start)
+        tables = list(rest.tables(rows))
+        assert rest.num_rows == count - start
+        assert {table.num_rows for table in tables[:-1]} <= {rows}
+        assert pa.concat_tables(tables)["image_id"].to_pylist() == [str(number) for number in range(start, count)]
+
+
+def test_groups_say_where_the_rows_are(tmp_path: Path) -> None:
+    todo, elsewhere = Todo([numbered(GROUP + 5)]).slice(4), Storage.open(tmp_path)
+    todo.copy_files(elsewhere, "there")
+    groups = list(todo.groups(1_500))
+    assert [(group.number, group.first, group.rows) for group in groups] == [
+        (0, 4, 1_500),
+        (0, 1_504, GROUP - 1_504),
+        (1, 0, 5),
+    ]
+    read = [RowGroup.read(group, elsewhere.subfolder("there"), ["image_id"]) for group in groups]
+    assert pa.concat_tables(read).equals(images_to_do(todo.select(["image_id"])))
+
+
+def test_tables_that_differ_get_a_type_for_all_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("index.collection.facts._ROWS", 1)  # a file for each table
+    tables = [
+        listing("a", year=pa.array([2026]), size_class=pa.array(["large"])),
+        listing("b", year=pa.array([2026.5]), price=pa.array([2**60])),
+        listing("c", year=pa.array([None], pa.int64()), price=pa.array([1.5])),
+    ]
+    rows = images_to_do(Todo(tables)).select(["image_id", "year", "size_class", "price"]).to_pylist()
+    assert rows == [
+        {"image_id": "a", "year": 2026.0, "size_class": "large", "price": None},
+        {"image_id": "b", "year": 2026.5, "size_class": None, "price": str(2**60)},
+        {"image_id": "c", "year": None, "size_class": None, "price": "1.5"},
+    ]
+
+
+def test_nothing_to_do_has_the_columns_of_a_listing() -> None:
+    todo = Todo([])
+    assert (todo.schema, todo.num_rows, list(todo.tables())) == (LISTING, 0, [])
+    assert Catalog(todo.storage, [], live=False).table(f"SELECT image_id FROM {todo.sql}").num_rows == 0
+
+
+def test_files_go_when_the_last_part_goes() -> None:
+    todo = Todo([numbered(3)])
+    folder, part = Path(todo.storage.absolute("")), todo.select(["image_id"]).slice(1)
+    del todo
+    assert images_to_do(part)["image_id"].to_pylist() == ["1", "2"]
+    del part
+    assert not folder.exists()
