@@ -7,6 +7,8 @@ runs in a process of its own; bytes a row are the difference between the last tw
 
 from __future__ import annotations
 
+import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import file_digest
@@ -17,15 +19,24 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.common.process import likeness
+from benchmarks.common.process import in_new_process, likeness, peak_rss
 from benchmarks.common.report import Figure, Report, run
-from benchmarks.common.rows import MODIFIED, SOURCE, manifest_of, model_of, random_vectors
+from benchmarks.common.rows import MODIFIED, SOURCE, manifest_of, model_of, random_vectors, usual_images
 from index.builder.build_index import build_index
 from index.collection import Collection
 from index.collection.annotations import annotation_log
 from index.collection.layout import FACTS, MANIFEST, ROW_FILES, run_path, version_path
 from index.collection.records import RowFile, RunManifest
 from index.collection.rows import EMBEDDING, embedding_column
+from index.storage import Storage
+from jobs.embedding.commit import WrittenRun, commit
+from jobs.embedding.report import EmbedReport
+from jobs.planning.changes import compare
+from jobs.planning.plan import Plan
+from jobs.planning.todo import Todo
+from jobs.sources.files import SourceFile
+from jobs.sources.sorted_files import SortedFiles
+from jobs.sources.stored_listing import Listing
 
 SIZES, QUICK_SIZES = (1_000_000, 5_000_000, 20_000_000), (10_000, 100_000)
 BAR_MIB, BAR_BYTES = 1_500, 10
@@ -66,8 +77,11 @@ class Peaks:
 
     def measure(self, home: Path, rows: int, name: str, words: Sequence[str]) -> None:
         done = likeness(*(word.format(home) for word in words))
-        self.mib.setdefault(name, {})[rows] = done.peak_mib
-        self.seconds[name] = done.seconds
+        self.add(name, rows, done.peak_mib, done.seconds)
+
+    def add(self, name: str, rows: int, mib: float, seconds: float) -> None:
+        self.mib.setdefault(name, {})[rows] = mib
+        self.seconds[name] = seconds
 
     def report(self, report: Report, of: str) -> None:
         table: list[Mapping[str, Figure]] = []
@@ -129,18 +143,62 @@ def _tables(first: int, last: int) -> Iterator[pa.Table]:
         yield facts.to_arrow_table().append_column(EMBEDDING, vectors)
 
 
+def _list(rows: int) -> tuple[float, float]:
+    """List this many files; returns seconds, of which walking a folder is no part, and the peak memory in MiB."""
+    storage, started = Storage.open(tempfile.gettempdir()), time.perf_counter()
+    names = (f"2026/album-{number // 1000:04}/IMG_{number:07}.jpg" for number in range(rows))
+    uri = f"{SOURCE}/{{}}".format
+    files = (SourceFile(storage=storage, path=n, name=n, uri=uri(n), size=9, modified=MODIFIED) for n in names)
+    listing = Listing.of(SortedFiles.of(files, ("jpg",)).images.tables())
+    if listing.num_rows != rows:
+        raise RuntimeError(f"expected {rows:,} images, got {listing.num_rows:,}")
+    return peak_rss() / 2**20, time.perf_counter() - started
+
+
+def _plan(home: Path, rows: int) -> tuple[float, float]:
+    """Compare a listing, in which 0.1% of the images are changed, with the rows of a collection."""
+    parts = (range(start, min(start + _FACTS // 16, rows)) for start in range(0, rows, _FACTS // 16))
+    listing = Listing.of(map(_changed_images, parts))
+    started = time.perf_counter()
+    change = compare(listing, Collection.open(str(home)).snapshot(), SOURCE, _MODEL, delete=True, verify_hash=False)
+    if (change.counts.to_embed, change.counts.unchanged) != (-(-rows // 1_000), rows - -(-rows // 1_000)):
+        raise RuntimeError(f"expected 0.1% of {rows:,} images to be changed, got {change.counts}")
+    return peak_rss() / 2**20, time.perf_counter() - started
+
+
+def _changed_images(numbers: range) -> pa.Table:
+    images = usual_images(numbers)
+    sizes = [10**9 if number % 1_000 == 0 else 100_000 + number for number in numbers]
+    return images.set_column(images.column_names.index("size"), "size", pa.array(sizes))
+
+
+def _commit(home: Path, rows: int) -> tuple[float, float]:
+    """Commit a run that has written this many rows."""
+    collection, model = Collection.create_or_open(str(home)), _MODEL
+    plan = Plan(source=SOURCE, model=model, listed=rows, todo=Todo([]))
+    run = plan.start(collection)
+    files = [collection.write_rows(run.run_id, f"{n:06}", table) for n, table in enumerate(_tables(0, rows))]
+    started = time.perf_counter()
+    commit(collection, [WrittenRun(plan=plan, run=run, files=files, report=EmbedReport.of(plan))], 1.0)
+    return peak_rss() / 2**20, time.perf_counter() - started
+
+
 def main(report: Report, folder: Path, options: Any) -> None:
     sizes = options.rows or (QUICK_SIZES if options.quick else SIZES)
     facts, vectors = Peaks(), Peaks()
     for rows in sizes:
         home = folder / f"facts-{rows}"
         write_facts_alone(home, rows)
+        facts.add("listing", rows, *in_new_process(_list, rows))
+        facts.add("plan, 0.1% changed", rows, *in_new_process(_plan, home, rows))
+        report.console.log(f"{rows:,} rows: listing and plan")
         for name, words in _FACT_COMMANDS.items():
             facts.measure(home, rows, name, words)
             report.console.log(f"{rows:,} rows: {name}")
     facts.report(report, "of facts alone")
     for rows in sizes[:2]:
         home = folder / f"vectors-{rows}"
+        vectors.add("commit", rows, *in_new_process(_commit, folder / f"commit-{rows}", rows))
         collection = write_collection(home, rows)
         for name, words in _VECTOR_COMMANDS.items():
             if name == "index, 0.1% new":
