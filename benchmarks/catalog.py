@@ -2,7 +2,8 @@
 
 A tenth of the rows is rejected, and a tenth of the pictures have the bytes of another one. Commands that read no
 vectors get a collection of facts alone, written by DuckDB, because 20 million rows take too long to make. Each command
-runs in a process of its own; bytes a row are the difference between the last two sizes.
+runs in a process of its own; bytes a row are the difference between the last two sizes. In the indexes that are built,
+images are looked up by their ids.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import file_digest
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.common.process import in_new_process, likeness, peak_rss
+from benchmarks.common.process import in_new_process, likeness, peak_rss, seconds_of
 from benchmarks.common.report import Figure, Report, run
 from benchmarks.common.rows import MODIFIED, SOURCE, manifest_of, model_of, random_vectors, usual_images
 from index.builder.build_index import build_index
@@ -27,7 +29,8 @@ from index.collection import Collection
 from index.collection.annotations import annotation_log
 from index.collection.layout import FACTS, MANIFEST, ROW_FILES, run_path, version_path
 from index.collection.records import RowFile, RunManifest
-from index.collection.rows import EMBEDDING, embedding_column
+from index.collection.rows import EMBEDDING, embedding_column, text_array
+from index.search import Searcher
 from index.storage import Storage
 from jobs.embedding.commit import WrittenRun, commit
 from jobs.embedding.report import EmbedReport
@@ -39,7 +42,8 @@ from jobs.sources.sorted_files import SortedFiles
 from jobs.sources.stored_listing import Listing
 
 SIZES, QUICK_SIZES = (1_000_000, 5_000_000, 20_000_000), (10_000, 100_000)
-BAR_MIB, BAR_BYTES = 1_500, 10
+BAR_MIB, BAR_BYTES, BAR_LOOKUP_MS = 1_500, 10, 1.0
+_LOOKUPS = 200
 _MODEL = model_of(8)
 _BLOCK = 1_024  # rows of a file
 _FACTS = 1 << 20  # rows of a file of facts
@@ -183,9 +187,17 @@ def _commit(home: Path, rows: int) -> tuple[float, float]:
     return peak_rss() / 2**20, time.perf_counter() - started
 
 
+def _lookup_ms(location: str) -> float:
+    """Milliseconds (median) to find a live image by its id."""
+    segments = Searcher.open(Collection.open(location)).segments
+    numbers = np.sort(np.random.default_rng(0).integers(0, segments.live_count, _LOOKUPS))
+    ids = [text_array([each]) for each in segments.ids(segments.live_positions(numbers))]
+    return float(np.median([seconds_of(partial(segments.positions, each)) for each in ids])) * 1e3
+
+
 def main(report: Report, folder: Path, options: Any) -> None:
     sizes = options.rows or (QUICK_SIZES if options.quick else SIZES)
-    facts, vectors = Peaks(), Peaks()
+    facts, vectors, lookups = Peaks(), Peaks(), dict[str, Figure]()
     for rows in sizes:
         home = folder / f"facts-{rows}"
         write_facts_alone(home, rows)
@@ -205,7 +217,11 @@ def main(report: Report, folder: Path, options: Any) -> None:
                 collection.add_run(SOURCE, _MODEL, _tables(rows, rows + max(1, rows // 1_000)))
             vectors.measure(home, rows, name, words)
             report.console.log(f"{rows:,} rows: {name}")
+        found_ms = in_new_process(_lookup_ms, str(home))
+        lookups[f"ms, {rows:,} rows"] = found_ms
+        report.at_most(f"finding an image by its id among {rows:,}: ms", found_ms, BAR_LOOKUP_MS)
     vectors.report(report, "with vectors")
+    report.table("finding an image by its id", [lookups])
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from benchmarks.index.upkeep import build
 from benchmarks.scale.costs import Cost
 from index.builder.ground_truth import GroundTruth
 from index.collection import Collection
-from index.collection.layout import ANN, ROWS, VECTORS
+from index.collection.layout import ANN, IDS, ROWS, VECTORS
 from index.collection.records import IndexSettings
 from index.search import Searcher
 from index.segments.vector_index import MIN_DEPTH
@@ -60,7 +60,7 @@ def _index(collection: Collection, settings: IndexSettings) -> dict[tuple[str, s
     truth_core_s, check_s = in_new_process(_last_pass, collection.location)
     core_ms, p50_ms, lookup_ms = in_new_process(_search, collection.location)
     rows = segment.ntotal
-    bytes_of = {name: segment.files[name].size / rows for name in (ANN, VECTORS, ROWS)}
+    bytes_of = {name: segment.files[name].size / rows for name in (ANN, VECTORS, ROWS, IDS)}
     return {
         ("faiss factory", ""): segment.factory,
         ("recall@10, as its build measured it", ""): built.manifest.recall["10"],
@@ -69,6 +69,7 @@ def _index(collection: Collection, settings: IndexSettings) -> dict[tuple[str, s
         ("approximate index on disk", "bytes a row"): bytes_of[ANN],
         ("exact vectors on disk", "bytes a row"): bytes_of[VECTORS],
         ("rows on disk", "bytes a row"): bytes_of[ROWS],
+        ("order of ids on disk", "bytes a row"): bytes_of[IDS],
         ("build, on all cores", "s"): built.seconds,
         ("build", "core s a million rows"): built.cpu_seconds * 1e6 / rows,
         ("exact neighbours, to measure recall", "core s a million rows"): truth_core_s * 1e6 / rows,

@@ -14,12 +14,13 @@ import pyarrow as pa
 from index.builder.choose import ann_factory, factory_of
 from index.builder.tune import tune
 from index.collection.cache.checked import remember_checked, sound_key
-from index.collection.layout import ANN, ANN_OF, ROWS, TILE_ANN, TILE_VECTORS, VECTORS, segment_path
+from index.collection.layout import ANN, ANN_OF, IDS, ROWS, TILE_ANN, TILE_VECTORS, VECTORS, segment_path
 from index.collection.records import FLAT, IndexSettings, Option, SegmentRecord
 from index.collection.rows import EMBEDDING, TILES, conform, join_batches, vectors_of
 from index.errors import CollectionError, DamagedVersionError
 from index.segments import ann
 from index.segments.exact import max_exact_rows
+from index.segments.mapped_rows import write_by_id
 from index.segments.segment import Segment
 from index.segments.vector_file import VectorFile, flat_header
 from index.segments.vector_index import VectorIndex
@@ -238,6 +239,7 @@ def write_rows(folder: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schem
         for column, target in targets.items():
             target.seek(0)
             target.write(flat_header(dim, written[column]))
+    write_by_id(folder / ROWS, folder / IDS)
     return total
 
 

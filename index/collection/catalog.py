@@ -2,9 +2,9 @@
 
 - `written` has every row that the runs wrote, in the order of `seq`, which also says where the row is (`split_seq`).
   Columns of the source's metadata are named `m0`, `m1`, …, because DuckDB ignores case in names.
-- `live` has the `seq` of the newest row of each id, unless it was deleted since. A run's deletes apply only to the runs
-  before it, and a reject hides the earlier embedding of its id.
-- `live_rows` has these rows of `written`.
+- `dead` has the `seq` of the rows that a newer one of their id replaces, or that were deleted since. A run's deletes
+  apply only to the runs before it, and a reject hides the earlier embedding of its id.
+- `live_rows` has the other rows of `written`. They are not listed, because there are far more of them.
 """
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
@@ -239,11 +239,14 @@ class Catalog:
 
         In passes: DuckDB runs out of memory when it groups tens of millions of texts at once.
         """
-        passes = 1 + max(rows, self._rows) // _GROUPED
-        for number in range(passes):
+        for number, part in enumerate(self._passes(source, key, rows)):
             create = f"INSERT INTO {name}" if number else f"CREATE OR REPLACE TABLE {name} AS"
-            part = f"FROM ({source}) WHERE hash({key}) % {passes} = {number}"
-            self.create(f"{create} SELECT {columns} {part} GROUP BY {key} HAVING {having}")
+            self.create(f"{create} SELECT {columns} FROM {part} GROUP BY {key} HAVING {having}")
+
+    def _passes(self, source: str, key: str, rows: int = 0) -> Iterator[str]:
+        """The rows of a query in parts, each with all rows of some keys; see `group`."""
+        passes = 1 + max(rows, self._rows) // _GROUPED
+        return (f"(FROM ({source}) WHERE hash({key}) % {passes} = {number})" for number in range(passes))
 
     def shared_columns(self, other: Catalog, names: Sequence[str]) -> list[tuple[str, str]]:
         """For each of these columns, it in SQL in rows of this catalog and of another, in a type that holds the values
@@ -321,17 +324,26 @@ class Catalog:
 
     def _create_live(self) -> None:
         unfinished = [number for number, run in enumerate(self.runs) if not run.committed]
-        ids = "SELECT seq, image_id FROM written"
-        if unfinished:
-            ids += f" WHERE run NOT IN ({', '.join(map(str, unfinished))})"
+        committed = f"WHERE run NOT IN ({', '.join(map(str, unfinished))})" if unfinished else ""
+        ids = f"SELECT seq, image_id FROM written {committed}"
         deleted = dict[RowFile, list[int]]()
         for number, run in enumerate(self.runs):
             if run.deletes:
                 deleted.setdefault(run.deletes, []).append(number)
         if deleted:
             ids += f" UNION ALL SELECT place.run << {_RUN_BITS}, rows.image_id {self._from(self._here(deleted))}"
-        self.group("live", "max(seq) AS seq", ids, "image_id")
-        self.create(f"CREATE VIEW live_rows AS FROM {self.name}.written SEMI JOIN {self.name}.live USING (seq)")
+        self.create("CREATE TABLE dead (seq BIGINT)")
+        several = "SELECT image_id, max(seq) AS newest FROM {0} GROUP BY image_id HAVING count(*) > 1"
+        same = "each.image_id IS NOT DISTINCT FROM several.image_id"
+        for part in self._passes(ids, "image_id"):
+            self.create(f"CREATE OR REPLACE TABLE several AS {several.format(part)}")
+            if self.table("FROM several LIMIT 1").num_rows:  # mostly few or none, and another pass over the ids
+                self.create(
+                    f"INSERT INTO dead SELECT seq FROM {part} AS each JOIN several ON {same} WHERE seq < newest"
+                )
+        self.create("DROP TABLE several")
+        rows = f"FROM {self.name}.written ANTI JOIN {self.name}.dead USING (seq) {committed}"
+        self.create(f"CREATE VIEW live_rows AS {rows}")
 
     def _from(self, files: Sequence[_File]) -> str:
         """The rows of some files that are of this catalog's runs, each with its `place`."""

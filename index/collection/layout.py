@@ -43,6 +43,8 @@ COLUMNS: Final = "columns"
 # In the folder of a segment
 VECTORS: Final = "vectors.faiss"
 ROWS: Final = "rows.arrow"
+IDS: Final = "ids.arrow"
+"""The positions of the rows, in the order of their ids."""
 ANN: Final = "ann.faiss"
 TILE_VECTORS: Final = "tiles.faiss"
 TILE_ANN: Final = "tiles-ann.faiss"

@@ -24,7 +24,7 @@ from index.collection.bounds import (
     keys,
     parse_json,
 )
-from index.collection.layout import ANN, QUERIES, ROWS, TILE_ANN, TILE_VECTORS, TOMBSTONES, VECTORS
+from index.collection.layout import ANN, IDS, QUERIES, ROWS, TILE_ANN, TILE_VECTORS, TOMBSTONES, VECTORS
 from index.queries import QueryKind
 from index.tiles import Box, tile_boxes
 
@@ -215,7 +215,8 @@ class SegmentRecord(Record):
     memory: Count
     files: Annotated[
         # Those that are read always are required, because only listed files are checked.
-        dict[str, FileRecord], keys(VECTORS, ROWS, ANN, TILE_VECTORS, TILE_ANN, required=(VECTORS, ROWS))
+        dict[str, FileRecord],
+        keys(VECTORS, ROWS, IDS, ANN, TILE_VECTORS, TILE_ANN, required=(VECTORS, ROWS, IDS)),
     ]
     columns: FileRecord | None = None
 
@@ -259,7 +260,7 @@ class VersionManifest(Record):
     since.
     """
 
-    format: Literal[3] = 3
+    format: Literal[4] = 4
     version: VersionName
     base: VersionName | None
     model: ModelRecord

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,18 +14,22 @@ import pyarrow.compute as pc
 
 from index.arrays import Ids, Positions, read_parts
 from index.collection.rows import FIXED_COLUMNS
-from index.storage.arrow_file import read_batches
+from index.storage.arrow_file import read_batches, require_columns
 
 _FEW = 64  # rows; up to here reading value by value takes less time than a call of Arrow's for each batch
+_SCANNED = 4_096  # rows whose ids are compared in the time that a binary search takes
+POSITION = "position"
+"""The column of the file of positions, which are in the order of the rows' ids."""
 
 
 class MappedRows:
     """Rows in batches, without embeddings. Thread-safe.
 
-    The file `columns` has further columns of the same rows, in the same batches. ValueError for a damaged file.
+    The file `by_id` has their positions in the order of their ids. The file `columns` has further columns of the same
+    rows, in the same batches. ValueError for a damaged file.
     """
 
-    def __init__(self, path: Path, columns: Path | None = None) -> None:
+    def __init__(self, path: Path, by_id: Path, columns: Path | None = None) -> None:
         self.schema, self.batches = _mapped(path)
         if columns is not None:
             schema, further = _mapped(columns)
@@ -44,6 +49,7 @@ class MappedRows:
         self._ids = pa.chunked_array([batch.column("image_id") for batch in self.batches], pa.string())
         if self._ids.null_count:
             raise ValueError(f"{self._ids.null_count} rows have no image_id")
+        self._by_id = _positions_in(by_id, len(self))
 
     def __len__(self) -> int:
         return int(self.starts[-1])
@@ -83,7 +89,9 @@ class MappedRows:
         return read_parts(np.empty(len(positions), object), positions, self.starts, read)
 
     def positions(self, ids: pa.Array[Any], live: npt.NDArray[np.bool_]) -> Positions:
-        """The positions of the `live` rows with these ids; -1 for an id without one."""
+        """The positions of the `live` rows with these ids, which are distinct; -1 for an id without one."""
+        if len(ids) * _SCANNED < len(self):
+            return np.array([self._position(id_, live) for id_ in ids.to_pylist()], np.int64)
         indices: Any = pc.index_in(self._ids.cast(ids.type), value_set=ids)
         # `fill_null` and `to_numpy` would import pandas, a third of the time of a search by id from the terminal.
         rows = np.from_dlpack(pc.indices_nonzero(indices.is_valid()))
@@ -92,10 +100,47 @@ class MappedRows:
         positions[slots[live[rows]]] = rows[live[rows]]
         return positions
 
+    def _position(self, id_: str | None, live: npt.NDArray[np.bool_]) -> int:
+        if id_ is None:
+            return -1
+        # Arrow sorts text by its bytes in UTF-8, which is the order of Python's strings too.
+        places = range(len(self))
+        start = bisect_left(places, id_, key=self._id_at)
+        end = bisect_right(places, id_, lo=start, key=self._id_at)  # an updated image has dead rows as well
+        found = self._by_id[start:end][live[self._by_id[start:end]]]
+        return int(found.max()) if len(found) else -1
+
+    def _id_at(self, place: int) -> str:
+        id_: str = self._ids[int(self._by_id[place])].as_py()
+        return id_
+
 
 def with_columns(rows: pa.Schema, columns: pa.Schema) -> pa.Schema:
     """The columns of rows and their further `columns`, which replace those with the same name."""
     return pa.schema([*(field for field in rows if field.name not in columns.names), *columns])
+
+
+def write_by_id(rows: Path, target: Path) -> None:
+    """Write the positions of a file of rows in the order of their ids: 4 bytes for each, and 8 in memory meanwhile."""
+    with pa.memory_map(str(rows)) as file:
+        batches = [batch.column("image_id") for batch in pa.ipc.open_file(file).read_all().to_batches()]
+        order = pc.sort_indices(pa.chunked_array(batches, pa.string())).cast(pa.uint32())
+    batch = pa.record_batch({POSITION: order})
+    with pa.ipc.new_file(str(target), batch.schema) as writer:
+        writer.write_batch(batch)
+
+
+def _positions_in(path: Path, rows: int) -> npt.NDArray[np.uint32]:
+    """The positions in a file, all below `rows`."""
+    schema, batches = _mapped(path)
+    require_columns(schema, {POSITION: pa.uint32()})
+    columns = [batch.column(0) for batch in batches]
+    if [*map(len, columns)] != [rows] or columns[0].null_count:
+        raise ValueError(f"{path.name} does not have the positions of {rows:,} rows")
+    positions = np.from_dlpack(columns[0]).astype(np.uint32, copy=False)
+    if rows and positions.max() >= rows:
+        raise ValueError(f"{path.name} has the position {positions.max():,} among {rows:,} rows")
+    return positions
 
 
 def _with_nulls(rows: pa.RecordBatch) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from index.arrays import Ids, Parts, Positions, Scores, Vectors, merged_by_position
-from index.collection.layout import ANN_OF, ROWS, TILE_VECTORS, VECTORS, segment_path
+from index.collection.layout import ANN_OF, IDS, ROWS, TILE_VECTORS, VECTORS, segment_path
 from index.collection.rows import EMBEDDING, TILES, embedding_column, embedding_type
 from index.errors import DamagedVersionError
 from index.segments.eligible import Eligible
@@ -43,7 +43,7 @@ class Segment(VectorIndex):
         super().__init__(
             folder / VECTORS, ann_path=ann_paths[VECTORS], parameters=parameters, max_exact_rows=max_exact_rows
         )
-        self._rows = MappedRows(folder / ROWS, columns)
+        self._rows = MappedRows(folder / ROWS, folder / IDS, columns)
         self.batches = self._rows.batches
         if TILE_VECTORS in files:
             self.tiles = VectorIndex(

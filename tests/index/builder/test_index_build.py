@@ -58,13 +58,13 @@ def test_a_manifest_describes_its_version(collection: Collection) -> None:
     assert (segment.name, segment.ntotal, segment.live, segment.factory) == ("000001-00", 250, 250, "Flat")
     files = {f"segments/000001-00/{name}": file for name, file in segment.files.items()}
     files |= {f"000001/{name}": file for name, file in manifest.files.items()}
-    assert len(files) == 3
+    assert len(files) == 4
     for name, file in files.items():
         assert file.size == index_file(collection, name).stat().st_size
         assert file.sha256 == collection.storage.sha256(f"index/{name}")
     assert names(index_file(collection)) == ["000001", "segments"]
     assert names(index_file(collection, "000001")) == ["manifest.json", "queries.arrow", "started"]
-    assert names(index_file(collection, "segments/000001-00")) == ["rows.arrow", "vectors.faiss"]
+    assert names(index_file(collection, "segments/000001-00")) == ["ids.arrow", "rows.arrow", "vectors.faiss"]
 
 
 def test_the_manifest_of_another_version_is_refused(collection: Collection) -> None:
@@ -162,7 +162,7 @@ for folder in Path(sys.argv[1]).iterdir():
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9, folder
 """
 
-_FILES = ("vectors.faiss", "rows.arrow", "tombstones.arrow", "queries.arrow", "manifest.json", "CURRENT")
+_FILES = ("vectors.faiss", "rows.arrow", "ids.arrow", "tombstones.arrow", "queries.arrow", "manifest.json", "CURRENT")
 _POINTS = [f"{name} {when}" for name in _FILES for when in ("before", "after")]
 
 

@@ -76,12 +76,13 @@ def test_a_damaged_file_is_warned_about_once(
     assert caplog.text.count(f"{file} is damaged") == 1
 
 
-def test_a_version_of_another_release_says_how_to_replace_it(collection: Collection) -> None:
+@pytest.mark.parametrize("format", [2, 3])
+def test_a_version_of_another_release_says_how_to_replace_it(collection: Collection, format: int) -> None:
     path = Path(collection.location, "index/000003/manifest.json")
     content = json.loads(path.read_bytes())
     del content["kinds"], content["checksum"]
-    path.write_bytes(AnyRecord(**content | {"format": 2}).to_bytes())
-    message = f"has format 2, this release of Likeness reads 3: `likeness index {collection.location}` builds"
+    path.write_bytes(AnyRecord(**content | {"format": format}).to_bytes())
+    message = f"has format {format}, this release of Likeness reads 4: `likeness index {collection.location}` builds"
     with pytest.raises(DamagedVersionError, match=re.escape(message)):
         Searcher.open(collection)
     assert "unreadable" in CliRunner().invoke(app, ["versions", collection.location]).output

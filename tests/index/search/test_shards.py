@@ -168,7 +168,7 @@ def test_segments_are_split_evenly_and_in_order(sizes: list[int], count: int) ->
 
 
 def segments_of(sizes: list[int]) -> list[SegmentRecord]:
-    files = dict.fromkeys(["vectors.faiss", "rows.arrow"], FileRecord(size=0, sha256="0" * 64))
+    files = dict.fromkeys(["vectors.faiss", "rows.arrow", "ids.arrow"], FileRecord(size=0, sha256="0" * 64))
     return [
         SegmentRecord(
             name=f"000001-{n:02}", ntotal=size, live=size, factory="Flat", parameters={}, memory=size, files=files

@@ -6,7 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from index.segments.mapped_rows import MappedRows
+from index.segments import mapped_rows
+from index.segments.mapped_rows import MappedRows, write_by_id
 
 
 @pytest.mark.parametrize("count", [0, 1, 64, 65, 300])
@@ -22,10 +23,54 @@ def test_rows_are_those_of_their_positions(tmp_path: Path, count: int) -> None:
     )
     with pa.ipc.new_file(str(tmp_path / "rows.arrow"), table.schema) as file:
         file.write_table(table, max_chunksize=110)
-    rows, positions = MappedRows(tmp_path / "rows.arrow"), np.random.default_rng(0).permutation(300)[:count]
+    write_by_id(tmp_path / "rows.arrow", tmp_path / "ids.arrow")
+    rows, positions = (
+        MappedRows(tmp_path / "rows.arrow", tmp_path / "ids.arrow"),
+        np.random.default_rng(0).permutation(300)[:count],
+    )
     assert rows.ids(positions).tolist() == [f"{number:03}" for number in positions]
     expected = [{"tags": [number, None], "image_id": f"{number:03}"} for number in positions.tolist()]
     assert rows.rows(positions, ["tags", "image_id"]) == expected
     for number, row in zip(positions.tolist(), rows.rows(positions), strict=True):
         assert list(row) == ["image_id", "tags", "taken"]
         assert (row["taken"] is None) == (number % 7 == 0)
+
+
+@pytest.mark.parametrize("scanned", [0, 1_000])
+def test_the_newest_live_row_of_an_id_is_found(tmp_path: Path, scanned: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mapped_rows, "_SCANNED", scanned)  # by binary search, or by comparing all rows
+    names = ["", "a", "a ", "A", "é", "z", "\uff5e", "\U0001f431", "b/1.jpg", "b/10.jpg", "b/2.jpg"]
+    random = np.random.default_rng(0)
+    ids, live = random.choice(names, 500).tolist(), random.random(500) < 0.1
+    live[[n for n, name in enumerate(ids) if name == "z"]] = False
+    table = pa.table({"image_id": ids})
+    with pa.ipc.new_file(str(tmp_path / "rows.arrow"), table.schema) as file:
+        file.write_table(table, max_chunksize=110)
+    write_by_id(tmp_path / "rows.arrow", tmp_path / "ids.arrow")
+    rows = MappedRows(tmp_path / "rows.arrow", tmp_path / "ids.arrow")
+    expected = dict.fromkeys([*names, "no", "zz"], -1)
+    expected |= {name: position for position, name in enumerate(ids) if live[position]}
+    assert -1 < expected["a"] < 500
+    assert expected["z"] == -1
+    for name, position in expected.items():
+        assert rows.positions(pa.array([name]), live).tolist() == [position], name
+    assert rows.positions(pa.array([*expected, None]), live).tolist() == [*expected.values(), -1]
+
+
+@pytest.mark.parametrize(
+    ("positions", "message"),
+    [
+        ([0, 1], "does not have the positions of 3 rows"),
+        ([0, 1, None], "does not have the positions of 3 rows"),
+        ([0, 3, 1], "has the position 3 among 3 rows"),
+    ],
+)
+def test_positions_that_do_not_fit_the_rows(tmp_path: Path, positions: list[int | None], message: str) -> None:
+    for name, table in {
+        "rows.arrow": pa.table({"image_id": ["a", "b", "c"]}),
+        "ids.arrow": pa.table({"position": pa.array(positions, pa.uint32())}),
+    }.items():
+        with pa.ipc.new_file(str(tmp_path / name), table.schema) as file:
+            file.write_table(table)
+    with pytest.raises(ValueError, match=message):
+        MappedRows(tmp_path / "rows.arrow", tmp_path / "ids.arrow")

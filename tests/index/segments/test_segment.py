@@ -269,8 +269,9 @@ def test_a_segment_with_more_rows_than_vectors_is_refused(tmp_path: Path) -> Non
     one, two = tmp_path / "one", tmp_path / "two"
     record = build(one, unit_vectors(5, dim=DIM), IndexSettings())
     build(two, unit_vectors(6, dim=DIM), IndexSettings())
-    place = f"index/segments/{record.name}/rows.arrow"
-    (two / place).replace(one / place)
+    for name in ("rows.arrow", "ids.arrow"):
+        place = f"index/segments/{record.name}/{name}"
+        (two / place).replace(one / place)
     with pytest.raises(DamagedVersionError, match="has 5 vectors but 6 rows: build the index again"):
         open_segment(one, record)
 

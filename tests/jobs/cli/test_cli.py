@@ -742,6 +742,18 @@ def test_help_loads_no_slow_modules() -> None:
     assert python("-c", code).stdout == "[]\n"
 
 
+def test_a_search_by_id_loads_no_slow_modules(collection: Path) -> None:
+    slow = "('pandas', 'duckdb', 'fastapi', 'ray', 'torch', 'transformers')"
+    script = (
+        "import atexit, sys; from jobs.cli import app\n"
+        f"atexit.register(lambda: print([name for name in {slow} if name in sys.modules], file=sys.stderr))\n"
+        "app.main()"
+    )
+    done = python("-c", script, "search", collection, "--like", "red.png", "-k", "1")
+    assert "blue.png" in done.stdout or "green.png" in done.stdout
+    assert done.stderr.strip() == "[]"
+
+
 @pytest.mark.parametrize("error", [ImportError("initialization failed"), SystemError("a result"), ModelError("gone")])
 def test_an_interrupt_that_became_another_exception_is_one(
     run: Run, collection: Path, monkeypatch: pytest.MonkeyPatch, error: Exception

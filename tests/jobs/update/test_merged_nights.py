@@ -17,6 +17,7 @@ from index.versions.promotion import rollback
 from index.versions.prune import prune
 from jobs.cli.app import app
 from jobs.embedding.report import Report
+from tests.support.collections.s3_server import Bucket
 from tests.support.collections.storage_steps import KilledError, at, expire, is_number, kill
 from tests.support.nights.reembed_nights import (
     BROKEN,
@@ -72,9 +73,18 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Nights:
 
 @pytest.fixture
 def nights(before: Nights, tmp_path: Path) -> Nights:
-    """A copy of the collection, of the same pictures."""
-    shutil.copytree(before.location, tmp_path / "collection")
-    return Nights(before.pictures, str(tmp_path / "collection"))
+    return copy_of(before, tmp_path / "collection")
+
+
+def copy_of(nights: Nights, home: Path, bucket: Bucket | None = None) -> Nights:
+    """A copy of the collection, of the same pictures: in a folder, or below the folder's name in a bucket."""
+    if bucket is None:
+        shutil.copytree(nights.location, home)
+        return Nights(nights.pictures, str(home))
+    for path in Path(nights.location).rglob("*"):
+        if path.is_file():
+            bucket.put(f"{home.name}/{path.relative_to(nights.location)}", path.read_bytes())
+    return Nights(nights.pictures, bucket.address(home.name))
 
 
 def assert_complete(nights: Nights) -> None:
@@ -106,12 +116,14 @@ def test_a_night_that_is_killed_while_it_merges(nights: Nights, step: str, after
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("after", [False, True])
-def test_a_night_that_is_killed_at_any_write(before: Nights, tmp_path: Path, after: bool) -> None:
+@pytest.mark.parametrize("where", ["folder", "bucket"])
+def test_a_night_that_is_killed_at_any_write(
+    before: Nights, tmp_path: Path, request: pytest.FixtureRequest, where: str, after: bool
+) -> None:
+    bucket = request.getfixturevalue("bucket") if where == "bucket" else None
     kills = 0
     for number in itertools.count(1):
-        home = tmp_path / str(number)
-        shutil.copytree(before.location, home)
-        nights = Nights(before.pictures, str(home))
+        nights = copy_of(before, tmp_path / str(number), bucket)
         try:
             with at(is_number(number), after=after, action=kill):
                 run(nights)
@@ -121,7 +133,7 @@ def test_a_night_that_is_killed_at_any_write(before: Nights, tmp_path: Path, aft
         expire(nights.collection.storage)
         assert_search_is_exact(nights.collection)
         assert_complete(nights)
-    assert kills > 15
+    assert kills >= 20
 
 
 def test_versions_that_were_built_before_and_after_a_merge(nights: Nights, tmp_path: Path) -> None:

@@ -122,6 +122,7 @@ _FILES: dict[str, Hurt] = {
         "CURRENT",
         _MANIFEST,
         f"{LARGE}/rows.arrow",
+        f"{LARGE}/ids.arrow",
         f"{LARGE}/vectors.faiss",
         f"{LARGE}/ann.faiss",
         "index/000005/queries.arrow",
@@ -172,6 +173,11 @@ _ARROW: dict[str, Hurt] = {
     "an embedding among the rows": arrow(f"{LARGE}/rows.arrow", added("embedding", repeated("a"))),
     "fewer rows than vectors": arrow(f"{LARGE}/rows.arrow", lambda table: table.slice(9)),
     "no rows": arrow(f"{LARGE}/rows.arrow", lambda table: table.slice(0, 0)),
+    "positions of ids at 10⁹": arrow(
+        f"{LARGE}/ids.arrow",
+        column("position", lambda table: pa.array([10**9] * table.num_rows, pa.uint32())),
+    ),
+    "positions of ids of another kind": arrow(f"{LARGE}/ids.arrow", column("position", repeated(-1))),
     "values of a gigabyte in a small file": arrow(
         f"{LARGE}/rows.arrow", added("note", repeated("a" * (1 << 20))), compression="zstd"
     ),

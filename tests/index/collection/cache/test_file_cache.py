@@ -254,7 +254,7 @@ def test_a_build_without_changes_downloads_nothing(bucket: Bucket) -> None:
     assert build_index(collection).version == "000002"
 
 
-@pytest.mark.parametrize("name", ["vectors.faiss", "rows.arrow"])
+@pytest.mark.parametrize("name", ["vectors.faiss", "rows.arrow", "ids.arrow"])
 def test_files_removed_while_a_version_is_opened(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """The cache is on another disk."""
     collection = twenty(bucket)

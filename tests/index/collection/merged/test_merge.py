@@ -73,7 +73,7 @@ def content(collection: Collection, runs: slice = slice(None)) -> list[Any]:
     """All that a catalog of these runs says."""
     chosen = collection.runs()[runs]
     catalog = Catalog(collection.storage, list(map(RunRows.of, chosen)))
-    tables = [catalog.table(f"FROM {view} ORDER BY seq").to_pylist() for view in ("written", "live", "live_rows")]
+    tables = [catalog.table(f"FROM {view} ORDER BY seq").to_pylist() for view in ("written", "dead", "live_rows")]
     schemas = [catalog.schema_of([number]) for number, run in enumerate(chosen) if any(file.rows for file in run.files)]
     return [*tables, catalog.schema_of(), schemas, catalog.live_counts, [run.run_id for run in chosen]]
 
