@@ -27,8 +27,8 @@ ROW_FILES: Final = "rows"
 DELETES: Final = "deletes"
 FACTS: Final = "facts"
 """Files with all columns of the rows but vectors, for the catalog."""
-TODO: Final = "todo"
-"""The images that are left to embed, while a job embeds them on Ray."""
+TODO: Final = "todo-"
+"""Prefix of a folder with the images that are left to embed, while a job embeds them on Ray."""
 
 # In the folder of a version
 STARTED: Final = "started"

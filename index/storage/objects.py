@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -123,6 +123,13 @@ def _size(store: Store, key: str) -> int:
     return with_retries(lambda: obstore.head(store, key))["size"]
 
 
+def delete(bucket: Bucket, keys: Sequence[str]) -> None:
+    """Remove objects, if they are there. pyarrow would put an empty object in place of the folder that each was in."""
+    store = object_store(bucket)
+    with suppress(FileNotFoundError), as_os_error(bucket, keys[0], "removed"):
+        with_retries(lambda: obstore.delete(store, keys))
+
+
 def open_reader(bucket: Bucket, key: str, min_read: int) -> pa.NativeFile:
     """A seekable reader, which requests at least `min_read` bytes; 0: as many as are read. Raises the errors of `read`.
 
@@ -165,7 +172,7 @@ class _Reader(io.RawIOBase):
 
 
 @contextmanager
-def as_os_error(bucket: Bucket, key: str) -> Iterator[None]:
+def as_os_error(bucket: Bucket, key: str, action: str = "read") -> Iterator[None]:
     """Raises UnreachableError for obstore's errors except FileNotFoundError."""
     try:
         yield
@@ -173,8 +180,8 @@ def as_os_error(bucket: Bucket, key: str) -> Iterator[None]:
         if isinstance(error, FileNotFoundError):
             raise
         raise UnreachableError(
-            f"{bucket.scheme}://{bucket.name}/{key} cannot be read ({first_line(error)}): check the network and the "
-            "credentials, then try again"
+            f"{bucket.scheme}://{bucket.name}/{key} cannot be {action} ({first_line(error)}): check the network and "
+            "the credentials, then try again"
         ) from error
 
 

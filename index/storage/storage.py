@@ -272,11 +272,19 @@ class Storage:
     def delete(self, path: str) -> None:
         """Remove a file, or a folder with its content; does nothing if it is missing."""
         found = self.info(path)
-        if found and found.is_folder and self.is_local:
+        if found is None:
+            return
+        if self.bucket:
+            from index.storage.objects import delete
+
+            below = self.walk(path) if found.is_folder else [found]
+            if keys := [self.key(entry.path) for entry in below if not entry.is_folder]:
+                delete(self.bucket, keys)
+            if found.is_folder and self.exists(path):  # empty objects that stand for folders
+                self._files.delete_dir(self.absolute(path))
+        elif found.is_folder:
             shutil.rmtree(self._checked(path))  # pyarrow would follow links
-        elif found and found.is_folder:
-            self._files.delete_dir(self.absolute(path))
-        elif found:
+        else:
             self._files.delete_file(self.absolute(path))
 
     def absolute(self, path: str) -> str:

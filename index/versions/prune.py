@@ -40,6 +40,9 @@ FORGOTTEN_AFTER = timedelta(days=30)
 _FOLDER = re.compile(r"index/(?:segments/)?([0-9]{6})(?:-[0-9-]+)?(?=/|$)")
 """A version's or segment's folder. The group is the version whose build made it."""
 
+_IN_RUN = re.compile(rf"(.*)/(?:{layout.ROW_FILES}|{layout.FACTS}|{layout.TODO}[^/]*)/.*")
+"""A file of a run. The group is the run's folder."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Pruned:
@@ -136,7 +139,7 @@ def _plan(collection: Collection, keep: int) -> tuple[Pruned, list[str]]:
         segments=[path.removeprefix(f"{SEGMENTS}/") for path in segments],
         remains=remains,
         runs=[path.removeprefix(f"{layout.RUNS}/") for path in runs],
-        unnamed_files=Counter(path.rsplit("/", 2)[0] for path in unnamed),
+        unnamed_files=Counter(_IN_RUN.sub(r"\1", path) for path in unnamed),
         bytes_freed=freed + sum(runs.values()) + sum(unnamed.values()) + sum(merged.values()),
         left=left,
     )
@@ -224,7 +227,9 @@ def _leftovers(log: Collection) -> tuple[dict[str, int], dict[str, int]]:
             runs[run_path(start.run_id)] = sum(file.size for file in files[start.run_id])
     for run in snapshot.committed:
         named = {file.path for file in (*run.files, *run.facts)}
-        folders = tuple(run_path(run.run_id, name, "") for name in (layout.ROW_FILES, layout.FACTS, layout.TODO))
+        folders = tuple(
+            run_path(run.run_id, name) for name in (f"{layout.ROW_FILES}/", f"{layout.FACTS}/", layout.TODO)
+        )
         for file in files[run.run_id]:
             if file.path.startswith(folders) and file.path not in named and are_older([file], ABANDONED_AFTER):
                 unnamed[file.path] = file.size

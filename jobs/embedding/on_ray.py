@@ -2,13 +2,15 @@
 
 Each task and each block between the stages costs this process some milliseconds, however many images it has. So a task
 reads up to 2,048 images itself, from a copy of the listing's files that is in the folder of the run meanwhile; and an
-actor that has a GPU, or another device, gets several blocks in a call.
+actor that has a GPU, or another device, gets several blocks in a call. `ray.data.read_parquet` would be one more stage,
+with blocks of whole files, and would need the credentials of a bucket in arguments that Ray logs.
 """
 
 import re
+import secrets
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from math import prod
 
@@ -88,13 +90,18 @@ def blocks_on_ray(
 @contextmanager
 def _stored(todo: Todo, embed: EmbedSettings) -> Iterator[str]:
     """The folder of the collection with the files of the images to do, where workers read them; removed at the end."""
-    storage, folder = embed.collection().storage, run_path(embed.run_id, TODO)
-    storage.delete(folder)  # a job that was killed may have left it
+    storage = embed.collection().storage
+    for entry in storage.list(run_path(embed.run_id)):
+        if entry.name.startswith(TODO):
+            storage.delete(entry.path)  # of a job that was killed
+    # A job that lost its lease must not remove the files of the one that resumed its run.
+    folder = run_path(embed.run_id, f"{TODO}{secrets.token_hex(4)}")
     try:
         todo.copy_files(storage, folder)
         yield folder
     finally:
-        storage.delete(folder)
+        with suppress(OSError):  # `prune` removes what is left
+            storage.delete(folder)
 
 
 def _rows_of_task(todo: Todo, block_size: int) -> int:

@@ -39,7 +39,10 @@ class RowGroup:
     rows: int
 
     def read(self, storage: Storage, columns: Sequence[str]) -> pa.Table:
-        with storage.open_input(self.path) as source, pq.ParquetFile(source) as parquet:
+        with (
+            storage.open_input(self.path) as source,
+            pq.ParquetFile(source, page_checksum_verification=True) as parquet,
+        ):
             return parquet.read_row_group(self.number).select(columns).slice(self.first, self.rows)
 
 

@@ -208,6 +208,18 @@ def test_an_upload_that_fails_leaves_nothing(bucket: Bucket, tmp_path: Path, siz
     assert not (tmp_path / "new").exists()
 
 
+def test_what_is_removed_from_a_bucket_leaves_nothing_behind(bucket: Bucket) -> None:
+    storage = Storage.open(bucket.address("here"))
+    for path in ("a/b/1", "a/b/2", "a/c/3", "d/4"):
+        storage.write_atomic(path, b"x")
+    storage.delete("a/b")
+    storage.delete("d/4")
+    assert bucket.keys("here/") == ["here/a/c/3"]
+    bucket.put("here/a/c/", b"")  # as other tools mark a folder
+    storage.delete("a/c")
+    assert not storage.exists("a/c")
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_reads_and_writes_survive_faults(bucket: Bucket, tmp_path: Path, fault: str) -> None:
     content = os.urandom(9_000_000)

@@ -89,18 +89,18 @@ def test_a_removal_that_was_interrupted_is_repeated(collection: Collection, monk
 @pytest.mark.parametrize("idle", [ABANDONED_AFTER + HOUR, ABANDONED_AFTER - HOUR])
 def test_files_that_a_committed_run_does_not_name_are_removed(collection: Collection, idle: timedelta) -> None:
     """They are of an attempt that another one replaced, or of a job on Ray that was killed; of images and of an
-    annotation.
+    annotation, whose name is that of a folder of runs.
     """
-    for log in (collection, annotation_log(collection, "half")):
+    for log in (collection, annotation_log(collection, "rows")):
         committed = add_run(log, rows(["0", "1"]))
         log.write_rows(committed.run_id, "0001-stale", rows(["0"]))
-        log.storage.write_atomic(run_path(committed.run_id, TODO, "000000.parquet"), b"listed")
+        log.storage.write_atomic(run_path(committed.run_id, f"{TODO}0123abcd", "000000.parquet"), b"listed")
         for path in folder(log, committed).rglob("*.parquet"):
             os.utime(path, (time.time() - idle.total_seconds(),) * 2)
     pruned = prune(collection)
     assert list(pruned.unnamed_files.values()) == ([2, 2] if idle > ABANDONED_AFTER else [])
     assert bool(pruned.bytes_freed) == (idle > ABANDONED_AFTER)
-    for log in (collection, annotation_log(collection, "half")):
+    for log in (collection, annotation_log(collection, "rows")):
         [run] = log.runs()
         assert len(log.row_files(run.run_id)) == len(run.files) + (idle < ABANDONED_AFTER)
         assert len(log.live_rows(["image_id"])) == 2

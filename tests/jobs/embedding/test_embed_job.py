@@ -19,7 +19,7 @@ from jobs.demo.gallery import Gallery
 from jobs.embedding.here import blocks_here
 from jobs.embedding.model_source import ModelSource
 from jobs.errors import JobError
-from tests.support.nights.fake_job import embed
+from tests.support.nights.fake_job import assert_gallery_is_embedded, embed
 
 pytestmark = pytest.mark.ray
 
@@ -56,7 +56,7 @@ class TestEmbed:
         assert ray.num_rows == 60
         [run] = Collection.open(str(tmp_path / "ray")).runs()
         assert sorted(file.rows for file in run.files) == [12, 16, 16, 16]
-        assert not (tmp_path / "ray" / "runs" / run.run_id / "todo").exists()
+        assert not list((tmp_path / "ray").rglob("todo-*"))
         assert ray["error_reason"].to_pylist().count("filtered") == 10
         assert all(other.equals(ray) for other in others)
 
@@ -76,6 +76,15 @@ class TestEmbed:
         assert "run the same command again to continue" in str(raised.value)
         assert len(str(raised.value).splitlines()) == 1
         assert Collection.open(str(tmp_path / "c")).runs() == []
+
+    def test_what_a_killed_job_left_in_the_folder_of_its_run_is_removed(self, gallery: Gallery, tmp_path: Path) -> None:
+        with pytest.raises(JobError):
+            embed(gallery.folder, tmp_path / "c", load=WithoutMemory)
+        [run] = (tmp_path / "c" / "runs").iterdir()
+        (run / "todo-0123abcd").mkdir()
+        embed(gallery.folder, tmp_path / "c")
+        assert_gallery_is_embedded(Collection.open(str(tmp_path / "c")), gallery)
+        assert not list(run.glob("todo-*"))
 
 
 def test_a_missing_cluster_is_one_line() -> None:
