@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any, Final
@@ -107,26 +107,36 @@ class Pictures:
                 self.listing.catalog.create("INSERT INTO places FROM found", found=found)
         return "places"
 
+    def tables(self, lists: Iterable[pa.Table]) -> Iterator[pa.Table]:
+        """Listings of the pictures that no row of a list names."""
+        if not self.listing.num_rows:
+            return iter(())
+        catalog = self.listing.catalog
+        catalog.create("CREATE TABLE named (seq BIGINT)")
+        for rows in lists:
+            found = self.named_by(rows["uri"])
+            catalog.create("INSERT INTO named SELECT DISTINCT seq FROM found", found=found)
+        return self.listing.tables(where=f"seq NOT IN (FROM {catalog.name}.named)")
 
-def join_lists(pictures: Pictures, rows: pa.Table) -> tuple[Iterator[pa.Table], pa.Table]:
-    """The pictures that no row of a list names; and the rows, with the facts of those pictures that they name.
+    def join(self, rows: pa.Table) -> pa.Table:
+        """The rows of a list, with the facts of the pictures that they name.
 
-    A row `without_id` gets that of its picture, and the columns of both; the list's take precedence.
-    """
-    images = pictures.listing
-    if not (images.num_rows and rows.num_rows):
-        return images.tables(), rows
-    found = pictures.named_by(rows["uri"])
-    named = found.select(["seq"]).group_by("seq").aggregate([]).sort_by("seq")
-    seqs = found["seq"].take(pc.index_in(pa.array(np.arange(len(rows))), value_set=found["row"]))
-    facts = images.read(where="seq IN (FROM named)", named=named).take(pc.index_in(seqs, value_set=named["seq"]))
-    joined = {name: pc.coalesce(rows[name], facts[name]) for name in ("size", "modified", "etag")}
-    names = pc.if_else(without_id(rows), facts["image_id"], pa.scalar(None, TEXT))
-    joined["image_id"] = pc.coalesce(names, rows["image_id"])
-    joined["uri"] = pc.coalesce(facts["uri"], rows["uri"])
-    metadata = images.schema.names[len(LISTING) :]
-    joined |= {name: facts[name] for name in metadata if name not in rows.column_names}
-    return images.tables(where="seq NOT IN (FROM named)", named=named), with_columns(rows, joined)
+        A row `without_id` gets that of its picture, and the columns of both; the list's take precedence.
+        """
+        if not (self.listing.num_rows and rows.num_rows):
+            return rows
+        found = self.named_by(rows["uri"])
+        named = found.select(["seq"]).group_by("seq").aggregate([]).sort_by("seq")
+        seqs = found["seq"].take(pc.index_in(pa.array(np.arange(len(rows))), value_set=found["row"]))
+        at = pc.index_in(seqs, value_set=named["seq"])
+        facts = self.listing.read(where="seq IN (FROM named)", named=named).take(at)
+        joined = {name: pc.coalesce(rows[name], facts[name]) for name in ("size", "modified", "etag")}
+        names = pc.if_else(without_id(rows), facts["image_id"], pa.scalar(None, TEXT))
+        joined["image_id"] = pc.coalesce(names, rows["image_id"])
+        joined["uri"] = pc.coalesce(facts["uri"], rows["uri"])
+        metadata = self.listing.schema.names[len(LISTING) :]
+        joined |= {name: facts[name] for name in metadata if name not in rows.column_names}
+        return with_columns(rows, joined)
 
 
 def without_id(rows: pa.Table) -> Column:

@@ -9,17 +9,21 @@ from __future__ import annotations  # pyarrow's types take arguments in its stub
 import datetime as dt
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from index.collection.rows import TEXT
+from index.collection.scratch import StoredTables
 from jobs.errors import SourceError
 from jobs.sources.listing import REFUSED_STAGE, Column, Reason, as_text, refuse, with_columns
 from jobs.values import ColumnType
+
+Convert: TypeAlias = Callable[[Any], Any]
 
 NAME: Final = b"column"
 """Metadata of a listing's field: the name of the list's column."""
@@ -32,72 +36,86 @@ _BOOLEANS = ("^(true|false)$", "^(True|False)$", "^(TRUE|FALSE)$")
 _TIME = r"^[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?Z?$"
 
 
-def with_types(tables: Sequence[pa.Table], types: Mapping[str, ColumnType]) -> list[pa.Table]:
+class TypedLists:
     """The listings of lists with a type for each column; all lists count, so that a column has the same type in each.
 
     `types` gives the types of the lists' columns; a row with a value that has another is refused as `bad_value`.
     Raises `SourceError` for a column that no list has.
     """
-    tables = list(tables)
-    fields = {field.name: field for table in tables for field in table.schema if NAME in (field.metadata or {})}
-    known = {_of(field, NAME).decode(): name for name, field in fields.items()}
-    if tables and (unknown := sorted(types.keys() - known.keys())):
-        raise SourceError(
-            f"--column-types names {', '.join(unknown)}: expected columns of the lists other than those of addresses "
-            f"and ids, which are text: {', '.join(known) or 'there are none'}"
-        )
-    for column, name in known.items():
-        having = [number for number, table in enumerate(tables) if name in table.column_names]
-        if column in types:
-            for number in having:
-                tables[number] = _with_type(tables[number], name, types[column])
-        else:
-            typed = _infer([tables[number] for number in having], name)
-            for number, values in zip(having, typed, strict=True):
-                tables[number] = with_columns(tables[number], {name: values})
-    plain = [pa.schema([field.remove_metadata() for field in table.schema]) for table in tables]
-    return [pa.table(table.columns, schema=schema) for table, schema in zip(tables, plain, strict=True)]
+
+    def __init__(self, lists: StoredTables, types: Mapping[str, ColumnType]) -> None:
+        self._lists = lists
+        fields = {field.name: field for schema in lists.schemas for field in schema if NAME in (field.metadata or {})}
+        known = {_of(field, NAME).decode(): name for name, field in fields.items()}
+        if lists.schemas and (unknown := sorted(types.keys() - known.keys())):
+            raise SourceError(
+                f"--column-types names {', '.join(unknown)}: expected columns of the lists other than those of "
+                f"addresses and ids, which are text: {', '.join(known) or 'there are none'}"
+            )
+        self._given = {name: types[column] for column, name in known.items() if column in types}
+        self._inferred = {name: self._infer(name) for name in known.values() if name not in self._given}
+
+    def _infer(self, name: str) -> Convert:
+        """How to give a column a type, if its values as they are written in all lists can have one."""
+        texts = [pa.chunked_array([], TEXT)]
+        json = False
+        for number, schema in enumerate(self._lists.schemas):
+            if name in schema.names:
+                values, written = self._lists.column(number, name), _of(schema.field(name), WRITTEN)
+                if written:
+                    texts.append(values)
+                    json |= written == JSON
+                elif values.type == TEXT and values.null_count < len(values):
+                    return _unchanged
+        return conversion(pa.chunked_array([chunk for values in texts for chunk in values.chunks], TEXT), json=json)
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        for number, schema in enumerate(self._lists.schemas):
+            table = self._lists.read(number)
+            for name, kind in self._given.items():
+                if name in schema.names:
+                    table = _with_type(table, name, kind)
+            for name, convert in self._inferred.items():
+                if name in schema.names and _of(schema.field(name), WRITTEN):
+                    table = with_columns(table, {name: convert(table[name])})
+            yield pa.table(table.columns, schema=pa.schema([field.remove_metadata() for field in table.schema]))
 
 
 def _of(field: pa.Field[Any], key: bytes) -> bytes:
     return (field.metadata or {}).get(key, b"")
 
 
-def _infer(tables: Sequence[pa.Table], name: str) -> list[Column]:
-    """The column of each table, with a type if its values as they are written in all of them can have one."""
-    columns: list[Any] = [table[name] for table in tables]
-    written = [_of(table.schema.field(name), WRITTEN) for table in tables]
-    others = [column for column, how in zip(columns, written, strict=True) if not how]
-    if any(column.type == TEXT and column.null_count < len(column) for column in others):
-        return columns
-    chunks = [chunk for column, how in zip(columns, written, strict=True) if how for chunk in column.chunks]
-    typed, at = inferred(pa.chunked_array(chunks, TEXT), json=JSON in written), 0
-    for number, how in enumerate(written):
-        if how:
-            rows = len(columns[number])
-            columns[number] = typed.slice(at, rows)
-            at += rows
-    return columns
-
-
-def inferred(texts: pa.ChunkedArray[Any], *, json: bool = False) -> pa.ChunkedArray[Any]:
-    """The column as numbers, booleans, dates or times if that keeps every value's text; else unchanged.
+def conversion(texts: pa.ChunkedArray[Any], *, json: bool = False) -> Convert:
+    """How to make a column numbers, booleans, dates or times if that keeps every value's text; else it stays.
 
     One way of writing a missing value counts as null, such as NA. Strings in `json` can only be dates and times.
     """
-    missing = pc.is_in(texts, value_set=_MISSING)
-    values = pc.if_else(missing, pa.scalar(None, TEXT), texts)
-    spellings = pc.unique(texts.filter(missing))
+    values, spellings = _without_missing(texts), pc.unique(texts.filter(pc.is_in(texts, value_set=_MISSING)))
     if values.null_count == len(values):
-        return values if spellings.to_pylist() in ([], [""]) and not json else texts
+        return _without_missing if spellings.to_pylist() in ([], [""]) and not json else _unchanged
     if len(spellings) > 1:
-        return texts
+        return _unchanged
     for pattern, convert in _CONVERSIONS[-2:] if json else _CONVERSIONS:
         with suppress(pa.ArrowInvalid):  # no such number or day
             matches = pc.all(pc.match_substring_regex(values, pattern)).as_py()
             if matches and (typed := convert(values)) is not None:
-                return typed
+                return partial(_converted, convert=convert, kind=typed.type)
+    return _unchanged
+
+
+def _unchanged(texts: Column) -> Column:
     return texts
+
+
+def _without_missing(texts: Column) -> Column:
+    found: Column = pc.if_else(pc.is_in(texts, value_set=_MISSING), pa.scalar(None, TEXT), texts)
+    return found
+
+
+def _converted(texts: Column, *, convert: Convert, kind: pa.DataType) -> Column:
+    """A part of a column that can be converted as a whole."""
+    typed: Column = convert(_without_missing(texts)).cast(kind)
+    return typed
 
 
 def _as_numbers(values: Any) -> Any:
@@ -116,7 +134,7 @@ def _as_times(values: Any) -> Any:
     return values.cast(pa.timestamp("us", "UTC" if pc.any(shapes[2]).as_py() else None))
 
 
-_CONVERSIONS: tuple[tuple[str, Callable[[Any], pa.ChunkedArray[Any] | None]], ...] = (
+_CONVERSIONS: tuple[tuple[str, Convert], ...] = (
     (r"^(0|-?[1-9][0-9]{0,18})$", lambda values: values.cast(pa.int64())),
     (r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?(e[+-]?[0-9]+)?$", _as_numbers),
     *((spelling, lambda values: values.cast(pa.bool_())) for spelling in _BOOLEANS),

@@ -16,16 +16,17 @@ import pyarrow.compute as pc
 from embedder.images.formats import IMAGE_EXTENSIONS
 from index.collection.catalog import FIRST_SEQ
 from index.collection.rows import TEXT
+from index.collection.scratch import StoredTables
 from index.storage.bucket_address import without_secrets
 from jobs.errors import EmptySourceError, SourceError
 from jobs.exclusions import HIDDEN, Exclusions
 from jobs.file_extensions import PACKED_TARS, TABLE_EXTENSIONS, VIDEO_EXTENSIONS, is_packed, may_be_pictures
-from jobs.sources.beside import Pictures, join_lists, with_captions, without_id
-from jobs.sources.column_types import with_types
+from jobs.sources.beside import Pictures, with_captions, without_id
+from jobs.sources.column_types import TypedLists
 from jobs.sources.files import SourceFile, source_files
 from jobs.sources.list_columns import ListColumns
 from jobs.sources.list_videos import ListedFrames, list_videos
-from jobs.sources.listing import LISTING, UNREADABLE, Column, Listed, Refused, concat_listings, refused_listing
+from jobs.sources.listing import LISTING, UNREADABLE, Column, Listed, Refused, refused_listing
 from jobs.sources.sorted_files import SortedFiles
 from jobs.sources.stored_listing import Listing, ListingWriter
 from jobs.sources.tables import ListReader
@@ -67,39 +68,72 @@ def list_images(
     notes = {} if notes is None else notes
     counts, refused = Counter(found.left_out), list(found.refused)
     pictures = with_captions(found.images, found.texts, notes, counts)
-    lists, rows = Listed(images=LISTING.empty_table()), LISTING.empty_table()
-    if found.tables:
-        known = Pictures(Listing.of(pictures))
-        reader = ListReader(
-            columns=columns, exclusions=exclusions, notes=notes, pictures=known, containers=found.containers
-        )
-        lists = _together(_read_each(found.tables, reader.read), columns.types)
-        pictures, rows = join_lists(known, lists.images)
+    lists = _Lists(found, pictures, columns, exclusions, notes)
     writer = ListingWriter()
-    for table in pictures:
+    for table in lists.pictures():
         writer.add(table)
     frames = list_videos(found.videos, listed_frames)
-    kinds = [kind for kind in extensions if kind not in VIDEO_EXTENSIONS]
+    writer.add(frames.images)
+    starts, kinds = [writer.rows], [kind for kind in extensions if kind not in VIDEO_EXTENSIONS]
     tars = _read_each(found.tars, lambda tar: list_tar(tar, kinds, exclusions, notes))
-    starts = list[int]()
-    for part in chain([frames], tars, [replace(lists, images=rows)]):
-        starts.append(writer.rows)
-        writer.add(part.images)
+    for part in chain([frames], tars, lists.parts):
+        if part is not frames:
+            writer.add(part.images)
         counts.update(part.left_out)
         refused += part.refused
-    _refuse_packed(
-        location, counts, tars=starts[-1] > starts[0] + frames.images.num_rows, lists=writer.rows > starts[-1]
-    )
+    starts.append(writer.rows)
+    for table in lists.rows():
+        writer.add(table)
+    _refuse_packed(location, counts, tars=starts[1] > starts[0], lists=writer.rows > starts[1])
     if left_out is not None:
         left_out.update(+counts)
     if listing := writer.listing() if writer.rows else None:
-        may_number = pa.array(FIRST_SEQ + starts[-1] + np.flatnonzero(without_id(lists.images)))
+        may_number = pa.array(FIRST_SEQ + starts[1] + np.flatnonzero(np.concatenate(lists.have_no_id)))
         return _with_refused(listing, writer, refused, may_number)
     if refused:
         raise SourceError(f"{location} lists no images: {refused[0].message}")
     if found.tars or found.tables:
         raise EmptySourceError(f"{location} lists no images: its tables or tars have no rows")
     raise EmptySourceError(_nothing_found(location, counts, extensions))
+
+
+class _Lists:
+    """The lists of a source, of which one at a time is in memory; `parts` are what they list, without the images."""
+
+    def __init__(
+        self,
+        found: SortedFiles,
+        pictures: Iterator[pa.Table],
+        columns: ListColumns,
+        exclusions: Exclusions,
+        notes: dict[str, list[str]],
+    ) -> None:
+        self._pictures = Pictures(Listing.of(pictures)) if found.tables else pictures
+        self.parts, stored = list[Listed](), StoredTables()
+        if isinstance(self._pictures, Pictures):
+            reader = ListReader(
+                columns=columns,
+                exclusions=exclusions,
+                notes=notes,
+                pictures=self._pictures,
+                containers=found.containers,
+            )
+            for part in _read_each(found.tables, reader.read):
+                stored.add(part.images)
+                self.parts.append(replace(part, images=LISTING.empty_table()))
+        self._typed = TypedLists(stored, columns.types)
+        self.have_no_id = [np.zeros(0, bool)]
+        """Masks of the `rows` so far, see `without_id`."""
+
+    def pictures(self) -> Iterator[pa.Table]:
+        """The pictures that no list names."""
+        return self._pictures.tables(self._typed) if isinstance(self._pictures, Pictures) else self._pictures
+
+    def rows(self) -> Iterator[pa.Table]:
+        """What the lists list, with what is known of the pictures beside them."""
+        for table in self._typed:
+            self.have_no_id.append(np.asarray(without_id(table)))
+            yield self._pictures.join(table) if isinstance(self._pictures, Pictures) else table
 
 
 def _read_each(files: Sequence[SourceFile], read: Callable[[SourceFile], Listed]) -> Iterator[Listed]:
@@ -109,18 +143,6 @@ def _read_each(files: Sequence[SourceFile], read: Callable[[SourceFile], Listed]
             yield read(file)
         except SourceError as error:
             yield Listed(images=LISTING.empty_table(), refused=[file.refused(UNREADABLE, str(error))])
-
-
-def _together(parts: Iterable[Listed], types: Mapping[str, ColumnType]) -> Listed:
-    """What tables list together."""
-    parts = list(parts)
-    tables = with_types([part.images for part in parts], types)
-    return Listed(
-        # Empty tables are left out, because their columns would decide about types.
-        images=concat_listings([LISTING.empty_table(), *(table for table in tables if table.num_rows)]),
-        refused=[each for part in parts for each in part.refused],
-        left_out=sum((part.left_out for part in parts), Counter[str]()),
-    )
 
 
 def _refuse_packed(location: str, counts: Counter[str], *, tars: bool, lists: bool) -> None:

@@ -136,10 +136,6 @@ def refused_mask(listing: pa.Table, reason: str | None = None) -> Column:
     return pc.is_valid(reasons) if reason is None else pc.equal(reasons, pa.scalar(reason, TEXT)).fill_null(False)
 
 
-def without_refusal(listing: pa.Table) -> pa.Table:
-    return listing.drop_columns([name for name in (*REFUSAL.names, *FILE_FACTS.names) if name in listing.column_names])
-
-
 def concat_listings(tables: Sequence[pa.Table]) -> pa.Table:
     """Concatenate listings. Each column gets a type that holds all its values, and null where a listing lacks it.
 
