@@ -17,7 +17,8 @@ from pydantic import BaseModel, SkipValidation
 
 from index.collection import Collection
 from index.collection.bounds import parse_json
-from index.collection.catalog import Catalog, quoted
+from index.collection.catalog.catalog import Catalog
+from index.collection.catalog.sql import quoted
 from index.collection.layout import DUPLICATES, INDEX
 from index.collection.rows import TEXT
 from index.errors import CollectionError

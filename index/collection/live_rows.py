@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from index.collection.catalog import Catalog, RunRows, Seqs, file_of, split_seq
+from index.collection.catalog.catalog import Catalog, RunRows, Seqs, file_of, split_seq
 from index.collection.records import ModelRecord, RowFile, RunManifest
 from index.collection.row_files import map_in_threads, read_schema
 from index.collection.rows import (

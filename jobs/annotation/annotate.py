@@ -21,7 +21,7 @@ from index.collection.annotations import (
     drop_annotation,
     list_annotations,
 )
-from index.collection.catalog import Catalog, RunRows
+from index.collection.catalog.catalog import Catalog, RunRows
 from index.collection.collection import Snapshot
 from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord, RunManifest, RunStart

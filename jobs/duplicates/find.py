@@ -16,7 +16,7 @@ from index.analysis.duplicate_plan import KINDS, Duplicate, DuplicatePlan, Kind,
 from index.analysis.duplicates import near_duplicates, nearest_pairs
 from index.builder.build_index import require_all_runs
 from index.collection import Collection
-from index.collection.catalog import Catalog, RunRows
+from index.collection.catalog.catalog import Catalog, RunRows
 from index.collection.records import VersionManifest
 from index.collection.rows import text_array
 from index.search import Searcher

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Self
 
 from index.collection import Collection
-from index.collection.catalog import Catalog, RunRows
+from index.collection.catalog.catalog import Catalog, RunRows
 from index.collection.merged.merge import merge_runs
 from index.collection.records import RowFile, RunManifest, RunStart
 from index.collection.rows import FILTERED, STATE_COLUMNS

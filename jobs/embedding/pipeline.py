@@ -17,7 +17,7 @@ from embedder.images.limits import DEFAULT_LIMITS
 from embedder.models.checkpoint import Checkpoint
 from embedder.models.own_embedder import OwnModel
 from index.collection import Collection
-from index.collection.catalog import Catalog
+from index.collection.catalog.catalog import Catalog
 from index.collection.records import RowFile
 from index.collection.row_files import block_of
 from index.collection.rows import is_filtered

@@ -8,7 +8,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from index.collection.catalog import Catalog, RunRows
+from index.collection.catalog.catalog import Catalog, RunRows
 from index.collection.records import RowFile
 from index.collection.rows import STATE_COLUMNS, is_filtered
 from index.storage.storage import Storage

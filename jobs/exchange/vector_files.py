@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from index.collection.catalog import Catalog, quoted
+from index.collection.catalog.catalog import Catalog
+from index.collection.catalog.sql import quoted
 from index.collection.rows import EMBEDDING, TEXT
 from index.storage import Storage
 from index.storage.bucket_address import without_secrets

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from embedder.images.exif import EXIF_COLUMNS
-from index.collection.catalog import FILE_BITS, Catalog, split_seq
+from index.collection.catalog.catalog import FILE_BITS, Catalog, split_seq
 from index.collection.collection import Snapshot
 from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord, RunStart

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from index.collection.catalog import Catalog
+from index.collection.catalog.catalog import Catalog
 from index.collection.collection import Collection
 from index.collection.live_rows import LiveRows
 from index.collection.rows import EMBEDDING, OUTCOME_COLUMNS, REJECT_COLUMNS, TILES, embedding_type

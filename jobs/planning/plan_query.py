@@ -17,7 +17,7 @@ They are told of the `job`, the `runs`, the ids `postponed`, and the runs in whi
 from collections.abc import Sequence
 from typing import Final
 
-from index.collection.catalog import FILE_BITS
+from index.collection.catalog.catalog import FILE_BITS
 from index.collection.rows import FILTERED, STATE_COLUMNS
 from jobs.planning.record_checks import WEB
 from jobs.sources.listing import REFUSED_STAGE

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from index.collection.catalog import Catalog
+from index.collection.catalog.catalog import Catalog
 from index.collection.rows import REJECT_COLUMNS, text_array
 
 _SHOWN: Final = ", ".join(("image_id", "uri", *REJECT_COLUMNS))

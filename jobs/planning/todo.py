@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from index.collection.catalog import quoted
-from index.collection.facts import in_parts
+from index.collection.catalog.facts import in_parts
+from index.collection.catalog.sql import quoted
 from index.collection.row_files import parquet_of
 from index.collection.rows import LOCATION_COLUMNS, conform
 from index.storage import Storage

@@ -17,8 +17,8 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from index.collection.catalog.scratch import StoredTables
 from index.collection.rows import TEXT
-from index.collection.scratch import StoredTables
 from jobs.errors import SourceError
 from jobs.sources.listing import REFUSED_STAGE, Column, Reason, as_text, refuse, with_columns
 from jobs.values import ColumnType

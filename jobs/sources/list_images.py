@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from embedder.images.formats import IMAGE_EXTENSIONS
-from index.collection.catalog import FIRST_SEQ
+from index.collection.catalog.catalog import FIRST_SEQ
+from index.collection.catalog.scratch import StoredTables
 from index.collection.rows import TEXT
-from index.collection.scratch import StoredTables
 from index.storage.bucket_address import without_secrets
 from jobs.errors import EmptySourceError, SourceError
 from jobs.exclusions import HIDDEN, Exclusions

@@ -11,9 +11,9 @@ from typing import Final
 
 import pyarrow as pa
 
-from index.collection.catalog import RunRows
+from index.collection.catalog.catalog import RunRows
+from index.collection.catalog.facts import in_parts, read_schema, write_parts
 from index.collection.collection import Collection
-from index.collection.facts import in_parts, read_schema, write_parts
 from index.collection.layout import DELETES, FACTS, MERGED, merged_path
 from index.collection.merged.policy import choose
 from index.collection.merged.read import MANIFEST_PATH, read_manifest, read_set

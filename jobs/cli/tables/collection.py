@@ -6,7 +6,7 @@ from typing import Any, Final
 from rich.console import Group
 
 from index.collection import Collection
-from index.collection.catalog import Catalog
+from index.collection.catalog.catalog import Catalog
 from index.collection.checks import read_checks
 from index.collection.records import Option, RunManifest
 from index.collection.rows import FILTERED

@@ -16,12 +16,12 @@ import pytest
 from index.collection import Collection
 from index.collection.cache import checked
 from index.collection.cache.file_cache import FileCache
-from index.collection.catalog import FIRST_SEQ, NO_RUN, Catalog, RunRows, split_seq
-from index.collection.facts import write_table_facts
+from index.collection.catalog.catalog import FIRST_SEQ, NO_RUN, Catalog, RunRows, split_seq
+from index.collection.catalog.facts import write_table_facts
+from index.collection.catalog.scratch import Scratch
 from index.collection.live_rows import LiveRows
 from index.collection.records import RunStart
 from index.collection.rows import EMBEDDING, JSON, TILES
-from index.collection.scratch import Scratch
 from index.errors import CollectionError, DamagedRunError
 from index.storage import Storage
 from tests.support.collections.hand_made import MODEL, add_run, rows
@@ -291,7 +291,7 @@ def test_facts_damaged_in_a_bucket_are_named(bucket: Bucket) -> None:
 
 def test_rows_are_grouped_in_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     collection = Collection.create_or_open(str(tmp_path / "braces {}{x}'"))
-    monkeypatch.setattr("index.collection.catalog._GROUPED", 3)
+    monkeypatch.setattr("index.collection.catalog.catalog._GROUPED", 3)
     ids = [f"{number:02}" for number in range(20)]
     add_run(collection, rows(ids))
     add_run(collection, rows(ids[:5]), deletes=ids[18:])

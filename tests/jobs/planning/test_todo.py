@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from index.collection.catalog import Catalog
+from index.collection.catalog.catalog import Catalog
 from index.storage import Storage
 from jobs.planning.todo import GROUP, POSITION, RowGroup, Todo
 from jobs.sources.listing import LISTING, listing_table
@@ -76,7 +76,7 @@ def test_groups_say_where_the_rows_are(tmp_path: Path) -> None:
 
 
 def test_tables_that_differ_get_a_type_for_all_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("index.collection.facts._ROWS", 1)  # a file for each table
+    monkeypatch.setattr("index.collection.catalog.facts._ROWS", 1)  # a file for each table
     tables = [
         listing("a", year=pa.array([2026]), size_class=pa.array(["large"])),
         listing("b", year=pa.array([2026.5]), price=pa.array([2**60])),

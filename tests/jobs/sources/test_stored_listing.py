@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from index.collection.catalog import FIRST_SEQ
+from index.collection.catalog.catalog import FIRST_SEQ
 from jobs.sources import beside, sorted_files, stored_listing
 from jobs.sources.listing import concat_listings, listing_table
 from jobs.sources.stored_listing import Listing

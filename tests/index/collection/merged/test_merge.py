@@ -17,7 +17,7 @@ import pytest
 
 from index.collection import Collection, writing
 from index.collection.annotations import annotation_log, drop_annotation, list_annotations
-from index.collection.catalog import Catalog, RunRows
+from index.collection.catalog.catalog import Catalog, RunRows
 from index.collection.merged import merge
 from index.collection.merged.merge import merge_runs
 from index.collection.merged.read import read_manifest

@@ -26,13 +26,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from index.collection.facts import MAX_POSITIONS, read_schema, write_facts
+from index.collection.catalog.facts import MAX_POSITIONS, read_schema, write_facts
+from index.collection.catalog.scratch import Scratch
+from index.collection.catalog.sql import cast, identifier, quoted, shape, without_nan
 from index.collection.merged.records import MergedRun
 from index.collection.records import ModelRecord, RowFile, RunManifest, RunStart
 from index.collection.row_files import copies_here, map_in_threads
 from index.collection.rows import (
     EMBEDDING,
-    JSON,
     LOCATION_COLUMNS,
     RUN_COLUMN,
     common_field,
@@ -41,7 +42,6 @@ from index.collection.rows import (
     row_schema,
     unify,
 )
-from index.collection.scratch import Scratch
 from index.errors import CollectionError
 from index.storage import Storage
 from index.storage.storage import canonical_address
@@ -265,10 +265,10 @@ class Catalog:
         if name not in self.aliases:
             return f"CAST(NULL AS {kind})"
         found = self._schema_of_all.field(name)
-        column = _cast(self.aliases[name], self._kinds[name], found.type, field.type, kind)
+        column = cast(self.aliases[name], self._kinds[name], found.type, field.type, kind)
         if is_list(field.type) and pa.types.is_floating(field.type.value_type):
-            return f"list_transform({column}, lambda each: {_without_nan('each')})"
-        return _without_nan(column) if pa.types.is_floating(field.type) else column
+            return f"list_transform({column}, lambda each: {without_nan('each')})"
+        return without_nan(column) if pa.types.is_floating(field.type) else column
 
     @cached_property
     def _kinds(self) -> dict[str, str]:
@@ -276,10 +276,10 @@ class Catalog:
 
     def _kinds_of(self, schema: pa.Schema) -> dict[str, str]:
         """The type of each column in SQL."""
-        shape = _shape(schema).empty_table()
+        found = shape(schema).empty_table()
         if not len(schema):
             return {}
-        described = self.table("SELECT column_type FROM (DESCRIBE FROM shape)", shape=shape)[0].to_pylist()
+        described = self.table("SELECT column_type FROM (DESCRIBE FROM found)", found=found)[0].to_pylist()
         return dict(zip(schema.names, map(str, described), strict=True))
 
     def create(self, sql: str, **tables: pa.Table) -> None:
@@ -310,13 +310,13 @@ class Catalog:
         """The rows of files that have this schema, with the columns of all."""
         described = self.table(f"SELECT column_name, column_type FROM (DESCRIBE FROM {_read(files)})").to_pylist()
         # By position, as DuckDB renames columns whose names differ in case alone.
-        _, file, position, *found = [f"rows.{_name(column['column_name'])}" for column in described]
+        _, file, position, *found = [f"rows.{identifier(column['column_name'])}" for column in described]
         types = [column["column_type"] for column in described[len(LOCATION_COLUMNS) :]]
         columns, wanted = dict(zip(schema.names, zip(found, types, strict=False), strict=False)), self._schema_of_all
         parts = [
             f"CAST(NULL AS {kinds[name]}) AS {alias}"
             if name not in columns or name in self._mixed
-            else f"{_cast(*columns[name], schema.field(name).type, wanted.field(name).type, kinds[name])} AS {alias}"
+            else f"{cast(*columns[name], schema.field(name).type, wanted.field(name).type, kinds[name])} AS {alias}"
             for name, alias in self.aliases.items()
         ]
         seq = f"(place.run << {_RUN_BITS}) | ((CAST({file} AS BIGINT) + 1) << {FILE_BITS}) | {position}"
@@ -398,49 +398,6 @@ def _as_collection_error(storage: Storage) -> Iterator[None]:
         yield
     except duckdb.Error as error:
         raise CollectionError(f"the rows of {storage.location} cannot be read ({error})") from error
-
-
-def quoted(text: str) -> str:
-    """A text in SQL."""
-    return "'" + text.replace("'", "''") + "'"
-
-
-def _name(text: str) -> str:
-    return '"' + text.replace('"', '""') + '"'
-
-
-def _shape(schema: pa.Schema) -> pa.Schema:
-    """The columns as DuckDB reads them from Parquet, where some types are stored as others."""
-    return pa.schema([field.with_type(_stored(field.type)) for field in schema])
-
-
-def _stored(kind: Any) -> pa.DataType:
-    if pa.types.is_duration(kind):
-        return pa.int64()
-    if pa.types.is_float16(kind):
-        return pa.float32()
-    if pa.types.is_decimal256(kind):
-        return pa.string()
-    if is_list(kind):
-        return pa.large_list(_stored(kind.value_type))
-    return kind  # type: ignore[no-any-return]
-
-
-def _cast(column: str, found: str, have: Any, kind: Any, wanted: str) -> str:
-    """A column of a file in SQL, as the type that it has in all files together; the types in Arrow and in SQL."""
-    if pa.types.is_null(have):
-        return f"CAST(NULL AS {wanted})"
-    if found == wanted:
-        return column
-    if kind == JSON:
-        return f"to_json({column})"
-    if is_list(kind) and not is_list(have):
-        return f"CASE WHEN {column} IS NOT NULL THEN CAST([{column}] AS {wanted}) END"
-    return f"CAST({column} AS {wanted})"
-
-
-def _without_nan(number: str) -> str:
-    return f"CASE WHEN NOT isnan({number}) THEN {number} END"
 
 
 def _read(files: Iterable[_File]) -> str:

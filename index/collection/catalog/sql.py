@@ -1,0 +1,54 @@
+"""Names, texts and types in DuckDB's SQL."""
+
+from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
+
+from typing import Any
+
+import pyarrow as pa
+
+from index.collection.rows import JSON, is_list
+
+
+def quoted(text: str) -> str:
+    """A text in SQL."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def identifier(text: str) -> str:
+    """A name in SQL."""
+    return '"' + text.replace('"', '""') + '"'
+
+
+def shape(schema: pa.Schema) -> pa.Schema:
+    """The columns as DuckDB reads them from Parquet, where some types are stored as others."""
+    return pa.schema([field.with_type(_stored(field.type)) for field in schema])
+
+
+def _stored(kind: Any) -> pa.DataType:
+    if pa.types.is_duration(kind):
+        return pa.int64()
+    if pa.types.is_float16(kind):
+        return pa.float32()
+    if pa.types.is_decimal256(kind):
+        return pa.string()
+    if is_list(kind):
+        return pa.large_list(_stored(kind.value_type))
+    return kind  # type: ignore[no-any-return]
+
+
+def cast(column: str, found: str, have: Any, kind: Any, wanted: str) -> str:
+    """A column of a file in SQL, as the type that it has in all files together; the types in Arrow and in SQL."""
+    if pa.types.is_null(have):
+        return f"CAST(NULL AS {wanted})"
+    if found == wanted:
+        return column
+    if kind == JSON:
+        return f"to_json({column})"
+    if is_list(kind) and not is_list(have):
+        return f"CASE WHEN {column} IS NOT NULL THEN CAST([{column}] AS {wanted}) END"
+    return f"CAST({column} AS {wanted})"
+
+
+def without_nan(number: str) -> str:
+    """A number in SQL, null if it is NaN."""
+    return f"CASE WHEN NOT isnan({number}) THEN {number} END"
