@@ -10,7 +10,7 @@ from benchmarks.common.process import in_new_process
 from benchmarks.common.report import Report, run
 
 SIZES = (200_000, 1_000_000)
-QUICK_SIZES = (100_000, 300_000)
+QUICK_SIZES = (300_000, 600_000)
 MICROSECONDS_BAR = 15.0
 MEMORY_BAR = 1.1
 
