@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from embedder.images.exif import EXIF_COLUMNS
 from index.collection.catalog.catalog import FILE_BITS, Catalog, split_seq
+from index.collection.catalog.sql import quoted
 from index.collection.collection import Snapshot
 from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord, RunStart
@@ -87,12 +88,6 @@ class Decisions:
         job, runs = self._job, self.rows.runs
         facts = [(number, run.run) for number, run in enumerate(runs) if run.run]
         same = {number: run.model.agrees_with(job.model) for number, run in facts}
-        settings = {
-            "source": job.source,
-            "exif": job.image_filter.exif,
-            "may_delete": job.may_delete,
-            "verify_hash": job.verify_hash,
-        }
         described = [
             {
                 "run": number,
@@ -108,18 +103,16 @@ class Decisions:
         columns = self._listing.catalog.shared_columns(self.rows, names)
         self._known_columns = [known for _, known in columns]
         self._create(
-            "CREATE OR REPLACE TABLE job AS FROM settings;"
-            + "CREATE OR REPLACE TABLE postponed AS FROM ids;"
+            "CREATE OR REPLACE TABLE postponed AS FROM ids;"
             + "CREATE OR REPLACE TABLE runs AS FROM described;"
             + sql.known(self._known_columns)
             + sql.MISSING,
-            settings=pa.Table.from_pylist([settings]),
             ids=pa.table({"image_id": job.postponed}),
             described=pa.Table.from_pylist(described, _RUNS),
         )
         self._create(
             "CREATE OR REPLACE TABLE retyped AS FROM given;"
-            + sql.images([listed for listed, _ in columns], with_others=bool(self._mixed))
+            + sql.images([listed for listed, _ in columns], sorted(self._mixed))
             + sql.compared(len(names)),
             given=self._retyped(names),
         )
@@ -278,9 +271,9 @@ class Decisions:
 
     def planned(self, source: str) -> PlannedRun:
         """The run to write for a source."""
-        wanted = pa.table({"source": pa.array([source], TEXT)})
+        wanted = quoted(source)
         written = self.rows.runs[self.resumed[source]].files if source in self.resumed else []
-        counting = self._table("SELECT file FROM resumed_files WHERE source IN (FROM wanted)", wanted=wanted)["file"]
+        counting = self._table(f"SELECT file FROM resumed_files WHERE source = {wanted}")["file"]
         numbers = set(split_seq(np.asarray(counting, np.int64) << FILE_BITS)[1])
         own, counts = source == self._job.source, Counter[str]()
         for row in self.counts:
@@ -291,7 +284,7 @@ class Decisions:
             model=self._job.model,
             listed=counts["listed"],
             todo=Todo(self._to_do(wanted)),
-            rejects=self._table(sql.REJECTS, wanted=wanted).cast(REJECT),
+            rejects=self._table(sql.REJECTS.replace("{wanted}", wanted)).cast(REJECT),
             run=self.rows.runs[self.resumed[source]].run if source in self.resumed else None,
             files=[file for number, file in enumerate(written) if number in numbers],
             attempt=next_attempt(written),
@@ -306,9 +299,9 @@ class Decisions:
             catalog=self.rows,
         )
 
-    def _to_do(self, wanted: pa.Table) -> Iterator[pa.Table]:
+    def _to_do(self, wanted: str) -> Iterator[pa.Table]:
         """The images of a source that are not kept, with the place `COPIED`."""
-        for rows, listed in self._with_listing(sql.TO_DO, wanted=wanted):
+        for rows, listed in self._with_listing(sql.TO_DO.replace("{wanted}", wanted)):
             numbers, message = np.asarray(rows["number"], np.int64), rows["message"]
             is_listed = numbers < sql.RELISTED
             if not is_listed.all():
@@ -322,13 +315,13 @@ class Decisions:
                 listed = leave_out(with_columns(listed, facts | more), message)
             yield listed.add_column(0, COPIED, rows["seq"])
 
-    def _with_listing(self, text: str, **tables: pa.Table) -> Iterator[tuple[pa.Table, pa.Table]]:
+    def _with_listing(self, text: str) -> Iterator[tuple[pa.Table, pa.Table]]:
         """The answer to a query, by `number`, and beside it the images as they are listed, with what refuses them."""
         schema = self._listing.whole_schema
         images = f"(SELECT seq, {self._listing.catalog.columns(schema.names)} FROM listing) AS image"
         text = f"SELECT answer.*, image.* EXCLUDE (seq) FROM ({text}) AS answer LEFT JOIN {images}"
-        text = f"{text} ON image.seq = number ORDER BY number".replace("{c}", self.rows.name)
-        with self._listing.catalog.query(text, IN_MEMORY, **tables) as batches:
+        text = self._filled(f"{text} ON image.seq = number ORDER BY number")
+        with self._listing.catalog.query(text, IN_MEMORY) as batches:
             for batch in batches:
                 found = pa.Table.from_batches([batch])
                 first = found.num_columns - len(schema)
@@ -347,11 +340,20 @@ class Decisions:
         """The filter of a source: of others as their last job left them."""
         return self._job.image_filter if source == self._job.source else last_filter(self._snapshot, source)
 
+    def _filled(self, text: str) -> str:
+        """A statement with what the job says: constants, as queries of them would become joins."""
+        job = self._job
+        values = {"source": quoted(job.source), "exif": job.image_filter.exif, "c": self.rows.name}
+        values |= {"may_delete": job.may_delete, "verify_hash": job.verify_hash}
+        for name, value in values.items():
+            text = text.replace(f"{{{name}}}", str(value))
+        return text
+
     def _create(self, text: str, **tables: pa.Table) -> None:
-        self._listing.catalog.create(text.replace("{c}", self.rows.name), **tables)
+        self._listing.catalog.create(self._filled(text), **tables)
 
     def _table(self, text: str, **tables: pa.Table) -> pa.Table:
-        return self._listing.catalog.table(text.replace("{c}", self.rows.name), **tables)
+        return self._listing.catalog.table(self._filled(text), **tables)
 
 
 def _where(mask: Column, values: Column) -> Column:

@@ -1,8 +1,9 @@
 """What happens to each image of a source, and why, in SQL over a listing and the catalog of a collection.
 
-Statements run in the catalog of the listing, with the view `listing`; `{c}` is the name of the collection's catalog.
-They are told of the `job`, the `runs`, the ids `postponed`, and the runs in which metadata is text and elsewhere not
-(`retyped`). Each step makes a view, or a table if few images are in it:
+Statements run in the catalog of the listing, with the view `listing`; `{c}` is the name of the collection's catalog,
+and `{source}`, `{exif}`, `{may_delete}`, `{verify_hash}` are what the job says. They are told of the `runs`, the ids
+`postponed`, and the runs in which metadata is text and elsewhere not (`retyped`). Each step makes a view, or a table if
+few images are in it:
 
 - `known`: the live rows, with what their runs say of them.
 - `missing`: rows of the source that are not listed; those that are `gone` are deleted.
@@ -18,6 +19,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from index.collection.catalog.catalog import FILE_BITS
+from index.collection.catalog.sql import quoted
 from index.collection.rows import FILTERED, STATE_COLUMNS
 from jobs.planning.record_checks import WEB
 from jobs.sources.listing import REFUSED_STAGE
@@ -75,13 +77,16 @@ MISSING = f"""
 CREATE OR REPLACE TABLE missing AS
 SELECT seq, image_id, content_hash, error_reason,
        -- A row of a refused entry stands for no image.
-       (SELECT may_delete FROM job) OR coalesce(error_stage = '{REFUSED_STAGE}', false) AS gone
+       {{may_delete}} OR coalesce(error_stage = '{REFUSED_STAGE}', false) AS gone
 FROM known ANTI JOIN listing USING (image_id) WHERE own;
 """
 
 
-def images(metadata: Sequence[str], *, with_others: bool) -> str:
-    """The images, with their metadata as l0, l1, …"""
+def images(metadata: Sequence[str], mixed: Sequence[str]) -> str:
+    """The images, with their metadata as l0, l1, …; `mixed` are the sources with rows of another model.
+
+    They are written out, as a join by a column with few values cannot be split, and needs the memory of all rows.
+    """
     refusal = f"CASE WHEN error_stage IN ('{REFUSED_STAGE}', 'filter') THEN"
     # Rejects that are not refused are tried again, as another model may accept them.
     relisted = f"""
@@ -89,14 +94,13 @@ def images(metadata: Sequence[str], *, with_others: bool) -> str:
     SELECT {RELISTED} | seq, source, false, image_id, uri, content_hash, size, modified, etag,
            {refusal} error_stage END, {refusal} error_reason END,
            {_named("l", [f"r{number}" for number in range(len(metadata))])}
-    FROM known
-    WHERE source IN (SELECT source FROM others) AND image_id NOT IN (SELECT image_id FROM listing)
-      AND seq NOT IN (SELECT seq FROM missing WHERE gone)
+    FROM (FROM known WHERE source IN ({", ".join(map(quoted, mixed))})) ANTI JOIN listing USING (image_id)
+    ANTI JOIN (FROM missing WHERE gone) AS gone USING (seq)
     """
     return f"""
     CREATE OR REPLACE VIEW images AS
-    SELECT seq AS number, (SELECT source FROM job) AS source, true AS listed, {_IMAGE}, {_named("l", metadata)}
-    FROM listing {relisted if with_others else ""};
+    SELECT seq AS number, {{source}} AS source, true AS listed, {_IMAGE}, {_named("l", metadata)}
+    FROM listing {relisted if mixed else ""};
     """
 
 
@@ -121,7 +125,7 @@ def compared(columns: int) -> str:
            coalesce(row.retried, false) AND {covers("row", "image", "false")} AS failed,
            CASE WHEN image.listed AND row.own THEN
                 CASE WHEN {relabelled(columns)} THEN 'relabelled'
-                     WHEN row.exif <> (SELECT exif FROM job) THEN 'other_exif' END
+                     WHEN row.exif <> {{exif}} THEN 'other_exif' END
            END AS rewritten
     FROM images AS image LEFT JOIN (FROM known WHERE same_model) AS row ON row.image_id = image.image_id;
     """
@@ -152,7 +156,7 @@ def judged(stale: str) -> str:
            covered AND rewritten IS NULL AND NOT {stale} AS stays
     FROM compared LEFT JOIN outcomes USING (number);
     CREATE OR REPLACE TABLE undecided AS
-    FROM judged WHERE NOT stays OR coalesce(retryable, false) OR (SELECT verify_hash FROM job);
+    FROM judged WHERE NOT stays OR coalesce(retryable, false) OR {{verify_hash}};
     """
 
 
@@ -202,24 +206,27 @@ NO_COPIES = "CREATE OR REPLACE TABLE copies (number BIGINT, seq BIGINT);"
 POOL = f"""
 CREATE OR REPLACE VIEW every AS
 SELECT usable.source, seq, {_STATE} FROM {{c}}.written JOIN usable USING (run)
-WHERE NOT EXISTS (FROM resumed_files AS own WHERE own.source = usable.source AND own.file = seq >> {FILE_BITS});
+ANTI JOIN resumed_files AS own ON own.source = usable.source AND own.file = seq >> {FILE_BITS};
 CREATE OR REPLACE TABLE pool AS
 FROM every WHERE image_id IN (SELECT image_id FROM todo) OR uri IN (SELECT uri FROM todo WHERE uri IS NOT NULL)
     OR size IN (SELECT size FROM todo WHERE size IS NOT NULL);
 """
 # By the newest row of the id, or of the address of a new id, as lists have several ids for one picture.
 COPIES = f"""
-CREATE OR REPLACE TABLE copies AS
+CREATE OR REPLACE TABLE likely AS
 WITH newest AS (
-    SELECT number, max(pool.seq) AS seq, true AS by_id FROM todo JOIN pool USING (source, image_id) GROUP BY number
+    SELECT number, row.seq, true AS by_id
+    FROM todo JOIN (SELECT source, image_id, max(seq) AS seq FROM pool GROUP BY ALL) AS row USING (source, image_id)
     UNION ALL
-    SELECT number, max(pool.seq), false
-    FROM (FROM todo ANTI JOIN pool USING (source, image_id)) JOIN pool USING (source, uri) GROUP BY number
-), likely AS (
-    SELECT number, todo.source, by_id, row.* EXCLUDE (source) FROM newest JOIN todo USING (number)
-    JOIN pool AS row ON row.source = todo.source AND row.seq = newest.seq
-    WHERE NOT (SELECT verify_hash FROM job) AND {covers("row", "todo", retried("row."))}
-), embedded AS (
+    SELECT number, row.seq, false
+    FROM (FROM todo ANTI JOIN pool USING (source, image_id))
+    JOIN (SELECT source, uri, max(seq) AS seq FROM pool GROUP BY ALL) AS row USING (source, uri)
+)
+SELECT number, todo.source, by_id, row.* EXCLUDE (source) FROM newest JOIN todo USING (number)
+JOIN pool AS row ON row.source = todo.source AND row.seq = newest.seq
+WHERE NOT {{verify_hash}} AND {covers("row", "todo", retried("row."))};
+CREATE OR REPLACE TABLE copies AS
+WITH embedded AS (
     SELECT source, content_hash, max(seq) AS seq FROM every
     WHERE {_EMBEDDED} AND content_hash IN (SELECT content_hash FROM likely WHERE error_reason = '{FILTERED}')
     GROUP BY ALL
@@ -232,13 +239,14 @@ WHERE CASE WHEN likely.error_reason = '{FILTERED}' THEN embedded.seq IS NOT NULL
 """
 TO_READ = f"""
 SELECT number, uri FROM todo ANTI JOIN copies USING (number)
-SEMI JOIN (FROM pool WHERE {_EMBEDDED}) AS pool ON pool.source = todo.source AND pool.size = todo.size
+SEMI JOIN (SELECT DISTINCT source, size FROM pool WHERE {_EMBEDDED}) AS row
+    ON row.source = todo.source AND row.size = todo.size
 """
 SAME_CONTENT = f"""
 INSERT INTO copies
-SELECT number, max(pool.seq) FROM found JOIN todo USING (number)
-JOIN (FROM pool WHERE {_EMBEDDED}) AS pool ON pool.source = todo.source AND pool.content_hash = found.content_hash
-GROUP BY number;
+SELECT number, row.seq FROM found JOIN todo USING (number)
+JOIN (SELECT source, content_hash, max(seq) AS seq FROM pool WHERE {_EMBEDDED} GROUP BY ALL) AS row
+    ON row.source = todo.source AND row.content_hash = found.content_hash;
 """
 OUTCOMES = """
 SELECT number, row.size, row.content_hash, row.width, row.height, row.format, row.error_reason
@@ -252,7 +260,7 @@ WITH copied AS (
     SELECT number FROM (
         SELECT number, copied.content_hash, row_number() OVER (PARTITION BY copied.content_hash ORDER BY number) AS nth
         FROM copied JOIN todo USING (number)
-        WHERE source = (SELECT source FROM job) AND NOT row_own
+        WHERE source = {{source}} AND NOT row_own
           AND image_id NOT IN (SELECT image_id FROM others WHERE own)
     ) JOIN (SELECT content_hash, count(*) AS images FROM missing GROUP BY content_hash) AS departed USING (content_hash)
     WHERE nth <= departed.images
@@ -289,7 +297,7 @@ TO_DO = """
 SELECT number, action, decisions.seq, settled.message, error_reason, covered,
        settled.size, settled.content_hash, width, height, format
 FROM decisions JOIN settled USING (number)
-WHERE decisions.source IN (FROM wanted) AND action <> 'keep'
+WHERE decisions.source = {wanted} AND action <> 'keep'
 """
 RELISTED_COUNTS = "SELECT source, count(*) AS images FROM images WHERE NOT listed GROUP BY source"
 EVERY_DECISION = """
@@ -300,7 +308,7 @@ FROM images LEFT JOIN decisions USING (number)
 REJECTS = """
 SELECT image_id, uri, error_reason, retried AS retryable FROM known
 WHERE same_model AND error_reason IS NOT NULL
-  AND image_id IN (SELECT image_id FROM images WHERE source IN (FROM wanted))
+  AND image_id IN (SELECT image_id FROM images WHERE source = {wanted})
   AND image_id NOT IN (SELECT image_id FROM undecided WHERE rewritten IS NOT NULL)
 """
 REPLACED = """
