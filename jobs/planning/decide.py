@@ -206,15 +206,15 @@ class Decisions:
         """Find images whose outcome is known: by id or address if nothing indicates a change, else by their bytes."""
         job = self._job
         [counts] = self._table(sql.TODO_COUNTS).to_pylist()
-        if not counts["todo"]:
-            self._create(sql.NO_COPIES)
-            return
         usable = [
             {"source": source, "run": number}
             for source in self.sources
             for number, run in enumerate(self.rows.runs)
             if run.run and run.run.model.agrees_with(job.model) and self.filter_of(source).can_reuse(run.run)
         ]
+        if not counts["todo"] or not usable:
+            self._create(sql.NO_COPIES)
+            return
         given = pa.Table.from_pylist(usable, _SOURCE_RUNS)
         self._create("CREATE OR REPLACE TABLE usable AS FROM given;" + sql.POOL + sql.COPIES, given=given)
         # If no image is missing, none has moved, and reading all new ones to look for copies costs more than it saves.

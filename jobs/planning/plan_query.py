@@ -208,8 +208,11 @@ CREATE OR REPLACE VIEW every AS
 SELECT usable.source, seq, {_STATE} FROM {{c}}.written JOIN usable USING (run)
 ANTI JOIN resumed_files AS own ON own.source = usable.source AND own.file = seq >> {FILE_BITS};
 CREATE OR REPLACE TABLE pool AS
-FROM every WHERE image_id IN (SELECT image_id FROM todo) OR uri IN (SELECT uri FROM todo WHERE uri IS NOT NULL)
-    OR size IN (SELECT size FROM todo WHERE size IS NOT NULL);
+FROM every SEMI JOIN (
+    SELECT seq FROM every SEMI JOIN todo USING (image_id)
+    UNION SELECT seq FROM every SEMI JOIN (SELECT DISTINCT uri FROM todo) AS todo USING (uri)
+    UNION SELECT seq FROM every SEMI JOIN (SELECT DISTINCT size FROM todo) AS todo USING (size)
+) AS likely USING (seq);
 """
 # By the newest row of the id, or of the address of a new id, as lists have several ids for one picture.
 COPIES = f"""
@@ -257,18 +260,19 @@ CREATE OR REPLACE TABLE decisions AS
 WITH copied AS (
     SELECT copies.*, row.content_hash FROM copies JOIN {{c}}.written AS row USING (seq)
 ), moved AS (
-    SELECT number FROM (
+    SELECT number, true AS moved FROM (
         SELECT number, copied.content_hash, row_number() OVER (PARTITION BY copied.content_hash ORDER BY number) AS nth
-        FROM copied JOIN todo USING (number)
-        WHERE source = {{source}} AND NOT row_own
-          AND image_id NOT IN (SELECT image_id FROM others WHERE own)
+        FROM copied JOIN (FROM todo WHERE source = {{source}} AND NOT row_own) AS todo USING (number)
+        ANTI JOIN (SELECT image_id FROM others WHERE own) AS other USING (image_id)
     ) JOIN (SELECT content_hash, count(*) AS images FROM missing GROUP BY content_hash) AS departed USING (content_hash)
     WHERE nth <= departed.images
 ), judged AS (
-    SELECT settled.*, copied.seq, copied.content_hash AS copied_hash, kept AND number NOT IN (FROM altered) AS is_kept,
-           CASE WHEN row_seq IS NULL AND image_id IN (SELECT image_id FROM others) THEN 'other_model'
+    SELECT settled.*, copied.seq, copied.content_hash AS copied_hash, moved,
+           kept AND number NOT IN (FROM altered) AS is_kept,
+           CASE WHEN row_seq IS NULL AND other.image_id IS NOT NULL THEN 'other_model'
                 WHEN row_seq IS NULL THEN 'new' WHEN failed THEN 'retried' ELSE 'changed' END AS otherwise
-    FROM settled LEFT JOIN copied USING (number)
+    FROM settled LEFT JOIN copied USING (number) LEFT JOIN moved USING (number)
+    LEFT JOIN others AS other ON other.image_id = settled.image_id
 )
 SELECT number, source, listed, seq, message,
        CASE WHEN is_kept THEN 'keep' WHEN error_reason IS NOT NULL THEN 'refuse'
@@ -278,7 +282,7 @@ SELECT number, source, listed, seq, message,
             WHEN is_kept THEN 'unchanged'
             WHEN error_reason = '{FILTERED}' THEN 'filtered'
             WHEN error_reason IS NOT NULL THEN 'refused'
-            WHEN number IN (FROM moved) THEN 'moved'
+            WHEN moved THEN 'moved'
             WHEN otherwise = 'new' AND seq IS NOT NULL THEN 'copied'
             WHEN otherwise <> 'changed' THEN otherwise
             WHEN covered AND rewritten IS NOT NULL THEN rewritten
@@ -306,10 +310,10 @@ SELECT image_id, coalesce(action, 'keep') AS action, coalesce(why, 'unchanged') 
 FROM images LEFT JOIN decisions USING (number)
 """
 REJECTS = """
-SELECT image_id, uri, error_reason, retried AS retryable FROM known
-WHERE same_model AND error_reason IS NOT NULL
-  AND image_id IN (SELECT image_id FROM images WHERE source = {wanted})
-  AND image_id NOT IN (SELECT image_id FROM undecided WHERE rewritten IS NOT NULL)
+SELECT image_id, uri, error_reason, retried AS retryable
+FROM (FROM known WHERE same_model AND error_reason IS NOT NULL)
+SEMI JOIN (FROM images WHERE source = {wanted}) AS image USING (image_id)
+ANTI JOIN (FROM undecided WHERE rewritten IS NOT NULL) AS image USING (image_id)
 """
 REPLACED = """
 SELECT known.source, count(*) AS images, arg_min(image_id, seq) AS first_id, arg_min(known.uri, seq) AS first_uri
