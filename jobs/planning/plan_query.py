@@ -266,13 +266,16 @@ WITH copied AS (
         ANTI JOIN (SELECT image_id FROM others WHERE own) AS other USING (image_id)
     ) JOIN (SELECT content_hash, count(*) AS images FROM missing GROUP BY content_hash) AS departed USING (content_hash)
     WHERE nth <= departed.images
+), of_another_model AS (
+    SELECT number, true AS has_other
+    FROM (SELECT number, image_id FROM settled WHERE row_seq IS NULL) SEMI JOIN others USING (image_id)
 ), judged AS (
     SELECT settled.*, copied.seq, copied.content_hash AS copied_hash, moved,
            kept AND number NOT IN (FROM altered) AS is_kept,
-           CASE WHEN row_seq IS NULL AND other.image_id IS NOT NULL THEN 'other_model'
+           CASE WHEN has_other THEN 'other_model'
                 WHEN row_seq IS NULL THEN 'new' WHEN failed THEN 'retried' ELSE 'changed' END AS otherwise
     FROM settled LEFT JOIN copied USING (number) LEFT JOIN moved USING (number)
-    LEFT JOIN others AS other ON other.image_id = settled.image_id
+    LEFT JOIN of_another_model USING (number)
 )
 SELECT number, source, listed, seq, message,
        CASE WHEN is_kept THEN 'keep' WHEN error_reason IS NOT NULL THEN 'refuse'
