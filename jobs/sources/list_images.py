@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -72,23 +71,21 @@ def list_images(
     writer = ListingWriter()
     for table in lists.pictures():
         writer.add(table)
-    frames = list_videos(found.videos, listed_frames)
-    writer.add(frames.images)
-    starts, kinds = [writer.rows], [kind for kind in extensions if kind not in VIDEO_EXTENSIONS]
+    kinds, ends = [kind for kind in extensions if kind not in VIDEO_EXTENSIONS], list[int]()
     tars = _read_each(found.tars, lambda tar: list_tar(tar, kinds, exclusions, notes))
-    for part in chain([frames], tars, lists.parts):
-        if part is not frames:
+    for parts in ([list_videos(found.videos, listed_frames)], tars, lists.parts):
+        for part in parts:
             writer.add(part.images)
-        counts.update(part.left_out)
-        refused += part.refused
-    starts.append(writer.rows)
+            counts.update(part.left_out)
+            refused += part.refused
+        ends.append(writer.rows)
     for table in lists.rows():
         writer.add(table)
-    _refuse_packed(location, counts, tars=starts[1] > starts[0], lists=writer.rows > starts[1])
+    _refuse_packed(location, counts, tars=ends[1] > ends[0], lists=writer.rows > ends[1])
     if left_out is not None:
         left_out.update(+counts)
     if listing := writer.listing() if writer.rows else None:
-        may_number = pa.array(FIRST_SEQ + starts[1] + np.flatnonzero(np.concatenate(lists.have_no_id)))
+        may_number = pa.array(FIRST_SEQ + ends[1] + np.flatnonzero(np.concatenate(lists.have_no_id)))
         return _with_refused(listing, writer, refused, may_number)
     if refused:
         raise SourceError(f"{location} lists no images: {refused[0].message}")

@@ -18,6 +18,7 @@ from index.collection.rows import TEXT, conform, in_memory, metadata_columns
 from jobs.sources.listing import FILE_FACTS, LISTING, REFUSAL, common_schema, of_values
 
 ROWS: Final = 1 << 17  # in memory
+_BYTES: Final = 1 << 28
 
 
 class Listing:
@@ -105,7 +106,7 @@ class ListingWriter:
         self._kinds |= kinds
         self._pending.append(table)
         self.rows += table.num_rows
-        if sum(each.num_rows for each in self._pending) >= ROWS:
+        if sum(each.num_rows for each in self._pending) >= ROWS or sum(each.nbytes for each in self._pending) >= _BYTES:
             self._flush()
 
     @cached_property
@@ -132,14 +133,15 @@ class ListingWriter:
         kinds = {(field.name, field.type) for schema in schemas for field in schema if field.type != pa.null()}
         if len(kinds) == len({name for name, _ in kinds}):
             return
-        common, start = common_schema(self._read_all(), self._read_all()), 0
-        for number, (file, schema) in enumerate(zip(self._files, schemas, strict=True)):
+        common, start, files = common_schema(self._read_all(), self._read_all()), 0, list[RowFile]()
+        for file, schema in zip(self._files, schemas, strict=True):
             wanted = pa.schema([common.field(name) for name in schema.names])
-            if wanted != schema:
-                [self._files[number]] = write_table_facts(
-                    self._scratch.storage, NO_RUN, conform(self._read(file), wanted), start
-                )
+            if wanted == schema:
+                files.append(file)
+            else:
+                files += write_table_facts(self._scratch.storage, NO_RUN, conform(self._read(file), wanted), start)
             start += file.rows
+        self._files = files
 
     def _schema_of(self, file: RowFile) -> pa.Schema:
         return in_memory(read_schema(self._scratch.path / file.path, file))
