@@ -82,8 +82,9 @@ FROM (SELECT image_id, error_reason FROM live_rows
 WHERE reason IS NOT NULL GROUP BY reason ORDER BY reason
 """
 _ATTEMPTED = f"""
-SELECT {", ".join(STATE_COLUMNS)}, image_id IN (SELECT image_id FROM {{todo}}) AS attempted FROM live_rows
-WHERE regexp_matches(uri, '{WEB}')
+SELECT {", ".join(STATE_COLUMNS)}, todo.image_id IS NOT NULL AS attempted
+FROM (FROM live_rows WHERE regexp_matches(uri, '{WEB}'))
+LEFT JOIN (SELECT image_id FROM {{todo}}) AS todo USING (image_id)
 """
 
 

@@ -135,7 +135,9 @@ def write(
     )
     while todo.num_rows:
         before = len(written.files)
-        first, todo = first_of_each_address(todo, plan.image_filter) if share_addresses else (todo, Todo([]))
+        first, todo = (
+            first_of_each_address(todo, plan.image_filter) if share_addresses else (todo, todo.slice(todo.num_rows))
+        )
         for block in blocks(first, decode, embed, block_size):
             if block_of(block.path) not in seen:  # Ray may report a retried block twice
                 seen.add(block_of(block.path))

@@ -19,7 +19,11 @@ from jobs.sources.listing import COPIED, FILE_FACTS, with_columns, with_outcome
 
 _FACTS: Final = tuple(name for name in STATE_COLUMNS if name not in ("image_id", "uri"))
 _SHARED: Final = "SELECT (SELECT count(uri) FROM {todo}) - (SELECT count(*) FROM first) AS images"
-_IS_FIRST: Final = f"SELECT uri IS NULL OR {POSITION} IN (FROM first) AS first FROM {{todo}} ORDER BY {POSITION}"
+# A join, as DuckDB keeps all that an IN beside an OR may find in memory.
+_IS_FIRST: Final = f"""
+SELECT uri IS NULL OR number IS NOT NULL AS first FROM {{todo}} LEFT JOIN first ON number = {POSITION}
+ORDER BY {POSITION}
+"""
 _WRITTEN: Final = f"""
 SELECT seq, {", ".join(f"row.{name}" for name in _FACTS)}
 FROM (SELECT {POSITION}, uri FROM {{todo}}) LEFT JOIN addresses USING (uri) LEFT JOIN written AS row USING (seq)
@@ -29,7 +33,7 @@ ORDER BY {POSITION}
 
 def first_of_each_address(todo: Todo, image_filter: ImageFilter) -> tuple[Todo, Todo]:
     """The images to read, and the others, which share an address with one of these."""
-    nothing = Todo([])
+    nothing = todo.slice(todo.num_rows)
     if image_filter.measures:  # rows do not store the measures, so each image has to be judged on its own
         return todo, nothing
     catalog, rows = Catalog(todo.storage, [], live=False), f"FROM {todo.sql} WHERE uri IS NOT NULL"

@@ -2,13 +2,9 @@
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
-import shutil
-import tempfile
-import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -16,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from index.collection.catalog.facts import in_parts
+from index.collection.catalog.scratch import Scratch
 from index.collection.catalog.sql import quoted
 from index.collection.row_files import parquet_of
 from index.collection.rows import LOCATION_COLUMNS, conform
@@ -47,15 +44,12 @@ class RowGroup:
 
 
 class Todo:
-    """Rows of a listing, in order. Their files are removed with it. Tables may differ in their columns and types; the
-    rows have those of all.
+    """Rows of a listing, in order. Their files are removed with the last part of them. Tables may differ in their
+    columns and types; the rows have those of all.
     """
 
     def __init__(self, tables: Iterable[pa.Table]) -> None:
-        folder = Path(tempfile.mkdtemp(prefix="likeness-todo-"))
-        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        self.storage = Storage.open(folder)
-        self._whole: Todo | None = None
+        self._scratch = Scratch("todo")
         self._start, self._lengths, schemas = 0, list[int](), list[pa.Schema]()
         size = 0
         for part in map(concat_listings, in_parts(tables)):
@@ -86,25 +80,24 @@ class Todo:
                 yield parquet.read().drop_columns(POSITION)
 
     @property
+    def storage(self) -> Storage:
+        return self._scratch.storage
+
+    @property
     def files(self) -> list[str]:
         """The paths of the files in `storage`."""
         return [_name(number) for number in range(len(self._lengths))]
 
     def select(self, names: Iterable[str]) -> Todo:
         """The same rows with these columns alone."""
-        other = self._part()
+        other = copy(self)
         other.schema = pa.schema([self.schema.field(name) for name in names])
         return other
 
     def slice(self, start: int) -> Todo:
         """The rows from this one on."""
-        other = self._part()
-        other._start, other.num_rows = self._start + start, self.num_rows - start
-        return other
-
-    def _part(self) -> Todo:
         other = copy(self)
-        other._whole = self  # whose end removes the files
+        other._start, other.num_rows = self._start + start, self.num_rows - start
         return other
 
     @property

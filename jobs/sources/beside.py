@@ -38,7 +38,9 @@ def with_captions(
     pictures, captions_ = Listing.of(images.tables()), Listing.of(texts.tables())
     catalog = pictures.catalog
     columns = "stem, min(image_id) AS text, arg_min(uri, image_id) AS text_uri"
-    catalog.group("stems", columns, f"SELECT {_STEM} AS stem, image_id, uri FROM {captions_.view}", "stem")
+    catalog.group(
+        "stems", columns, f"SELECT {_STEM} AS stem, image_id, uri FROM {captions_.view}", "stem", rows=len(texts)
+    )
     catalog.create(_CAPTIONED.format(pictures=pictures.view))
     catalog.group("used", "text", "SELECT text FROM captioned WHERE text IS NOT NULL", "text")
     [used] = catalog.table("SELECT count(*) AS texts FROM used").to_pylist()
@@ -107,14 +109,14 @@ class Pictures:
                 self.listing.catalog.create("INSERT INTO places FROM found", found=found)
         return "places"
 
-    def tables(self, lists: Iterable[pa.Table]) -> Iterator[pa.Table]:
-        """Listings of the pictures that no row of a list names."""
+    def others(self, uris: Iterable[Column]) -> Iterator[pa.Table]:
+        """Listings of the pictures that none of these addresses in lists names."""
         if not self.listing.num_rows:
             return iter(())
         catalog = self.listing.catalog
         catalog.create("CREATE TABLE named (seq BIGINT)")
-        for rows in lists:
-            found = self.named_by(rows["uri"])
+        for each in uris:
+            found = self.named_by(each)
             catalog.create("INSERT INTO named SELECT DISTINCT seq FROM found", found=found)
         return self.listing.tables(where=f"seq NOT IN (FROM {catalog.name}.named)")
 

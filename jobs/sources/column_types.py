@@ -17,10 +17,10 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from index.collection.catalog.scratch import StoredTables
 from index.collection.rows import TEXT
 from jobs.errors import SourceError
 from jobs.sources.listing import REFUSED_STAGE, Column, Reason, as_text, refuse, with_columns
+from jobs.sources.stored_listing import StoredTables
 from jobs.values import ColumnType
 
 Convert: TypeAlias = Callable[[Any], Any]

@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 
 from embedder.images.formats import IMAGE_EXTENSIONS
 from index.collection.catalog.catalog import FIRST_SEQ
-from index.collection.catalog.scratch import StoredTables
 from index.collection.rows import TEXT
 from index.storage.bucket_address import without_secrets
 from jobs.errors import EmptySourceError, SourceError
@@ -27,7 +26,7 @@ from jobs.sources.list_columns import ListColumns
 from jobs.sources.list_videos import ListedFrames, list_videos
 from jobs.sources.listing import LISTING, UNREADABLE, Column, Listed, Refused, refused_listing
 from jobs.sources.sorted_files import SortedFiles
-from jobs.sources.stored_listing import Listing, ListingWriter
+from jobs.sources.stored_listing import Listing, ListingWriter, StoredTables
 from jobs.sources.tables import ListReader
 from jobs.sources.tars import list_tar
 from jobs.values import ColumnType
@@ -106,7 +105,7 @@ class _Lists:
         notes: dict[str, list[str]],
     ) -> None:
         self._pictures = Pictures(Listing.of(pictures)) if found.tables else pictures
-        self.parts, stored = list[Listed](), StoredTables()
+        self.parts, self._stored = list[Listed](), StoredTables()
         if isinstance(self._pictures, Pictures):
             reader = ListReader(
                 columns=columns,
@@ -116,15 +115,19 @@ class _Lists:
                 containers=found.containers,
             )
             for part in _read_each(found.tables, reader.read):
-                stored.add(part.images)
+                self._stored.add(part.images)
                 self.parts.append(replace(part, images=LISTING.empty_table()))
-        self._typed = TypedLists(stored, columns.types)
+        self._typed = TypedLists(self._stored, columns.types)
         self.have_no_id = [np.zeros(0, bool)]
         """Masks of the `rows` so far, see `without_id`."""
 
     def pictures(self) -> Iterator[pa.Table]:
         """The pictures that no list names."""
-        return self._pictures.tables(self._typed) if isinstance(self._pictures, Pictures) else self._pictures
+        return (
+            self._pictures.others(self._stored.columns("uri"))
+            if isinstance(self._pictures, Pictures)
+            else self._pictures
+        )
 
     def rows(self) -> Iterator[pa.Table]:
         """What the lists list, with what is known of the pictures beside them."""

@@ -5,7 +5,7 @@ from __future__ import annotations  # pyarrow's types take arguments in its stub
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -153,6 +153,38 @@ class ListingWriter:
         """A file's rows, with the types that they had."""
         schema = self._schema_of(file)
         return conform(pq.read_table(self._scratch.path / file.path, partitioning=None).select(schema.names), schema)
+
+
+class StoredTables:
+    """Tables, with the `schemas` that they have, metadata of their fields included."""
+
+    def __init__(self) -> None:
+        self._scratch, self.schemas = Scratch("tables"), list[pa.Schema]()
+
+    def add(self, table: pa.Table) -> None:
+        path, options = self._path(len(self.schemas)), pa.ipc.IpcWriteOptions(compression="zstd")
+        with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, table.schema, options=options) as writer:
+            writer.write_table(table)
+        self.schemas.append(table.schema)
+
+    def read(self, number: int) -> pa.Table:
+        return self._read(number, pa.ipc.IpcReadOptions())
+
+    def column(self, number: int, name: str) -> pa.ChunkedArray[Any]:
+        """A column of a table, read alone."""
+        wanted = [self.schemas[number].get_field_index(name)]
+        return self._read(number, pa.ipc.IpcReadOptions(included_fields=wanted))[0]
+
+    def columns(self, name: str) -> Iterator[pa.ChunkedArray[Any]]:
+        """A column that all tables have, of each."""
+        return (self.column(number, name) for number in range(len(self.schemas)))
+
+    def _read(self, number: int, options: pa.ipc.IpcReadOptions) -> pa.Table:
+        with pa.OSFile(self._path(number), "rb") as file, pa.ipc.open_file(file, options=options) as reader:
+            return reader.read_all()
+
+    def _path(self, number: int) -> str:
+        return str(self._scratch.path / f"{number:06}.arrow")
 
 
 def _without_types_of_nulls(table: pa.Table) -> pa.Table:
