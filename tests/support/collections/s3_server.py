@@ -121,7 +121,7 @@ def new_cache(folder: Path) -> Path:
 
 @dataclass
 class FaultyProxy:
-    """Makes a share of the requests fail in one of the ways in `faults`; listings have pages of `page` keys.
+    """Makes a share of the requests fail in the ways in `faults`, each as often; listings have pages of `page` keys.
 
     No request (method and target) fails more than twice in a row, so three attempts suffice, unless it gets a 400.
     """
@@ -140,6 +140,7 @@ class FaultyProxy:
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
         self._in_a_row: Counter[str] = Counter()
+        self._round: list[str] = []
         self._lock = threading.Lock()
 
     def draw(self, request: str) -> str | None:
@@ -151,9 +152,15 @@ class FaultyProxy:
                 self._in_a_row[request] = 0
                 return None
             self._in_a_row[request] += 1
-            fault = self._random.choice(list(self.faults))
+            fault = self._next_fault()
             self.count[fault] += 1
             return fault
+
+    def _next_fault(self) -> str:
+        """In rounds, in which each kind comes once: drawn alone, one of seven is now and then absent among twenty."""
+        if not self._round:
+            self._round = self._random.sample(list(self.faults), len(self.faults))
+        return self._round.pop()
 
     @contextmanager
     def listening(self) -> Iterator[str]:
