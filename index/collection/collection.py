@@ -235,16 +235,10 @@ class Collection:
 
     def commit_run(self, manifest: RunManifest) -> None:
         """Make a run's rows live. DamagedRunError if a file that it names is missing or has another size."""
-
-        def require_size(file: RowFile) -> None:
-            with suppress(FileNotFoundError):
-                if self.storage.size(file.path) == file.size:
-                    return
-            raise DamagedRunError(f"{file.path} is missing or has changed since it was written", file.path)
-
-        map_in_threads(
-            require_size, [*manifest.files, *manifest.facts, *([manifest.deletes] if manifest.deletes else [])]
-        )
+        sizes = {entry.path: entry.size for entry in self.storage.walk(run_path(manifest.run_id))}
+        for file in [*manifest.files, *manifest.facts, *([manifest.deletes] if manifest.deletes else [])]:
+            if sizes.get(file.path) != file.size:
+                raise DamagedRunError(f"{file.path} is missing or has changed since it was written", file.path)
         self.check_lease()
         self.storage.write_atomic(run_path(manifest.run_id, MANIFEST), manifest.to_bytes())
 
