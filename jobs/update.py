@@ -25,6 +25,7 @@ from index.errors import NotACollectionError, RolledBackError
 from index.storage.bucket_address import without_secrets
 from index.storage.storage import Storage, canonical_address
 from index.versions.servable import collection_model, live_manifest, live_or_last_good_manifest, live_version
+from jobs.addresses.check_listing import CheckedListing, CheckRules, check_listing
 from jobs.embedding.commit import WrittenRun, commit
 from jobs.embedding.model_source import ModelCache, ModelSource, model_record, recorded_model
 from jobs.embedding.pipeline import write_plans
@@ -32,17 +33,15 @@ from jobs.embedding.report import EmbedReport, Report
 from jobs.errors import EmptySourceError, OtherModelError, UsageError
 from jobs.indexing.on_ray import run_on_ray
 from jobs.indexing.query_texts import QueryTexts, digest, read_queries
-from jobs.planning.addresses import CheckedListing, CheckRules, check_listing
 from jobs.planning.changes import SourceChange, compare
 from jobs.planning.decide import last_filter
 from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter
 from jobs.planning.plan import Plan
 from jobs.planning.recent_changes import leave_out_recent
-from jobs.planning.record_checks import WEB
 from jobs.sources.files import require_source_exists
 from jobs.sources.list_images import left_out_warning, list_images
 from jobs.sources.list_videos import FRAME_MARK, Frames, frames_of
-from jobs.sources.listing import UNREADABLE
+from jobs.sources.listing import UNREADABLE, WEB
 from jobs.sources.stored_listing import Listing
 from jobs.spec import JobSpec
 from jobs.values import DEFAULT_MODEL, MAX_MISSING, counted, some

@@ -8,17 +8,20 @@ from __future__ import annotations  # pyarrow's types take arguments in its stub
 
 import hashlib
 import re
-from datetime import timedelta
+from functools import partial
+from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from index.collection.catalog.catalog import Catalog
+from index.collection.catalog.scratch import Scratch
+from index.collection.catalog.sql import quoted
 from index.collection.collection import Collection
 from index.collection.layout import CHECKS
 from index.collection.row_files import map_in_threads, write_table
-from index.collection.rows import conform, in_files, in_memory
-from index.errors import CollectionError, UnreachableError
+from index.storage import Storage
+from index.storage.storage import FileInfo
 
 _TIME = pa.timestamp("us", tz="UTC")
 _COLUMNS: dict[str, pa.DataType] = {
@@ -28,59 +31,74 @@ _COLUMNS: dict[str, pa.DataType] = {
     "modified": _TIME,
     **dict.fromkeys(("gone", "failed"), pa.int32()),
 }
-CHECK_SCHEMA = in_memory(pa.schema(_COLUMNS))
+CHECK_SCHEMA = pa.schema(_COLUMNS)
 """`checked` is when an address was last visited; `content_hash`, `etag` and `modified` belong to the last answer with a
 picture. `gone` and `failed` count the visits since then that found none (404 or 410) and that failed.
 """
-_NAME = re.compile(r"([0-9]{8})\.([0-9a-f]{16})\.parquet")
-_MAX_FILES = 32
-_FORGET_AFTER = timedelta(days=400)
-"""A listed address is checked far more often."""
+_NAME = re.compile(r"[0-9]{8}(-merged)?\.([0-9a-f]{16})\.parquet")
+_MAX_FILES = 30  # that are not merged, beside as many as are
+_MERGED_ROWS = 1 << 17  # of a file
+_FORGET_AFTER = "INTERVAL 400 DAY"  # a listed address is checked far more often
 
 
-def read_checks(collection: Collection, source: str | None = None) -> pa.Table:
-    """The newest check of each address of a source, a `canonical_address`; None: of all sources."""
-    checks = pa.concat_tables(
-        [CHECK_SCHEMA.empty_table(), *map_in_threads(lambda path: _read(collection, path), _paths(collection))]
-    )
-    checks = _newest(checks)
-    return checks if source is None else checks.filter(pc.equal(checks["source"], pa.scalar(source, pa.large_string())))
+class Checks:
+    """The newest check of each address of each source. Files that were altered are left out: their addresses are then
+    checked again.
+    """
+
+    def __init__(self, collection: Collection) -> None:
+        self._scratch = Scratch("checks")
+        pq.write_table(CHECK_SCHEMA.empty_table(), self._scratch.path / "00000000.parquet")
+        map_in_threads(partial(_copy, collection.storage, self._scratch.path), _files(collection))
+
+    @property
+    def sql(self) -> str:
+        """The checks in the queries of any catalog, with the columns of `CHECK_SCHEMA`, while this object lives."""
+        files = quoted(f"{self._scratch.path}/*.parquet")
+        nth = "row_number() OVER (PARTITION BY source, uri ORDER BY filename DESC, file_row_number DESC)"
+        options = "filename = true, file_row_number = true"
+        return f"(SELECT {', '.join(CHECK_SCHEMA.names)} FROM read_parquet({files}, {options}) QUALIFY {nth} = 1)"
 
 
 def write_checks(collection: Collection, checks: pa.Table) -> None:
     """Add checks, of any sources. They replace earlier ones of the same addresses. The caller has the lease."""
     collection.check_lease()
-    paths = _paths(collection)
-    if len(paths) >= _MAX_FILES:
-        checks = _newest(pa.concat_tables([read_checks(collection), conform(checks, CHECK_SCHEMA)]))
-        since = pc.max(checks["checked"]).as_py() - _FORGET_AFTER
-        checks = checks.filter(pc.greater(checks["checked"], pa.scalar(since, _TIME)))
-    number = 1 + int(paths[-1].rpartition("/")[2].partition(".")[0]) if paths else 1
-    write_table(collection.storage, f"{CHECKS}/{number:08}", conform(checks, in_files(CHECK_SCHEMA)))
-    if len(paths) >= _MAX_FILES:  # they are all in the new file
-        for path in paths:
-            collection.storage.delete(path)
+    files = _files(collection)
+    merged = [entry for entry in files if "-merged" in entry.name]
+    if len(files) - len(merged) >= _MAX_FILES + len(merged):
+        _merge(collection, files)
+        files = _files(collection)
+    write_table(collection.storage, _next_name(files), checks.cast(CHECK_SCHEMA))
 
 
-def _paths(collection: Collection) -> list[str]:
+def _merge(collection: Collection, files: list[FileInfo]) -> None:
+    """Write the newest checks to files that follow, and then remove `files`."""
+    newest, catalog = Checks(collection), Catalog(collection.storage, [], live=False)
+    catalog.create(f"CREATE TABLE newest AS FROM {newest.sql}")
+    recent = f"FROM newest WHERE checked > (SELECT max(checked) FROM newest) - {_FORGET_AFTER}"
+    with catalog.query(recent, _MERGED_ROWS) as batches:
+        for number, batch in enumerate(batches):
+            name = f"{_next_name(files, number)}-merged"
+            write_table(collection.storage, name, pa.Table.from_batches([batch]).cast(CHECK_SCHEMA))
+    for entry in files:
+        collection.storage.delete(entry.path)
+
+
+def _files(collection: Collection) -> list[FileInfo]:
     """The files, oldest first."""
-    return [entry.path for entry in collection.storage.list(CHECKS) if _NAME.fullmatch(entry.name)]
+    return [entry for entry in collection.storage.list(CHECKS) if _NAME.fullmatch(entry.name)]
 
 
-def _newest(checks: pa.Table) -> pa.Table:
-    positions = checks.append_column("position", pa.array(range(checks.num_rows), pa.int64()))
-    last = positions.group_by(["source", "uri"]).aggregate([("position", "max")])["position_max"]
-    return checks.take(last.combine_chunks().sort())
+def _next_name(files: list[FileInfo], after: int = 0) -> str:
+    return f"{CHECKS}/{1 + after + (int(files[-1].name[:8]) if files else 0):08}"
 
 
-def _read(collection: Collection, path: str) -> pa.Table:
-    """A file's checks; none if it was altered or merged into a newer one: its addresses are then checked again."""
+def _copy(storage: Storage, folder: Path, file: FileInfo) -> None:
+    """Copy a file to a folder, unless it was altered, or was merged into a newer one meanwhile."""
     try:
-        data = collection.storage.read(path)
-        if not path.endswith(f".{hashlib.sha256(data).hexdigest()[:16]}.parquet"):
-            return CHECK_SCHEMA.empty_table()
-        return conform(pq.read_table(pa.BufferReader(data)), CHECK_SCHEMA)
-    except UnreachableError:
-        raise
-    except (FileNotFoundError, pa.ArrowException, CollectionError):
-        return CHECK_SCHEMA.empty_table()
+        data = storage.read(file.path)
+        intact = file.path.endswith(f".{hashlib.sha256(data).hexdigest()[:16]}.parquet")
+        if intact and pq.read_schema(pa.BufferReader(data)).equals(CHECK_SCHEMA):
+            (folder / file.name).write_bytes(data)
+    except (FileNotFoundError, pa.ArrowException):
+        return

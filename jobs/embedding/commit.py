@@ -10,11 +10,11 @@ from index.collection import Collection
 from index.collection.catalog.catalog import Catalog, RunRows
 from index.collection.merged.merge import merge_runs
 from index.collection.records import RowFile, RunManifest, RunStart
-from index.collection.rows import FILTERED, STATE_COLUMNS
+from index.collection.rows import FILTERED
+from jobs.addresses.record_checks import record_fetches
 from jobs.embedding.report import EmbedReport
 from jobs.errors import JobError, TooManyRejectsError, UsageError
 from jobs.planning.plan import Plan
-from jobs.planning.record_checks import WEB, record_fetches
 from jobs.planning.rejects import format_reasons
 
 
@@ -81,11 +81,6 @@ FROM (SELECT image_id, error_reason FROM live_rows
       SELECT image_id, error_reason FROM before ANTI JOIN live_rows USING (image_id))
 WHERE reason IS NOT NULL GROUP BY reason ORDER BY reason
 """
-_ATTEMPTED = f"""
-SELECT {", ".join(STATE_COLUMNS)}, todo.image_id IS NOT NULL AS attempted
-FROM (FROM live_rows WHERE regexp_matches(uri, '{WEB}'))
-LEFT JOIN (SELECT image_id FROM {{todo}}) AS todo USING (image_id)
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,9 +131,8 @@ class _CheckedRun:
         )
 
     def record_fetches(self, collection: Collection, now: datetime) -> None:
-        rows = self.rows.table(_ATTEMPTED.format(todo=self.written.plan.todo.sql))
-        if rows.num_rows:
-            record_fetches(collection, self.written.plan.source, rows, now=now, began=self.written.run.started_at)
+        plan, began = self.written.plan, self.written.run.started_at
+        record_fetches(collection, plan.source, self.rows, plan.todo.sql, now=now, began=began)
 
 
 def _too_many_message(report: EmbedReport, allowed: float) -> str:

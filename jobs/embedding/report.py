@@ -10,7 +10,7 @@ from typing import Self
 
 from index.collection.records import RowFile
 from index.collection.rows import FILTERED
-from jobs.planning.addresses import AddressCounts
+from jobs.addresses.check_listing import AddressCounts
 from jobs.planning.plan import Counts, Plan
 from jobs.planning.rejects import count_reasons
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from index.collection.collection import Snapshot
 from index.collection.records import ModelRecord
+from jobs.addresses.check_listing import NONE_POSTPONED
 from jobs.errors import TooManyMissingError
 from jobs.planning.decide import Decisions, PlannedJob
 from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter
 from jobs.planning.known_rows import PlannedRun
-from jobs.planning.plan import NO_IDS, Counts
-from jobs.sources.listing import Column
+from jobs.planning.plan import Counts
 from jobs.sources.stored_listing import Listing
 
 
@@ -91,9 +91,10 @@ def compare(
     delete: bool,
     verify_hash: bool,
     image_filter: ImageFilter = EVERY_IMAGE,
-    postponed: Column = NO_IDS,
+    postponed: str = NONE_POSTPONED,
 ) -> SourceChange:
-    """Compare a listing with the rows, without writing anything. Rejects of the ids `postponed` have to wait."""
+    """Compare a listing with the rows, without writing anything. Rejects of the ids
+    `postponed`, in SQL, have to wait."""
     job = PlannedJob(
         source=source,
         model=model,

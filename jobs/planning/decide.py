@@ -57,8 +57,8 @@ _RUNS, _SOURCE_RUNS, _OUTCOMES = (
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedJob:
-    """What a plan depends on beside listing and rows. Rejects of the ids `postponed` have to wait; images that are gone
-    lose their rows if they `may_delete`; with `verify_hash` the bytes of all images are read.
+    """What a plan depends on beside listing and rows. Rejects of the ids `postponed`, in SQL, have to wait; images that
+    are gone lose their rows if they `may_delete`; with `verify_hash` the bytes of all images are read.
     """
 
     source: str
@@ -66,7 +66,7 @@ class PlannedJob:
     image_filter: ImageFilter
     may_delete: bool
     verify_hash: bool
-    postponed: Column
+    postponed: str
 
 
 class Decisions:
@@ -103,11 +103,10 @@ class Decisions:
         columns = self._listing.catalog.shared_columns(self.rows, names)
         self._known_columns = [known for _, known in columns]
         self._create(
-            "CREATE OR REPLACE TABLE postponed AS FROM ids;"
+            f"CREATE OR REPLACE TABLE postponed AS FROM {job.postponed};"
             + "CREATE OR REPLACE TABLE runs AS FROM described;"
             + sql.known(self._known_columns)
             + sql.MISSING,
-            ids=pa.table({"image_id": job.postponed}),
             described=pa.Table.from_pylist(described, _RUNS),
         )
         self._create(

@@ -21,8 +21,7 @@ from typing import Final
 from index.collection.catalog.catalog import FILE_BITS
 from index.collection.catalog.sql import quoted
 from index.collection.rows import FILTERED, STATE_COLUMNS
-from jobs.planning.record_checks import WEB
-from jobs.sources.listing import REFUSED_STAGE
+from jobs.sources.listing import REFUSED_STAGE, WEB
 
 RELISTED: Final = 1 << 62
 """Added to the `seq` of a row, it is the number of an image that is not in the listing."""

@@ -41,6 +41,8 @@ _FILE_FACTS: dict[str, pa.DataType] = {"content_hash": TEXT, "width": pa.int32()
 FILE_FACTS = pa.schema(_FILE_FACTS)
 """Facts about an image's file. Refused rows have them if an earlier row of the unchanged image does."""
 REFUSED_STAGE = "list"
+WEB = "(?i)^https?://"
+"""What matches web addresses."""
 UNREADABLE = "unreadable"
 """The reason for a tar, list or folder that cannot be read, so the images in it are unknown."""
 COPIED = "copied_row"

@@ -7,7 +7,7 @@ from rich.console import Group
 
 from index.collection import Collection
 from index.collection.catalog.catalog import Catalog
-from index.collection.checks import read_checks
+from index.collection.checks import Checks
 from index.collection.records import Option, RunManifest
 from index.collection.rows import FILTERED
 from index.matches import Match
@@ -100,16 +100,14 @@ FROM live_rows
 _ADDRESSES = """
 SELECT count(*) AS visited, count(*) FILTER (gone > 0) AS gone, count(*) FILTER (failed > 0) AS failed,
        max(checked) AS last_visit
-FROM checks SEMI JOIN live_rows USING (uri)
+FROM {checks} SEMI JOIN live_rows USING (uri)
 """
 
 
 def _address_facts(collection: Collection, catalog: Catalog) -> dict[str, Any] | None:
     """Of the images' web addresses, if there are any: how many were gone or failed when they were last visited."""
-    checks = read_checks(collection)
-    if not checks.num_rows:
-        return None
-    [facts] = catalog.table(_ADDRESSES, checks=checks).to_pylist()
+    checks = Checks(collection)
+    [facts] = catalog.table(_ADDRESSES.format(checks=checks.sql)).to_pylist()
     return {**facts, "last_visit": facts["last_visit"].isoformat(timespec="seconds")} if facts["visited"] else None
 
 

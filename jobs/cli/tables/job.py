@@ -8,9 +8,9 @@ from typing import Any
 
 from rich.markup import escape
 
+from jobs.addresses.check_listing import AddressCounts
 from jobs.cli.tables.text_table import TextTable
 from jobs.embedding.report import STAGES, EmbedReport, Report
-from jobs.planning.addresses import AddressCounts
 
 _HISTORY_COUNTS = ("new", "changed", "retried", "other_model", "deleted", "filtered", "rejected", "failed")
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from index.collection import Collection
-from index.collection.checks import CHECK_SCHEMA, read_checks, write_checks
+from index.collection.checks import CHECK_SCHEMA, write_checks
+from tests.support.collections.stored_checks import read_checks
 
 _NOW = datetime(2026, 3, 1, tzinfo=UTC)
 

@@ -20,7 +20,6 @@ from api.settings import ServeSettings
 from index.builder.build_index import build_index
 from index.collection import Collection
 from index.collection.annotations import annotation_log
-from index.collection.checks import read_checks
 from index.collection.records import ModelRecord
 from index.search import Searcher
 from jobs.demo.collection import embed_here
@@ -32,6 +31,7 @@ from tests.support.collections.hand_made import DIM, MODEL, add_run, rows, unit_
 from tests.support.collections.rejects import list_rejects
 from tests.support.collections.s3_server import Bucket
 from tests.support.collections.small_collection import PLAIN
+from tests.support.collections.stored_checks import read_checks
 from tests.support.command_line import Run
 from tests.support.pictures.sample_images import put_pictures
 from tests.support.servers.clients import on_this_machine

@@ -18,12 +18,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from index.collection import Collection
-from index.collection.checks import read_checks
 from jobs.cli.tables.job import closing_lines
 from jobs.embedding.report import Report
 from jobs.errors import TooManyMissingError
 from jobs.schedule.spec_file import read_spec
 from tests.support.collections.storage_steps import KilledError, at, expire, kill
+from tests.support.collections.stored_checks import read_checks
 from tests.support.command_line import Run
 from tests.support.nights.reembed_nights import DEMO, Nights, bmp
 from tests.support.processes import python
@@ -273,7 +273,7 @@ def test_a_job_that_is_killed_goes_on_with_the_next_address(web: WebList) -> Non
     web.write(*map(str, range(20)))
     web.night()
     web.server.routes["/0"] = honest(25, '"25"')
-    with patch("jobs.planning.record_checks._CHECKS_PER_FILE", 5):
+    with patch("jobs.addresses.record_checks._CHECKS_PER_FILE", 5):
         checks = iter(range(20))
         third = at(lambda path: path.startswith("checks/") and next(checks) == 2, after=True, action=kill)
         with third, pytest.raises(KilledError):

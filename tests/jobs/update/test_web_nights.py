@@ -149,7 +149,7 @@ class Web:
 )
 def test_rows_follow_the_web(tmp_path: Path, addresses: int, hosts: int, nights: int) -> None:
     drawn, begin = random.Random(addresses), datetime.now(UTC)
-    with web_hosts(hosts) as servers, patch("jobs.planning.record_checks._CHECKS_PER_FILE", addresses // 8):
+    with web_hosts(hosts) as servers, patch("jobs.addresses.record_checks._CHECKS_PER_FILE", addresses // 8):
         job = Nights(
             tmp_path / "list.csv",
             str(tmp_path / "collection"),

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from index.collection import Collection
 from index.collection.records import ModelRecord, RowFile, RunManifest, RunStart
-from index.collection.rows import FILTERED, TEXT, row_schema
+from index.collection.rows import FILTERED, row_schema
 from jobs.embedding.commit import WrittenRun
 from jobs.planning.image_filter import EVERY_IMAGE, EXIF_TYPES, ImageFilter
 from jobs.planning.plan import Plan, write_block
@@ -37,7 +37,7 @@ class Night:
     job: Job
     filter: tuple[dict[str, Any], Keep]
     images: list[Image]
-    postponed: pa.Array[Any]
+    postponed: str
     listing: pa.Table
     model: ModelRecord
     image_filter: ImageFilter
@@ -83,7 +83,7 @@ class History:
             job=job,
             filter=(expression, keep),
             images=images,
-            postponed=pa.array(sorted(job.postponed), TEXT),
+            postponed=f"(SELECT unnest({sorted(job.postponed)}::VARCHAR[]) AS image_id)",
             listing=listing,
             model=ModelRecord(id=drawn.choice(["hub", "copy"]), revision=None, fingerprint=self._model * 64, dim=4),
             image_filter=replace(image_filter, exif=job.exif),
