@@ -40,7 +40,7 @@ from jobs.errors import TooManyRejectsError, UsageError
 from jobs.indexing.query_texts import sample_rows
 from jobs.planning.decide import unfinished_run
 from jobs.planning.image_filter import EVERY_IMAGE
-from jobs.planning.plan import REJECT, Plan, next_attempt
+from jobs.planning.plan import Plan, next_attempt
 from jobs.planning.plan_query import retried
 from jobs.planning.todo import IN_MEMORY, Todo
 from jobs.progress import rate_bar
@@ -188,7 +188,9 @@ ORDER BY seq
 """
 _COLUMNS: dict[bool, str] = {False: f"listed.content_hash AS {EMBEDDED_HASH}", True: "seq, listed.content_hash"}
 """The columns of the images to do beside those of `LISTING`, for pictures and for stored vectors."""
-_REJECTS = "SELECT image_id, done.uri, done.error_reason, done.retryable FROM done JOIN listed USING (image_id)"
+_REJECTS = """
+SELECT image_id, uri, error_reason, retryable FROM done SEMI JOIN listed USING (image_id) WHERE error_reason IS NOT NULL
+"""
 
 
 def _plan(live: LiveRows, log: Snapshot, recipe: Recipe, run: RunStart | None) -> Plan:
@@ -211,7 +213,7 @@ def _plan(live: LiveRows, log: Snapshot, recipe: Recipe, run: RunStart | None) -
         model=recipe.record,
         listed=counts["listed"],
         todo=todo,
-        rejects=catalog.table(f"{_REJECTS} WHERE done.error_reason IS NOT NULL").cast(REJECT),
+        rejects=catalog.store(_REJECTS),
         run=run,
         files=files,
         attempt=next_attempt(files),

@@ -52,8 +52,9 @@ def commit(
     for each, manifest in zip(checked, manifests, strict=True):
         if manifest is None:
             continue
-        gone = each.written.plan.deletes
-        deletes = collection.write_deletes(manifest.run_id, gone) if len(gone) else None
+        gone = each.written.plan.deletes if each.written.plan.deleted else None
+        ids = gone.catalog.table(f"SELECT image_id FROM {gone.sql} ORDER BY seq") if gone else None
+        deletes = collection.write_deletes(manifest.run_id, ids["image_id"]) if ids else None
         facts = each.rows.store_facts()
         published.append(manifest.model_copy(update={"deletes": deletes, "facts": facts}))
         collection.commit_run(published[-1])
@@ -72,13 +73,14 @@ SELECT count(*) FILTER (new.error_reason IS NULL) AS embedded,
                          AND coalesce(new.uri, '') = coalesce(before.uri, ''), false)) IS NOT false AS failed_again
 FROM live_rows AS new
 LEFT JOIN {{todo}} AS todo USING (image_id)
-LEFT JOIN before USING (image_id)
+LEFT JOIN {{before}} AS before USING (image_id)
 """
+_NO_REJECTS = "(SELECT image_id, uri, error_reason, retryable FROM live_rows WHERE false)"
 _REASONS = """
 SELECT error_reason AS reason, count(*) AS images
 FROM (SELECT image_id, error_reason FROM live_rows
       UNION ALL
-      SELECT image_id, error_reason FROM before ANTI JOIN live_rows USING (image_id))
+      SELECT image_id, error_reason FROM {before} ANTI JOIN live_rows USING (image_id))
 WHERE reason IS NOT NULL GROUP BY reason ORDER BY reason
 """
 
@@ -99,7 +101,8 @@ class _CheckedRun:
         nothing.
         """
         plan, report = self.written.plan, self.written.report
-        [counts] = self.rows.table(_COUNTS.format(todo=plan.todo.sql), before=plan.rejects).to_pylist()
+        before = plan.rejects.sql if plan.rejects else _NO_REJECTS
+        [counts] = self.rows.table(_COUNTS.format(todo=plan.todo.sql, before=before)).to_pylist()
         missing = plan.todo.num_rows - counts.pop("attempted")
         if missing or report.done != plan.todo.num_rows:
             raise JobError(
@@ -108,7 +111,7 @@ class _CheckedRun:
                 "same command again to continue, and please report this as a bug"
             )
         report.retryable = counts.pop("retryable")
-        reasons = self.rows.table(_REASONS, before=plan.rejects).to_pylist()
+        reasons = self.rows.table(_REASONS.format(before=before)).to_pylist()
         report.set_reasons(Counter({row["reason"]: row["images"] for row in reasons}))
         rejected = report.reject_reasons.total()
         if report.filtered_in_all and report.unfiltered == rejected:
@@ -119,9 +122,9 @@ class _CheckedRun:
             )
         if rejected > max_reject_rate * report.unfiltered:
             raise TooManyRejectsError(_too_many_message(report, max_reject_rate))
-        if counts.pop("failed_again") and not len(plan.deletes):
+        if counts.pop("failed_again") and not plan.deleted:
             return None
-        listed = {"listed": report.listed, "already_there": report.already_there, "deleted": len(plan.deletes)}
+        listed = {"listed": report.listed, "already_there": report.already_there, "deleted": plan.deleted}
         return RunManifest(
             **dict(self.written.run),
             finished_at=datetime.now(UTC),

@@ -80,7 +80,7 @@ class EmbedReport:
             refused=plan.refused - plan.filtered,
             filtered_unread=plan.filtered,
         )
-        report.set_reasons(count_reasons(plan.rejects["error_reason"].to_pylist()))
+        report.set_reasons(count_reasons(plan.rejects))
         return report
 
     def set_reasons(self, reasons: Counter[str]) -> None:

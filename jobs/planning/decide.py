@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from embedder.images.exif import EXIF_COLUMNS
-from index.collection.catalog.catalog import FILE_BITS, Catalog, split_seq
+from index.collection.catalog.catalog import FILE_BITS, Catalog, StoredAnswer, split_seq
 from index.collection.catalog.sql import quoted
 from index.collection.collection import Snapshot
 from index.collection.live_rows import LiveRows
@@ -26,7 +26,7 @@ from jobs.planning import plan_query as sql
 from jobs.planning.content_hashes import content_hashes
 from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter, leave_out
 from jobs.planning.known_rows import PlannedRun
-from jobs.planning.plan import NO_IDS, REJECT, Plan, next_attempt
+from jobs.planning.plan import Plan, next_attempt
 from jobs.planning.todo import IN_MEMORY, Todo
 from jobs.sources.listing import (
     COPIED,
@@ -283,11 +283,11 @@ class Decisions:
             model=self._job.model,
             listed=counts["listed"],
             todo=Todo(self._to_do(wanted)),
-            rejects=self._table(sql.REJECTS.replace("{wanted}", wanted)).cast(REJECT),
+            rejects=self._store(sql.REJECTS.replace("{wanted}", wanted)),
             run=self.rows.runs[self.resumed[source]].run if source in self.resumed else None,
             files=[file for number, file in enumerate(written) if number in numbers],
             attempt=next_attempt(written),
-            deletes=self._table("SELECT image_id FROM missing WHERE gone ORDER BY seq")["image_id"] if own else NO_IDS,
+            deletes=self._store("SELECT seq, image_id FROM missing WHERE gone") if own else None,
             image_filter=self.filter_of(source),
         )
         return PlannedRun(
@@ -351,8 +351,11 @@ class Decisions:
     def _create(self, text: str, **tables: pa.Table) -> None:
         self._listing.catalog.create(self._filled(text), **tables)
 
-    def _table(self, text: str, **tables: pa.Table) -> pa.Table:
-        return self._listing.catalog.table(self._filled(text), **tables)
+    def _store(self, text: str) -> StoredAnswer:
+        return self._listing.catalog.store(self._filled(text))
+
+    def _table(self, text: str) -> pa.Table:
+        return self._listing.catalog.table(self._filled(text))
 
 
 def _where(mask: Column, values: Column) -> Column:

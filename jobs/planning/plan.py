@@ -4,20 +4,15 @@ from __future__ import annotations  # pyarrow's types take arguments in its stub
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass
 
 import pyarrow as pa
 
+from index.collection.catalog.catalog import StoredAnswer
 from index.collection.collection import Collection
 from index.collection.records import ModelRecord, RowFile, RunStart
-from index.collection.rows import TEXT
 from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter
 from jobs.planning.todo import Todo
-
-NO_IDS: Final[pa.ChunkedArray[Any]] = pa.chunked_array([], TEXT)
-
-REJECT = pa.schema([(name, TEXT) for name in ("image_id", "uri", "error_reason")] + [("retryable", pa.bool_())])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +21,8 @@ class Plan:
     of its files that count. `attempt` numbers the tries at a run: rows of later ones win, so the names of their files
     sort later.
 
-    `rejects` are the live rejects of the listed images. `deletes` are ids that the run will record as deleted.
+    `rejects` has `image_id`, `uri`, `error_reason` and `retryable` of the live rejects of the listed images, `deletes`
+    the `seq` and `image_id` of rows that the run will record as deleted; None: there are none.
     `refused` counts the rows that were written as rejects because the listing refuses them; `image_filter` leaves out
     `filtered` of these.
     """
@@ -35,11 +31,11 @@ class Plan:
     model: ModelRecord
     listed: int
     todo: Todo
-    rejects: pa.Table = field(default_factory=REJECT.empty_table)
+    rejects: StoredAnswer | None = None
     run: RunStart | None = None
-    files: list[RowFile] = field(default_factory=list)
+    files: Sequence[RowFile] = ()
     attempt: int = 1
-    deletes: pa.ChunkedArray[Any] = field(default_factory=lambda: NO_IDS)
+    deletes: StoredAnswer | None = None
     refused: int = 0
     filtered: int = 0
     image_filter: ImageFilter = EVERY_IMAGE
@@ -47,7 +43,11 @@ class Plan:
     @property
     def done(self) -> bool:
         """Whether there is nothing to embed and nothing to commit."""
-        return self.todo.num_rows == 0 and self.run is None and len(self.deletes) == 0
+        return self.todo.num_rows == 0 and self.run is None and self.deleted == 0
+
+    @property
+    def deleted(self) -> int:
+        return self.deletes.num_rows if self.deletes else 0
 
     @property
     def already_there(self) -> int:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from index.collection.catalog.catalog import Catalog
+from index.collection.catalog.catalog import Catalog, StoredAnswer
 from index.collection.rows import REJECT_COLUMNS, text_array
 
 _SHOWN: Final = ", ".join(("image_id", "uri", *REJECT_COLUMNS))
@@ -28,9 +28,12 @@ def count_rejects(catalog: Catalog) -> Counter[str]:
     return Counter({row["error_reason"]: row["images"] for row in catalog.rows(_COUNTS)})
 
 
-def count_reasons(reasons: Iterable[object]) -> Counter[str]:
+def count_reasons(rejects: StoredAnswer | None) -> Counter[str]:
     """How often each reason occurs; equally frequent ones in alphabetical order."""
-    return Counter(sorted(map(str, reasons)))
+    if rejects is None:
+        return Counter()
+    sql = f"SELECT error_reason, count(*) AS images FROM {rejects.sql} GROUP BY error_reason ORDER BY error_reason"
+    return Counter({row["error_reason"]: row["images"] for row in rejects.catalog.rows(sql)})
 
 
 def format_reasons(counts: Counter[str], limit: int | None = None) -> str:

@@ -287,6 +287,13 @@ class Catalog:
         with _as_collection_error(self.storage), self._cursor(tables) as cursor:
             cursor.execute(sql)
 
+    def store(self, sql: str) -> StoredAnswer:
+        """The answer to a query, kept in this catalog: it may be larger than the memory."""
+        name = f"answer_{next(_numbers)}"
+        self.create(f"CREATE TABLE {name} AS {sql}")
+        [counts] = self.table(f"SELECT count(*) AS rows FROM {name}").to_pylist()
+        return StoredAnswer(self, f"{self.name}.{name}", counts["rows"])
+
     @contextmanager
     def _cursor(self, tables: Mapping[str, pa.Table]) -> Iterator[DuckDBPyConnection]:
         """A connection of its own, so that queries can be read side by side."""
@@ -350,6 +357,15 @@ class Catalog:
         runs = sorted({run for file in files for run in file.runs})
         places = ", ".join(f"({quoted(self._run_id(run))}, {run}::BIGINT)" for run in runs)
         return f"FROM {_read(files)} AS rows JOIN (VALUES {places}) AS place(id, run) ON rows.{RUN_COLUMN} = place.id"
+
+
+@dataclass(frozen=True)
+class StoredAnswer:
+    """`num_rows` rows of a `catalog`, as the table `sql` in the queries of any catalog."""
+
+    catalog: Catalog
+    sql: str
+    num_rows: int
 
 
 _numbers = itertools.count()

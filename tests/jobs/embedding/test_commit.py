@@ -7,10 +7,10 @@ import pyarrow as pa
 import pytest
 
 from index.collection import Collection
+from index.collection.catalog.catalog import Catalog
 from jobs.embedding.commit import WrittenRun, commit
 from jobs.embedding.report import EmbedReport
 from jobs.errors import TooManyRejectsError
-from jobs.planning.plan import Plan
 from jobs.sources.listing import listing_table
 from tests.support.collections.hand_made import MODEL, add_run, rows, unit_vectors
 from tests.support.collections.run_plans import run_plan_of
@@ -22,7 +22,8 @@ def written(
     """A run of a source of one image, with its row on disk."""
     source = f"/{image_id}"
     plan = run_plan_of(listing_table({"image_id": [image_id]}, {}), collection, source, MODEL)
-    plan = Plan(**{**vars(plan), "deletes": pa.array(deletes or [], pa.string())})
+    gone = Catalog(collection.storage, [], live=False).store(f"SELECT 0 AS seq, unnest({deletes or []}) AS image_id")
+    plan = replace(plan, deletes=gone)
     run = collection.start_run(source, MODEL)
     table = rows([], unit_vectors(0), rejected={image_id: "corrupt"}) if rejected else rows([image_id])
     report = EmbedReport.of(plan)

@@ -19,6 +19,7 @@ from jobs.sources.listing import UNREADABLE
 from jobs.sources.stored_listing import Listing
 from tests.jobs.planning.decisions import WHYS
 from tests.jobs.planning.reference_plan import ReferencePlan
+from tests.support.collections.run_plans import ids_to_delete
 from tests.support.collections.storage_steps import KilledError
 from tests.support.nights.plan_history import History, Night
 
@@ -33,7 +34,7 @@ def decisions_of(change: SourceChange) -> dict[str, tuple[str, str, str]]:
         str(each["image_id"]): (each["action"], each["why"], each["status"])
         for each in change.decisions.table().to_pylist()
     }
-    return found | dict.fromkeys(map(str, change.runs[0].plan.deletes.to_pylist()), ("delete", "gone", "missing"))
+    return found | dict.fromkeys(ids_to_delete(change.runs[0].plan), ("delete", "gone", "missing"))
 
 
 def counts_of(plan: ReferencePlan, night: Night) -> dict[str, int]:

@@ -16,6 +16,12 @@ def run_plan_of(listing: pa.Table, collection: Collection, source: str, model: M
     return change.runs[0].plan
 
 
+def ids_to_delete(plan: Plan) -> list[str]:
+    """The ids that the run will record as deleted."""
+    gone = plan.deletes
+    return [str(row["image_id"]) for row in gone.catalog.rows(f"FROM {gone.sql} ORDER BY seq")] if gone else []
+
+
 def images_to_do(todo: Todo) -> pa.Table:
     """All images to do."""
     return pa.concat_tables([todo.schema.empty_table(), *todo.tables()])
