@@ -23,12 +23,13 @@ from jobs.sources.listing import WEB
 
 _CHECKS_PER_FILE = 2000
 _AT_ONCE = 1 << 16  # addresses in memory
+_ANY = f"SELECT 1 FROM live_rows WHERE regexp_matches(uri, '{WEB}') LIMIT 1"
 # An earlier job that was stopped fetched the others, when the run began.
 _FETCHED = f"""
 SELECT row.uri, row.content_hash, row.error_stage = 'fetch' AS failed, row.error_reason, row.etag, row.modified,
        todo.image_id IS NOT NULL AS attempted, last
 FROM live_rows AS row
-LEFT JOIN {{todo}} AS todo USING (image_id)
+LEFT JOIN (SELECT image_id FROM {{todo}}) AS todo USING (image_id)
 LEFT JOIN (FROM {{checks}} WHERE source = {{source}}) AS last ON last.uri = row.uri
 WHERE regexp_matches(row.uri, '{WEB}')
       AND CASE WHEN row.error_stage = 'fetch' THEN attempted
@@ -70,6 +71,8 @@ def record_fetches(
     """Record the web addresses that a run fetched. `rows` has the rows of the run, which `began` then; this job tried
     those of the images `todo`, in SQL.
     """
+    if not rows.table(_ANY).num_rows:
+        return
     checks = Checks(collection)
     fetched = rows.rows(_FETCHED.format(todo=todo, checks=checks.sql, source=quoted(source)))
     _write(collection, (_of_row(row, now, began) | {"source": source} for row in fetched), _AT_ONCE)
