@@ -1,6 +1,5 @@
 """Makes one index version: its segments, tombstones, held-out queries and measurements."""
 
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -47,6 +46,7 @@ from index.collection.records import (
 from index.errors import EmptyCollectionError, FactoryError, LeaseError
 from index.segments.exact import MIN_TRAINING_ROWS
 from index.segments.segmented_index import SegmentedIndex
+from index.storage.scratch import Scratch
 from index.versions.files import file_record, write_tombstones
 from index.versions.opening import open_segments
 from index.versions.servable import check_version
@@ -77,7 +77,7 @@ class VersionBuild:
 
     def from_scratch(self, texts: Texts) -> VersionManifest:
         """Build from all live rows, in segments of at most `segment_rows`, and measure with `texts` as well."""
-        with self._discard_on_failure(), tempfile.TemporaryDirectory() as cache:
+        with self._discard_on_failure(), Scratch("segments") as cache:
             live = LiveRows.of_runs(self.storage, self.runs)
             if not len(live):
                 raise _empty(self.collection, self.runs)
@@ -87,7 +87,7 @@ class VersionBuild:
             max_exact_rows = 0 if self.settings.factory else MIN_TRAINING_ROWS
             new = [NewSegment(source=part) for part in live.split(self.settings.segment_rows)]
             draft = self._draft([record for record, _ in self._build_segments(new, options, max_exact_rows)], options)
-            segments = open_segments(self.collection, draft, Path(cache))
+            segments = open_segments(self.collection, draft, cache.path)
             return self._finish(draft, segments, None, texts())
 
     def update(self, base: VersionManifest) -> VersionManifest:
@@ -95,10 +95,10 @@ class VersionBuild:
         known = set(base.runs)
         new = [run for run in self.runs if run.run_id not in known]
         base = base.without_columns()  # every version writes its own
-        with self._discard_on_failure(), tempfile.TemporaryDirectory() as cache:
+        with self._discard_on_failure(), Scratch("segments") as cache:
             changed = LiveRows.of_runs(self.storage, new)
             # Files are checked: Arrow and faiss may crash on altered ones, and a server would not open the update.
-            old = open_segments(self.collection, base, Path(cache))
+            old = open_segments(self.collection, base, cache.path)
             touched = touched_ids(self.storage, new, changed)
             mark_gone(old.parts, touched)
             # Chosen again, in case the collection has outgrown exact scans. Some changed rows may be rejects.
@@ -115,9 +115,9 @@ class VersionBuild:
             names = ["scores", "kinds", "built_cost", *(_SPEED if cost_alike(base.segments, records) else [])]
             kept = {name: getattr(base, name) for name in names}
             draft = self._draft(records, options, base=base.version, files=files, **kept)
-            segments = open_segments(self.collection, draft, Path(cache), verify=False, opened=old.parts)
+            segments = open_segments(self.collection, draft, cache.path, verify=False, opened=old.parts)
             queries = version_path(base.version, QUERIES)
-            held_out = GroundTruth.of_version(base, self.storage.local_path(queries) or Path(cache, queries))
+            held_out = GroundTruth.of_version(base, self.storage.local_path(queries) or cache.path / queries)
             if not held_out.fits(draft.ntotal):
                 return self._finish(draft, segments, None, held_out.of("text").vectors)
             held_out = held_out.updated(touched, segments)

@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from index.collection.catalog.catalog import Catalog
-from index.collection.catalog.scratch import Scratch
 from index.collection.catalog.sql import quoted
 from index.collection.collection import Collection
 from index.collection.layout import CHECKS
 from index.collection.row_files import map_in_threads, write_table
 from index.storage import Storage
+from index.storage.scratch import Scratch
 from index.storage.storage import FileInfo
 
 _TIME = pa.timestamp("us", tz="UTC")

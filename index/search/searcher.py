@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import tempfile
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +22,7 @@ from index.matches import Match
 from index.queries import QueryKind, QueryLimits, checked_cosine, unit_vectors
 from index.search.ranking import Hit, Ranking, Searchable, hits_of, rounded
 from index.segments.segmented_index import SegmentedIndex
+from index.storage.scratch import Scratch
 from index.versions.opening import open_segments
 
 _MAX_COUNTS = 64  # cached facets, each with at most a thousand values for a column
@@ -64,9 +63,9 @@ class Searcher:
     def open(cls, collection: Collection, version: str | None = None) -> Searcher:
         """Verify and map a version, by default the live one. DamagedVersionError names the damaged file."""
         manifest = searched_version(collection, version)
-        with tempfile.TemporaryDirectory(prefix="likeness-") as cache:
+        with Scratch("segments") as cache:
             # A mapped file stays readable after it is unlinked, and its space is freed when the process ends.
-            return cls(manifest, open_segments(collection, manifest, Path(cache)))
+            return cls(manifest, open_segments(collection, manifest, cache.path))
 
     @property
     def segments(self) -> SegmentedIndex:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +23,7 @@ from index.segments.eligible import Unlike
 from index.segments.mapped_rows import with_columns
 from index.segments.segmented_index import SegmentedIndex, union_schema
 from index.storage.arrow_file import read_schema
+from index.storage.scratch import Scratch
 from index.versions.opening import open_segments
 
 
@@ -88,8 +87,8 @@ class Shard:
         """Verify and map only the shard's files. DamagedVersionError names a damaged one."""
         part = manifest.model_copy(update={"segments": list(shard.segments)})
         schema = version_schema(collection, manifest)
-        with tempfile.TemporaryDirectory(prefix="likeness-") as cache:
-            return cls(SegmentedIndex(open_segments(collection, part, Path(cache)).parts, schema))
+        with Scratch("segments") as cache:
+            return cls(SegmentedIndex(open_segments(collection, part, cache.path).parts, schema))
 
     def count_values(self, columns: Sequence[str], where: str | None) -> Counts:
         return self._segments.count_values(columns, self._filter(where))

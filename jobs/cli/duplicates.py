@@ -5,13 +5,13 @@ import json
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.markup import escape
 
 from index.errors import CollectionError
+from index.storage.scratch import Scratch
 from jobs.cli.options import CollectionArgument, console, error_console, open_collection, print_json_list
 from jobs.errors import UsageError
 from jobs.values import MAX_DIFFERENCE, MIN_SIMILARITY, counted
@@ -62,8 +62,8 @@ def duplicates(
     if move_to is not None:
         sources = {run.source for run in open_collection(collection).runs()}
         movable, moved = movable_folders(move_from or [], sources), moved_files(move_to)
-    with TemporaryDirectory(prefix="likeness-duplicates-") as scratch:
-        plan = _plan(collection, _parse_kinds(kinds), min_score, max_difference, moved, scratch=Path(scratch))
+    with Scratch("duplicates") as scratch:
+        plan = _plan(collection, _parse_kinds(kinds), min_score, max_difference, moved, scratch=scratch.path)
         try:
             write_plan(open_collection(collection), plan)
         except (OSError, CollectionError) as error:  # the collection may be read-only

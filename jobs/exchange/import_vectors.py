@@ -9,7 +9,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +22,7 @@ from index.collection.records import UNKNOWN_MODEL, ModelRecord, RowFile, RunMan
 from index.collection.rows import EMBEDDING, TEXT, embedding_column
 from index.errors import NotACollectionError
 from index.storage.bucket_address import without_secrets
+from index.storage.scratch import Scratch
 from index.storage.storage import Storage, canonical_address
 from index.versions.servable import collection_model
 from jobs.embedding.model_source import model_record
@@ -73,8 +73,8 @@ class VectorImport:
         with suppress(NotACollectionError):
             if Collection.open(self.source).runs():
                 raise SourceError(f"{without_secrets(self.source)} is a collection: `likeness export` it first")
-        with TemporaryDirectory(prefix="likeness-import-") as folder:
-            return self._run(Path(folder))
+        with Scratch("import") as scratch:
+            return self._run(scratch.path)
 
     def _run(self, scratch: Path) -> EmbedReport:
         parts = find_vectors(self.source, scratch, ids=self.ids, embedding_column=self.embedding_column)

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from index.collection.catalog.facts import in_parts
-from index.collection.catalog.scratch import Scratch
 from index.collection.catalog.sql import quoted
 from index.collection.row_files import parquet_of
 from index.collection.rows import LOCATION_COLUMNS, conform
 from index.storage import Storage
+from index.storage.scratch import Scratch
 from jobs.sources.listing import LISTING, common_schema, concat_listings
 
 POSITION: Final = LOCATION_COLUMNS[-1]

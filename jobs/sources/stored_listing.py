@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 
 from index.collection.catalog.catalog import NO_RUN, Catalog, RunRows
 from index.collection.catalog.facts import read_schema, write_table_facts
-from index.collection.catalog.scratch import Scratch
 from index.collection.records import RowFile
 from index.collection.rows import TEXT, conform, in_memory, metadata_columns
+from index.storage.scratch import Scratch
 from jobs.sources.listing import FILE_FACTS, LISTING, REFUSAL, common_schema, of_values
 
 ROWS: Final = 1 << 17  # in memory

@@ -12,8 +12,6 @@ from __future__ import annotations  # pyarrow's types take arguments in its stub
 import atexit
 import itertools
 import os
-import shutil
-import tempfile
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -27,7 +25,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from index.collection.catalog.facts import MAX_POSITIONS, read_schema, write_facts
-from index.collection.catalog.scratch import Scratch
 from index.collection.catalog.sql import cast, identifier, quoted, shape, without_nan
 from index.collection.merged.records import MergedRun
 from index.collection.records import ModelRecord, RowFile, RunManifest, RunStart
@@ -44,6 +41,7 @@ from index.collection.rows import (
 )
 from index.errors import CollectionError
 from index.storage import Storage
+from index.storage.scratch import Scratch
 from index.storage.storage import canonical_address
 
 if TYPE_CHECKING:
@@ -376,14 +374,14 @@ def _database() -> DuckDBPyConnection:
     """In memory, and one for all catalogs of this process, as opening one takes longer than most queries."""
     import duckdb
 
-    folder = tempfile.mkdtemp(prefix="likeness-catalogs-")
-    atexit.register(_close, folder)
+    spilled = Scratch("catalogs")
+    atexit.register(_close, spilled)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     database = duckdb.connect(
         config={
             "memory_limit": _MEMORY,
             "threads": str(cores),
-            "temp_directory": folder,
+            "temp_directory": str(spilled.path),
             "preserve_insertion_order": "false",  # which would need more memory
             "arrow_large_buffer_size": "true",
             "arrow_lossless_conversion": "true",
@@ -395,10 +393,9 @@ def _database() -> DuckDBPyConnection:
     return database
 
 
-def _close(folder: str) -> None:
+def _close(_: Scratch) -> None:
     _database().close()
     _database.cache_clear()  # at the end of the process, DuckDB complains of what still refers to it
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _drop(schema: str) -> None:

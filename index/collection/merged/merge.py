@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
 import pyarrow as pa
@@ -30,6 +29,7 @@ from index.collection.merged.records import (
 from index.collection.records import RowFile, RunManifest
 from index.collection.row_files import copies_here, open_copy, valid, write_table
 from index.storage import Storage
+from index.storage.scratch import Scratch
 
 KEPT_FOR: Final = timedelta(days=1)
 """How long a set that was merged into another stays: someone may be reading it."""
@@ -80,11 +80,11 @@ def _write_set(collection: Collection, number: int, runs: Sequence[RunManifest])
             facts.setdefault(file, set()).add(position)
         if rows.deletes:
             deletes[rows.deletes] = None
-    with TemporaryDirectory(prefix="likeness-merge-") as folder:
+    with Scratch("merge") as scratch:
         merged = MergedSet(
             runs=list(runs),
-            facts=_write_facts(storage, number, facts, Path(folder)),
-            deletes=_write_deletes(storage, number, list(deletes), Path(folder)),
+            facts=_write_facts(storage, number, facts, scratch.path),
+            deletes=_write_deletes(storage, number, list(deletes), scratch.path),
         )
     collection.check_lease()
     storage.write_atomic(merged_path(number, RUNS_FILE), merged.to_bytes())

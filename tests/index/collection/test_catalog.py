@@ -18,12 +18,12 @@ from index.collection.cache import checked
 from index.collection.cache.file_cache import FileCache
 from index.collection.catalog.catalog import FIRST_SEQ, NO_RUN, Catalog, RunRows, split_seq
 from index.collection.catalog.facts import write_table_facts
-from index.collection.catalog.scratch import Scratch
 from index.collection.live_rows import LiveRows
 from index.collection.records import RunStart
 from index.collection.rows import EMBEDDING, JSON, TILES
 from index.errors import CollectionError, DamagedRunError
 from index.storage import Storage
+from index.storage.scratch import Scratch
 from tests.support.collections.hand_made import MODEL, add_run, rows
 from tests.support.collections.s3_server import Bucket
 
