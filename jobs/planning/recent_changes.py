@@ -2,19 +2,17 @@
 
 from datetime import UTC, datetime, timedelta
 
-import pyarrow as pa
-
 from index.collection.collection import Snapshot
 from jobs.sources.stored_listing import Listing
 
 _RECENT = """
 SELECT count(*) AS files,
        coalesce(bool_or(error_reason IS NOT NULL OR regexp_matches(uri, '#(bytes|row|t)=')), false) AS have_parts
-FROM {listing}, times WHERE modified > since AND modified <= until
+FROM {listing} WHERE {recent}
 """
 _KNOWN = """
 SELECT image.seq, row.uri, row.size, row.modified, row.etag, row.image_id IS NOT NULL AS known
-FROM (SELECT seq, image_id FROM {listing}, times WHERE modified > since AND modified <= until) AS image
+FROM (SELECT seq, image_id FROM {listing} WHERE {recent}) AS image
 LEFT JOIN {rows}.live_rows AS row USING (image_id)
 """
 _COLUMNS = ", ".join(
@@ -35,10 +33,11 @@ def leave_out_recent(listing: Listing, snapshot: Snapshot, settle_s: float) -> t
     and are ignored.
     """
     now = datetime.now(UTC)
-    times = pa.table({"since": [now - timedelta(seconds=settle_s)], "until": [now]})
-    [found] = listing.catalog.table(_RECENT.format(listing=listing.view), times=times).to_pylist()
+    since, until = (f"TIMESTAMPTZ '{time.isoformat()}'" for time in (now - timedelta(seconds=settle_s), now))
+    recent = f"modified > {since} AND modified <= {until}"
+    [found] = listing.catalog.table(_RECENT.format(listing=listing.view, recent=recent)).to_pylist()
     if not found["files"]:
         return listing, 0, False
     rows = snapshot.live().catalog
-    recent = listing.catalog.table(_KNOWN.format(listing=listing.view, rows=rows.name), times=times)
-    return listing.changed(_SETTLED, recent=recent), found["files"], found["have_parts"]
+    known = listing.catalog.store(_KNOWN.format(listing=listing.view, rows=rows.name, recent=recent))
+    return listing.changed(_SETTLED.replace("{recent}", known.sql)), found["files"], found["have_parts"]

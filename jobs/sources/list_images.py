@@ -3,18 +3,17 @@ lists (Parquet, CSV, TSV, JSONL) with a column of addresses, and frames of video
 """
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from embedder.images.formats import IMAGE_EXTENSIONS
 from index.collection.catalog.catalog import FIRST_SEQ
-from index.collection.rows import TEXT
 from index.storage.bucket_address import without_secrets
 from jobs.errors import EmptySourceError, SourceError
 from jobs.exclusions import HIDDEN, Exclusions
@@ -32,6 +31,7 @@ from jobs.sources.tars import list_tar
 from jobs.values import ColumnType
 
 _DUPLICATE = "#duplicate="
+_REFUSED = 4096  # in memory
 _SHOWN_KINDS = 8
 
 
@@ -171,11 +171,27 @@ def left_out_warning(left_out: Counter[str]) -> str | None:
     )
 
 
-_NUMBERED: Final = f"(#|{_DUPLICATE})[0-9]+$"
-_TAKEN: Final = f"""
-SELECT image_id FROM {{listing}}
-WHERE regexp_matches(image_id, '{_NUMBERED}')
-  AND regexp_replace(image_id, '{_NUMBERED}', '') IN (SELECT image_id FROM repeated)
+# Rows that repeat the id of an earlier one, each with a free id: numbered from the one after the last that is taken.
+_REPEATS: Final = f"""
+CREATE TABLE repeats AS
+WITH given AS (
+    SELECT seq, image_id, uri, may_number.seq IS NOT NULL AS may, row_number() OVER same AS nth,
+           first_value(nullif(uri, '')) OVER same AS first_uri
+    FROM {{listing}} SEMI JOIN repeated USING (image_id) LEFT JOIN may_number USING (seq)
+    WINDOW same AS (PARTITION BY image_id ORDER BY seq)
+), again AS (
+    SELECT *, CASE WHEN may THEN '#' ELSE '{_DUPLICATE}' END AS mark,
+           row_number() OVER (PARTITION BY image_id, may ORDER BY seq) AS number
+    FROM given WHERE nth > 1
+), taken AS (
+    SELECT part.image_id, part.mark, max(try_cast(part.number AS INTEGER)) AS number
+    FROM (SELECT regexp_extract(image_id, '(?s)^(.*)(#|{_DUPLICATE})([0-9]+)$', ['image_id', 'mark', 'number']) AS part
+          FROM {{listing}} WHERE contains(image_id, '#'))
+    WHERE part.image_id IN (SELECT image_id FROM repeated) GROUP BY ALL
+)
+SELECT seq, image_id, uri, may, first_uri,
+       image_id || mark || (again.number + greatest(taken.number, 1)) AS new_id
+FROM again LEFT JOIN taken USING (image_id, mark)
 """
 
 
@@ -186,41 +202,31 @@ def _with_refused(listing: Listing, writer: ListingWriter, refused: Sequence[Ref
     """
     catalog, view = listing.catalog, listing.view
     catalog.group("repeated", "image_id", f"SELECT image_id FROM {view}", "image_id", having="count(*) > 1")
-    rows = catalog.table(f"SELECT seq, image_id, uri FROM {view} SEMI JOIN repeated USING (image_id) ORDER BY seq")
-    taken: set[Any] = set(catalog.table(_TAKEN.format(listing=view))["image_id"].to_pylist()) if len(rows) else set()
-    rows = rows.append_column("may_number", pc.is_in(rows["seq"], value_set=may_number))
-    first, seen, renamed, repeated = dict[str, str](), Counter[str](), dict[int, str](), dict[int, Refused]()
-    for seq, image_id, uri, may in zip(*(column.to_pylist() for column in rows.columns), strict=True):
-        if image_id not in first:
-            first[image_id] = uri or "a row without a uri"
-            continue
-        if may:
-            renamed[seq] = _numbered(f"{image_id}#", seen, taken)
-            continue
-        again = "the same picture, listed again" if uri == first[image_id] else f"already that of {first[image_id]}"
-        message = f"its id {image_id!r} is {again}: give each row an id of its own, or remove it"
-        name = _numbered(f"{image_id}{_DUPLICATE}", seen, taken)
-        repeated[seq] = Refused(image_id=name, uri=uri, reason="duplicate_id", message=message)
-    if refused := [*refused, *repeated.values()]:
-        writer.add(refused_listing(refused))
+    catalog.create(_REPEATS.format(listing=view), may_number=pa.table({"seq": may_number}))
+    repeated = catalog.rows("FROM repeats WHERE NOT may ORDER BY seq")
+    rows = writer.rows
+    while part := [*refused, *map(_repeated, islice(repeated, _REFUSED))]:
+        writer.add(refused_listing(part))
+        refused = []
+    if writer.rows > rows:
         listing = writer.listing()
-    if not (renamed or repeated):
+    if not catalog.table("SELECT 1 FROM repeats LIMIT 1").num_rows:
         return listing
-    new_ids = pa.table({"seq": pa.array(renamed, pa.int64()), "new_id": pa.array(renamed.values(), TEXT)})
+    name = f"{catalog.name}.repeats"
+    listing.catalog.create(f"CREATE TABLE new_ids AS SELECT seq, CASE WHEN may THEN new_id END AS new_id FROM {name}")
     return listing.changed(
         "SELECT image.* REPLACE (coalesce(new_id, image_id) AS image_id) FROM {listing} AS image "
-        "LEFT JOIN {new_ids} USING (seq) WHERE seq NOT IN (FROM {repeated})",
-        new_ids=new_ids,
-        repeated=pa.table({"seq": pa.array(repeated, pa.int64())}),
+        f"LEFT JOIN {listing.catalog.name}.new_ids AS other USING (seq) WHERE other.seq IS NULL OR new_id IS NOT NULL"
     )
 
 
-def _numbered(start: str, seen: Counter[str], taken: Container[str]) -> str:
-    """The next free id that begins with `start`: with 2 for the second row, and so on."""
-    seen[start] += 1
-    while (name := f"{start}{seen[start] + 1}") in taken:
-        seen[start] += 1
-    return name
+def _repeated(row: Mapping[str, Any]) -> Refused:
+    first, uri = row["first_uri"], row["uri"]
+    again = f"already that of {first or 'a row without a uri'}"
+    if first and uri == first:
+        again = "the same picture, listed again"
+    message = f"its id {row['image_id']!r} is {again}: give each row an id of its own, or remove it"
+    return Refused(image_id=row["new_id"], uri=uri, reason="duplicate_id", message=message)
 
 
 def _nothing_found(location: str, found: Counter[str], extensions: Iterable[str]) -> str:

@@ -71,16 +71,11 @@ class Listing:
     def _schema_of(self, names: Sequence[str] | None) -> pa.Schema:
         return self.schema if names is None else pa.schema([self.whole_schema.field(name) for name in names])
 
-    def changed(self, select: str, **tables: pa.Table) -> Listing:
-        """The listing that a query gives, whose columns are those of this one; `{listing}` in it is this one. It may
-        name Arrow `tables`, which are copied.
-        """
-        number = next(_numbers)
-        for name, table in tables.items():
-            self.catalog.create(f"CREATE TABLE {name}_{number} AS FROM given", given=table)
-            select = select.replace(f"{{{name}}}", f"{self.catalog.name}.{name}_{number}")
-        self.catalog.create(f"CREATE VIEW changed_{number} AS {select.replace('{listing}', self.view)}")
-        return Listing(self.catalog, f"changed_{number}")
+    def changed(self, select: str) -> Listing:
+        """The listing that a query gives, whose columns are those of this one; `{listing}` in it is this one."""
+        name = f"changed_{next(_numbers)}"
+        self.catalog.create(f"CREATE VIEW {name} AS {select.replace('{listing}', self.view)}")
+        return Listing(self.catalog, name)
 
 
 _numbers = itertools.count()

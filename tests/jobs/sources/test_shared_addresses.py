@@ -57,7 +57,9 @@ def test_ids_of_cells_can_be_named(tmp_path: Path) -> None:
 NAMES = st.sampled_from(
     ["", "a.jpg", "a.jpg#2", "a.jpg#duplicate=2", "b.jpg", "http://h.test/a.jpg", " a.jpg", "./a.jpg"]
 )
-IDS = st.sampled_from(["", "1", "2", "01", "a.jpg", "1#2", "1#duplicate=2", "None", "1.0"])
+IDS = st.sampled_from(
+    ["", "1", "2", "01", "a.jpg", "1#2", "1#2147483647", "1#99999999999999999999", "1#duplicate=2", "2\n#2", "None"]
+)
 
 
 @given(st.lists(st.lists(st.tuples(NAMES, IDS), min_size=1, max_size=8), min_size=1, max_size=3), st.booleans())
