@@ -10,7 +10,7 @@ import weakref
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import IO, Self
+from typing import Self
 
 from index.storage.storage import Storage
 
@@ -24,8 +24,7 @@ class Scratch:
     """
 
     def __init__(self, use: str) -> None:
-        folder, self._lock = _folder_of_process()
-        self.path = Path(tempfile.mkdtemp(prefix=f"{use}-", dir=folder))
+        self.path = Path(tempfile.mkdtemp(prefix=f"{use}-", dir=_folder_of_process()))
         self.storage = Storage.open(self.path)
         self._remove = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
@@ -37,17 +36,17 @@ class Scratch:
 
 
 @cache
-def _folder_of_process() -> tuple[Path, IO[str]]:
-    """This process's folder, and the open file in it whose lock says that the process has not ended."""
+def _folder_of_process() -> Path:
+    """This process's folder. A lock on a file in it, which stays open, says that the process has not ended."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with suppress(OSError):
             _remove_if_left(folder)
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    lock = (folder / f".{_LOCK}").open("w")
+    lock = os.open(folder / f".{_LOCK}", os.O_CREAT | os.O_WRONLY)
     fcntl.flock(lock, fcntl.LOCK_EX)
     (folder / f".{_LOCK}").rename(folder / _LOCK)  # only now, so that nobody finds it without its lock
-    return folder, lock
+    return folder
 
 
 def _remove_if_left(folder: Path) -> None:
