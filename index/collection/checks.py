@@ -54,10 +54,11 @@ class Checks:
     @property
     def sql(self) -> str:
         """The checks in the queries of any catalog, with the columns of `CHECK_SCHEMA`, while this object lives."""
-        files = quoted(f"{self._scratch.path}/*.parquet")
+        # Not by a pattern: the folder's own name may look like one.
+        files = ", ".join(quoted(str(path)) for path in self._scratch.path.iterdir())
         nth = "row_number() OVER (PARTITION BY source, uri ORDER BY filename DESC, file_row_number DESC)"
         options = "filename = true, file_row_number = true"
-        return f"(SELECT {', '.join(CHECK_SCHEMA.names)} FROM read_parquet({files}, {options}) QUALIFY {nth} = 1)"
+        return f"(SELECT {', '.join(CHECK_SCHEMA.names)} FROM read_parquet([{files}], {options}) QUALIFY {nth} = 1)"
 
 
 def write_checks(collection: Collection, checks: pa.Table) -> None:

@@ -10,8 +10,8 @@ from index.collection.rows import JSON, is_list
 
 
 def quoted(text: str) -> str:
-    """A text in SQL."""
-    return "'" + text.replace("'", "''") + "'"
+    """A text in SQL, without the braces that mark what is filled into statements."""
+    return "'" + text.replace("'", "''").replace("{", "'||chr(123)||'") + "'"
 
 
 def identifier(text: str) -> str:

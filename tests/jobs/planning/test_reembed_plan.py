@@ -156,3 +156,13 @@ def test_images_that_another_job_embeds_after_the_listing_are_not_missing(tmp_pa
         report = nights.night(DEMO, index=False, max_missing=1.0)
     assert (report.counts.listed, report.counts.missing, report.left_out) == (2, 0, {})
     assert nights.collection.live_rows(["image_id"])["image_id"].to_pylist() == ["1.bmp", "2.bmp"]
+
+
+@pytest.mark.parametrize("source", ["/a/{c}", "/a/{exif}{source}", "/it's {may_delete}", "/{}{{c}}", "/}{"])
+def test_a_source_may_have_any_name(collection: Collection, source: str) -> None:
+    add_run(collection, rows(["a", "gone"]), source=source)
+    add_run(collection, rows(["b"], unit_vectors(1, dim=4)), source=f"{source}/other", model=OTHER)
+    change = compare(Listing.of([listed("a")]), collection.snapshot(), source, MODEL, delete=True, verify_hash=False)
+    assert (change.counts.unchanged, change.counts.missing, change.rows, change.others) == (1, 1, 2, 1)
+    assert [run.plan.source for run in change.runs] == [source, f"{source}/other"]
+    assert [run.plan.todo.num_rows for run in change.runs] == [0, 1]
