@@ -316,16 +316,18 @@ class Decisions:
 
     def _with_listing(self, text: str) -> Iterator[tuple[pa.Table, pa.Table]]:
         """The answer to a query, by `number`, and beside it the images as they are listed, with what refuses them."""
-        schema = self._listing.whole_schema
-        images = f"(SELECT seq, {self._listing.catalog.columns(schema.names)} FROM listing) AS image"
+        names, schema = [*LISTING.names, *REFUSAL.names, *FILE_FACTS.names], self._listing.whole_schema
+        images = f"(SELECT seq, {self._listing.catalog.columns(names)} FROM listing) AS image"
         text = f"SELECT answer.*, image.* EXCLUDE (seq) FROM ({text}) AS answer LEFT JOIN {images}"
         text = self._filled(f"{text} ON image.seq = number ORDER BY number")
         with self._listing.catalog.query(text, IN_MEMORY) as batches:
             for batch in batches:
                 found = pa.Table.from_batches([batch])
-                first = found.num_columns - len(schema)
-                listed = found.select(range(first, found.num_columns)).rename_columns(schema.names)
-                yield found.select(range(first)), conform(listed, schema)
+                first = found.num_columns - len(names)
+                for part in self._listing.with_metadata(found, np.asarray(found["number"], np.int64)):
+                    listed = part.select(range(first, part.num_columns))
+                    listed = listed.rename_columns([*names, *listed.column_names[len(names) :]])
+                    yield part.select(range(first)), conform(listed, schema)
 
     def _relisted(self, numbers: Seqs) -> pa.Table:
         """The images of these numbers, which are ascending, as their rows say."""

@@ -5,13 +5,15 @@ from __future__ import annotations  # pyarrow's types take arguments in its stub
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from index.collection.catalog.catalog import NO_RUN, Catalog, RunRows
-from index.collection.catalog.facts import read_schema, write_table_facts
+from index.collection.catalog.catalog import NO_RUN, Catalog, RunRows, Seqs, split_seq
+from index.collection.catalog.facts import MAX_POSITIONS, read_schema, write_table_facts
 from index.collection.records import RowFile
 from index.collection.rows import TEXT, conform, in_memory, metadata_columns
 from index.storage.scratch import Scratch
@@ -67,6 +69,43 @@ class Listing:
     def read(self, names: Sequence[str] | None = None, where: str = "true", **tables: pa.Table) -> pa.Table:
         """What `tables` returns, as one."""
         return pa.concat_tables([self._schema_of(names).empty_table(), *self.tables(names, where, **tables)])
+
+    def with_metadata(self, rows: pa.Table, seqs: Seqs) -> Iterator[pa.Table]:
+        """`rows` with the metadata of the images at these places, which are ascending, in any number of tables; null
+        for places that are not in this listing.
+
+        It is read from the files, as DuckDB takes 2,048 rows at a time, whose text may be larger than its memory.
+        """
+        schema, done = pa.schema(list(self.schema)[len(LISTING) :]), 0
+        runs, files, positions = split_seq(seqs)
+        numbers = (files * MAX_POSITIONS + positions)[: np.searchsorted(runs, 1)]
+        for file, group, first, end in self._row_groups if len(schema) else ():
+            if (until := int(np.searchsorted(numbers, end))) > done:
+                found = _read(self._folder, file, group, [LISTING.names[0], *schema.names])  # some may have none
+                metadata = found.take(pa.array(numbers[done:until] - first))
+                yield _beside(rows.slice(done, until - done), conform(metadata, schema))
+                done = until
+        if done < rows.num_rows:
+            yield _beside(rows.slice(done), conform(pa.table([pa.nulls(rows.num_rows - done)], names=[""]), schema))
+
+    @cached_property
+    def _row_groups(self) -> list[tuple[RowFile, int, int, int]]:
+        """The row groups of the files, each with its number there, and its first row and the one after its last."""
+        found, first = list[tuple[RowFile, int, int, int]](), 0
+        for file in self.catalog.runs[0].facts or ():
+            metadata = pq.read_metadata(self._folder / file.path)
+            for group in range(metadata.num_row_groups):
+                end = first + metadata.row_group(group).num_rows
+                found.append((file, group, first, end))
+                first = end
+        return found
+
+    @property
+    def _folder(self) -> Path:
+        [run] = self.catalog.runs
+        if run.here is None:
+            raise TypeError("expected the catalog of a ListingWriter")
+        return run.here.path
 
     def _schema_of(self, names: Sequence[str] | None) -> pa.Schema:
         return self.schema if names is None else pa.schema([self.whole_schema.field(name) for name in names])
@@ -145,9 +184,21 @@ class ListingWriter:
         return map(self._read, self._files)
 
     def _read(self, file: RowFile) -> pa.Table:
-        """A file's rows, with the types that they had."""
-        schema = self._schema_of(file)
-        return conform(pq.read_table(self._scratch.path / file.path, partitioning=None).select(schema.names), schema)
+        return _read(self._scratch.path, file)
+
+
+def _read(folder: Path, file: RowFile, group: int | None = None, names: Sequence[str] | None = None) -> pa.Table:
+    """The rows of a file, or of a row group, with the types that they had; those of these columns that it has."""
+    schema = in_memory(read_schema(folder / file.path, file))
+    schema = pa.schema([field for field in schema if names is None or field.name in names])
+    with pq.ParquetFile(folder / file.path) as parquet:
+        groups = range(parquet.num_row_groups) if group is None else [group]
+        rows = parquet.read_row_groups(list(groups), schema.names)
+    return conform(rows.select(schema.names), schema)
+
+
+def _beside(rows: pa.Table, more: pa.Table) -> pa.Table:
+    return pa.table([*rows.columns, *more.columns], names=[*rows.column_names, *more.column_names])
 
 
 class StoredTables:

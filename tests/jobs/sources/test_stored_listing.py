@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -52,6 +54,28 @@ def test_files_of_other_types_are_one_listing(tables: list[pa.Table]) -> None:
     if expected.num_rows:
         numbers = listing.catalog.table(f"SELECT seq FROM {listing.view} ORDER BY seq")["seq"].to_pylist()
         assert numbers == list(range(FIRST_SEQ, FIRST_SEQ + expected.num_rows))
+
+
+@pytest.mark.parametrize("rows_of_a_file", [1, 2, 1000])
+def test_metadata_is_read_from_the_files(monkeypatch: pytest.MonkeyPatch, rows_of_a_file: int) -> None:
+    monkeypatch.setattr(stored_listing, "ROWS", rows_of_a_file)
+    values = [Decimal("1." + "2" * 50), None]
+    tables = [
+        part("a", "b", label=["x", None]),
+        part("c"),
+        part("d", "e", tags=[["p"], []]),
+        part("f", "g", cost=values),
+    ]
+    listing = Listing.of(tables)
+    for chosen in ([], [0], [2], [1, 2, 3], [5, 6], list(range(7)), [0, 6, 1 << 45]):
+        rows = pa.table({"n": pa.array(chosen, pa.int64())})
+        parts = list(listing.with_metadata(rows, np.array(chosen, np.int64) + FIRST_SEQ))
+        everything = [*listing.read().select(listing.schema.names[5:]).to_pylist(), *[{}] * 9]
+        expected = [{"n": n, **(everything[n] if n < 7 else dict.fromkeys(everything[0]))} for n in chosen]
+        assert [row for each in parts for row in each.to_pylist()] == expected
+        assert all(each.schema == parts[0].schema for each in parts)
+    [same] = Listing.of([part("a")]).with_metadata(rows, np.array([0, 6, 1 << 45]) + FIRST_SEQ)
+    assert same == rows
 
 
 def test_a_changed_listing_leaves_the_first_as_it_was() -> None:
