@@ -11,7 +11,6 @@ import typer
 from rich.markup import escape
 
 from index.errors import CollectionError
-from index.storage.scratch import Scratch
 from jobs.cli.options import CollectionArgument, console, error_console, open_collection, print_json_list
 from jobs.errors import UsageError
 from jobs.values import MAX_DIFFERENCE, MIN_SIMILARITY, counted
@@ -51,6 +50,7 @@ def duplicates(
     `likeness duplicates my-collection --undo set-aside/moved.jsonl`
     """
     from index.analysis.duplicate_plan import write_plan
+    from index.storage.scratch import Scratch
     from jobs.duplicates.move import LOG, movable_folders, move_duplicates, moved_files, undo_moves
 
     if undo is not None:
