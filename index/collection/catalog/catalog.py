@@ -409,6 +409,10 @@ def _as_collection_error(storage: Storage) -> Iterator[None]:
 
     try:
         yield
+    except (RuntimeError, duckdb.InterruptException) as error:
+        if isinstance(error, duckdb.InterruptException) or "interrupted" in str(error).lower():
+            raise KeyboardInterrupt from error  # what a signal's handler has raised during a query, and DuckDB replaced
+        raise
     except duckdb.Error as error:
         raise CollectionError(f"the rows of {storage.location} cannot be read ({error})") from error
 

@@ -4,6 +4,8 @@ from __future__ import annotations  # pyarrow's types take arguments in its stub
 
 import datetime as dt
 import hashlib
+import signal
+import threading
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -188,6 +190,23 @@ def test_rows_of_unfinished_runs_are_written_but_not_live(collection: Collection
     written = catalog.table("SELECT run, image_id FROM written ORDER BY seq").to_pylist()
     assert [(row["run"], row["image_id"]) for row in written] == [(0, "a"), (1, "a"), (1, "b")]
     assert catalog.live_counts == {0: 1}
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_query_like_any_other_code(signum: signal.Signals) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    catalog, before = catalog_of_table(pa.table({"image_id": ["a"], "uri": ["/a"]})), signal.signal(signum, interrupt)
+    timer = threading.Timer(0.5, signal.raise_signal, [signum])
+    try:
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            catalog.table("SELECT sum(sin(range)) AS waits FROM range(20_000_000_000)")
+    finally:
+        timer.join()
+        signal.signal(signum, before)
+    assert catalog.table("SELECT count(*) AS rows FROM written").to_pylist() == [{"rows": 1}]
 
 
 def catalog_of_table(table: pa.Table) -> Catalog:
