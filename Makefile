@@ -29,8 +29,9 @@ notebook: $(READY)  ## Open the notebooks in JupyterLab, with a small demo colle
 	$(BIN)/python -m jobs.demo.collection demo-data
 	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks/01_explore_neighbours.ipynb
 
-# A file's tests stay in one process, see tests/conftest.py.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
+# A file's tests stay in one process, see tests/conftest.py. Another in place of one that ended, as by a test's time,
+# would wait for ever for the rest of its file.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder --max-worker-restart 0
 
 test: $(READY)  ## Run the tests, except the slow ones (6 minutes on 2 cores)
 	$(PYTEST) -m "not slow and not ray and not browser and not long"

@@ -13,12 +13,13 @@ import atexit
 import itertools
 import os
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection  # imported late: it takes a fifth of a second, which a search does not need
 
 Seqs: TypeAlias = npt.NDArray[np.int64]
+T = TypeVar("T")
 
 FILE_BITS, _RUN_BITS = 24, 48
 FIRST_SEQ: Final = 1 << FILE_BITS
@@ -205,7 +207,7 @@ class Catalog:
     def query(self, sql: str, batch_rows: int = 2**17, /, **tables: pa.Table) -> Iterator[pa.RecordBatchReader]:
         """The answer to a query, which may name these Arrow `tables`, in batches of at most `batch_rows`."""
         with _as_collection_error(self.storage), self._cursor(tables) as cursor:
-            yield cursor.sql(sql).to_arrow_reader(batch_rows)
+            yield _run(cursor, lambda: cursor.sql(sql).to_arrow_reader(batch_rows))
 
     def rows(self, sql: str, /, **tables: pa.Table) -> Iterator[dict[str, Any]]:
         """The answer to a query, row by row."""
@@ -283,12 +285,12 @@ class Catalog:
     def create(self, sql: str, **tables: pa.Table) -> None:
         """Create tables or views in this catalog; statements may name these Arrow `tables`."""
         with _as_collection_error(self.storage), self._cursor(tables) as cursor:
-            cursor.execute(sql)
+            _run(cursor, lambda: cursor.execute(sql))
 
-    def store(self, sql: str) -> StoredAnswer:
+    def store(self, sql: str, **tables: pa.Table) -> StoredAnswer:
         """The answer to a query, kept in this catalog: it may be larger than the memory."""
         name = f"answer_{next(_numbers)}"
-        self.create(f"CREATE TABLE {name} AS {sql}")
+        self.create(f"CREATE TABLE {name} AS {sql}", **tables)
         [counts] = self.table(f"SELECT count(*) AS rows FROM {name}").to_pylist()
         return StoredAnswer(self, f"{self.name}.{name}", counts["rows"])
 
@@ -393,6 +395,24 @@ def _database() -> DuckDBPyConnection:
     return database
 
 
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(thread_name_prefix="catalog")
+
+
+def _run(cursor: DuckDBPyConnection, statement: Callable[[], T]) -> T:
+    """What a statement returns. It runs in a thread: the one that asks DuckDB sleeps while others have all the work, so
+    the main thread would see no signal until the end.
+    """
+    running = _threads().submit(statement)
+    try:
+        return running.result()
+    except BaseException:
+        while not wait([running], timeout=0.05).done:
+            cursor.interrupt()
+        raise
+
+
 def _close(_: Scratch) -> None:
     _database().close()
     _database.cache_clear()  # at the end of the process, DuckDB complains of what still refers to it
@@ -409,10 +429,6 @@ def _as_collection_error(storage: Storage) -> Iterator[None]:
 
     try:
         yield
-    except (RuntimeError, duckdb.InterruptException) as error:
-        if isinstance(error, duckdb.InterruptException) or "interrupted" in str(error).lower():
-            raise KeyboardInterrupt from error  # what a signal's handler has raised during a query, and DuckDB replaced
-        raise
     except duckdb.Error as error:
         raise CollectionError(f"the rows of {storage.location} cannot be read ({error})") from error
 

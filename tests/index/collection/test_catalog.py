@@ -4,6 +4,7 @@ from __future__ import annotations  # pyarrow's types take arguments in its stub
 
 import datetime as dt
 import hashlib
+import os
 import signal
 import threading
 from decimal import Decimal
@@ -193,19 +194,26 @@ def test_rows_of_unfinished_runs_are_written_but_not_live(collection: Collection
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_a_query_like_any_other_code(signum: signal.Signals) -> None:
+@pytest.mark.parametrize("threads", [1, 2, 8])
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_signal_ends_a_query_like_any_other_code(signum: signal.Signals, threads: int, kept: bool) -> None:
+    """However many threads DuckDB has: others may have all the work, and the one that asked sleeps."""
+
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     catalog, before = catalog_of_table(pa.table({"image_id": ["a"], "uri": ["/a"]})), signal.signal(signum, interrupt)
-    timer = threading.Timer(0.5, signal.raise_signal, [signum])
+    timer = threading.Timer(0.5, os.kill, [os.getpid(), signum])
+    ask = catalog.store if kept else catalog.table
+    catalog.create(f"SET threads = {threads}")
     try:
         timer.start()
         with pytest.raises(KeyboardInterrupt):
-            catalog.table("SELECT sum(sin(range)) AS waits FROM range(20_000_000_000)")
+            ask("SELECT sum(sin(range)) AS waits FROM range(20_000_000_000)")
     finally:
         timer.join()
         signal.signal(signum, before)
+        catalog.create("RESET threads")
     assert catalog.table("SELECT count(*) AS rows FROM written").to_pylist() == [{"rows": 1}]
 
 
