@@ -74,9 +74,9 @@ def write_checks(collection: Collection, checks: pa.Table) -> None:
 
 def _merge(collection: Collection, files: list[FileInfo]) -> None:
     """Write the newest checks to files that follow, and then remove `files`."""
-    newest, catalog = Checks(collection), Catalog(collection.storage, [], live=False)
-    catalog.create(f"CREATE TABLE newest AS FROM {newest.sql}")
-    recent = f"FROM newest WHERE checked > (SELECT max(checked) FROM newest) - {_FORGET_AFTER}"
+    checks, catalog = Checks(collection), Catalog(collection.storage, [], live=False)
+    newest = catalog.store(f"FROM {checks.sql}").sql
+    recent = f"FROM {newest} WHERE checked > (SELECT max(checked) FROM {newest}) - {_FORGET_AFTER}"
     with catalog.query(recent, _MERGED_ROWS) as batches:
         for number, batch in enumerate(batches):
             name = f"{_next_name(files, number)}-merged"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from index.collection.catalog.catalog import StoredAnswer
 from index.collection.catalog.sql import quoted
 from index.collection.checks import Checks
 from index.collection.collection import Collection
@@ -42,27 +43,24 @@ FROM (
 )
 SELECT *, {{due}} AS is_due,
        CASE WHEN has_row THEN coalesce(row_hash = content_hash, false) ELSE content_hash IS NOT NULL END AS known,
-       (CASE WHEN known THEN true WHEN content_hash IS NULL THEN has_row OR is_gone ELSE false END)
-           AND NOT is_failing AND NOT unread AS may_change
+       (known OR (content_hash IS NULL AND (has_row OR is_gone))) AND NOT is_failing AND NOT unread AS may_change
 """
 # One that was never checked has the content of its row.
 _VISITS = """
-CREATE OR REPLACE TABLE visits AS
 SELECT uri, checked, coalesce(content_hash, row_hash) AS content_hash, gone, failed,
        CASE WHEN known AND NOT {all_due} THEN etag END AS etag,
        CASE WHEN known AND NOT {all_due} THEN modified END AS modified, is_due OR {all_due} AS is_due
 FROM ({images}) WHERE may_change AND {visited}
 QUALIFY row_number() OVER (PARTITION BY uri ORDER BY seq DESC) = 1
 """
-_COUNTS = "SELECT count(*) FILTER (is_due) AS due, count(*) FILTER (NOT is_due) AS later FROM visits"
+_COUNTS = "SELECT count(*) FILTER (is_due) AS due, count(*) FILTER (NOT is_due) AS later FROM {visits}"
 # An image that never was there stays a reject.
 _CHECKED = """
-CREATE OR REPLACE TABLE checked AS
 SELECT seq, content_hash, is_gone AND NOT never_there AS gone, is_failing AND NOT is_due AS postponed FROM ({images})
 """
 _LISTING = """
 SELECT image.* REPLACE (checked.content_hash AS content_hash)
-FROM {listing} AS image LEFT JOIN {catalog}.checked USING (seq) WHERE NOT coalesce(checked.gone, false)
+FROM {listing} AS image LEFT JOIN {checked} AS checked USING (seq) WHERE NOT coalesce(checked.gone, false)
 """
 
 
@@ -128,23 +126,22 @@ def check_listing(
     Without a lease (a dry run) nothing is asked.
     """
 
-    def create(text: str) -> None:
+    def store(text: str) -> StoredAnswer:
         checks = Checks(collection)
         joined = {"listing": listing.view, "own": own.sql, "checks": checks.sql, "source": quoted(source)}
         images = _IMAGES.format(**joined, gone_after=rules.gone_after, due=rules.due)
         visited = rules.refresh_s is not None or rules.all_due
-        listing.catalog.create(text.format(images=images, all_due=rules.all_due, visited=visited))
+        return listing.catalog.store(text.format(images=images, all_due=rules.all_due, visited=visited))
 
-    create(_VISITS)
-    [counts] = listing.catalog.table(_COUNTS).to_pylist()
+    visits = store(_VISITS)
+    [counts] = listing.catalog.table(_COUNTS.format(visits=visits.sql)).to_pylist()
     outcomes = Counter[str]()
     if collection.lease and counts["due"]:
-        visits = listing.catalog.rows("SELECT * EXCLUDE (is_due) FROM visits WHERE is_due")
-        outcomes = look_again(visits, collection, source, rules.now, rules.per_host)
-    create(_CHECKED)
-    checked = f"{listing.catalog.name}.checked"
+        due = listing.catalog.rows(f"SELECT * EXCLUDE (is_due) FROM {visits.sql} WHERE is_due")
+        outcomes = look_again(due, collection, source, rules.now, rules.per_host)
+    checked = store(_CHECKED).sql
     return CheckedListing(
-        listing=listing.changed(_LISTING.replace("{catalog}", listing.catalog.name)),
+        listing=listing.changed(_LISTING.replace("{checked}", checked)),
         postponed=f"(SELECT image_id FROM {listing.view} SEMI JOIN (FROM {checked} WHERE postponed) USING (seq))",
         counts=AddressCounts(**counts, **outcomes),
     )

@@ -52,9 +52,10 @@ def commit(
     for each, manifest in zip(checked, manifests, strict=True):
         if manifest is None:
             continue
-        gone = each.written.plan.deletes if each.written.plan.deleted else None
-        ids = gone.catalog.table(f"SELECT image_id FROM {gone.sql} ORDER BY seq") if gone else None
-        deletes = collection.write_deletes(manifest.run_id, ids["image_id"]) if ids else None
+        deletes, gone = None, each.written.plan.deletes
+        if gone and gone.num_rows:
+            ids = gone.catalog.table(f"SELECT image_id FROM {gone.sql} ORDER BY seq")["image_id"]
+            deletes = collection.write_deletes(manifest.run_id, ids)
         facts = each.rows.store_facts()
         published.append(manifest.model_copy(update={"deletes": deletes, "facts": facts}))
         collection.commit_run(published[-1])

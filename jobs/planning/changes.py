@@ -93,8 +93,7 @@ def compare(
     image_filter: ImageFilter = EVERY_IMAGE,
     postponed: str = NONE_POSTPONED,
 ) -> SourceChange:
-    """Compare a listing with the rows, without writing anything. Rejects of the ids
-    `postponed`, in SQL, have to wait."""
+    """Compare a listing with the rows, without writing anything. See `PlannedJob`."""
     job = PlannedJob(
         source=source,
         model=model,

@@ -173,7 +173,6 @@ def left_out_warning(left_out: Counter[str]) -> str | None:
 
 # Rows that repeat the id of an earlier one, each with a free id: numbered from the one after the last that is taken.
 _REPEATS: Final = f"""
-CREATE TABLE repeats AS
 WITH given AS (
     SELECT seq, image_id, uri, may_number.seq IS NOT NULL AS may, row_number() OVER same AS nth,
            first_value(nullif(uri, '')) OVER same AS first_uri
@@ -202,21 +201,21 @@ def _with_refused(listing: Listing, writer: ListingWriter, refused: Sequence[Ref
     """
     catalog, view = listing.catalog, listing.view
     catalog.group("repeated", "image_id", f"SELECT image_id FROM {view}", "image_id", having="count(*) > 1")
-    catalog.create(_REPEATS.format(listing=view), may_number=pa.table({"seq": may_number}))
-    repeated = catalog.rows("FROM repeats WHERE NOT may ORDER BY seq")
-    rows = writer.rows
-    while part := [*refused, *map(_repeated, islice(repeated, _REFUSED))]:
-        writer.add(refused_listing(part))
-        refused = []
+    rows, repeats = writer.rows, None
+    writer.add(refused_listing(refused))
+    if catalog.table("SELECT 1 FROM repeated LIMIT 1").num_rows:  # mostly not, and what follows reads all ids again
+        repeats = catalog.store(_REPEATS.format(listing=view), may_number=pa.table({"seq": may_number}))
+        repeated = catalog.rows(f"FROM {repeats.sql} WHERE NOT may ORDER BY seq")
+        while part := list(map(_repeated, islice(repeated, _REFUSED))):
+            writer.add(refused_listing(part))
     if writer.rows > rows:
         listing = writer.listing()
-    if not catalog.table("SELECT 1 FROM repeats LIMIT 1").num_rows:
+    if repeats is None:
         return listing
-    name = f"{catalog.name}.repeats"
-    listing.catalog.create(f"CREATE TABLE new_ids AS SELECT seq, CASE WHEN may THEN new_id END AS new_id FROM {name}")
+    new_ids = listing.catalog.store(f"SELECT seq, CASE WHEN may THEN new_id END AS new_id FROM {repeats.sql}")
     return listing.changed(
         "SELECT image.* REPLACE (coalesce(new_id, image_id) AS image_id) FROM {listing} AS image "
-        f"LEFT JOIN {listing.catalog.name}.new_ids AS other USING (seq) WHERE other.seq IS NULL OR new_id IS NOT NULL"
+        f"LEFT JOIN {new_ids.sql} AS other USING (seq) WHERE other.seq IS NULL OR new_id IS NOT NULL"
     )
 
 
