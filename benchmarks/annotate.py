@@ -44,7 +44,7 @@ from jobs.annotation.annotate import Annotate, publish
 from jobs.annotation.labels import Labels
 from jobs.annotation.predictor import Batch, Columns, Recipe
 from jobs.annotation.recipes import recipe_of
-from jobs.demo.clustered import BLOCK, DIM, Clustered
+from benchmarks.common.clustered import BLOCK, DIM, Clustered
 from jobs.demo.drawing import SHAPES
 from jobs.embedding.model_source import model_record
 from jobs.exchange.import_vectors import VectorImport

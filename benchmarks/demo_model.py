@@ -29,7 +29,7 @@ from index.collection import Collection
 from index.collection.records import IndexSettings
 from index.collection.rows import EMBEDDING, embedding_column
 from index.search import Searcher
-from jobs.demo.clustered import mixed_queries
+from benchmarks.common.clustered import mixed_queries
 from jobs.demo.drawing import COLOURS, PATTERNS, SHAPES, Subject
 from jobs.demo.gallery import plan_exhibit
 from jobs.indexing.query_texts import QueryTexts
@@ -101,7 +101,7 @@ def draw_crops(count: int, crop: CropSpec) -> NDArray[np.uint8]:
 
 def all_captions() -> list[str]:
     """Captions of all levels of detail in various words, shuffled."""
-    from jobs.demo.captions import concepts, phrase  # imported here for the reason in `measure`
+    from benchmarks.common.captions import concepts, phrase  # imported here for the reason in `measure`
 
     rng = np.random.default_rng(SEED)
     captions = sorted({phrase(each, rng) for level in concepts().values() for each in level})

@@ -36,10 +36,10 @@ def commands(collection: str, image_id: str, picture: Path) -> dict[str, Callabl
         run = partial(subprocess.run, [sys.executable, *arguments], check=True, capture_output=True)
         return partial(seconds_of, run)
 
-    search = partial(python, "-m", "jobs", "search", collection)
+    search = partial(python, "-m", "likeness", "search", collection)
     return {
         TORCH: python("-c", TORCH),
-        "--help": python("-m", "jobs", "--help"),
+        "--help": python("-m", "likeness", "--help"),
         "search, by id": search("--like", image_id),
         "search, by words": search("--text", WORDS),
         "search, by a picture": search(str(picture)),

@@ -104,7 +104,7 @@ class Watch:
 
     def __init__(self, soak: Soak, collection: Path, log: Path) -> None:
         options = (str(soak.pictures), str(collection), "--model", str(DEMO_MODEL), "--device", "cpu")
-        self._command = [sys.executable, "-m", "jobs", "watch", *options]
+        self._command = [sys.executable, "-m", "likeness", "watch", *options]
         self._log = log
         self._process = self._start()
 

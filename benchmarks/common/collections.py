@@ -8,7 +8,7 @@ from pathlib import Path
 from embedder.models.clip import ClipEmbedder
 from index.builder.build_index import build_index
 from index.collection import Collection
-from jobs.demo.clustered import Clustered, add_rows
+from benchmarks.common.clustered import Clustered, add_rows
 from jobs.demo.gallery import SEED, plan_exhibit
 from jobs.embedding.model_source import model_record
 

@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 
-from jobs.demo.clustered import BLOCK, DIM, GROUPS, Clustered, Rows, Vectors
+from benchmarks.common.clustered import BLOCK, DIM, GROUPS, Clustered, Rows, Vectors
 
 _KNEE, _DECAY = 11, 1.65  # the i-th widest dimension has a variance of (i + _KNEE) ** -_DECAY
 _SPREAD = 1.3  # spread of a cluster ÷ spread of the centres

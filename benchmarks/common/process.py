@@ -41,7 +41,7 @@ class Command:
 
 def likeness(*arguments: str) -> Command:
     """Run `likeness` in a new process. Raises RuntimeError with its errors if it fails."""
-    command = [sys.executable, "-m", "jobs", *arguments]
+    command = [sys.executable, "-m", "likeness", *arguments]
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         started, peak = time.perf_counter(), 0
         with subprocess.Popen(command, stdout=out, stderr=err) as process:

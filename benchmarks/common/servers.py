@@ -74,7 +74,7 @@ def serving(collection: str, log: Path, *arguments: str, **settings: object) -> 
     environment = {**inherited, **{f"LIKENESS_{name.upper()}": str(value) for name, value in settings.items()}}
     environment["RAY_USAGE_STATS_ENABLED"] = "0"
     port = free_port()
-    command = ["jobs", "serve", collection, "--port", str(port), *arguments]
+    command = ["likeness", "serve", collection, "--port", str(port), *arguments]
     with running(command, port, log, environment) as server:
         yield server
 

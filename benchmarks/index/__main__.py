@@ -49,7 +49,7 @@ from index.collection.records import IndexSettings
 from index.queries import KINDS, QueryKind
 from index.search import Searcher
 from index.versions.opening import open_segments
-from jobs.demo.clustered import Clustered, Vectors, add_rows
+from benchmarks.common.clustered import Clustered, Vectors, add_rows
 
 _DATA: dict[str, Clustered] = {"clusters": Clustered(), "cone": Cone()}
 _DIMS = {"clusters": 64, "cone": 128}  # principal dimensions that rivals search

@@ -22,7 +22,7 @@ from index.collection import Collection
 from index.collection.records import IndexSettings, SegmentRecord
 from index.queries import KINDS
 from index.search import Searcher
-from jobs.demo.clustered import GROUPS, MODEL, Clustered, add_rows
+from benchmarks.common.clustered import GROUPS, MODEL, Clustered, add_rows
 
 _K, _SHARE = 10, 0.1
 _SINGLES = 200  # each night, ours and the fresh build's in turn

@@ -16,7 +16,7 @@ from index.builder.recall import recall
 from index.collection import Collection
 from index.collection.records import FLAT, IndexSettings
 from index.search import Searcher
-from jobs.demo.clustered import BLOCK, DIM, Clustered, Rows, Vectors, add_rows
+from benchmarks.common.clustered import BLOCK, DIM, Clustered, Rows, Vectors, add_rows
 
 _K, _SINGLES, _QUERIES = 10, 200, 1_000
 _NOISE = 0.03  # its length beside that of a vector: cosines from 0.999

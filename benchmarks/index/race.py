@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.common.process import CORES, seconds_of
 from benchmarks.index.recall import recall
 from benchmarks.index.rivals import Contestant, Parameters
-from jobs.demo.clustered import Rows, Vectors
+from benchmarks.common.clustered import Rows, Vectors
 
 _K = 10
 _ENOUGH = 0.9995  # recall beyond which no parameters are tried

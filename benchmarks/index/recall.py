@@ -5,7 +5,7 @@ from __future__ import annotations
 import faiss
 import numpy as np
 
-from jobs.demo.clustered import Rows, Vectors
+from benchmarks.common.clustered import Rows, Vectors
 
 
 def intrinsic_dimension(vectors: Vectors) -> float:

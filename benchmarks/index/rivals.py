@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.common.process import CORES
 from index.segments.segmented_index import SegmentedIndex
-from jobs.demo.clustered import DIM, Rows, Vectors
+from benchmarks.common.clustered import DIM, Rows, Vectors
 
 Parameters = Mapping[str, float]
 

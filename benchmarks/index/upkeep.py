@@ -26,7 +26,7 @@ from index.queries import QueryKind
 from index.search import Searcher
 from index.segments.ann import new_index, training_rows
 from index.segments.vector_file import VectorFile
-from jobs.demo.clustered import GROUPS, Clustered, Rows, Vectors, add_rows
+from benchmarks.common.clustered import GROUPS, Clustered, Rows, Vectors, add_rows
 
 _K = 10
 

@@ -30,7 +30,7 @@ from index.search import Searcher
 from index.segments.vector_index import MIN_DEPTH
 from index.versions.opening import open_segments
 from index.versions.servable import check_version
-from jobs.demo.clustered import DIM, Clustered, Vectors, add_rows
+from benchmarks.common.clustered import DIM, Clustered, Vectors, add_rows
 
 _K = 10
 _LEAN_BYTES = 140  # per row: too little for 8-bit vectors of 512 dimensions

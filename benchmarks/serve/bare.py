@@ -23,7 +23,7 @@ from embedder.images.decode import decode_image
 from embedder.models.clip import ClipEmbedder
 from index.collection import Collection
 from index.versions.opening import open_segments
-from jobs.demo.clustered import Rows, Vectors
+from benchmarks.common.clustered import Rows, Vectors
 
 _K = 10
 

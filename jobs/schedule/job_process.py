@@ -23,7 +23,7 @@ from jobs.schedule.run_job import finish, record
 from jobs.schedule.spec_file import read_spec
 from jobs.spec import JobSpec
 
-COMMAND = (sys.executable, "-P", "-m", "jobs", "reembed", "--spec")
+COMMAND = (sys.executable, "-P", "-m", "likeness", "reembed", "--spec")
 OUTPUT_LINES = 2_000
 STOP_S = 60.0
 """Seconds that a job gets to stop. Its next run continues with the rest."""

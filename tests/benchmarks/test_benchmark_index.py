@@ -14,7 +14,7 @@ from benchmarks.index.recall import exact, intrinsic_dimension, local_dimension,
 from benchmarks.index.rivals import Contestant, Parameters
 from index.collection import Collection
 from index.queries import KINDS
-from jobs.demo.clustered import BLOCK, DIM, Clustered, Rows, Vectors, add_rows
+from benchmarks.common.clustered import BLOCK, DIM, Clustered, Rows, Vectors, add_rows
 
 
 def test_the_set_is_seeded_and_does_not_depend_on_its_size() -> None:

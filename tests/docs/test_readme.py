@@ -18,7 +18,7 @@ from api.http.app import create_app
 from api.local import running
 from api.settings import ServeSettings
 from benchmarks.common.servers import free_port
-from jobs.cli.app import app
+from likeness.cli.app import app
 from jobs.demo.collection import make_demo_collection
 from tests.support.command_parsers import PROGRAMS, check
 from tests.support.paths import ROOT

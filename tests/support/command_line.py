@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from jobs.cli import app
+from likeness.cli import app
 
 
 class Result(NamedTuple):

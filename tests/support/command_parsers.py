@@ -7,7 +7,7 @@ import typer
 from ray.scripts.scripts import cli as ray_cli
 from ray.serve.scripts import cli as serve_cli
 
-from jobs.cli.app import app
+from likeness.cli.app import app
 
 PROGRAMS: dict[str, Any] = {"likeness": typer.main.get_command(app), "ray": ray_cli, "serve": serve_cli}
 

@@ -40,7 +40,7 @@ from index.collection.records import ModelRecord
 from index.errors import EmptyCollectionError, NotACollectionError
 from index.search import Searcher
 from index.versions.promotion import promote
-from jobs.cli.serve import serve as serve_command
+from likeness.cli.serve import serve as serve_command
 from tests.support.collections.s3_server import Bucket
 from tests.support.collections.small_collection import COLOURS, PLAIN, add_pictures, make_collection, png
 from tests.support.servers.fake_models import one_fake

@@ -25,7 +25,7 @@ from benchmarks.common.waiting import eventually
 from embedder.fake import FakeEmbedder
 from embedder.openmp import OPENMP_ENVIRONMENT
 from index.collection import Collection
-from jobs.cli.serve import serve as serve_command
+from likeness.cli.serve import serve as serve_command
 from jobs.errors import UsageError
 from tests.support.collections.small_collection import PLAIN, add_pictures
 from tests.support.servers.clients import refusal

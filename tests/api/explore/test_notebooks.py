@@ -124,7 +124,7 @@ def pictures_only(tmp_path_factory: pytest.TempPathFactory) -> str:
     make_demo_collection(folder / "demo")
     (source,) = re.findall(r"(?s)```python\n(.*?)```", (ROOT / "docs/embedders.md").read_text())
     (folder / "palette.py").write_text(source)
-    arguments = ("-m", "jobs", "embed", "demo/pictures", "c", "--embedder", "palette:Histogram", "--on", "local")
+    arguments = ("-m", "likeness", "embed", "demo/pictures", "c", "--embedder", "palette:Histogram", "--on", "local")
     done = python(*arguments, folder=folder)
     assert done.returncode == 0, done.stderr
     return str(folder / "c")

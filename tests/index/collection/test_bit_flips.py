@@ -25,7 +25,7 @@ from index.search import Searcher
 from index.versions.promotion import list_versions
 from index.versions.prune import prune
 from index.versions.servable import open_last_good
-from jobs.cli.tables.collection import collection_facts, facts_table
+from likeness.cli.tables.collection import collection_facts, facts_table
 from jobs.schedule.history import last_entries, read_output
 from tests.support.collections.every_file import make_versions
 from tests.support.collections.hand_made import add_run, rows, unit_vectors

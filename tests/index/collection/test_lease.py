@@ -217,7 +217,7 @@ def test_a_lease_works_on_a_file_system_without_modes(tmp_path: Path, monkeypatc
 
 def test_a_collection_in_a_folder_imports_no_client_of_buckets(tmp_path: Path) -> None:
     code = (
-        "import sys; from jobs.cli import app; from index.collection import Collection, writing\n"
+        "import sys; from likeness.cli import app; from index.collection import Collection, writing\n"
         "with writing(Collection.create_or_open(sys.argv[1]), 'index'): pass\n"
         "print([name for name in ('obstore', 'boto3', 'botocore') if name in sys.modules])"
     )

@@ -16,7 +16,7 @@ from index.collection.layout import TODO, run_path
 from index.collection.records import ModelRecord, RunManifest, RunStart
 from index.storage import Storage
 from index.versions.prune import ABANDONED_AFTER, FORGOTTEN_AFTER, prune
-from jobs.cli.app import app
+from likeness.cli.app import app
 from tests.support.collections.hand_made import MODEL, add_run, rows
 from tests.support.collections.storage_steps import KilledError
 

@@ -12,7 +12,7 @@ from index.collection.records import IndexSettings, ModelRecord
 from index.errors import RolledBackError
 from index.versions.promotion import list_versions, promote, rollback
 from index.versions.servable import collection_model
-from jobs.cli.app import app
+from likeness.cli.app import app
 from tests.support.collections.hand_made import MODEL, add_run, add_version, rows, unit_vectors
 
 IDS = [f"{number:02d}" for number in range(20)]

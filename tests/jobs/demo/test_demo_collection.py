@@ -5,7 +5,7 @@ from pathlib import Path
 from index.analysis.compare import changes
 from index.search import Searcher
 from jobs.demo.collection import make_demo_collection
-from jobs.demo.nights import make_nights
+from notebooks.nights import make_nights
 from tests.support.collections.rejects import list_rejects
 
 

@@ -8,7 +8,7 @@ import pytest
 from index.collection import Collection
 from index.search import Searcher
 from index.versions.promotion import rollback
-from jobs.cli.options import console
+from likeness.cli.options import console
 from jobs.errors import OtherModelError
 from tests.support.collections.rejects import list_rejects
 from tests.support.collections.storage_steps import KilledError, at, expire, is_step, kill

@@ -271,10 +271,10 @@ def test_a_picture_without_a_vector_is_a_reject(run: Run, embed: Callable[..., R
 
 def test_prints_of_a_class_go_to_stderr(folder: Path) -> None:
     own = ("--embedder", "palette:Chatty")
-    printed = python("-m", "jobs", "reembed", "pictures", "c", *own, "--format", "json", folder=folder)
+    printed = python("-m", "likeness", "reembed", "pictures", "c", *own, "--format", "json", folder=folder)
     assert json.loads(printed.stdout)["outcome"] == "succeeded", printed.stderr
     assert {"constructed", "from a child", "pictures", "from C"} <= set(printed.stderr.splitlines())
-    printed = python("-m", "jobs", "search", "c", "--text", "red", *own, "--format", "json", folder=folder)
+    printed = python("-m", "likeness", "search", "c", "--text", "red", *own, "--format", "json", folder=folder)
     assert json.loads(printed.stdout)[0]["image_id"] == "red.png"
     assert {"constructed", "from a child", "texts"} <= set(printed.stderr.splitlines())
 

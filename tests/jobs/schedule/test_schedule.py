@@ -255,7 +255,7 @@ def test_a_run_that_does_not_stop_is_killed(
 
 
 def test_a_scheduler_without_a_run_ends_on_sigterm(spec: Path) -> None:
-    command = [sys.executable, "-m", "jobs", "schedule", str(spec), "--cron", "0 3 * * *", "--timezone", "UTC"]
+    command = [sys.executable, "-m", "likeness", "schedule", str(spec), "--cron", "0 3 * * *", "--timezone", "UTC"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as scheduler:
         assert scheduler.stderr is not None
         assert "the next run is at" in scheduler.stderr.readline()

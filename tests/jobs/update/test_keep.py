@@ -14,7 +14,7 @@ from PIL import Image
 
 from index.collection import Collection
 from index.search import Searcher
-from jobs.cli.options import console
+from likeness.cli.options import console
 from jobs.errors import TooManyRejectsError, UsageError
 from jobs.planning.content_hashes import content_hashes
 from tests.support.collections.storage_steps import KilledError, expire, kill

@@ -15,7 +15,7 @@ from index.collection.merged.records import MergedRun
 from index.versions.files import file_record
 from index.versions.promotion import rollback
 from index.versions.prune import prune
-from jobs.cli.app import app
+from likeness.cli.app import app
 from jobs.embedding.report import Report
 from tests.support.collections.s3_server import Bucket
 from tests.support.collections.storage_steps import KilledError, at, expire, is_number, kill

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from index.collection import Collection
-from jobs.cli.tables.job import closing_lines
+from likeness.cli.tables.job import closing_lines
 from jobs.embedding.report import Report
 from jobs.errors import TooManyMissingError
 from jobs.schedule.spec_file import read_spec
@@ -346,7 +346,7 @@ def test_the_same_rows_and_checks_on_ray(web: WebList, tmp_path: Path) -> None:
         web.server.routes |= {f"/{seed}": honest(seed + first, f'"{seed + first}"', _DATE) for seed in range(first, 40)}
         for on in ("local", "ray"):
             options = ("--model", "demo", "--device", "cpu", "--on", on, "--refresh", "1s", "--per-host", "2")
-            job = python("-m", "jobs", "reembed", str(web.nights.pictures), str(tmp_path / on), *options)
+            job = python("-m", "likeness", "reembed", str(web.nights.pictures), str(tmp_path / on), *options)
             assert job.returncode == 0, job.stdout + job.stderr
     for on in ("local", "ray"):
         collection = Collection.open(str(tmp_path / on))

@@ -24,7 +24,7 @@ from index.search.shard import version_schema
 from index.versions.promotion import list_versions, promote, rollback
 from index.versions.prune import prune
 from index.versions.servable import open_last_good
-from jobs.cli.tables.collection import collection_facts, facts_table
+from likeness.cli.tables.collection import collection_facts, facts_table
 from jobs.errors import JobError
 from jobs.schedule.history import last_entries, read_output
 from tests.support.collections.hand_made import unit_vectors

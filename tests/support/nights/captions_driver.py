@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedder.models.captioner import ImageCaptioner
-from jobs.cli import app
+from likeness.cli import app
 
 UNLUCKY: Final = (13, 13, 13)
 _SECONDS_PER_PICTURE: Final = 0.02

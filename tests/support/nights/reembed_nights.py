@@ -23,7 +23,7 @@ from embedder.models.clip import ClipEmbedder
 from index.collection import Collection
 from index.collection.live_rows import LiveRows
 from index.search import Searcher
-from jobs.cli import app
+from likeness.cli import app
 from jobs.embedding.here import blocks_here
 from jobs.embedding.report import BlockSummary, Report
 from jobs.embedding.stages import DecodeSettings, EmbedSettings

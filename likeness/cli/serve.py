@@ -11,7 +11,7 @@ import typer
 
 from api.observe.log import LogFormat
 from embedder.identity import Precision
-from jobs.cli.options import (
+from likeness.cli.options import (
     FormatOption,
     HelpCommand,
     HelpGroup,
@@ -22,7 +22,7 @@ from jobs.cli.options import (
     serve_settings,
     show,
 )
-from jobs.cli.tables.text_table import TextTable
+from likeness.cli.tables.text_table import TextTable
 from jobs.errors import UsageError
 from jobs.values import model_named, parse_size
 

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from jobs.cli.embed import MissingOption, SourceArgument
-from jobs.cli.job_options import embedding_options, job_spec, with_options_of
-from jobs.cli.options import CollectionArgument, FormatOption, console, open_collection, parse_option, show
+from likeness.cli.embed import MissingOption, SourceArgument
+from likeness.cli.job_options import embedding_options, job_spec, with_options_of
+from likeness.cli.options import CollectionArgument, FormatOption, console, open_collection, parse_option, show
 from jobs.errors import UsageError
 from jobs.values import MAX_MISSING, parse_duration
 
@@ -100,7 +100,7 @@ def history(
 
     Example: `likeness history my-collection --last 5`
     """
-    from jobs.cli.tables.job import history_table
+    from likeness.cli.tables.job import history_table
     from jobs.schedule.history import history_facts, last_entries, read_output
 
     opened = open_collection(collection)

@@ -46,7 +46,7 @@ def test_many_labels_take_a_line_each_and_their_total_comes_last(
     ids = [f"{number:03}" for number in range(len(labels))]
     add_version(collection, rows(ids, metadata={"label": pa.array(labels)}))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("jobs.cli.options.console", Console(width=80, force_terminal=True, color_system=None))
+    monkeypatch.setattr("likeness.cli.options.console", Console(width=80, force_terminal=True, color_system=None))
     lines = run("evaluate", "collection", "--by", "label").out.splitlines()
     (header,) = [number for number, line in enumerate(lines) if "precision@1 " in line]
     assert [line[:15] for line in lines[header + 1 : header + 86]] == sorted(set(labels))

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from jobs.cli.job_options import cluster_options, embedding_options, job_spec, with_options_of
-from jobs.cli.options import CollectionArgument, FormatOption, console, error_console
+from likeness.cli.job_options import cluster_options, embedding_options, job_spec, with_options_of
+from likeness.cli.options import CollectionArgument, FormatOption, console, error_console
 from jobs.errors import UsageError
 from jobs.values import MAX_MISSING
 
@@ -55,8 +55,8 @@ def embed(
 
 def show_embedded(report: "Report") -> None:
     """The closing table of `embed`, and a line about the index."""
-    from jobs.cli.tables.job import closing_lines, embed_table, left_out_rows
-    from jobs.cli.tables.text_table import TextTable
+    from likeness.cli.tables.job import closing_lines, embed_table, left_out_rows
+    from likeness.cli.tables.text_table import TextTable
 
     for embedding in report.embedding:
         console.print(embed_table(embedding))
@@ -121,7 +121,7 @@ def reembed(
 @contextmanager
 def _reporting(path: Path | None, output: str) -> "Iterator[Report]":
     """Write and show the report, also of a job that fails: the file may still hold that of an earlier job."""
-    from jobs.cli.tables.job import closing_lines, reembed_table
+    from likeness.cli.tables.job import closing_lines, reembed_table
     from jobs.embedding.report import Report
     from jobs.schedule.history import outcome_of
 

@@ -14,9 +14,9 @@ from rich.console import Console
 from api.access.keys import KeyScope, add_key
 from embedder.fake import FakeEmbedder
 from index.matches import Match
-from jobs.cli.options import console, print_json_list
-from jobs.cli.tables.collection import match_table
-from jobs.cli.tables.text_table import TextTable, print_table
+from likeness.cli.options import console, print_json_list
+from likeness.cli.tables.collection import match_table
+from likeness.cli.tables.text_table import TextTable, print_table
 from tests.support.collections.small_collection import COLOURS, make_collection, png
 from tests.support.command_line import Run
 
@@ -117,7 +117,7 @@ def test_a_terminal_too_narrow_for_the_columns_gets_a_line_for_each() -> None:
 
 def test_a_pipe_is_no_terminal_even_with_force_color(tmp_path: Path) -> None:
     make_collection(tmp_path / "c", {"red.png": png((9, 9, 9))}, FakeEmbedder())
-    command = [sys.executable, "-m", "jobs", "columns", str(tmp_path / "c")]
+    command = [sys.executable, "-m", "likeness", "columns", str(tmp_path / "c")]
     done = subprocess.run(command, capture_output=True, check=True, env={**os.environ, "FORCE_COLOR": "1"})
     assert done.stdout.startswith(b"name\tcolumns\tpredictor")
 

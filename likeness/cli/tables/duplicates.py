@@ -6,7 +6,7 @@ from typing import Any, Final
 from rich.console import Group
 
 from index.analysis.duplicate_plan import DuplicatePlan, PlannedImage
-from jobs.cli.tables.text_table import human_size
+from likeness.cli.tables.text_table import human_size
 from jobs.values import counted
 
 _FACTS = ("image_id", "width", "height", "format", "size", "exif", "modified", "uri")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from embedder.errors import FetchError
-from jobs.cli.options import (
+from likeness.cli.options import (
     CollectionArgument,
     EmbedderOption,
     FormatOption,
@@ -80,7 +80,7 @@ def search(
     from api.documents import json_bytes
     from api.search.query import FITTING_PERCENTILE, Query
     from index.queries import MAX_K, SearchOptions
-    from jobs.cli.tables.collection import match_table
+    from likeness.cli.tables.collection import match_table
 
     if offset >= MAX_K:
         raise UsageError(f"--offset is {offset:,}: expected at most {MAX_K - 1:,}")
@@ -122,7 +122,7 @@ def evaluate(
     from index.analysis.neighbourhoods import label_votes, neighbourhoods
     from index.search import Searcher
     from index.versions.servable import open_last_good
-    from jobs.cli.tables.index import evaluation_tables
+    from likeness.cli.tables.index import evaluation_tables
 
     opened = open_collection(collection)
     with console.status("comparing neighbours with labels"):
@@ -157,8 +157,8 @@ def rejects(
     Example: `likeness rejects my-collection --reason truncated`
     """
     from index.collection.rows import FILTERED
-    from jobs.cli.tables.collection import REJECTS_HEADER, reject_cells
-    from jobs.cli.tables.text_table import print_table
+    from likeness.cli.tables.collection import REJECTS_HEADER, reject_cells
+    from likeness.cli.tables.text_table import print_table
     from jobs.planning.rejects import count_rejects, format_reasons, list_rejects
 
     catalog = open_collection(collection).snapshot().newest()
@@ -182,7 +182,7 @@ def info(collection: CollectionArgument, output: FormatOption = "table") -> None
 
     Example: `likeness info my-collection`
     """
-    from jobs.cli.tables.collection import collection_facts, facts_table
+    from likeness.cli.tables.collection import collection_facts, facts_table
 
     facts = collection_facts(open_collection(collection))
     show(output, facts, lambda: facts_table(facts))

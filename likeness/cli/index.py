@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from index.errors import RecallTooLowError, RolledBackError
-from jobs.cli.options import (
+from likeness.cli.options import (
     AddressOption,
     CollectionArgument,
     EmbedderOption,
@@ -126,8 +126,8 @@ def build_and_show(
     from index.collection import writing
     from index.collection.records import IndexSettings
     from index.versions.servable import live_or_last_good_manifest
-    from jobs.cli.tables.collection import choice_table
-    from jobs.cli.tables.index import quality_table
+    from likeness.cli.tables.collection import choice_table
+    from likeness.cli.tables.index import quality_table
     from jobs.embedding.model_source import load_recorded
     from jobs.indexing.on_ray import run_on_ray
     from jobs.indexing.query_texts import QueryTexts
@@ -174,7 +174,7 @@ def versions(collection: CollectionArgument, output: FormatOption = "table") -> 
     Example: `likeness versions my-collection`
     """
     from index.versions.promotion import list_versions
-    from jobs.cli.tables.index import version_facts, versions_table
+    from likeness.cli.tables.index import version_facts, versions_table
 
     facts = [version_facts(version) for version in list_versions(open_collection(collection))]
     show(output, facts, lambda: versions_table(facts))
@@ -229,7 +229,7 @@ def prune(
     Example: `likeness prune my-collection --keep 3 --dry-run`
     """
     from index.versions import prune
-    from jobs.cli.tables.index import pruned_table
+    from likeness.cli.tables.index import pruned_table
 
     pruned = prune.prune(open_collection(collection), keep, dry_run=dry_run)
     show(output, {**asdict(pruned), "dry_run": dry_run}, lambda: pruned_table(pruned, dry_run=dry_run))

@@ -4,10 +4,10 @@ from typing import Annotated, Literal
 
 import typer
 
-from jobs.cli.embed import next_commands
-from jobs.cli.index import build_and_show
-from jobs.cli.job_options import RejectRateOption, RevisionOption, UriColumnOption
-from jobs.cli.options import AddressOption, CollectionArgument, EmbedderOption, OnOption, console, open_collection
+from likeness.cli.embed import next_commands
+from likeness.cli.index import build_and_show
+from likeness.cli.job_options import RejectRateOption, RevisionOption, UriColumnOption
+from likeness.cli.options import AddressOption, CollectionArgument, EmbedderOption, OnOption, console, open_collection
 from jobs.values import MAX_REJECT_RATE, counted, model_named
 
 
@@ -57,7 +57,7 @@ def import_(
 
     Example: `likeness import embeddings/ my-collection --model openai/clip-vit-base-patch32`
     """
-    from jobs.cli.tables.job import embed_table
+    from likeness.cli.tables.job import embed_table
     from jobs.exchange.import_vectors import VectorImport
 
     with console.status("importing") as status:

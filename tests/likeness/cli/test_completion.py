@@ -25,7 +25,7 @@ def test_bash_completes_commands_options_and_their_values(tmp_path: Path) -> Non
     command = tmp_path / "likeness"
     command.write_text(f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\n", "utf-8")
     with command.open("a") as file:
-        file.write("from jobs.__main__ import main\nmain()\n")
+        file.write("from likeness.__main__ import main\nmain()\n")
     command.chmod(0o755)
     bash = ["bash", "--norc", "-c", _TAB]
     environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "HOME": str(tmp_path)}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from embedder.identity import Precision
-from jobs.cli.options import AddressOption, EmbedderOption, OnOption, QueriesOption, without_none
+from likeness.cli.options import AddressOption, EmbedderOption, OnOption, QueriesOption, without_none
 from jobs.errors import UsageError
 from jobs.values import DEFAULT_MODEL, GONE_AFTER, MAX_REJECT_RATE, PER_HOST, REFRESH
 

@@ -54,7 +54,7 @@ def run(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
 def test_without_changes_neither_torch_nor_ray_is_loaded(source: Path, model: list[str]) -> None:
     command = ["likeness", "reembed", str(source), "collection", "--format", "json", *model]
     script = (
-        "import atexit, sys; from jobs.cli import app; "
+        "import atexit, sys; from likeness.cli import app; "
         f"atexit.register(lambda: print([name for name in {SLOW_MODULES!r} if name in sys.modules], file=sys.stderr)); "
         f"sys.argv = {command!r}; app.main()"
     )
@@ -159,7 +159,7 @@ def test_sigterm_while_embedding_exits_with_130(tmp_path: Path, with_spec: bool,
     arguments = [str(pictures), str(collection), "--model", "demo", "--on", on]
     if with_spec:
         arguments = ["--spec", str(tmp_path / "job.yaml")]
-    command = [sys.executable, "-m", "jobs", "reembed", *arguments]
+    command = [sys.executable, "-m", "likeness", "reembed", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as job:
 
         def loads_model() -> bool:

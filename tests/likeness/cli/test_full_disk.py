@@ -21,7 +21,7 @@ from tests.support.paths import ROOT
 IN_A_FULL_FILE_SYSTEM = """
 mount -t tmpfs -o size=4m tmpfs disk || exit 99
 cp -a collection disk && cd disk
-likeness() { python -P -m jobs "$@"; }
+likeness() { python -P -m likeness "$@"; }
 likeness index collection || exit 98  # makes the lock file
 dd if=/dev/zero of=fill bs=4k 2>/dev/null
 likeness compact collection 2>&1 | grep -q 'No space left' || exit 97

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from jobs.cli.job_options import DeviceOption, RejectRateOption
-from jobs.cli.options import (
+from likeness.cli.job_options import DeviceOption, RejectRateOption
+from likeness.cli.options import (
     AddressOption,
     CollectionArgument,
     EmbedderOption,
@@ -120,7 +120,7 @@ def columns(
 
     Example: `likeness columns my-collection --drop animal`
     """
-    from jobs.cli.tables.collection import columns_table
+    from likeness.cli.tables.collection import columns_table
 
     opened = open_collection(collection)
     if drop is not None:

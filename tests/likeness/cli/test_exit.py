@@ -83,7 +83,7 @@ def deep(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-COMMAND: Final = LEFT_AT_EXIT + "from jobs.__main__ import main\nmain()"
+COMMAND: Final = LEFT_AT_EXIT + "from likeness.__main__ import main\nmain()"
 PROGRAM: Final = LEFT_AT_EXIT + "import sys\nfrom api.explore import Likeness\n"
 SEARCHES: Final = "print(len({}.search('a red star')))"
 PROGRAMS: Final[dict[str, tuple[str, ...]]] = {

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from jobs.cli.embed import show_embedded
-from jobs.cli.options import console, serve_settings
+from likeness.cli.embed import show_embedded
+from likeness.cli.options import console, serve_settings
 from jobs.values import DEMO_MODEL
 
 

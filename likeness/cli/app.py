@@ -17,16 +17,16 @@ from api.errors import ApiError
 from embedder.errors import EmbedderError
 from embedder.openmp import OPENMP_ENVIRONMENT
 from index.errors import DISK_FULL, CollectionError, LeaseError, OvertakenError, RecallTooLowError
-from jobs.cli.annotate import annotate, columns
-from jobs.cli.demo import demo
-from jobs.cli.duplicates import duplicates
-from jobs.cli.embed import embed, reembed
-from jobs.cli.exchange import export, import_
-from jobs.cli.index import compact, index, promote, prune, rollback, versions
-from jobs.cli.options import HelpCommand, HelpGroup, console, error_console
-from jobs.cli.schedule import history, schedule, watch
-from jobs.cli.search import evaluate, info, rejects, search
-from jobs.cli.serve import keys, serve
+from likeness.cli.annotate import annotate, columns
+from likeness.cli.demo import demo
+from likeness.cli.duplicates import duplicates
+from likeness.cli.embed import embed, reembed
+from likeness.cli.exchange import export, import_
+from likeness.cli.index import compact, index, promote, prune, rollback, versions
+from likeness.cli.options import HelpCommand, HelpGroup, console, error_console
+from likeness.cli.schedule import history, schedule, watch
+from likeness.cli.search import evaluate, info, rejects, search
+from likeness.cli.serve import keys, serve
 from jobs.errors import JobError, RayStartError, TooManyMissingError, TooManyRejectsError
 
 _DISK_FULL_ADVICE = "free some space there and run the same command again; what was complete before is unchanged"

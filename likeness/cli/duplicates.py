@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 
 from index.errors import CollectionError
-from jobs.cli.options import CollectionArgument, console, error_console, open_collection, print_json_list
+from likeness.cli.options import CollectionArgument, console, error_console, open_collection, print_json_list
 from jobs.errors import UsageError
 from jobs.values import MAX_DIFFERENCE, MIN_SIMILARITY, counted
 
@@ -79,8 +79,8 @@ def duplicates(
 
 
 def _show_plan(output: str, plan: "DuplicatePlan") -> None:
-    from jobs.cli.tables.duplicates import HEADER, csv_rows, plan_cells, plan_counts
-    from jobs.cli.tables.text_table import print_table
+    from likeness.cli.tables.duplicates import HEADER, csv_rows, plan_cells, plan_counts
+    from likeness.cli.tables.text_table import print_table
 
     if output == "csv":
         csv.writer(console.file).writerows(csv_rows(plan))

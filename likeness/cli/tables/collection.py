@@ -13,7 +13,7 @@ from index.collection.rows import FILTERED
 from index.matches import Match
 from index.versions.files import first_damage, version_files
 from index.versions.servable import collection_model, live_version
-from jobs.cli.tables.text_table import TextTable, human_size
+from likeness.cli.tables.text_table import TextTable, human_size
 
 
 def match_table(matches: Sequence[Match], first: int = 1) -> TextTable:

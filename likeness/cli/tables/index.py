@@ -10,7 +10,7 @@ from index.collection.layout import MERGED
 from index.collection.records import VersionManifest
 from index.versions.promotion import Version
 from index.versions.prune import Pruned
-from jobs.cli.tables.text_table import TextTable, human_size
+from likeness.cli.tables.text_table import TextTable, human_size
 from jobs.values import counted
 
 _MAX_CONFUSIONS = 10

@@ -24,9 +24,9 @@ from index.collection.rows import row_schema
 from index.queries import QueryKind, mix
 from index.search import Searcher
 from index.versions.prune import GRACE
-from jobs.cli import app
-from jobs.cli.embed import next_commands
-from jobs.cli.options import console
+from likeness.cli import app
+from likeness.cli.embed import next_commands
+from likeness.cli.options import console
 from jobs.embedding.model_source import model_record
 from jobs.values import DEFAULT_MODEL, DEMO_MODEL, parse_size
 from tests.support.collections.hand_made import add_version, searcher_of, unit_vectors
@@ -724,7 +724,7 @@ def test_the_environment_sets_what_options_do_not(
 def test_a_full_disk_is_reported_with_advice(growing: Path, max_bytes: int, file: str) -> None:
     """A limit on the size of files stands for a full disk: the system refuses the same calls."""
     code = (
-        "import resource, sys; from jobs.cli import app\n"
+        "import resource, sys; from likeness.cli import app\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv.pop()),) * 2)\n"
         "app.main()"
     )
@@ -738,14 +738,14 @@ def test_a_full_disk_is_reported_with_advice(growing: Path, max_bytes: int, file
 
 def test_help_loads_no_slow_modules() -> None:
     slow = "('numpy', 'pyarrow', 'PIL', 'faiss', 'fastapi', 'ray', 'torch', 'transformers')"
-    code = f"import sys; from jobs.cli.app import main; print([name for name in {slow} if name in sys.modules])"
+    code = f"import sys; from likeness.cli.app import main; print([name for name in {slow} if name in sys.modules])"
     assert python("-c", code).stdout == "[]\n"
 
 
 def test_a_search_by_id_loads_no_slow_modules(collection: Path) -> None:
     slow = "('pandas', 'duckdb', 'fastapi', 'ray', 'torch', 'transformers')"
     script = (
-        "import atexit, sys; from jobs.cli import app\n"
+        "import atexit, sys; from likeness.cli import app\n"
         f"atexit.register(lambda: print([name for name in {slow} if name in sys.modules], file=sys.stderr))\n"
         "app.main()"
     )

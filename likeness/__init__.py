@@ -1,0 +1,35 @@
+"""Find the images that look alike: `Likeness` opens a collection, `LikenessClient` asks a server.
+
+`likeness` is also the command line. Names are loaded when they are first used: a client needs neither faiss, torch nor
+Ray, which take seconds to load.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from api.client import LikenessClient as LikenessClient
+    from api.errors import ClientError as ClientError
+    from api.errors import RequestRefused as RequestRefused
+    from api.errors import ServerUnreachable as ServerUnreachable
+    from api.explore import Likeness as Likeness
+    from index.collection import Collection as Collection
+
+_MODULES = {
+    "ClientError": "api.errors",
+    "Collection": "index.collection",
+    "Likeness": "api.explore",
+    "LikenessClient": "api.client",
+    "RequestRefused": "api.errors",
+    "ServerUnreachable": "api.errors",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return list(_MODULES)
