@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from api.errors import ClientError as ClientError
     from api.errors import RequestRefused as RequestRefused
     from api.errors import ServerUnreachable as ServerUnreachable
+    from api.errors import TooBusy as TooBusy
     from api.explore import Likeness as Likeness
     from index.collection import Collection as Collection
 
@@ -22,6 +23,7 @@ _MODULES = {
     "LikenessClient": "api.client",
     "RequestRefused": "api.errors",
     "ServerUnreachable": "api.errors",
+    "TooBusy": "api.errors",
 }
 
 

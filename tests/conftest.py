@@ -15,6 +15,7 @@ from _pytest.nodeid import NodeId
 if TYPE_CHECKING:
     from index.collection import Collection
     from tests.support.collections.s3_server import Bucket
+    from tests.support.command_line import Run
 
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -85,6 +86,14 @@ def cluster(serve_port: int) -> Iterator[int]:
     yield serve_port
     if _get_global_client(raise_if_no_controller_running=False) is not None:
         serve.delete(APP_NAME)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> "Run":
+    """The command `likeness`, in this process."""
+    from tests.support.command_line import command_line
+
+    return command_line(monkeypatch, capsys)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Fixtures for the tests of several rooms: the command line, pictures, a second model, a store that fails."""
+"""Fixtures for the tests of several rooms: pictures, a second model, a store that fails."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -11,7 +11,6 @@ from embedder.fetch.fetcher import Fetcher
 from index.storage.bucket_address import Bucket
 from index.storage.picture_reader import PictureReader
 from jobs.demo.gallery import Gallery, make_gallery
-from tests.support.command_line import Run, command_line
 from tests.support.pictures.tiny_checkpoints import save_siglip
 
 
@@ -20,11 +19,6 @@ def reuse_decoders() -> Iterator[None]:
     """Jobs leave their decoding processes to the next test: starting them takes half as long as the rest of a job."""
     with patch("jobs.embedding.here.stop_decoders", lambda _: None):
         yield
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    return command_line(monkeypatch, capsys)
 
 
 @pytest.fixture(scope="session")

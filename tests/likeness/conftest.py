@@ -1,0 +1,1 @@
+from tests.jobs.conftest import reuse_decoders as reuse_decoders
