@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Self
 
-from pydantic import Field, field_validator
+from pydantic import ByteSize, Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from api.access.caller_addresses import is_loopback
@@ -90,9 +90,9 @@ class ServeSettings(BaseSettings):
     """The collection: a folder or bucket prefix. `likeness serve` takes it as an argument."""
     more_collections: Annotated[tuple[str, ...], NoDecode] = ()
     """More collections to serve, separated by commas. Each, like the first, may be `NAME=LOCATION`."""
-    max_memory: int | None = Field(None, ge=1)
-    """With several collections: maximum memory of the open indexes, in bytes (`--max-memory`); the least recently used
-    are closed. Models, caches and Python are not included.
+    max_memory: ByteSize | None = Field(None, ge=1)
+    """With several collections: maximum memory of the open indexes, such as `8GiB` (`--max-memory`); the least recently
+    used are closed. Models, caches and Python are not included.
     """
     collection_idle_s: float = Field(900, gt=0)
     """With several collections: seconds without requests after which a collection is closed."""
@@ -101,8 +101,8 @@ class ServeSettings(BaseSettings):
     revision: str | None = None
     """The model's branch, tag or commit on the hub. By default the one in the index."""
     embedder: Annotated[tuple[Annotated[str, Field(pattern=CLASS_NAME)], ...], NoDecode] = ()
-    """Your own classes, `module:Class`, separated by commas, whose code may run (`--embedder`). Each embeds the queries
-    of the collections whose vectors it made, also if an index goes live later.
+    """A class of your own, `module:Class`, whose code may run (`--embedder`); in the variable several, separated by commas.
+    It embeds the queries of the collections whose vectors it made, also if an index goes live later.
     """
     device: str | None = None
     """`cuda`, `cpu`, … By default a GPU if there is one."""
@@ -135,7 +135,9 @@ class ServeSettings(BaseSettings):
     """
 
     allowed_hosts: Annotated[frozenset[str], NoDecode] = frozenset()
-    """Private hosts, or `host:port`, that query URLs may name (`--allow-host`), separated by commas."""
+    """A private host, or `host:port`, that query URLs may name (`--allow-host`); in the variable several, separated by
+    commas.
+    """
     max_k: int = Field(
         default=RequestLimits.max_k, ge=1, le=MAX_K, description=f"Maximum matches per query; {MAX_K:,} at most."
     )

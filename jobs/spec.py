@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import permutations
 from typing import Annotated, Any, Literal, get_args
 
@@ -17,37 +18,42 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
     ValidationInfo,
     WithJsonSchema,
     field_validator,
     model_validator,
 )
+from pydantic_core import CoreSchema, core_schema
 
 from embedder.identity import Precision
 from embedder.images.formats import IMAGE_EXTENSIONS
 from embedder.images.limits import DEFAULT_LIMITS
-from embedder.python_class import CLASS_NAME
 from index.storage.storage import require_utf8
 from index.tiles import checked_tiles
 from jobs.exclusions import checked_patterns
 from jobs.file_extensions import checked_extensions
 from jobs.values import (
+    DEFAULT_MODEL,
     GONE_AFTER,
     MAX_MISSING,
     MAX_REJECT_RATE,
+    NO_LIMIT,
     PER_HOST,
     REFRESH,
     ColumnType,
     checked_amount,
     checked_resources,
     checked_text,
+    digest,
     model_named,
     parse_actors,
     parse_column_types,
     parse_duration,
+    parse_limit,
     parse_object,
     parse_refresh,
-    parse_size,
 )
 
 
@@ -56,11 +62,34 @@ def _parsed_by(parse: Callable[[str], Any]) -> BeforeValidator:
     return BeforeValidator(lambda value: parse(str(value)) if isinstance(value, str | int) else value)
 
 
-Size = Annotated[
+@dataclass(frozen=True)
+class _Form:
+    """Text that a pattern matches as a whole: `expected` says what that is."""
+
+    pattern: str
+    expected: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {**handler(schema), "pattern": f"^{self.pattern}$"}
+
+    def _check(self, text: str) -> str:
+        if re.fullmatch(self.pattern, text) is None:
+            raise ValueError(f"expected {self.expected}")
+        return text
+
+
+ClassName = Annotated[str, _Form(r"[\w.]+:\w+", "module:Class, such as palette:Histogram")]
+ColumnName = Annotated[
+    str, _Form("[A-Za-z][A-Za-z0-9_]{0,63}", "at most 64 letters, digits and _, beginning with a letter")
+]
+Limit = Annotated[
     int,
-    _parsed_by(parse_size),
-    Field(gt=0),
-    WithJsonSchema({"type": ["integer", "string"], "examples": ["2GiB", "600MB", 500000000]}),
+    _parsed_by(parse_limit),
+    Field(ge=NO_LIMIT),
+    WithJsonSchema({"type": ["integer", "string"], "examples": ["2GiB", "600MB", 500000000, "none"]}),
 ]
 Actors = Annotated[
     tuple[int, int], _parsed_by(parse_actors), WithJsonSchema({"type": ["integer", "string"], "examples": [4, "2:8"]})
@@ -111,26 +140,31 @@ class Resources(_Section):
     """Where the job runs, and with which resources."""
 
     address: str | None = Field(
-        None, description="a Ray cluster's address; by default Ray is started here if it is worthwhile"
+        None, description="a Ray cluster: HOST:PORT or auto; by default Ray is started here if it is worthwhile"
     )
     actors: Actors | None = Field(None, description="embedding actors: a number, or MIN:MAX")
     num_gpus: Gpus | None = Field(None, description="GPUs for each actor: a whole number, or a fraction of one")
     cpus_per_actor: Cpus | None = Field(
         None, description="CPUs that Ray reserves for each actor, one by default; the others decode"
     )
-    accelerator_type: str | None = Field(None, description="kind of GPU, as Ray names it")
+    accelerator_type: str | None = Field(None, description="kind of GPU, as Ray names it: A100, H200, …")
     actor_resources: Amounts = Field(
-        default_factory=dict, description="custom resources of the cluster for each actor, such as {npu: 1}"
+        default_factory=dict, description='custom resources of the cluster for each actor: {"npu": 1}'
     )
     wait_for_nodes: Duration | None = Field(
         None, description="how long to wait for nodes that an autoscaler has yet to add: 10m; by default not at all"
     )
-    device: str | None = Field(None, description="cuda, cpu, …; by default a GPU if there is one")
-    precision: Precision = Field("auto", description="precision of the model: auto, fp32, bf16, or int8 on CPUs")
+    device: str | None = Field(
+        None, description="where the model runs: cuda, cpu, …; by default on a GPU if there is one"
+    )
+    precision: Precision = Field(
+        "auto",
+        description="precision of the model: fp32, bf16, or int8 on CPUs; auto picks the fastest that agrees with fp32",
+    )
     batch_size: int = Field(64, ge=1, description="images per forward pass")
     block_size: int = Field(256, ge=1, description="images written at once: a crash loses at most these")
     on: Literal["local", "ray"] | None = Field(
-        None, description="local: in the job's own process; ray: on Ray; by default on Ray if it is worthwhile"
+        None, description="where to run: local, in the job's own process, or ray; by default on Ray if it is worthwhile"
     )
 
     @property
@@ -157,14 +191,31 @@ class Resources(_Section):
 class IndexBudget(_Section):
     """Requirements for the index. Fields that are left out keep their values from the live version."""
 
-    target_recall: float | None = Field(None, gt=0, le=1, description="minimum recall@10 for a version to go live")
-    max_memory: Size | None = Field(None, description="memory available for searching")
-    latency_ms: float | None = Field(None, gt=0, description="prefer an exact scan up to this many milliseconds")
-    factory: str | None = Field(None, description="a faiss factory string, instead of the automatic choice")
-    segment_rows: int | None = Field(None, ge=1, description="maximum images in a segment")
+    target_recall: float | None = Field(
+        None, gt=0, le=1, description="minimum recall@10 for a version to go live; initially 0.99"
+    )
+    max_memory: Limit | None = Field(
+        None, description="memory available for searching: 600MB, 2GiB, …; none for no limit"
+    )
+    latency_ms: float | None = Field(
+        None, gt=0, description="prefer an exact scan up to this many milliseconds; initially 5"
+    )
+    factory: str | None = Field(
+        None,
+        description="a faiss factory string such as HNSW32,SQ8, or auto for the automatic choice. It must support inner "
+        "product and skipping rows: Flat, SQ, IVF and HNSW with these, with PCA or OPQ before and Refine after",
+    )
+    segment_rows: int | None = Field(None, ge=1, description="maximum images in a segment; initially a million")
     queries: str | None = Field(
         None, min_length=1, description="a file of texts, one per line, for measuring searches by words"
     )
+
+    def changes(self, texts: Sequence[str]) -> dict[str, Any]:
+        """What changes in the settings of an index, with the digest of the `texts` in place of their file."""
+        changes = self.model_dump(exclude_none=True, exclude={"queries"})
+        cleared = {"max_memory": self.max_memory == NO_LIMIT, "factory": self.factory == "auto"}
+        changes |= {name: None for name, clear in cleared.items() if clear}
+        return changes | ({"queries": digest(texts)} if texts else {})
 
 
 class Retention(_Section):
@@ -206,37 +257,32 @@ _MATCH_COLUMNS = ("rank", "score", "percentile", "image", "box", "alike")
 class AnnotationSpec(_Section):
     """Columns that a predictor adds to the images: labels, quality, classes, captions, or those of your own class."""
 
-    name: str = Field(
-        description="the column's name, and the prefix of further columns: NAME_score",
-        json_schema_extra={"pattern": r"^[A-Za-z][A-Za-z0-9_]{0,63}$"},
-    )
+    name: ColumnName = Field(description="the column's name, and the prefix of further columns: NAME_score")
     labels: tuple[Text, ...] = Field((), description="texts; each image gets the nearest one")
     template: Text = Field("a photo of {}", description="the text for each label; {} is the label")
     none_below: float = Field(
-        0.5, ge=0, le=1, description="`none of these` if the best label scores below this quantile of random pairs"
+        0.5, ge=0, le=1, description="an image gets none of the labels if the best one scores below this quantile of random pairs"
     )
-    quality: bool = Field(False, description="sharpness, brightness, contrast and other measures of the pixels")
-    classifier: str | None = Field(None, description="an image-classification checkpoint: hub id or ./folder")
+    quality: bool = Field(
+        False, description="sharpness, brightness, contrast, entropy, colourfulness, and whether it is near-uniform"
+    )
+    classifier: str | None = Field(None, description="an image-classification model: hub id or ./folder")
     top_k: int = Field(5, ge=1, description="classes to keep for each image")
     captioner: str | None = Field(
-        None, description="an image-to-text checkpoint: hub id or ./folder; with vllm, its name on the server"
+        None, description="an image-to-text model: hub id or ./folder; with vllm, its name on the server"
     )
     prompt: Text | None = Field(None, description="the start of every caption; for a chat model, the question")
     engine: Literal["transformers", "vllm"] = Field(
         "transformers", description="what runs the captioner: this job, or a vLLM server"
     )
-    url: str | None = Field(
-        None, pattern=r"^https?://[^@\s]+$", description="the vLLM server's URL, such as http://localhost:8000/v1"
+    url: Annotated[str, _Form(r"https?://[^@\s]+", "a URL such as http://localhost:8000/v1")] | None = Field(
+        None, description="the vLLM server's URL, such as http://localhost:8000/v1"
     )
-    predictor: str | None = Field(
-        None, pattern=CLASS_NAME, description="module:Class of a predictor, which Python can import"
-    )
+    predictor: ClassName | None = Field(None, description="your own class, module:Class; this runs its code")
 
     @field_validator("name")
     @classmethod
     def _check_name(cls, name: str) -> str:
-        if not re.fullmatch("[A-Za-z][A-Za-z0-9_]{0,63}", name):
-            raise ValueError("expected at most 64 letters, digits and _, beginning with a letter")
         if name in _MATCH_COLUMNS:
             raise ValueError(f"expected a name other than {', '.join(_MATCH_COLUMNS)}, which every match has")
         return name
@@ -276,51 +322,60 @@ class JobSpec(_Section):
     source: Location = Field(description="a folder or bucket prefix of images, a list, Parquet or tars")
     collection: Location = Field(description="a folder or bucket prefix")
     model: Annotated[str, AfterValidator(model_named)] | None = Field(
-        None, description="hub id or ./folder, or demo; by default the live index's"
+        None,
+        description="a CLIP-family model: hub id or ./folder, or demo, the small one that comes with Likeness; by default "
+        f"the collection's own, or for a new collection {DEFAULT_MODEL}. Another model embeds everything again",
     )
     revision: str | None = Field(None, description="the model's branch, tag or commit on the hub")
-    embedder: str | None = Field(
-        None,
-        pattern=CLASS_NAME,
-        description="module:Class of an embedder to use instead of a model, which Python can import",
+    embedder: ClassName | None = Field(
+        None, description="your own class instead of a model, module:Class; this runs its code"
     )
     tiles: Annotated[str, AfterValidator(checked_tiles)] | None = Field(
-        None, description="parts of each picture to embed as well: 2x2; by default as in the collection"
+        None,
+        description="parts of each picture to embed as well, to find small things in it: 2x2; by default as in the "
+        "collection",
     )
     resources: Resources = Resources()
     index: IndexBudget = IndexBudget()
     retention: Retention = Retention()
-    extensions: Extensions = Field(IMAGE_EXTENSIONS, min_length=1, description="file extensions to include")
+    extensions: Extensions = Field(
+        IMAGE_EXTENSIONS, min_length=1, description="file extensions to include: jpg,png, or images,videos"
+    )
     uri_column: str | None = Field(
         None,
         min_length=1,
-        description="a list's column of paths, URLs or pictures; by default uri, url or pictures",
+        description="a list's column of paths or URLs, or Parquet's column of pictures; by default uri or url, or the "
+        "pictures",
     )
     id_column: str | None = Field(None, min_length=1, description="a list's column of ids; by default id")
     column_types: ColumnTypes = Field(
         default_factory=dict,
         description="types of a list's columns: text, integer, number, boolean, date or time; by default found by the "
-        "values",
+        "values, and text unless that keeps each value as it is written",
     )
-    exclude: Annotated[tuple[str, ...], _parsed_by(lambda pattern: (pattern,)), AfterValidator(checked_patterns)] = (
-        Field((), description="files and folders to leave out, as in a .gitignore: *.gif, raw/, /2023/*.png")
+    exclude: Annotated[tuple[str, ...], AfterValidator(checked_patterns)] = Field(
+        (), description="files and folders to leave out, as in a .gitignore: *.gif, raw/, /2023/*.png"
     )
-    keep: Expression | None = Field(None, description="embed only images that match this filter; by default all")
+    keep: Expression | None = Field(
+        None, description='embed only images that match this filter: {"width": {"$gte": 640}}; by default all'
+    )
     exif: bool | None = Field(
-        None, description="store the time, camera and place of each picture; by default as in the source's last run"
+        None,
+        description="store the time, camera and place of each picture: exif_taken, exif_camera, exif_latitude, "
+        "exif_longitude; by default as in the source's last run, off for a new source",
     )
     missing: Literal["keep", "delete"] = Field(
         "delete", description="what to do with images that are gone from the source"
     )
     max_missing: float = Field(
-        MAX_MISSING, ge=0, le=1, description="stop if more than this share is gone: an unmounted disk looks empty"
+        MAX_MISSING, ge=0, le=1, description="stop if more than this share of the source's images is gone: a disk that is not mounted looks empty"
     )
     max_reject_rate: float = Field(
         MAX_REJECT_RATE, ge=0, le=1, description="fail if more than this share of the images is rejected"
     )
     annotations: tuple[AnnotationSpec, ...] = Field((), description="columns to bring up to date after the images")
     refresh: Refresh = Field(
-        parse_duration(REFRESH), description="how often to look at each web address again: 7d, 12h or never"
+        REFRESH, validate_default=True, description="how often to look at each web address again: 7d, 12h or never"
     )
     gone_after: int = Field(
         GONE_AFTER, ge=1, description="visits without a picture (404, 410) after which a web address counts as gone"
@@ -340,6 +395,11 @@ class JobSpec(_Section):
     metrics_file: str | None = Field(
         None, pattern=r"\.prom$", description="written after each job for node_exporter's textfile collector"
     )
+
+    @field_validator("exclude", mode="before")
+    @classmethod
+    def _as_several(cls, patterns: object) -> object:
+        return (patterns,) if isinstance(patterns, str) else patterns
 
     @field_validator("embedder")
     @classmethod

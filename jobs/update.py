@@ -32,7 +32,7 @@ from jobs.embedding.pipeline import write_plans
 from jobs.embedding.report import EmbedReport, Report
 from jobs.errors import EmptySourceError, OtherModelError, UsageError
 from jobs.indexing.on_ray import run_on_ray
-from jobs.indexing.query_texts import QueryTexts, digest, read_queries
+from jobs.indexing.query_texts import QueryTexts, read_queries
 from jobs.planning.changes import SourceChange, compare
 from jobs.planning.decide import last_filter
 from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter
@@ -159,9 +159,8 @@ class Update:
     def _index(self, collection: Collection, runs: list[RunManifest]) -> None:
         """Build and promote a version if the live one does not cover all runs, or if other settings are requested."""
         previous, before = live_or_last_good_manifest(collection), live_version(collection).name
-        changes = self.spec.index.model_dump(exclude_none=True)
-        if texts := self._query_texts:
-            changes["queries"] = digest(texts)
+        texts = self._query_texts
+        changes = self.spec.index.changes(texts)
         settings = IndexSettings(**{**(previous.settings.model_dump() if previous else {}), **changes})
         columns = {annotation.name: annotation.run_ids for annotation in list_annotations(collection)}
         goal = (before, [run.run_id for run in runs], columns, settings)

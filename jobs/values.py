@@ -3,6 +3,7 @@
 A ValueError says what is wrong with a value; the caller puts the name of the option or field in front.
 """
 
+import hashlib
 import json
 import math
 import re
@@ -18,6 +19,7 @@ MAX_REJECT_RATE = 0.05
 REFRESH = "7d"
 GONE_AFTER = 3
 PER_HOST = 8
+NO_LIMIT = 0
 MIN_SIMILARITY = 0.98
 MAX_DIFFERENCE = 0.065
 """On a scale from 0 to 1. Measured: re-encoded and resized copies stay below 0.05, cropped ones below 0.065; the same
@@ -88,6 +90,15 @@ def parse_size(text: str) -> int:
     return int(size)
 
 
+def parse_limit(text: str) -> int:
+    """Bytes, as of `parse_size`; `NO_LIMIT` of `none`."""
+    return NO_LIMIT if text.strip() == "none" else parse_size(text)
+
+
+def digest(texts: Sequence[str]) -> str:
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()
+
+
 def parse_duration(text: str) -> int:
     """Seconds of `90`, `90s`, `10m`, `1h` or `7d`."""
     match = re.fullmatch(r"([0-9]+)\s*([smhd]?)", text.strip())
@@ -114,6 +125,24 @@ def parse_refresh(text: str) -> int | None:
     if (seconds := parse_duration(text)) == 0:
         raise ValueError(f"is {text!r}: expected a duration above 0, or never")
     return seconds
+
+
+def sentence(error: "ErrorDetails") -> str:
+    """What is wrong with a value of a model, as pydantic found it: `expected …`, or the message of its own validator."""
+    if error["type"] in _IN_PLAIN_WORDS:
+        return _IN_PLAIN_WORDS[error["type"]]
+    message = error["msg"].removeprefix("Value error, ")
+    message = re.sub("^Input should be (greater|less)", r"expected a value \1", message)
+    message = re.sub("^String should match", "expected text that matches", message)
+    return re.sub("^(Input|String|Value) should (be )?", "expected ", message)
+
+
+_IN_PLAIN_WORDS = {
+    "string_too_short": "is empty",
+    "string_unicode": "is not UTF-8",
+    "missing": "is missing",
+    "byte_size": "expected a size such as 600MB, 2GiB or a number of bytes",
+}
 
 
 def parse_object(text: str, example: str) -> dict[str, Any]:

@@ -47,10 +47,6 @@ def read_queries(path: str) -> list[str]:
     return texts
 
 
-def digest(texts: Sequence[str]) -> str:
-    return hashlib.sha256("\n".join(texts).encode()).hexdigest()
-
-
 @dataclass(frozen=True, kw_only=True)
 class QueryTexts:
     """Makes the vectors of the operator's `texts`, or else of captions or labels of the `runs` (by default all),

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from jobs.errors import SpecError
 from jobs.spec import JobSpec
+from jobs.values import sentence
 
 
 class _Loader(yaml.SafeLoader):
@@ -60,12 +61,10 @@ def _problem(path: Path, node: yaml.Node | None, error: Any) -> str:
         if pair is None:
             break
         node, line = pair[1], pair[0].start_mark.line + 1
-    message = error["msg"].removeprefix("Value error, ").removeprefix("is ")
-    if error["type"] == "missing":
-        message = "is missing"
-    elif error["type"] == "extra_forbidden":
+    message = sentence(error)
+    if error["type"] == "extra_forbidden":
         message = "is not a field of a job: deploy/job.schema.json lists them"
-    elif error["type"] != "value_error" and location and location[0] != "notify":  # its addresses are secret
+    elif message.startswith("expected") and location and location[0] != "notify":  # its addresses are secret
         message = f"{message}, got {error['input']!r}"
     field = ".".join(map(str, location))
     return f"{path}, line {line}{f', {field}' if field else ''}: {message}"

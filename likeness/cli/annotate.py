@@ -2,61 +2,31 @@
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from likeness.cli.job_options import DeviceOption, RejectRateOption
-from likeness.cli.options import (
-    AddressOption,
-    CollectionArgument,
-    EmbedderOption,
-    FormatOption,
-    OnOption,
-    console,
-    open_collection,
-    show,
-)
-from jobs.errors import UsageError
-from jobs.values import MAX_REJECT_RATE, counted
+from jobs.values import counted
+from likeness.cli.model_options import Fields, model_of, with_fields
+from likeness.cli.options import CollectionArgument, FormatOption, console, open_collection, show
 
 if TYPE_CHECKING:
     from index.collection import Collection
-    from jobs.spec import AnnotationSpec
 
+_JOB, _RESOURCES, _ANNOTATION = (("jobs.spec", name) for name in ("JobSpec", "Resources", "AnnotationSpec"))
 _LABEL = 'A text such as "a dog"; may be repeated. Each image gets the nearest label.'
-_NONE_BELOW = "An image gets none of the labels if the best one scores below this quantile of random image-text pairs."
-_QUALITY = "Sharpness, brightness, contrast, entropy, colourfulness, near-uniform."
-_CAPTIONER = "An image-to-text model: hub id or folder; with vllm, its name on the server."
-_PROMPT = "The start of every caption; for a chat model, the question."
-_ENGINE = "What runs the captioner: this job, or a vLLM server."
-_BLOCK_SIZE = (
-    "Images written at once: a crash loses at most these. Labels, and predictors that need embeddings, ignore it."
+
+
+@with_fields(
+    Fields(*_ANNOTATION, "name template none_below quality classifier top_k captioner prompt engine url predictor"),
+    Fields(*_JOB, "max_reject_rate embedder"),
+    Fields(*_RESOURCES, "on address block_size device"),
 )
-
-
 def annotate(
-    context: typer.Context,
     collection: CollectionArgument,
-    name: Annotated[str, typer.Option(help="The column's name, and the prefix of further columns: NAME_score.")],
     label: Annotated[list[str] | None, typer.Option(help=_LABEL)] = None,
     labels: Annotated[Path | None, typer.Option(help="A file with one label per line.")] = None,
-    template: Annotated[str, typer.Option(help="The text for each label; {} stands for the label.")] = "a photo of {}",
-    none_below: Annotated[float, typer.Option(min=0, max=1, help=_NONE_BELOW)] = 0.5,
-    quality: Annotated[bool, typer.Option("--quality", help=_QUALITY)] = False,
-    classifier: Annotated[str | None, typer.Option(help="An image-classification model: hub id or folder.")] = None,
-    top_k: Annotated[int, typer.Option(min=1, help="Classes to keep for each image.")] = 5,
-    captioner: Annotated[str | None, typer.Option(help=_CAPTIONER)] = None,
-    prompt: Annotated[str | None, typer.Option(help=_PROMPT)] = None,
-    engine: Annotated[Literal["transformers", "vllm"], typer.Option(help=_ENGINE)] = "transformers",
-    url: Annotated[str | None, typer.Option(help="URL of the vLLM server, such as http://localhost:8000/v1.")] = None,
-    predictor: Annotated[str | None, typer.Option(help="Your own class: module:Class.")] = None,
-    max_reject_rate: RejectRateOption = MAX_REJECT_RATE,
-    on: OnOption = None,
-    address: AddressOption = None,
-    block_size: Annotated[int, typer.Option(min=1, help=_BLOCK_SIZE)] = 256,
-    device: DeviceOption = None,
-    embedder: EmbedderOption = None,
+    **options: Any,
 ) -> None:
     """Add columns to the images of a collection. Run it again to continue after a crash, or for new images.
 
@@ -68,47 +38,29 @@ def annotate(
     from index.collection import writing
     from jobs.annotation.annotate import Annotate
     from jobs.annotation.recipes import recipe_of
-    from jobs.spec import Resources
+    from jobs.indexing.query_texts import read_lines
+    from jobs.spec import AnnotationSpec, Resources
 
-    spec = _annotation_spec(context)
+    texts = [*(label or []), *(read_lines(labels, "--labels") if labels else [])]
+    described = {name: options[name] for name in AnnotationSpec.model_fields if name in options}
+    spec = model_of(AnnotationSpec, {**described, "labels": texts}, {"labels": "--label"})
     job = Annotate(
         collection=open_collection(collection),
         console=console,
-        resources=Resources(device=device, on=on, address=address, block_size=block_size),
-        recipe=partial(recipe_of, embedder=embedder),
-        max_reject_rate=max_reject_rate,
+        resources=model_of(Resources, {name: options[name] for name in Resources.model_fields if name in options}),
+        recipe=partial(recipe_of, embedder=options["embedder"]),
+        max_reject_rate=options["max_reject_rate"],
     )
     with writing(job.collection, "annotate") as job.collection:
-        report = job.run([spec])[name]
+        report = job.run([spec])[spec.name]
     rejected = report.reject_reasons.total()
     console.print(
-        f"{name}: {report.embedded:,} of {counted(report.listed, 'image')} annotated, "
+        f"{spec.name}: {report.embedded:,} of {counted(report.listed, 'image')} annotated, "
         f"{report.already_there:,} were up to date"
         + (f", {rejected:,} have no value: `likeness columns` says why" if rejected else ""),
         highlight=False,
         soft_wrap=True,
     )
-
-
-def _annotation_spec(context: typer.Context) -> "AnnotationSpec":
-    """The annotation that the options describe. UsageError names the first invalid option."""
-    from pydantic import ValidationError
-
-    from jobs.indexing.query_texts import read_lines
-    from jobs.spec import AnnotationSpec
-
-    options = {name: context.params[name] for name in AnnotationSpec.model_fields if name in context.params}
-    path = context.params["labels"]
-    options["labels"] = [*(context.params["label"] or []), *(read_lines(path, "--labels") if path else [])]
-    try:
-        return AnnotationSpec.model_validate(options)
-    except ValidationError as error:
-        first = error.errors()[0]
-        message = first["msg"].removeprefix("Value error, ")
-        if first["type"] == "string_pattern_mismatch":
-            message = f"expected {AnnotationSpec.model_fields[str(first['loc'][0])].description}"
-        option = f"--{str(first['loc'][0]).replace('_', '-')} is {first['input']!r}: " if first["loc"] else ""
-        raise UsageError(f"{option}{message}") from error
 
 
 def columns(

@@ -4,34 +4,29 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from likeness.cli.job_options import cluster_options, embedding_options, job_spec, with_options_of
+from likeness.cli.job_options import CLUSTER, EMBEDDING, VerboseOption, job_spec
+from likeness.cli.model_options import Fields, with_fields
 from likeness.cli.options import CollectionArgument, FormatOption, console, error_console
 from jobs.errors import UsageError
-from jobs.values import MAX_MISSING
 
 if TYPE_CHECKING:
     from jobs.embedding.report import Report
 
 SourceArgument = Annotated[str, typer.Argument(help="A folder or bucket prefix of images, a list, Parquet or tars.")]
-_OTHER_MODEL = "Hub id or folder; by default the live index's. Another model embeds everything again."
-_VERIFY = "Compare all images by their bytes, not by size and time, which a file may keep when it changes."
-_GONE = "Stop if more than this share of the source's images is gone."
-MissingOption = Annotated[
-    Literal["keep", "delete"], typer.Option(help="What to do with images that are gone from the source.")
-]
 
 
-@with_options_of(embedding_options, cluster_options)
+@with_fields(*EMBEDDING, *CLUSTER)
 def embed(
     context: typer.Context,
     source: SourceArgument,
     collection: CollectionArgument,
     index: Annotated[bool, typer.Option(help="Build the index at the end.")] = True,
     output: FormatOption = "table",
+    verbose: VerboseOption = False,
     **options: Any,
 ) -> None:
     """Embed images into a collection and index it. Run it again to continue after a crash, or to add new images.
@@ -43,7 +38,7 @@ def embed(
     # Rows of another source with the same ids are replaced, with a warning.
     spec = job_spec(context, missing="keep", max_missing=1)
     progress = console if output == "table" else error_console  # programs read JSON from stdout
-    update = Update(spec=spec, console=progress, command="embed", index=index, verbose=options["verbose"])
+    update = Update(spec=spec, console=progress, command="embed", index=index, verbose=verbose)
     report = update.run()
     if output == "json":
         print(report.to_json(), file=console.file)
@@ -77,19 +72,16 @@ def next_commands(collection: str, embedder: str | None = None) -> str:
     )
 
 
-@with_options_of(embedding_options, cluster_options)
+@with_fields(*EMBEDDING, *CLUSTER, Fields("jobs.spec", "JobSpec", "missing max_missing verify_hash"))
 def reembed(
     context: typer.Context,
     source: Annotated[str | None, typer.Argument(help="The source of the collection's images.")] = None,
     collection: Annotated[str | None, typer.Argument(help="The collection: a folder or bucket prefix.")] = None,
     spec: Annotated[Path | None, typer.Option(help="Read all options from a file such as deploy/job.yaml.")] = None,
-    model: Annotated[str | None, typer.Option(help=_OTHER_MODEL)] = None,
-    missing: MissingOption = "delete",
-    max_missing: Annotated[float, typer.Option(min=0, max=1, help=_GONE)] = MAX_MISSING,
-    verify_hash: Annotated[bool, typer.Option("--verify-hash", help=_VERIFY)] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
     report: Annotated[Path | None, typer.Option(help="Write the outcome to this file as JSON.")] = None,
     output: FormatOption = "table",
+    verbose: VerboseOption = False,
     **options: Any,
 ) -> None:
     """Bring a collection and its index up to date with a source, or move them to another model.
@@ -109,9 +101,9 @@ def reembed(
     with _reporting(report, output) as outcome:
         job = read_spec(spec) if spec else job_spec(context)
         if spec and "max_missing" in _options_beside_spec(context):
-            job = job.model_copy(update={"max_missing": max_missing})
+            job = job.model_copy(update={"max_missing": options["max_missing"]})
         progress = console if output == "table" else error_console  # programs read JSON from stdout
-        update = Update(spec=job, console=progress, report=outcome, dry_run=dry_run, verbose=options["verbose"])
+        update = Update(spec=job, console=progress, report=outcome, dry_run=dry_run, verbose=verbose)
         if spec is None or dry_run:
             update.run()
         else:

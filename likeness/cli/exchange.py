@@ -1,14 +1,14 @@
 """The commands `export` and `import`. `app` registers them."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
+from jobs.values import counted, model_named
 from likeness.cli.embed import next_commands
 from likeness.cli.index import build_and_show
-from likeness.cli.job_options import RejectRateOption, RevisionOption, UriColumnOption
-from likeness.cli.options import AddressOption, CollectionArgument, EmbedderOption, OnOption, console, open_collection
-from jobs.values import MAX_REJECT_RATE, counted, model_named
+from likeness.cli.model_options import Fields, with_fields
+from likeness.cli.options import CollectionArgument, console, open_collection
 
 
 def export(
@@ -32,6 +32,10 @@ def export(
     console.print(f"{counted(count, 'vector')} and all columns: {names} in {folder}", soft_wrap=True, markup=False)
 
 
+@with_fields(
+    Fields("jobs.spec", "JobSpec", "revision embedder uri_column max_reject_rate"),
+    Fields("jobs.spec", "Resources", "on address"),
+)
 def import_(
     source: Annotated[str, typer.Argument(help="A .npy file, Parquet with vectors, or a clip-retrieval folder.")],
     collection: CollectionArgument,
@@ -41,15 +45,10 @@ def import_(
             help="The model that made the vectors: hub id or folder. Without it, searches by picture or words fail."
         ),
     ] = None,
-    revision: RevisionOption = None,
-    embedder: EmbedderOption = None,
     ids: Annotated[str | None, typer.Option(help="A file of ids for a .npy file: .parquet, .npy or .txt.")] = None,
     embedding_column: Annotated[str | None, typer.Option(help="The column of vectors, if there are several.")] = None,
-    uri_column: UriColumnOption = None,
-    max_reject_rate: RejectRateOption = MAX_REJECT_RATE,
     index: Annotated[bool, typer.Option(help="Build the index at the end.")] = True,
-    on: OnOption = None,
-    address: AddressOption = None,
+    **options: Any,
 ) -> None:
     """Add vectors made elsewhere to a collection, and index them. Either all are added or none.
 
@@ -65,12 +64,12 @@ def import_(
             source=source,
             collection=collection,
             model=model and model_named(model),
-            revision=revision,
-            embedder=embedder,
+            revision=options["revision"],
+            embedder=options["embedder"],
             ids=ids,
-            uri_column=uri_column,
+            uri_column=options["uri_column"],
             embedding_column=embedding_column,
-            max_reject_rate=max_reject_rate,
+            max_reject_rate=options["max_reject_rate"],
             progress=lambda done, total: status.update(f"{done:,} of {total:,} rows imported"),
         )
         report = job.run()
@@ -78,5 +77,5 @@ def import_(
     if job.normalised:
         console.print(f"normalised, because not of unit norm: {counted(job.normalised, 'vector')}")
     if index:
-        build_and_show(open_collection(collection), on=on, address=address)
-        print(next_commands(collection, embedder), file=console.file)
+        build_and_show(open_collection(collection), on=options["on"], address=options["address"])
+        print(next_commands(collection, options["embedder"]), file=console.file)

@@ -9,21 +9,10 @@ import typer
 from rich.markup import escape
 
 from index.errors import RecallTooLowError, RolledBackError
-from likeness.cli.options import (
-    AddressOption,
-    CollectionArgument,
-    EmbedderOption,
-    FormatOption,
-    OnOption,
-    QueriesOption,
-    console,
-    open_collection,
-    parse_option,
-    show,
-    without_none,
-)
 from jobs.errors import UsageError
-from jobs.values import counted, parse_size
+from jobs.values import counted
+from likeness.cli.model_options import Fields, model_of, with_fields
+from likeness.cli.options import CollectionArgument, FormatOption, console, open_collection, show
 
 if TYPE_CHECKING:
     from index.collection import Collection
@@ -34,36 +23,23 @@ AcceptLostRunsOption = Annotated[
         "--accept-lost-runs", help="Continue without runs whose manifests are lost, and without their images."
     ),
 ]
+_BUDGET = ("jobs.spec", "IndexBudget")
+_WHERE = Fields("jobs.spec", "Resources", "on address")
 VersionArgument = Annotated[str, typer.Argument(help="The version's number from `likeness versions`: 000002 or 2.")]
 
 
+@with_fields(
+    Fields(*_BUDGET, "target_recall max_memory"),
+    Fields(*_BUDGET, "latency_ms", flag="--latency"),
+    Fields(*_BUDGET, "factory segment_rows queries"),
+    Fields("jobs.spec", "JobSpec", "embedder"),
+    _WHERE,
+)
 def index(
     collection: CollectionArgument,
-    target_recall: Annotated[
-        float | None, typer.Option(min=0.01, max=1, help="Minimum recall@10 for a version to go live; initially 0.99.")
-    ] = None,
-    max_memory: Annotated[
-        str | None, typer.Option(help="Memory available for searching: 600MB, 2GiB, …; `none` for no limit.")
-    ] = None,
-    latency: Annotated[
-        float | None, typer.Option(min=0.001, help="Prefer an exact scan up to this many milliseconds; initially 5.")
-    ] = None,
-    factory: Annotated[
-        str | None,
-        typer.Option(
-            help="A faiss factory string such as HNSW32,SQ8, or `auto` for the automatic choice. It must support inner "
-            "product and skipping rows: Flat, SQ, IVF and HNSW with these, with PCA or OPQ before and Refine after."
-        ),
-    ] = None,
-    segment_rows: Annotated[
-        int | None, typer.Option(min=1, help="Maximum images in a segment; initially a million.")
-    ] = None,
-    queries: QueriesOption = None,
-    embedder: EmbedderOption = None,
     promote: Annotated[bool, typer.Option(help="Make the new version live.")] = True,
     accept_lost_runs: AcceptLostRunsOption = False,
-    on: OnOption = None,
-    address: AddressOption = None,
+    **options: Any,
 ) -> None:
     """Bring a collection's index up to date, measure it, and make it live.
 
@@ -71,40 +47,36 @@ def index(
 
     Example: `likeness index my-collection --max-memory 2GiB --target-recall 0.95`
     """
-    from jobs.indexing.query_texts import digest, read_queries
+    from jobs.indexing.query_texts import read_queries
+    from jobs.spec import IndexBudget
 
-    changes = without_none(target_recall=target_recall, latency_ms=latency, segment_rows=segment_rows)
-    if max_memory is not None:
-        changes["max_memory"] = None if max_memory == "none" else parse_option("--max-memory", max_memory, parse_size)
-    if factory is not None:
-        changes["factory"] = None if factory == "auto" else factory
-    texts = read_queries(queries) if queries else []
-    if texts:
-        changes["queries"] = digest(texts)
+    chosen = {name: options[name] for name in IndexBudget.model_fields if options[name] is not None}
+    budget = model_of(IndexBudget, chosen, {"latency_ms": "--latency"})
+    texts = read_queries(budget.queries) if budget.queries else []
     build_and_show(
         open_collection(collection),
-        changes,
+        budget.changes(texts),
         promote=promote,
         accept_lost_runs=accept_lost_runs,
-        on=on,
-        address=address,
+        on=options["on"],
+        address=options["address"],
         texts=texts,
-        embedder=embedder,
+        embedder=options["embedder"],
     )
 
 
+@with_fields(_WHERE)
 def compact(
     collection: CollectionArgument,
     accept_lost_runs: AcceptLostRunsOption = False,
-    on: OnOption = None,
-    address: AddressOption = None,
+    **options: Any,
 ) -> None:
     """Rebuild the index from all images, to merge small segments and drop deleted images.
 
     Example: `likeness compact my-collection`
     """
     opened = open_collection(collection)
-    build_and_show(opened, rebuild=True, accept_lost_runs=accept_lost_runs, on=on, address=address)
+    build_and_show(opened, rebuild=True, accept_lost_runs=accept_lost_runs, **options)
 
 
 def build_and_show(

@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import typer
 from rich.console import Console, RenderableType
 from typer.core import TyperCommand, TyperGroup, TyperOption
+from typer.main import get_command_from_info
+from typer.models import CommandInfo
 
 from jobs.errors import UsageError
+from likeness.cli.model_options import has_fields, model_of, with_all_options
 
 if TYPE_CHECKING:
     from api.settings import ServeSettings
@@ -73,6 +76,15 @@ class HelpGroup(TyperGroup):
     def get_params(self, ctx: Any) -> list[Any]:
         return _typeless_flags(super().get_params(ctx))
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that was called, with options of models too, which other commands do without."""
+        name, command, rest = super().resolve_command(ctx, args)
+        own = getattr(command.callback, "__wrapped__", None)
+        if own and has_fields(own):
+            info = CommandInfo(name, cls=HelpCommand, callback=with_all_options(own))
+            command = get_command_from_info(info, pretty_exceptions_short=False, rich_markup_mode="markdown")
+        return name, command, rest
+
 
 def open_collection(location: str) -> "Collection":
     """`Collection.open`, imported late: importing pyarrow takes longer than the rest of `--help`."""
@@ -85,22 +97,6 @@ CollectionArgument = Annotated[str, typer.Argument(help="The collection: a folde
 FormatOption = Annotated[
     Literal["table", "json"], typer.Option("--format", help="A table for people, or JSON for programs.")
 ]
-AddressOption = Annotated[
-    str | None,
-    typer.Option(help="A Ray cluster: HOST:PORT or auto. By default Ray is started here if it is worthwhile."),
-]
-OnOption = Annotated[
-    Literal["local", "ray"] | None,
-    typer.Option(help="Where to run: in this process, or on Ray. By default on Ray if it is worthwhile."),
-]
-EmbedderOption = Annotated[
-    str | None, typer.Option(help="Your own class instead of a model: module:Class. This runs its code.")
-]
-QueriesOption = Annotated[
-    str | None, typer.Option(help="A file of texts, one per line, for measuring searches by words.")
-]
-MovedModelOption = Annotated[str | None, typer.Option(help="The model's new location, if it has moved.")]
-
 
 def show(output: str, facts: Any, table: Callable[[], RenderableType]) -> None:
     """Print the facts as JSON, with letters beyond ASCII unescaped, or as a table."""
@@ -135,17 +131,8 @@ def parse_option(option: str, text: str, parse: Callable[[str], T]) -> T:
 
 def serve_settings(**options: Any) -> "ServeSettings":
     """The settings from these options, and the rest from the environment. UsageError names each invalid one."""
-    from pydantic import ValidationError
-
     from api.settings import ServeSettings
 
     options = without_none(**options)
-    try:
-        return ServeSettings(**options)
-    except ValidationError as error:
-        invalid = [(str(each["loc"][0]), each["input"], each["msg"]) for each in error.errors()]
-        problems = [
-            f"{f'--{name}' if name in options else f'LIKENESS_{name.upper()}'} is {value!r}: {message}"
-            for name, value, message in invalid
-        ]
-        raise UsageError("; ".join(problems).replace("Value error, ", "")) from error
+    variables = {name: f"LIKENESS_{name.upper()}" for name in ServeSettings.model_fields if name not in options}
+    return model_of(ServeSettings, options, {"keys_file": "--keys", "allowed_hosts": "--allow-host", **variables})

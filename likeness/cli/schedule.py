@@ -10,11 +10,14 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from likeness.cli.embed import MissingOption, SourceArgument
-from likeness.cli.job_options import embedding_options, job_spec, with_options_of
+from likeness.cli.embed import SourceArgument
+from likeness.cli.job_options import EMBEDDING, job_spec
+from likeness.cli.model_options import Fields, with_fields
 from likeness.cli.options import CollectionArgument, FormatOption, console, open_collection, parse_option, show
 from jobs.errors import UsageError
-from jobs.values import MAX_MISSING, parse_duration
+from jobs.values import parse_duration
+
+_REJECT_RATE = Fields("jobs.spec", "JobSpec", "max_reject_rate", default=1.0)  # one broken picture stops no others
 
 
 def schedule(
@@ -49,7 +52,7 @@ def schedule(
     run_schedule(job, times, stop, jitter_s=jitter)
 
 
-@with_options_of(embedding_options)
+@with_fields(*EMBEDDING, Fields("jobs.spec", "JobSpec", "missing max_missing"), _REJECT_RATE)
 def watch(
     context: typer.Context,
     source: SourceArgument,
@@ -61,13 +64,6 @@ def watch(
             "10 minutes."
         ),
     ] = None,
-    missing: MissingOption = "delete",
-    max_missing: Annotated[
-        float, typer.Option(min=0, max=1, help="Delete nothing if more than this share of the images is gone.")
-    ] = MAX_MISSING,
-    max_reject_rate: Annotated[
-        float, typer.Option(min=0, max=1, help="Publish nothing if more than this share of the images is rejected.")
-    ] = 1.0,
     **options: Any,
 ) -> None:
     """Keep a collection up to date with a source: new pictures are searchable seconds after they are saved.

@@ -8,16 +8,15 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from embedder.errors import FetchError
+from likeness.cli.model_options import Fields, with_fields
 from likeness.cli.options import (
     CollectionArgument,
-    EmbedderOption,
     FormatOption,
-    MovedModelOption,
     console,
     open_collection,
     parse_option,
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
 _FILTER = '{"label": "cat", "width": {"$gte": 640}}'
 
 
+@with_fields(Fields("api.settings", "ServeSettings", "model"), Fields("jobs.spec", "JobSpec", "embedder"))
 def search(
     collection: CollectionArgument,
     query: Annotated[str | None, typer.Argument(help="A picture: path or URL. For words, use --text.")] = None,
@@ -68,9 +68,8 @@ def search(
         float | None, typer.Option(min=0, max=1, help="Prefer images unlike those ranked before: 0 to 1, such as 0.3.")
     ] = None,
     filter: Annotated[str | None, typer.Option(help="A filter on columns, as JSON: see the example.")] = None,
-    model: MovedModelOption = None,
-    embedder: EmbedderOption = None,
     output: FormatOption = "table",
+    **options: Any,
 ) -> None:
     """Find the images most like a picture or words. This needs no server.
 
@@ -89,12 +88,12 @@ def search(
     if fitting and (text is None or min_percentile is not None):
         raise UsageError("--fitting goes with --text, in place of --min-percentile")
     condition = None if filter is None else parse_option("--filter", filter, lambda text: parse_object(text, _FILTER))
-    options = SearchOptions(
+    how = SearchOptions(
         offset=offset, min_score=min_score, distinct=distinct, diversity=diversity, filter=condition
     )
     parts = _query_parts(collection, query, text, like or [], unlike or [], crop)
-    search = Query(parts=parts, k=k, options=options, min_percentile=FITTING_PERCENTILE if fitting else min_percentile)
-    matches = _search(collection, model, embedder, search)
+    search = Query(parts=parts, k=k, options=how, min_percentile=FITTING_PERCENTILE if fitting else min_percentile)
+    matches = _search(collection, options["model"], options["embedder"], search)
     show(output, json.loads(json_bytes(matches)), lambda: match_table(matches, first=offset + 1))
 
 

@@ -5,57 +5,30 @@ import resource
 from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from api.observe.log import LogFormat
-from embedder.identity import Precision
+from jobs.errors import UsageError
+from jobs.values import model_named
+from likeness.cli.model_options import Fields, with_fields
 from likeness.cli.options import (
     FormatOption,
     HelpCommand,
     HelpGroup,
-    MovedModelOption,
     console,
     error_console,
-    parse_option,
     serve_settings,
     show,
 )
 from likeness.cli.tables.text_table import TextTable
-from jobs.errors import UsageError
-from jobs.values import model_named, parse_size
 
 if TYPE_CHECKING:
     from api.settings import ServeSettings
 
-PortOption = Annotated[
-    int | None,
-    typer.Option(min=0, max=65535, help="Port to listen on; by default 8000. With --local, 0 picks a free one."),
-]
-AllowedClassesOption = Annotated[
-    list[str] | None,
-    typer.Option("--embedder", help="A class of your own whose code may run, for vectors that it made: module:Class."),
-]
-PrecisionOption = Annotated[
-    Precision | None, typer.Option(help="Precision of the model; by default the fastest that agrees with fp32.")
-]
-ReplicasOption = Annotated[
-    str | None, typer.Option(help="Replicas that answer: a number, or `MIN:MAX` to scale with the load.")
-]
-EmbeddersOption = Annotated[
-    str | None, typer.Option(help="Separate replicas for the model, like `--replicas`, which hold it by default.")
-]
-ShardsOption = Annotated[
-    int | None,
-    typer.Option(min=1, help="Split the index into this many shards; by default each replica holds all of it."),
-]
-SearchersOption = Annotated[str | None, typer.Option(help="Replicas of each shard, like `--replicas`; by default 1.")]
+_SETTINGS = ("api.settings", "ServeSettings")
 ClusterOption = Annotated[
     str | None, typer.Option(help="A Ray cluster: HOST:PORT or auto. By default Ray is started here.")
-]
-AllowHostOption = Annotated[
-    list[str] | None, typer.Option("--allow-host", help="A private host, or host:port, that query URLs may use.")
 ]
 CollectionsArgument = Annotated[
     list[str],
@@ -63,17 +36,6 @@ CollectionsArgument = Annotated[
         metavar="COLLECTION...",
         help="Collections (folders or bucket prefixes), as LOCATION or NAME=LOCATION; or a folder of collections.",
     ),
-]
-ServedMemoryOption = Annotated[
-    str | None,
-    typer.Option("--max-memory", help="Memory for the open indexes of several collections: 8GiB; others close."),
-]
-KeysFileOption = Annotated[str | None, typer.Option("--keys", help="Require keys from this file: see `likeness keys`.")]
-AllowRemoteOption = Annotated[
-    bool | None, typer.Option("--allow-remote", help="Listen beyond this machine even without keys.")
-]
-LogFormatOption = Annotated[
-    LogFormat | None, typer.Option(help="Format of the log on stderr: `text`, or `json` with one object per line.")
 ]
 KeysArgument = Annotated[Path, typer.Argument(envvar="LIKENESS_KEYS_FILE", help="The file of keys.")]
 NameOption = Annotated[str, typer.Option(help="The key's owner, for logs and for `keys remove`.")]
@@ -89,24 +51,18 @@ keys = typer.Typer(
 )
 
 
+@with_fields(
+    Fields(*_SETTINGS, "host port model embedder precision replicas embedders shards searchers", default=None),
+    Fields(*_SETTINGS, "allowed_hosts", default=None, flag="--allow-host"),
+    Fields(*_SETTINGS, "keys_file", default=None, flag="--keys"),
+    Fields(*_SETTINGS, "allow_remote", default=None, flag="--allow-remote"),
+    Fields(*_SETTINGS, "max_memory log_format", default=None),
+)
 def serve(
     collections: CollectionsArgument,
     local: Annotated[bool, typer.Option("--local", help="Run in one process without Ray, as on a laptop.")] = False,
-    host: Annotated[str | None, typer.Option(help="Address to listen on; by default 127.0.0.1.")] = None,
-    port: PortOption = None,
-    model: MovedModelOption = None,
-    embedder: AllowedClassesOption = None,
-    precision: PrecisionOption = None,
-    replicas: ReplicasOption = None,
-    embedders: EmbeddersOption = None,
-    shards: ShardsOption = None,
-    searchers: SearchersOption = None,
     address: ClusterOption = None,
-    allowed_hosts: AllowHostOption = None,
-    keys_file: KeysFileOption = None,
-    allow_remote: AllowRemoteOption = None,
-    max_memory: ServedMemoryOption = None,
-    log_format: LogFormatOption = None,
+    **options: Any,
 ) -> None:
     """Serve a search page and an HTTP API (`POST /search`), documented at `/docs`.
 
@@ -116,7 +72,8 @@ def serve(
 
     Example: `likeness serve my-collection --local`
     """
-    if local and any(option is not None for option in (replicas, embedders, shards, searchers, address)):
+    for_ray = ("replicas", "embedders", "shards", "searchers")
+    if local and (address is not None or any(options[name] is not None for name in for_ray)):
         raise UsageError(
             "--local is one process: --replicas, --embedders, --shards, --searchers and --address are for Ray Serve, "
             "without --local"
@@ -124,22 +81,9 @@ def serve(
     settings = serve_settings(
         collection=collections[0],
         more_collections=tuple(collections[1:]) or None,
-        max_memory=None if max_memory is None else parse_option("--max-memory", max_memory, parse_size),
-        host=host,
-        port=port,
-        model=model and model_named(model),
-        embedder=tuple(embedder or ()) or None,
-        precision=precision,
-        replicas=replicas,
-        embedders=embedders,
-        shards=shards,
-        searchers=searchers,
-        allowed_hosts=allowed_hosts or None,
-        keys_file=keys_file,
-        allow_remote=allow_remote,
-        log_format=log_format,
+        **{**options, "model": options["model"] and model_named(options["model"])},
     )
-    if searchers is not None and settings.shards is None:
+    if options["searchers"] is not None and settings.shards is None:
         raise UsageError("--searchers sets the replicas of each shard: expected --shards as well")
     _allow_many_connections()
     if local:

@@ -1,0 +1,127 @@
+"""Options of commands that are fields of models: their names, types, bounds, defaults and help are declared there."""
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
+
+import typer
+
+from jobs.errors import UsageError
+from jobs.values import sentence
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+    from pydantic.fields import FieldInfo
+    from pydantic_core import ErrorDetails
+
+Command = TypeVar("Command", bound=Callable[..., None])
+Model = TypeVar("Model", bound="BaseModel")
+
+_FIELDS = "__fields__"
+
+
+class Fields:
+    """Some `fields` of a model in a module, as options; `shown` are arguments of `typer.Option`, and `default`.
+
+    The model is imported when one of its commands is called: all models take longer than `likeness --help` does.
+    """
+
+    def __init__(self, module: str, model: str, fields: str, **shown: Any) -> None:
+        self._module, self._model, self._names, self._shown = module, model, fields.split(), shown
+
+    def parameters(self) -> Iterator[inspect.Parameter]:
+        model: type[BaseModel] = getattr(import_module(self._module), self._model)
+        for name in self._names:
+            yield _parameter(name, model.model_fields[name], dict(self._shown))
+
+
+def with_fields(*fields: Fields) -> Callable[[Command], Command]:
+    """Adds fields of models to a command's options; the command gets them as `**options`, and from its context."""
+
+    def extend(command: Command) -> Command:
+        signature = inspect.signature(command)
+        own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        vars(command).update({_FIELDS: fields, "__signature__": signature.replace(parameters=own)})
+        return command
+
+    return extend
+
+
+def has_fields(command: Callable[..., None]) -> bool:
+    return _FIELDS in vars(command)
+
+
+def with_all_options(command: Callable[..., None]) -> Callable[..., None]:
+    """A function like the command's own, with a parameter for each of its options."""
+
+    def run(*arguments: Any, **options: Any) -> None:
+        command(*arguments, **options)
+
+    signature = inspect.signature(command)
+    more = [parameter for fields in vars(command)[_FIELDS] for parameter in fields.parameters()]
+    parameters = [*signature.parameters.values(), *more]
+    vars(run).update(__signature__=signature.replace(parameters=parameters), __doc__=command.__doc__)
+    return run
+
+
+def _parameter(name: str, field: "FieldInfo", shown: dict[str, Any]) -> inspect.Parameter:
+    from annotated_types import Ge, Le
+    from pydantic import BeforeValidator
+
+    annotation, metadata = _without_none(field.annotation), list(field.metadata)
+    while get_origin(annotation) is Annotated:
+        annotation, *more = get_args(annotation)
+        metadata += [inner for each in more for inner in getattr(each, "metadata", [each])]
+    help_, bounds = _sentence(field.description or ""), dict[str, Any]()
+    if any(isinstance(each, BeforeValidator) for each in metadata):
+        annotation = str  # the model parses it
+    elif get_origin(annotation) in (tuple, frozenset):
+        annotation, help_ = list[str], f"{help_} May be repeated."
+    elif annotation in (int, float):
+        bounds = {"min": each.ge for each in metadata if isinstance(each, Ge)}
+        bounds |= {"max": each.le for each in metadata if isinstance(each, Le)}
+    elif annotation is not bool and get_origin(annotation) is not Literal:
+        annotation = str
+    default = shown.pop("default", field.default if isinstance(field.default, str | int | float) else None)
+    flag = f"--{name.replace('_', '-')}"
+    if annotation is bool and default is not False:
+        flag = f"{flag}/--no-{flag.removeprefix('--')}"
+    option = typer.Option(shown.pop("flag", flag), help=help_, **bounds, **shown)
+    if field.is_required():
+        default = inspect.Parameter.empty
+    kind = annotation | None if default is None else annotation
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option])
+
+
+def _without_none(annotation: Any) -> Any:
+    if get_origin(annotation) in (typing.Union, types.UnionType):
+        [annotation] = [each for each in get_args(annotation) if each is not type(None)]
+    return annotation
+
+
+def _sentence(description: str) -> str:
+    """A field's description as help, which is Markdown."""
+    text = " ".join(description.split()).replace("*", "\\*")
+    return text if text.endswith(".") else f"{text[:1].upper()}{text[1:]}."
+
+
+def model_of(model: type[Model], values: Mapping[str, Any], flags: Mapping[str, str] | None = None) -> Model:
+    """A model with these values. UsageError names each invalid option, by its name out of `flags` if it is there."""
+    from pydantic import ValidationError
+
+    try:
+        return model(**values)
+    except ValidationError as error:
+        raise UsageError("; ".join(_problem(each, flags or {}) for each in error.errors())) from error
+
+
+def _problem(error: "ErrorDetails", flags: Mapping[str, str]) -> str:
+    if not error["loc"]:
+        return sentence(error)
+    name = str(next(each for each in reversed(error["loc"]) if isinstance(each, str)))
+    flag = flags.get(name) or (name.upper() if name in ("source", "collection") else f"--{name.replace('_', '-')}")
+    wrong = sentence(error)
+    return f"{flag} is {error['input']!r}: {wrong}" if wrong.startswith("expected") else f"{flag} {wrong}"
