@@ -77,7 +77,7 @@ class _Form:
 
     def _check(self, text: str) -> str:
         if re.fullmatch(self.pattern, text) is None:
-            raise ValueError(f"expected {self.expected}")
+            raise ValueError(f"is {text!r}: expected {self.expected}")
         return text
 
 
@@ -221,7 +221,7 @@ class IndexBudget(_Section):
 class Retention(_Section):
     """What a successful job keeps when it removes old index versions, like `likeness prune`."""
 
-    keep: int = Field(3, ge=1, description="index versions to keep, including the live one")
+    keep: int = Field(3, ge=1, description="good index versions to keep, including the live one")
 
 
 class Target(_Section):

@@ -64,6 +64,8 @@ def _problem(path: Path, node: yaml.Node | None, error: Any) -> str:
     message = sentence(error)
     if error["type"] == "extra_forbidden":
         message = "is not a field of a job: deploy/job.schema.json lists them"
+    elif error["type"] == "value_error":
+        message = message.removeprefix("is ")
     elif message.startswith("expected") and location and location[0] != "notify":  # its addresses are secret
         message = f"{message}, got {error['input']!r}"
     field = ".".join(map(str, location))

@@ -188,11 +188,12 @@ def rollback(collection: CollectionArgument) -> None:
     console.print(f"index {live.version} is live, in place of {rolled_back.before}: {counted(live.ntotal, 'image')}")
 
 
+@with_fields(Fields("jobs.spec", "Retention", "keep"))
 def prune(
     collection: CollectionArgument,
-    keep: Annotated[int, typer.Option(min=1, help="How many good versions to keep, including the live one.")] = 3,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
     output: FormatOption = "table",
+    **options: Any,
 ) -> None:
     """Remove old index versions, segments that only they used, and leftovers of unfinished jobs.
 
@@ -203,5 +204,5 @@ def prune(
     from index.versions import prune
     from likeness.cli.tables.index import pruned_table
 
-    pruned = prune.prune(open_collection(collection), keep, dry_run=dry_run)
+    pruned = prune.prune(open_collection(collection), options["keep"], dry_run=dry_run)
     show(output, {**asdict(pruned), "dry_run": dry_run}, lambda: pruned_table(pruned, dry_run=dry_run))

@@ -114,7 +114,7 @@ REFUSED = {
     "palette:Short": "embed_images returned an array of float32, (32, 63): expected an array of float32, (32, 64)",
     "palette:Whole": "embed_images returned an array of int64, (32, 64): expected an array of float32",
     "palette:Ragged": "embed_images returned a list that is not an array",
-    "palette.Histogram": "--embedder String should match pattern",
+    "palette.Histogram": "--embedder is 'palette.Histogram': expected module:Class, such as palette:Histogram",
     "os:system": "has no embed_images",
 }
 NOT_NAMED = "palette:Histogram is a Python class, and its code runs only if you name it"

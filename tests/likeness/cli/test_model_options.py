@@ -1,0 +1,47 @@
+"""Options that are fields of models: none is declared twice."""
+
+import inspect
+from typing import Any
+
+import pytest
+import typer
+from pydantic import BaseModel
+
+from api.settings import ServeSettings
+from jobs.spec import AnnotationSpec, IndexBudget, JobSpec, Resources, Retention
+from likeness.cli.app import app
+from likeness.cli.model_options import has_fields, with_all_options
+
+MODELS: tuple[type[BaseModel], ...] = (JobSpec, Resources, IndexBudget, Retention, AnnotationSpec, ServeSettings)
+FIELDS = {name for model in MODELS for name in model.model_fields}
+OF_ANOTHER_MEANING = {
+    "embed": {"index"},  # whether to build one
+    "import": {"index", "model"},  # whose vectors they are
+    "annotate": {"labels"},  # a file of them
+    "serve": {"address"},
+    "demo": {"port"},
+}
+ARGUMENTS = {"source", "collection"}
+COMMANDS = {
+    command.name or command.callback.__name__: command.callback for command in app.registered_commands if command.callback
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_option_is_declared_twice(name: str) -> None:
+    own = set(inspect.signature(COMMANDS[name]).parameters)
+    assert own & FIELDS <= ARGUMENTS | OF_ANOTHER_MEANING.get(name, set())
+
+
+@pytest.mark.parametrize("name", [name for name, command in COMMANDS.items() if has_fields(command)])
+def test_fields_have_help_and_the_default_of_the_model(name: str) -> None:
+    parameters = inspect.signature(with_all_options(COMMANDS[name])).parameters
+    more = [each for key, each in parameters.items() if key not in inspect.signature(COMMANDS[name]).parameters]
+    assert more
+    for parameter in more:
+        option: Any = parameter.annotation.__metadata__[0]
+        assert isinstance(option, typer.models.OptionInfo)
+        assert option.help
+        assert option.help.endswith(".")
+        defaults = [model.model_fields[parameter.name].default for model in MODELS if parameter.name in model.model_fields]
+        assert parameter.default in (None, inspect.Parameter.empty, 1.0, *defaults)  # 1.0: `watch`
