@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 import torch
 from rich.console import Console
 
+from benchmarks.common.clustered import BLOCK, DIM, Clustered
 from benchmarks.common.collections import draw_pictures
 from benchmarks.common.models import save_demo_classifier, save_resnet50
 from benchmarks.common.process import in_new_process, likeness, peak_rss, seconds_of
@@ -44,7 +45,6 @@ from jobs.annotation.annotate import Annotate, publish
 from jobs.annotation.labels import Labels
 from jobs.annotation.predictor import Batch, Columns, Recipe
 from jobs.annotation.recipes import recipe_of
-from benchmarks.common.clustered import BLOCK, DIM, Clustered
 from jobs.demo.drawing import SHAPES
 from jobs.embedding.model_source import model_record
 from jobs.exchange.import_vectors import VectorImport

@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from benchmarks.common.clustered import mixed_queries
 from benchmarks.common.report import Report, run
 from embedder.images.decode import CropSpec, decode_image
 from index.builder.build_index import build_index
@@ -29,7 +30,6 @@ from index.collection import Collection
 from index.collection.records import IndexSettings
 from index.collection.rows import EMBEDDING, embedding_column
 from index.search import Searcher
-from benchmarks.common.clustered import mixed_queries
 from jobs.demo.drawing import COLOURS, PATTERNS, SHAPES, Subject
 from jobs.demo.gallery import plan_exhibit
 from jobs.indexing.query_texts import QueryTexts

@@ -261,7 +261,10 @@ class AnnotationSpec(_Section):
     labels: tuple[Text, ...] = Field((), description="texts; each image gets the nearest one")
     template: Text = Field("a photo of {}", description="the text for each label; {} is the label")
     none_below: float = Field(
-        0.5, ge=0, le=1, description="an image gets none of the labels if the best one scores below this quantile of random pairs"
+        0.5,
+        ge=0,
+        le=1,
+        description="an image gets none of the labels if the best one scores below this quantile of random pairs",
     )
     quality: bool = Field(
         False, description="sharpness, brightness, contrast, entropy, colourfulness, and whether it is near-uniform"
@@ -368,7 +371,10 @@ class JobSpec(_Section):
         "delete", description="what to do with images that are gone from the source"
     )
     max_missing: float = Field(
-        MAX_MISSING, ge=0, le=1, description="stop if more than this share of the source's images is gone: a disk that is not mounted looks empty"
+        MAX_MISSING,
+        ge=0,
+        le=1,
+        description="stop if more than this share of the source's images is gone: a disk that is not mounted looks empty",
     )
     max_reject_rate: float = Field(
         MAX_REJECT_RATE, ge=0, le=1, description="fail if more than this share of the images is rejected"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from benchmarks.common.clustered import Clustered, add_rows
 from embedder.models.clip import ClipEmbedder
 from index.builder.build_index import build_index
 from index.collection import Collection
-from benchmarks.common.clustered import Clustered, add_rows
 from jobs.demo.gallery import SEED, plan_exhibit
 from jobs.embedding.model_source import model_record
 

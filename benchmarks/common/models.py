@@ -17,8 +17,8 @@ from transformers import (
 from transformers.models.convnext.image_processing_pil_convnext import ConvNextImageProcessorPil
 
 from benchmarks.common.captions import load_tokenizer
-from jobs.demo.drawing import SHAPES, draw, random_subject
 from benchmarks.common.train_demo_model import SIDE, build_model
+from jobs.demo.drawing import SHAPES, draw, random_subject
 from jobs.values import DEMO_MODEL
 
 _SIDES = (64, 80, 112, 160)  # of the drawn pictures, in pixels

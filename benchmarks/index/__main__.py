@@ -23,6 +23,7 @@ from typing import Any
 
 import faiss
 
+from benchmarks.common.clustered import Clustered, Vectors, add_rows
 from benchmarks.common.cone import Cone
 from benchmarks.common.process import CORES, can_limit_memory, in_new_process
 from benchmarks.common.report import Report, run
@@ -49,7 +50,6 @@ from index.collection.records import IndexSettings
 from index.queries import KINDS, QueryKind
 from index.search import Searcher
 from index.versions.opening import open_segments
-from benchmarks.common.clustered import Clustered, Vectors, add_rows
 
 _DATA: dict[str, Clustered] = {"clusters": Clustered(), "cone": Cone()}
 _DIMS = {"clusters": 64, "cone": 128}  # principal dimensions that rivals search

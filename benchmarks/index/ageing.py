@@ -12,6 +12,7 @@ from pathlib import Path
 import faiss
 import numpy as np
 
+from benchmarks.common.clustered import GROUPS, MODEL, Clustered, add_rows
 from benchmarks.common.process import CORES
 from benchmarks.common.report import Report
 from benchmarks.index.recall import exact, recall
@@ -22,7 +23,6 @@ from index.collection import Collection
 from index.collection.records import IndexSettings, SegmentRecord
 from index.queries import KINDS
 from index.search import Searcher
-from benchmarks.common.clustered import GROUPS, MODEL, Clustered, add_rows
 
 _K, _SHARE = 10, 0.1
 _SINGLES = 200  # each night, ours and the fresh build's in turn

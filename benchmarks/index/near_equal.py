@@ -9,6 +9,7 @@ from pathlib import Path
 import faiss
 import numpy as np
 
+from benchmarks.common.clustered import BLOCK, DIM, Clustered, Rows, Vectors, add_rows
 from benchmarks.common.process import CORES, in_new_process
 from benchmarks.common.report import Report
 from benchmarks.index.upkeep import build
@@ -16,7 +17,6 @@ from index.builder.recall import recall
 from index.collection import Collection
 from index.collection.records import FLAT, IndexSettings
 from index.search import Searcher
-from benchmarks.common.clustered import BLOCK, DIM, Clustered, Rows, Vectors, add_rows
 
 _K, _SINGLES, _QUERIES = 10, 200, 1_000
 _NOISE = 0.03  # its length beside that of a vector: cosines from 0.999

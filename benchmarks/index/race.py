@@ -9,10 +9,10 @@ from functools import partial
 
 import numpy as np
 
+from benchmarks.common.clustered import Rows, Vectors
 from benchmarks.common.process import CORES, seconds_of
 from benchmarks.index.recall import recall
 from benchmarks.index.rivals import Contestant, Parameters
-from benchmarks.common.clustered import Rows, Vectors
 
 _K = 10
 _ENOUGH = 0.9995  # recall beyond which no parameters are tried

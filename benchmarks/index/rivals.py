@@ -11,9 +11,9 @@ from typing import Any, Protocol
 import faiss
 import numpy as np
 
+from benchmarks.common.clustered import DIM, Rows, Vectors
 from benchmarks.common.process import CORES
 from index.segments.segmented_index import SegmentedIndex
-from benchmarks.common.clustered import DIM, Rows, Vectors
 
 Parameters = Mapping[str, float]
 

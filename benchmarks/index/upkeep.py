@@ -15,6 +15,7 @@ from typing import Any
 import faiss
 import numpy as np
 
+from benchmarks.common.clustered import GROUPS, Clustered, Rows, Vectors, add_rows
 from benchmarks.common.process import limited_memory, memory_status, peak_rss, seconds_of
 from benchmarks.index.recall import exact, recall
 from index.builder.build_index import build_index
@@ -26,7 +27,6 @@ from index.queries import QueryKind
 from index.search import Searcher
 from index.segments.ann import new_index, training_rows
 from index.segments.vector_file import VectorFile
-from benchmarks.common.clustered import GROUPS, Clustered, Rows, Vectors, add_rows
 
 _K = 10
 

@@ -18,6 +18,7 @@ import numpy as np
 import psutil
 import pyarrow as pa
 
+from benchmarks.common.clustered import DIM, Clustered, Vectors, add_rows
 from benchmarks.common.process import in_new_process, seconds_of
 from benchmarks.index.recall import exact
 from benchmarks.index.upkeep import build
@@ -30,7 +31,6 @@ from index.search import Searcher
 from index.segments.vector_index import MIN_DEPTH
 from index.versions.opening import open_segments
 from index.versions.servable import check_version
-from benchmarks.common.clustered import DIM, Clustered, Vectors, add_rows
 
 _K = 10
 _LEAN_BYTES = 140  # per row: too little for 8-bit vectors of 512 dimensions

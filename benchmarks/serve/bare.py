@@ -17,13 +17,13 @@ import numpy as np
 import uvicorn
 from fastapi import FastAPI, File
 
+from benchmarks.common.clustered import Rows, Vectors
 from benchmarks.common.process import CORES
 from benchmarks.serve.speed import Round
 from embedder.images.decode import decode_image
 from embedder.models.clip import ClipEmbedder
 from index.collection import Collection
 from index.versions.opening import open_segments
-from benchmarks.common.clustered import Rows, Vectors
 
 _K = 10
 

@@ -17,6 +17,7 @@ from api.errors import ApiError
 from embedder.errors import EmbedderError
 from embedder.openmp import OPENMP_ENVIRONMENT
 from index.errors import DISK_FULL, CollectionError, LeaseError, OvertakenError, RecallTooLowError
+from jobs.errors import JobError, RayStartError, TooManyMissingError, TooManyRejectsError
 from likeness.cli.annotate import annotate, columns
 from likeness.cli.demo import demo
 from likeness.cli.duplicates import duplicates
@@ -27,7 +28,6 @@ from likeness.cli.options import HelpCommand, HelpGroup, console, error_console
 from likeness.cli.schedule import history, schedule, watch
 from likeness.cli.search import evaluate, info, rejects, search
 from likeness.cli.serve import keys, serve
-from jobs.errors import JobError, RayStartError, TooManyMissingError, TooManyRejectsError
 
 _DISK_FULL_ADVICE = "free some space there and run the same command again; what was complete before is unchanged"
 

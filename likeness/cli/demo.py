@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
+from jobs.values import DEMO_MODEL
 from likeness.cli.embed import show_embedded
 from likeness.cli.options import console, serve_settings
-from jobs.values import DEMO_MODEL
 
 
 def demo(

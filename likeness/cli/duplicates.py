@@ -11,9 +11,9 @@ import typer
 from rich.markup import escape
 
 from index.errors import CollectionError
-from likeness.cli.options import CollectionArgument, console, error_console, open_collection, print_json_list
 from jobs.errors import UsageError
 from jobs.values import MAX_DIFFERENCE, MIN_SIMILARITY, counted
+from likeness.cli.options import CollectionArgument, console, error_console, open_collection, print_json_list
 
 if TYPE_CHECKING:
     from index.analysis.duplicate_plan import DuplicatePlan, Kind

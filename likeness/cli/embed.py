@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from jobs.errors import UsageError
 from likeness.cli.job_options import CLUSTER, EMBEDDING, VerboseOption, job_spec
 from likeness.cli.model_options import Fields, with_fields
 from likeness.cli.options import CollectionArgument, FormatOption, console, error_console
-from jobs.errors import UsageError
 
 if TYPE_CHECKING:
     from jobs.embedding.report import Report
@@ -113,9 +113,9 @@ def reembed(
 @contextmanager
 def _reporting(path: Path | None, output: str) -> "Iterator[Report]":
     """Write and show the report, also of a job that fails: the file may still hold that of an earlier job."""
-    from likeness.cli.tables.job import closing_lines, reembed_table
     from jobs.embedding.report import Report
     from jobs.schedule.history import outcome_of
+    from likeness.cli.tables.job import closing_lines, reembed_table
 
     if path is not None and not path.absolute().parent.is_dir():
         raise UsageError(f"--report is {path}: there is no folder {path.absolute().parent}")

@@ -56,8 +56,8 @@ def import_(
 
     Example: `likeness import embeddings/ my-collection --model openai/clip-vit-base-patch32`
     """
-    from likeness.cli.tables.job import embed_table
     from jobs.exchange.import_vectors import VectorImport
+    from likeness.cli.tables.job import embed_table
 
     with console.status("importing") as status:
         job = VectorImport(

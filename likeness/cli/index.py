@@ -98,11 +98,11 @@ def build_and_show(
     from index.collection import writing
     from index.collection.records import IndexSettings
     from index.versions.servable import live_or_last_good_manifest
-    from likeness.cli.tables.collection import choice_table
-    from likeness.cli.tables.index import quality_table
     from jobs.embedding.model_source import load_recorded
     from jobs.indexing.on_ray import run_on_ray
     from jobs.indexing.query_texts import QueryTexts
+    from likeness.cli.tables.collection import choice_table
+    from likeness.cli.tables.index import quality_table
 
     if on == "local" and address is not None:
         raise UsageError("--on is local: expected ray, or no --address, which only Ray uses")

@@ -98,6 +98,7 @@ FormatOption = Annotated[
     Literal["table", "json"], typer.Option("--format", help="A table for people, or JSON for programs.")
 ]
 
+
 def show(output: str, facts: Any, table: Callable[[], RenderableType]) -> None:
     """Print the facts as JSON, with letters beyond ASCII unescaped, or as a table."""
     if output == "json":

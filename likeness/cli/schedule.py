@@ -10,12 +10,12 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
+from jobs.errors import UsageError
+from jobs.values import parse_duration
 from likeness.cli.embed import SourceArgument
 from likeness.cli.job_options import EMBEDDING, job_spec
 from likeness.cli.model_options import Fields, with_fields
 from likeness.cli.options import CollectionArgument, FormatOption, console, open_collection, parse_option, show
-from jobs.errors import UsageError
-from jobs.values import parse_duration
 
 _REJECT_RATE = Fields("jobs.spec", "JobSpec", "max_reject_rate", default=1.0)  # one broken picture stops no others
 
@@ -96,8 +96,8 @@ def history(
 
     Example: `likeness history my-collection --last 5`
     """
-    from likeness.cli.tables.job import history_table
     from jobs.schedule.history import history_facts, last_entries, read_output
+    from likeness.cli.tables.job import history_table
 
     opened = open_collection(collection)
     if log is not None:

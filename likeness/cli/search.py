@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from embedder.errors import FetchError
+from jobs.errors import UsageError
+from jobs.values import model_named, parse_object
 from likeness.cli.model_options import Fields, with_fields
 from likeness.cli.options import (
     CollectionArgument,
@@ -24,8 +26,6 @@ from likeness.cli.options import (
     serve_settings,
     show,
 )
-from jobs.errors import UsageError
-from jobs.values import model_named, parse_object
 
 if TYPE_CHECKING:
     from api.search.query import Part, Query
@@ -88,9 +88,7 @@ def search(
     if fitting and (text is None or min_percentile is not None):
         raise UsageError("--fitting goes with --text, in place of --min-percentile")
     condition = None if filter is None else parse_option("--filter", filter, lambda text: parse_object(text, _FILTER))
-    how = SearchOptions(
-        offset=offset, min_score=min_score, distinct=distinct, diversity=diversity, filter=condition
-    )
+    how = SearchOptions(offset=offset, min_score=min_score, distinct=distinct, diversity=diversity, filter=condition)
     parts = _query_parts(collection, query, text, like or [], unlike or [], crop)
     search = Query(parts=parts, k=k, options=how, min_percentile=FITTING_PERCENTILE if fitting else min_percentile)
     matches = _search(collection, options["model"], options["embedder"], search)
@@ -156,9 +154,9 @@ def rejects(
     Example: `likeness rejects my-collection --reason truncated`
     """
     from index.collection.rows import FILTERED
+    from jobs.planning.rejects import count_rejects, format_reasons, list_rejects
     from likeness.cli.tables.collection import REJECTS_HEADER, reject_cells
     from likeness.cli.tables.text_table import print_table
-    from jobs.planning.rejects import count_rejects, format_reasons, list_rejects
 
     catalog = open_collection(collection).snapshot().newest()
     counts = count_rejects(catalog)

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from benchmarks.common.clustered import BLOCK, DIM, Clustered, Rows, Vectors, add_rows
 from benchmarks.common.cone import Cone
 from benchmarks.index.plot import draw
 from benchmarks.index.race import Race
@@ -14,7 +15,6 @@ from benchmarks.index.recall import exact, intrinsic_dimension, local_dimension,
 from benchmarks.index.rivals import Contestant, Parameters
 from index.collection import Collection
 from index.queries import KINDS
-from benchmarks.common.clustered import BLOCK, DIM, Clustered, Rows, Vectors, add_rows
 
 
 def test_the_set_is_seeded_and_does_not_depend_on_its_size() -> None:

@@ -18,8 +18,8 @@ from api.http.app import create_app
 from api.local import running
 from api.settings import ServeSettings
 from benchmarks.common.servers import free_port
-from likeness.cli.app import app
 from jobs.demo.collection import make_demo_collection
+from likeness.cli.app import app
 from tests.support.command_parsers import PROGRAMS, check
 from tests.support.paths import ROOT
 from tests.support.settings_page import settings_page

@@ -6,8 +6,8 @@ from typing import Any, Final
 from rich.console import Group
 
 from index.analysis.duplicate_plan import DuplicatePlan, PlannedImage
-from likeness.cli.tables.text_table import human_size
 from jobs.values import counted
+from likeness.cli.tables.text_table import human_size
 
 _FACTS = ("image_id", "width", "height", "format", "size", "exif", "modified", "uri")
 

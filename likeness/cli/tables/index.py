@@ -10,8 +10,8 @@ from index.collection.layout import MERGED
 from index.collection.records import VersionManifest
 from index.versions.promotion import Version
 from index.versions.prune import Pruned
-from likeness.cli.tables.text_table import TextTable, human_size
 from jobs.values import counted
+from likeness.cli.tables.text_table import TextTable, human_size
 
 _MAX_CONFUSIONS = 10
 

@@ -9,8 +9,8 @@ from typing import Any
 from rich.markup import escape
 
 from jobs.addresses.check_listing import AddressCounts
-from likeness.cli.tables.text_table import TextTable
 from jobs.embedding.report import STAGES, EmbedReport, Report
+from likeness.cli.tables.text_table import TextTable
 
 _HISTORY_COUNTS = ("new", "changed", "retried", "other_model", "deleted", "filtered", "rejected", "failed")
 

@@ -25,8 +25,8 @@ from benchmarks.common.waiting import eventually
 from embedder.fake import FakeEmbedder
 from embedder.openmp import OPENMP_ENVIRONMENT
 from index.collection import Collection
-from likeness.cli.serve import serve as serve_command
 from jobs.errors import UsageError
+from likeness.cli.serve import serve as serve_command
 from tests.support.collections.small_collection import PLAIN, add_pictures
 from tests.support.servers.clients import refusal
 from tests.support.servers.fake_models import fakes

@@ -17,8 +17,8 @@ from api.http.app import create_app
 from api.local import running
 from api.settings import ServeSettings
 from index.collection import Collection
-from likeness.cli.options import console
 from jobs.demo.collection import embed_here
+from likeness.cli.options import console
 from tests.support.command_line import command_line
 from tests.support.pictures.sample_images import encode
 from tests.support.pictures.scenes import write_scenes

@@ -25,8 +25,8 @@ from index.search import Searcher
 from index.versions.promotion import list_versions
 from index.versions.prune import prune
 from index.versions.servable import open_last_good
-from likeness.cli.tables.collection import collection_facts, facts_table
 from jobs.schedule.history import last_entries, read_output
+from likeness.cli.tables.collection import collection_facts, facts_table
 from tests.support.collections.every_file import make_versions
 from tests.support.collections.hand_made import add_run, rows, unit_vectors
 from tests.support.collections.rejects import list_rejects

@@ -20,8 +20,8 @@ from index.search import Searcher
 from index.versions.promotion import promote, rollback
 from index.versions.prune import prune
 from index.versions.servable import open_last_good
-from likeness.cli.app import app
 from jobs.sources.listing import LISTING
+from likeness.cli.app import app
 from tests.support.collections.hand_made import MODEL, AnyRecord, add_run, add_version, rows, unit_vectors
 from tests.support.collections.run_plans import run_plan_of
 

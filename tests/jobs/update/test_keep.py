@@ -14,9 +14,9 @@ from PIL import Image
 
 from index.collection import Collection
 from index.search import Searcher
-from likeness.cli.options import console
 from jobs.errors import TooManyRejectsError, UsageError
 from jobs.planning.content_hashes import content_hashes
+from likeness.cli.options import console
 from tests.support.collections.storage_steps import KilledError, expire, kill
 from tests.support.command_line import Run
 from tests.support.nights.reembed_nights import BROKEN, DEMO, Nights

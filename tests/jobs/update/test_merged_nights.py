@@ -15,8 +15,8 @@ from index.collection.merged.records import MergedRun
 from index.versions.files import file_record
 from index.versions.promotion import rollback
 from index.versions.prune import prune
-from likeness.cli.app import app
 from jobs.embedding.report import Report
+from likeness.cli.app import app
 from tests.support.collections.s3_server import Bucket
 from tests.support.collections.storage_steps import KilledError, at, expire, is_number, kill
 from tests.support.nights.reembed_nights import (

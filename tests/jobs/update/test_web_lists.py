@@ -18,10 +18,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from index.collection import Collection
-from likeness.cli.tables.job import closing_lines
 from jobs.embedding.report import Report
 from jobs.errors import TooManyMissingError
 from jobs.schedule.spec_file import read_spec
+from likeness.cli.tables.job import closing_lines
 from tests.support.collections.storage_steps import KilledError, at, expire, kill
 from tests.support.collections.stored_checks import read_checks
 from tests.support.command_line import Run

@@ -24,11 +24,11 @@ from index.collection.rows import row_schema
 from index.queries import QueryKind, mix
 from index.search import Searcher
 from index.versions.prune import GRACE
+from jobs.embedding.model_source import model_record
+from jobs.values import DEFAULT_MODEL, DEMO_MODEL, parse_size
 from likeness.cli import app
 from likeness.cli.embed import next_commands
 from likeness.cli.options import console
-from jobs.embedding.model_source import model_record
-from jobs.values import DEFAULT_MODEL, DEMO_MODEL, parse_size
 from tests.support.collections.hand_made import add_version, searcher_of, unit_vectors
 from tests.support.collections.small_collection import COLOURS, PLAIN, embedded_row
 from tests.support.collections.storage_steps import at, is_number, is_step

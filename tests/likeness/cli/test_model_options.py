@@ -23,7 +23,9 @@ OF_ANOTHER_MEANING = {
 }
 ARGUMENTS = {"source", "collection"}
 COMMANDS = {
-    command.name or command.callback.__name__: command.callback for command in app.registered_commands if command.callback
+    command.name or command.callback.__name__: command.callback
+    for command in app.registered_commands
+    if command.callback
 }
 
 
@@ -43,5 +45,7 @@ def test_fields_have_help_and_the_default_of_the_model(name: str) -> None:
         assert isinstance(option, typer.models.OptionInfo)
         assert option.help
         assert option.help.endswith(".")
-        defaults = [model.model_fields[parameter.name].default for model in MODELS if parameter.name in model.model_fields]
+        defaults = [
+            model.model_fields[parameter.name].default for model in MODELS if parameter.name in model.model_fields
+        ]
         assert parameter.default in (None, inspect.Parameter.empty, 1.0, *defaults)  # 1.0: `watch`

@@ -24,9 +24,9 @@ from index.search.shard import version_schema
 from index.versions.promotion import list_versions, promote, rollback
 from index.versions.prune import prune
 from index.versions.servable import open_last_good
-from likeness.cli.tables.collection import collection_facts, facts_table
 from jobs.errors import JobError
 from jobs.schedule.history import last_entries, read_output
+from likeness.cli.tables.collection import collection_facts, facts_table
 from tests.support.collections.hand_made import unit_vectors
 from tests.support.collections.rejects import list_rejects
 

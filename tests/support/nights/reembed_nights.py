@@ -23,7 +23,6 @@ from embedder.models.clip import ClipEmbedder
 from index.collection import Collection
 from index.collection.live_rows import LiveRows
 from index.search import Searcher
-from likeness.cli import app
 from jobs.embedding.here import blocks_here
 from jobs.embedding.report import BlockSummary, Report
 from jobs.embedding.stages import DecodeSettings, EmbedSettings
@@ -31,6 +30,7 @@ from jobs.planning.todo import Todo
 from jobs.spec import JobSpec, Resources
 from jobs.update import Update
 from jobs.values import DEMO_MODEL
+from likeness.cli import app
 from tests.support.collections.run_plans import images_to_do
 from tests.support.pictures.sample_images import encode
 
