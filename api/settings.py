@@ -101,8 +101,8 @@ class ServeSettings(BaseSettings):
     revision: str | None = None
     """The model's branch, tag or commit on the hub. By default the one in the index."""
     embedder: Annotated[tuple[Annotated[str, Field(pattern=CLASS_NAME)], ...], NoDecode] = ()
-    """A class of your own, `module:Class`, whose code may run (`--embedder`); in the variable several, separated by commas.
-    It embeds the queries of the collections whose vectors it made, also if an index goes live later.
+    """A class of your own, `module:Class`, whose code may run (`--embedder`); in the variable several, separated by
+    commas. It embeds the queries of the collections whose vectors it made, also if an index goes live later.
     """
     device: str | None = None
     """`cuda`, `cpu`, … By default a GPU if there is one."""

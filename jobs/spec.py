@@ -202,8 +202,8 @@ class IndexBudget(_Section):
     )
     factory: str | None = Field(
         None,
-        description="a faiss factory string such as HNSW32,SQ8, or auto for the automatic choice. It must support inner "
-        "product and skipping rows: Flat, SQ, IVF and HNSW with these, with PCA or OPQ before and Refine after",
+        description="a faiss factory string such as HNSW32,SQ8, or auto for the automatic choice. It must support "
+        "inner product and skipping rows: Flat, SQ, IVF and HNSW with these, with PCA or OPQ before and Refine after",
     )
     segment_rows: int | None = Field(None, ge=1, description="maximum images in a segment; initially a million")
     queries: str | None = Field(
@@ -264,7 +264,7 @@ class AnnotationSpec(_Section):
         0.5,
         ge=0,
         le=1,
-        description="an image gets none of the labels if the best one scores below this quantile of random pairs",
+        description="an image gets no label if the best one scores below this quantile of random pairs",
     )
     quality: bool = Field(
         False, description="sharpness, brightness, contrast, entropy, colourfulness, and whether it is near-uniform"
@@ -326,8 +326,8 @@ class JobSpec(_Section):
     collection: Location = Field(description="a folder or bucket prefix")
     model: Annotated[str, AfterValidator(model_named)] | None = Field(
         None,
-        description="a CLIP-family model: hub id or ./folder, or demo, the small one that comes with Likeness; by default "
-        f"the collection's own, or for a new collection {DEFAULT_MODEL}. Another model embeds everything again",
+        description="a CLIP-family model: hub id or ./folder, or demo, the small one that comes with Likeness; by "
+        f"default the collection's own, or for a new collection {DEFAULT_MODEL}. Another model embeds everything again",
     )
     revision: str | None = Field(None, description="the model's branch, tag or commit on the hub")
     embedder: ClassName | None = Field(
@@ -374,7 +374,7 @@ class JobSpec(_Section):
         MAX_MISSING,
         ge=0,
         le=1,
-        description="stop if more than this share of the source's images is gone: a disk that is not mounted looks empty",
+        description="stop if more than this share of the images is gone: a disk that is not mounted looks empty",
     )
     max_reject_rate: float = Field(
         MAX_REJECT_RATE, ge=0, le=1, description="fail if more than this share of the images is rejected"

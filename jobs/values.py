@@ -9,7 +9,10 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 DEFAULT_MODEL = "openai/clip-vit-base-patch32"
 DEMO_MODEL = Path(__file__).parent / "demo" / "model"
@@ -128,7 +131,7 @@ def parse_refresh(text: str) -> int | None:
 
 
 def sentence(error: "ErrorDetails") -> str:
-    """What is wrong with a value of a model, as pydantic found it: `expected …`, or the message of its own validator."""
+    """What is wrong with a value of a model: `expected …`, or the message of the model's own validator."""
     if error["type"] in _IN_PLAIN_WORDS:
         return _IN_PLAIN_WORDS[error["type"]]
     message = error["msg"].removeprefix("Value error, ")

@@ -81,8 +81,8 @@ def _parameter(name: str, field: "FieldInfo", shown: dict[str, Any]) -> inspect.
     elif get_origin(annotation) in (tuple, frozenset):
         annotation, help_ = list[str], f"{help_} May be repeated."
     elif annotation in (int, float):
-        bounds = {"min": each.ge for each in metadata if isinstance(each, Ge)}
-        bounds |= {"max": each.le for each in metadata if isinstance(each, Le)}
+        for each in metadata:
+            bounds |= {"min": each.ge} if isinstance(each, Ge) else {"max": each.le} if isinstance(each, Le) else {}
     elif annotation is not bool and get_origin(annotation) is not Literal:
         annotation = str
     default = shown.pop("default", field.default if isinstance(field.default, str | int | float) else None)
