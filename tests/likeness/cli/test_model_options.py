@@ -22,11 +22,7 @@ OF_ANOTHER_MEANING = {
     "demo": {"port"},
 }
 ARGUMENTS = {"source", "collection"}
-COMMANDS = {
-    command.name or command.callback.__name__: command.callback
-    for command in app.registered_commands
-    if command.callback
-}
+COMMANDS = {each.name or each.callback.__name__: each.callback for each in app.registered_commands if each.callback}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -45,7 +41,6 @@ def test_fields_have_help_and_the_default_of_the_model(name: str) -> None:
         assert isinstance(option, typer.models.OptionInfo)
         assert option.help
         assert option.help.endswith(".")
-        defaults = [
-            model.model_fields[parameter.name].default for model in MODELS if parameter.name in model.model_fields
-        ]
+        fields = [model.model_fields[parameter.name] for model in MODELS if parameter.name in model.model_fields]
+        defaults = [field.default for field in fields]
         assert parameter.default in (None, inspect.Parameter.empty, 1.0, *defaults)  # 1.0: `watch`
