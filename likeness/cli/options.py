@@ -79,7 +79,7 @@ class HelpGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that was called, with options of models too, which other commands do without."""
         name, command, rest = super().resolve_command(ctx, args)
-        own = getattr(command.callback, "__wrapped__", None)
+        own = command and getattr(command.callback, "__wrapped__", None)
         if own and has_fields(own):
             info = CommandInfo(name, cls=HelpCommand, callback=with_all_options(own))
             command = get_command_from_info(info, pretty_exceptions_short=False, rich_markup_mode="markdown")

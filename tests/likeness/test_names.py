@@ -15,7 +15,7 @@ def test_each_name_is_what_its_module_has(name: str) -> None:
 
 def test_another_name_is_an_error() -> None:
     with pytest.raises(AttributeError, match="'likeness' has no attribute 'Similarity'"):
-        _ = likeness.Similarity  # type: ignore[attr-defined]
+        _ = likeness.Similarity
 
 
 def test_a_client_loads_nothing_slow() -> None:
