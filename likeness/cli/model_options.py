@@ -63,7 +63,8 @@ def with_all_options(command: Callable[..., None]) -> Callable[..., None]:
     signature = inspect.signature(command)
     more = [parameter for fields in vars(command)[_FIELDS] for parameter in fields.parameters()]
     parameters = [*signature.parameters.values(), *more]
-    vars(run).update(__signature__=signature.replace(parameters=parameters), __doc__=command.__doc__)
+    run.__doc__ = command.__doc__
+    vars(run).update(__signature__=signature.replace(parameters=parameters))
     return run
 
 
