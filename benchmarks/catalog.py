@@ -35,6 +35,7 @@ from index.storage import Storage
 from jobs.embedding.commit import WrittenRun, commit
 from jobs.embedding.report import EmbedReport
 from jobs.planning.changes import compare
+from jobs.planning.decide import PlannedJob
 from jobs.planning.plan import Plan
 from jobs.planning.todo import Todo
 from jobs.sources.files import SourceFile
@@ -164,7 +165,9 @@ def _plan(home: Path, rows: int) -> tuple[float, float]:
     parts = (range(start, min(start + _FACTS // 16, rows)) for start in range(0, rows, _FACTS // 16))
     listing = Listing.of(map(_changed_images, parts))
     started = time.perf_counter()
-    change = compare(listing, Collection.open(str(home)).snapshot(), SOURCE, _MODEL, delete=True, verify_hash=False)
+    change = compare(
+        listing, Collection.open(str(home)).snapshot(), PlannedJob(source=SOURCE, model=_MODEL, may_delete=True)
+    )
     if (change.counts.to_embed, change.counts.unchanged) != (-(-rows // 1_000), rows - -(-rows // 1_000)):
         raise RuntimeError(f"expected 0.1% of {rows:,} images to be changed, got {change.counts}")
     return peak_rss() / 2**20, time.perf_counter() - started

@@ -34,7 +34,7 @@ from jobs.errors import EmptySourceError, OtherModelError, UsageError
 from jobs.indexing.on_ray import run_on_ray
 from jobs.indexing.query_texts import QueryTexts, read_queries
 from jobs.planning.changes import SourceChange, compare
-from jobs.planning.decide import last_filter
+from jobs.planning.decide import PlannedJob, last_filter
 from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter
 from jobs.planning.plan import Plan
 from jobs.planning.recent_changes import leave_out_recent
@@ -300,12 +300,14 @@ class Update:
             change = compare(
                 listing,
                 snapshot,
-                self._address,
-                model,
-                delete=delete,
-                verify_hash=spec.verify_hash,
-                image_filter=replace(self._filter, exif=last.exif if spec.exif is None else spec.exif),
-                postponed=checked.postponed,
+                PlannedJob(
+                    source=self._address,
+                    model=model,
+                    may_delete=delete,
+                    verify_hash=spec.verify_hash,
+                    image_filter=replace(self._filter, exif=last.exif if spec.exif is None else spec.exif),
+                    postponed=checked.postponed,
+                ),
             )
             self.report.counts = change.counts
             change.check_limits(source, spec.max_missing, delete=delete)

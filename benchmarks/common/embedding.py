@@ -14,6 +14,7 @@ from jobs.embedding.pipeline import write
 from jobs.embedding.placement import Blocks
 from jobs.embedding.report import EmbedReport
 from jobs.planning.changes import compare
+from jobs.planning.decide import PlannedJob
 from jobs.sources.stored_listing import Listing
 
 
@@ -36,7 +37,7 @@ def embed(
     """Embed a listing into a new collection in `folder`, with models from `load`, which equal `like`."""
     collection = Collection.create_or_open(str(folder))
     model = model_record(like.identity)
-    change = compare(Listing.of([listing]), collection.snapshot(), "benchmark", model, delete=False, verify_hash=False)
+    change = compare(Listing.of([listing]), collection.snapshot(), PlannedJob(source="benchmark", model=model))
     progress = Progress()
     write(
         change.runs[0].plan,

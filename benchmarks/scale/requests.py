@@ -31,6 +31,7 @@ from index.collection.records import IndexSettings
 from index.search import Searcher
 from jobs.embedding.stages import DecodeSettings, fetch_and_decode
 from jobs.planning.changes import compare
+from jobs.planning.decide import PlannedJob
 from jobs.sources.list_images import list_images
 from jobs.sources.stored_listing import Listing
 
@@ -139,10 +140,7 @@ def _cycle(folder: Path, counting: Counting, *, files: int, segments: int) -> di
     compare(
         Listing.of([usual_images(range(files * _ROWS))]),
         collection.snapshot(),
-        "memory:",
-        _MODEL,
-        delete=True,
-        verify_hash=False,
+        PlannedJob(source="memory:", model=_MODEL, may_delete=True),
     )
     steps["compare"] = counting.take()
     build_index(collection, IndexSettings(segment_rows=files * _ROWS // segments))

@@ -6,11 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 
 from index.collection.collection import Snapshot
-from index.collection.records import ModelRecord
-from jobs.addresses.check_listing import NONE_POSTPONED
 from jobs.errors import TooManyMissingError
 from jobs.planning.decide import Decisions, PlannedJob
-from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter
 from jobs.planning.known_rows import PlannedRun
 from jobs.planning.plan import Counts
 from jobs.sources.stored_listing import Listing
@@ -82,26 +79,8 @@ def _check_share(count: int, rows: int, problem: str, remedy: str, max_missing: 
     )
 
 
-def compare(
-    listing: Listing,
-    snapshot: Snapshot,
-    source: str,
-    model: ModelRecord,
-    *,
-    delete: bool,
-    verify_hash: bool,
-    image_filter: ImageFilter = EVERY_IMAGE,
-    postponed: str = NONE_POSTPONED,
-) -> SourceChange:
-    """Compare a listing with the rows, without writing anything. See `PlannedJob`."""
-    job = PlannedJob(
-        source=source,
-        model=model,
-        image_filter=image_filter,
-        may_delete=delete,
-        verify_hash=verify_hash,
-        postponed=postponed,
-    )
+def compare(listing: Listing, snapshot: Snapshot, job: PlannedJob) -> SourceChange:
+    """Compare a listing with the rows, without writing anything."""
     decisions = Decisions(listing, snapshot, job, snapshot.live().catalog)
     if snapshot.unfinished and any(row["action"] != "keep" for row in decisions.counts):
         # The files of unfinished runs are read as a whole, so only if something is to do.
@@ -111,13 +90,13 @@ def compare(
     for number, count in decisions.rows.live_counts.items():
         rows[decisions.rows.runs[number].source] += count
     # Rows of the source alone replace none of another.
-    replaced = [] if runs[0].plan.done or rows.total() == rows[source] else decisions.replaced()
+    replaced = [] if runs[0].plan.done or rows.total() == rows[job.source] else decisions.replaced()
     missing = decisions.missing()
     return SourceChange(
         decisions=decisions,
         runs=runs,
-        rows=rows[source],
-        others=rows.total() - rows[source],
+        rows=rows[job.source],
+        others=rows.total() - rows[job.source],
         kept=missing.pop("kept"),
         counts=_counts(decisions, **missing, replaced=sum(each["images"] for each in replaced)),
         replaced=[ReplacedImages(**each, rows=rows[each["source"]]) for each in replaced],

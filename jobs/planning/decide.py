@@ -22,6 +22,7 @@ from index.collection.records import ModelRecord, RunStart
 from index.collection.rows import TEXT, conform, is_filtered, metadata_columns
 from index.storage.storage import canonical_address
 from index.versions.servable import live_or_last_good_manifest
+from jobs.addresses.check_listing import NONE_POSTPONED
 from jobs.planning import plan_query as sql
 from jobs.planning.content_hashes import content_hashes
 from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter, leave_out
@@ -63,10 +64,10 @@ class PlannedJob:
 
     source: str
     model: ModelRecord
-    image_filter: ImageFilter
-    may_delete: bool
-    verify_hash: bool
-    postponed: str
+    image_filter: ImageFilter = EVERY_IMAGE
+    may_delete: bool = False
+    verify_hash: bool = False
+    postponed: str = NONE_POSTPONED
 
 
 class Decisions:

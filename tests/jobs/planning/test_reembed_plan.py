@@ -13,6 +13,7 @@ from index.collection import Collection
 from index.collection.records import ModelRecord
 from jobs.errors import SourceError
 from jobs.planning.changes import compare
+from jobs.planning.decide import PlannedJob
 from jobs.planning.plan import write_block
 from jobs.sources.listing import listing_table
 from jobs.sources.stored_listing import Listing
@@ -35,7 +36,7 @@ def test_rows_that_are_kept_keep_their_metadata_with_another_model(collection: C
     metadata = {"label": ["cat", "dog"], "year": [1999, 2001], "price": [1, 2], "stars": [3, 4]}
     add_run(collection, rows(["stays", "missing"], metadata=metadata))
     listing = listed("stays", label=["cat"], year=[1999.5], price=["dear"])
-    change = compare(Listing.of([listing]), collection.snapshot(), "memory:", OTHER, delete=False, verify_hash=False)
+    change = compare(Listing.of([listing]), collection.snapshot(), PlannedJob(source="memory:", model=OTHER))
     [known] = change.runs
     names = ["image_id", "label", "year", "price", "stars"]
     assert images_to_do(known.plan.todo).select(names).to_pylist() == [
@@ -66,7 +67,9 @@ def test_rows_whose_metadata_changed_are_rewritten(
 ) -> None:
     add_run(collection, rows(["a", "b", "c"], metadata=None if there is None else {"label": there}))
     listing = listed("a", "b", "c", **({} if now is None else {"label": now}))
-    change = compare(Listing.of([listing]), collection.snapshot(), "memory:", MODEL, delete=True, verify_hash=False)
+    change = compare(
+        Listing.of([listing]), collection.snapshot(), PlannedJob(source="memory:", model=MODEL, may_delete=True)
+    )
     assert images_to_do(change.runs[0].plan.todo)["image_id"].to_pylist() == changed
     assert (change.counts.changed, change.counts.reused, change.counts.to_embed) == (len(changed), len(changed), 0)
     assert change.counts.unchanged == 3 - len(changed)
@@ -78,7 +81,7 @@ def test_text_columns_have_a_type_without_a_limit_of_2_gib(collection: Collectio
     listing = listed("a", "b", "new", label=["cat", "cow", "y"], year=["1", None, "z"], price=[None, 1, 2])
     for delete in (True, False):
         [known] = compare(
-            Listing.of([listing]), collection.snapshot(), "memory:", MODEL, delete=delete, verify_hash=False
+            Listing.of([listing]), collection.snapshot(), PlannedJob(source="memory:", model=MODEL, may_delete=delete)
         ).runs
         plan = known.plan
         columns = images_to_do(plan.todo).columns
@@ -95,7 +98,9 @@ def test_captions_may_be_more_than_a_string_array_holds(collection: Collection) 
     listing = listed(*ids)
     listing = listing.append_column("caption", captions)
     add_run(collection, rows(ids[-3:], metadata={"caption": [mib, "another", None]}))
-    change = compare(Listing.of([listing]), collection.snapshot(), "memory:", MODEL, delete=True, verify_hash=False)
+    change = compare(
+        Listing.of([listing]), collection.snapshot(), PlannedJob(source="memory:", model=MODEL, may_delete=True)
+    )
     assert (change.counts.unchanged, change.counts.changed, change.counts.new) == (1, 2, count - 3)
 
 
@@ -105,10 +110,7 @@ def test_metadata_is_that_of_the_source_that_wrote_the_row(collection: Collectio
     change = compare(
         Listing.of([listed("a", label=["dog"])]),
         collection.snapshot(),
-        "another list",
-        MODEL,
-        delete=True,
-        verify_hash=False,
+        PlannedJob(source="another list", model=MODEL, may_delete=True),
     )
     assert (change.counts.unchanged, change.counts.changed) == (1, 0)
 
@@ -121,7 +123,9 @@ def test_what_a_stopped_job_wrote_counts_even_beside_files_that_no_longer_do(col
         listing = listed("a", "b", label=[label, "cat"])
         for resumed in (0, 2):  # the first job is stopped when it has written the block
             snapshot = collection.snapshot()
-            change = compare(Listing.of([listing]), snapshot, "memory:", MODEL, delete=True, verify_hash=False)
+            change = compare(
+                Listing.of([listing]), snapshot, PlannedJob(source="memory:", model=MODEL, may_delete=True)
+            )
             assert (change.counts.resumed, change.counts.reused) == (resumed, 2 - resumed)
             change.runs[0].write_known(collection)
 
@@ -162,7 +166,9 @@ def test_images_that_another_job_embeds_after_the_listing_are_not_missing(tmp_pa
 def test_a_source_may_have_any_name(collection: Collection, source: str) -> None:
     add_run(collection, rows(["a", "gone"]), source=source)
     add_run(collection, rows(["b"], unit_vectors(1, dim=4)), source=f"{source}/other", model=OTHER)
-    change = compare(Listing.of([listed("a")]), collection.snapshot(), source, MODEL, delete=True, verify_hash=False)
+    change = compare(
+        Listing.of([listed("a")]), collection.snapshot(), PlannedJob(source=source, model=MODEL, may_delete=True)
+    )
     assert (change.counts.unchanged, change.counts.missing, change.rows, change.others) == (1, 1, 2, 1)
     assert [run.plan.source for run in change.runs] == [source, f"{source}/other"]
     assert [run.plan.todo.num_rows for run in change.runs] == [0, 1]

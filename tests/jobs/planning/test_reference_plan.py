@@ -15,6 +15,7 @@ from index.collection import Collection
 from jobs.embedding.commit import commit
 from jobs.errors import UsageError
 from jobs.planning.changes import SourceChange, compare
+from jobs.planning.decide import PlannedJob
 from jobs.sources.listing import UNREADABLE
 from jobs.sources.stored_listing import Listing
 from tests.jobs.planning.decisions import WHYS
@@ -61,12 +62,15 @@ def compared(history: History, night: Night) -> SourceChange:
     return compare(
         Listing.of([night.listing]),
         history.collection.snapshot(),
-        job.source,
-        night.model,
-        delete=job.missing == "delete" and not any(image["error_reason"] == UNREADABLE for image in night.images),
-        verify_hash=job.verify_hash,
-        image_filter=night.image_filter,
-        postponed=night.postponed,
+        PlannedJob(
+            source=job.source,
+            model=night.model,
+            may_delete=job.missing == "delete"
+            and not any(image["error_reason"] == UNREADABLE for image in night.images),
+            verify_hash=job.verify_hash,
+            image_filter=night.image_filter,
+            postponed=night.postponed,
+        ),
     )
 
 

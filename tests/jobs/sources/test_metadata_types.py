@@ -22,6 +22,7 @@ from index.search import Searcher
 from jobs.embedding.here import blocks_here
 from jobs.embedding.model_source import model_record
 from jobs.planning.changes import compare
+from jobs.planning.decide import PlannedJob
 from jobs.sources.stored_listing import Listing
 from tests.support.collections.small_collection import png
 from tests.support.listings import list_images
@@ -224,7 +225,7 @@ def test_nights_with_other_types_keep_what_can_be_filtered(tmp_path: Path) -> No
         path.write_text("\n".join(map(json.dumps, rows)))
         before = Collection.create_or_open(str(tmp_path / "collection"))
         model, listing = model_record(FAKE.identity), list_images(str(path))
-        change = compare(Listing.of([listing]), before.snapshot(), str(path), model, delete=False, verify_hash=False)
+        change = compare(Listing.of([listing]), before.snapshot(), PlannedJob(source=str(path), model=model))
         return embed_list(tmp_path, path), change.counts.changed
 
     collection, changed = night(["x"], ["y"], [], None)

@@ -5,6 +5,7 @@ import pyarrow as pa
 from index.collection import Collection
 from index.collection.records import ModelRecord
 from jobs.planning.changes import compare
+from jobs.planning.decide import PlannedJob
 from jobs.planning.plan import Plan
 from jobs.planning.todo import Todo
 from jobs.sources.stored_listing import Listing
@@ -12,7 +13,7 @@ from jobs.sources.stored_listing import Listing
 
 def run_plan_of(listing: pa.Table, collection: Collection, source: str, model: ModelRecord) -> Plan:
     """The plan of a run over a listing."""
-    change = compare(Listing.of([listing]), collection.snapshot(), source, model, delete=False, verify_hash=False)
+    change = compare(Listing.of([listing]), collection.snapshot(), PlannedJob(source=source, model=model))
     return change.runs[0].plan
 
 
