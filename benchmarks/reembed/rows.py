@@ -15,6 +15,7 @@ from benchmarks.common.process import peak_rss
 from benchmarks.common.rows import MODIFIED, SOURCE, model_of, usual_images, usual_rows
 from index.collection import Collection
 from jobs.planning.changes import compare
+from jobs.planning.decide import PlannedJob
 from jobs.sources.list_images import list_images
 from jobs.sources.stored_listing import Listing
 
@@ -59,10 +60,7 @@ def compare_listed(folder: Path, rows: int = LISTED) -> Compared:
     change = compare(
         Listing.of([listing]),
         Collection.open(str(folder / "collection")).snapshot(),
-        SOURCE,
-        _MODEL,
-        delete=True,
-        verify_hash=False,
+        PlannedJob(source=SOURCE, model=_MODEL, may_delete=True),
     )
     seconds = listed_in + time.perf_counter() - started
     if change.counts.unchanged != rows:
