@@ -205,7 +205,8 @@ NO_COPIES = "CREATE OR REPLACE TABLE copies (number BIGINT, seq BIGINT);"
 POOL = f"""
 CREATE OR REPLACE VIEW every AS
 SELECT usable.source, seq, {_STATE} FROM {{c}}.written JOIN usable USING (run)
-ANTI JOIN resumed_files AS own ON own.source = usable.source AND own.file = seq >> {FILE_BITS};
+ANTI JOIN resumed_files AS own ON own.source = usable.source AND own.file = seq >> {FILE_BITS}
+WHERE error_stage IS DISTINCT FROM '{REFUSED_STAGE}';  -- a repeated id, for example, says nothing of its address
 CREATE OR REPLACE TABLE pool AS
 FROM every SEMI JOIN (
     SELECT seq FROM every SEMI JOIN todo USING (image_id)

@@ -41,7 +41,7 @@ class Decision(NamedTuple):
 
 @dataclass(kw_only=True, eq=False)
 class Run:
-    """A run and its rows, by file; the names of files sort by their time. Each row has its `run`."""
+    """A run and its rows, by file, as its manifest has them once it is committed. Each row has its `run`."""
 
     source: str
     model: str
@@ -54,8 +54,8 @@ class Run:
 
     @property
     def blocks(self) -> list[list[Image]]:
-        """The rows of each file, oldest first."""
-        return [rows for _, rows in sorted(self.files.items())]
+        """The rows of each file, oldest first: names of unfinished runs' files sort by attempt."""
+        return [self.files[name] for name in (self.files if self.committed else sorted(self.files))]
 
 
 @dataclass(frozen=True, kw_only=True)

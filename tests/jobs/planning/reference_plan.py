@@ -61,7 +61,7 @@ class ReferencePlan:
         blocks = [b for b in (run.blocks if run else []) if all(r["label"] in labels.get(r["image_id"], ()) for r in b)]
         rows |= {row["image_id"]: self._postpone(_retry(row)) for block in blocks for row in block}
         usable = [r for r in self.runs if r.model == job.model and r.exif >= job.exif and job.keep.can_judge(r.keep)]
-        pool = [row for each in usable for block in each.blocks if block not in blocks for row in block]
+        pool = [r for u in usable for b in u.blocks if b not in blocks for r in b if r["error_stage"] != REFUSED_STAGE]
         for image in images:
             name, status, row = image["image_id"], self._status(image), rows.get(image["image_id"])
             if row and covers(row, image) and not _is_altered(image, row, job):
@@ -134,7 +134,7 @@ def _is_altered(image: Image, row: Image, job: Job) -> bool:
 def _find_copy(image: Image, pool: Sequence[Image], job: Job, *, by_content: bool) -> Image | None:
     """The row whose outcome an image gets: the newest of its id, or of its address, or one with its content."""
     embedded = {row["content_hash"]: row for row in pool if not row["error_reason"]}
-    ids, uris = ({row[key]: row for row in pool if row[key]} for key in ("image_id", "uri"))
+    ids, uris = ({row[key]: row for row in pool} for key in ("image_id", "uri"))
     row = None if job.verify_hash else ids.get(image["image_id"], uris.get(image["uri"]))
     row = row if row and covers(_retry(row), image) else None
     row = embedded.get(row["content_hash"]) if row and row["error_reason"] == FILTERED else row
