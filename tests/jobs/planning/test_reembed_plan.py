@@ -110,7 +110,8 @@ def test_an_entry_that_was_refused_says_nothing_of_its_address(collection: Colle
     refused = rows([], unit_vectors(0), uris=["memory:a"], rejected={"a (duplicate 2)": "duplicate_id"})
     add_run(collection, refused.append_column("error_stage", pa.array(["list"])))
     listing = listed("a", "b").set_column(1, "uri", pa.array(["memory:a", "memory:a"], pa.large_string()))
-    change = compare(Listing.of([listing]), collection.snapshot(), "memory:", MODEL, delete=True, verify_hash=False)
+    job = PlannedJob(source="memory:", model=MODEL, may_delete=True)
+    change = compare(Listing.of([listing]), collection.snapshot(), job)
     assert (change.counts.unchanged, change.counts.reused, change.counts.to_embed) == (1, 1, 0)
 
 
