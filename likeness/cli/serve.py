@@ -72,8 +72,8 @@ def serve(
 
     Example: `likeness serve my-collection --local`
     """
-    for_ray = ("replicas", "embedders", "shards", "searchers")
-    if local and (address is not None or any(options[name] is not None for name in for_ray)):
+    model, for_ray = options.get("model"), ("replicas", "embedders", "shards", "searchers")
+    if local and (address is not None or any(options.get(name) is not None for name in for_ray)):
         raise UsageError(
             "--local is one process: --replicas, --embedders, --shards, --searchers and --address are for Ray Serve, "
             "without --local"
@@ -81,9 +81,9 @@ def serve(
     settings = serve_settings(
         collection=collections[0],
         more_collections=tuple(collections[1:]) or None,
-        **{**options, "model": options["model"] and model_named(options["model"])},
+        **{**options, "model": model and model_named(model)},
     )
-    if options["searchers"] is not None and settings.shards is None:
+    if options.get("searchers") is not None and settings.shards is None:
         raise UsageError("--searchers sets the replicas of each shard: expected --shards as well")
     _allow_many_connections()
     if local:
