@@ -30,6 +30,7 @@ from pydantic_core import CoreSchema, core_schema
 from embedder.identity import Precision
 from embedder.images.formats import IMAGE_EXTENSIONS
 from embedder.images.limits import DEFAULT_LIMITS
+from embedder.python_class import CLASS_NAME
 from index.storage.storage import require_utf8
 from index.tiles import checked_tiles
 from jobs.exclusions import checked_patterns
@@ -73,7 +74,7 @@ class _Form:
         return core_schema.no_info_after_validator_function(self._check, handler(source))
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {**handler(schema), "pattern": f"^{self.pattern}$"}
+        return {**handler(schema), "pattern": self.pattern}
 
     def _check(self, text: str) -> str:
         if re.fullmatch(self.pattern, text) is None:
@@ -81,9 +82,9 @@ class _Form:
         return text
 
 
-ClassName = Annotated[str, _Form(r"[\w.]+:\w+", "module:Class, such as palette:Histogram")]
+ClassName = Annotated[str, _Form(CLASS_NAME, "module:Class, such as palette:Histogram")]
 ColumnName = Annotated[
-    str, _Form("[A-Za-z][A-Za-z0-9_]{0,63}", "at most 64 letters, digits and _, beginning with a letter")
+    str, _Form("^[A-Za-z][A-Za-z0-9_]{0,63}$", "at most 64 letters, digits and _, beginning with a letter")
 ]
 Limit = Annotated[
     int,
@@ -278,7 +279,7 @@ class AnnotationSpec(_Section):
     engine: Literal["transformers", "vllm"] = Field(
         "transformers", description="what runs the captioner: this job, or a vLLM server"
     )
-    url: Annotated[str, _Form(r"https?://[^@\s]+", "a URL such as http://localhost:8000/v1")] | None = Field(
+    url: Annotated[str, _Form(r"^https?://[^@\s]+$", "a URL such as http://localhost:8000/v1")] | None = Field(
         None, description="the vLLM server's URL, such as http://localhost:8000/v1"
     )
     predictor: ClassName | None = Field(None, description="your own class, module:Class; this runs its code")

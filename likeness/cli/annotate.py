@@ -42,12 +42,11 @@ def annotate(
     from jobs.spec import AnnotationSpec, Resources
 
     texts = [*(label or []), *(read_lines(labels, "--labels") if labels else [])]
-    described = {name: options[name] for name in AnnotationSpec.model_fields if name in options}
-    spec = model_of(AnnotationSpec, {**described, "labels": texts}, {"labels": "--label"})
+    spec = model_of(AnnotationSpec, {**options, "labels": texts}, {"labels": "--label"})
     job = Annotate(
         collection=open_collection(collection),
         console=console,
-        resources=model_of(Resources, {name: options[name] for name in Resources.model_fields if name in options}),
+        resources=model_of(Resources, options),
         recipe=partial(recipe_of, embedder=options["embedder"]),
         max_reject_rate=options["max_reject_rate"],
     )

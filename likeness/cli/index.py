@@ -50,8 +50,7 @@ def index(
     from jobs.indexing.query_texts import read_queries
     from jobs.spec import IndexBudget
 
-    chosen = {name: options[name] for name in IndexBudget.model_fields if options[name] is not None}
-    budget = model_of(IndexBudget, chosen, {"latency_ms": "--latency"})
+    budget = model_of(IndexBudget, options, {"latency_ms": "--latency"})
     texts = read_queries(budget.queries) if budget.queries else []
     build_and_show(
         open_collection(collection),

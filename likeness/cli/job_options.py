@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from likeness.cli.model_options import Fields, model_of
-from likeness.cli.options import without_none
+from likeness.cli.model_options import Fields, fields_of, model_of
 
 if TYPE_CHECKING:
     from jobs.spec import JobSpec
@@ -32,11 +31,8 @@ VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Show the o
 
 def job_spec(context: typer.Context, **more: Any) -> "JobSpec":
     """The job that a command's options describe; `more` are further fields. UsageError names the invalid ones."""
-    from jobs.spec import JobSpec, Resources
+    from jobs.spec import IndexBudget, JobSpec, Resources
 
-    options = without_none(**{**context.params, **more})
-    resources = {name: value for name, value in options.items() if name in Resources.model_fields}
-    fields = {name: options[name] for name in JobSpec.model_fields if name in options and name != "index"}
-    if "queries" in options:
-        fields["index"] = {"queries": options["queries"]}
-    return model_of(JobSpec, {**fields, "resources": resources})
+    options = {**context.params, **more}
+    sections = {"resources": fields_of(Resources, options), "index": fields_of(IndexBudget, options)}
+    return model_of(JobSpec, {**options, **sections})

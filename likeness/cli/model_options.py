@@ -109,12 +109,17 @@ def _sentence(description: str) -> str:
     return text if text.endswith(".") else f"{text[:1].upper()}{text[1:]}."
 
 
-def model_of(model: type[Model], values: Mapping[str, Any], flags: Mapping[str, str] | None = None) -> Model:
-    """A model with these values. UsageError names each invalid option, by its name out of `flags` if it is there."""
+def fields_of(model: type[Model], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that are set and are fields of a model: the others leave it its default, or the environment's."""
+    return {name: options[name] for name in model.model_fields if options.get(name) is not None}
+
+
+def model_of(model: type[Model], options: Mapping[str, Any], flags: Mapping[str, str] | None = None) -> Model:
+    """A model with its fields out of `options`. UsageError names each invalid one, as in `flags` if it is there."""
     from pydantic import ValidationError
 
     try:
-        return model(**values)
+        return model(**fields_of(model, options))
     except ValidationError as error:
         raise UsageError("; ".join(_problem(each, flags or {}) for each in error.errors())) from error
 

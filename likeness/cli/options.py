@@ -117,11 +117,6 @@ def print_json_list(items: Iterable[object], indent: str = "") -> None:
     print("[]" if separator == "[" else f"\n{indent}]", file=console.file)
 
 
-def without_none(**options: Any) -> dict[str, Any]:
-    """The options that are set: the others must not override the environment."""
-    return {name: value for name, value in options.items() if value is not None}
-
-
 def parse_option(option: str, text: str, parse: Callable[[str], T]) -> T:
     """The value of an option. UsageError names the option."""
     try:
@@ -134,6 +129,5 @@ def serve_settings(**options: Any) -> "ServeSettings":
     """The settings from these options, and the rest from the environment. UsageError names each invalid one."""
     from api.settings import ServeSettings
 
-    options = without_none(**options)
-    variables = {name: f"LIKENESS_{name.upper()}" for name in ServeSettings.model_fields if name not in options}
+    variables = {name: f"LIKENESS_{name.upper()}" for name in ServeSettings.model_fields if options.get(name) is None}
     return model_of(ServeSettings, options, {"keys_file": "--keys", "allowed_hosts": "--allow-host", **variables})
