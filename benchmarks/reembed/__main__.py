@@ -83,4 +83,4 @@ def main(report: Report, folder: Path, options: Any) -> None:
 
 
 if __name__ == "__main__":
-    run("reembed", __doc__, main, "without the nights with 10% and 100% changed")
+    run("reembed", __doc__, main, "without the nights with 10 and 100 in 100 changed")
