@@ -4,12 +4,15 @@ The OpenAPI document is generated from these types. Times are ISO 8601.
 """
 
 import base64
+from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, NotRequired
 from urllib.parse import unquote
 
 from pydantic import Field, WithJsonSchema
 from pydantic_core import to_json
 from typing_extensions import TypedDict  # pydantic refuses `typing.TypedDict` before Python 3.12
+
+from index.matches import Match
 
 SOURCE_FIELDS: Final = ("url", "image", "text", "id", "embedding")
 """The fields that say what to look for; an example has exactly one of them."""
@@ -40,27 +43,11 @@ def decode_base64(text: str) -> bytes:
     return base64.b64decode(text, validate=True)
 
 
-class MatchOut(TypedDict):
-    image_id: str
-    score: Annotated[float, Field(description="cosine similarity; 1 means the same vector")]
-    uri: Uri
-    metadata: dict[str, Any]
+@dataclass(frozen=True, kw_only=True)
+class MatchOut(Match):
+    """An image near the query."""
+
     picture: Annotated[str, Field(description="the picture's address on this server, relative to its root")]
-    duplicates: Annotated[list[str], Field(description="ids of near-duplicates of this match, which were left out")]
-    percentile: Annotated[
-        float | None,
-        Field(
-            description="percentage of the collection's images that score lower for a random query of this kind: an "
-            "image, a mix, a mix with negative weights, or words; null for vectors, and for words mixed with images"
-        ),
-    ]
-    box: Annotated[
-        list[float] | None,
-        Field(
-            description="in a collection with tiles: the part of the picture that matched, as x, y, width and height "
-            "as fractions of the picture; null if the whole picture matches better"
-        ),
-    ]
 
 
 class IndexOut(TypedDict):
@@ -243,7 +230,10 @@ class CollectionsOut(TypedDict):
     ]
 
 
+@dataclass(frozen=True, kw_only=True)
 class CollectionMatchOut(MatchOut):
+    """An image near the query, in one of several collections."""
+
     collection: str
 
 

@@ -16,7 +16,8 @@ CollectionError
 ├── UnreachableError         a bucket did not answer, or refused; its content is unchanged (also an OSError)
 ├── FactoryError             a faiss factory string that cannot be built, or a memory limit that no index meets
 ├── ShardsLostError          (`index.search.sharded_index`) searchers that hold a part of the index do not answer
-└── QueryError               a query with an invalid shape, value or k
+└── QueryError               a query with an invalid shape or value
+    ├── OptionError          an invalid option of a search, such as k
     └── FilterError          a filter with an unknown column or operator, or a value of the wrong type
 """
 
@@ -88,6 +89,17 @@ class FactoryError(CollectionError): ...
 
 
 class QueryError(CollectionError): ...
+
+
+class OptionError(QueryError):
+    """An option of a search is invalid: its `name`, what it `got`, and what was `expected`."""
+
+    # Defaults keep the exception picklable, as above.
+    def __init__(self, name: str, got: object = None, expected: str = "") -> None:
+        super().__init__(f"{name} is {got!r}: expected {expected}" if expected else name)
+        self.name = name
+        self.got = got
+        self.expected = expected
 
 
 class FilterError(QueryError):

@@ -1,24 +1,44 @@
 """The result of a search. Not in `index.search`, so that a client of the server need not import faiss."""
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Final
+
+from pydantic import Field
 
 
 @dataclass(frozen=True, kw_only=True)
 class Match:
-    """An image near the query. `score` is the cosine; `metadata` are the columns of the source.
+    """An image near the query. Answers of a server, tables and the terminal have these fields, in this order."""
 
-    `duplicates` are ids of images that were left out as near-duplicates of this one, best first. `percentile` is
-    `Searcher.percentile` of the score, if the caller asked for it and the query is of a kind that has one. `box` is the
-    part of the picture that is nearest, if the collection has tiles and the whole picture is less near: left, top,
-    width and height as fractions of it.
-    """
-
+    score: Annotated[float, Field(description="cosine similarity; 1 means the same vector")]
+    percentile: Annotated[
+        float | None,
+        Field(
+            description="percentage of the collection's images that score lower for a random query of this kind: an "
+            "image, a mix, a mix with negative weights, or words; null for vectors, and for words mixed with images"
+        ),
+    ] = None
     image_id: str
-    score: float
-    uri: str | None
-    """None if the vector was imported without an address."""
-    metadata: dict[str, Any]
-    duplicates: tuple[str, ...] = ()
-    percentile: float | None = None
-    box: tuple[float, float, float, float] | None = None
+    uri: Annotated[
+        str | None,
+        Field(
+            description="where the collection found the picture; null if the server hides locations, and for a vector "
+            "that was imported without an address"
+        ),
+    ]
+    duplicates: Annotated[
+        tuple[str, ...],
+        Field(description="ids of near-duplicates of this match, best first, which were left out"),
+    ] = ()
+    box: Annotated[
+        tuple[float, float, float, float] | None,
+        Field(
+            description="in a collection with tiles: the part of the picture that matched, as x, y, width and height "
+            "as fractions of the picture; null if the whole picture matches better"
+        ),
+    ] = None
+    metadata: Annotated[dict[str, Any], Field(description="columns of the source")]
+
+
+MATCH_COLUMNS: Final = ("rank", *(field.name for field in fields(Match) if field.name != "metadata"))
+"""The columns of a table of matches besides the metadata."""

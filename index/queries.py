@@ -8,13 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypedDict, TypeGuard, get_args
+from typing import Annotated, Any, Final, Literal, TypeGuard, get_args
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field, GetPydanticSchema, PlainValidator, WithJsonSchema
+from typing_extensions import TypedDict  # pydantic refuses `typing.TypedDict` before Python 3.12
 
 from index.arrays import Vectors
-from index.errors import QueryError
+from index.errors import OptionError, QueryError
 
 QueryKind = Literal["image", "mix", "contrast", "text"]
 """One image; a mix of several; a mix in which some have a negative weight; text."""
@@ -29,6 +31,9 @@ MAX_K = 10_000
 
 MAX_DIVERSE = 1_000
 """Maximum of `k + offset` with `diversity`, whose cost grows with its square."""
+
+DISTINCT: Final = 0.98
+"""Default minimum cosine of duplicates."""
 
 _CANCELLED = 1e-4  # relative to the weights; a shorter sum is mostly rounding of its float32 terms
 
@@ -46,17 +51,66 @@ def kind_of(parts: Sequence[tuple[Source, float]]) -> QueryKind | None:
     return "text" if sources == {"text"} and min(weights) > 0 else None
 
 
-class SearchOptions(TypedDict, total=False):
-    """The keyword arguments of `Searcher.search`."""
+def duplicate_cosine(distinct: object) -> float | None:
+    """The minimum cosine of duplicates that an option `distinct` stands for. ValueError says what was expected."""
+    if distinct is None or distinct is False:
+        return None
+    if distinct is True:
+        return DISTINCT
+    if isinstance(distinct, int | float | np.number) and -1 <= distinct <= 1:
+        return float(distinct)
+    raise ValueError(f"a cosine from -1 to 1, or true for {DISTINCT}")
 
-    offset: int
-    min_score: float | None
-    filter: Mapping[str, Any] | None
-    distinct: float | None
-    diversity: float | None
-    exclude: Iterable[str]
-    fields: Sequence[str] | None
-    kind: QueryKind | None
+
+class SearchOptions(TypedDict, total=False):
+    """Which neighbours of a query to return. Each option is declared here alone: `Searcher.search`, the client and the
+    notebook take them as keywords, a server as fields, and `likeness search` as options. None counts as absent.
+    """
+
+    offset: Annotated[
+        int,
+        Field(
+            json_schema_extra={"default": 0, "minimum": 0, "maximum": MAX_K},  # checked with k
+            description=f"how many matches to skip; k + offset may be at most {MAX_K:,}",
+        ),
+    ]
+    min_score: Annotated[
+        float | None, Field(ge=-1, le=1, allow_inf_nan=False, description="the lowest cosine of a match")
+    ]
+    filter: Annotated[
+        Annotated[Mapping[str, Any], GetPydanticSchema(lambda _, schema_of: schema_of(dict[str, Any]))] | None,
+        Field(
+            description="a condition on columns, in MongoDB's syntax: a value, or $eq $ne $in $nin $gt $gte $lt $lte "
+            "$exists $prefix, combined by $and $or $not",
+            examples=[{"label": "cat", "width": {"$gte": 640}}],
+        ),
+    ]
+    distinct: Annotated[
+        Annotated[float, Field(ge=-1, le=1)] | bool | None,
+        PlainValidator(duplicate_cosine),
+        WithJsonSchema({"anyOf": [{"type": "number", "minimum": -1, "maximum": 1}, {"type": "boolean"}]}),
+        Field(
+            description=f"return only the best of images with this cosine or more between them; true means {DISTINCT}"
+        ),
+    ]
+    diversity: Annotated[
+        float | None,
+        Field(
+            ge=0,
+            le=1,
+            allow_inf_nan=False,
+            description="how much to prefer images that differ from the matches before them: 0 ranks by score alone, 1 "
+            f"by difference alone; k + offset may then be at most {MAX_DIVERSE:,}",
+        ),
+    ]
+    fields: Annotated[
+        Annotated[Sequence[str], GetPydanticSchema(lambda _, schema_of: schema_of(list[str]))] | None,
+        Field(
+            max_length=1_000,
+            description="metadata columns to return, and width, height, size and modified; by default all metadata",
+            examples=[["label"]],
+        ),
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,32 +125,32 @@ class QueryLimits:
     exclude: frozenset[str]
 
     @classmethod
-    def checked(
-        cls,
-        k: object,
-        offset: object,
-        min_score: float | None,
-        distinct: float | None,
-        diversity: float | None,
-        exclude: Iterable[str],
-    ) -> QueryLimits:
-        """QueryError names the first option that is invalid."""
+    def checked(cls, k: object, options: SearchOptions, exclude: Iterable[str] = ()) -> QueryLimits:
+        """OptionError for the first option that is invalid."""
+        offset, diversity = _or(options.get("offset"), 0), _or(options.get("diversity"), 0.0)
+        min_score = _or(options.get("min_score"), -math.inf)
         if not _is_whole(k) or not 1 <= k <= MAX_K:
-            raise QueryError(f"k is {k!r}: expected a whole number from 1 to {MAX_K:,}")
+            raise OptionError("k", k, f"a whole number from 1 to {MAX_K:,}")
         if not _is_whole(offset) or not 0 <= offset <= MAX_K - k:
-            raise QueryError(f"offset is {offset!r}: expected a whole number from 0, and k + offset up to {MAX_K:,}")
-        if diversity is not None and not _is_share(diversity):
-            raise QueryError(f"diversity is {diversity!r}: expected a number from 0 to 1")
+            raise OptionError("offset", offset, f"a whole number from 0 to {MAX_K - k:,}: k + offset is limited")
+        if isinstance(diversity, bool) or not isinstance(diversity, int | float | np.number) or not 0 <= diversity <= 1:
+            raise OptionError("diversity", diversity, "a number from 0 to 1")
         if diversity and k + offset > MAX_DIVERSE:
-            raise QueryError(f"k + offset is {k + offset:,}: expected {MAX_DIVERSE:,} at most with diversity")
+            raise OptionError(
+                "diversity", diversity, f"k + offset of at most {MAX_DIVERSE:,} with it, not {k + offset:,}"
+            )
         if isinstance(exclude, str):  # whose characters would be taken for ids
-            raise QueryError(f"exclude is {exclude!r}: expected a set or a list of ids")
+            raise OptionError("exclude", exclude, "a set or a list of ids")
+        try:
+            distinct = duplicate_cosine(options.get("distinct"))
+        except ValueError as error:
+            raise OptionError("distinct", options.get("distinct"), str(error)) from error
         return cls(
             k=int(k),
             offset=int(offset),
-            min_score=-math.inf if min_score is None else checked_cosine("min_score", min_score),
-            distinct=None if distinct is None else checked_cosine("distinct", distinct),
-            diversity=float(diversity or 0),
+            min_score=min_score if min_score == -math.inf else checked_cosine("min_score", min_score),
+            distinct=distinct,
+            diversity=float(diversity),
             exclude=frozenset(exclude),
         )
 
@@ -108,7 +162,7 @@ class QueryLimits:
 def checked_cosine(name: str, value: object) -> float:
     """`value` as a float. QueryError if it is not a number from -1 to 1."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not -1 <= value <= 1:
-        raise QueryError(f"{name} is {value!r}: expected a cosine, from -1 to 1")
+        raise OptionError(name, value, "a cosine, from -1 to 1")
     return float(value)
 
 
@@ -146,8 +200,8 @@ def mix(vectors: npt.ArrayLike, weights: Sequence[float]) -> Vectors:
     return direction
 
 
-def _is_share(value: object) -> bool:
-    return isinstance(value, int | float | np.number) and not isinstance(value, bool) and bool(0 <= value <= 1)
+def _or(value: Any, default: float) -> Any:
+    return default if value is None else value
 
 
 def _is_whole(value: object) -> TypeGuard[int]:

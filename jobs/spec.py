@@ -31,6 +31,7 @@ from embedder.identity import Precision
 from embedder.images.formats import IMAGE_EXTENSIONS
 from embedder.images.limits import DEFAULT_LIMITS
 from embedder.python_class import CLASS_NAME
+from index.matches import MATCH_COLUMNS
 from index.storage.storage import require_utf8
 from index.tiles import checked_tiles
 from jobs.exclusions import checked_patterns
@@ -251,8 +252,6 @@ class Notify(_Section):
 
 NO_LABEL = "none of these"
 """The label of an image that is near none of the given labels."""
-_MATCH_COLUMNS = ("rank", "score", "percentile", "image", "box", "alike")
-"""The columns of a table of matches, which no annotation may be named after."""
 
 
 class AnnotationSpec(_Section):
@@ -287,8 +286,8 @@ class AnnotationSpec(_Section):
     @field_validator("name")
     @classmethod
     def _check_name(cls, name: str) -> str:
-        if name in _MATCH_COLUMNS:
-            raise ValueError(f"expected a name other than {', '.join(_MATCH_COLUMNS)}, which every match has")
+        if name in MATCH_COLUMNS:
+            raise ValueError(f"expected a name other than {', '.join(MATCH_COLUMNS)}, which every match has")
         return name
 
     @field_validator("labels")

@@ -8,10 +8,11 @@ from urllib.parse import quote
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import TypeAdapter
 
 from api.client.query import Body, Example, ImageLike, Search, image_base64, search_body, search_json, to_json
 from api.client.transport import Timeout, Transport, refusal
-from api.documents import IndexDetailsOut, MatchOut, SearchResponse, SwitchedOut, VersionOut
+from api.documents import IndexDetailsOut, SearchResponse, SwitchedOut, VersionOut
 from api.errors import ClientError, RequestRefused, ServerUnreachable, TooBusy
 from api.search.query import SearchResult
 from embedder.identity import ModelIdentity
@@ -37,6 +38,7 @@ T = TypeVar("T")
 _BATCH: Final = 64
 _BATCH_VALUES: Final = 2**18
 _BATCH_BYTES: Final = 16 * 2**20
+_MATCHES: Final = TypeAdapter(list[Match])
 
 
 class LikenessClient:
@@ -75,7 +77,7 @@ class LikenessClient:
         """The images nearest to one of `url`, `image`, `text`, `id`, `embedding`, or to a mix of `queries`.
 
         `queries` are Examples: `[{"image": path}, {"text": "at night", "weight": -0.5}]`. For options see `Search`.
-        The `uri` of a match is empty if the server hides locations.
+        The `uri` of a match is None if the server hides locations.
         """
         return _read_answer(_search_result, self._http.json("POST", "/search", body=search_body(search)))
 
@@ -187,7 +189,7 @@ def _outcomes(answer: dict[str, Any], read: Callable[[Any], T]) -> list[T | Requ
 def _search_result(document: SearchResponse) -> SearchResult:
     model, index = document["model"], document["index"]
     return SearchResult(
-        matches=[_match(match) for match in document["matches"]],
+        matches=_MATCHES.validate_python(document["matches"]),
         version=index["version"],
         ntotal=index["ntotal"],
         searched=document["searched"]["rows"],
@@ -195,16 +197,4 @@ def _search_result(document: SearchResponse) -> SearchResult:
             model_id=model["id"], revision=model["revision"], fingerprint=model["fingerprint"], dim=model["dim"]
         ),
         timing_ms=document["timing_ms"],  # type: ignore[arg-type]  # a TypedDict of floats
-    )
-
-
-def _match(document: MatchOut) -> Match:
-    return Match(
-        image_id=document["image_id"],
-        score=document["score"],
-        uri=document["uri"] or "",
-        metadata=document["metadata"],
-        duplicates=tuple(document["duplicates"]),
-        percentile=document["percentile"],
-        box=(box[0], box[1], box[2], box[3]) if (box := document["box"]) else None,
     )

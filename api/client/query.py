@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from datetime import date, time, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import TypedDict
 from urllib3.filepost import encode_multipart_formdata
 
 from api.documents import SOURCE_FIELDS, decode_base64
+from api.search.query import QueryOptions
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -27,47 +29,34 @@ ImageLike: TypeAlias = "str | os.PathLike[str] | bytes | Image"
 """A path, a `data:` URL in base64, a file's bytes, or a PIL image, which is sent upright as PNG."""
 
 
-class Example(TypedDict, total=False):
-    """One part of a mix: exactly one of the first five fields. A negative `weight` (default 1) means unlike it.
-
-    `crop` selects a part of the picture: x, y, width and height, as fractions of the upright picture.
-    """
-
-    url: str
-    image: ImageLike
-    text: str
-    id: str
-    embedding: npt.ArrayLike
-    crop: Sequence[float] | None
-    weight: float
-
-
-class Search(TypedDict, total=False):
-    """Exactly one of `url`, `image`, `text`, `id`, `embedding` and `queries` (a mix), and options.
-
-    `id` is the id of an indexed image, `embedding` is `(dim,)` with any norm except zero, and `crop` is as in Example.
-    `filter` has conditions on columns (see `index.filters`); `distinct` folds images whose cosine with a better match
-    is at least this (True: 0.98); `diversity`, 0 to 1, prefers images unlike those before them; `fields` are the
-    metadata columns to return; `allow_partial` leaves out parts of the index that do not answer (see
-    `SearchResult.searched`). None counts as absent.
-    """
-
+class _Source(TypedDict, total=False):
     url: str | None
     image: ImageLike | None
     text: str | None
     id: str | None
     embedding: npt.ArrayLike | None
-    queries: Sequence[Example] | None
     crop: Sequence[float] | None
-    k: int
-    offset: int
-    min_score: float | None
-    min_percentile: float | None
-    filter: Mapping[str, Any] | None
-    distinct: float | bool | None
-    diversity: float | None
-    fields: Sequence[str] | None
-    allow_partial: bool | None
+
+
+class Example(_Source, total=False):
+    """One part of a mix: exactly one of the first five fields. A negative `weight` (default 1) means unlike it.
+
+    `crop` selects a part of the picture: x, y, width and height, as fractions of the upright picture.
+    """
+
+    weight: float
+
+
+class _Sources(_Source, total=False):
+    queries: Sequence[Example] | None
+
+
+class Search(_Sources, QueryOptions, total=False):
+    """Exactly one of `url`, `image`, `text`, `id`, `embedding` and `queries` (a mix), and options.
+
+    `id` is the id of an indexed image, `embedding` is `(dim,)` with any norm except zero, and `crop` is as in Example.
+    None counts as absent.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from api.explore.picture_map import PictureMap
 from api.explore.query_like import BareQuery, example_of
 from api.observe.log import Stopwatch
 from api.search.pictures import Pictures
-from api.search.query import DISTINCT, Part, Query
+from api.search.query import Part, Query, QueryOptions, fields_in
 from api.search.service import SearchService, Vector
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from embedder.identity import Precision
@@ -32,7 +32,7 @@ from index.collection import Collection
 from index.collection.rows import FIXED_COLUMNS
 from index.errors import QueryError
 from index.matches import Match
-from index.queries import SearchOptions, mix
+from index.queries import mix
 from index.search import Searcher
 from index.storage.picture_reader import PictureReader
 from index.versions.servable import open_last_good
@@ -42,9 +42,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Likeness", "Neighbours"]
 
-_OPTIONS = tuple(
-    name for name in Search.__annotations__ if name not in (*SOURCE_FIELDS, "queries", "crop", "offset")
-)  # of several searches
+_SOURCES = (*SOURCE_FIELDS, "crop", "queries")
+_OPTIONS = tuple(name for name in QueryOptions.__annotations__ if name != "offset")  # of several searches
 # A grid should not wait for a host that is gone.
 _FETCH_POLICY = FetchPolicy(timeout_s=10.0, retries=1)
 _BUCKET_READER = PictureReader(request_s=10.0, attempts=3)
@@ -133,14 +132,7 @@ class Likeness:
         """
         _check_known(search, Search.__annotations__)
         parts = tuple(self._query_part(example) for example in self._examples(query, search))
-        result = self._service.search(
-            Query(
-                parts=tuple(part.part for part in parts),
-                k=search.get("k", 10),
-                options=_options(search),
-                min_percentile=search.get("min_percentile"),
-            )
-        )
+        result = self._service.search(Query(parts=tuple(part.part for part in parts), options=_options(search)))
         schema = self.searcher.segments.schema
         return Neighbours(
             matches=tuple(result.matches),
@@ -163,7 +155,7 @@ class Likeness:
 
     def vector(self, query: BareQuery | None = None, /, **search: Unpack[Search]) -> Vector:
         """The vector that `search` would use, `(dim,)` float32, unit norm. Raises like `search`."""
-        _check_known(search, (*SOURCE_FIELDS, "queries", "crop"))
+        _check_known(search, _SOURCES)
         parts = [self._query_part(example).part for example in self._examples(query, search)]
         vectors = self._service.vectors(self._service.engine, parts, Stopwatch())
         return mix(np.stack(vectors), [part.weight for part in parts])
@@ -293,16 +285,11 @@ class Likeness:
         return QueryPart(part=part, caption=caption if crop is None else f"a part of {caption}")
 
 
-def _options(search: Search) -> SearchOptions:
-    distinct, where = search.get("distinct"), search.get("filter")
-    return SearchOptions(
-        offset=search.get("offset") or 0,
-        min_score=search.get("min_score"),
-        filter=None if where is None else plain_filter(where),
-        distinct=DISTINCT if distinct is True else None if distinct is False else distinct,
-        diversity=search.get("diversity"),
-        fields=search.get("fields"),
-    )
+def _options(search: Search) -> QueryOptions:
+    options = cast(QueryOptions, fields_in(QueryOptions, search))
+    if (where := options.get("filter")) is not None:
+        options["filter"] = plain_filter(where)
+    return options
 
 
 def _check_known(keywords: Search, known: Iterable[str]) -> None:

@@ -12,11 +12,11 @@ from PIL import Image, ImageDraw
 
 from api.errors import Problem
 from api.explore.grid import Card, grid_html
-from api.search.query import MATCH_COLUMNS, Part, match_rows, metadata_column
+from api.search.query import Part, match_rows, metadata_column
 from api.search.service import region_of
 from embedder.errors import ImageError
 from embedder.images.decode import region_box, thumbnail
-from index.matches import Match
+from index.matches import MATCH_COLUMNS, Match
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,11 +29,10 @@ SIDE = 160  # pixels of a thumbnail
 # Nearest neighbours, however far away, always exist, unless one of these options excludes them.
 _NO_MATCH = "passes filter, min_score, min_percentile and offset"
 
-_TYPES = (
-    *(pa.int64(), pa.float64(), pa.float64(), pa.string(), pa.string()),
-    *(pa.list_(pa.string()), pa.list_(pa.float64())),
-)
-"""The types of MATCH_COLUMNS."""
+_TYPES = {
+    **{"rank": pa.int64(), "score": pa.float64(), "percentile": pa.float64(), "image_id": pa.string()},
+    **{"uri": pa.string(), "duplicates": pa.list_(pa.string()), "box": pa.list_(pa.float64())},
+}
 
 Thumbnail = Callable[[str, int], bytes]
 """Returns a JPEG of the image with this id, whose longer side has at most so many pixels. Raises Problem."""
@@ -100,12 +99,12 @@ class Neighbours(Sequence[Match]):
         return map_concurrently(self._match_card, self.matches[:_MAX_SHOWN])
 
     def to_arrow(self) -> pa.Table:
-        """A row for each match: rank, score, percentile, image_id, uri, duplicates, box, then the metadata.
+        """A row for each match: its rank, its fields, then the metadata.
 
         A metadata column that has one of these names is called "metadata.<name>".
         """
         metadata = [(metadata_column(field.name), field.type) for field in self.metadata]
-        schema = pa.schema([*zip(MATCH_COLUMNS, _TYPES, strict=True), *metadata])
+        schema = pa.schema([*((name, _TYPES[name]) for name in MATCH_COLUMNS), *metadata])
         return pa.Table.from_pylist(match_rows(self.matches, self.first), schema=schema)
 
     def to_pandas(self) -> "pd.DataFrame":

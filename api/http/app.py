@@ -84,7 +84,7 @@ def create_app(
         EveryRequestMiddleware, metrics=metrics, first=collections.first, send_request_ids=send_request_ids
     )
     register_engine_metrics(collections, metrics, limits)
-    install_openapi(app, limits, access)
+    install_openapi(app, access)
     return app
 
 

@@ -9,7 +9,6 @@ import anyio
 import numpy as np
 from anyio import CapacityLimiter, to_thread
 from fastapi import Request
-from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 from starlette.datastructures import UploadFile
 from starlette.types import Message
@@ -18,22 +17,22 @@ from api.documents import decode_base64
 from api.errors import Problem, abbreviate, invalid, invalid_fields
 from api.http.middleware.admission import admit_body
 from api.http.parameters import merged, single
-from api.http.problems import MAX_ERRORS, field_error, invalid_document, wrong_document
 from api.http.requests import (
-    BatchRequest,
+    BATCH,
+    EMBED,
+    ITEM,
+    SEARCH,
+    SEARCH_PARAMETERS,
+    UPLOAD,
+    Document,
     EmbedRequest,
-    Example,
-    Options,
-    QuerySource,
-    SearchParameters,
-    SearchRequest,
     UploadFields,
+    read_texts,
 )
-from api.search.query import Part, Query
+from api.search.query import DEFAULT_K, Part, Query, QueryOptions, fields_in
 from api.settings import RequestLimits
-from index.queries import MAX_DIVERSE, MAX_K, SearchOptions
+from index.errors import OptionError
 
-M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
 
 # Bytes for boundaries, part headers and fields, besides the file itself.
@@ -55,15 +54,15 @@ class BodyReader:
         Raises Problem if the body is too large, too slow, of another type or not valid.
         """
         if request.method != "POST":
-            parameters = validate(dict(request.query_params), SearchParameters)
-            return self._query((self._part(parameters.source, "{}"),), parameters)
+            parameters = SEARCH_PARAMETERS.read(read_texts(request.query_params))
+            return self._query((self._part(parameters, "{}"),), parameters)
         media_type = _media_type(request)
         if media_type == "multipart/form-data":
             return await self._with_timeout(self._read_multipart(request))
-        options = validate(dict(request.query_params), UploadFields)
+        options = UPLOAD.read(read_texts(request.query_params))
         if media_type.startswith("image/"):
             return await self._with_timeout(self._read_picture(request, options))
-        parse = partial(self.parse_search, options=options.model_dump(exclude_unset=True))
+        parse = partial(self.parse_search, options=options)
         return await self.json(request, parse, "application/json, image/…, or multipart/form-data with an image")
 
     async def json(self, request: Request, parse: Callable[[Any], T], expected: str = "application/json") -> T:
@@ -82,24 +81,24 @@ class BodyReader:
         return await to_thread.run_sync(parse_body, limiter=self._parsing)
 
     def parse_search(
-        self, document: object, *, model: type[SearchRequest] = SearchRequest, options: Mapping[str, Any] | None = None
+        self, document: object, *, kind: Document[Any] = SEARCH, options: Mapping[str, Any] | None = None
     ) -> Query:
         """The query of a search request, with `options` from its URL. Raises Problem."""
-        search = validate(merged(document, options) if options and isinstance(document, dict) else document, model)
-        if search.queries is None:
+        search = kind.read(merged(document, options) if options and isinstance(document, dict) else document)
+        if (queries := search.get("queries")) is None:
             return self._query((self._part(search, "{}"),), search)
-        if search.crop is not None:
-            raise invalid("crop", "a crop beside each picture of `queries`", search.crop)
-        parts = (self._part(example, f"queries.{number}.{{}}") for number, example in enumerate(search.queries))
+        if (crop := search.get("crop")) is not None:
+            raise invalid("crop", "a crop beside each picture of `queries`", crop)
+        parts = (self._part(example, f"queries.{number}.{{}}") for number, example in enumerate(queries))
         return self._query(tuple(parts), search)
 
     def parse_batch(self, document: object) -> list[Query | Problem]:
         """The query of each search of a batch, or the problem with it."""
-        return [_or_problem(partial(self.parse_search, each)) for each in validate(document, BatchRequest).searches]
+        return [_or_problem(partial(self.parse_search, each)) for each in BATCH.read(document)["searches"]]
 
     def parse_embed_items(self, document: object) -> list[Part | Problem]:
         """The part for each item to embed, or the problem with it."""
-        name, values = next((name, values) for name, values in validate(document, EmbedRequest) if values is not None)
+        [(name, values)] = fields_in(EmbedRequest, EMBED.read(document)).items()
         return [
             _or_problem(partial(self._part_of_item, name, value, f"{name}.{number}"))
             for number, value in enumerate(values)
@@ -121,11 +120,11 @@ class BodyReader:
     async def _read_multipart(self, request: Request) -> Query:
         max_bytes = self._limits.max_upload_bytes
         capped = _with_limit(request, max_bytes, "image", overhead=_MULTIPART_OVERHEAD)
-        max_fields = len(UploadFields.model_fields) + 1
+        max_fields = len(UPLOAD.fields) + 1
         async with capped.form(max_files=1, max_fields=max_fields, max_part_size=_MULTIPART_OVERHEAD) as form:
             fields = merged(single(form.multi_items()), request.query_params)
             image = fields.pop("image", None)
-            options = validate(fields, UploadFields, "image")
+            options = UPLOAD.read(read_texts(fields), "image")
             if not isinstance(image, UploadFile):
                 got = "none" if image is None else "text without a file name"
                 raise invalid_fields([{"field": "image", "expected": "a file", "got": got}])
@@ -134,42 +133,32 @@ class BodyReader:
             return self._upload(await image.read(), options)
 
     def _upload(self, data: bytes, options: UploadFields) -> Query:
-        crop = None if options.crop is None else tuple(options.crop)
-        return self._query((Part(data=data, crop=crop),), options)
+        return self._query((Part(data=data, crop=_crop(options)),), options)
 
-    def _query(self, parts: tuple[Part, ...], options: Options) -> Query:
-        if not 1 <= options.k <= self._limits.max_k:
-            raise invalid("k", f"a whole number from 1 to {self._limits.max_k}", options.k)
-        if options.k + options.offset > MAX_K:
-            raise invalid("offset", f"at most {MAX_K - options.k}, as k + offset is limited to {MAX_K}", options.offset)
-        if options.diversity and options.k + options.offset > MAX_DIVERSE:
-            expected = f"k + offset of at most {MAX_DIVERSE:,} with it"
-            raise invalid("diversity", expected, {"k": options.k, "offset": options.offset})
-        return Query(
-            parts=parts,
-            k=options.k,
-            options=cast(SearchOptions, options.model_dump(include=set(SearchOptions.__annotations__))),
-            min_percentile=options.min_percentile,
-            allow_partial=options.allow_partial,
-        )
+    def _query(self, parts: tuple[Part, ...], fields: Mapping[str, Any]) -> Query:
+        options = cast(QueryOptions, fields_in(QueryOptions, fields))
+        if not 1 <= options.get("k", DEFAULT_K) <= self._limits.max_k:
+            raise invalid("k", f"a whole number from 1 to {self._limits.max_k}", options["k"])
+        try:
+            return Query(parts=parts, options=options)
+        except OptionError as error:
+            raise invalid(error.name, error.expected, error.got) from error
 
-    def _part(self, source: QuerySource, at: str) -> Part:
+    def _part(self, source: Mapping[str, Any], at: str) -> Part:
+        image, embedding = source.get("image"), source.get("embedding")
         return Part(
-            data=None if source.image is None else self._decode_base64(source.image, at.format("image")),
-            url=source.url,
-            text=source.text,
-            image_id=source.id,
-            vector=None if source.embedding is None else np.asarray(source.embedding, np.float64),
-            crop=None if source.crop is None else tuple(source.crop),
-            weight=source.weight if isinstance(source, Example) else 1.0,
+            data=None if image is None else self._decode_base64(image, at.format("image")),
+            url=source.get("url"),
+            text=source.get("text"),
+            image_id=source.get("id"),
+            vector=None if embedding is None else np.asarray(embedding, np.float64),
+            crop=_crop(source),
+            weight=source.get("weight", 1.0),
             field_path=at,
         )
 
     def _part_of_item(self, name: str, value: str, at: str) -> Part:
-        try:
-            return self._part(QuerySource(**{name.removesuffix("s"): value}), at)
-        except ValidationError as error:
-            raise invalid_fields([field_error(detail, at) for detail in error.errors()]) from error
+        return self._part(ITEM.read({name.removesuffix("s"): value}, at=at), at)
 
     def _decode_base64(self, text: str, field: str) -> bytes:
         try:
@@ -181,15 +170,8 @@ class BodyReader:
         return data
 
 
-def validate(document: object, model: type[M], *other_fields: str) -> M:
-    """The document as this model. Raises Problem. `other_fields` are allowed ones that are read elsewhere."""
-    # Each mistake would be listed, and take a thousand times its own size.
-    if isinstance(document, dict) and len(document) > MAX_ERRORS:
-        raise wrong_document(f"{len(document):,} fields")
-    try:
-        return model.model_validate(document)
-    except ValidationError as error:
-        raise invalid_document(error, model, *other_fields) from error
+def _crop(source: Mapping[str, Any]) -> tuple[float, ...] | None:
+    return None if (crop := source.get("crop")) is None else tuple(crop)
 
 
 def _media_type(request: Request) -> str:

@@ -10,14 +10,12 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import iter_route_contexts
 from pydantic import BaseModel, Field, ValidationError
-from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
 
 from api.documents import Failed
 from api.errors import PROBLEMS, Problem, abbreviate, invalid_fields
-from api.http.requests import Example
 from api.observe.log import current_record
 
 logger = logging.getLogger(__name__)
@@ -226,18 +224,23 @@ def field_error(detail: Mapping[str, Any], field: str, known: Iterable[str] = ()
     return {"field": field, "expected": expected, "got": got}
 
 
-def invalid_document(error: ValidationError, model: type[BaseModel], *other_fields: str) -> Problem:
-    """The problem of an invalid document, field by field. `other_fields` are valid ones besides the model's."""
+def invalid_document(
+    error: ValidationError, fields: Iterable[str], example_fields: Iterable[str], at: str = ""
+) -> Problem:
+    """The problem of an invalid document, field by field, whose valid fields these are, and those of its `queries`.
+    `at`: the field that is the document.
+    """
     if (count := error.error_count()) > MAX_ERRORS:
         return wrong_document(f"{count:,} mistakes")
-    details = error.errors(include_url=False)
-    return invalid_fields([_located_error(detail, {*model.model_fields, *other_fields}) for detail in details])
-
-
-def _located_error(detail: ErrorDetails, known: set[str]) -> dict[str, str]:
-    location = detail["loc"]
-    names = set(Example.model_fields) if location and location[0] == "queries" else known
-    return field_error(detail, ".".join(map(str, location)) or "body", names)
+    located = [(detail, detail["loc"]) for detail in error.errors(include_url=False)]
+    return invalid_fields(
+        [
+            field_error(
+                detail, at or ".".join(map(str, loc)) or "body", example_fields if loc[:1] == ("queries",) else fields
+            )
+            for detail, loc in located
+        ]
+    )
 
 
 def wrong_document(got: str) -> Problem:

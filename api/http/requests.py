@@ -1,33 +1,28 @@
 """The bodies and parameters of requests: searches, alone and in batches, items to embed, versions to promote."""
 
-from typing import Annotated, Any, Final, Self
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Generic, Required, TypeVar
 
 from pydantic import (
-    BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
-    ValidationInfo,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    TypeAdapter,
+    ValidationError,
     WithJsonSchema,
-    field_validator,
-    model_validator,
+    with_config,
 )
-from pydantic_core import from_json
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema, from_json
+from typing_extensions import TypedDict
 
 from api.documents import SOURCE_FIELDS
-from api.search.query import DISTINCT
-from index.queries import MAX_DIVERSE, MAX_K
+from api.errors import abbreviate, invalid_fields
+from api.http.problems import MAX_ERRORS, invalid_document, wrong_document
+from api.search.query import QueryOptions
 
-ONE_OF: Final = {
-    "Example": SOURCE_FIELDS,
-    "SearchRequest": (*SOURCE_FIELDS, "queries"),
-    "CollectionsSearchRequest": ("url", "image", "text", "embedding", "queries"),
-    "EmbedRequest": ("images", "texts", "urls"),
-    "SearchParameters": ("url", "text", "id"),
-}
-"""By model, the fields of which exactly one is required."""
-
-_MAX_FIELDS: Final = 1_000
 _MAX_NAMES: Final = 64
 _MAX_EXAMPLES: Final = 16
 _MAX_BATCH: Final = 64
@@ -38,227 +33,234 @@ JSON_TEXT_FIELDS: Final = {
     "filter": '{"label": "cat"}',
 }
 """Fields that are JSON text in a form or URL, with an example of each."""
-STRICT: Final = ConfigDict(strict=True, extra="forbid")
+_STRICT: Final = ConfigDict(strict=True, extra="forbid")
+_TEXTS: Final = ConfigDict(extra="forbid")
 
 
-def _distinct(value: object) -> float | None:
-    if value is None or value is False:
-        return None
-    if value is True:
-        return DISTINCT
-    if isinstance(value, int | float) and -1 <= value <= 1:
-        return float(value)
-    raise ValueError(f"a cosine from -1 to 1, or true for {DISTINCT}")
+@dataclass(frozen=True)
+class ExactlyOne:
+    """Of these fields of an object, exactly one is there and not null."""
+
+    names: tuple[str, ...]
+
+    def __get_pydantic_core_schema__(self, kind: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self._check, handler(kind))
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        schema = handler(core)
+        owner = handler.resolve_ref_schema(schema)
+        kinds = {name: owner["properties"][name]["anyOf"][0]["type"] for name in self.names}
+        owner["oneOf"] = [
+            {"title": name, "required": [name], "properties": {name: {"type": kind}}} for name, kind in kinds.items()
+        ]
+        return schema
+
+    def _check(self, fields: dict[str, Any]) -> dict[str, Any]:
+        if sum(fields.get(name) is not None for name in self.names) != 1:
+            raise ValueError(f"exactly one of {', '.join(self.names[:-1])} and {self.names[-1]}")
+        return fields
 
 
-Crop = Annotated[
-    list[Annotated[float, Field(allow_inf_nan=False)]],
-    Field(fail_fast=True),
+M = TypeVar("M")
+
+
+class Document(Generic[M]):
+    """A kind of document: `fields` of a TypedDict, of `exactly_one` of which a document needs a value."""
+
+    def __init__(self, kind: type[M], exactly_one: tuple[str, ...] = ()) -> None:
+        self.name = kind.__name__
+        self.fields = frozenset(kind.__annotations__)
+        annotation: Any = Annotated[kind, ExactlyOne(exactly_one)] if exactly_one else kind
+        self.adapter: TypeAdapter[Any] = TypeAdapter(annotation)
+
+    def read(self, document: object, *other_fields: str, at: str = "") -> M:
+        """The document, validated. Raises Problem, of the field `at` if it is known. `other_fields` are allowed ones
+        that are read elsewhere.
+        """
+        # Each mistake would be listed, and take a thousand times its own size.
+        if isinstance(document, dict) and len(document) > MAX_ERRORS:
+            raise wrong_document(f"{len(document):,} fields")
+        try:
+            read: M = self.adapter.validate_python(document)
+        except ValidationError as error:
+            raise invalid_document(error, {*self.fields, *other_fields}, Example.__annotations__, at) from error
+        return read
+
+
+def read_texts(form: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a form or a URL, those in JSON_TEXT_FIELDS read as JSON. Raises Problem.
+
+    An empty field counts as absent, because browsers send one for an input that nobody filled in.
+    """
+    fields = {name: value for name, value in form.items() if value != ""}
+    wrong = []
+    for name, example in JSON_TEXT_FIELDS.items():
+        if isinstance(text := fields.get(name), str):
+            try:
+                fields[name] = from_json(text, allow_inf_nan=False)
+            except ValueError as error:
+                wrong.append({"field": name, "expected": f"JSON text such as {example} ({error})", "got": text})
+    if wrong:
+        raise invalid_fields([{**error, "got": abbreviate(error["got"])} for error in wrong])
+    return fields
+
+
+_Numbers = Annotated[list[Annotated[float, Field(allow_inf_nan=False)]], Field(fail_fast=True)]
+_Crop = Annotated[
+    _Numbers,
     WithJsonSchema(
         {"type": "array", "items": {"type": "number", "minimum": 0, "maximum": 1}, "minItems": 4, "maxItems": 4}
     ),
 ]
-_CROP: Final = "use only this part of the picture: x, y, width and height, as fractions of the upright picture"
+Crop = Annotated[
+    _Crop | None,
+    Field(
+        description="use only this part of the picture: x, y, width and height, as fractions of the upright picture",
+        examples=[[0.5, 0, 0.5, 1]],
+    ),
+]
 
 
-class Options(BaseModel):
-    """Which neighbours to return."""
-
-    # The maximum depends on the server's settings, so `api.http.body` checks both bounds.
-    k: int = Field(default=10, json_schema_extra={"minimum": 1}, description="how many matches to return")
-    offset: int = Field(
-        default=0, ge=0, le=MAX_K, description="how many matches to skip; k + offset may be at most 10,000"
-    )
-    min_score: float | None = Field(
-        default=None, ge=-1, le=1, allow_inf_nan=False, description="the lowest cosine of a match"
-    )
-    min_percentile: float | None = Field(
-        default=None,
-        ge=0,
-        le=100,
-        allow_inf_nan=False,
-        description="the lowest percentile of a match; refused if the matches have none",
-    )
-    filter: dict[str, Any] | None = Field(
-        default=None,
-        description="a condition on columns, in MongoDB's syntax: a value, or $eq $ne $in $nin $gt $gte $lt $lte "
-        "$exists $prefix, combined by $and $or $not; `GET /index` lists the columns",
-        examples=[{"label": "cat", "width": {"$gte": 640}}],
-    )
-    distinct: Annotated[
-        float | None,
-        BeforeValidator(_distinct),
-        WithJsonSchema({"anyOf": [{"type": "number", "minimum": -1, "maximum": 1}, {"type": "boolean"}]}),
-    ] = Field(
-        default=None,
-        description=f"return only the best of images with this cosine or more between them; true means {DISTINCT}",
-    )
-    diversity: float | None = Field(
-        default=None,
-        ge=0,
-        le=1,
-        allow_inf_nan=False,
-        description="how much to prefer images that differ from the matches before them: 0 ranks by score alone, 1 by "
-        f"difference alone; k + offset may then be at most {MAX_DIVERSE:,}",
-    )
-    fields: list[str] | None = Field(
-        default=None,
-        max_length=_MAX_FIELDS,
-        description="metadata columns to return, and width, height, size and modified; by default all metadata",
-        examples=[["label"]],
-    )
-    allow_partial: bool = Field(
-        default=False,
-        description="if a part of the index does not answer, search the others and say how many images they hold; "
-        "by default such a search fails",
-    )
-
-
-class _ExactlyOne(BaseModel):
-    """A document with exactly one of the fields in ONE_OF."""
-
-    @model_validator(mode="after")
-    def _exactly_one(self) -> Self:
-        names = ONE_OF[type(self).__name__]
-        if sum(getattr(self, name) is not None for name in names) != 1:
-            raise ValueError(f"exactly one of {', '.join(names[:-1])} and {names[-1]}")
-        return self
-
-
-class _UrlQueries(BaseModel):
+class _UrlSource(TypedDict, total=False):
     """Queries that can also be URL parameters."""
 
-    url: str | None = Field(
-        default=None, min_length=1, max_length=4_096, description="an http or https URL of a picture"
-    )
-    text: str | None = Field(
-        default=None, max_length=1_000, description="what the picture shows, in words", examples=["a red star"]
-    )
-    id: str | None = Field(
-        default=None, max_length=4_096, description="the id of an indexed image, which is left out of the matches"
-    )
+    url: Annotated[str | None, Field(min_length=1, max_length=4_096, description="an http or https URL of a picture")]
+    text: Annotated[
+        str | None, Field(max_length=1_000, description="what the picture shows, in words", examples=["a red star"])
+    ]
+    id: Annotated[
+        str | None, Field(max_length=4_096, description="the id of an indexed image, which is left out of the matches")
+    ]
+    crop: Crop
 
 
-class QuerySource(_UrlQueries):
+@with_config(_STRICT)
+class QuerySource(_UrlSource, total=False):
     """What to look for."""
 
-    model_config = STRICT
+    image: Annotated[
+        str | None,
+        Field(
+            description="a picture's file in base64, or a `data:` URL of it",
+            json_schema_extra={"contentEncoding": "base64"},
+        ),
+    ]
+    embedding: Annotated[
+        _Numbers | None, Field(description="a vector with the model's number of dimensions and any norm")
+    ]
 
-    image: str | None = Field(
-        default=None,
-        description="a picture's file in base64, or a `data:` URL of it",
-        json_schema_extra={"contentEncoding": "base64"},
-    )
-    embedding: Annotated[list[Annotated[float, Field(allow_inf_nan=False)]], Field(fail_fast=True)] | None = Field(
-        default=None, description="a vector with the model's number of dimensions and any norm"
-    )
-    crop: Crop | None = Field(default=None, description=f"with image, url or id: {_CROP}", examples=[[0.5, 0, 0.5, 1]])
 
-
-class Example(QuerySource, _ExactlyOne):
+@with_config(_STRICT)
+class Example(QuerySource, total=False):
     """One part of a mix: exactly one of url, image, text, id and embedding."""
 
-    weight: float = Field(
-        default=1.0, ge=-100, le=100, allow_inf_nan=False, description="negative: prefer images unlike this one"
-    )
+    weight: Annotated[
+        float,
+        Field(
+            ge=-100,
+            le=100,
+            allow_inf_nan=False,
+            json_schema_extra={"default": 1.0},
+            description="negative: prefer images unlike this one",
+        ),
+    ]
 
 
-class SearchRequest(QuerySource, Options, _ExactlyOne):
+@with_config(_STRICT)
+class SearchRequest(QuerySource, QueryOptions, total=False):
     """A search: exactly one of url, image, text, id, embedding and queries, with options."""
 
-    queries: list[Example] | None = Field(
-        default=None,
-        min_length=1,
-        max_length=_MAX_EXAMPLES,
-        description="a mix: the weighted sum of the examples' vectors, each at unit length",
-    )
+    queries: Annotated[
+        list[Annotated[Example, ExactlyOne(SOURCE_FIELDS)]] | None,
+        Field(
+            min_length=1,
+            max_length=_MAX_EXAMPLES,
+            description="a mix: the weighted sum of the examples' vectors, each at unit length",
+        ),
+    ]
 
 
-class CollectionNames(BaseModel):
-    """Which collections to search."""
-
-    collections: list[str] = Field(
+_Names = Annotated[
+    list[str],
+    Field(
         min_length=1,
         max_length=_MAX_NAMES,
         description="their names, as in `GET /collections`; all must have the same model",
-    )
+    ),
+]
 
 
-class CollectionsSearchRequest(SearchRequest, CollectionNames):
+class CollectionNames(TypedDict):
+    """Which collections to search."""
+
+    collections: _Names
+
+
+@with_config(_STRICT)
+class CollectionsSearchRequest(SearchRequest, total=False):
     """A search of several collections. It takes no id, because an id belongs to one collection; `distinct` applies
     within each.
     """
 
-
-class _TextFields(BaseModel):
-    """Fields of a form or a URL; those in JSON_TEXT_FIELDS are JSON text.
-
-    An empty field counts as absent, because browsers send one for an input that nobody filled in.
-    """
-
-    model_config = ConfigDict(extra="forbid")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _filled_in(cls, form: dict[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in form.items() if value != ""}
-
-    @field_validator(*JSON_TEXT_FIELDS, mode="before", check_fields=False)
-    @classmethod
-    def _read(cls, value: object, info: ValidationInfo) -> object:
-        if not isinstance(value, str):
-            return value
-        try:
-            return from_json(value, allow_inf_nan=False)
-        except ValueError as error:
-            raise ValueError(f"JSON text such as {JSON_TEXT_FIELDS[info.field_name or '']} ({error})") from error
+    collections: Required[_Names]
 
 
-class UploadFields(_TextFields, Options):
+@with_config(_TEXTS)
+class UploadFields(QueryOptions, total=False):
     """The form fields besides an uploaded `image`."""
 
-    crop: Crop | None = Field(default=None, description=_CROP)
+    crop: Crop
 
 
-class FacetParameters(_TextFields):
-    """Which images to count."""
-
-    filter: dict[str, Any] | None = Field(default=None, description="the filter of a search")
-
-
-class SearchParameters(_UrlQueries, UploadFields, _ExactlyOne):
+@with_config(_TEXTS)
+class SearchParameters(_UrlSource, QueryOptions, total=False):
     """A search in a URL: exactly one of url, text and id, with the options of a form."""
 
-    @property
-    def source(self) -> QuerySource:
-        return QuerySource(url=self.url, text=self.text, id=self.id, crop=self.crop)
+
+@with_config(_TEXTS)
+class FacetParameters(TypedDict, total=False):
+    """Which images to count."""
+
+    filter: Annotated[dict[str, Any] | None, Field(description="the filter of a search")]
 
 
-class BatchRequest(BaseModel):
+@with_config(_STRICT)
+class BatchRequest(TypedDict):
     """Searches, each with its own result or problem."""
 
-    model_config = STRICT
-
     # Validated one by one, so that an invalid search does not affect the others.
-    searches: list[Any] = Field(min_length=1, max_length=_MAX_BATCH, description="SearchRequests")
+    searches: Annotated[
+        list[Annotated[Any, WithJsonSchema({"allOf": [{"$ref": "#/components/schemas/SearchRequest"}]})]],
+        Field(min_length=1, max_length=_MAX_BATCH),
+    ]
 
 
-_Items = Annotated[list[str] | None, Field(min_length=1, max_length=_MAX_BATCH)]
+_Items = Annotated[list[str], Field(min_length=1, max_length=_MAX_BATCH)]
 
 
-class EmbedRequest(_ExactlyOne):
+@with_config(_STRICT)
+class EmbedRequest(TypedDict, total=False):
     """Items to embed: exactly one of images, texts and urls."""
 
-    model_config = STRICT
-
-    images: _Items = Field(default=None, description="pictures' files in base64")
-    texts: _Items = None
-    urls: _Items = Field(default=None, description="http or https URLs of pictures")
+    images: Annotated[_Items | None, Field(description="pictures' files in base64")]
+    texts: _Items | None
+    urls: Annotated[_Items | None, Field(description="http or https URLs of pictures")]
 
 
-class PromoteRequest(BaseModel):
+@with_config(_STRICT)
+class PromoteRequest(TypedDict):
     """The version to make live."""
 
-    model_config = STRICT
+    version: Annotated[str, Field(pattern=r"^[0-9]{6}$", examples=["000012"])]
 
-    version: str = Field(pattern=r"^[0-9]{6}$", examples=["000012"])
+
+SEARCH: Final = Document(SearchRequest, (*SOURCE_FIELDS, "queries"))
+BATCH: Final = Document(BatchRequest)
+EMBED: Final = Document(EmbedRequest, ("images", "texts", "urls"))
+ITEM: Final = Document(QuerySource)
+COLLECTIONS_SEARCH: Final = Document(CollectionsSearchRequest, ("url", "image", "text", "embedding", "queries"))
+COLLECTION_NAMES: Final = Document(CollectionNames)
+UPLOAD: Final = Document(UploadFields)
+SEARCH_PARAMETERS: Final = Document(SearchParameters, ("url", "text", "id"))
+FACET_PARAMETERS: Final = Document(FacetParameters)
+PROMOTE: Final = Document(PromoteRequest)

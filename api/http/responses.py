@@ -117,16 +117,8 @@ def image_out(row: Mapping[str, Any], show_locations: bool) -> ImageOut:
 
 
 def _match(match: Match, show_locations: bool) -> MatchOut:
-    return {
-        "image_id": match.image_id,
-        "score": match.score,
-        "uri": match.uri if show_locations else None,
-        "metadata": match.metadata,
-        "picture": _picture_path(match.image_id),
-        "duplicates": list(match.duplicates),
-        "percentile": match.percentile,
-        "box": list(match.box) if match.box else None,
-    }
+    shown = vars(match) if show_locations else {**vars(match), "uri": None}
+    return MatchOut(**shown, picture=_picture_path(match.image_id))
 
 
 def _picture_path(image_id: str) -> str:

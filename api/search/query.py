@@ -2,30 +2,63 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from embedder.identity import ModelIdentity
-from index.matches import Match
-from index.queries import QueryKind, SearchOptions, Source, kind_of
+from index.matches import MATCH_COLUMNS, Match
+from index.queries import MAX_K, QueryKind, QueryLimits, SearchOptions, Source, kind_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
-MATCH_COLUMNS: Final = ("rank", "score", "percentile", "image_id", "uri", "duplicates", "box")
-"""The columns of a table of matches besides the metadata."""
 UNLIKE_WEIGHT: Final = 0.3
 """Default weight of an image to be unlike, if one to be like weighs 1. Searching for one drawn picture and against one
 of another shape, 94% of first matches have the right shape; 95% without the latter, and 67% if it weighs 1.
 """
-DISTINCT: Final = 0.98
-"""Default minimum cosine of duplicates."""
+DEFAULT_K: Final = 10
 FITTING_PERCENTILE: Final = 99.995
 """Default minimum percentile of a match that fits its words. In the demo collection 99% of 200 captions find what they
 describe, and 97% of 200 for a shape, a colour or a subject that no image has find nothing.
 """
+
+
+class QueryOptions(SearchOptions, total=False):
+    """What the client, the notebook, a server and `likeness search` take beside what to look for."""
+
+    k: Annotated[
+        int,
+        Field(
+            # Checked with the offset, and by servers against a lower maximum.
+            json_schema_extra={"default": DEFAULT_K, "minimum": 1, "maximum": MAX_K},
+            description="how many matches to return",
+        ),
+    ]
+    min_percentile: Annotated[
+        float | None,
+        Field(
+            ge=0,
+            le=100,
+            allow_inf_nan=False,
+            description="the lowest percentile of a match; refused if the matches have none",
+        ),
+    ]
+    allow_partial: Annotated[
+        bool,
+        Field(
+            json_schema_extra={"default": False},
+            description="if a part of the index does not answer, search the others and say how many images they hold; "
+            "by default such a search fails",
+        ),
+    ]
+
+
+def fields_in(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the values that are fields of a TypedDict, and are not None."""
+    return {name: values[name] for name in kind.__annotations__ if values.get(name) is not None}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -66,17 +99,26 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Query:
-    """A mix of `parts`, and how many and which of its neighbours to return.
-
-    `min_percentile`: leave out matches with a lower percentile. `allow_partial`: if a part of the index does not
-    answer, answer from the others.
-    """
+    """A mix of `parts`, and how many and which of its neighbours to return. Raises OptionError."""
 
     parts: tuple[Part, ...]
-    k: int = 10
-    options: SearchOptions = field(default_factory=SearchOptions)
-    min_percentile: float | None = None
-    allow_partial: bool = False
+    options: QueryOptions = field(default_factory=QueryOptions)
+
+    def __post_init__(self) -> None:
+        QueryLimits.checked(self.k, self.search_options)
+
+    @property
+    def k(self) -> int:
+        return self.options.get("k", DEFAULT_K)
+
+    @property
+    def offset(self) -> int:
+        return self.options.get("offset", 0)
+
+    @property
+    def search_options(self) -> SearchOptions:
+        """The options that `Searcher.search` takes."""
+        return cast(SearchOptions, fields_in(SearchOptions, self.options))
 
     @property
     def kind(self) -> QueryKind | None:
@@ -101,7 +143,7 @@ class SearchResult:
     timing_ms: Mapping[str, float]
 
     def to_pandas(self) -> "pd.DataFrame":
-        """A row for each match: rank among these, score, percentile, image_id, uri, duplicates, box, then the metadata.
+        """A row for each match: its rank among these, its fields, then the metadata.
 
         A metadata column with one of these names is called "metadata.<name>".
         """

@@ -28,7 +28,7 @@ from index.collection.rows import FIXED_COLUMNS
 from index.errors import FilterError, QueryError
 from index.filters.facets import Counts
 from index.matches import Match
-from index.queries import SearchOptions, mix
+from index.queries import mix
 from index.search import Searcher
 
 logger = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ class SearchService:
             vectors = self.vectors(engine, query.parts, watch)
         nearest = partial(_nearest, query=query, vectors=vectors)
         with watch.stage("search"):
-            matches, searcher = ask_shards(searcher, nearest, allow_partial=query.allow_partial)
+            matches, searcher = ask_shards(searcher, nearest, allow_partial=query.options.get("allow_partial", False))
         return SearchResult(
             matches=matches,
             version=engine.searcher.version,
@@ -238,11 +238,9 @@ def _naming_field(part: Part) -> Iterator[None]:
 
 def _nearest(searcher: Searcher, query: Query, vectors: Sequence[Vector]) -> list[Match]:
     ids = {part.image_id for part in query.parts if part.image_id is not None}
-    exclude = {*query.options.get("exclude", ()), *ids}
-    options: SearchOptions = {**query.options, "exclude": exclude, "kind": query.kind}
-    percentile = partial(searcher.percentile, kind=query.kind)
-    if query.min_percentile is not None:
-        lowest = _lowest_score(percentile, query.min_percentile)
+    options, percentile = query.search_options, partial(searcher.percentile, kind=query.kind)
+    if (min_percentile := query.options.get("min_percentile")) is not None:
+        lowest = _lowest_score(percentile, min_percentile)
         min_score = options.get("min_score")
         options["min_score"] = lowest if min_score is None else max(lowest, min_score)
     weights = [part.weight for part in query.parts]
@@ -252,12 +250,9 @@ def _nearest(searcher: Searcher, query: Query, vectors: Sequence[Vector]) -> lis
         expected = "examples that do not cancel each other out: leave one out, or change a weight"
         raise invalid("queries", expected, weights) from error
     try:
-        matches = searcher.search(direction[np.newaxis], query.k, **options)[0]
+        matches = searcher.search(direction[np.newaxis], query.k, exclude=ids, kind=query.kind, **options)[0]
     except FilterError as error:
         raise _wrong_filter(error) from error
-    except QueryError as error:  # its message says what was expected
-        got = [{"field": "body", "expected": str(error), "got": abbreviate({"k": query.k})}]
-        raise Problem("invalid-request", f"body: {error}", errors=got) from error
     return [replace(match, percentile=percentile(match.score)) for match in matches]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from index.filters.columns import type_name
 from index.filters.facets import Counts, facet_columns
 from index.filters.filter import Filter, filterable
 from index.matches import Match
-from index.queries import QueryKind, QueryLimits, checked_cosine, unit_vectors
+from index.queries import QueryKind, QueryLimits, SearchOptions, checked_cosine, unit_vectors
 from index.search.ranking import Hit, Ranking, Searchable, hits_of, rounded
 from index.segments.segmented_index import SegmentedIndex
 from index.storage.scratch import Scratch
@@ -84,30 +84,24 @@ class Searcher:
         vectors: npt.ArrayLike,
         k: int,
         *,
-        offset: int = 0,
-        min_score: float | None = None,
-        filter: Mapping[str, Any] | None = None,
-        distinct: float | None = None,
-        diversity: float | None = None,
         exclude: Iterable[str] = (),
-        fields: Sequence[str] | None = None,
         kind: QueryKind | None = None,
+        **options: Unpack[SearchOptions],
     ) -> list[list[Match]]:
         """The k nearest of each vector after the first `offset`, by score and then by image_id.
 
-        `vectors` is `(n, dim)`, of any length but zero: a copy is normalised. Results pass `filter` (see
-        `index.filters.filter`), score `min_score` or more, and are not in `exclude`. Of images whose cosine with each
-        other is `distinct` or more (for example 0.98) only the best is returned. `diversity`, 0 … 1, prefers images
-        unlike those before them, which changes the order (see `index.search.ranking`). `fields` are the columns of a
-        match's metadata, by default the source's. `kind` says what the vectors are of: a search for images costs less
-        than the default, which suits any kind. QueryError for another shape, a vector without a direction, a k + offset
-        outside 1 … MAX_K, or a cosine outside -1 … 1; FilterError for an invalid filter.
+        `vectors` is `(n, dim)`, of any length but zero: a copy is normalised. Results are not in `exclude`. `kind` says
+        what the vectors are of: a search for images costs less than the default, which suits any kind. QueryError for
+        another shape or a vector without a direction; OptionError for a k + offset outside 1 … MAX_K, or another
+        invalid option; FilterError for an invalid filter.
         """
-        limits = QueryLimits.checked(k, offset, min_score, distinct, diversity, exclude)
+        if unknown := options.keys() - SearchOptions.__annotations__.keys():
+            raise TypeError(f"got {', '.join(sorted(unknown))}: expected {', '.join(SearchOptions.__annotations__)}")
+        limits = QueryLimits.checked(k, options, exclude)
         queries = unit_vectors(vectors, self.dim)
-        ranking = Ranking(self._segments, limits, self._filter(filter), self.manifest.width_of(kind))
+        ranking = Ranking(self._segments, limits, self._filter(options.get("filter")), self.manifest.width_of(kind))
         ranked = ranking.rank(queries)
-        matches = iter(self._matches([hit for hits in ranked for hit in hits], fields))
+        matches = iter(self._matches([hit for hits in ranked for hit in hits], options.get("fields")))
         return [[next(matches) for _ in hits] for hits in ranked]
 
     def facets(self, filter: Mapping[str, Any] | None = None) -> Counts:

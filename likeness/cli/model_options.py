@@ -3,7 +3,7 @@
 import inspect
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
 
@@ -13,12 +13,11 @@ from jobs.errors import UsageError
 from jobs.values import sentence
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
     from pydantic.fields import FieldInfo
     from pydantic_core import ErrorDetails
 
 Command = TypeVar("Command", bound=Callable[..., None])
-Model = TypeVar("Model", bound="BaseModel")
+Model = TypeVar("Model")
 
 _FIELDS = "__fields__"
 
@@ -33,9 +32,9 @@ class Fields:
         self._module, self._model, self._names, self._shown = module, model, fields.split(), shown
 
     def parameters(self) -> Iterator[inspect.Parameter]:
-        model: type[BaseModel] = getattr(import_module(self._module), self._model)
+        fields = declared_fields(getattr(import_module(self._module), self._model))
         for name in self._names:
-            yield _parameter(name, model.model_fields[name], dict(self._shown))
+            yield _parameter(name, fields[name], dict(self._shown))
 
 
 def with_fields(*fields: Fields) -> Callable[[Command], Command]:
@@ -68,6 +67,28 @@ def with_all_options(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
+def declared_fields(model: Any) -> "Mapping[str, FieldInfo]":
+    """The fields of a model, or of a TypedDict."""
+    from pydantic import BaseModel
+    from pydantic.fields import FieldInfo
+
+    if issubclass(model, BaseModel):
+        fields: dict[str, FieldInfo] = model.model_fields
+        return fields
+    hints = typing.get_type_hints(model, include_extras=True)
+    fields = {name: FieldInfo.from_annotation(hint) for name, hint in hints.items()}
+    for name in model.__optional_keys__:
+        fields[name].default = None
+    return fields
+
+
+def default_of(field: "FieldInfo") -> str | float | None:
+    """A field's default, if a command can show it."""
+    extra = field.json_schema_extra
+    default = extra.get("default", field.default) if isinstance(extra, dict) else field.default
+    return default if isinstance(default, str | int | float) else None
+
+
 def _parameter(name: str, field: "FieldInfo", shown: dict[str, Any]) -> inspect.Parameter:
     from annotated_types import Ge, Le
     from pydantic import BeforeValidator
@@ -79,14 +100,14 @@ def _parameter(name: str, field: "FieldInfo", shown: dict[str, Any]) -> inspect.
     help_, bounds = _sentence(field.description or ""), dict[str, Any]()
     if any(isinstance(each, BeforeValidator) for each in metadata):
         annotation = str  # the model parses it
-    elif get_origin(annotation) in (tuple, frozenset):
+    elif get_origin(annotation) in (tuple, frozenset, Sequence):
         annotation, help_ = list[str], f"{help_} May be repeated."
     elif annotation in (int, float):
         for each in metadata:
             bounds |= {"min": each.ge} if isinstance(each, Ge) else {"max": each.le} if isinstance(each, Le) else {}
     elif annotation is not bool and get_origin(annotation) is not Literal:
         annotation = str
-    default = shown.pop("default", field.default if isinstance(field.default, str | int | float) else None)
+    default = shown.pop("default", default_of(field))
     flag = f"--{name.replace('_', '-')}"
     if annotation is bool and default is not False:
         flag = f"{flag}/--no-{flag.removeprefix('--')}"
@@ -98,9 +119,8 @@ def _parameter(name: str, field: "FieldInfo", shown: dict[str, Any]) -> inspect.
 
 
 def _without_none(annotation: Any) -> Any:
-    if get_origin(annotation) in (typing.Union, types.UnionType):
-        [annotation] = [each for each in get_args(annotation) if each is not type(None)]
-    return annotation
+    """The annotation, or the first of its alternatives."""
+    return get_args(annotation)[0] if get_origin(annotation) in (typing.Union, types.UnionType) else annotation
 
 
 def _sentence(description: str) -> str:
@@ -109,17 +129,17 @@ def _sentence(description: str) -> str:
     return text if text.endswith(".") else f"{text[:1].upper()}{text[1:]}."
 
 
-def fields_of(model: type[Model], options: Mapping[str, Any]) -> dict[str, Any]:
+def fields_of(model: type, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that are set and are fields of a model: the others leave it its default, or the environment's."""
-    return {name: options[name] for name in model.model_fields if options.get(name) is not None}
+    return {name: options[name] for name in declared_fields(model) if options.get(name) is not None}
 
 
 def model_of(model: type[Model], options: Mapping[str, Any], flags: Mapping[str, str] | None = None) -> Model:
     """A model with its fields out of `options`. UsageError names each invalid one, as in `flags` if it is there."""
-    from pydantic import ValidationError
+    from pydantic import TypeAdapter, ValidationError
 
     try:
-        return model(**fields_of(model, options))
+        return TypeAdapter(model).validate_python(fields_of(model, options))
     except ValidationError as error:
         raise UsageError("; ".join(_problem(each, flags or {}) for each in error.errors())) from error
 

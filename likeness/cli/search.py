@@ -8,14 +8,14 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from embedder.errors import FetchError
 from jobs.errors import UsageError
 from jobs.values import model_named, parse_object
-from likeness.cli.model_options import Fields, with_fields
+from likeness.cli.model_options import Fields, model_of, with_fields
 from likeness.cli.options import (
     CollectionArgument,
     FormatOption,
@@ -35,7 +35,15 @@ if TYPE_CHECKING:
 _FILTER = '{"label": "cat", "width": {"$gte": 640}}'
 
 
-@with_fields(Fields("api.settings", "ServeSettings", "model"), Fields("jobs.spec", "JobSpec", "embedder"))
+_QUERY: Final = ("api.search.query", "QueryOptions")
+
+
+@with_fields(
+    Fields(*_QUERY, "k", flag="-k"),
+    Fields(*_QUERY, "offset min_score min_percentile filter distinct diversity fields"),
+    Fields("api.settings", "ServeSettings", "model"),
+    Fields("jobs.spec", "JobSpec", "embedder"),
+)
 def search(
     collection: CollectionArgument,
     query: Annotated[str | None, typer.Argument(help="A picture: path or URL. For words, use --text.")] = None,
@@ -52,22 +60,9 @@ def search(
         str | None,
         typer.Option(metavar="X,Y,W,H", help="Use only this part of the picture, as fractions: 0.1,0.2,0.5,0.5."),
     ] = None,
-    k: Annotated[int, typer.Option("-k", help="How many matches.")] = 10,
-    offset: Annotated[int, typer.Option(min=0, help="How many matches to skip.")] = 0,
-    min_score: Annotated[float | None, typer.Option(min=-1, max=1, help="Minimum cosine of a match.")] = None,
-    min_percentile: Annotated[
-        float | None, typer.Option(min=0, max=100, help="Minimum percentile of a match, such as 99.")
-    ] = None,
     fitting: Annotated[
         bool, typer.Option("--fitting", help="With --text: only what fits the words, like --min-percentile 99.995.")
     ] = False,
-    distinct: Annotated[
-        float | None, typer.Option(min=-1, max=1, help="Merge images with at least this cosine into one match: 0.98.")
-    ] = None,
-    diversity: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Prefer images unlike those ranked before: 0 to 1, such as 0.3.")
-    ] = None,
-    filter: Annotated[str | None, typer.Option(help="A filter on columns, as JSON: see the example.")] = None,
     output: FormatOption = "table",
     **options: Any,
 ) -> None:
@@ -77,22 +72,24 @@ def search(
     `likeness search my-collection --like cat.jpg --filter '{"width": {"$gte": 640}}' --min-score 0.8`
     """
     from api.documents import json_bytes
-    from api.search.query import FITTING_PERCENTILE, Query
-    from index.queries import MAX_K, SearchOptions
+    from api.search.query import FITTING_PERCENTILE, Query, QueryOptions
+    from index.errors import OptionError
     from likeness.cli.tables.collection import match_table
 
-    if offset >= MAX_K:
-        raise UsageError(f"--offset is {offset:,}: expected at most {MAX_K - 1:,}")
-    if not 1 <= k <= MAX_K - offset:
-        raise UsageError(f"-k is {k}: expected 1 to {MAX_K - offset:,}" + (f" after {offset:,}" if offset else ""))
-    if fitting and (text is None or min_percentile is not None):
+    if fitting and (text is None or options["min_percentile"] is not None):
         raise UsageError("--fitting goes with --text, in place of --min-percentile")
-    condition = None if filter is None else parse_option("--filter", filter, lambda text: parse_object(text, _FILTER))
-    how = SearchOptions(offset=offset, min_score=min_score, distinct=distinct, diversity=diversity, filter=condition)
-    parts = _query_parts(collection, query, text, like or [], unlike or [], crop)
-    search = Query(parts=parts, k=k, options=how, min_percentile=FITTING_PERCENTILE if fitting else min_percentile)
+    if fitting:
+        options["min_percentile"] = FITTING_PERCENTILE
+    if options["filter"] is not None:
+        options["filter"] = parse_option("--filter", options["filter"], lambda text: parse_object(text, _FILTER))
+    try:
+        search = Query(parts=(), options=model_of(QueryOptions, options, {"k": "-k"}))
+    except OptionError as error:
+        flag = "-k" if error.name == "k" else f"--{error.name}"
+        raise UsageError(f"{flag} is {error.got}: expected {error.expected}") from error
+    search = replace(search, parts=_query_parts(collection, query, text, like or [], unlike or [], crop))
     matches = _search(collection, options["model"], options["embedder"], search)
-    show(output, json.loads(json_bytes(matches)), lambda: match_table(matches, first=offset + 1))
+    show(output, json.loads(json_bytes(matches)), lambda: match_table(matches, first=search.offset + 1))
 
 
 def evaluate(

@@ -22,13 +22,13 @@ from api.documents import (
     SearchResponse,
 )
 from api.errors import Problem, invalid
-from api.http.body import BodyReader, validate
+from api.http.body import BodyReader
 from api.http.middleware.admission import admit_body, release_slot
 from api.http.middleware.auth import KEY, require_collection
 from api.http.openapi import COLLECTIONS_BODY
 from api.http.problems import SEARCH_PROBLEMS, problem_docs
 from api.http.query_runner import QueryRunner
-from api.http.requests import CollectionNames, CollectionsSearchRequest
+from api.http.requests import COLLECTION_NAMES, COLLECTIONS_SEARCH
 from api.http.responses import json_response, model_out, timing
 from api.observe.log import Stopwatch
 from api.search.collections import CollectionState
@@ -65,7 +65,7 @@ def collection_routes(runner: QueryRunner) -> APIRouter:
     )
     async def search(request: Request) -> Response:
         body = await bodies.json(request, lambda document: document)
-        names = list(dict.fromkeys(validate(body, CollectionNames).collections))
+        names = list(dict.fromkeys(COLLECTION_NAMES.read(body)["collections"]))
         for name in names:
             require_collection(request.scope, name)
         release_slot(request)  # opening collections may take minutes
@@ -73,15 +73,14 @@ def collection_routes(runner: QueryRunner) -> APIRouter:
         admit_body(request)
         engines = {name: service.engine for name, service in services.items()}
         engine = _common_engine(engines)
-        parse = partial(bodies.parse_search, body, model=CollectionsSearchRequest)
+        parse = partial(bodies.parse_search, body, kind=COLLECTIONS_SEARCH)
         query = await to_thread.run_sync(parse)
         _require_mergeable(query)
         runner.admit(request, [query.parts, *[()] * (len(names) - 1)], cost=len(names))
         watch = Stopwatch()
         vectors = await runner.vectors(query.parts, services[names[0]], engine, watch)
-        offset = query.options.get("offset", 0)
-        page = slice(offset, offset + query.k)
-        all_pages = replace(query, k=page.stop, options={**query.options, "offset": 0})
+        page = slice(query.offset, query.offset + query.k)
+        all_pages = replace(query, options={**query.options, "k": page.stop, "offset": 0})
         with watch.stage("search"):
             searches = (runner.search(all_pages, services[name], engines[name], vectors) for name in names)
             answers = await asyncio.gather(*map(_search_named, names, searches))
@@ -134,9 +133,9 @@ def _require_mergeable(query: Query) -> None:
 def _merge(answers: Mapping[str, SearchResponse], page: slice, watch: Stopwatch) -> CollectionsSearchResponse:
     """One answer with a page of the matches, which each answer has by score and then by id."""
     named = [zip(answer["matches"], repeat(name)) for name, answer in sorted(answers.items())]
-    ranked = heapq.merge(*named, key=lambda pair: (-pair[0]["score"], pair[0]["image_id"]))
-    matches: list[CollectionMatchOut] = [
-        {**match, "collection": name, "picture": f"/collections/{quote(name)}{match['picture']}"}
+    ranked = heapq.merge(*named, key=lambda pair: (-pair[0].score, pair[0].image_id))
+    matches = [
+        CollectionMatchOut(**{**vars(match), "picture": f"/collections/{quote(name)}{match.picture}"}, collection=name)
         for match, name in islice(ranked, page.start, page.stop)
     ]
     searched = [answer["searched"] for answer in answers.values()]

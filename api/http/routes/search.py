@@ -21,11 +21,11 @@ from api.documents import (
     json_bytes,
 )
 from api.errors import Problem
-from api.http.body import BodyReader, validate
-from api.http.openapi import BATCH_BODY, EMBED_BODY, parameters_of, search_body
+from api.http.body import BodyReader
+from api.http.openapi import BATCH_BODY, EMBED_BODY, SEARCH_BODY, parameters_of
 from api.http.problems import BODY_PROBLEMS, SEARCH_PROBLEMS, failed_item, problem_docs
 from api.http.query_runner import QueryRunner
-from api.http.requests import FacetParameters, SearchParameters, UploadFields
+from api.http.requests import FACET_PARAMETERS, SEARCH_PARAMETERS, UPLOAD, read_texts
 from api.http.responses import check_filter, json_response, model_out
 from api.search.query import Part, Query
 from api.search.service import facets_of
@@ -50,8 +50,8 @@ def search_routes(runner: QueryRunner) -> APIRouter:
         response_model=SearchResponse,
         responses=problem_docs(*SEARCH_PROBLEMS),
         openapi_extra={
-            "requestBody": search_body(limits),
-            "parameters": parameters_of(UploadFields, limits, beside_body=True),
+            "requestBody": SEARCH_BODY,
+            "parameters": parameters_of(UPLOAD, beside_body=True),
         },
     )
     @router.get(
@@ -59,7 +59,7 @@ def search_routes(runner: QueryRunner) -> APIRouter:
         summary="The images nearest to a text, a URL's picture or an indexed image, as parameters of the URL",
         response_model=SearchResponse,
         responses=problem_docs(*(slug for slug in SEARCH_PROBLEMS if slug not in _BODY_ONLY_PROBLEMS)),
-        openapi_extra={"parameters": parameters_of(SearchParameters, limits)},
+        openapi_extra={"parameters": parameters_of(SEARCH_PARAMETERS)},
     )
     async def search(request: Request) -> Response:
         service = await runner.service(request)
@@ -127,10 +127,10 @@ def facet_routes(runner: QueryRunner) -> APIRouter:
         summary="The values that recur among the images that pass a filter, with counts",
         response_model=FacetsOut,
         responses=problem_docs("invalid-request", "internal", "shard-unavailable"),
-        openapi_extra={"parameters": parameters_of(FacetParameters, limits)},
+        openapi_extra={"parameters": parameters_of(FACET_PARAMETERS)},
     )
     async def facets(request: Request) -> Response:
-        where = validate(dict(request.query_params), FacetParameters).filter
+        where = FACET_PARAMETERS.read(read_texts(request.query_params)).get("filter")
         searcher = (await runner.service(request)).engine.searcher
         check_filter(where, searcher.filterable, limits.show_locations)
         return json_response(_facets_out(searcher, await to_thread.run_sync(facets_of, searcher, where)))

@@ -9,12 +9,12 @@ from fastapi import APIRouter, Request
 
 from api.documents import IndexDetailsOut, SwitchedOut, VersionsOut
 from api.errors import Problem, invalid
-from api.http.body import BodyReader, validate
+from api.http.body import BodyReader
 from api.http.middleware.every_request import COLLECTION, HAS_PREFIX
 from api.http.openapi import PROMOTE_BODY
 from api.http.problems import BODY_PROBLEMS, problem_docs
 from api.http.query_runner import QueryRunner
-from api.http.requests import PromoteRequest
+from api.http.requests import PROMOTE
 from api.http.responses import index_details, version_out
 from api.search.engine import LiveEngine
 from index.collection import Collection
@@ -79,9 +79,9 @@ def version_routes(runner: QueryRunner) -> APIRouter:
         openapi_extra={"requestBody": PROMOTE_BODY},
     )
     async def promote_version(request: Request) -> SwitchedOut:
-        promotion = await bodies.json(request, lambda document: validate(document, PromoteRequest))
+        promotion = await bodies.json(request, PROMOTE.read)
         live, collection, redacted = await resolve(request)
-        return await to_thread.run_sync(_promote, live, collection, promotion.version, redacted)
+        return await to_thread.run_sync(_promote, live, collection, promotion["version"], redacted)
 
     @router.post(
         "/rollback",

@@ -5,43 +5,34 @@ from typing import Any, Final
 
 from rich.console import Group
 
+from api.search.query import metadata_column
 from index.collection import Collection
 from index.collection.catalog.catalog import Catalog
 from index.collection.checks import Checks
 from index.collection.records import Option, RunManifest
 from index.collection.rows import FILTERED
-from index.matches import Match
+from index.matches import MATCH_COLUMNS, Match
 from index.versions.files import first_damage, version_files
 from index.versions.servable import collection_model, live_version
 from likeness.cli.tables.text_table import TextTable, human_size
 
 
 def match_table(matches: Sequence[Match], first: int = 1) -> TextTable:
-    """Rank, counted from `first`, cosine, id, metadata and path of each match, and the images folded into it.
-
-    The path is shown if ids are not paths themselves, `percentile` if it is known (see `Searcher.percentile`), and
-    `box` if a part of the picture matched.
+    """Rank, counted from `first`, fields and metadata of each match. Left out are fields that no match has, and `uri`
+    where it is the id.
     """
+    rows = [{**vars(match), "uri": None if match.uri == match.image_id else match.uri} for match in matches]
+    shown = [name for name in MATCH_COLUMNS[1:] if name in ("score", "image_id") or any(row[name] for row in rows)]
     names = list(dict.fromkeys(name for match in matches for name in match.metadata))
-    has_percentiles = any(match.percentile is not None for match in matches)
-    has_duplicates = any(match.duplicates for match in matches)
-    has_boxes = any(match.box for match in matches)
-    has_paths = any(match.uri and match.uri != match.image_id for match in matches)
-    columns = {"percentile": has_percentiles, "image": True, "box": has_boxes, "alike": has_duplicates}
     return TextTable(
-        ("rank", "score", *(name for name, present in columns.items() if present), *names, *(["path"] * has_paths)),
+        ("rank", *shown, *map(metadata_column, names)),
         [
             (
                 str(rank),
-                f"{match.score:.3f}",
-                *([f"{match.percentile:.3f}"] if has_percentiles else []),
-                match.image_id,
-                *([",".join(f"{fraction:g}" for fraction in match.box or ())] if has_boxes else []),
-                *([", ".join(match.duplicates)] if has_duplicates else []),
-                *(_format(match.metadata.get(name)) for name in names),
-                *([match.uri or "–"] * has_paths),
+                *(f"{row[name]:.3f}" if isinstance(row[name], float) else _format(row[name]) for name in shown),
+                *(_format(row["metadata"].get(name)) for name in names),
             )
-            for rank, match in enumerate(matches, start=first)
+            for rank, row in enumerate(rows, start=first)
         ],
     )
 
@@ -187,6 +178,6 @@ def _flat(facts: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
 def _format(value: object) -> str:
     if value is None:
         return "–"
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return ", ".join(map(str, value)) or "–"
     return f"{value:,}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)

@@ -99,7 +99,7 @@ def test_importing_the_client_imports_no_server_packages() -> None:
 
 def test_client_and_server_know_the_same_fields() -> None:
     for ours, theirs in ((Example, requests.Example), (Search, requests.SearchRequest)):
-        assert ours.__annotations__.keys() == theirs.model_fields.keys()
+        assert ours.__annotations__.keys() == theirs.__annotations__.keys()
 
 
 def test_a_search_returns_the_librarys_objects(client: LikenessClient, server: ScriptedServer) -> None:
@@ -499,7 +499,7 @@ def served(service: SearchService) -> Iterator[LikenessClient]:
 def test_matches_are_those_of_the_library(served: LikenessClient, service: SearchService, tmp_path: Path) -> None:
     (tmp_path / "red.png").write_bytes(PLAIN["red.png"])
     vector = FakeEmbedder().embed_texts(["a star"])[0]
-    expected = service.search(Query(parts=(Part(data=PLAIN["red.png"]),), k=3))
+    expected = service.search(Query(parts=(Part(data=PLAIN["red.png"]),), options={"k": 3}))
     searches: list[dict[str, Any]] = [{"image": tmp_path / "red.png"}, {"image": PLAIN["red.png"]}]
     searches += [{"image": Image.open(io.BytesIO(PLAIN["red.png"]))}, {"url": "http://pictures.example/red.png"}]
     for each in searches:

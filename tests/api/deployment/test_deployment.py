@@ -148,12 +148,12 @@ def test_the_model_of_the_index_is_loaded_and_another_is_refused(
 
     service = build_service(ServeSettings(collection=str(tmp_path / "c"), device="cpu", precision="fp32"))
     assert service.engine.embedder.identity == embedder.identity
-    best = service.search(Query(parts=(Part(data=png(COLOURS["blue.png"])),), k=1)).matches[0]
+    best = service.search(Query(parts=(Part(data=png(COLOURS["blue.png"])),), options={"k": 1})).matches[0]
     assert best.image_id == "blue.png"
     assert best.score == pytest.approx(1.0, abs=1e-5)
-    assert len(service.search(Query(parts=(Part(text="a red star"),), k=3)).matches) == 3
+    assert len(service.search(Query(parts=(Part(text="a red star"),), options={"k": 3})).matches) == 3
     with pytest.raises(Problem, match="neither on the public internet"):
-        service.search(Query(parts=(Part(url="http://127.0.0.1/x.png"),), k=1))
+        service.search(Query(parts=(Part(url="http://127.0.0.1/x.png"),), options={"k": 1}))
 
     with pytest.raises(OtherModelError) as caught:
         build_service(ServeSettings(collection=str(tmp_path / "c"), device="cpu", precision="fp32", model=other))
@@ -182,7 +182,7 @@ def test_a_new_model_is_loaded_from_where_the_index_says(tmp_path: Path) -> None
     embedder = ClipEmbedder.load(second, device="cpu")
     add_pictures(collection, PLAIN, embedder)
     service.live.refresh()
-    answer = service.search(Query(parts=(Part(data=PLAIN["blue.png"]),), k=1))
+    answer = service.search(Query(parts=(Part(data=PLAIN["blue.png"]),), options={"k": 1}))
     assert (answer.version, answer.model) == ("000002", embedder.identity)
     assert answer.matches[0].image_id == "blue.png"
     assert answer.matches[0].score == pytest.approx(1.0, abs=1e-5)

@@ -137,7 +137,7 @@ def test_the_content_type_is_that_of_the_file(
 def test_urls_of_queries_and_uris_of_rows_have_separate_fetchers(searcher: Searcher, fetcher: RecordingFetcher) -> None:
     untrusted = RecordingFetcher({"http://example.com/query.png": png((210, 35, 35), (90, 60))})
     service = fake_service(searcher, queries=untrusted, pictures=fetcher)
-    result = service.search(Query(parts=(Part(url="http://example.com/query.png"),), k=2))
+    result = service.search(Query(parts=(Part(url="http://example.com/query.png"),), options={"k": 2}))
     assert result.matches[0].image_id == "red.png"
     assert len(result.matches) == 2
     assert (untrusted.fetched, fetcher.fetched) == (["http://example.com/query.png"], [])

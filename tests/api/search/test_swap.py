@@ -62,13 +62,17 @@ def grow(collection: Collection, name: str, embedder: Embedder | None = None) ->
 def test_a_new_version_takes_over(service: SearchService, collection: Collection, models: Loader) -> None:
     before = service.engine
     grow(collection, "new.png")
-    assert service.search(Query(parts=(Part(data=RED),), k=10)).version == "000001"
+    assert service.search(Query(parts=(Part(data=RED),), options={"k": 10})).version == "000001"
     service.live.refresh()
-    answer = service.search(Query(parts=(Part(data=RED),), k=10))
+    answer = service.search(Query(parts=(Part(data=RED),), options={"k": 10}))
     assert (answer.version, answer.ntotal, len(answer.matches)) == ("000002", 4, 4)
     assert models.loaded == []
     assert service.engine.batcher is before.batcher
-    assert service.search(Query(parts=(Part(data=RED),), k=10)).timing_ms.keys() == {"embed", "search", "total"}
+    assert service.search(Query(parts=(Part(data=RED),), options={"k": 10})).timing_ms.keys() == {
+        "embed",
+        "search",
+        "total",
+    }
 
 
 def test_a_collection_that_was_deleted_and_made_again_takes_over(
@@ -77,7 +81,7 @@ def test_a_collection_that_was_deleted_and_made_again_takes_over(
     shutil.rmtree(collection.location)
     make_collection(Path(collection.location), {"new.png": RED}, FakeEmbedder())
     service.live.refresh()
-    answer = service.search(Query(parts=(Part(data=RED),), k=10))
+    answer = service.search(Query(parts=(Part(data=RED),), options={"k": 10}))
     assert (answer.version, [match.image_id for match in answer.matches]) == ("000001", ["new.png"])
 
 
@@ -93,7 +97,7 @@ def test_a_new_model_takes_over_and_the_old_one_is_freed_with_its_last_request(
     del engine
     gc.collect()
     assert (engine_ref(), batcher_ref()) == (None, None)
-    answer = service.search(Query(parts=(Part(data=RED),), k=1))
+    answer = service.search(Query(parts=(Part(data=RED),), options={"k": 1}))
     assert (answer.version, answer.model) == ("000002", other.identity)
     assert answer.matches[0].image_id == "red.png"
     assert answer.matches[0].score == pytest.approx(1.0, abs=1e-6)

@@ -26,7 +26,6 @@ from embedder.models.own_embedder import OwnModel
 from embedder.python_class import PythonClass
 from index.builder.build_index import build_index
 from index.collection import Collection
-from index.queries import SearchOptions
 from jobs.embedding.model_source import ModelSource
 from tests.support.collections.rejects import list_rejects
 from tests.support.collections.small_collection import PLAIN, png
@@ -119,7 +118,6 @@ REFUSED = {
 }
 NOT_NAMED = "palette:Histogram is a Python class, and its code runs only if you name it"
 NO_TEXTS = "palette:Histogram knows pictures only (the class has no embed_texts): search by a picture, by the id"
-OPTIONS: SearchOptions = {}
 
 
 def forget() -> None:
@@ -188,7 +186,7 @@ def test_another_class_or_version_is_another_model(run: Run, embed: Callable[...
     forget()
     (folder / "palette.py").write_text(EXAMPLE.replace("dim = 64", "version = 2\n    dim = 64") + OTHERS)
     with closing(serving):  # it keeps the class that it has
-        assert serving.search(Query(parts=(Part(data=PLAIN["red.png"]),), k=1, options=OPTIONS)).matches
+        assert serving.search(Query(parts=(Part(data=PLAIN["red.png"]),), options={"k": 1})).matches
         assert "their vectors cannot be compared" in embed(HISTOGRAM).err
         with pytest.raises(OtherModelError, match="which made the vectors of the index, got 'palette"):
             service()
@@ -264,7 +262,7 @@ def test_a_picture_without_a_vector_is_a_reject(run: Run, embed: Callable[..., R
     with closing(service(embedder="palette:Picky")) as serving:
         serving.live.warm_up()
         with pytest.raises(Problem, match="the model has no vector for this picture") as raised:
-            serving.search(Query(parts=(Part(data=PLAIN["green.png"]),), k=1, options=OPTIONS))
+            serving.search(Query(parts=(Part(data=PLAIN["green.png"]),), options={"k": 1}))
         assert raised.value.kind.slug == "unusable-image"
         assert "unlucky" in str(raised.value.__cause__)  # for the log, and in notebooks
 

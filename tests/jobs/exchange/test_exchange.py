@@ -532,21 +532,19 @@ def test_a_server_of_an_unknown_model_answers_by_id(tmp_path: Path) -> None:
     from api.errors import Problem
     from api.search.query import Part, Query
     from api.settings import ServeSettings
-    from index.queries import SearchOptions
 
     np.save(tmp_path / "vectors.npy", VECTORS)
     build_index(import_vectors(tmp_path / "vectors.npy"))
     service = build_service(ServeSettings(collection=str(tmp_path / "imported")))
     try:
         service.live.warm_up()
-        options: SearchOptions = {}
-        found = service.search(Query(parts=(Part(image_id="5"),), k=3, options=options))
+        found = service.search(Query(parts=(Part(image_id="5"),), options={"k": 3}))
         assert len(found.matches) == 3
-        found = service.search(Query(parts=(Part(vector=VECTORS[5]),), k=1, options=options))
+        found = service.search(Query(parts=(Part(vector=VECTORS[5]),), options={"k": 1}))
         assert found.matches[0].image_id == "5"
         for part in (Part(text="a star"), Part(data=PLAIN["red.png"])):
             with pytest.raises(Problem, match="imported without the name of their model"):
-                service.search(Query(parts=(part,), k=3, options=options))
+                service.search(Query(parts=(part,), options={"k": 3}))
     finally:
         service.close()
 

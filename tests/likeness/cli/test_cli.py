@@ -138,13 +138,11 @@ def test_search_by_id_loads_no_model(
     (blue,) = facts_of(run, "search", collection, "--like", "red.png", "--filter", where)
     assert blue["image_id"] == "blue.png"
     table = run("search", collection, "--like", "red.png", "--distinct", "-1").out.splitlines()
-    assert table[0].split() == ["rank", "score", "percentile", "image", "alike", "label", "weight", "path"]
-    assert table[1].split()[-1] == str(pictures / best["image_id"])
+    assert table[0].split() == ["rank", "score", "percentile", "image_id", "uri", "duplicates", "label", "weight"]
     assert best["percentile"] > second["percentile"]
-    assert (len(table), table[1].split()[:5]) == (
-        2,
-        ["1", f"{best['score']:.3f}", f"{best['percentile']:.3f}", best["image_id"], second["image_id"]],
-    )
+    score, percentile, where = f"{best['score']:.3f}", f"{best['percentile']:.3f}", str(pictures / best["image_id"])
+    row = ["1", score, percentile, best["image_id"], where, second["image_id"]]
+    assert (len(table), table[1].split()[:6]) == (2, row)
 
 
 def test_search_by_several_ids(run: Run, collection: Path) -> None:
@@ -500,7 +498,10 @@ def test_a_collection_without_an_index(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "part"),
     [
-        *((["--text", "x", "-k", k], f"-k is {k}: expected 1 to 10,000") for k in ("0", "-1", "1000000")),
+        *(
+            (["--text", "x", "-k", k], f"-k is {k}: expected a whole number from 1 to 10,000")
+            for k in ("0", "-1", "1000000")
+        ),
         ([], "expected one of a picture, --text and --like"),
         (["a.jpg", "--text", "x"], "expected one of a picture, --text and --like"),
         (["--like", "a", "--text", "x"], "expected one of a picture, --text and --like"),
@@ -509,12 +510,12 @@ def test_a_collection_without_an_index(run: Run, tmp_path: Path) -> None:
         (["--like", "red.png", "--crop", "0,0,1"], "expected [x, y, width, height] as fractions of the picture"),
         (["--like", "red.png", "--crop", "left"], "--crop is 'left': expected four numbers"),
         (["--text", "x", "--min-percentile", "99"], "min_percentile: expected a query whose matches have percentiles"),
-        (["--like", "red.png", "-k", "2000", "--diversity", "0.5"], "expected 1,000 at most with diversity"),
+        (["--like", "red.png", "-k", "2000", "--diversity", "0.5"], "expected k + offset of at most 1,000 with it"),
         (["--text", "x", "--unlike", "red.png"], "--unlike goes with --like"),
         (["--like", "red.png", "--fitting"], "--fitting goes with --text"),
         (["--like", "red.png", "--unlike", "red.png:1"], "cancel each other out"),
-        (["--like", "red.png", "--offset", "9995"], "-k is 10: expected 1 to 5 after 9,995"),
-        (["--like", "red.png", "--offset", "20000"], "--offset is 20,000: expected at most 9,999"),
+        (["--like", "red.png", "--offset", "9995"], "--offset is 9995: expected a whole number from 0 to 9,990"),
+        (["--like", "red.png", "--offset", "20000"], "--offset is 20000: expected a whole number from 0 to 9,990"),
         *(
             (["--like", "red.png", "--filter", where], f"--filter is {where!r}: expected a JSON object such as")
             for where in ("label", "[1]", '{"label": }')

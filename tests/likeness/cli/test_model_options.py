@@ -5,19 +5,20 @@ from typing import Any
 
 import pytest
 import typer
-from pydantic import BaseModel
 
+from api.search.query import QueryOptions
 from api.settings import ServeSettings
 from jobs.spec import AnnotationSpec, IndexBudget, JobSpec, Resources, Retention
 from likeness.cli.app import app
-from likeness.cli.model_options import has_fields, with_all_options
+from likeness.cli.model_options import declared_fields, default_of, has_fields, with_all_options
 
-MODELS: tuple[type[BaseModel], ...] = (JobSpec, Resources, IndexBudget, Retention, AnnotationSpec, ServeSettings)
-FIELDS = {name for model in MODELS for name in model.model_fields}
+MODELS = (JobSpec, Resources, IndexBudget, Retention, AnnotationSpec, ServeSettings, QueryOptions)
+FIELDS = {name for model in MODELS for name in declared_fields(model)}
 OF_ANOTHER_MEANING = {
     "embed": {"index"},  # whether to build one
     "import": {"index", "model"},  # whose vectors they are
     "annotate": {"labels"},  # a file of them
+    "duplicates": {"min_score"},  # of images with each other
     "serve": {"address"},
     "demo": {"port"},
 }
@@ -41,6 +42,6 @@ def test_fields_have_help_and_the_default_of_the_model(name: str) -> None:
         assert isinstance(option, typer.models.OptionInfo)
         assert option.help
         assert option.help.endswith(".")
-        fields = [model.model_fields[parameter.name] for model in MODELS if parameter.name in model.model_fields]
-        defaults = [field.default for field in fields]
+        fields = [declared_fields(model).get(parameter.name) for model in MODELS]
+        defaults = [default_of(field) for field in fields if field]
         assert parameter.default in (None, inspect.Parameter.empty, 1.0, *defaults)  # 1.0: `watch`
