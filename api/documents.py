@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, NotRequired
 from urllib.parse import unquote
 
-from pydantic import Field, WithJsonSchema
+from pydantic import ConfigDict, Field, WithJsonSchema, with_config
 from pydantic_core import to_json
 from typing_extensions import TypedDict  # pydantic refuses `typing.TypedDict` before Python 3.12
 
@@ -43,6 +43,7 @@ def decode_base64(text: str) -> bytes:
     return base64.b64decode(text, validate=True)
 
 
+@with_config(ConfigDict(json_schema_serialization_defaults_required=True))
 @dataclass(frozen=True, kw_only=True)
 class MatchOut(Match):
     """An image near the query."""
@@ -230,6 +231,7 @@ class CollectionsOut(TypedDict):
     ]
 
 
+@with_config(ConfigDict(json_schema_serialization_defaults_required=True))
 @dataclass(frozen=True, kw_only=True)
 class CollectionMatchOut(MatchOut):
     """An image near the query, in one of several collections."""

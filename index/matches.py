@@ -3,7 +3,11 @@
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Final
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
+
+
+# Generators of clients do not agree on tuples.
+_FOUR_NUMBERS: Final = {"type": "array", "items": {"type": "number"}, "minItems": 4, "maxItems": 4}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +35,7 @@ class Match:
         Field(description="ids of near-duplicates of this match, best first, which were left out"),
     ] = ()
     box: Annotated[
-        tuple[float, float, float, float] | None,
+        Annotated[tuple[float, float, float, float], WithJsonSchema(_FOUR_NUMBERS)] | None,
         Field(
             description="in a collection with tiles: the part of the picture that matched, as x, y, width and height "
             "as fractions of the picture; null if the whole picture matches better"

@@ -70,8 +70,8 @@ class SearchOptions(TypedDict, total=False):
     offset: Annotated[
         int,
         Field(
-            json_schema_extra={"default": 0, "minimum": 0, "maximum": MAX_K},  # checked with k
-            description=f"how many matches to skip; k + offset may be at most {MAX_K:,}",
+            json_schema_extra={"minimum": 0, "maximum": MAX_K},  # checked with k
+            description=f"how many matches to skip, by default none; k + offset may be at most {MAX_K:,}",
         ),
     ]
     min_score: Annotated[

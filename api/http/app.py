@@ -66,6 +66,7 @@ def create_app(
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
+        generate_unique_id_function=lambda route: route.name,  # names the functions of generated clients
         redirect_slashes=False,  # a redirect has an empty body, but unknown paths get a problem document
     )
     install_problems(app)

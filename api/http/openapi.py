@@ -77,16 +77,11 @@ SEARCH_BODY: Final = json_body(SEARCH, _SEARCHES)
 SEARCH_BODY["content"] |= {"image/*": {"schema": _FILE}, "multipart/form-data": {"schema": _FORM}}
 
 
-def parameters_of(document: Document[Any], *, beside_body: bool = False) -> list[dict[str, Any]]:
-    """The fields of a document as query parameters. `beside_body`: without defaults, which forms such as Swagger UI's
-    would send beside the same fields of a body.
-    """
-    fields = _form_fields(document)
-    for schema in fields.values() if beside_body else ():
-        schema.pop("default", None)
+def parameters_of(document: Document[Any]) -> list[dict[str, Any]]:
+    """The fields of a document as query parameters."""
     return [
         {"name": name, "in": "query", "schema": schema, "description": schema.pop("description")}
-        for name, schema in fields.items()
+        for name, schema in _form_fields(document).items()
     ]
 
 

@@ -50,9 +50,10 @@ class ExactlyOne:
         schema = handler(core)
         owner = handler.resolve_ref_schema(schema)
         kinds = {name: owner["properties"][name]["anyOf"][0]["type"] for name in self.names}
-        owner["oneOf"] = [
+        one_of = [
             {"title": name, "required": [name], "properties": {name: {"type": kind}}} for name, kind in kinds.items()
         ]
+        owner |= {"if": {"oneOf": one_of}, "else": False}  # generators of clients make models of a `oneOf` by itself
         return schema
 
     def _check(self, fields: dict[str, Any]) -> dict[str, Any]:
@@ -160,8 +161,7 @@ class Example(QuerySource, total=False):
             ge=-100,
             le=100,
             allow_inf_nan=False,
-            json_schema_extra={"default": 1.0},
-            description="negative: prefer images unlike this one",
+            description="1 by default; negative: prefer images unlike this one",
         ),
     ]
 

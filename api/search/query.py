@@ -33,8 +33,8 @@ class QueryOptions(SearchOptions, total=False):
         int,
         Field(
             # Checked with the offset, and by servers against a lower maximum.
-            json_schema_extra={"default": DEFAULT_K, "minimum": 1, "maximum": MAX_K},
-            description="how many matches to return",
+            json_schema_extra={"minimum": 1, "maximum": MAX_K},
+            description=f"how many matches to return; {DEFAULT_K} by default",
         ),
     ]
     min_percentile: Annotated[
@@ -49,7 +49,6 @@ class QueryOptions(SearchOptions, total=False):
     allow_partial: Annotated[
         bool,
         Field(
-            json_schema_extra={"default": False},
             description="if a part of the index does not answer, search the others and say how many images they hold; "
             "by default such a search fails",
         ),

@@ -82,13 +82,6 @@ def declared_fields(model: Any) -> "Mapping[str, FieldInfo]":
     return fields
 
 
-def default_of(field: "FieldInfo") -> str | float | None:
-    """A field's default, if a command can show it."""
-    extra = field.json_schema_extra
-    default = extra.get("default", field.default) if isinstance(extra, dict) else field.default
-    return default if isinstance(default, str | int | float) else None
-
-
 def _parameter(name: str, field: "FieldInfo", shown: dict[str, Any]) -> inspect.Parameter:
     from annotated_types import Ge, Le
     from pydantic import BeforeValidator
@@ -107,7 +100,7 @@ def _parameter(name: str, field: "FieldInfo", shown: dict[str, Any]) -> inspect.
             bounds |= {"min": each.ge} if isinstance(each, Ge) else {"max": each.le} if isinstance(each, Le) else {}
     elif annotation is not bool and get_origin(annotation) is not Literal:
         annotation = str
-    default = shown.pop("default", default_of(field))
+    default = shown.pop("default", field.default if isinstance(field.default, str | int | float) else None)
     flag = f"--{name.replace('_', '-')}"
     if annotation is bool and default is not False:
         flag = f"{flag}/--no-{flag.removeprefix('--')}"

@@ -58,6 +58,7 @@ def collection_routes(runner: QueryRunner) -> APIRouter:
 
     @router.post(
         "/search/collections",
+        name="search_collections",
         summary="The nearest images in several collections with the same model, merged by score",
         response_model=CollectionsSearchResponse,
         responses=problem_docs(*SEARCH_PROBLEMS, "collection-not-found"),

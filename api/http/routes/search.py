@@ -51,11 +51,12 @@ def search_routes(runner: QueryRunner) -> APIRouter:
         responses=problem_docs(*SEARCH_PROBLEMS),
         openapi_extra={
             "requestBody": SEARCH_BODY,
-            "parameters": parameters_of(UPLOAD, beside_body=True),
+            "parameters": parameters_of(UPLOAD),
         },
     )
     @router.get(
         "/search",
+        name="search_by_parameters",
         summary="The images nearest to a text, a URL's picture or an indexed image, as parameters of the URL",
         response_model=SearchResponse,
         responses=problem_docs(*(slug for slug in SEARCH_PROBLEMS if slug not in _BODY_ONLY_PROBLEMS)),

@@ -143,7 +143,7 @@ def test_a_filter_cannot_reveal_locations(service: SearchService, expression: di
 
 def test_the_client_accepts_answers_without_locations(service: SearchService) -> None:
     with running(create_app(service, limits=RequestLimits(show_locations=False))) as url, LikenessClient(url) as client:
-        assert [match.uri for match in client.search(id="d.png").matches] == ["", "", ""]
+        assert [match.uri for match in client.search(id="d.png").matches] == [None, None, None]
         assert client.image("d.png")["uri"] is None
 
 

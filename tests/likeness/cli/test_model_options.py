@@ -10,7 +10,7 @@ from api.search.query import QueryOptions
 from api.settings import ServeSettings
 from jobs.spec import AnnotationSpec, IndexBudget, JobSpec, Resources, Retention
 from likeness.cli.app import app
-from likeness.cli.model_options import declared_fields, default_of, has_fields, with_all_options
+from likeness.cli.model_options import declared_fields, has_fields, with_all_options
 
 MODELS = (JobSpec, Resources, IndexBudget, Retention, AnnotationSpec, ServeSettings, QueryOptions)
 FIELDS = {name for model in MODELS for name in declared_fields(model)}
@@ -43,5 +43,5 @@ def test_fields_have_help_and_the_default_of_the_model(name: str) -> None:
         assert option.help
         assert option.help.endswith(".")
         fields = [declared_fields(model).get(parameter.name) for model in MODELS]
-        defaults = [default_of(field) for field in fields if field]
+        defaults = [field.default for field in fields if field]
         assert parameter.default in (None, inspect.Parameter.empty, 1.0, *defaults)  # 1.0: `watch`
