@@ -14,6 +14,7 @@ from api.build_service import served_collections
 from api.deployment.replica_cache import ReplicaCache
 from api.deployment.replica_calls import answer, replica_errors
 from api.deployment.shard_calls import ShardCaller
+from api.errors import ShardUnavailable
 from api.observe.log import configure_logs
 from api.settings import ServeSettings
 from index.collection import Collection
@@ -77,14 +78,14 @@ class Searchers:
     def open(self, collection: Collection, version: str | None = None) -> Searcher:
         """A searcher of the version (None: the live one), once all replicas of all shards have opened it.
 
-        Raises CollectionError, and the Problem `shard-unavailable` if replicas do not answer.
+        Raises CollectionError, and ShardUnavailable if replicas do not answer.
         """
         manifest = searched_version(collection, version)
         schema = version_schema(collection, manifest)
         shards = dict(enumerate(split_into_shards(manifest.segments, len(self._handles))))
         handles = [self._handles[number] for number, shard in shards.items() if shard.segments]
         deadline = monotonic() + _OPEN_TIMEOUT_S
-        with replica_errors("shard-unavailable", "searchers do not answer"):
+        with replica_errors(ShardUnavailable, "searchers do not answer"):
             # The first answer waits for a replica, if none is up yet.
             calls = [partial(handle.open.remote, manifest.edition) for handle in handles]
             for call, response in [(call, call()) for call in calls]:

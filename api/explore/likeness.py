@@ -14,7 +14,7 @@ import pyarrow as pa
 from api.build_service import load_recorded
 from api.client.query import Example, Search, image_bytes, plain_filter, vector_of
 from api.documents import SOURCE_FIELDS
-from api.errors import Problem
+from api.errors import TextNotSupported
 from api.explore.exploration import Exploration
 from api.explore.lazy_model import LazyModel
 from api.explore.neighbours import Neighbours, PictureRow, QueryPart, map_concurrently
@@ -172,9 +172,7 @@ class Likeness:
         """Whether the model, which this loads, has a vector for these words. Some know pictures only."""
         try:
             self.vector(text=words)
-        except Problem as problem:
-            if problem.kind.slug != "text-not-supported":
-                raise
+        except TextNotSupported:
             return False
         return True
 

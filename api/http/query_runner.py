@@ -9,7 +9,7 @@ from anyio import CapacityLimiter, to_thread
 from fastapi import Request
 
 from api.documents import Embedded, Found, SearchResponse
-from api.errors import Problem
+from api.errors import CollectionUnavailable, NotFound, TextNotSupported
 from api.http.middleware.admission import Slots, admit
 from api.http.middleware.every_request import COLLECTION
 from api.http.middleware.rate_limit import charge
@@ -51,15 +51,13 @@ class QueryRunner:
         """The service, and the collection whose versions it follows. Raises Problem."""
         service = await self.service(request)
         if service.live.source is None:
-            raise Problem("not-found", "this server has one index version, and no collection")
+            raise NotFound("this server has one index version, and no collection")
         return service, service.live.source.collection
 
     async def service_of(self, name: str) -> SearchService:
         try:
             return await self.collections.service(name)
-        except Problem as problem:
-            if problem.kind.slug != "collection-unavailable":
-                raise
+        except CollectionUnavailable as problem:
             raise problem.with_detail(self.redacted(problem.detail, name)) from problem
 
     def redacted(self, text: str, name: str) -> str:
@@ -113,9 +111,7 @@ class QueryRunner:
         """Remove the model's folder from its own message that it takes no text."""
         try:
             yield
-        except Problem as problem:
-            if problem.kind.slug != "text-not-supported":
-                raise
+        except TextNotSupported as problem:
             known = (engine.embedder.identity.model_id,)
             detail = redact(problem.detail, show_locations=self._show_locations, known_locations=known)
             raise problem.with_detail(detail) from problem

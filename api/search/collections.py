@@ -11,7 +11,7 @@ from typing import Final, Self, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 
-from api.errors import ApiError, Problem, abbreviate
+from api.errors import ApiError, CollectionNotFound, CollectionUnavailable, Problem, abbreviate
 from api.search.engine import EXPECTED_ERRORS, Batchers
 from api.search.service import SearchService
 from embedder.images.decoder_pool import DecodePool
@@ -128,7 +128,7 @@ class Collections:
             opened.last_used = monotonic()
             return opened.service
         if name not in self._collections:
-            raise Problem("collection-not-found", f"no collection {abbreviate(name)}: see /collections")
+            raise CollectionNotFound(f"no collection {abbreviate(name)}: see /collections")
         if name not in self._opening:
             if (reason := self._recent_failure(name)) is not None:
                 raise _unavailable(name, reason)
@@ -223,4 +223,4 @@ class Collections:
 
 
 def _unavailable(name: str, reason: str) -> Problem:
-    return Problem("collection-unavailable", f"collection {name} cannot be opened: {reason}", retryable=False)
+    return CollectionUnavailable(f"collection {name} cannot be opened: {reason}", retryable=False)

@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from api import errors
 from api.errors import Problem, abbreviate, invalid, invalid_fields
 from api.observe.log import Stopwatch, current_record, is_awaited, record_outcome
 from api.search.batcher import ContentKey
@@ -131,7 +132,7 @@ class SearchService:
             return part
         region_of(part)  # an invalid one is refused first
         if not is_awaited():  # a batch may have a thousand URLs: other requests must not wait for the rest of them
-            raise Problem("timeout", "the request ended before this picture was fetched")
+            raise errors.AnswerTimeout("the request ended before this picture was fetched")
         if part.url is None:
             return replace(part, data=self._read_image(part, (engine or self.engine).searcher))
         with _naming_field(part), record_outcome("fetch"):
@@ -149,9 +150,8 @@ class SearchService:
         try:
             with watch.stage("embed") if must_wait else nullcontext():
                 return list(map(_result, parts, vectors))
-        except Problem as problem:
-            if problem.kind.slug == "embedder-unavailable":
-                self.live.mark_unavailable(engine)
+        except errors.EmbedderUnavailable:
+            self.live.mark_unavailable(engine)
             raise
 
     def _read_image(self, part: Part, searcher: Searcher) -> bytes:
@@ -207,16 +207,16 @@ class SearchService:
 
 
 def row_of_image(searcher: Searcher, image_id: str) -> dict[str, Any] | None:
-    """Like `Searcher.row`. Problem `shard-unavailable` if the row may be in a shard that does not answer."""
+    """Like `Searcher.row`. ShardUnavailable if the row may be in a shard that does not answer."""
     return ask_shards(searcher, lambda each: each.row(image_id))[0]
 
 
 def image_not_found(searcher: Searcher, image_id: str) -> Problem:
-    return Problem("image-not-found", f"index version {searcher.version} has no image {abbreviate(image_id)}")
+    return errors.ImageNotFound(f"index version {searcher.version} has no image {abbreviate(image_id)}")
 
 
 def facets_of(searcher: Searcher, where: Mapping[str, Any] | None) -> Counts:
-    """Like `Searcher.facets`. Problem `invalid-request` for a filter, `shard-unavailable` as in `row_of_image`."""
+    """Like `Searcher.facets`. InvalidRequest for a filter, ShardUnavailable as in `row_of_image`."""
     try:
         return ask_shards(searcher, lambda each: each.facets(where))[0]
     except FilterError as error:
@@ -232,7 +232,7 @@ def _naming_field(part: Part) -> Iterator[None]:
         raise problem_of_query(error, part.picture_field) from error
     except UnsupportedInputError as error:
         if part.text is not None:
-            raise Problem("text-not-supported", str(error), field=part.field_path.format("text")) from error
+            raise errors.TextNotSupported(str(error), field=part.field_path.format("text")) from error
         raise invalid(part.picture_field, f"an id or a vector, because {error}", "a picture") from error
 
 
@@ -257,7 +257,7 @@ def _nearest(searcher: Searcher, query: Query, vectors: Sequence[Vector]) -> lis
         raise _wrong_filter(error) from error
     except QueryError as error:  # its message says what was expected
         got = [{"field": "body", "expected": str(error), "got": abbreviate({"k": query.k})}]
-        raise Problem("invalid-request", f"body: {error}", errors=got) from error
+        raise errors.InvalidRequest(f"body: {error}", errors=got) from error
     return [replace(match, percentile=percentile(match.score)) for match in matches]
 
 

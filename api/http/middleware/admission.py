@@ -8,7 +8,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.errors import Problem
+from api.errors import AnswerTimeout, Overloaded, Problem
 from api.http.problems import problem_response
 
 PROBE_PATHS: Final = frozenset({"/healthz", "/readyz", "/metrics"})
@@ -191,7 +191,7 @@ class ConcurrencyLimit:
         elif not late:
             task.result()
         elif not started and not has_left:  # else the server closes the connection, as the answer is incomplete
-            problem = Problem("timeout", f"no answer within {self._timeout_s:g} s", retry_after_s=1)
+            problem = AnswerTimeout(f"no answer within {self._timeout_s:g} s", retry_after_s=1)
             await problem_response(problem)(scope, receive, send)
 
 
@@ -225,4 +225,4 @@ def route_path(scope: Scope) -> str:
 
 def _overloaded(taken: int, activity: str, count: int = 1) -> Problem:
     advice = "retry soon" if count == 1 else f"{count} more are too many; retry soon, or with fewer"
-    return Problem("overloaded", f"{taken} {activity}: {advice}", retry_after_s=1)
+    return Overloaded(f"{taken} {activity}: {advice}", retry_after_s=1)

@@ -21,7 +21,7 @@ from api.documents import (
     SearchedOut,
     SearchResponse,
 )
-from api.errors import Problem, invalid
+from api.errors import CollectionNotFound, Problem, invalid
 from api.http.body import BodyReader, validate
 from api.http.middleware.admission import admit_body, release_slot
 from api.http.middleware.auth import KEY, require_collection
@@ -60,7 +60,7 @@ def collection_routes(runner: QueryRunner) -> APIRouter:
         "/search/collections",
         summary="The nearest images in several collections with the same model, merged by score",
         response_model=CollectionsSearchResponse,
-        responses=problem_docs(*SEARCH_PROBLEMS, "collection-not-found"),
+        responses=problem_docs(*SEARCH_PROBLEMS, CollectionNotFound),
         openapi_extra={"requestBody": COLLECTIONS_BODY},
     )
     async def search(request: Request) -> Response:

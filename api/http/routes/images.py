@@ -8,6 +8,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
 from api.documents import ImageOut
+from api.errors import ImageNotFound, Internal, InvalidRequest, PictureNotFound, PictureUnavailable, ShardUnavailable
 from api.http.problems import problem_docs
 from api.http.query_runner import QueryRunner
 from api.http.responses import etag_response, image_out, json_response
@@ -28,7 +29,7 @@ _PICTURE_HEADERS: Final = {
 }
 # In threads of their own: other routes must not wait for a slow source.
 _MAX_READING: Final = 40
-_PROBLEMS: Final = ("image-not-found", "invalid-request", "internal", "shard-unavailable")
+_PROBLEMS: Final = (ImageNotFound, InvalidRequest, Internal, ShardUnavailable)
 
 
 class DuplicatesOut(BaseModel):
@@ -48,7 +49,7 @@ def image_routes(runner: QueryRunner) -> APIRouter:
         responses={
             200: {"content": {"image/*": {}}, "description": "The picture"},
             304: {"description": "The caller has the picture already, according to If-None-Match"},
-            **problem_docs(*_PROBLEMS, "picture-not-found", "picture-unavailable"),
+            **problem_docs(*_PROBLEMS, PictureNotFound, PictureUnavailable),
         },
     )
     async def picture(request: Request, image_id: Id, size: Size = None) -> Response:
@@ -77,7 +78,7 @@ def duplicate_routes(runner: QueryRunner) -> APIRouter:
     @router.get(
         "/duplicates/plan",
         summary="The plan of `likeness duplicates`: which copies to keep and which to remove",
-        responses=problem_docs("invalid-request", "internal"),
+        responses=problem_docs(InvalidRequest, Internal),
     )
     async def plan(request: Request, offset: Offset = 0, limit: Limit = 20) -> DuplicatesOut:
         service, collection = await runner.with_collection(request)

@@ -20,7 +20,7 @@ from api.documents import (
     SearchResponse,
     json_bytes,
 )
-from api.errors import Problem
+from api.errors import Internal, InvalidRequest, Problem, ShardUnavailable
 from api.http.body import BodyReader, validate
 from api.http.openapi import BATCH_BODY, EMBED_BODY, parameters_of, search_body
 from api.http.problems import BODY_PROBLEMS, SEARCH_PROBLEMS, failed_item, problem_docs
@@ -36,7 +36,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _MAX_VALUES: Final = 100  # per column of facets
-_BODY_ONLY_PROBLEMS: Final = frozenset(BODY_PROBLEMS) - {"invalid-request", "internal"}
+_BODY_ONLY_PROBLEMS: Final = frozenset(BODY_PROBLEMS) - {InvalidRequest, Internal}
 
 
 def search_routes(runner: QueryRunner) -> APIRouter:
@@ -126,7 +126,7 @@ def facet_routes(runner: QueryRunner) -> APIRouter:
         "/facets",
         summary="The values that recur among the images that pass a filter, with counts",
         response_model=FacetsOut,
-        responses=problem_docs("invalid-request", "internal", "shard-unavailable"),
+        responses=problem_docs(InvalidRequest, Internal, ShardUnavailable),
         openapi_extra={"parameters": parameters_of(FacetParameters, limits)},
     )
     async def facets(request: Request) -> Response:

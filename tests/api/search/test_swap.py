@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from api.errors import Problem
+from api.errors import EmbedderUnavailable
 from api.http.app import create_app
 from api.search.engine import IndexSource
 from api.search.query import Part, Query
@@ -263,7 +263,7 @@ def test_a_server_whose_embedders_are_gone_is_not_ready_until_they_are_back(
     embedder.is_well = True
     with on_this_machine(create_app(serving(collection, models, embedder=embedder))) as client:
         assert is_ready(client)
-        embedder.failure = Problem("embedder-unavailable", "the model does not answer", retry_after_s=2)
+        embedder.failure = EmbedderUnavailable("the model does not answer", retry_after_s=2)
         for _ in range(2):
             assert client.post("/search", files={"image": ("a.png", RED)}).status_code == 503
             time.sleep(0.2)  # the thread that follows CURRENT asks too; the answer at the start does not count
