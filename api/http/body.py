@@ -17,7 +17,6 @@ from starlette.types import Message
 from api import errors
 from api.documents import decode_base64
 from api.errors import Problem, abbreviate, invalid, invalid_fields
-from api.http.middleware.admission import admit_body
 from api.http.parameters import merged, single
 from api.http.problems import MAX_ERRORS, field_error, invalid_document, wrong_document
 from api.http.requests import (
@@ -73,7 +72,6 @@ class BodyReader:
             got = abbreviate(media_type) if media_type else "no content type"
             raise errors.UnsupportedMediaType(f"expected {expected}; got {got}")
         body = await self._with_timeout(_with_limit(request, self._limits.max_json_bytes, "JSON body").body())
-        admit_body(request)
 
         def parse_body() -> T:
             return parse(_document(body, self._limits))
@@ -116,7 +114,6 @@ class BodyReader:
 
     async def _read_picture(self, request: Request, options: UploadFields) -> Query:
         data = await _with_limit(request, self._limits.max_upload_bytes, "image").body()
-        admit_body(request)
         return self._upload(data, options)
 
     async def _read_multipart(self, request: Request) -> Query:

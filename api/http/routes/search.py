@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import chain
 from typing import Final, TypeVar
 
 from anyio import to_thread
@@ -64,7 +65,7 @@ def search_routes(runner: QueryRunner) -> APIRouter:
     async def search(request: Request) -> Response:
         service = await runner.service(request)
         query = await bodies.search(request)
-        runner.admit(request, [query.parts])
+        runner.admit(request, query.parts)
         return json_response(await runner.search(query, service, service.engine))
 
     @router.post(
@@ -77,7 +78,9 @@ def search_routes(runner: QueryRunner) -> APIRouter:
     async def batch(request: Request) -> Response:
         service = await runner.service(request)
         queries, engine = await bodies.json(request, bodies.parse_batch), service.engine
-        runner.admit(request, [query.parts for query in queries if isinstance(query, Query)], cost=len(queries))
+        valid = [query for query in queries if isinstance(query, Query)]
+        parts = chain.from_iterable(query.parts for query in valid)
+        runner.admit(request, parts, searches=len(valid), cost=len(queries))
         found = await _gather(queries, lambda query: runner.find(query, service, engine))
         return await to_thread.run_sync(_batch_response, found)
 
@@ -91,7 +94,8 @@ def search_routes(runner: QueryRunner) -> APIRouter:
     async def embed(request: Request) -> Response:
         service = await runner.service(request)
         parts, engine = await bodies.json(request, bodies.parse_embed_items), service.engine
-        runner.admit(request, [(part,) for part in parts if isinstance(part, Part)], cost=len(parts))
+        valid = [part for part in parts if isinstance(part, Part)]
+        runner.admit(request, valid, searches=len(valid), cost=len(parts))
         vectors = await _gather(parts, lambda part: runner.embed(part, service, engine))
         index = IndexOut(version=engine.searcher.version, ntotal=engine.searcher.ntotal)
         model = model_out(engine.embedder.identity, limits.show_locations)
