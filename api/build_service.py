@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 from api.search.batcher import EmbeddingCache
-from api.search.collections import Collections
+from api.search.collections import ClosedCollection, Collections
 from api.search.engine import Batchers, IndexSource, LoadModel, UnknownModel, require_same_model
 from api.search.pictures import Pictures
 from api.search.service import SearchService
@@ -41,8 +41,10 @@ def build_collections(
         return Collections.of(parts.service(collection, load_model), name)
     load_model = load_model or model_loader(settings, first_model(collections))
     return Collections(
-        collections,
-        partial(parts.service, load_model=load_model),
+        {
+            name: ClosedCollection(collection=collection, open=partial(parts.service, collection, load_model))
+            for name, collection in collections.items()
+        },
         batchers=parts.batchers,
         decoders=parts.pictures.decoders,
         idle_s=settings.collection_idle_s,

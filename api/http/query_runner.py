@@ -50,9 +50,9 @@ class QueryRunner:
     async def with_collection(self, request: Request) -> tuple[SearchService, Collection]:
         """The service, and the collection whose versions it follows. Raises Problem."""
         service = await self.service(request)
-        if service.live.source is None:
+        if service.collection is None:
             raise NotFound("this server has one index version, and no collection")
-        return service, service.live.source.collection
+        return service, service.collection
 
     async def service_of(self, request: Request, name: str) -> SearchService:
         """The service of a collection. A search that waits until it is open, which may take minutes, has no slot."""

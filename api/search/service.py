@@ -1,8 +1,7 @@
 """Answers queries: from pictures, texts, ids and vectors to the nearest images of a collection."""
 
 import logging
-from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -25,11 +24,12 @@ from embedder.fetch import Fetcher
 from embedder.images import Region
 from embedder.images.limits import ImageLimits
 from embedder.protocol import Embedder
+from index.collection import Collection
 from index.collection.rows import FIXED_COLUMNS
 from index.errors import FilterError, QueryError
 from index.filters.facets import Counts
 from index.matches import Match
-from index.queries import SearchOptions, mix
+from index.queries import QueryKind, SearchOptions, mix
 from index.search import Searcher
 
 logger = logging.getLogger(__name__)
@@ -71,6 +71,11 @@ class SearchService:
         self.pictures = pictures
         self._query_fetcher = query_fetcher
         self._query_limits = query_limits or ImageLimits()
+
+    @property
+    def collection(self) -> Collection | None:
+        """The collection that the service follows."""
+        return self.live.source and self.live.source.collection
 
     @property
     def engine(self) -> Engine:
@@ -240,9 +245,8 @@ def _nearest(searcher: Searcher, query: Query, vectors: Sequence[Vector]) -> lis
     ids = {part.image_id for part in query.parts if part.image_id is not None}
     exclude = {*query.options.get("exclude", ()), *ids}
     options: SearchOptions = {**query.options, "exclude": exclude, "kind": query.kind}
-    percentile = partial(searcher.percentile, kind=query.kind)
     if query.min_percentile is not None:
-        lowest = _lowest_score(percentile, query.min_percentile)
+        lowest = _lowest_score(searcher, query.min_percentile, query.kind)
         min_score = options.get("min_score")
         options["min_score"] = lowest if min_score is None else max(lowest, min_score)
     weights = [part.weight for part in query.parts]
@@ -258,19 +262,17 @@ def _nearest(searcher: Searcher, query: Query, vectors: Sequence[Vector]) -> lis
     except QueryError as error:  # its message says what was expected
         got = [{"field": "body", "expected": str(error), "got": abbreviate({"k": query.k})}]
         raise errors.InvalidRequest(f"body: {error}", errors=got) from error
-    return [replace(match, percentile=percentile(match.score)) for match in matches]
+    return [replace(match, percentile=searcher.percentile(match.score, query.kind)) for match in matches]
 
 
-def _lowest_score(percentile: Callable[[float], float | None], lowest: float) -> float:
-    """The lowest score, as reported with six decimals, of this percentile or a higher one. Raises Problem."""
-    if not 0 <= lowest <= 100:
-        raise invalid("min_percentile", "a number from 0 to 100", lowest)
-    if percentile(1.0) is None:
+def _lowest_score(searcher: Searcher, percentile: float, kind: QueryKind | None) -> float:
+    """The lowest score of this percentile. Raises Problem."""
+    if not 0 <= percentile <= 100:
+        raise invalid("min_percentile", "a number from 0 to 100", percentile)
+    if (score := searcher.lowest_score(percentile, kind)) is None:
         expected = "a query whose matches have percentiles: pictures alone, or words that the index knows; or min_score"
-        raise invalid("min_percentile", expected, lowest)
-    scores = range(-(10**6), 10**6)
-    at = bisect_left(scores, lowest, key=lambda score: percentile(score / 1e6) or 0.0)
-    return scores[at] / 1e6 if at < len(scores) else 1.0
+        raise invalid("min_percentile", expected, percentile)
+    return score
 
 
 def _check_fields(searcher: Searcher, fields: Sequence[str] | None) -> None:
