@@ -161,9 +161,7 @@ class SearchService:
 
     def _read_image(self, part: Part, searcher: Searcher) -> bytes:
         """The file of an image of the index."""
-        row = row_of_image(searcher, part.image_id or "")
-        if row is None:
-            raise _not_in_index(part, searcher)
+        row = row_of_image(searcher, part.image_id or "", field=part.picture_field)
         try:
             return self.pictures.read(row).data
         except Problem as problem:
@@ -190,7 +188,7 @@ class SearchService:
             try:
                 return ask_shards(engine.searcher, lambda searcher: searcher.vector(image_id))[0]
             except (QueryError, UnicodeEncodeError) as error:
-                raise _not_in_index(part, engine.searcher) from error
+                raise image_not_found(engine.searcher, image_id, field=part.field_path.format("id")) from error
         if part.vector is None:
             raise ValueError("expected a part with a picture, text, id or vector")
         if part.vector.shape != (engine.embedder.identity.dim,):
@@ -211,13 +209,18 @@ class SearchService:
             return self.decoders.decode(data, crop, limits=limits, is_awaited=is_awaited).pixels
 
 
-def row_of_image(searcher: Searcher, image_id: str) -> dict[str, Any] | None:
-    """Like `Searcher.row`. ShardUnavailable if the row may be in a shard that does not answer."""
-    return ask_shards(searcher, lambda each: each.row(image_id))[0]
+def row_of_image(searcher: Searcher, image_id: str, **extensions: str) -> dict[str, Any]:
+    """Like `Searcher.row`. Raises ImageNotFound, with these `extensions`; ShardUnavailable if the row may be in a shard
+    that does not answer.
+    """
+    row = ask_shards(searcher, lambda each: each.row(image_id))[0]
+    if row is None:
+        raise image_not_found(searcher, image_id, **extensions)
+    return row
 
 
-def image_not_found(searcher: Searcher, image_id: str) -> Problem:
-    return errors.ImageNotFound(f"index version {searcher.version} has no image {abbreviate(image_id)}")
+def image_not_found(searcher: Searcher, image_id: str, **extensions: str) -> errors.ImageNotFound:
+    return errors.ImageNotFound(f"index version {searcher.version} has no image {abbreviate(image_id)}", **extensions)
 
 
 def facets_of(searcher: Searcher, where: Mapping[str, Any] | None) -> Counts:
@@ -305,11 +308,6 @@ def region_of(part: Part) -> Region | None:
             return x, y, min(width, 1 - x), min(height, 1 - y)
     expected = "[x, y, width, height] as fractions of the picture, from 0 to 1 and within its edges"
     raise invalid(part.field_path.format("crop"), expected, list(part.crop))
-
-
-def _not_in_index(part: Part, searcher: Searcher) -> Problem:
-    problem = image_not_found(searcher, part.image_id or "")
-    return problem.with_detail(problem.detail, field=part.field_path.format("id"))
 
 
 def _wrong_filter(error: FilterError) -> Problem:

@@ -1,6 +1,6 @@
 """Routes of images: their rows and pictures, and the plan that `likeness duplicates` wrote."""
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Query, Request
@@ -12,9 +12,8 @@ from api.errors import ImageNotFound, Internal, InvalidRequest, PictureNotFound,
 from api.http.problems import problem_docs
 from api.http.query_runner import QueryRunner
 from api.http.responses import etag_response, image_out, json_response
-from api.search.service import image_not_found, row_of_image
+from api.search.service import row_of_image
 from index.analysis.duplicate_plan import PlannedGroup, PlanSummary, read_plan
-from index.search import Searcher
 
 Id = Annotated[str, Query(alias="id", description="the id of an indexed image")]
 Size = Annotated[int | None, Query(ge=16, le=1024, description="for a thumbnail: pixels per side at most")]
@@ -54,7 +53,7 @@ def image_routes(runner: QueryRunner) -> APIRouter:
     )
     async def picture(request: Request, image_id: Id, size: Size = None) -> Response:
         service = await runner.service(request)
-        row = await _row(service.engine.searcher, image_id)
+        row = await to_thread.run_sync(row_of_image, service.engine.searcher, image_id)
         read = await to_thread.run_sync(service.pictures.read, row, size, limiter=reading)
         return etag_response(request, *read, _PICTURE_HEADERS)
 
@@ -65,7 +64,8 @@ def image_routes(runner: QueryRunner) -> APIRouter:
         responses=problem_docs(*_PROBLEMS),
     )
     async def image(request: Request, image_id: Id) -> Response:
-        row = await _row((await runner.service(request)).engine.searcher, image_id)
+        searcher = (await runner.service(request)).engine.searcher
+        row = await to_thread.run_sync(row_of_image, searcher, image_id)
         return json_response(image_out(row, runner.limits.show_locations))
 
     return router
@@ -88,10 +88,3 @@ def duplicate_routes(runner: QueryRunner) -> APIRouter:
         return DuplicatesOut(plan=summary, serving=service.engine.searcher.version, groups=groups)
 
     return router
-
-
-async def _row(searcher: Searcher, image_id: str) -> dict[str, Any]:
-    row = await to_thread.run_sync(row_of_image, searcher, image_id)
-    if row is None:
-        raise image_not_found(searcher, image_id)
-    return row
