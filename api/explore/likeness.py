@@ -21,6 +21,7 @@ from api.explore.neighbours import Neighbours, PictureRow, QueryPart, map_concur
 from api.explore.picture_map import PictureMap
 from api.explore.query_like import BareQuery, example_of
 from api.observe.log import Stopwatch
+from api.search.engine import LiveEngine
 from api.search.pictures import Pictures
 from api.search.query import DISTINCT, Part, Query
 from api.search.service import SearchService, Vector
@@ -231,9 +232,9 @@ class Likeness:
 
     @cached_property
     def _service(self) -> SearchService:
+        model = self._model
         return SearchService(
-            embedder=self._model,
-            searcher=self.searcher,
+            live=LiveEngine(self.searcher, lambda _: model),
             query_fetcher=self._fetcher,
             pictures=Pictures(self._fetcher, DecodePool()),
         )

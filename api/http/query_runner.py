@@ -50,9 +50,9 @@ class QueryRunner:
     async def with_collection(self, request: Request) -> tuple[SearchService, Collection]:
         """The service, and the collection whose versions it follows. Raises Problem."""
         service = await self.service(request)
-        if service.collection is None:
+        if service.live.collection is None:
             raise NotFound("this server has one index version, and no collection")
-        return service, service.collection
+        return service, service.live.collection
 
     async def service_of(self, request: Request, name: str) -> SearchService:
         """The service of a collection. A search that waits until it is open, which may take minutes, has no slot."""

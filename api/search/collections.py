@@ -93,8 +93,8 @@ class Collections:
     @classmethod
     def of(cls, service: SearchService, name: str | None = None) -> Self:
         """A single collection, which is open and never closed."""
-        name = name or (service.collection.name if service.collection else "collection")
-        return cls({name: service}, batchers=service.batchers, decoders=service.decoders)
+        name = name or (service.live.collection.name if service.live.collection else "collection")
+        return cls({name: service}, batchers=service.live.batchers, decoders=service.decoders)
 
     @property
     def is_single(self) -> bool:
@@ -143,7 +143,8 @@ class Collections:
         return await asyncio.shield(self._opening[name])
 
     def location(self, name: str) -> str:
-        collection = self._closable[name].collection if name in self._closable else self._open[name].service.collection
+        closable = self._closable.get(name)
+        collection = closable.collection if closable else self._open[name].service.live.collection
         return collection.location if collection else ""
 
     async def state(self, name: str) -> CollectionState:

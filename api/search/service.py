@@ -15,7 +15,7 @@ from api import errors
 from api.errors import Problem, abbreviate, invalid, invalid_fields
 from api.observe.log import Stopwatch, current_record, is_awaited, record_outcome
 from api.search.batcher import ContentKey
-from api.search.engine import Batchers, Engine, IndexSource, LiveEngine
+from api.search.engine import Engine, LiveEngine
 from api.search.partial_answers import ask_shards
 from api.search.pictures import Pictures, problem_of_query
 from api.search.query import Part, Query, SearchResult
@@ -23,8 +23,6 @@ from embedder.errors import Rejected, UnsupportedInputError
 from embedder.fetch import Fetcher
 from embedder.images import Region
 from embedder.images.limits import ImageLimits
-from embedder.protocol import Embedder
-from index.collection import Collection
 from index.collection.rows import FIXED_COLUMNS
 from index.errors import FilterError, QueryError
 from index.filters.facets import Counts
@@ -47,35 +45,22 @@ class SearchService:
 
     `query_fetcher` fetches the URLs that callers send, so it must be one for untrusted URLs. `pictures` reads the
     pictures of the collection's rows, whose URIs the operator chose and which may be local files; its decoders also
-    decode the pictures of queries. With a `source` the service follows CURRENT to other index versions and their models
-    (`start`). Services with the same `batchers` share models.
-
-    Raises OtherModelError if the searcher's vectors come from another model than `embedder`.
+    decode the pictures of queries.
     """
 
     def __init__(
         self,
         *,
-        embedder: Embedder,
-        searcher: Searcher,
+        live: LiveEngine,
         query_fetcher: Fetcher,
         pictures: Pictures,
         query_limits: ImageLimits | None = None,
-        batchers: Batchers | None = None,
-        source: IndexSource | None = None,
     ) -> None:
-        self.batchers = batchers or Batchers()
-        batcher = self.batchers.of(searcher.model, lambda _: embedder)
-        self.live = LiveEngine(Engine(batcher, searcher), self.batchers, source)
+        self.live = live
         self.decoders = pictures.decoders
         self.pictures = pictures
         self._query_fetcher = query_fetcher
         self._query_limits = query_limits or ImageLimits()
-
-    @property
-    def collection(self) -> Collection | None:
-        """The collection that the service follows."""
-        return self.live.source and self.live.source.collection
 
     @property
     def engine(self) -> Engine:
