@@ -5,8 +5,8 @@ from dataclasses import replace
 from functools import partial
 
 from api.search.batcher import EmbeddingCache
-from api.search.collections import Collections
-from api.search.engine import Batchers, IndexSource, LoadModel, UnknownModel, require_same_model
+from api.search.collections import ClosedCollection, Collections
+from api.search.engine import Batchers, LiveEngine, LoadModel, UnknownModel, require_same_model
 from api.search.pictures import Pictures
 from api.search.service import SearchService
 from api.settings import ServeSettings
@@ -41,8 +41,10 @@ def build_collections(
         return Collections.of(parts.service(collection, load_model), name)
     load_model = load_model or model_loader(settings, first_model(collections))
     return Collections(
-        collections,
-        partial(parts.service, load_model=load_model),
+        {
+            name: ClosedCollection(collection=collection, open=partial(parts.service, collection, load_model))
+            for name, collection in collections.items()
+        },
         batchers=parts.batchers,
         decoders=parts.pictures.decoders,
         idle_s=settings.collection_idle_s,
@@ -85,21 +87,19 @@ class _SharedParts:
     def service(self, collection: Collection, load_model: LoadModel | None) -> SearchService:
         settings = self._settings
         searcher = open_last_good(collection, self._open_version)
-        load_model = load_model or model_loader(settings, searcher.model)
-        batcher = self.batchers.of(searcher.model, load_model)  # kept, so that no other service loads it again
+        live = LiveEngine(
+            searcher,
+            load_model or model_loader(settings, searcher.model),
+            batchers=self.batchers,
+            collection=collection,
+            open_version=self._open_version,
+            interval_s=settings.swap_interval_s,
+        )
         return SearchService(
-            embedder=batcher.embedder,
-            searcher=searcher,
-            source=IndexSource(
-                collection=collection,
-                load_model=load_model,
-                open_version=self._open_version,
-                interval_s=settings.swap_interval_s,
-            ),
+            live=live,
             query_fetcher=self._query_fetcher,
             pictures=self.pictures,
             query_limits=ImageLimits(max_bytes=settings.max_upload_bytes, max_pixels=settings.max_query_pixels),
-            batchers=self.batchers,
         )
 
 

@@ -5,7 +5,6 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field, WithJsonSchema
 
-
 # Generators of clients do not agree on tuples.
 _FOUR_NUMBERS: Final = {"type": "array", "items": {"type": "number"}, "minItems": 4, "maxItems": 4}
 

@@ -16,6 +16,7 @@ from ray.serve.handle import DeploymentHandle
 from api.build_service import first_model, served_collections
 from api.deployment.replica_cache import ReplicaCache
 from api.deployment.replica_calls import answer, cancel, replica_errors
+from api.errors import EmbedderUnavailable
 from api.observe.log import configure_logs
 from api.search.batcher import ContentKey, EmbeddingCache, QueryBatcher
 from api.search.engine import EXPECTED_ERRORS, Batchers, LoadModel
@@ -75,7 +76,7 @@ class EmbedderReplica:
 class RemoteEmbedder:
     """An Embedder whose model EmbedderReplicas hold. Thread-safe; not for an event loop's thread.
 
-    If a replica dies, its calls are repeated at another one. Raises the problem `embedder-unavailable` if a batch is
+    If a replica dies, its calls are repeated at another one. Raises EmbedderUnavailable if a batch is
     not answered within `timeout_s`, however many calls it takes.
     """
 
@@ -87,8 +88,8 @@ class RemoteEmbedder:
 
     @classmethod
     def connect(cls, handle: DeploymentHandle[Any], record: ModelRecord, *, timeout_s: float) -> Self:
-        """Returns once every replica holds the model. Raises ModelError, OtherModelError, Problem."""
-        with replica_errors("embedder-unavailable", "the model does not answer"):
+        """Returns once every replica holds the model. Raises ModelError, OtherModelError, EmbedderUnavailable."""
+        with replica_errors(EmbedderUnavailable, "the model does not answer"):
             # The first answer waits for a replica, if none is up yet.
             identity, crop = handle.describe.remote(record).result(timeout_s=_LOAD_TIMEOUT_S)
             handle.broadcast("describe", record).results(timeout_s=_LOAD_TIMEOUT_S)
@@ -103,7 +104,7 @@ class RemoteEmbedder:
     def _embed(self, items: Items) -> NDArray[np.float32]:
         deadline = monotonic() + self.timeout_s
         parts = [items[start : start + _ITEMS_PER_CALL] for start in range(0, len(items), _ITEMS_PER_CALL)]
-        with replica_errors("embedder-unavailable", "the model does not answer"), ExitStack() as unanswered:
+        with replica_errors(EmbedderUnavailable, "the model does not answer"), ExitStack() as unanswered:
             calls = [partial(self._call, part, unanswered) for part in parts]
             responses = [call() for call in calls]
             vectors = [answer(call, response, deadline) for call, response in zip(calls, responses, strict=True)]

@@ -38,14 +38,14 @@ def answer(call: Callable[[], Any], response: Any, deadline: float) -> Any:
 
 
 @contextmanager
-def replica_errors(slug: str, message: str) -> Iterator[None]:
-    """Raises a replica's own exceptions, and the Problem `slug` with this message if no replica answers."""
+def replica_errors(problem: type[Problem], message: str) -> Iterator[None]:
+    """Raises a replica's own exceptions, and `problem` with this message if no replica answers."""
     try:
         yield
     except RayTaskError as error:
         raise error.cause from None
     except (RayError, RayServeException, TimeoutError) as error:
-        raise Problem(slug, f"{message}: try again soon", retry_after_s=2) from error
+        raise problem(f"{message}: try again soon", retry_after_s=2) from error
 
 
 def cancel(response: Any) -> None:

@@ -14,6 +14,7 @@ from api.build_service import served_collections
 from api.deployment.replica_cache import ReplicaCache
 from api.deployment.replica_calls import answer, replica_errors
 from api.deployment.shard_calls import ShardCaller
+from api.errors import ShardUnavailable
 from api.observe.log import configure_logs
 from api.settings import ServeSettings
 from index.collection import Collection
@@ -67,33 +68,29 @@ class SearcherReplica:
         return Shard.open(self._collection, manifest, split_into_shards(manifest.segments, self._count)[self._number])
 
 
-class Searchers:
-    """Opens searchers that call the SearcherReplicas of all shards. Thread-safe; not for an event loop's thread."""
+def open_sharded(
+    handles: Sequence[DeploymentHandle[Any]], timeout_s: float, collection: Collection, version: str | None = None
+) -> Searcher:
+    """A searcher of the version (None: the live one) that calls the SearcherReplicas of all shards, once all replicas
+    have opened it. Thread-safe; not for an event loop's thread.
 
-    def __init__(self, handles: Sequence[DeploymentHandle[Any]], timeout_s: float) -> None:
-        self._handles = list(handles)
-        self._timeout_s = timeout_s
-
-    def open(self, collection: Collection, version: str | None = None) -> Searcher:
-        """A searcher of the version (None: the live one), once all replicas of all shards have opened it.
-
-        Raises CollectionError, and the Problem `shard-unavailable` if replicas do not answer.
-        """
-        manifest = searched_version(collection, version)
-        schema = version_schema(collection, manifest)
-        shards = dict(enumerate(split_into_shards(manifest.segments, len(self._handles))))
-        handles = [self._handles[number] for number, shard in shards.items() if shard.segments]
-        deadline = monotonic() + _OPEN_TIMEOUT_S
-        with replica_errors("shard-unavailable", "searchers do not answer"):
-            # The first answer waits for a replica, if none is up yet.
-            calls = [partial(handle.open.remote, manifest.edition) for handle in handles]
-            for call, response in [(call, call()) for call in calls]:
-                answer(call, response, deadline)
-            for responses in [handle.broadcast("open", manifest.edition) for handle in handles]:
-                time_left = max(0.0, deadline - monotonic())
-                for outcome in responses.results(timeout_s=time_left, return_exceptions=True):
-                    # A dead replica's successor opens the live version.
-                    if isinstance(outcome, BaseException) and not isinstance(outcome, RayActorError):
-                        raise outcome
-        caller = ShardCaller(self._handles, manifest.edition, self._timeout_s)
-        return Searcher(manifest, ShardedIndex(shards, schema, manifest.dim, caller))
+    Raises CollectionError, and ShardUnavailable if replicas do not answer.
+    """
+    manifest = searched_version(collection, version)
+    schema = version_schema(collection, manifest)
+    shards = dict(enumerate(split_into_shards(manifest.segments, len(handles))))
+    opening = [handles[number] for number, shard in shards.items() if shard.segments]
+    deadline = monotonic() + _OPEN_TIMEOUT_S
+    with replica_errors(ShardUnavailable, "searchers do not answer"):
+        # The first answer waits for a replica, if none is up yet.
+        calls = [partial(handle.open.remote, manifest.edition) for handle in opening]
+        for call, response in [(call, call()) for call in calls]:
+            answer(call, response, deadline)
+        for responses in [handle.broadcast("open", manifest.edition) for handle in opening]:
+            time_left = max(0.0, deadline - monotonic())
+            for outcome in responses.results(timeout_s=time_left, return_exceptions=True):
+                # A dead replica's successor opens the live version.
+                if isinstance(outcome, BaseException) and not isinstance(outcome, RayActorError):
+                    raise outcome
+    caller = ShardCaller(handles, manifest.edition, timeout_s)
+    return Searcher(manifest, ShardedIndex(shards, schema, manifest.dim, caller))

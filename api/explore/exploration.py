@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from api.client.query import Example, Search
-from api.errors import Problem
+from api.errors import InvalidRequest
 from api.explore.neighbours import Neighbours
 from index.queries import MAX_K
 
@@ -88,7 +88,7 @@ class Exploration:
         query: Search = {"queries": [{**mixed[0], "weight": 1.0}] if len(mixed) == 1 else mixed}
         first = step.page * self._k
         if first + self._k > MAX_K:
-            raise Problem("invalid-request", f"only the first {MAX_K:,} matches can be shown")
+            raise InvalidRequest(f"only the first {MAX_K:,} matches can be shown")
         results = self._find({**self._options, **query, "k": min(self._k + 1, MAX_K - first), "offset": first})
         self.has_more = len(results) > self._k
         self.results = replace(results, matches=results.matches[: self._k])

@@ -14,13 +14,14 @@ import pyarrow as pa
 from api.build_service import load_recorded
 from api.client.query import Example, Search, image_bytes, plain_filter, vector_of
 from api.documents import SOURCE_FIELDS
-from api.errors import Problem
+from api.errors import TextNotSupported
 from api.explore.exploration import Exploration
 from api.explore.lazy_model import LazyModel
 from api.explore.neighbours import Neighbours, PictureRow, QueryPart, map_concurrently
 from api.explore.picture_map import PictureMap
 from api.explore.query_like import BareQuery, example_of
 from api.observe.log import Stopwatch
+from api.search.engine import LiveEngine
 from api.search.pictures import Pictures
 from api.search.query import Part, Query, QueryOptions, fields_in
 from api.search.service import SearchService, Vector
@@ -164,9 +165,7 @@ class Likeness:
         """Whether the model, which this loads, has a vector for these words. Some know pictures only."""
         try:
             self.vector(text=words)
-        except Problem as problem:
-            if problem.kind.slug != "text-not-supported":
-                raise
+        except TextNotSupported:
             return False
         return True
 
@@ -225,9 +224,9 @@ class Likeness:
 
     @cached_property
     def _service(self) -> SearchService:
+        model = self._model
         return SearchService(
-            embedder=self._model,
-            searcher=self.searcher,
+            live=LiveEngine(self.searcher, lambda _: model),
             query_fetcher=self._fetcher,
             pictures=Pictures(self._fetcher, DecodePool()),
         )

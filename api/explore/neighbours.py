@@ -173,7 +173,7 @@ def with_picture(card: Card, jpeg: Callable[[], bytes]) -> Card:
     try:
         return replace(card, jpeg=jpeg())
     except Problem as error:
-        return replace(card, problem=f"{error.kind.title.lower()} ({error.extensions['reason']})")
+        return replace(card, problem=f"{error.title.lower()} ({error.extensions['reason']})")
     except ImageError as error:
         return replace(card, problem=f"cannot be shown ({error.reason})")
 

@@ -13,9 +13,9 @@ from pydantic_core import from_json
 from starlette.datastructures import UploadFile
 from starlette.types import Message
 
+from api import errors
 from api.documents import decode_base64
 from api.errors import Problem, abbreviate, invalid, invalid_fields
-from api.http.middleware.admission import admit_body
 from api.http.parameters import merged, single
 from api.http.requests import (
     BATCH,
@@ -24,8 +24,8 @@ from api.http.requests import (
     SEARCH,
     SEARCH_PARAMETERS,
     UPLOAD,
-    Document,
     EmbedRequest,
+    SearchRequest,
     UploadFields,
     read_texts,
 )
@@ -69,9 +69,8 @@ class BodyReader:
         """The result of `parse` for the JSON document in the body. Raises Problem like `search`."""
         if (media_type := _media_type(request)) != "application/json":
             got = abbreviate(media_type) if media_type else "no content type"
-            raise Problem("unsupported-media-type", f"expected {expected}; got {got}")
+            raise errors.UnsupportedMediaType(f"expected {expected}; got {got}")
         body = await self._with_timeout(_with_limit(request, self._limits.max_json_bytes, "JSON body").body())
-        admit_body(request)
 
         def parse_body() -> T:
             return parse(_document(body, self._limits))
@@ -80,11 +79,14 @@ class BodyReader:
             return parse_body()
         return await to_thread.run_sync(parse_body, limiter=self._parsing)
 
-    def parse_search(
-        self, document: object, *, kind: Document[Any] = SEARCH, options: Mapping[str, Any] | None = None
-    ) -> Query:
+    def parse_search(self, document: object, options: Mapping[str, Any] | None = None) -> Query:
         """The query of a search request, with `options` from its URL. Raises Problem."""
-        search = kind.read(merged(document, options) if options and isinstance(document, dict) else document)
+        return self.query_of(
+            SEARCH.read(merged(document, options) if options and isinstance(document, dict) else document)
+        )
+
+    def query_of(self, search: SearchRequest) -> Query:
+        """The query of a valid request. Raises Problem."""
         if (queries := search.get("queries")) is None:
             return self._query((self._part(search, "{}"),), search)
         if (crop := search.get("crop")) is not None:
@@ -110,11 +112,10 @@ class BodyReader:
             with anyio.fail_after(timeout_s):
                 return await reading
         except TimeoutError as error:
-            raise Problem("request-timeout", f"expected the body within {timeout_s:g} s") from error
+            raise errors.RequestTimeout(f"expected the body within {timeout_s:g} s") from error
 
     async def _read_picture(self, request: Request, options: UploadFields) -> Query:
         data = await _with_limit(request, self._limits.max_upload_bytes, "image").body()
-        admit_body(request)
         return self._upload(data, options)
 
     async def _read_multipart(self, request: Request) -> Query:
@@ -178,7 +179,7 @@ def _media_type(request: Request) -> str:
     """The body's media type, in lower case. Raises Problem for a compressed body."""
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("", "identity"):
-        raise Problem("unsupported-media-type", f"expected a body without Content-Encoding, got {abbreviate(encoding)}")
+        raise errors.UnsupportedMediaType(f"expected a body without Content-Encoding, got {abbreviate(encoding)}")
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
@@ -186,14 +187,14 @@ def _document(body: bytes, limits: RequestLimits) -> Any:
     # Each value but the first follows a comma or a member's name.
     if body.count(b",") > limits.max_json_values:
         expected = f"expected a JSON body of at most {limits.max_json_values:,} values"
-        raise Problem("too-large", f"{expected}, got more: send it in parts")
+        raise errors.TooLarge(f"{expected}, got more: send it in parts")
     if not body.strip():
-        raise Problem("malformed-body", "expected a JSON object, got an empty body")
+        raise errors.MalformedBody("expected a JSON object, got an empty body")
     try:
         encoding = json.detect_encoding(body[:4])  # of a byte order mark, as Windows writes it
         return from_json(body if encoding == "utf-8" else body.decode(encoding))
     except ValueError as error:
-        raise Problem("malformed-body", f"expected a JSON object: {error}") from error
+        raise errors.MalformedBody(f"expected a JSON object: {error}") from error
 
 
 def _with_limit(request: Request, max_bytes: int, content: str, *, overhead: int = 0) -> Request:
@@ -215,7 +216,7 @@ def _with_limit(request: Request, max_bytes: int, content: str, *, overhead: int
 
 
 def _too_large(content: str, max_bytes: int) -> Problem:
-    return Problem("too-large", f"expected {content} of at most {max_bytes:,} bytes, got more")
+    return errors.TooLarge(f"expected {content} of at most {max_bytes:,} bytes, got more")
 
 
 def _or_problem(read: Callable[[], T]) -> T | Problem:

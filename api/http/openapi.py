@@ -6,6 +6,7 @@ from typing import Any, Final
 from fastapi import FastAPI
 from pydantic import TypeAdapter
 
+from api import errors
 from api.http.middleware.auth import OPEN_PATHS
 from api.http.middleware.every_request import API_VERSION, VERSION
 from api.http.problems import ProblemOut, problem_docs
@@ -113,8 +114,10 @@ def _complete(document: dict[str, Any], access: Access) -> None:
             "bearer": {"type": "http", "scheme": "bearer"},
             "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
         }
-    keys = ("unauthorized", "forbidden") if needs_key else ()
-    refusals = problem_docs("rate-limited", "overloaded", "timeout", "collection-unavailable", *keys)
+    keys = (errors.Unauthorized, errors.Forbidden) if needs_key else ()
+    refusals = problem_docs(
+        errors.RateLimited, errors.Overloaded, errors.AnswerTimeout, errors.CollectionUnavailable, *keys
+    )
     for path, operations in document["paths"].items():
         for operation in operations.values():
             if path not in OPEN_PATHS:
@@ -134,7 +137,7 @@ def _add_version(operation: dict[str, Any]) -> None:
             "description": "the API version that the client was written for",
         }
     )
-    _add_responses(operation, problem_docs("unknown-api-version"))
+    _add_responses(operation, problem_docs(errors.UnknownApiVersion))
     header = {"schema": schema, "description": "the API version of this answer", "required": True}
     operation["responses"]["200"].setdefault("headers", {})[API_VERSION] = header
 

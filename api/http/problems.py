@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
 
+from api import errors
 from api.documents import Failed
 from api.errors import PROBLEMS, Problem, abbreviate, invalid_fields
 from api.observe.log import current_record
@@ -48,36 +49,17 @@ class ProblemOut(BaseModel):
 
 MEDIA_TYPE: Final = "application/problem+json"
 BODY_PROBLEMS: Final = (
-    *("malformed-body", "request-timeout", "too-large", "unsupported-media-type", "invalid-request", "internal"),
+    *(errors.MalformedBody, errors.RequestTimeout, errors.TooLarge, errors.UnsupportedMediaType),
+    *(errors.InvalidRequest, errors.Internal),
 )
 """Problems of every route that reads a body."""
 SEARCH_PROBLEMS: Final = (
     *BODY_PROBLEMS,
-    *("bad-url", "forbidden-scheme", "forbidden-address", "url-not-usable", "url-unreachable", "url-timeout"),
-    *("text-not-supported", "unusable-image", "shard-unavailable", "picture-not-found", "picture-unavailable"),
-    "image-not-found",
+    *(errors.BadUrl, errors.ForbiddenScheme, errors.ForbiddenAddress),
+    *(errors.UrlNotUsable, errors.UrlUnreachable, errors.UrlTimeout),
+    *(errors.TextNotSupported, errors.UnusableImage, errors.ShardUnavailable),
+    *(errors.PictureNotFound, errors.PictureUnavailable, errors.ImageNotFound),
 )
-
-_EXAMPLES: Final[dict[str, dict[str, Any]]] = {
-    "forbidden-address": {
-        "detail": "http://intranet/cat.jpg: the host is neither on the public internet nor an allowed host",
-        "field": "url",
-        "reason": "forbidden_address",
-        "stage": "fetch",
-        "retryable": False,
-    },
-    "unusable-image": {
-        "detail": "expected a picture, but this looks like plain text",
-        "field": "image",
-        "reason": "not_an_image",
-        "stage": "decode",
-        "retryable": False,
-    },
-    "invalid-request": {
-        "detail": "k: expected a whole number from 1 to 1000, got 0",
-        "errors": [{"field": "k", "expected": "a whole number from 1 to 1000", "got": "0"}],
-    },
-}
 
 MAX_ERRORS: Final = 100
 
@@ -104,13 +86,13 @@ _EXPECTED: Final = {
 
 def problem_response(problem: Problem, headers: Mapping[str, str] | None = None) -> JSONResponse:
     """The response for `problem`, with its status and headers."""
-    current_record().problems.append(problem.kind.slug)
+    current_record().problems.append(problem.slug)
     headers = dict(headers or {})
-    if problem.kind.status == 401:
+    if isinstance(problem, errors.Unauthorized):
         headers["WWW-Authenticate"] = 'Bearer realm="likeness"'
     if "retry_after_s" in problem.extensions:
         headers["Retry-After"] = str(math.ceil(problem.extensions["retry_after_s"]))
-    return JSONResponse(_document_of(problem), problem.kind.status, headers, MEDIA_TYPE)
+    return JSONResponse(problem.document(), problem.status, headers, MEDIA_TYPE)
 
 
 def install_problems(app: FastAPI) -> None:
@@ -132,20 +114,20 @@ def failed_item(error: BaseException) -> Failed:
     else:
         logger.error("an item of a batch failed", exc_info=error)
         problem = internal_problem()
-    current_record().problems.append(problem.kind.slug)
-    return Failed(problem=_document_of(problem))
+    current_record().problems.append(problem.slug)
+    return Failed(problem=problem.document())
 
 
-def problem_docs(*slugs: str) -> dict[int | str, dict[str, Any]]:
+def problem_docs(*kinds: type[Problem]) -> dict[int | str, dict[str, Any]]:
     """The `responses` of a route that may answer with these problems, with an example of each."""
     by_status: dict[int | str, dict[str, Any]] = {}
-    for kind in (PROBLEMS[slug] for slug in slugs):
+    for kind in kinds:
         new: dict[str, Any] = {"description": kind.title, "content": {MEDIA_TYPE: {"examples": {}}}}
         entry = by_status.setdefault(kind.status, new)
         entry["content"][MEDIA_TYPE]["schema"] = {"$ref": f"#/components/schemas/{ProblemOut.__name__}"}
         entry["content"][MEDIA_TYPE]["examples"][kind.slug] = {
             "summary": kind.title,
-            "value": _document(kind.slug, _EXAMPLES.get(kind.slug, {"detail": kind.when})),
+            "value": kind(**{"detail": kind.__doc__, **kind.example}).document(),
         }
         if kind.title not in entry["description"]:
             entry["description"] += f"; {kind.title[0].lower()}{kind.title[1:]}"
@@ -153,33 +135,25 @@ def problem_docs(*slugs: str) -> dict[int | str, dict[str, Any]]:
 
 
 def problem_table() -> str:
-    rows = (f"| `{kind.type}` | {kind.status} | {kind.when} |" for kind in PROBLEMS.values())
+    rows = (f"| `{kind.type}` | {kind.status} | {kind.__doc__} |" for kind in PROBLEMS.values())
     return "\n".join(["| type | status | when |", "|---|---|---|", *rows])
-
-
-def _document_of(problem: Problem) -> dict[str, Any]:
-    return _document(problem.kind.slug, {"detail": problem.detail, **problem.extensions})
-
-
-def _document(slug: str, members: dict[str, Any]) -> dict[str, Any]:
-    kind = PROBLEMS[slug]
-    return {"type": kind.type, "title": kind.title, "status": kind.status, **members}
 
 
 def _on_http_exception(request: Request, error: HTTPException) -> Response:
     """Answers requests that the framework refuses: unknown paths and methods, broken multipart."""
     headers = dict(error.headers or {})
+    problem: Problem
     match error.status_code:
         case 404:
             page = abbreviate(request.scope["path"])
-            problem = Problem("not-found", f"no page {page}; /docs lists the API")
+            problem = errors.NotFound(f"no page {page}; /docs lists the API")
         case 405:
             headers["Allow"] = _methods_of(request)
-            problem = Problem("method-not-allowed", f"expected {headers['Allow']}, got {request.method}")
+            problem = errors.MethodNotAllowed(f"expected {headers['Allow']}, got {request.method}")
         case 413:
-            problem = Problem("too-large", str(error.detail))
+            problem = errors.TooLarge(str(error.detail))
         case _:
-            problem = Problem("malformed-body", str(error.detail))
+            problem = errors.MalformedBody(str(error.detail))
     return problem_response(problem, headers)
 
 
@@ -198,7 +172,7 @@ def _on_invalid_parameters(_: Request, error: RequestValidationError) -> Respons
 
 def internal_problem() -> Problem:
     """The problem for any other exception, without details."""
-    return Problem("internal", "the server failed to answer; its log says why")
+    return errors.Internal("the server failed to answer; its log says why")
 
 
 def field_error(detail: Mapping[str, Any], field: str, known: Iterable[str] = ()) -> dict[str, str]:

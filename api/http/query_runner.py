@@ -1,7 +1,7 @@
 """Finds the service for a request, and runs the slow parts of its searches in a limited number of threads."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -9,8 +9,8 @@ from anyio import CapacityLimiter, to_thread
 from fastapi import Request
 
 from api.documents import Embedded, Found, SearchResponse
-from api.errors import Problem
-from api.http.middleware.admission import Slots, admit
+from api.errors import CollectionUnavailable, NotFound, TextNotSupported
+from api.http.middleware.admission import SLOT, Slots
 from api.http.middleware.every_request import COLLECTION
 from api.http.middleware.rate_limit import charge
 from api.http.responses import check_filter, redact, search_response, timing
@@ -45,34 +45,35 @@ class QueryRunner:
         name = request.scope[COLLECTION]
         if not self.collections.is_single and name in self.collections.names:
             current_record().collection = name
-        return await self.service_of(name)
+        return await self.service_of(request, name)
 
     async def with_collection(self, request: Request) -> tuple[SearchService, Collection]:
         """The service, and the collection whose versions it follows. Raises Problem."""
         service = await self.service(request)
-        if service.live.source is None:
-            raise Problem("not-found", "this server has one index version, and no collection")
-        return service, service.live.source.collection
+        if service.live.collection is None:
+            raise NotFound("this server has one index version, and no collection")
+        return service, service.live.collection
 
-    async def service_of(self, name: str) -> SearchService:
+    async def service_of(self, request: Request, name: str) -> SearchService:
+        """The service of a collection. A search that waits until it is open, which may take minutes, has no slot."""
+        if SLOT in request.scope and name not in self.collections.open_services:
+            request.scope[SLOT].release()
         try:
             return await self.collections.service(name)
-        except Problem as problem:
-            if problem.kind.slug != "collection-unavailable":
-                raise
+        except CollectionUnavailable as problem:
             raise problem.with_detail(self.redacted(problem.detail, name)) from problem
 
     def redacted(self, text: str, name: str) -> str:
         """A message about a collection, as callers may read it."""
         return redact(text, show_locations=self._show_locations, known_locations=(self.collections.location(name),))
 
-    def admit(self, request: Request, searches: Sequence[Sequence[Part]], cost: int = 1) -> None:
-        """Admit a request with searches for these parts, which counts as `cost` requests.
+    def admit(self, request: Request, parts: Iterable[Part], searches: int = 1, cost: int = 1) -> None:
+        """Admit a request with so many searches, for these parts; it counts as `cost` requests.
 
-        Raises Problem if too few slots are free.
+        Raises Overloaded if too few slots are free.
         """
-        admit(request, self._searching, len(searches))
-        if count := sum(part.needs_fetch for parts in searches for part in parts):
+        request.scope[SLOT].admit(searches)
+        if count := sum(part.needs_fetch for part in parts):
             self._fetching.require(count)
         if cost > 1:
             charge(request, cost - 1)
@@ -113,9 +114,7 @@ class QueryRunner:
         """Remove the model's folder from its own message that it takes no text."""
         try:
             yield
-        except Problem as problem:
-            if problem.kind.slug != "text-not-supported":
-                raise
+        except TextNotSupported as problem:
             known = (engine.embedder.identity.model_id,)
             detail = redact(problem.detail, show_locations=self._show_locations, known_locations=known)
             raise problem.with_detail(detail) from problem

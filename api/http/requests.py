@@ -180,29 +180,22 @@ class SearchRequest(QuerySource, QueryOptions, total=False):
     ]
 
 
-_Names = Annotated[
-    list[str],
-    Field(
-        min_length=1,
-        max_length=_MAX_NAMES,
-        description="their names, as in `GET /collections`; all must have the same model",
-    ),
-]
-
-
-class CollectionNames(TypedDict):
-    """Which collections to search."""
-
-    collections: _Names
-
-
 @with_config(_STRICT)
 class CollectionsSearchRequest(SearchRequest, total=False):
     """A search of several collections. It takes no id, because an id belongs to one collection; `distinct` applies
     within each.
     """
 
-    collections: Required[_Names]
+    collections: Required[
+        Annotated[
+            list[str],
+            Field(
+                min_length=1,
+                max_length=_MAX_NAMES,
+                description="their names, as in `GET /collections`; all must have the same model",
+            ),
+        ]
+    ]
 
 
 @with_config(_TEXTS)
@@ -259,7 +252,6 @@ BATCH: Final = Document(BatchRequest)
 EMBED: Final = Document(EmbedRequest, ("images", "texts", "urls"))
 ITEM: Final = Document(QuerySource)
 COLLECTIONS_SEARCH: Final = Document(CollectionsSearchRequest, ("url", "image", "text", "embedding", "queries"))
-COLLECTION_NAMES: Final = Document(CollectionNames)
 UPLOAD: Final = Document(UploadFields)
 SEARCH_PARAMETERS: Final = Document(SearchParameters, ("url", "text", "id"))
 FACET_PARAMETERS: Final = Document(FacetParameters)

@@ -25,7 +25,7 @@ class RequestRecord:
     """Facts about a request, for its log line and metrics.
 
     `stages` are names and seconds; `outcomes` are the stage ("fetch" or "decode") of each picture, and "ok" or a
-    reason; `problems` are keys of api.errors.PROBLEMS; `lost_shards` are the numbers of shards that did not answer;
+    reason; `problems` are slugs; `lost_shards` are the numbers of shards that did not answer;
     `index` is the version that answers; `key` is the API key's name; `collection` is set if the server has several.
     The searches of a batch append from several threads, which needs no lock.
     """

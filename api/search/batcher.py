@@ -15,7 +15,7 @@ import numpy as np
 from cachetools import LRUCache
 from numpy.typing import NDArray
 
-from api.errors import Problem
+from api.errors import EmbedderUnavailable, Problem
 from embedder.images import Region
 from embedder.protocol import Embedder
 
@@ -187,7 +187,7 @@ class QueryBatcher:
     def _refuse_waiting(self) -> None:
         with suppress(Empty):
             while True:
-                self._fail(self._queue.get_nowait(), Problem("embedder-unavailable", "the model is closed: try again"))
+                self._fail(self._queue.get_nowait(), EmbedderUnavailable("the model is closed: try again"))
 
     def _gather(self, first: _Job) -> list[_Job]:
         """`first` and all waiting queries; up to the size of the last batch, also those within `_max_wait_s`."""

@@ -4,14 +4,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
 from typing import Final, Self, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 
-from api.errors import ApiError, Problem, abbreviate
+from api.errors import ApiError, CollectionNotFound, CollectionUnavailable, Problem, abbreviate
 from api.search.engine import EXPECTED_ERRORS, Batchers
 from api.search.service import SearchService
 from embedder.images.decoder_pool import DecodePool
@@ -37,10 +37,18 @@ class CollectionState:
     failure: str | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class ClosedCollection:
+    """`open` takes as long as loading its model does."""
+
+    collection: Collection
+    open: Callable[[], SearchService]
+
+
 @dataclass(kw_only=True)
 class _OpenCollection:
     service: SearchService
-    last_used: float
+    last_used: float = field(default_factory=monotonic)
 
     @property
     def memory(self) -> int:
@@ -52,28 +60,29 @@ class Collections:
 
     A collection is closed after `idle_s` without a request; or earlier, the least recently used first, while the open
     indexes keep more than `max_memory` bytes hot. Requests that still use it complete normally, and the last one frees
-    its memory. If one cannot be opened, it is tried again after 15 s. Requests without a name get the `first`.
+    its memory. If one cannot be opened, it is tried again after 15 s. One that is `served` as a SearchService is open
+    and never closed. Requests without a name get the `first`.
     """
 
     def __init__(
         self,
-        collections: Mapping[str, Collection | None],
-        open_service: Callable[[Collection], SearchService],
+        served: Mapping[str, ClosedCollection | SearchService],
         *,
         batchers: Batchers,
         decoders: DecodePool,
         idle_s: float = float("inf"),
         max_memory: int | None = None,
     ) -> None:
-        self.names = list(collections)
+        self.names = list(served)
         self.first = self.names[0]
         self.batchers = batchers
         self.decoders = decoders
-        self._collections = collections
-        self._open_service = open_service
         self._idle_s = idle_s
         self._max_memory = max_memory
-        self._open: dict[str, _OpenCollection] = {}
+        self._closable = {name: each for name, each in served.items() if isinstance(each, ClosedCollection)}
+        """Those that may be closed, whether or not they are now."""
+        services = {name: each for name, each in served.items() if isinstance(each, SearchService)}
+        self._open = {name: _OpenCollection(service=service) for name, service in services.items()}
         self._opening: dict[str, asyncio.Task[SearchService]] = {}
         self._failures: dict[str, tuple[float, str]] = {}
         # Enough threads for all, so that a slow collection does not delay the others.
@@ -84,11 +93,8 @@ class Collections:
     @classmethod
     def of(cls, service: SearchService, name: str | None = None) -> Self:
         """A single collection, which is open and never closed."""
-        collection = service.live.source.collection if service.live.source else None
-        name = name or (collection.name if collection else "collection")
-        single = cls({name: collection}, lambda _: service, batchers=service.batchers, decoders=service.decoders)
-        single._open[name] = _OpenCollection(service=service, last_used=0.0)
-        return single
+        name = name or (service.live.collection.name if service.live.collection else "collection")
+        return cls({name: service}, batchers=service.live.batchers, decoders=service.decoders)
 
     @property
     def is_single(self) -> bool:
@@ -108,7 +114,7 @@ class Collections:
         self.decoders.start()
         for service in self.open_services.values():
             await self._in_thread(service.start)
-        if not self.is_single:
+        if self._closable:
             self._idle_task = asyncio.create_task(self._close_idle())
 
     async def close(self) -> None:
@@ -127,8 +133,8 @@ class Collections:
         if opened is not None:
             opened.last_used = monotonic()
             return opened.service
-        if name not in self._collections:
-            raise Problem("collection-not-found", f"no collection {abbreviate(name)}: see /collections")
+        if name not in self._closable:
+            raise CollectionNotFound(f"no collection {abbreviate(name)}: see /collections")
         if name not in self._opening:
             if (reason := self._recent_failure(name)) is not None:
                 raise _unavailable(name, reason)
@@ -137,7 +143,8 @@ class Collections:
         return await asyncio.shield(self._opening[name])
 
     def location(self, name: str) -> str:
-        collection = self._collections[name]
+        closable = self._closable.get(name)
+        collection = closable.collection if closable else self._open[name].service.live.collection
         return collection.location if collection else ""
 
     async def state(self, name: str) -> CollectionState:
@@ -148,7 +155,7 @@ class Collections:
         try:
             async with asyncio.timeout(_STATE_TIMEOUT_S):
                 live = await to_thread.run_sync(
-                    live_version, self._closed(name), limiter=self._state_threads, abandon_on_cancel=True
+                    live_version, self._closable[name].collection, limiter=self._state_threads, abandon_on_cancel=True
                 )
         except TimeoutError:
             live, failure = LiveVersion(), f"its manifest could not be read within {_STATE_TIMEOUT_S:g} s"
@@ -158,11 +165,6 @@ class Collections:
             failure = str(live.damage)
         return CollectionState(name=name, manifest=live.manifest, failure=failure or None)
 
-    def _closed(self, name: str) -> Collection:
-        collection = self._collections[name]
-        assert collection is not None  # only a service that is always open has none
-        return collection
-
     def _recent_failure(self, name: str) -> str | None:
         """Why the collection could not be opened; None if the next request tries again."""
         failed_at, reason = self._failures.get(name, (-_RETRY_S, ""))
@@ -171,7 +173,7 @@ class Collections:
     async def _open_once(self, name: str) -> SearchService:
         try:
             service = await self._in_thread(partial(self._open_and_start, name))
-            opened = _OpenCollection(service=service, last_used=monotonic())
+            opened = _OpenCollection(service=service)
             if self._max_memory is not None and opened.memory > self._max_memory:
                 service.live.stop(wait=False)
                 raise ApiError(
@@ -196,7 +198,7 @@ class Collections:
         return service
 
     def _open_and_start(self, name: str) -> SearchService:
-        service = self._open_service(self._closed(name))
+        service = self._closable[name].open()
         service.start()
         return service
 
@@ -204,15 +206,20 @@ class Collections:
         while True:
             await asyncio.sleep(min(self._idle_s / 4, 15.0))
             oldest = monotonic() - self._idle_s
-            for name in [name for name, opened in self._open.items() if opened.last_used < oldest]:
-                self._close(name, "idle")
+            for name in self._least_recently_used():
+                if self._open[name].last_used < oldest:
+                    self._close(name, "idle")
             self._make_room()  # a new index version may need more
 
     def _make_room(self, needed: int = 0) -> None:
-        for name in sorted(self._open, key=lambda name: self._open[name].last_used):
+        for name in self._least_recently_used():
             if self._max_memory is None or self.memory + needed <= self._max_memory:
                 return
             self._close(name, "others need its memory")
+
+    def _least_recently_used(self) -> list[str]:
+        """The open collections that may be closed, in this order."""
+        return sorted(self._open.keys() & self._closable.keys(), key=lambda name: self._open[name].last_used)
 
     def _close(self, name: str, why: str) -> None:
         self._open.pop(name).service.live.stop(wait=False)
@@ -223,4 +230,4 @@ class Collections:
 
 
 def _unavailable(name: str, reason: str) -> Problem:
-    return Problem("collection-unavailable", f"collection {name} cannot be opened: {reason}", retryable=False)
+    return CollectionUnavailable(f"collection {name} cannot be opened: {reason}", retryable=False)

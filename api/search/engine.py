@@ -116,30 +116,35 @@ class UnknownModel:
         raise UnsupportedInputError(self._refusal)
 
 
-@dataclass(frozen=True, kw_only=True)
-class IndexSource:
-    """Opens index versions and loads the models that made their vectors. CURRENT is read every `interval_s`."""
-
-    collection: Collection
-    load_model: LoadModel
-    open_version: OpenVersion = Searcher.open
-    interval_s: float = 2.0
-
-
 class LiveEngine:
     """Holds the current `engine`. Read it once for a request, and keep it to the request's end.
 
-    With a source the engine follows CURRENT. If a version cannot be opened, this is reported once and the engine stays;
-    that version is tried again after a minute, another one at once. A replaced engine is freed with the last request
-    that holds it. `failure` says why the engine is not that of CURRENT. `has_answered`: the engine has answered a
-    query, and was not marked unavailable since. If not, it is sent a query whenever CURRENT is read. `embeds_texts`:
-    whether its model did so then.
+    The first one has this `searcher`. With a `collection` the engine then follows its CURRENT, which is read every
+    `interval_s`. If a version cannot be opened, this is reported once and the engine stays; that version is tried again
+    after a minute, another one at once. A replaced engine is freed with the last request that holds it. `failure` says
+    why the engine is not that of CURRENT. `has_answered`: the engine has answered a query, and was not marked
+    unavailable since. If not, it is sent a query whenever CURRENT is read. `embeds_texts`: whether its model did so
+    then.
+
+    Raises OtherModelError, and as `load_model`.
     """
 
-    def __init__(self, engine: Engine, batchers: Batchers, source: IndexSource | None = None) -> None:
-        self.engine = engine
-        self.batchers = batchers
-        self.source = source
+    def __init__(
+        self,
+        searcher: Searcher,
+        load_model: LoadModel,
+        *,
+        batchers: Batchers | None = None,
+        collection: Collection | None = None,
+        open_version: OpenVersion = Searcher.open,
+        interval_s: float = 2.0,
+    ) -> None:
+        self.batchers = batchers or Batchers()
+        self.collection = collection
+        self._load_model = load_model
+        self._open_version = open_version
+        self._interval_s = interval_s
+        self.engine = self._engine(searcher)
         self.failure: str | None = None
         self.has_answered = False
         self.embeds_texts = True
@@ -151,10 +156,10 @@ class LiveEngine:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Follow CURRENT from a thread, if there is a source."""
-        if self.source is not None and self._thread is None:
+        """Follow CURRENT from a thread, if there is a collection."""
+        if self.collection is not None and self._thread is None:
             self._stop.clear()
-            self._thread = threading.Thread(target=self._follow, args=(self.source,), name="likeness-swap")
+            self._thread = threading.Thread(target=self._follow, name="likeness-swap")
             self._thread.start()
 
     def stop(self, *, wait: bool = True) -> None:
@@ -179,23 +184,23 @@ class LiveEngine:
 
     def refresh(self, *, now: bool = True) -> None:
         """Serve the version that CURRENT names. Without `now`, skip one that failed within the last minute."""
-        if self.source is None:
+        if self.collection is None:
             return
         with self._refreshing:
             version = None
             try:
-                version = self.source.collection.current()
-                if version is None or self._is_served(self.source.collection, version):
+                version = self.collection.current()
+                if version is None or self._is_served(self.collection, version):
                     self.failure = self._failed_version = None
                 elif now or version != self._failed_version or time.monotonic() - self._failed_at >= _RETRY_S:
-                    self._swap(self.source, version)
+                    self._swap(self.collection, version)
             except Exception as error:
                 self._record_failure(version, error)
             if not self.has_answered:
                 self._warm_up_again()
 
-    def _follow(self, source: IndexSource) -> None:
-        while not self._stop.wait(source.interval_s):
+    def _follow(self) -> None:
+        while not self._stop.wait(self._interval_s):
             if not threading.main_thread().is_alive():
                 return  # nobody called `stop`, and the program waits for this thread
             self.refresh(now=False)
@@ -205,10 +210,12 @@ class LiveEngine:
         # A collection that was deleted and made again has the same versions.
         return version == served.version and collection.read_version(version).edition == served.edition
 
-    def _swap(self, source: IndexSource, version: str) -> None:
+    def _engine(self, searcher: Searcher) -> Engine:
+        return Engine(self.batchers.of(searcher.model, self._load_model), searcher)
+
+    def _swap(self, collection: Collection, version: str) -> None:
         before, started = self.engine, time.monotonic()
-        searcher = source.open_version(source.collection, version)
-        engine = Engine(self.batchers.of(searcher.model, source.load_model), searcher)
+        engine = self._engine(self._open_version(collection, version))
         self.embeds_texts = engine.warm_up()
         self.engine, self.has_answered = engine, True
         self.swaps += 1

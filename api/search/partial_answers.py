@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-from api.errors import Problem
+from api.errors import ShardUnavailable
 from index.search import Searcher
 from index.search.sharded_index import ShardsLostError
 
@@ -14,13 +14,13 @@ def ask_shards(
     searcher: Searcher, question: Callable[[Searcher], T], *, allow_partial: bool = False
 ) -> tuple[T, Searcher]:
     """The answer to `question`, and the searcher that gave it: this one, or with `allow_partial` one of the shards that
-    answer. Raises Problem `shard-unavailable` if shards do not answer and that is not allowed, or if none answers.
+    answer. Raises ShardUnavailable if shards do not answer and that is not allowed, or if none answers.
     """
     while True:
         try:
             return question(searcher), searcher
         except ShardsLostError as error:
             if not (allow_partial and len(error.rest)):
-                raise Problem("shard-unavailable", f"{error}: try again soon", retry_after_s=2) from error
+                raise ShardUnavailable(f"{error}: try again soon", retry_after_s=2) from error
             # The answer is as if there were only the other shards: results of the first round are discarded.
             searcher = Searcher(searcher.manifest, error.rest)

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from cachetools import LRUCache, cached
 
+from api import errors
 from api.errors import Problem
 from api.observe.log import is_awaited
 from api.search.batcher import ENTRY_BYTES
@@ -23,19 +24,19 @@ _MAX_CACHED: Final = 64 * 2**20  # bytes of thumbnails
 _BUSY_RETRY_S: Final = 2
 
 # Problem of a query's picture for each reason of rejection; other reasons are mapped by their stage.
-_SLUG_BY_REASON: Final = {
-    "bad_uri": "bad-url",
-    "forbidden_userinfo": "bad-url",
-    "forbidden_scheme": "forbidden-scheme",
-    "forbidden_address": "forbidden-address",
-    "forbidden_port": "forbidden-address",
-    "timeout": "url-timeout",
-    "unknown_host": "url-unreachable",
-    "connection_failed": "url-unreachable",
-    "tls_failed": "url-unreachable",
-    "not_an_image": "unusable-image",
-    "out_of_memory": "out-of-memory",
-    "decoders_busy": "overloaded",
+_PROBLEM_BY_REASON: Final[dict[str, type[Problem]]] = {
+    "bad_uri": errors.BadUrl,
+    "forbidden_userinfo": errors.BadUrl,
+    "forbidden_scheme": errors.ForbiddenScheme,
+    "forbidden_address": errors.ForbiddenAddress,
+    "forbidden_port": errors.ForbiddenAddress,
+    "timeout": errors.UrlTimeout,
+    "unknown_host": errors.UrlUnreachable,
+    "connection_failed": errors.UrlUnreachable,
+    "tls_failed": errors.UrlUnreachable,
+    "not_an_image": errors.UnusableImage,
+    "out_of_memory": errors.OutOfMemory,
+    "decoders_busy": errors.Overloaded,
 }
 
 
@@ -56,19 +57,19 @@ class Pictures:
     def read(self, row: Mapping[str, Any], size: int | None = None) -> Picture:
         """The original file of a row, or a thumbnail whose longer side has at most `size` pixels.
 
-        Only the content that was embedded is returned. Raises Problem: picture-not-found if the file is gone,
-        overloaded if too many pictures are being decoded, otherwise picture-unavailable.
+        Only the content that was embedded is returned. Raises PictureNotFound if the file is gone, Overloaded if too
+        many pictures are being decoded, otherwise PictureUnavailable.
         """
         try:
             return self._original(row) if size is None else self._thumbnail(row, size)
         except (FetchError, ImageError) as error:
             if error.reason == "decoders_busy":
-                raise _problem_of(error, "overloaded", str(error)) from error
+                raise _problem_of(error, errors.Overloaded, str(error)) from error
             # The error's message may name the operator's paths and buckets, so callers get only the reason.
             gone = error.reason in {"not_found", "http_404", "http_410"}
             failure = "is no longer there" if gone else f"cannot be read: {error.reason}"
-            slug = "picture-not-found" if gone else "picture-unavailable"
-            raise _problem_of(error, slug, f"the file of {row['image_id']!r} {failure}") from error
+            kind = errors.PictureNotFound if gone else errors.PictureUnavailable
+            raise _problem_of(error, kind, f"the file of {row['image_id']!r} {failure}") from error
 
     def _original(self, row: Mapping[str, Any]) -> Picture:
         data = self._read_embedded(row)
@@ -89,12 +90,11 @@ class Pictures:
         """
         if row["uri"] is None:
             problem = f"{row['image_id']!r} has no file: its vector was imported without an address"
-            raise Problem("picture-unavailable", problem, reason="no_uri", stage="fetch", retryable=False)
+            raise errors.PictureUnavailable(problem, reason="no_uri", stage="fetch", retryable=False)
         data = self._fetcher.fetch(row["uri"])
         if row["content_hash"] in (None, sha256(data).hexdigest()):
             return data
-        raise Problem(
-            "picture-unavailable",
+        raise errors.PictureUnavailable(
             f"the file of {row['image_id']!r} has changed since it was embedded: embed it again to see it",
             reason="changed",
             stage="fetch",
@@ -104,16 +104,16 @@ class Pictures:
 
 def problem_of_query(rejected: Rejected, field: str) -> Problem:
     """The problem of a query's picture, which came in `field` of the request."""
-    slug = _SLUG_BY_REASON.get(rejected.reason)
-    if slug is None and rejected.stage != "fetch":
-        slug = "unusable-image"
-    elif slug is None:
-        slug = "url-unreachable" if rejected.reason.startswith("http_5") else "url-not-usable"
+    kind = _PROBLEM_BY_REASON.get(rejected.reason)
+    if kind is None and rejected.stage != "fetch":
+        kind = errors.UnusableImage
+    elif kind is None:
+        kind = errors.UrlUnreachable if rejected.reason.startswith("http_5") else errors.UrlNotUsable
     detail = str(rejected)
     if rejected.stage == "embed":  # raised by the operator's own class: the details are for the log
         logger.warning("a query's picture has no vector: %s", rejected)
         detail = "the model has no vector for this picture: try another one"
-    return _problem_of(rejected, slug, detail, field=field)
+    return _problem_of(rejected, kind, detail, field=field)
 
 
 def _thumbnail_key(row: Mapping[str, Any], size: int) -> tuple[Any, ...]:
@@ -121,7 +121,7 @@ def _thumbnail_key(row: Mapping[str, Any], size: int) -> tuple[Any, ...]:
     return (*(row[name] for name in ("uri", "content_hash", "modified", "etag", "size")), size)
 
 
-def _problem_of(rejected: Rejected, slug: str, detail: str, **more: Any) -> Problem:
-    wait = {"retry_after_s": _BUSY_RETRY_S} if slug == "overloaded" else {}
+def _problem_of(rejected: Rejected, kind: type[Problem], detail: str, **more: Any) -> Problem:
+    wait = {"retry_after_s": _BUSY_RETRY_S} if kind is errors.Overloaded else {}
     facts = {"reason": rejected.reason, "stage": rejected.stage, "retryable": rejected.retryable}
-    return Problem(slug, detail, **more, **facts, **wait)
+    return kind(detail, **more, **facts, **wait)

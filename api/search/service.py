@@ -1,8 +1,7 @@
 """Answers queries: from pictures, texts, ids and vectors to the nearest images of a collection."""
 
 import logging
-from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -12,10 +11,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from api import errors
 from api.errors import Problem, abbreviate, invalid, invalid_fields
 from api.observe.log import Stopwatch, current_record, is_awaited, record_outcome
 from api.search.batcher import ContentKey
-from api.search.engine import Batchers, Engine, IndexSource, LiveEngine
+from api.search.engine import Engine, LiveEngine
 from api.search.partial_answers import ask_shards
 from api.search.pictures import Pictures, problem_of_query
 from api.search.query import Part, Query, SearchResult
@@ -23,12 +23,11 @@ from embedder.errors import Rejected, UnsupportedInputError
 from embedder.fetch import Fetcher
 from embedder.images import Region
 from embedder.images.limits import ImageLimits
-from embedder.protocol import Embedder
 from index.collection.rows import FIXED_COLUMNS
 from index.errors import FilterError, QueryError
 from index.filters.facets import Counts
 from index.matches import Match
-from index.queries import mix
+from index.queries import QueryKind, mix
 from index.search import Searcher
 
 logger = logging.getLogger(__name__)
@@ -46,26 +45,18 @@ class SearchService:
 
     `query_fetcher` fetches the URLs that callers send, so it must be one for untrusted URLs. `pictures` reads the
     pictures of the collection's rows, whose URIs the operator chose and which may be local files; its decoders also
-    decode the pictures of queries. With a `source` the service follows CURRENT to other index versions and their models
-    (`start`). Services with the same `batchers` share models.
-
-    Raises OtherModelError if the searcher's vectors come from another model than `embedder`.
+    decode the pictures of queries.
     """
 
     def __init__(
         self,
         *,
-        embedder: Embedder,
-        searcher: Searcher,
+        live: LiveEngine,
         query_fetcher: Fetcher,
         pictures: Pictures,
         query_limits: ImageLimits | None = None,
-        batchers: Batchers | None = None,
-        source: IndexSource | None = None,
     ) -> None:
-        self.batchers = batchers or Batchers()
-        batcher = self.batchers.of(searcher.model, lambda _: embedder)
-        self.live = LiveEngine(Engine(batcher, searcher), self.batchers, source)
+        self.live = live
         self.decoders = pictures.decoders
         self.pictures = pictures
         self._query_fetcher = query_fetcher
@@ -131,7 +122,7 @@ class SearchService:
             return part
         region_of(part)  # an invalid one is refused first
         if not is_awaited():  # a batch may have a thousand URLs: other requests must not wait for the rest of them
-            raise Problem("timeout", "the request ended before this picture was fetched")
+            raise errors.AnswerTimeout("the request ended before this picture was fetched")
         if part.url is None:
             return replace(part, data=self._read_image(part, (engine or self.engine).searcher))
         with _naming_field(part), record_outcome("fetch"):
@@ -149,16 +140,13 @@ class SearchService:
         try:
             with watch.stage("embed") if must_wait else nullcontext():
                 return list(map(_result, parts, vectors))
-        except Problem as problem:
-            if problem.kind.slug == "embedder-unavailable":
-                self.live.mark_unavailable(engine)
+        except errors.EmbedderUnavailable:
+            self.live.mark_unavailable(engine)
             raise
 
     def _read_image(self, part: Part, searcher: Searcher) -> bytes:
         """The file of an image of the index."""
-        row = row_of_image(searcher, part.image_id or "")
-        if row is None:
-            raise _not_in_index(part, searcher)
+        row = row_of_image(searcher, part.image_id or "", field=part.picture_field)
         try:
             return self.pictures.read(row).data
         except Problem as problem:
@@ -185,7 +173,7 @@ class SearchService:
             try:
                 return ask_shards(engine.searcher, lambda searcher: searcher.vector(image_id))[0]
             except (QueryError, UnicodeEncodeError) as error:
-                raise _not_in_index(part, engine.searcher) from error
+                raise image_not_found(engine.searcher, image_id, field=part.field_path.format("id")) from error
         if part.vector is None:
             raise ValueError("expected a part with a picture, text, id or vector")
         if part.vector.shape != (engine.embedder.identity.dim,):
@@ -206,17 +194,22 @@ class SearchService:
             return self.decoders.decode(data, crop, limits=limits, is_awaited=is_awaited).pixels
 
 
-def row_of_image(searcher: Searcher, image_id: str) -> dict[str, Any] | None:
-    """Like `Searcher.row`. Problem `shard-unavailable` if the row may be in a shard that does not answer."""
-    return ask_shards(searcher, lambda each: each.row(image_id))[0]
+def row_of_image(searcher: Searcher, image_id: str, **extensions: str) -> dict[str, Any]:
+    """Like `Searcher.row`. Raises ImageNotFound, with these `extensions`; ShardUnavailable if the row may be in a shard
+    that does not answer.
+    """
+    row = ask_shards(searcher, lambda each: each.row(image_id))[0]
+    if row is None:
+        raise image_not_found(searcher, image_id, **extensions)
+    return row
 
 
-def image_not_found(searcher: Searcher, image_id: str) -> Problem:
-    return Problem("image-not-found", f"index version {searcher.version} has no image {abbreviate(image_id)}")
+def image_not_found(searcher: Searcher, image_id: str, **extensions: str) -> errors.ImageNotFound:
+    return errors.ImageNotFound(f"index version {searcher.version} has no image {abbreviate(image_id)}", **extensions)
 
 
 def facets_of(searcher: Searcher, where: Mapping[str, Any] | None) -> Counts:
-    """Like `Searcher.facets`. Problem `invalid-request` for a filter, `shard-unavailable` as in `row_of_image`."""
+    """Like `Searcher.facets`. InvalidRequest for a filter, ShardUnavailable as in `row_of_image`."""
     try:
         return ask_shards(searcher, lambda each: each.facets(where))[0]
     except FilterError as error:
@@ -232,15 +225,15 @@ def _naming_field(part: Part) -> Iterator[None]:
         raise problem_of_query(error, part.picture_field) from error
     except UnsupportedInputError as error:
         if part.text is not None:
-            raise Problem("text-not-supported", str(error), field=part.field_path.format("text")) from error
+            raise errors.TextNotSupported(str(error), field=part.field_path.format("text")) from error
         raise invalid(part.picture_field, f"an id or a vector, because {error}", "a picture") from error
 
 
 def _nearest(searcher: Searcher, query: Query, vectors: Sequence[Vector]) -> list[Match]:
     ids = {part.image_id for part in query.parts if part.image_id is not None}
-    options, percentile = query.search_options, partial(searcher.percentile, kind=query.kind)
+    options = query.search_options
     if (min_percentile := query.options.get("min_percentile")) is not None:
-        lowest = _lowest_score(percentile, min_percentile)
+        lowest = _lowest_score(searcher, min_percentile, query.kind)
         min_score = options.get("min_score")
         options["min_score"] = lowest if min_score is None else max(lowest, min_score)
     weights = [part.weight for part in query.parts]
@@ -253,19 +246,17 @@ def _nearest(searcher: Searcher, query: Query, vectors: Sequence[Vector]) -> lis
         matches = searcher.search(direction[np.newaxis], query.k, exclude=ids, kind=query.kind, **options)[0]
     except FilterError as error:
         raise _wrong_filter(error) from error
-    return [replace(match, percentile=percentile(match.score)) for match in matches]
+    return [replace(match, percentile=searcher.percentile(match.score, query.kind)) for match in matches]
 
 
-def _lowest_score(percentile: Callable[[float], float | None], lowest: float) -> float:
-    """The lowest score, as reported with six decimals, of this percentile or a higher one. Raises Problem."""
-    if not 0 <= lowest <= 100:
-        raise invalid("min_percentile", "a number from 0 to 100", lowest)
-    if percentile(1.0) is None:
+def _lowest_score(searcher: Searcher, percentile: float, kind: QueryKind | None) -> float:
+    """The lowest score of this percentile. Raises Problem."""
+    if not 0 <= percentile <= 100:
+        raise invalid("min_percentile", "a number from 0 to 100", percentile)
+    if (score := searcher.lowest_score(percentile, kind)) is None:
         expected = "a query whose matches have percentiles: pictures alone, or words that the index knows; or min_score"
-        raise invalid("min_percentile", expected, lowest)
-    scores = range(-(10**6), 10**6)
-    at = bisect_left(scores, lowest, key=lambda score: percentile(score / 1e6) or 0.0)
-    return scores[at] / 1e6 if at < len(scores) else 1.0
+        raise invalid("min_percentile", expected, percentile)
+    return score
 
 
 def _check_fields(searcher: Searcher, fields: Sequence[str] | None) -> None:
@@ -298,11 +289,6 @@ def region_of(part: Part) -> Region | None:
             return x, y, min(width, 1 - x), min(height, 1 - y)
     expected = "[x, y, width, height] as fractions of the picture, from 0 to 1 and within its edges"
     raise invalid(part.field_path.format("crop"), expected, list(part.crop))
-
-
-def _not_in_index(part: Part, searcher: Searcher) -> Problem:
-    problem = image_not_found(searcher, part.image_id or "")
-    return problem.with_detail(problem.detail, field=part.field_path.format("id"))
 
 
 def _wrong_filter(error: FilterError) -> Problem:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
@@ -171,6 +172,14 @@ class Searcher:
         scores = self.manifest.scores
         random = scores.random.get(kind) if kind else None
         return round(100 * float(np.interp(score, random, scores.levels)), 3) if random else None
+
+    def lowest_score(self, percentile: float, kind: QueryKind | None = "image") -> float | None:
+        """The lowest score whose `percentile` is this one or a higher one; None like that."""
+        scores = self.manifest.scores
+        random = scores.random.get(kind) if kind else None
+        # Percentiles are rounded to three decimals; what is exactly halfway counts as the higher one.
+        level = (math.ceil(1_000 * percentile - 1e-6) - 0.500001) / 100_000
+        return float(np.interp(level, scores.levels, random, left=-1.0)) if random else None
 
     def _filter(self, where: Mapping[str, Any] | None) -> Filter | None:
         return None if where is None else Filter.parse(where, self._filterable)

@@ -2,13 +2,12 @@
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Final
 
-from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.errors import Problem
+from api.errors import AnswerTimeout, Overloaded
 from api.http.problems import problem_response
 
 PROBE_PATHS: Final = frozenset({"/healthz", "/readyz", "/metrics"})
@@ -19,7 +18,8 @@ SEARCH_PATHS: Final = frozenset({"/search", "/search/batch", "/embed", "/search/
 # Over a usable network, a body has arrived by then; one that has not makes place for other requests.
 _RESERVED_S: Final = 1.0
 
-_RESERVATION: Final = "likeness.reserved_slot"
+SLOT: Final = "likeness.slot"
+"""In the scope: the Slot of a search."""
 
 
 class Slots:
@@ -34,7 +34,7 @@ class Slots:
         self.taken = 0
 
     def require(self, count: int = 1) -> None:
-        """Raises Problem unless `count` slots are free.
+        """Raises Overloaded unless `count` slots are free.
 
         A request for more than half of all slots is admitted once half are free; otherwise large batches would never
         get in. Several slots are held until the tasks that need them have started, in the event loop's next iteration.
@@ -45,10 +45,15 @@ class Slots:
             self.taken += count
             asyncio.get_running_loop().call_soon(self._release, count)
 
-    def reserve(self) -> "ReservedSlot":
-        """Take a slot for a request whose body is on its way. Raises Problem if all are taken."""
+    @contextmanager
+    def reserve(self) -> Iterator["Slot"]:
+        """The slot of a request while the block lasts. Raises Overloaded if all are taken."""
         self.require()
-        return ReservedSlot(self)
+        slot = Slot(self)
+        try:
+            yield slot
+        finally:
+            slot.release()
 
     @contextmanager
     def hold(self, count: int = 1) -> Iterator[None]:
@@ -63,8 +68,11 @@ class Slots:
         self.taken -= count
 
 
-class ReservedSlot:
-    """A slot that is reserved for a short time: a body that arrives slowly, or never, must not block other requests."""
+class Slot:
+    """The slot of a request, until its searches take theirs.
+
+    It expires while the body is on its way: one that arrives slowly, or never, must not block other requests.
+    """
 
     def __init__(self, slots: Slots) -> None:
         self._slots = slots
@@ -72,8 +80,8 @@ class ReservedSlot:
         slots.taken += 1
         self._expiry = asyncio.get_running_loop().call_later(_RESERVED_S, self.release)
 
-    def confirm(self) -> None:
-        """Keep the slot, as the body has arrived. Raises Problem if it has expired and all are taken by now."""
+    def keep(self) -> None:
+        """Keep the slot, as the body has arrived. Raises Overloaded if it has expired and all are taken by now."""
         if not self._is_held:
             self._slots.require()
             self._slots.taken += 1
@@ -87,6 +95,15 @@ class ReservedSlot:
             self._slots.taken -= 1
             self._expiry.cancel()
         return was_held
+
+    def admit(self, count: int) -> None:
+        """Release the slot for `count` searches, each of which takes one when it starts.
+
+        Raises Overloaded if too few are free. The slot of the request is enough for one search.
+        """
+        had_slot = self.release()
+        if count > 1 or not had_slot:
+            self._slots.require(count)
 
 
 class ConcurrencyLimit:
@@ -113,20 +130,16 @@ class ConcurrencyLimit:
         if scope["type"] != "http" or (path := route_path(scope)) in PROBE_PATHS:
             await self._app(scope, receive, send)
             return
-        reserved = None
-        try:
-            if len(self._ongoing) >= self._limit and not self._end_slow_body():
-                raise _overloaded(self._limit, "requests are in progress")
-            if path in SEARCH_PATHS:
-                scope[_RESERVATION] = reserved = self._searching.reserve()
-        except Problem as busy:
-            await problem_response(busy)(scope, receive, send)
-            return
-        try:
+        with ExitStack() as slot:
+            try:
+                if len(self._ongoing) >= self._limit and not self._end_slow_body():
+                    raise _overloaded(self._limit, "requests are in progress")
+                if path in SEARCH_PATHS:
+                    scope[SLOT] = slot.enter_context(self._searching.reserve())
+            except Overloaded as busy:
+                await problem_response(busy)(scope, receive, send)
+                return
             await self._work(scope, receive, send)
-        finally:
-            if reserved is not None:
-                reserved.release()
 
     def _end_slow_body(self) -> bool:
         """End the request that has waited for its body the longest; whether there was one that could have it by now."""
@@ -153,6 +166,8 @@ class ConcurrencyLimit:
             message = await receive()
             if message["type"] == "http.request" and not message.get("more_body", False):
                 complete_body()
+                if SLOT in scope and not late:
+                    scope[SLOT].keep()
             return message
 
         async def wait_for_disconnect() -> None:
@@ -191,31 +206,8 @@ class ConcurrencyLimit:
         elif not late:
             task.result()
         elif not started and not has_left:  # else the server closes the connection, as the answer is incomplete
-            problem = Problem("timeout", f"no answer within {self._timeout_s:g} s", retry_after_s=1)
+            problem = AnswerTimeout(f"no answer within {self._timeout_s:g} s", retry_after_s=1)
             await problem_response(problem)(scope, receive, send)
-
-
-def admit_body(request: Request) -> None:
-    """Admit a search whose body is about to be parsed. Raises Problem if no slot is free."""
-    if (reserved := request.scope.get(_RESERVATION)) is not None:
-        reserved.confirm()
-
-
-def release_slot(request: Request) -> None:
-    """Release the slot of a search while it waits for something else; then `admit_body` takes one again."""
-    if (reserved := request.scope.get(_RESERVATION)) is not None:
-        reserved.release()
-
-
-def admit(request: Request, slots: Slots, count: int) -> None:
-    """Admit a request of `count` searches whose body has been read; each takes a slot when it starts.
-
-    Raises Problem if too few slots are free. The slot that was reserved for the body is enough for one search.
-    """
-    reserved = request.scope.get(_RESERVATION)
-    had_slot = reserved is not None and reserved.release()
-    if count > 1 or not had_slot:
-        slots.require(count)
 
 
 def route_path(scope: Scope) -> str:
@@ -223,6 +215,6 @@ def route_path(scope: Scope) -> str:
     return str(scope["path"]).removeprefix(scope.get("root_path", ""))
 
 
-def _overloaded(taken: int, activity: str, count: int = 1) -> Problem:
+def _overloaded(taken: int, activity: str, count: int = 1) -> Overloaded:
     advice = "retry soon" if count == 1 else f"{count} more are too many; retry soon, or with fewer"
-    return Problem("overloaded", f"{taken} {activity}: {advice}", retry_after_s=1)
+    return Overloaded(f"{taken} {activity}: {advice}", retry_after_s=1)

@@ -7,7 +7,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api.access.caller_addresses import caller_id, host_name, is_loopback
 from api.access.keys import KeyRing, KeyScope, StoredKey
-from api.errors import Problem, abbreviate
+from api.errors import Forbidden, Problem, Unauthorized, abbreviate
 from api.http.middleware.admission import PROBE_PATHS, route_path
 from api.http.middleware.every_request import COLLECTION, HAS_PREFIX
 from api.http.middleware.rate_limit import RateLimit
@@ -46,8 +46,7 @@ class AuthMiddleware:
 
     def _check(self, scope: Scope) -> None:
         if self._loopback_names_only and not is_loopback(host := _requested_host(scope)):
-            raise Problem(
-                "forbidden",
+            raise Forbidden(
                 f"expected a Host that names this machine, such as localhost, got {abbreviate(host)}: "
                 "without keys, another site's name may not lead here; start the server with --keys or --allow-remote",
             )
@@ -59,18 +58,17 @@ class AuthMiddleware:
 def require_collection(scope: Scope, name: str) -> None:
     """Raises Problem if the request's key is not valid for the collection, whether or not the collection exists."""
     key: StoredKey | None = scope.get(KEY)
-    if key is not None and key.collections is not None:
-        if name not in key.collections:
-            raise Problem("forbidden", f"the key {key.name!r} is not for the collection {abbreviate(name)}")
-        if route_path(scope) == "/metrics":
-            raise Problem("forbidden", f"the key {key.name!r} is for some collections only, but metrics cover all")
+    if key is not None:
+        if not key.allows(name):
+            raise Forbidden(f"the key {key.name!r} is not for the collection {abbreviate(name)}")
+        if key.collections is not None and route_path(scope) == "/metrics":
+            raise Forbidden(f"the key {key.name!r} is for some collections only, but metrics cover all")
 
 
 def _check_without_key(scope: Scope) -> str:
     """The caller whose rate a request without a key counts against. Raises Problem for a remote admin request."""
     if _is_admin(scope) and not _is_local(scope):
-        raise Problem(
-            "forbidden",
+        raise Forbidden(
             "without keys, index versions can be changed only from this machine, and not by other sites' pages; "
             "to allow it from elsewhere, start the server with --keys",
         )
@@ -81,14 +79,14 @@ def _check_key(scope: Scope, keys: KeyRing) -> str:
     """The caller whose rate a request counts against. Raises Problem for a missing, invalid or insufficient key."""
     sent = _sent_key(Headers(scope=scope))
     if sent is None:
-        raise Problem("unauthorized", "expected a key as `Authorization: Bearer KEY` or `X-API-Key: KEY`, got none")
+        raise Unauthorized("expected a key as `Authorization: Bearer KEY` or `X-API-Key: KEY`, got none")
     # Header values are bytes, which Starlette reads as latin-1.
     key = keys.find(sent.encode("latin-1"))
     if key is None:
-        raise Problem("unauthorized", "the key is not valid: it is mistyped, was removed, or belongs to another server")
+        raise Unauthorized("the key is not valid: it is mistyped, was removed, or belongs to another server")
     current_record().key = key.name
     if _is_admin(scope) and key.scope is not KeyScope.admin:
-        raise Problem("forbidden", f"expected a key of scope admin, got {key.name!r} of scope {key.scope}")
+        raise Forbidden(f"expected a key of scope admin, got {key.name!r} of scope {key.scope}")
     scope[KEY] = key
     if route_path(scope) not in _MULTI_COLLECTION_PATHS:
         require_collection(scope, scope[COLLECTION])

@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.errors import Problem, abbreviate
+from api.errors import UnknownApiVersion, abbreviate
 from api.http.middleware.admission import PROBE_PATHS, route_path
 from api.http.problems import internal_problem, problem_response
 from api.observe.log import RequestRecord, record_request
@@ -158,9 +158,7 @@ def _version_refusal(scope: Scope) -> ASGIApp | None:
     version = Headers(scope=scope).get(API_VERSION, VERSION)
     if version.strip() == VERSION:
         return None
-    return problem_response(
-        Problem("unknown-api-version", f"expected {API_VERSION}: {VERSION}, got {abbreviate(version)}")
-    )
+    return problem_response(UnknownApiVersion(f"expected {API_VERSION}: {VERSION}, got {abbreviate(version)}"))
 
 
 def _request_id(scope: Scope) -> str:

@@ -10,7 +10,7 @@ from cachetools import LRUCache
 from fastapi import Request
 from starlette.types import Scope
 
-from api.errors import Problem
+from api.errors import RateLimited
 from api.http.middleware.admission import SEARCH_PATHS, route_path
 
 # A page of results is one search and dozens of thumbnails.
@@ -52,8 +52,7 @@ class RateLimit:
         """Count a request. Raises Problem with the seconds to wait if its caller has sent too many."""
         if wait_s := self.wait_s(caller, _cost(scope)):
             wait_s = math.ceil(wait_s)
-            raise Problem(
-                "rate-limited",
+            raise RateLimited(
                 f"more than {self._per_minute:g} requests a minute: retry in {wait_s} s. The limit, for each key or "
                 "address, is the server's setting LIKENESS_RATE_LIMIT_PER_MINUTE",
                 retry_after_s=wait_s,

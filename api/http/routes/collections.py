@@ -4,11 +4,9 @@ import asyncio
 import heapq
 from collections.abc import Awaitable, Mapping
 from dataclasses import replace
-from functools import partial
 from itertools import islice, repeat
 from urllib.parse import quote
 
-from anyio import to_thread
 from fastapi import APIRouter, Request
 from fastapi.responses import RedirectResponse, Response
 from starlette.datastructures import URL
@@ -21,14 +19,13 @@ from api.documents import (
     SearchedOut,
     SearchResponse,
 )
-from api.errors import Problem, invalid
+from api.errors import CollectionNotFound, Problem, invalid
 from api.http.body import BodyReader
-from api.http.middleware.admission import admit_body, release_slot
 from api.http.middleware.auth import KEY, require_collection
 from api.http.openapi import COLLECTIONS_BODY
 from api.http.problems import SEARCH_PROBLEMS, problem_docs
 from api.http.query_runner import QueryRunner
-from api.http.requests import COLLECTION_NAMES, COLLECTIONS_SEARCH
+from api.http.requests import COLLECTIONS_SEARCH
 from api.http.responses import json_response, model_out, timing
 from api.observe.log import Stopwatch
 from api.search.collections import CollectionState
@@ -43,6 +40,12 @@ def collection_routes(runner: QueryRunner) -> APIRouter:
     """
     router = APIRouter(tags=["collections"])
     bodies = BodyReader(runner.limits)
+
+    def parse(document: object) -> tuple[list[str], Query]:
+        search = COLLECTIONS_SEARCH.read(document)
+        query = bodies.query_of(search)
+        _require_mergeable(query)
+        return list(dict.fromkeys(search["collections"])), query
 
     @router.get("/collections", summary="The collections of this server that the caller may search")
     async def collections(request: Request) -> CollectionsOut:
@@ -61,23 +64,17 @@ def collection_routes(runner: QueryRunner) -> APIRouter:
         name="search_collections",
         summary="The nearest images in several collections with the same model, merged by score",
         response_model=CollectionsSearchResponse,
-        responses=problem_docs(*SEARCH_PROBLEMS, "collection-not-found"),
+        responses=problem_docs(*SEARCH_PROBLEMS, CollectionNotFound),
         openapi_extra={"requestBody": COLLECTIONS_BODY},
     )
     async def search(request: Request) -> Response:
-        body = await bodies.json(request, lambda document: document)
-        names = list(dict.fromkeys(COLLECTION_NAMES.read(body)["collections"]))
+        names, query = await bodies.json(request, parse)
         for name in names:
             require_collection(request.scope, name)
-        release_slot(request)  # opening collections may take minutes
-        services = {name: await runner.service_of(name) for name in names}
-        admit_body(request)
+        services = {name: await runner.service_of(request, name) for name in names}
         engines = {name: service.engine for name, service in services.items()}
         engine = _common_engine(engines)
-        parse = partial(bodies.parse_search, body, kind=COLLECTIONS_SEARCH)
-        query = await to_thread.run_sync(parse)
-        _require_mergeable(query)
-        runner.admit(request, [query.parts, *[()] * (len(names) - 1)], cost=len(names))
+        runner.admit(request, query.parts, searches=len(names), cost=len(names))
         watch = Stopwatch()
         vectors = await runner.vectors(query.parts, services[names[0]], engine, watch)
         page = slice(query.offset, query.offset + query.k)

@@ -1,6 +1,6 @@
 """Routes of images: their rows and pictures, and the plan that `likeness duplicates` wrote."""
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Query, Request
@@ -8,12 +8,12 @@ from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
 from api.documents import ImageOut
+from api.errors import ImageNotFound, Internal, InvalidRequest, PictureNotFound, PictureUnavailable, ShardUnavailable
 from api.http.problems import problem_docs
 from api.http.query_runner import QueryRunner
 from api.http.responses import etag_response, image_out, json_response
-from api.search.service import image_not_found, row_of_image
+from api.search.service import row_of_image
 from index.analysis.duplicate_plan import PlannedGroup, PlanSummary, read_plan
-from index.search import Searcher
 
 Id = Annotated[str, Query(alias="id", description="the id of an indexed image")]
 Size = Annotated[int | None, Query(ge=16, le=1024, description="for a thumbnail: pixels per side at most")]
@@ -28,7 +28,7 @@ _PICTURE_HEADERS: Final = {
 }
 # In threads of their own: other routes must not wait for a slow source.
 _MAX_READING: Final = 40
-_PROBLEMS: Final = ("image-not-found", "invalid-request", "internal", "shard-unavailable")
+_PROBLEMS: Final = (ImageNotFound, InvalidRequest, Internal, ShardUnavailable)
 
 
 class DuplicatesOut(BaseModel):
@@ -48,12 +48,12 @@ def image_routes(runner: QueryRunner) -> APIRouter:
         responses={
             200: {"content": {"image/*": {}}, "description": "The picture"},
             304: {"description": "The caller has the picture already, according to If-None-Match"},
-            **problem_docs(*_PROBLEMS, "picture-not-found", "picture-unavailable"),
+            **problem_docs(*_PROBLEMS, PictureNotFound, PictureUnavailable),
         },
     )
     async def picture(request: Request, image_id: Id, size: Size = None) -> Response:
         service = await runner.service(request)
-        row = await _row(service.engine.searcher, image_id)
+        row = await to_thread.run_sync(row_of_image, service.engine.searcher, image_id)
         read = await to_thread.run_sync(service.pictures.read, row, size, limiter=reading)
         return etag_response(request, *read, _PICTURE_HEADERS)
 
@@ -64,7 +64,8 @@ def image_routes(runner: QueryRunner) -> APIRouter:
         responses=problem_docs(*_PROBLEMS),
     )
     async def image(request: Request, image_id: Id) -> Response:
-        row = await _row((await runner.service(request)).engine.searcher, image_id)
+        searcher = (await runner.service(request)).engine.searcher
+        row = await to_thread.run_sync(row_of_image, searcher, image_id)
         return json_response(image_out(row, runner.limits.show_locations))
 
     return router
@@ -77,7 +78,7 @@ def duplicate_routes(runner: QueryRunner) -> APIRouter:
     @router.get(
         "/duplicates/plan",
         summary="The plan of `likeness duplicates`: which copies to keep and which to remove",
-        responses=problem_docs("invalid-request", "internal"),
+        responses=problem_docs(InvalidRequest, Internal),
     )
     async def plan(request: Request, offset: Offset = 0, limit: Limit = 20) -> DuplicatesOut:
         service, collection = await runner.with_collection(request)
@@ -87,10 +88,3 @@ def duplicate_routes(runner: QueryRunner) -> APIRouter:
         return DuplicatesOut(plan=summary, serving=service.engine.searcher.version, groups=groups)
 
     return router
-
-
-async def _row(searcher: Searcher, image_id: str) -> dict[str, Any]:
-    row = await to_thread.run_sync(row_of_image, searcher, image_id)
-    if row is None:
-        raise image_not_found(searcher, image_id)
-    return row

@@ -11,7 +11,7 @@ from typing import Final
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
-from api.errors import Problem, abbreviate
+from api.errors import NotFound, abbreviate
 from api.http.responses import etag_response
 
 FOLDER: Final = Path(__file__).parents[2] / "web"
@@ -46,7 +46,7 @@ def install_web(app: FastAPI) -> None:
 
     async def file(request: Request, name: str) -> Response:
         if name not in contents:
-            raise Problem("not-found", f"no file {abbreviate(name)} below /web")
+            raise NotFound(f"no file {abbreviate(name)} below /web")
         return etag_response(request, *contents[name], _HEADERS)
 
     for path, name in (("/", "index.html"), ("/docs", "docs.html"), ("/duplicates", "duplicates.html")):

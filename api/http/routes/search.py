@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import chain
 from typing import Final, TypeVar
 
 from anyio import to_thread
@@ -20,7 +21,7 @@ from api.documents import (
     SearchResponse,
     json_bytes,
 )
-from api.errors import Problem
+from api.errors import Internal, InvalidRequest, Problem, ShardUnavailable
 from api.http.body import BodyReader
 from api.http.openapi import BATCH_BODY, EMBED_BODY, SEARCH_BODY, parameters_of
 from api.http.problems import BODY_PROBLEMS, SEARCH_PROBLEMS, failed_item, problem_docs
@@ -36,7 +37,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _MAX_VALUES: Final = 100  # per column of facets
-_BODY_ONLY_PROBLEMS: Final = frozenset(BODY_PROBLEMS) - {"invalid-request", "internal"}
+_BODY_ONLY_PROBLEMS: Final = frozenset(BODY_PROBLEMS) - {InvalidRequest, Internal}
 
 
 def search_routes(runner: QueryRunner) -> APIRouter:
@@ -65,7 +66,7 @@ def search_routes(runner: QueryRunner) -> APIRouter:
     async def search(request: Request) -> Response:
         service = await runner.service(request)
         query = await bodies.search(request)
-        runner.admit(request, [query.parts])
+        runner.admit(request, query.parts)
         return json_response(await runner.search(query, service, service.engine))
 
     @router.post(
@@ -78,7 +79,9 @@ def search_routes(runner: QueryRunner) -> APIRouter:
     async def batch(request: Request) -> Response:
         service = await runner.service(request)
         queries, engine = await bodies.json(request, bodies.parse_batch), service.engine
-        runner.admit(request, [query.parts for query in queries if isinstance(query, Query)], cost=len(queries))
+        valid = [query for query in queries if isinstance(query, Query)]
+        parts = chain.from_iterable(query.parts for query in valid)
+        runner.admit(request, parts, searches=len(valid), cost=len(queries))
         found = await _gather(queries, lambda query: runner.find(query, service, engine))
         return await to_thread.run_sync(_batch_response, found)
 
@@ -92,7 +95,8 @@ def search_routes(runner: QueryRunner) -> APIRouter:
     async def embed(request: Request) -> Response:
         service = await runner.service(request)
         parts, engine = await bodies.json(request, bodies.parse_embed_items), service.engine
-        runner.admit(request, [(part,) for part in parts if isinstance(part, Part)], cost=len(parts))
+        valid = [part for part in parts if isinstance(part, Part)]
+        runner.admit(request, valid, searches=len(valid), cost=len(parts))
         vectors = await _gather(parts, lambda part: runner.embed(part, service, engine))
         index = IndexOut(version=engine.searcher.version, ntotal=engine.searcher.ntotal)
         model = model_out(engine.embedder.identity, limits.show_locations)
@@ -127,7 +131,7 @@ def facet_routes(runner: QueryRunner) -> APIRouter:
         "/facets",
         summary="The values that recur among the images that pass a filter, with counts",
         response_model=FacetsOut,
-        responses=problem_docs("invalid-request", "internal", "shard-unavailable"),
+        responses=problem_docs(InvalidRequest, Internal, ShardUnavailable),
         openapi_extra={"parameters": parameters_of(FACET_PARAMETERS)},
     )
     async def facets(request: Request) -> Response:

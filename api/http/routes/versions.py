@@ -8,7 +8,7 @@ from anyio import to_thread
 from fastapi import APIRouter, Request
 
 from api.documents import IndexDetailsOut, SwitchedOut, VersionsOut
-from api.errors import Problem, invalid
+from api.errors import Forbidden, Internal, NotReady, VersionNotUsable, invalid
 from api.http.body import BodyReader
 from api.http.middleware.every_request import COLLECTION, HAS_PREFIX
 from api.http.openapi import PROMOTE_BODY
@@ -22,7 +22,7 @@ from index.errors import CollectionError
 from index.versions.promotion import list_versions, promote, rollback
 
 _Redact = Callable[[str], str]
-_PROBLEMS: Final = ("forbidden", "version-not-usable")
+_PROBLEMS: Final = (Forbidden, VersionNotUsable)
 
 
 def state_routes(runner: QueryRunner) -> APIRouter:
@@ -42,13 +42,13 @@ def state_routes(runner: QueryRunner) -> APIRouter:
     async def healthz() -> dict[str, str]:
         return {"status": "up"}
 
-    @router.get("/readyz", summary="A query can be answered", responses=problem_docs("not-ready"))
+    @router.get("/readyz", summary="A query can be answered", responses=problem_docs(NotReady))
     async def readyz(request: Request) -> dict[str, str]:
         if not (runner.collections.is_single or request.scope[HAS_PREFIX]):
             return {"status": "ready"}  # collections are opened by their first request
         service = await runner.service(request)
         if not service.live.has_answered:
-            raise Problem("not-ready", "the server cannot answer queries now; its log says why")
+            raise NotReady("the server cannot answer queries now; its log says why")
         return {"status": "ready", "index": service.engine.searcher.version}
 
     return router
@@ -64,7 +64,7 @@ def version_routes(runner: QueryRunner) -> APIRouter:
         service, collection = await runner.with_collection(request)
         return service.live, collection, partial(runner.redacted, name=request.scope[COLLECTION])
 
-    @router.get("/versions", summary="All complete index versions", responses=problem_docs("internal"))
+    @router.get("/versions", summary="All complete index versions", responses=problem_docs(Internal))
     async def versions(request: Request) -> VersionsOut:
         live, collection, redacted = await resolve(request)
         listed = await to_thread.run_sync(list_versions, collection)
@@ -86,7 +86,7 @@ def version_routes(runner: QueryRunner) -> APIRouter:
     @router.post(
         "/rollback",
         summary="Make the newest good version before the live one live again",
-        responses=problem_docs(*_PROBLEMS, "internal"),
+        responses=problem_docs(*_PROBLEMS, Internal),
     )
     async def roll_back(request: Request) -> SwitchedOut:
         return await to_thread.run_sync(_roll_back, *await resolve(request))
@@ -101,7 +101,7 @@ def _promote(live: LiveEngine, collection: Collection, version: str, redacted: _
     try:
         promote(collection, version)
     except CollectionError as error:
-        raise Problem("version-not-usable", redacted(str(error))) from error
+        raise VersionNotUsable(redacted(str(error))) from error
     return _switched_out(live, version, {}, redacted)
 
 
@@ -109,7 +109,7 @@ def _roll_back(live: LiveEngine, collection: Collection, redacted: _Redact) -> S
     try:
         done = rollback(collection)
     except CollectionError as error:
-        raise Problem("version-not-usable", redacted(str(error))) from error
+        raise VersionNotUsable(redacted(str(error))) from error
     return _switched_out(live, done.manifest.version, done.skipped, redacted)
 
 

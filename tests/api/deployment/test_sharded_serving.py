@@ -4,6 +4,7 @@ import asyncio
 import re
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,7 @@ from api.build_service import build_service
 from api.client.client import LikenessClient, RequestRefused
 from api.deployment.application import run, serve_app, shard_application
 from api.deployment.capacity import empty_shards, shard_memory, shortage
-from api.deployment.searcher import SearcherReplica, Searchers
+from api.deployment.searcher import SearcherReplica, open_sharded
 from api.deployment.shard_calls import ShardCaller
 from api.http.app import create_app
 from api.local import running
@@ -130,8 +131,8 @@ def handles(collection: Collection, clock: Clock) -> Any:
 def url(collection: Collection, handles: list[Handle]) -> Iterator[str]:
     """The URL of a server with these shards, which gives each 5 s."""
     settings = ServeSettings(collection=collection.location)
-    searchers: Any = Searchers(handles, 5.0)  # type: ignore[arg-type]
-    service = build_service(settings, load_model=lambda _: FakeEmbedder(), open_version=searchers.open)
+    opened = partial(open_sharded, handles, 5.0)  # type: ignore[arg-type]
+    service = build_service(settings, load_model=lambda _: FakeEmbedder(), open_version=opened)
     service.live.warm_up()
     with running(create_app(service)) as url:
         yield url
@@ -243,7 +244,7 @@ def test_a_dead_replicas_calls_are_repeated_at_another_one(url: str, handles: li
 
 def test_empty_shards_are_not_called(collection: Collection, clock: Clock) -> None:
     handles = handles_of(collection, 7, clock)
-    searcher = Searchers(handles, 5.0).open(collection)
+    searcher = open_sharded(handles, 5.0, collection)
     queries = unit_vectors(3, seed=8, dim=DIM)
     assert searcher.search(queries, 20) == Searcher.open(collection).search(queries, 20)
     assert [handle.opened for handle in handles] == [["000002"]] * 5 + [[]] * 2
@@ -270,7 +271,7 @@ def test_a_replica_that_dies_while_it_opens_a_version_does_not_fail_the_swap(
     collection: Collection, handles: list[Handle]
 ) -> None:
     handles[2].failures[:] = [ActorDiedError(), ActorDiedError()]
-    assert Searchers(handles, 5.0).open(collection).ntotal == 798  # type: ignore[arg-type]
+    assert open_sharded(handles, 5.0, collection).ntotal == 798  # type: ignore[arg-type]
     assert [handle.opened for handle in handles] == [["000002"]] * 4
 
 
@@ -278,7 +279,7 @@ def test_a_version_of_another_collection_with_the_same_number_is_not_searched(tm
     """A searcher that is restarted finds another collection in this place."""
     collection = make_sharded(tmp_path / "collection")
     handles = handles_of(collection, 2, clock)
-    searcher = Searchers(handles, 5.0).open(collection)
+    searcher = open_sharded(handles, 5.0, collection)
     (tmp_path / "collection").rename(tmp_path / "before")
     make_sharded(tmp_path / "collection", seed=1)
     query = unit_vectors(1, dim=DIM)
@@ -294,7 +295,7 @@ def test_a_version_with_a_damaged_shard_is_replaced_by_the_last_good_one(tmp_pat
     path = tmp_path / "index/segments" / newest / "vectors.faiss"
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     settings, handles = ServeSettings(collection=collection.location), handles_of(collection, 2, clock)
-    opened = Searchers(handles, 5.0).open
+    opened = partial(open_sharded, handles, 5.0)
     service = build_service(settings, load_model=lambda _: FakeEmbedder(), open_version=opened)
     service.live.warm_up()
     assert service.engine.searcher.version == "000001"

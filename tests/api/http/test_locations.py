@@ -14,7 +14,6 @@ from api.client import LikenessClient
 from api.http.app import create_app
 from api.http.responses import redact, visible_model_id
 from api.local import running
-from api.search.engine import IndexSource
 from api.search.service import SearchService
 from api.settings import RequestLimits, ServeSettings
 from embedder.errors import UnsupportedInputError
@@ -53,11 +52,7 @@ def service(secret: Path) -> SearchService:
     add_pictures(collection, {"d.png": png((200, 3, 4))}, embedder)
     manifest = location / "index" / "000001" / "manifest.json"
     manifest.write_bytes(manifest.read_bytes()[:-30])
-    return fake_service(
-        Searcher.open(collection),
-        embedder=embedder,
-        source=IndexSource(collection=collection, load_model=lambda record: embedder, interval_s=3_600),
-    )
+    return fake_service(Searcher.open(collection), embedder=embedder, collection=collection, interval_s=3_600)
 
 
 def answers_of(client: TestClient) -> list[Any]:
@@ -112,8 +107,7 @@ def test_a_version_of_another_release_does_not_reveal_the_collection(secret: Pat
     add_pictures(collection, {"b.png": png((3, 4, 5))}, FakeEmbedder())
     older = collection.read_version("000001").model_copy(update={"format": 1})
     (location / "index" / "000001" / "manifest.json").write_bytes(older.to_bytes())
-    source = IndexSource(collection=collection, load_model=lambda record: FakeEmbedder())
-    service = fake_service(Searcher.open(collection), source=source)
+    service = fake_service(Searcher.open(collection), collection=collection)
     client = TestClient(create_app(service, limits=RequestLimits(show_locations=False)))
     damage = client.get("/index/versions").json()["versions"][0]["damage"]
     assert "`likeness index older` builds a version" in damage

@@ -44,9 +44,7 @@ def service(searcher: Searcher, fetcher: RecordingFetcher) -> SearchService:
 
 
 def row_of(service: SearchService, image_id: str) -> dict[str, Any]:
-    row = row_of_image(service.engine.searcher, image_id)
-    assert row is not None
-    return row
+    return row_of_image(service.engine.searcher, image_id)
 
 
 def test_a_thumbnail_is_made_once_for_each_size_and_content(service: SearchService, fetcher: RecordingFetcher) -> None:

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from api.errors import Problem
+from api.errors import EmbedderUnavailable
 from api.http.app import create_app
-from api.search.engine import IndexSource
 from api.search.query import Part, Query
 from api.search.service import SearchService
 from benchmarks.common.waiting import eventually
@@ -46,9 +45,8 @@ def service(collection: Collection, models: Loader) -> SearchService:
     return serving(collection, models)
 
 
-def serving(collection: Collection, models: Loader, interval_s: float = 0.02, **more: Any) -> SearchService:
-    source = IndexSource(collection=collection, load_model=models.load, interval_s=interval_s)
-    return fake_service(Searcher.open(collection), source=source, **more)
+def serving(collection: Collection, models: Loader, interval_s: float = 0.02) -> SearchService:
+    return fake_service(Searcher.open(collection), load_model=models.load, collection=collection, interval_s=interval_s)
 
 
 def grow(collection: Collection, name: str, embedder: Embedder | None = None) -> None:
@@ -66,7 +64,7 @@ def test_a_new_version_takes_over(service: SearchService, collection: Collection
     service.live.refresh()
     answer = service.search(Query(parts=(Part(data=RED),), options={"k": 10}))
     assert (answer.version, answer.ntotal, len(answer.matches)) == ("000002", 4, 4)
-    assert models.loaded == []
+    assert models.loaded == [FakeEmbedder().identity.fingerprint]
     assert service.engine.batcher is before.batcher
     assert service.search(Query(parts=(Part(data=RED),), options={"k": 10})).timing_ms.keys() == {
         "embed",
@@ -101,7 +99,7 @@ def test_a_new_model_takes_over_and_the_old_one_is_freed_with_its_last_request(
     assert (answer.version, answer.model) == ("000002", other.identity)
     assert answer.matches[0].image_id == "red.png"
     assert answer.matches[0].score == pytest.approx(1.0, abs=1e-6)
-    assert models.loaded == [other.identity.fingerprint]
+    assert models.loaded == [FakeEmbedder().identity.fingerprint, other.identity.fingerprint]
 
 
 def damage(collection: Collection, version: str) -> Path:
@@ -140,7 +138,7 @@ def test_a_failed_version_is_tried_again_after_a_minute(
     grow(collection, "new.png", other)
     for _ in range(3):
         service.live.refresh(now=False)
-    assert models.loaded == [other.identity.fingerprint]
+    assert models.loaded == [FakeEmbedder().identity.fingerprint, other.identity.fingerprint]
     assert service.live.failure == "there is no model 'fake'"
     models.add(other)
     service.live.refresh(now=False)
@@ -238,7 +236,8 @@ def is_ready(client: TestClient) -> bool:
 def test_a_swap_makes_a_server_ready_after_a_failed_warm_up(
     collection: Collection, models: Loader, other: OtherFake
 ) -> None:
-    with on_this_machine(create_app(serving(collection, models, embedder=FailingEmbedder()))) as client:
+    models.add(FailingEmbedder())
+    with on_this_machine(create_app(serving(collection, models))) as client:
         assert not is_ready(client)
         grow(collection, "new.png", other)
         eventually(lambda: is_ready(client), "it is ready")
@@ -248,7 +247,8 @@ def test_a_swap_makes_a_server_ready_after_a_failed_warm_up(
 def test_a_server_becomes_ready_after_a_failed_warm_up_though_current_cannot_be_served(
     collection: Collection, models: Loader
 ) -> None:
-    service = serving(collection, models, embedder=(embedder := FailingEmbedder()))
+    models.add(embedder := FailingEmbedder())
+    service = serving(collection, models)
     grow(collection, "new.png")
     damage(collection, "000002")
     with on_this_machine(create_app(service)) as client:
@@ -263,11 +263,11 @@ def test_a_server_becomes_ready_after_a_failed_warm_up_though_current_cannot_be_
 def test_a_server_whose_embedders_are_gone_is_not_ready_until_they_are_back(
     collection: Collection, models: Loader, caplog: pytest.LogCaptureFixture
 ) -> None:
-    embedder = FailingEmbedder()
+    models.add(embedder := FailingEmbedder())
     embedder.is_well = True
-    with on_this_machine(create_app(serving(collection, models, embedder=embedder))) as client:
+    with on_this_machine(create_app(serving(collection, models))) as client:
         assert is_ready(client)
-        embedder.failure = Problem("embedder-unavailable", "the model does not answer", retry_after_s=2)
+        embedder.failure = EmbedderUnavailable("the model does not answer", retry_after_s=2)
         for _ in range(2):
             assert client.post("/search", files={"image": ("a.png", RED)}).status_code == 503
             time.sleep(0.2)  # the thread that follows CURRENT asks too; the answer at the start does not count

@@ -320,8 +320,14 @@ def test_the_percentile_of_a_score_among_random_pairs(searcher: Searcher) -> Non
     scores = ScoreDistribution(levels=[0.0, 0.5, 0.99, 1.0], random={"image": [-0.2, 0.1, 0.5, 0.9]}, nearest=[])
     judge = Searcher(searcher.manifest.model_copy(update={"scores": scores}), searcher.segments)
     assert [judge.percentile(score) for score in (-1, -0.2, 0.1, 0.3, 0.7, 0.9, 1)] == [0, 0, 50, 74.5, 99.5, 100, 100]
+    grid = np.linspace(-1, 1, 2_001).round(3).tolist()
+    for bar in (0, 12.345, 50, 74.5, 99.4999, 99.5, 100):
+        lowest = judge.lowest_score(bar)
+        assert lowest is not None
+        assert [score for score in grid if score >= lowest] == [each for each in grid if judge.percentile(each) >= bar]
     none = ScoreDistribution(levels=[0.0, 1.0], random={}, nearest=[])
-    assert Searcher(searcher.manifest.model_copy(update={"scores": none}), searcher.segments).percentile(0.5) is None
+    judge_of_none = Searcher(searcher.manifest.model_copy(update={"scores": none}), searcher.segments)
+    assert (judge_of_none.percentile(0.5), judge_of_none.lowest_score(50)) == (None, None)
     others = {image_id: ROWS.scores(vector) for image_id, vector in ROWS.vectors.items()}
     pairs = [score for image_id, scored in others.items() for other, score in scored.items() if other != image_id]
     for score in (-0.25, 0.0625, 0.5):

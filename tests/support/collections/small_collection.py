@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image
 
-from api.search.engine import IndexSource
+from api.search.engine import LiveEngine, LoadModel
 from api.search.pictures import Pictures
 from api.search.service import SearchService
 from embedder.errors import FetchError
@@ -89,24 +89,23 @@ def fake_service(
     queries: Fetcher | dict[str, bytes] | None = None,
     pictures: Fetcher | dict[str, bytes] | None = None,
     decoders: DecodePool | None = None,
-    **more: Any,
+    load_model: LoadModel | None = None,
+    **following: Any,
 ) -> SearchService:
     """A service with the fake model, which can fetch `queries` and `pictures`, by default none."""
+    embedder = embedder or FakeEmbedder()
 
     def fetcher(files: Fetcher | dict[str, bytes] | None) -> Fetcher:
         return files if isinstance(files, Fetcher) else RecordingFetcher(files or {})
 
     return SearchService(
-        embedder=embedder or FakeEmbedder(),
-        searcher=searcher,
+        live=LiveEngine(searcher, load_model or (lambda _: embedder), **following),
         query_fetcher=fetcher(queries),
         pictures=Pictures(fetcher(pictures), decoders or DecodePool()),
-        **more,
     )
 
 
 def followed_service(location: Path, **more: Any) -> SearchService:
     """A fake service of an existing collection. It switches versions only on `refresh`, not by itself."""
     collection = Collection.open(str(location))
-    source = IndexSource(collection=collection, load_model=lambda record: FakeEmbedder(), interval_s=3_600)
-    return fake_service(Searcher.open(collection), source=source, **more)
+    return fake_service(Searcher.open(collection), collection=collection, interval_s=3_600, **more)
