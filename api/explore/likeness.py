@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from api.build_service import load_recorded
-from api.client.query import Example, Search, image_bytes, plain_filter, vector_of
+from api.client.query import Example, Search, image_bytes, vector_of
 from api.documents import SOURCE_FIELDS
 from api.errors import Problem
 from api.explore.exploration import Exploration
@@ -294,11 +294,11 @@ class Likeness:
 
 
 def _options(search: Search) -> SearchOptions:
-    distinct, where = search.get("distinct"), search.get("filter")
+    distinct = search.get("distinct")
     return SearchOptions(
         offset=search.get("offset") or 0,
         min_score=search.get("min_score"),
-        filter=None if where is None else plain_filter(where),
+        filter=search.get("filter"),
         distinct=DISTINCT if distinct is True else None if distinct is False else distinct,
         diversity=search.get("diversity"),
         fields=search.get("fields"),

@@ -116,19 +116,17 @@ class Searcher:
         A column is counted without its own condition in the filter, so that its other values can be chosen. At most a
         million rows are counted, and the counts are cached. FilterError for an invalid filter.
         """
-        conditions = filter or {}
+        where = Filter.parse(filter or {}, self._filterable)
         everything = self._count((*facet_columns(self._filterable),), None)
         shared = everything.shared(self._filterable)
-        parts = [self._count((*(name for name in shared if name not in conditions),), self._filter(filter or None))]
-        for name in conditions.keys() & shared:
-            others = {key: conditions[key] for key in conditions if key != name}
-            parts.append(self._count((name,), self._filter(others or None)))
+        parts = [self._count((*(name for name in shared if name not in where.expression),), where)]
+        parts += [self._count((name,), where.without(name)) for name in shared if name in where.expression]
         counts = {name: count for part in parts for name, count in part.values.items()}
         return Counts(rows=everything.rows, values={name: counts[name] for name in shared if name in counts})
 
     @cachedmethod(attrgetter("_counts"), lock=attrgetter("_lock"))
     def _count(self, columns: tuple[str, ...], where: Filter | None) -> Counts:
-        return self._segments.count_values(columns, where)
+        return self._segments.count_values(columns, where if where and where.expression else None)
 
     def within(
         self, vector: npt.ArrayLike, min_score: float, *, filter: Mapping[str, Any] | None = None, limit: int = 100_000
