@@ -1,29 +1,45 @@
-"""The columns that filters and facets read: their types, as messages name them, and their values in Arrow's batches."""
+"""Columns in filters: which values fit a column's type, and how Arrow compares with them."""
 
 from __future__ import annotations
 
 import itertools
 import json
+import math
+import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any
+from datetime import UTC, datetime, time, timedelta
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pydantic import TypeAdapter, ValidationError
 
 from index.collection.rows import JSON, conform, is_list
 from index.errors import FilterError
-from index.filters.operands import KINDS, OPAQUE, Kind, is_time
 
 Mask = npt.NDArray[np.bool_]
 
 _MAX_LISTED = 30  # columns in a message
 _MAX_SHOWN = 60  # characters of a type or a value in a message
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_DECIMAL = re.compile(r"[+-]?(\d{1,99}(\.\d{0,99})?|\.\d{1,99})(e[+-]?\d{1,2})?", re.ASCII | re.IGNORECASE)
+_DURATION: TypeAdapter[timedelta] = TypeAdapter(timedelta)
 
 
 class ColumnError(FilterError):
     """A column, or a condition on it, is wrong. `Filter.parse` adds the known columns, which `expected` defaults to."""
+
+
+class _Kind(NamedTuple):
+    includes: Callable[[pa.DataType], bool]
+    expected: str
+    read: Callable[[Any, pa.DataType], Any]
+    """Converts an operand for the type; returns None for an operand of the wrong kind."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +48,13 @@ class Column:
     type: pa.DataType
     """The type in the schema, see `_unwrapped`."""
     element: pa.DataType
-    kind: Kind
+    kind: _Kind
 
     @classmethod
     def of(cls, column: pa.Field[Any]) -> Column:
         unwrapped: Any = _unwrapped(column.type)
         element = unwrapped.value_type if is_list(unwrapped) else unwrapped
-        return cls(column.name, unwrapped, element, next(kind for kind in KINDS if kind.includes(element)))
+        return cls(column.name, unwrapped, element, next(kind for kind in _KINDS if kind.includes(element)))
 
     def __reduce__(self) -> Any:
         return Column.of, (pa.field(self.name, self.type),)  # the functions of its kind cannot be pickled
@@ -63,15 +79,12 @@ class Column:
             return pa.decimal256(self.element.precision, self.element.scale)
         return pa.float32() if pa.types.is_float16(self.element) else self.element
 
-    def values(self, operator: str, operands: list[object]) -> list[Any]:
-        """The operands, converted for comparison with the column's elements."""
-        values = []
-        for operand in operands:
-            value = self.kind.read(operand, self.element)
-            if value is None:
-                raise self.refusal(operator, self.kind.expected, operand)
-            values.append(value)
-        return values
+    def value(self, operator: str, operand: object) -> Any:
+        """The operand, converted for comparison with the column's elements."""
+        value = self.kind.read(operand, self.element)
+        if value is None:
+            raise self.refusal(operator, self.kind.expected, operand)
+        return value
 
     def refusal(self, operator: str, expected: str, operand: object) -> ColumnError:
         got = describe(operand)
@@ -121,6 +134,112 @@ def _mask_of(booleans: Any) -> Mask:
     return mask
 
 
+def _text(operand: object, _: pa.DataType) -> str | None:
+    # Half of a surrogate pair is valid in JSON, but not in Arrow's text.
+    return operand if isinstance(operand, str) and not re.search("[\ud800-\udfff]", operand) else None
+
+
+def _number(operand: object, _: pa.DataType) -> float | None:
+    valid = isinstance(operand, int | float) and not isinstance(operand, bool) and operand == operand  # not NaN
+    return operand if valid else None  # type: ignore[return-value]
+
+
+def _rounded(operand: object, kind: pa.DataType) -> float | None:
+    number = _number(operand, kind)
+    if number is None:
+        return None
+    try:
+        return float(pa.scalar(float(number), kind).as_py())
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
+
+
+def _as_written(operand: object, kind: pa.DataType) -> Fraction | float | None:
+    """The number as it is written: 0.1 is a tenth, as a number and as text."""
+    if isinstance(operand, str):
+        return Fraction(operand) if _DECIMAL.fullmatch(operand) else None
+    number = _number(operand, kind)
+    return Fraction(repr(number)) if isinstance(number, float) and math.isfinite(number) else number
+
+
+def _decimal(operand: object, kind: Any) -> Fraction | float | None:
+    """The number in units of the type's last digit."""
+    number = _as_written(operand, kind)
+    return None if number is None else number * Fraction(10) ** kind.scale
+
+
+def _instant(operand: object, kind: pa.DataType) -> Fraction | None:
+    """Time since 1970 in units of the type, which need not be a whole number."""
+    try:
+        moment = datetime.fromisoformat(operand)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return None
+    return _ticks((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH, operand, kind)
+
+
+def _time_of_day(operand: object, kind: pa.DataType) -> Fraction | None:
+    """Time since midnight in units of the type."""
+    try:
+        at = time.fromisoformat(operand)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return None
+    since = timedelta(hours=at.hour, minutes=at.minute, seconds=at.second, microseconds=at.microsecond)
+    return None if at.tzinfo else _ticks(since, operand, kind)
+
+
+def _duration(operand: object, kind: pa.DataType) -> Fraction | float | None:
+    """Seconds, or a duration in ISO 8601, in units of the type."""
+    if isinstance(operand, str):
+        try:
+            return _ticks(_DURATION.validate_python(operand), operand, kind)
+        except ValidationError:
+            return None
+    seconds = _as_written(operand, kind)
+    return None if seconds is None else seconds * _ticks_per_second(kind)
+
+
+def _ticks(span: timedelta, operand: object, kind: pa.DataType) -> Fraction:
+    """The span in units of the type. Python's times drop what their text says beyond microseconds."""
+    seconds = Fraction(span // timedelta(microseconds=1), 10**6)
+    if rest := re.search(r"[.,]\d{6}(\d{1,9})", str(operand)):
+        nanoseconds = Fraction(int(rest[1]), 10 ** (6 + len(rest[1])))
+        seconds += -nanoseconds if str(operand).startswith("-") else nanoseconds
+    return seconds * _ticks_per_second(kind)
+
+
+def _ticks_per_second(kind: Any) -> Fraction:
+    return Fraction(1, 86_400) if pa.types.is_date32(kind) else Fraction(_TICKS[getattr(kind, "unit", "ms")])
+
+
+def is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+
+
+def is_time(kind: pa.DataType) -> bool:
+    return pa.types.is_timestamp(kind) or pa.types.is_date(kind)
+
+
+OPAQUE = _Kind(lambda kind: True, "nothing", lambda operand, kind: None)
+
+_KINDS = (
+    _Kind(is_text, "text", _text),
+    _Kind(pa.types.is_boolean, "true or false", lambda operand, _: operand if isinstance(operand, bool) else None),
+    _Kind(pa.types.is_integer, "a number", _number),
+    _Kind(pa.types.is_floating, "a number", _rounded),
+    _Kind(pa.types.is_decimal, "a number, or one as text", _decimal),
+    _Kind(is_time, "a time such as '2024-05-31' or '2024-05-31T12:00:00Z'", _instant),
+    _Kind(pa.types.is_time, "a time of day such as '12:30' or '12:30:59.5'", _time_of_day),
+    _Kind(pa.types.is_duration, "seconds, or a duration such as 'PT1M30S'", _duration),
+    # The column has only nulls, so every operand can be the same text.
+    _Kind(
+        pa.types.is_null,
+        "text, a number, true or false",
+        lambda operand, _: "" if isinstance(operand, str | int | float) else None,
+    ),
+    OPAQUE,
+)
+
+
 def _unwrapped(kind: pa.DataType) -> pa.DataType:
     """The type without dictionaries and fixed lengths; Arrow can cast to it."""
     inner: Any = kind
@@ -131,6 +250,20 @@ def _unwrapped(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_large_list(kind) or pa.types.is_large_list_view(kind):
         return pa.large_list(_unwrapped(inner.value_type))
     return kind
+
+
+def step_limits(kind: Any) -> tuple[int, int] | None:
+    """The limits of an integer type, or of a decimal one in units of its last digit; None for other types."""
+    if pa.types.is_decimal(kind):
+        return 1 - 10**kind.precision, 10**kind.precision - 1
+    if pa.types.is_unsigned_integer(kind):
+        return 0, 2**kind.bit_width - 1
+    return (-(2 ** (kind.bit_width - 1)), 2 ** (kind.bit_width - 1) - 1) if pa.types.is_integer(kind) else None
+
+
+def of_steps(steps: int, kind: Any) -> int | Decimal:
+    """The value of these units, exactly, which Decimal's arithmetic is not."""
+    return Decimal(f"{steps}e{-kind.scale}") if pa.types.is_decimal(kind) else steps
 
 
 def describe(value: object) -> str:

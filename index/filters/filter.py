@@ -10,19 +10,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import Any, Self
 
-import numpy as np
 import pyarrow as pa
 
-from index.collection.rows import JSON, REJECT_COLUMNS
+from index.collection.rows import JSON
 from index.errors import FilterError
-from index.filters.columns import Column, ColumnError, Mask, describe, list_columns
-from index.filters.operands import OPAQUE
-from index.filters.operators import OPERATORS
+from index.filters.columns import OPAQUE, Column, ColumnError, Mask, describe, list_columns
 from index.filters.plain import plain_filter
-from index.filters.tree import And, Comparison, Condition, Not, Or
+from index.filters.tree import OPERATORS, And, Condition, Not, Or, columns, mask
 
 MAX_DEPTH = 32
 """Maximum nesting of `$and`, `$or` and `$not`."""
@@ -53,12 +50,12 @@ class Filter:
             plain = plain_filter(expression)
         except RecursionError as error:
             raise _too_deep() from error
-        _check_length(plain)
-        columns = {column.name: Column.of(column) for column in schema if not column.name.startswith("$")}
+        _check_size(plain)
+        by_name = {column.name: Column.of(column) for column in schema if not column.name.startswith("$")}
         try:
-            tree = _expression(plain, columns, depth=0)
+            tree = _expression(plain, by_name)
         except ColumnError as error:
-            known = list_columns(columns.values())
+            known = list_columns(by_name.values())
             message = f"{error}; columns that can be filtered: {known}"
             raise FilterError(message, error.expected or f"one of the columns {known}", error.got) from error
         return cls._of(plain, tree)
@@ -69,12 +66,12 @@ class Filter:
 
     def mask(self, batch: pa.RecordBatch) -> Mask:
         """Which rows match, `(len(batch),)`. Missing columns are null, others cast; CollectionError if that fails."""
-        return _mask(self.tree, batch)
+        return mask(self.tree, batch)
 
     @cached_property
     def columns(self) -> frozenset[str]:
         """The names of the columns that it depends on."""
-        return frozenset(_columns(self.tree))
+        return columns(self.tree)
 
     def without(self, column: str) -> Self:
         """The filter without the member of the expression that has a column's name."""
@@ -93,11 +90,6 @@ class Filter:
                 yield self._of({name: operand}, And((part,)))
 
 
-def filterable(schema: pa.Schema) -> pa.Schema:
-    """The columns that filters may name: not those with the reason of a reject, which are null in embedded rows."""
-    return pa.schema([field for field in schema if field.name not in REJECT_COLUMNS])
-
-
 def named_columns(expression: object) -> Iterator[str]:
     """The columns that an expression as JSON names, be it valid or not."""
     rest = [expression]
@@ -110,83 +102,57 @@ def named_columns(expression: object) -> Iterator[str]:
                 rest += operand if isinstance(operand, list) else [operand]
 
 
-def _mask(condition: Condition, batch: pa.RecordBatch) -> Mask:
-    match condition:
-        case And(parts):
-            return reduce(np.logical_and, (_mask(part, batch) for part in parts), np.ones(len(batch), bool))
-        case Or(parts):
-            return reduce(np.logical_or, (_mask(part, batch) for part in parts), np.zeros(len(batch), bool))
-        case Not(part):
-            return ~_mask(part, batch)
-        case Comparison(column, operator, value):
-            passing = OPERATORS[operator].mask
-            assert passing is not None
-            return passing(column, value, batch)
-
-
-def _columns(condition: Condition) -> Iterator[str]:
-    match condition:
-        case And(parts) | Or(parts):
-            for part in parts:
-                yield from _columns(part)
-        case Not(part):
-            yield from _columns(part)
-        case Comparison(column):
-            yield column.name
-
-
-def _check_length(expression: object) -> None:
-    """FilterError for too many conditions, each of which reads a column of every row."""
-    conditions = values = 0
-    rest = [expression]
-    while rest and conditions <= _MAX_CONDITIONS and values <= _MAX_VALUES:
-        match rest.pop():
-            case dict() as members:
-                conditions += len(members)
-                rest += members.values()
-            case list() as elements:
-                values += len(elements)
-                rest += elements
+def _check_size(expression: object) -> None:
+    """FilterError for too many conditions, each of which reads a column of every row, or too deep ones."""
+    conditions = values = depth = 0
+    rest = [(expression, depth)]
+    while rest and conditions <= _MAX_CONDITIONS and values <= _MAX_VALUES and depth <= MAX_DEPTH:
+        value, depth = rest.pop()
+        if isinstance(value, dict):
+            conditions += len(value)
+            rest += [(operand, depth + (name in ("$and", "$or", "$not"))) for name, operand in value.items()]
+        elif isinstance(value, list):
+            values += len(value)
+            rest += [(each, depth) for each in value]
+    if depth > MAX_DEPTH:
+        raise _too_deep()
     if rest:
         expected = f"a filter of at most {_MAX_CONDITIONS:,} conditions and {_MAX_VALUES:,} values"
         advice = "list the values of a column in one $in, or split the search"
         raise FilterError(f"expected {expected}, got more: {advice}", f"{expected} ({advice})", "more")
 
 
-def _expression(expression: object, columns: Mapping[str, Column], depth: int) -> And:
-    parts = _object(expression, "a filter", depth).items()
-    return And(tuple(_part(name, operand, columns, depth) for name, operand in parts))
+def _expression(expression: object, by_name: Mapping[str, Column]) -> And:
+    if not isinstance(expression, dict):
+        raise _refusal("a filter", "an object", expression)
+    return And(tuple(_part(name, operand, by_name) for name, operand in expression.items()))
 
 
-def _part(name: str, operand: object, columns: Mapping[str, Column], depth: int) -> Condition:
-    if name in columns:
-        return _conditions(columns[name], operand, depth)
+def _part(name: str, operand: object, by_name: Mapping[str, Column]) -> Condition:
+    if name in by_name:
+        return _conditions(by_name[name], operand if isinstance(operand, dict) else {"$eq": operand})
     if name in ("$and", "$or"):
         if not isinstance(operand, list) or not operand:
-            expected, got = "a list of one or more objects", describe(operand)
-            raise FilterError(f"{name} takes {expected}, got {got}", f"{expected} for {name}", got)
-        parts = tuple(_expression(part, columns, depth + 1) for part in operand)
+            raise _refusal(name, "a list of one or more objects", operand)
+        parts = tuple(_expression(part, by_name) for part in operand)
         return And(parts) if name == "$and" else Or(parts)
     if name == "$not":
-        return Not(_expression(operand, columns, depth + 1))
+        return Not(_expression(operand, by_name))
     if name.startswith("$"):
         raise _unknown_operator(name)
     unknown = f"unknown column {describe(name)}"
     raise ColumnError(unknown, got=unknown)
 
 
-def _conditions(column: Column, operand: object, depth: int) -> Condition:
-    """The condition for a column's operand: a value, or operators that must all be true."""
-    if not isinstance(operand, dict):
-        return _condition(column, "$eq", operand)
-    return And(tuple(_condition(column, operator, value, depth) for operator, value in operand.items()))
+def _conditions(column: Column, operators: Mapping[str, Any]) -> And:
+    return And(tuple(_condition(column, operator, operand) for operator, operand in operators.items()))
 
 
-def _condition(column: Column, operator: str, operand: object, depth: int = 0) -> Condition:
+def _condition(column: Column, operator: str, operand: object) -> Condition:
     if operator == "$not":
         if not isinstance(operand, dict):
             raise column.refusal(operator, "an object", operand)
-        return Not(_conditions(column, _object(operand, operator, depth + 1), depth + 1))
+        return Not(_conditions(column, operand))
     if operator not in OPERATORS:
         raise _unknown_operator(operator)
     if column.kind is OPAQUE and operator != "$exists":
@@ -197,13 +163,9 @@ def _condition(column: Column, operator: str, operand: object, depth: int = 0) -
     return OPERATORS[operator].read(column, operator, operand)
 
 
-def _object(value: object, subject: str, depth: int) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        got = describe(value)
-        raise FilterError(f"{subject} takes an object, got {got}", f"an object for {subject}", got)
-    if depth > MAX_DEPTH:
-        raise _too_deep()
-    return value
+def _refusal(subject: str, expected: str, operand: object) -> FilterError:
+    got = describe(operand)
+    return FilterError(f"{subject} takes {expected}, got {got}", f"{expected} for {subject}", got)
 
 
 def _too_deep() -> FilterError:

@@ -9,15 +9,16 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 from cachetools import LRUCache, cachedmethod
 
 from index.collection import Collection
 from index.collection.records import VersionManifest
-from index.collection.rows import metadata_columns, text_array
+from index.collection.rows import REJECT_COLUMNS, metadata_columns, text_array
 from index.errors import EmptyCollectionError, QueryError
 from index.filters.columns import type_name
 from index.filters.facets import Counts, facet_columns
-from index.filters.filter import Filter, filterable
+from index.filters.filter import Filter
 from index.matches import Match
 from index.queries import QueryKind, QueryLimits, checked_cosine, unit_vectors
 from index.search.ranking import Hit, Ranking, Searchable, hits_of, rounded
@@ -51,7 +52,8 @@ class Searcher:
         self.version, self.model = manifest.version, manifest.model
         self.ntotal, self.dim = manifest.ntotal, manifest.dim
         self._segments = segments
-        self._filterable = filterable(segments.schema)
+        named = (field for field in segments.schema if field.name not in REJECT_COLUMNS)  # null in embedded rows
+        self._filterable = pa.schema(named)
         self.filterable = {field.name: type_name(field.type) for field in self._filterable}
         """Columns that `filter` can name, with their Arrow types."""
         self._metadata = metadata_columns(segments.schema)

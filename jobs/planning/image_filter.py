@@ -93,11 +93,8 @@ class ImageFilter:
             return False
         if not self.measures:
             return True
-        by_file = {*_FACTS, *self.measures}
-        mixed = any(
-            condition.columns.intersection(self.measures) and not condition.columns <= by_file
-            for condition in self.conditions
-        )
+        measures, by_file = {*self.measures}, {*_FACTS, *self.measures}
+        mixed = any(each.columns & measures and each.columns - by_file for each in self.conditions)
         return run.keep == self.key and not mixed
 
 
