@@ -31,6 +31,7 @@ from embedder.identity import Precision
 from embedder.images.formats import IMAGE_EXTENSIONS
 from embedder.images.limits import DEFAULT_LIMITS
 from embedder.python_class import CLASS_NAME
+from index.filters.plain import plain_filter
 from index.matches import MATCH_COLUMNS
 from index.storage.storage import require_utf8
 from index.tiles import checked_tiles
@@ -107,6 +108,7 @@ Amounts = Annotated[
 Expression = Annotated[
     dict[str, Any],
     _parsed_by(lambda text: parse_object(text, '{"width": {"$gte": 640}}')),
+    AfterValidator(plain_filter),
     WithJsonSchema({"type": "object", "examples": [{"width": {"$gte": 640}, "format": {"$ne": "gif"}}]}),
 ]
 ColumnTypes = Annotated[

@@ -6,11 +6,8 @@ import base64
 import io
 import json
 import os
-from collections.abc import Mapping, Sequence, ValuesView
-from collections.abc import Set as AbstractSet
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date, time, timedelta
-from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
@@ -21,6 +18,7 @@ from urllib3.filepost import encode_multipart_formdata
 
 from api.documents import SOURCE_FIELDS, decode_base64
 from api.search.query import QueryOptions
+from index.filters.plain import json_value
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -91,7 +89,7 @@ def search_json(search: Search) -> str:
 
 def to_json(value: object) -> str:
     """A value as JSON. Raises ValueError for NaN or infinity, TypeError for other values that JSON cannot represent."""
-    return json.dumps(value, default=_json_default, allow_nan=False)
+    return json.dumps(value, default=json_value, allow_nan=False)
 
 
 def image_base64(image: ImageLike) -> str:
@@ -131,12 +129,6 @@ def _json_example(example: Example | Search) -> dict[str, Any]:
     return document
 
 
-def plain_filter(expression: Mapping[str, Any]) -> dict[str, Any]:
-    """A filter as a server would get it. Raises TypeError for a value that JSON cannot represent."""
-    plain: dict[str, Any] = json.loads(json.dumps(expression, default=_json_default))
-    return plain
-
-
 def vector_of(embedding: object) -> npt.NDArray[np.float64]:
     """Raises TypeError for anything but numbers."""
     try:
@@ -146,37 +138,3 @@ def vector_of(embedding: object) -> npt.NDArray[np.float64]:
     if vector.dtype.kind not in "iuf":
         raise TypeError(f"expected a vector, a list of numbers, got {embedding!r:.80}")
     return vector.astype(np.float64)
-
-
-def _json_default(value: object) -> object:
-    """A value as JSON can hold it: filters may have a column's values, such as times, and NumPy's and pandas' types."""
-    match value:
-        case np.datetime64():
-            return str(value)
-        case np.timedelta64():
-            nanoseconds = int(value.astype("timedelta64[ns]").astype(np.int64))
-            sign = "-" if nanoseconds < 0 else ""
-            return "NaT" if np.isnat(value) else f"{sign}PT{Decimal(abs(nanoseconds)).scaleb(-9):f}S"
-        case np.ndarray() if value.dtype.kind in "mM":
-            return list(value)
-        case np.generic() | np.ndarray():
-            return value.tolist()
-        case date() | time():  # a datetime is a date too
-            return value.isoformat()
-        case timedelta():
-            return np.timedelta64(value)
-        case Decimal():
-            if value.is_finite() and value == value.to_integral_value():
-                return int(value)
-            number = float(value)
-            return number if Decimal(repr(number)) == value else str(value)
-        case Mapping():
-            return dict(value)
-        case Sequence() | AbstractSet() | ValuesView() if not isinstance(value, bytes | bytearray | memoryview):
-            return list(value)
-        case _ if hasattr(value, "to_pylist"):  # Arrow's columns, whose to_numpy refuses texts and nulls
-            return value.to_pylist()
-        case _ if hasattr(value, "to_numpy"):  # pandas' and Polars' columns
-            return value.to_numpy()
-        case _:
-            raise TypeError(f"expected a value that JSON can hold, a time, or one of NumPy or pandas, got {value!r}")

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, Unpack, cast
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from api.build_service import load_recorded
-from api.client.query import Example, Search, image_bytes, plain_filter, vector_of
+from api.client.query import Example, Search, image_bytes, vector_of
 from api.documents import SOURCE_FIELDS
 from api.errors import TextNotSupported
 from api.explore.exploration import Exploration
@@ -23,7 +23,7 @@ from api.explore.query_like import BareQuery, example_of
 from api.observe.log import Stopwatch
 from api.search.engine import LiveEngine
 from api.search.pictures import Pictures
-from api.search.query import Part, Query, QueryOptions, fields_in
+from api.search.query import Part, Query, QueryOptions, options_in
 from api.search.service import SearchService, Vector
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from embedder.identity import Precision
@@ -133,7 +133,7 @@ class Likeness:
         """
         _check_known(search, Search.__annotations__)
         parts = tuple(self._query_part(example) for example in self._examples(query, search))
-        result = self._service.search(Query(parts=tuple(part.part for part in parts), options=_options(search)))
+        result = self._service.search(Query(parts=tuple(part.part for part in parts), options=options_in(search)))
         schema = self.searcher.segments.schema
         return Neighbours(
             matches=tuple(result.matches),
@@ -282,13 +282,6 @@ class Likeness:
         if part.data is not None or part.text is not None:
             _ = self._model.loaded  # here, so that the error is about the model and not the query
         return QueryPart(part=part, caption=caption if crop is None else f"a part of {caption}")
-
-
-def _options(search: Search) -> QueryOptions:
-    options = cast(QueryOptions, fields_in(QueryOptions, search))
-    if (where := options.get("filter")) is not None:
-        options["filter"] = plain_filter(where)
-    return options
 
 
 def _check_known(keywords: Search, known: Iterable[str]) -> None:

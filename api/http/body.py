@@ -3,7 +3,7 @@
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import anyio
 import numpy as np
@@ -29,7 +29,7 @@ from api.http.requests import (
     UploadFields,
     read_texts,
 )
-from api.search.query import DEFAULT_K, Part, Query, QueryOptions, fields_in
+from api.search.query import DEFAULT_K, Part, Query, fields_in, options_in
 from api.settings import RequestLimits
 from index.errors import OptionError
 
@@ -137,7 +137,7 @@ class BodyReader:
         return self._query((Part(data=data, crop=_crop(options)),), options)
 
     def _query(self, parts: tuple[Part, ...], fields: Mapping[str, Any]) -> Query:
-        options = cast(QueryOptions, fields_in(QueryOptions, fields))
+        options = options_in(fields)
         if not 1 <= options.get("k", DEFAULT_K) <= self._limits.max_k:
             raise invalid("k", f"a whole number from 1 to {self._limits.max_k}", options["k"])
         try:

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 from urllib.parse import quote
 
@@ -27,6 +27,7 @@ from api.settings import RequestLimits
 from embedder.identity import ModelIdentity
 from index.collection.records import ModelRecord, VersionManifest
 from index.collection.rows import FIXED_COLUMNS
+from index.filters.filter import named_columns
 from index.matches import Match
 from index.search import Searcher
 from index.versions.promotion import Version
@@ -145,18 +146,6 @@ def visible_model_id(model_id: str, show_locations: bool) -> str:
 
 def check_filter(expression: object, columns: Collection[str], show_locations: bool) -> None:
     """Raises Problem for a filter on columns that callers must not know about. `index.filters` checks the rest."""
-    for name in () if show_locations else _columns_in(expression):
+    for name in () if show_locations else named_columns(expression):
         if name not in columns or name in LOCATION_COLUMNS:
             raise invalid("filter", "columns that `GET /index` names", name)
-
-
-def _columns_in(expression: object) -> Iterator[str]:
-    """The columns that a filter names."""
-    if not isinstance(expression, Mapping):
-        return
-    for name, operand in expression.items():
-        if not str(name).startswith("$"):
-            yield name
-        for part in operand if name in ("$and", "$or") and isinstance(operand, list | tuple) else [operand]:
-            if name in ("$and", "$or", "$not"):
-                yield from _columns_in(part)

@@ -60,6 +60,10 @@ def fields_in(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: values[name] for name in kind.__annotations__ if values.get(name) is not None}
 
 
+def options_in(values: Mapping[str, Any]) -> QueryOptions:
+    return cast(QueryOptions, fields_in(QueryOptions, values))
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Part:
     """A picture, text or vector to be like, or unlike if `weight` is negative. The first field that is set counts.

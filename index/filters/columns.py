@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal
@@ -22,8 +22,6 @@ from index.collection.rows import JSON, conform, is_list
 from index.errors import FilterError
 
 Mask = npt.NDArray[np.bool_]
-Test = Callable[[pa.RecordBatch], Mask]
-ArrayTest = Callable[[Any], Any]  # from an Arrow array to one of booleans, where null counts as false
 
 _MAX_LISTED = 30  # columns in a message
 _MAX_SHOWN = 60  # characters of a type or a value in a message
@@ -57,6 +55,9 @@ class Column:
         unwrapped: Any = _unwrapped(column.type)
         element = unwrapped.value_type if is_list(unwrapped) else unwrapped
         return cls(column.name, unwrapped, element, next(kind for kind in _KINDS if kind.includes(element)))
+
+    def __reduce__(self) -> Any:
+        return Column.of, (pa.field(self.name, self.type),)  # the functions of its kind cannot be pickled
 
     def __str__(self) -> str:
         return f"{self.name} ({_abbreviate(type_name(self.type))}{', $exists alone' if self.kind is OPAQUE else ''})"
@@ -99,25 +100,24 @@ class Column:
         chunks = table.column(0).chunks
         return chunks[0] if chunks else pa.array([], self.type)
 
-    def missing(self, batch: pa.RecordBatch) -> Mask:
-        return mask_of(self.read(batch).is_null(nan_is_null=True))  # an answer shows both as null
+    def present(self, batch: pa.RecordBatch) -> Mask:
+        """Which rows have a value; NaN is none, as an answer shows it as null."""
+        return ~_mask_of(self.read(batch).is_null(nan_is_null=True))
 
-    def where(self, test: ArrayTest) -> Test:
-        """A test for rows whose value, or any of whose elements, passes."""
-
-        def rows(batch: pa.RecordBatch) -> Mask:
-            array = self.read(batch)
-            if not is_list(self.type):
-                return mask_of(test(array.cast(self.comparison_type)))
-            offsets = array.offsets.to_numpy()
-            elements = array.values.slice(offsets[0], offsets[-1] - offsets[0])
-            # Counts the hits before each list's start and end; they differ if the list has a hit.
-            passed = mask_of(test(elements.cast(self.comparison_type)))
-            hits = np.concatenate([[0], np.cumsum(passed)])[offsets - offsets[0]]
-            matches: Mask = (hits[1:] > hits[:-1]) & mask_of(array.is_valid())  # a null list may still have elements
-            return matches
-
-        return rows
+    def any_element(self, batch: pa.RecordBatch, compare: Callable[[Any, Any], Any], value: object) -> Mask:
+        """Which rows have a value, or any element of it, that passes. `compare` takes an Arrow array and `value`, and
+        returns booleans, where null counts as false.
+        """
+        array = self.read(batch)
+        if not is_list(self.type):
+            return _mask_of(compare(array.cast(self.comparison_type), value))
+        offsets = array.offsets.to_numpy()
+        elements = array.values.slice(offsets[0], offsets[-1] - offsets[0])
+        # Counts the hits before each list's start and end; they differ if the list has a hit.
+        passed = _mask_of(compare(elements.cast(self.comparison_type), value))
+        hits = np.concatenate([[0], np.cumsum(passed)])[offsets - offsets[0]]
+        matches: Mask = (hits[1:] > hits[:-1]) & _mask_of(array.is_valid())  # a null list may still have elements
+        return matches
 
 
 def type_name(kind: pa.DataType) -> str:
@@ -129,7 +129,7 @@ def list_columns(columns: Collection[Column]) -> str:
     return (", ".join(map(str, itertools.islice(columns, _MAX_LISTED))) or "none") + more
 
 
-def mask_of(booleans: Any) -> Mask:
+def _mask_of(booleans: Any) -> Mask:
     mask: Mask = booleans.fill_null(False).to_numpy(zero_copy_only=False)
     return mask
 
@@ -154,12 +154,18 @@ def _rounded(operand: object, kind: pa.DataType) -> float | None:
         return math.inf if number > 0 else -math.inf
 
 
-def _decimal(operand: object, _: pa.DataType) -> Fraction | float | None:
+def _as_written(operand: object, kind: pa.DataType) -> Fraction | float | None:
     """The number as it is written: 0.1 is a tenth, as a number and as text."""
     if isinstance(operand, str):
         return Fraction(operand) if _DECIMAL.fullmatch(operand) else None
-    number = _number(operand, _)
+    number = _number(operand, kind)
     return Fraction(repr(number)) if isinstance(number, float) and math.isfinite(number) else number
+
+
+def _decimal(operand: object, kind: Any) -> Fraction | float | None:
+    """The number in units of the type's last digit."""
+    number = _as_written(operand, kind)
+    return None if number is None else number * Fraction(10) ** kind.scale
 
 
 def _instant(operand: object, kind: pa.DataType) -> Fraction | None:
@@ -188,7 +194,7 @@ def _duration(operand: object, kind: pa.DataType) -> Fraction | float | None:
             return _ticks(_DURATION.validate_python(operand), operand, kind)
         except ValidationError:
             return None
-    seconds = _decimal(operand, kind)
+    seconds = _as_written(operand, kind)
     return None if seconds is None else seconds * _ticks_per_second(kind)
 
 
@@ -246,35 +252,25 @@ def _unwrapped(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def has_steps(kind: pa.DataType) -> bool:
-    """Whether values of the type have a fixed distance, a step, between them."""
-    return pa.types.is_integer(kind) or pa.types.is_decimal(kind)
-
-
-def in_steps(value: float | Fraction, kind: Any) -> float | Fraction:
-    """The value in steps of an integer or decimal type."""
-    return value * Fraction(10) ** kind.scale if pa.types.is_decimal(kind) else value
-
-
-def of_steps(steps: int, kind: Any) -> int | Decimal:
-    """The reverse of `in_steps`, exactly, which Decimal's arithmetic is not."""
-    sign, digits, _ = Decimal(steps).as_tuple()
-    return Decimal((sign, digits, -kind.scale)) if pa.types.is_decimal(kind) else steps
-
-
-def int_limits(kind: Any) -> tuple[int, int]:
-    """The limits of an integer type, or of a decimal one in its steps."""
+def step_limits(kind: Any) -> tuple[int, int] | None:
+    """The limits of an integer type, or of a decimal one in units of its last digit; None for other types."""
     if pa.types.is_decimal(kind):
         return 1 - 10**kind.precision, 10**kind.precision - 1
     if pa.types.is_unsigned_integer(kind):
         return 0, 2**kind.bit_width - 1
-    return -(2 ** (kind.bit_width - 1)), 2 ** (kind.bit_width - 1) - 1
+    return (-(2 ** (kind.bit_width - 1)), 2 ** (kind.bit_width - 1) - 1) if pa.types.is_integer(kind) else None
+
+
+def of_steps(steps: int, kind: Any) -> int | Decimal:
+    """The value of these units, exactly, which Decimal's arithmetic is not."""
+    return Decimal(f"{steps}e{-kind.scale}") if pa.types.is_decimal(kind) else steps
 
 
 def describe(value: object) -> str:
-    if isinstance(value, Mapping | list | tuple):
-        return "an object" if isinstance(value, Mapping) else "a list" if value else "an empty list"
-    return _abbreviate(repr(value) if isinstance(value, str) else json.dumps(value, default=repr))
+    """A JSON value in a message."""
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else "a list" if value else "an empty list"
+    return _abbreviate(repr(value) if isinstance(value, str) else json.dumps(value))
 
 
 def _abbreviate(text: str) -> str:

@@ -10,15 +10,16 @@ from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 from cachetools import LRUCache, cachedmethod
 
 from index.collection import Collection
 from index.collection.records import VersionManifest
-from index.collection.rows import metadata_columns, text_array
+from index.collection.rows import REJECT_COLUMNS, metadata_columns, text_array
 from index.errors import EmptyCollectionError, QueryError
 from index.filters.columns import type_name
 from index.filters.facets import Counts, facet_columns
-from index.filters.filter import Filter, filterable
+from index.filters.filter import Filter
 from index.matches import Match
 from index.queries import QueryKind, QueryLimits, SearchOptions, checked_cosine, unit_vectors
 from index.search.ranking import Hit, Ranking, Searchable, hits_of, rounded
@@ -52,7 +53,8 @@ class Searcher:
         self.version, self.model = manifest.version, manifest.model
         self.ntotal, self.dim = manifest.ntotal, manifest.dim
         self._segments = segments
-        self._filterable = filterable(segments.schema)
+        named = (field for field in segments.schema if field.name not in REJECT_COLUMNS)  # null in embedded rows
+        self._filterable = pa.schema(named)
         self.filterable = {field.name: type_name(field.type) for field in self._filterable}
         """Columns that `filter` can name, with their Arrow types."""
         self._metadata = metadata_columns(segments.schema)
@@ -111,19 +113,17 @@ class Searcher:
         A column is counted without its own condition in the filter, so that its other values can be chosen. At most a
         million rows are counted, and the counts are cached. FilterError for an invalid filter.
         """
-        conditions = filter or {}
+        where = Filter.parse(filter or {}, self._filterable)
         everything = self._count((*facet_columns(self._filterable),), None)
         shared = everything.shared(self._filterable)
-        parts = [self._count((*(name for name in shared if name not in conditions),), self._filter(filter or None))]
-        for name in conditions.keys() & shared:
-            others = {key: conditions[key] for key in conditions if key != name}
-            parts.append(self._count((name,), self._filter(others or None)))
+        parts = [self._count((*(name for name in shared if name not in where.expression),), where)]
+        parts += [self._count((name,), where.without(name)) for name in shared if name in where.expression]
         counts = {name: count for part in parts for name, count in part.values.items()}
         return Counts(rows=everything.rows, values={name: counts[name] for name in shared if name in counts})
 
     @cachedmethod(attrgetter("_counts"), lock=attrgetter("_lock"))
     def _count(self, columns: tuple[str, ...], where: Filter | None) -> Counts:
-        return self._segments.count_values(columns, where)
+        return self._segments.count_values(columns, where if where and where.expression else None)
 
     def within(
         self, vector: npt.ArrayLike, min_score: float, *, filter: Mapping[str, Any] | None = None, limit: int = 100_000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -17,8 +16,7 @@ from index.collection.records import SegmentRecord, VersionManifest
 from index.collection.row_files import map_in_threads
 from index.collection.rows import EMBEDDING, embedding_type
 from index.errors import DamagedVersionError
-from index.filters.facets import Counts
-from index.filters.filter import Filter, filterable
+from index.filters.filter import Filter
 from index.segments.eligible import Unlike
 from index.segments.mapped_rows import with_columns
 from index.segments.segmented_index import SegmentedIndex, union_schema
@@ -75,12 +73,12 @@ def version_schema(collection: Collection, manifest: VersionManifest) -> pa.Sche
 
 
 class Shard:
-    """Some segments of a version; positions count through them. Filters are given as `Filter.key`. Thread-safe."""
+    """Some segments of a version; positions count through them. Thread-safe."""
 
     def __init__(self, segments: SegmentedIndex) -> None:
         self._segments = segments
         self.vectors, self.ids, self.rows = segments.vectors, segments.ids, segments.rows
-        self._filterable = filterable(segments.schema)
+        self.count_values = segments.count_values
 
     @classmethod
     def open(cls, collection: Collection, manifest: VersionManifest, shard: ShardSegments) -> Shard:
@@ -90,16 +88,10 @@ class Shard:
         with Scratch("segments") as cache:
             return cls(SegmentedIndex(open_segments(collection, part, cache.path).parts, schema))
 
-    def count_values(self, columns: Sequence[str], where: str | None) -> Counts:
-        return self._segments.count_values(columns, self._filter(where))
-
     def search(
-        self, queries: Vectors, k: int, where: str | None, width: float, unlike: Unlike | None
+        self, queries: Vectors, k: int, where: Filter | None, width: float, unlike: Unlike | None
     ) -> tuple[Scores, Positions, Parts, Ids]:
-        return self._segments.search_with_ids(queries, k, self._filter(where), width=width, unlike=unlike)
+        return self._segments.search_with_ids(queries, k, where, width=width, unlike=unlike)
 
     def positions(self, ids: Sequence[str]) -> Positions:
         return self._segments.positions(pa.array(ids, pa.string()))
-
-    def _filter(self, where: str | None) -> Filter | None:
-        return None if where is None else Filter.parse(json.loads(where), self._filterable)

@@ -42,7 +42,7 @@ class ShardedIndex:
 
     def count_values(self, columns: Sequence[str], where: Filter | None = None) -> Counts:
         """The values of these columns, and how many rows have each."""
-        return Counts.total(self._all("count_values", list(columns), where and where.key), columns)
+        return Counts.total(self._all("count_values", list(columns), where), columns)
 
     def search_with_ids(
         self,
@@ -53,7 +53,7 @@ class ShardedIndex:
         width: float = 1.0,
         unlike: Unlike | None = None,
     ) -> tuple[Scores, Positions, Parts, Ids]:
-        answers = self._all("search", queries, k, where and where.key, width, unlike)
+        answers = self._all("search", queries, k, where, width, unlike)
         results = zip(answers, self._starts, strict=True)
         scores, positions, parts, ids = merged(
             [(scores, shifted(rows, start), *more) for (scores, rows, *more), start in results], k

@@ -101,7 +101,7 @@ def fetch_and_decode(table: pa.Table, *, settings: DecodeSettings, is_awaited: I
     columns = {**_OUTCOME, **(EXIF_TYPES if exif else {}), **content}
     found = pa.Table.from_pylist(outcomes, pa.schema({"size": pa.int64(), **_VALIDATORS, **columns, **measured}))
     table = with_outcome(table, found, columns)
-    if image_filter.expression is not None:
+    if image_filter.conditions:
         table = _leave_out(table, found.select(list(measured)), image_filter)
     # After the filter, which sees these as the listing has them, today and when it is compared with the rows.
     known = {name: pc.coalesce(found[name], table[name].cast(kind)) for name, kind in _VALIDATORS.items()}

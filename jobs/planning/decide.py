@@ -220,7 +220,7 @@ class Decisions:
         # If no image is missing, none has moved, and reading all new ones to look for copies costs more than it saves.
         if job.may_delete or counts["stay"] or job.verify_hash:
             self._read_likely_copies()
-        if job.image_filter.expression is not None:
+        if job.image_filter.conditions:
             self._drop_undecided_copies()
 
     def _read_likely_copies(self) -> None:

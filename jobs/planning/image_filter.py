@@ -9,7 +9,7 @@ outcome is taken from the row if its run had the same expression; otherwise the 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -40,13 +40,12 @@ EXIF_TYPES: Final[dict[str, pa.DataType]] = dict(
 class ImageFilter:
     """`key` is the expression as canonical JSON, as runs record it; None if every image is embedded.
 
-    `measures` are the measures of the pixels that it names. Without `expression`, nothing is judged. With `exif`, rows
+    `measures` are the measures of the pixels that it names. Without `conditions`, nothing is judged. With `exif`, rows
     also get the columns of `EXIF_TYPES`.
     """
 
     key: str | None = None
-    expression: Mapping[str, Any] | None = None
-    schema: pa.Schema | None = None
+    conditions: tuple[Filter, ...] = ()
     measures: tuple[str, ...] = ()
     exif: bool = False
 
@@ -61,34 +60,27 @@ class ImageFilter:
         facts = {**{field.name: field.type for field in (*LISTING, *FILE_FACTS)}, **measures}
         schema = pa.schema([*map(pa.field, facts, facts.values()), *own])
         try:
-            key = Filter.parse(expression, in_files(schema)).key
+            keep = Filter.parse(expression, in_files(schema))
         except FilterError as error:
             raise UsageError(f"--keep: {error}") from error
-        named = _names(expression)
-        return cls(
-            key=key, expression=expression, schema=schema, measures=tuple(name for name in measures if name in named)
-        )
+        measured = tuple(name for name in measures if name in keep.columns)
+        return cls(key=keep.key, conditions=(*keep.conditions(),), measures=measured)
 
     def judge(self, images: pa.Table) -> tuple[Column, Mask]:
         """The reason why each image is left out, null if there is none so far; and a mask: all conditions are judged.
 
         A condition is judged once every fact and measure that it names is present in `images` and not null.
         """
-        conditions = list(_conditions(self.expression or {}))
         failed, judged = np.full(images.num_rows, -1), np.ones(images.num_rows, bool)
-        for number, condition in enumerate(conditions):
-            named = _names(condition)
+        for number, condition in enumerate(self.conditions):
             known = np.ones(images.num_rows, bool)
-            for name in named.intersection([*_FACTS, *self.measures]):
+            for name in condition.columns.intersection([*_FACTS, *self.measures]):
                 known &= images[name].is_valid().to_numpy() if name in images.column_names else False
             judged &= known
-            if self.schema is None or not known.any():
-                continue
-            part = images.select([name for name in images.column_names if name in named or name == "image_id"])
-            test = Filter.parse(condition, self.schema)
-            holds = np.concatenate([test.mask(batch) for batch in part.to_batches()])
-            failed[known & ~holds & (failed < 0)] = number
-        texts = pa.array([f"--keep leaves it out: {json.dumps(condition)}" for condition in conditions], TEXT)
+            if known.any():
+                holds = np.concatenate([condition.mask(batch) for batch in images.to_batches()])
+                failed[known & ~holds & (failed < 0)] = number
+        texts = pa.array([f"--keep leaves it out: {json.dumps(each.expression)}" for each in self.conditions], TEXT)
         return texts.take(pa.array(failed, mask=failed < 0)), judged
 
     def exif_columns(self, names: Sequence[str]) -> list[str]:
@@ -101,11 +93,8 @@ class ImageFilter:
             return False
         if not self.measures:
             return True
-        by_file = {*_FACTS, *self.measures}
-        mixed = any(
-            named.intersection(self.measures) and not named <= by_file
-            for named in map(_names, _conditions(self.expression or {}))
-        )
+        measures, by_file = {*self.measures}, {*_FACTS, *self.measures}
+        mixed = any(each.columns & measures and each.columns - by_file for each in self.conditions)
         return run.keep == self.key and not mixed
 
 
@@ -116,26 +105,3 @@ def leave_out(table: pa.Table, reasons: Column) -> pa.Table:
     """`table` with the columns of `REJECT_COLUMNS`, which mark the images that have a reason as left out."""
     texts: list[Any] = reasons.to_pylist()
     return refuse(table, {row: ("filter", FILTERED, text, False) for row, text in enumerate(texts) if text})
-
-
-def _conditions(expression: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The parts that must all hold."""
-    for name, operand in expression.items():
-        if name == "$and":
-            for part in operand:
-                yield from _conditions(part)
-        else:
-            yield {name: operand}
-
-
-def _names(expression: Mapping[str, Any]) -> set[str]:
-    """The columns that a checked expression names."""
-    names = set[str]()
-    for name, operand in expression.items():
-        if name in ("$and", "$or"):
-            names.update(*map(_names, operand))
-        elif name == "$not":
-            names |= _names(operand)
-        else:
-            names.add(name)
-    return names

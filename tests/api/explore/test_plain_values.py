@@ -1,6 +1,7 @@
-"""Values of NumPy, pandas and Python in queries and filters: notebooks and the client take the same ones."""
+"""Values of NumPy, pandas and Python in queries and filters: notebooks, clients and a Searcher take the same ones."""
 
 import datetime as dt
+import math
 from collections import UserDict
 from collections.abc import Iterator
 from decimal import Decimal
@@ -82,6 +83,8 @@ def likeness(searcher: Searcher) -> Likeness:
         ({"number": {"$gte": Decimal(4)}}, [4, 5]),
         ({"number": {"$gt": Decimal("3.5")}}, [4, 5]),
         ({"share": np.float32(0.25)}, [1]),
+        ({"share": {"$in": np.array([0.25, 0.5], np.float16)}}, [1, 2]),
+        ({"share": {"$gte": np.longdouble("0.75")}}, [3, 4, 5]),
         ({"share": {"$lt": Decimal("0.3")}}, [0, 1]),
         ({"price": Decimal("3.10")}, [3]),
         ({"price": {"$gt": Decimal("3.09999999999999999999")}}, [3, 4, 5]),
@@ -99,6 +102,11 @@ def likeness(searcher: Searcher) -> Likeness:
         ({"taken": {"$gt": np.datetime64(DAYS[4].replace(tzinfo=None), "ns") - np.timedelta64(1, "ns")}}, [4, 5]),
         ({"taken": {"$in": pd.to_datetime(["2024-05-02 12:00", "2024-05-03 12:00"])}}, [1, 2]),
         ({"taken": {"$gte": dt.date(2024, 5, 6)}}, [5]),
+        ({"taken": {"$lt": np.datetime64("2024-05-02T13")}}, [0, 1]),
+        ({"taken": {"$gt": np.datetime64("2024-05")}}, [0, 1, 2, 3, 4, 5]),
+        ({"taken": {"$lt": np.datetime64("2024")}}, []),
+        ({"taken": {"$gte": np.array("2024-05-06", "datetime64[D]")}}, [5]),
+        ({"taken": {"$lt": dt.datetime(2024, 5, 2, 14, tzinfo=dt.timezone(dt.timedelta(hours=2)))}}, [0]),
         ({"day": dt.date(2024, 5, 4)}, [3]),
         ({"day": {"$in": np.array(["2024-05-01", "2024-05-09"], "datetime64[D]")}}, [0]),
         ({"opens": dt.time(2, 30)}, [2]),
@@ -114,22 +122,34 @@ def likeness(searcher: Searcher) -> Likeness:
 def test_a_filter_may_have_values_of_other_libraries(
     likeness: Likeness, client: LikenessClient, where: Any, expected: list[int]
 ) -> None:
-    vector = likeness.searcher.vector("0")
+    vector, searcher = likeness.searcher.vector("0"), likeness.searcher
     found = [likeness.search(vector, filter=where), client.search(embedding=vector, filter=where).matches]
-    assert [sorted(int(match.image_id) for match in matches) for matches in found] == [expected, expected]
+    found += [searcher.search(vector[np.newaxis], 10, filter=where)[0], searcher.within(vector, -1, filter=where)]
+    assert [sorted(int(match.image_id) for match in matches) for matches in found] == [expected] * 4
 
 
-@pytest.mark.parametrize("value", [object(), pa.scalar(1), 1j, b"a", iter([1]), Path, bytearray(b"a")])
+@pytest.mark.parametrize("value", [object(), pa.scalar(1), 1j, b"a", iter([1]), Path, bytearray(b"a"), pd.NA])
 def test_other_values_are_refused_alike(likeness: Likeness, client: LikenessClient, value: Any) -> None:
     vector = likeness.searcher.vector("0")
+    message = "expected a value that JSON can hold, a time, or one of NumPy or"
     for search in (likeness.search, client.search):
-        with pytest.raises(TypeError, match="expected a value that JSON can hold, a time, or one of NumPy or"):
+        with pytest.raises(TypeError, match=message):
             search(embedding=vector, filter={"number": value})
+    with pytest.raises(TypeError, match=message):
+        likeness.searcher.facets({"number": value})
 
 
 @pytest.mark.parametrize(
     ("where", "got"),
-    [({"taken": pd.NaT}, "got 'NaT'"), ({"length": np.timedelta64("NaT")}, "got 'NaT'"), ({"number": "3"}, "got '3'")],
+    [
+        ({"taken": pd.NaT}, "got 'NaT'"),
+        ({"taken": {"$in": [np.datetime64("NaT")]}}, "got 'NaT'"),
+        ({"length": np.timedelta64("NaT")}, "got 'NaT'"),
+        ({"number": "3"}, "got '3'"),
+        ({"number": np.float32("nan")}, "got NaN"),
+        ({"share": {"$in": {math.nan}}}, "got NaN"),
+        ({"price": Decimal("NaN")}, "got 'NaN'"),
+    ],
 )
 def test_values_without_a_meaning_are_refused(likeness: Likeness, where: Any, got: str) -> None:
     with pytest.raises(Problem, match=got):

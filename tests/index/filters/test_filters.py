@@ -229,8 +229,14 @@ def test_deep_operands_are_refused() -> None:
         inside, operand = {"$not": inside}, [operand]
     with pytest.raises(FilterError, match=r"nested deeper than 32 levels|at most 10,000 conditions"):
         matching({"width": inside})
-    with pytest.raises(FilterError, match=r"\$eq takes a number, got a list"):
+    with pytest.raises(FilterError, match="nested deeper than 32 levels"):
         matching({"width": operand})
+    with pytest.raises(FilterError, match=r"\$eq takes a number, got a list"):
+        matching({"width": [[[1]]]})
+    endless: dict[str, Any] = {}
+    endless["$not"] = endless
+    with pytest.raises(FilterError, match="nested deeper than 32 levels"):
+        matching(endless)
 
 
 def test_filters_are_equal_if_their_canonical_json_is() -> None:
@@ -240,6 +246,26 @@ def test_filters_are_equal_if_their_canonical_json_is() -> None:
     assert len({one, other, Filter.parse({"label": "é"}, BATCH.schema)}) == 2
     assert json.loads(one.key) == {"width": {"$gt": 1, "$lt": 9}, "label": "é"}
     assert repr(one) == f"Filter(key={one.key!r})"
+
+
+def test_a_filter_is_the_conjunction_of_its_conditions() -> None:
+    low, either = {"width": {"$gte": 1, "$lt": 11}}, {"$or": [{"label": "dog"}, {"$not": {"score": {"$exists": True}}}]}
+    whole = Filter.parse({"$and": [low, {"$and": [either]}], "tags": {"$ne": "red"}}, BATCH.schema)
+    assert whole.columns == {"width", "label", "score", "tags"}
+    assert [each.expression for each in whole.conditions()] == [low, either, {"tags": {"$ne": "red"}}]
+    assert [each.columns for each in whole.conditions()] == [{"width"}, {"label", "score"}, {"tags"}]
+    assert [np.flatnonzero(each.mask(BATCH)).tolist() for each in whole.conditions()] == [[0, 1], [1, 2, 3], [1, 2, 3]]
+    rest = whole.without("tags")
+    assert rest == Filter.parse({"$and": [low, {"$and": [either]}]}, BATCH.schema)
+    assert rest.mask(BATCH).tolist() == [False, True, False, False]
+    assert whole.without("width") == whole
+    assert [*rest.without("$and").conditions()] == []
+
+
+def test_equal_sets_make_equal_filters() -> None:
+    words = [f"{number}" for number in range(100)]
+    keys = {Filter.parse({"label": {"$in": each}}, BATCH.schema).key for each in ({*words}, frozenset(reversed(words)))}
+    assert keys == {json.dumps({"label": {"$in": sorted(words, key=repr)}})}
 
 
 def test_a_filter_does_not_change_with_its_expression() -> None:
@@ -380,7 +406,11 @@ def test_masks_equal_a_plain_evaluator(rows: list[Row], expression: Row, start: 
     schema = pa.schema(list(TYPES.items()))
     batch = pa.RecordBatch.from_pylist(rows, schema=schema).slice(start)
     expected = [matches(row, expression) for row in rows[start:]]
-    assert Filter.parse(expression, schema).mask(batch).tolist() == expected
+    found = Filter.parse(expression, schema)
+    assert found.mask(batch).tolist() == expected
+    assert pickle.loads(pickle.dumps(found)).mask(batch).tolist() == expected
+    conjunction = np.all([np.ones(len(batch), bool), *(each.mask(batch) for each in found.conditions())], axis=0)
+    assert conjunction.tolist() == expected
 
 
 def matches(row: Row, expression: Row) -> bool:

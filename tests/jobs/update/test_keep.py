@@ -85,6 +85,7 @@ def embedded(nights: Nights) -> set[str]:
         (WIDE, {"noise.jpg", "noise", "plain"}, set()),
         ({"format": "png", "height": 48}, {"noise", "plain"}, set()),
         (VARIED, {"noise.jpg", "noise", "small"}, set()),
+        ({"width": {"$in": {np.int64(64), np.uint8(8)}}, "near_uniform": np.False_}, {"noise.jpg", "small"}, set()),
         ({**VARIED, **WIDE, **LARGE}, {"noise.jpg", "noise"}, {"plain.png", "small.png", "broken.jpg"}),
         ({"$and": [{"$not": {"format": "jpeg"}}, {"$or": [LARGE, VARIED]}]}, {"noise", "small"}, set()),
         ({"brightness": {"$lt": 0.4}}, {"plain"}, set()),

@@ -1,5 +1,6 @@
 """A collection of five segments for sharded servers, and shards in this process."""
 
+import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ class InProcessShards:
         (method,) = {method for method, _ in calls.values()}
         self.lost |= self.lost_from.get(method, set())
         return {
-            number: getattr(self.shards[number], method)(*arguments)
+            number: getattr(self.shards[number], method)(*pickle.loads(pickle.dumps(arguments)))  # as Ray passes them
             for number, (method, arguments) in calls.items()
             if number not in self.lost
         }
