@@ -16,27 +16,27 @@ from api.connections import ACCEPTED_AT_ONCE, BoundedProtocol, BoundedServer
 from api.errors import ListenError, StartError
 from api.http.app import create_app
 from api.observe.log import configure_logs
-from api.search.collections import Collections
-from api.search.service import SearchService
+from api.search.engine import LoadModel
 from api.settings import ServeSettings, server_url
-
-Compose = Callable[[ServeSettings], SearchService | Collections]
 
 # The longest id takes 12 KiB percent-encoded, and browsers add cookies.
 MAX_HEAD_BYTES: Final = 2**16
 
 
 def run_local(
-    settings: ServeSettings, *, compose: Compose = build_collections, on_listening: Callable[[str], None] | None = None
+    settings: ServeSettings,
+    *,
+    load_model: LoadModel | None = None,
+    on_listening: Callable[[str], None] | None = None,
 ) -> None:
     """Serve until interrupted. `on_listening` gets the server's URL once the model and the index are loaded.
 
-    Raises ListenError and KeysError before anything is loaded, then what `compose` raises.
+    Raises ListenError and KeysError before anything is loaded, then what `build_collections` raises.
     """
     with listening(*settings.listen_address()) as listener:
         access = settings.access()
         configure_logs(settings.log_format)
-        app = create_app(compose(settings), limits=settings.limits(), access=access)
+        app = create_app(build_collections(settings, load_model=load_model), limits=settings.limits(), access=access)
         if on_listening is not None:
             on_listening(_url(listener))
         _server(app).run(sockets=[listener])

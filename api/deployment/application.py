@@ -27,8 +27,6 @@ from index.collection.records import ModelRecord
 from index.search.searcher import no_index
 from index.storage.bucket_address import without_secrets
 
-Models = Callable[[ServeSettings, ModelRecord | None], LoadModel]
-
 _COMMON: Final[dict[str, Any]] = {
     # An error at start-up, such as a missing model, would recur; the default is 20 attempts.
     "max_constructor_retry_count": 2,
@@ -39,12 +37,11 @@ _COMMON: Final[dict[str, Any]] = {
 }
 
 
-def serve_app(settings: ServeSettings, *, models: Models = model_loader) -> serve.Application:
+def serve_app(settings: ServeSettings, *, load_model: LoadModel | None = None) -> serve.Application:
     """The Serve application of `settings`: replicas that answer HTTP and hold the index and the model. With `embedders`
     the model has its own replicas, with `shards` the index has.
 
-    `models` is called in the replica, with the settings and the record of the live index's model, and returns the
-    loader of models; it must be picklable. Raises CollectionError.
+    `load_model` is called in the replica, so it must be picklable. Raises CollectionError.
     """
     first = first_model(served_collections(settings))
     deployment = serve.deployment(
@@ -56,7 +53,7 @@ def serve_app(settings: ServeSettings, *, models: Models = model_loader) -> serv
         backpressure_config={"status_code": 429, "retry_after_s": 1},
         **_common(settings, settings.replicas, settings.target_ongoing_requests),
     )
-    load_model = partial(_load_in_replica, settings, models, first, str(Path.cwd()))
+    load_model = load_model or partial(_load_in_replica, settings, first, str(Path.cwd()))
     embedder = None
     if settings.embedders is not None:
         embedding = serve.deployment(
@@ -94,7 +91,7 @@ def run(
     settings: ServeSettings,
     *,
     blocking: bool = True,
-    models: Models = model_loader,
+    load_model: LoadModel | None = None,
     connect: Callable[[], bool] = ray.is_initialized,
     on_listening: Callable[[str], None] | None = None,
 ) -> str:
@@ -117,7 +114,7 @@ def run(
         timeout_s = settings.request_timeout_s + 5
         serve.start(http_options={"host": host, "port": port, "request_timeout_s": timeout_s})
         require_address(host, port)
-        serve.run(serve_app(settings, models=models), name=APP_NAME, route_prefix="/")
+        serve.run(serve_app(settings, load_model=load_model), name=APP_NAME, route_prefix="/")
     except RuntimeError as error:
         why = deployment_failure() or str(error).splitlines()[-1]
         raise DeployError(f"Ray Serve could not start the application: {why}") from error
@@ -132,13 +129,11 @@ def run(
     return url
 
 
-def _load_in_replica(
-    settings: ServeSettings, models: Models, first: ModelRecord | None, folder: str, record: ModelRecord
-) -> Embedder:
+def _load_in_replica(settings: ServeSettings, first: ModelRecord | None, folder: str, record: ModelRecord) -> Embedder:
     append_to_path(folder)  # a replica may have another working directory
     # Ray gives OpenMP one thread per reserved CPU, by default one, so a single replica would leave cores idle.
     threads = settings.threads or settings.cores(settings.embedders or settings.replicas)
-    return models(settings.model_copy(update={"threads": threads}), first)(record)
+    return model_loader(settings.model_copy(update={"threads": threads}), first)(record)
 
 
 def _absolute(settings: ServeSettings) -> ServeSettings:

@@ -26,7 +26,7 @@ def test_keys_and_limits_on_ray_serve(
     settings = ServeSettings(
         collection=collection.location, port=cluster, keys_file="keys.json", max_ongoing_requests=2
     )
-    url = run(settings, blocking=False, models=fakes(tmp_path / "notes"))
+    url = run(settings, blocking=False, load_model=fakes(tmp_path / "notes"))
     with httpx.Client(base_url=url, timeout=30) as client:
         assert client.get("/healthz").status_code == 200
         assert refusal(client.get("/index")) == (401, "unauthorized")
@@ -47,7 +47,7 @@ def test_keys_and_limits_on_ray_serve(
 
 
 def test_without_keys_admin_is_for_this_machine_on_ray_serve(collection: Collection, cluster: int) -> None:
-    url = run(ServeSettings(collection=collection.location, port=cluster), blocking=False, models=one_fake())
+    url = run(ServeSettings(collection=collection.location, port=cluster), blocking=False, load_model=one_fake())
     with httpx.Client(base_url=url, timeout=30) as client:
         assert client.post("/index/promote", json={"version": "000001"}).json()["serving"] == "000001"
         assert refusal(client.post("/index/promote", headers={"Origin": "https://evil.example"})) == (403, "forbidden")

@@ -118,7 +118,7 @@ def test_the_local_server_reports_its_address(collection: str) -> None:
         raise RuntimeError(url)  # ends the server before it serves for ever
 
     with pytest.raises(RuntimeError, match=r"^http://127\.0\.0\.1:[1-9]\d+$"):
-        run_local(ServeSettings(collection=collection, port=0), compose=composed, on_listening=listening)
+        run_local(ServeSettings(collection=collection, port=0), load_model=one_fake(), on_listening=listening)
 
 
 @pytest.mark.parametrize("local", [False, True])
@@ -199,12 +199,12 @@ def test_a_new_model_is_loaded_from_where_the_index_says(tmp_path: Path) -> None
 def test_the_application_builds_its_app_in_the_replica(collection: str) -> None:
     """In Serve's local testing mode: without a cluster, but with the same wrapper and start-up."""
     settings = ServeSettings(collection=collection, num_cpus=0.5)
-    application = serve_app(settings, models=one_fake())
+    application = serve_app(settings, load_model=one_fake())
     serve.run(application, _local_testing_mode=True)
     deployment: Any = application._bound_deployment
     assert deployment.max_ongoing_requests == 2 * settings.access().max_ongoing_requests
     assert deployment.ray_actor_options["num_cpus"] == 0.5
-    other = serve_app(settings, models=one_fake(side=64))
+    other = serve_app(settings, load_model=one_fake(side=64))
     with pytest.raises(Exception, match="serve with the model of the index"):
         serve.run(other, _local_testing_mode=True)
 
@@ -214,15 +214,16 @@ def test_the_application_builds_its_app_in_the_replica(collection: str) -> None:
     [({}, os.cpu_count()), ({"threads": 1}, 1), ({"replicas": 2}, 1), ({"replicas": "1:3", "num_cpus": 4}, 4)],
 )
 def test_the_model_of_a_single_replica_uses_all_cores_by_default(
-    collection: str, given: dict[str, Any], expected: int
+    collection: str, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], expected: int
 ) -> None:
     seen: list[int | None] = []
 
-    def models(settings: ServeSettings, first: ModelRecord | None) -> LoadModel:
+    def model_loader(settings: ServeSettings, first: ModelRecord | None) -> LoadModel:
         seen.append(settings.threads)
-        return one_fake()(settings, first)
+        return one_fake()
 
-    bound: Any = serve_app(ServeSettings(collection=collection, **given), models=models)._bound_deployment
+    monkeypatch.setattr("api.deployment.application.model_loader", model_loader)
+    bound: Any = serve_app(ServeSettings(collection=collection, **given))._bound_deployment
     load_model = bound.init_args[1]
     load_model(Searcher.open(Collection.open(collection)).model)
     assert seen == [expected]
@@ -358,7 +359,7 @@ def test_the_reason_of_a_failed_deployment_is_reported(
 @pytest.mark.ray
 def test_ray_serve_answers_like_the_local_server(collection: str, cluster: int) -> None:
     settings = ServeSettings(collection=collection, port=cluster, max_upload_bytes=100_000)
-    url = run(settings, blocking=False, models=one_fake())
+    url = run(settings, blocking=False, load_model=one_fake())
     assert url == f"http://127.0.0.1:{settings.port}"
     assert get(f"{url}/readyz") == (200, {"status": "ready", "index": "000001"})
     page = httpx.get(url, headers={"X-Request-ID": "mine"}, timeout=20)
@@ -374,7 +375,7 @@ def test_ray_serve_answers_like_the_local_server(collection: str, cluster: int) 
     assert (status, problem["type"]) == (413, "urn:likeness:problem:too-large")
 
     with pytest.raises(DeployError, match=r"api\.errors\.OtherModelError: expected model 'fake'"):
-        run(settings, blocking=False, models=one_fake(side=64))
+        run(settings, blocking=False, load_model=one_fake(side=64))
     elsewhere = settings.model_copy(update={"host": "0.0.0.0", "allow_remote": True})
     there = f"127.0.0.1:{settings.port} .*: use --host 127.0.0.1 --port {settings.port}, or stop"
     with pytest.raises(

@@ -129,7 +129,7 @@ def serving(collection: Collection, tmp_path: Path, port: int, replicas: int) ->
         num_cpus=0.25,
         searcher_timeout_s=2,  # within one second, other shards would be late on a busy machine
     )
-    return run(settings, blocking=False, models=fakes(tmp_path / "notes"))
+    return run(settings, blocking=False, load_model=fakes(tmp_path / "notes"))
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
@@ -190,11 +190,11 @@ def test_no_answer_is_wrong_while_the_deployment_is_changed(
     changes = {"shards": 4} if changed == "shards" else {"collection": other.location}
     second = first.model_copy(update=changes)
     right = [*right_answers(collection, 2), *right_answers(Collection.open(second.collection), second.shards or 0)]
-    models = fakes(tmp_path / "notes")
-    url = run(first, blocking=False, models=models)
+    load_model = fakes(tmp_path / "notes")
+    url = run(first, blocking=False, load_model=load_model)
     with Load(url) as load:
         time.sleep(2)
-        run(second, blocking=False, models=models)
+        run(second, blocking=False, load_model=load_model)
         again = time.monotonic()
         time.sleep(3)
     answered = [outcome for outcome in load.outcomes if outcome.status == 200]

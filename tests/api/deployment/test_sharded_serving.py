@@ -378,7 +378,7 @@ def test_four_searchers_answer_as_one_process_does(tmp_path: Path, cluster: int,
     notes = tmp_path / "notes"
     notes.mkdir()
     settings = ServeSettings(collection=collection.location, port=cluster, shards=4, num_cpus=0.25, swap_interval_s=0.1)
-    url = run(settings, blocking=False, models=fakes(notes))
+    url = run(settings, blocking=False, load_model=fakes(notes))
     whole = build_service(settings, load_model=lambda _: FakeEmbedder())
     queries: list[dict[str, Any]] = [{"text": f"star {number}", "k": 1 + 7 * number} for number in range(12)]
     queries += [{"id": "007"}, {"id": "777", "distinct": 0.5}, {"embedding": vector(), "offset": 30, "k": 50}]

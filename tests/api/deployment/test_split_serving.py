@@ -158,8 +158,8 @@ def test_separate_embedders_answer_like_one_process(collection: Collection, clus
         max_searches=64,
         embedder_timeout_s=4,
     )
-    url = run(settings, blocking=False, models=fakes(notes))
-    whole = build_service(settings, load_model=fakes(notes)(settings, None))
+    url = run(settings, blocking=False, load_model=fakes(notes))
+    whole = build_service(settings, load_model=fakes(notes))
     queries: list[dict[str, Any]] = [{"text": f"star {n}"} for n in range(20)]
     queries += [{"id": "red.png"}, {"embedding": [1.0] * 16}]
     with running(create_app(whole)) as local, httpx.Client(base_url=url, timeout=30) as client:

@@ -14,7 +14,7 @@ import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from api.errors import PROBLEMS
+from api.errors import PROBLEMS, Problem
 from api.http.app import create_app
 from api.local import running
 from api.search.service import SearchService
@@ -377,7 +377,9 @@ def test_documented_examples_work_unchanged(client: TestClient) -> None:
 
 def test_openapi_lists_every_problem_with_an_example(client: TestClient) -> None:
     document = client.get("/openapi.json").json()
-    assert all(kind.type in document["info"]["description"] for kind in PROBLEMS.values())
+    rows = [f"| `{kind.type}` | {kind.status} | {kind.__doc__} |" for kind in Problem.__subclasses__()]
+    assert document["info"]["description"].splitlines()[-len(rows) - 2 : -2] == rows
+    assert list(PROBLEMS.values()) == Problem.__subclasses__()  # no two have one slug
     search = document["paths"]["/search"]["post"]
     assert set(search["requestBody"]["content"]) == {"application/json", "image/*", "multipart/form-data"}
     types = {

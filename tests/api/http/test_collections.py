@@ -315,7 +315,16 @@ def test_concurrent_requests_open_a_closed_collection_once(folder: Path) -> None
     assert len(loader.loaded) == 1
 
 
-def test_searches_that_wait_for_a_collection_to_open_do_not_block_others(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/search/collections", {"collections": ["dogs"], "text": "star"}),
+        ("/collections/dogs/search", {"text": "star"}),
+    ],
+)
+def test_searches_that_wait_for_a_collection_to_open_do_not_block_others(
+    folder: Path, path: str, body: dict[str, object]
+) -> None:
     begun, may_load = threading.Event(), threading.Event()
 
     class Slow(Loader):
@@ -330,8 +339,7 @@ def test_searches_that_wait_for_a_collection_to_open_do_not_block_others(folder:
         client.search(text="star")
         begun.clear()
         may_load.clear()
-        body = {"collections": ["dogs"], "text": "star"}
-        waiting = pool.submit(httpx.post, f"{url}/search/collections", json=body, timeout=20)
+        waiting = pool.submit(httpx.post, f"{url}{path}", json=body, timeout=20)
         try:
             assert begun.wait(10)
             client.search(text="star")

@@ -5,37 +5,27 @@ import time
 from pathlib import Path
 from typing import Any
 
-from api.deployment.application import Models
 from api.search.engine import LoadModel
-from api.settings import ServeSettings
 from embedder.errors import ModelError
 from embedder.fake import FakeEmbedder
 from index.collection.records import ModelRecord
 
 
-def one_fake(side: int = 32) -> Models:
-    """Always the same fake model. Nested functions, which pickle by value."""
-
-    def models(settings: ServeSettings, first: ModelRecord | None) -> LoadModel:
-        return lambda record: FakeEmbedder(side=side)
-
-    return models
+def one_fake(side: int = 32) -> LoadModel:
+    """Always the same fake model. A nested function, which pickles by value."""
+    return lambda record: FakeEmbedder(side=side)
 
 
-def fakes(notes: Path) -> Models:
+def fakes(notes: Path) -> LoadModel:
     """Fake models by fingerprint. Loading one creates a file in `notes` named after the process id.
 
     The text "slow" takes until there is a file `go` next to `notes`. Nested functions and classes pickle by value.
     """
 
-    def models(settings: ServeSettings, first: ModelRecord | None) -> LoadModel:
+    def load(record: ModelRecord) -> FakeEmbedder:
+        (notes / str(os.getpid())).touch()
         known = {fake.identity.fingerprint: fake for fake in (_Fake(side=32), _Fake(side=64))}
-
-        def load(record: ModelRecord) -> FakeEmbedder:
-            (notes / str(os.getpid())).touch()
-            return known[record.fingerprint]
-
-        return load
+        return known[record.fingerprint]
 
     class _Fake(FakeEmbedder):
         def embed_texts(self, texts: Any) -> Any:
@@ -45,4 +35,4 @@ def fakes(notes: Path) -> Models:
                 time.sleep(0.05)
             return super().embed_texts(texts)
 
-    return models
+    return load
