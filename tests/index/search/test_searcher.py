@@ -324,7 +324,9 @@ def test_the_percentile_of_a_score_among_random_pairs(searcher: Searcher) -> Non
     for bar in (0, 12.345, 50, 74.5, 99.4999, 99.5, 100):
         lowest = judge.lowest_score(bar)
         assert lowest is not None
-        assert [score for score in grid if score >= lowest] == [each for each in grid if judge.percentile(each) >= bar]
+        assert [score for score in grid if score >= lowest] == [
+            each for each in grid if (judge.percentile(each) or 0) >= bar
+        ]
     none = ScoreDistribution(levels=[0.0, 1.0], random={}, nearest=[])
     judge_of_none = Searcher(searcher.manifest.model_copy(update={"scores": none}), searcher.segments)
     assert (judge_of_none.percentile(0.5), judge_of_none.lowest_score(50)) == (None, None)
