@@ -9,9 +9,10 @@ import faiss
 import numpy as np
 
 from index.arrays import Positions, Scores, Vectors, merged_by_position
-from index.segments import ann
 from index.segments.eligible import Eligible
 from index.segments.exact import exact_neighbours
+from index.segments.kinds import map_index
+from index.segments.kinds.kind import IndexKind
 from index.segments.vector_file import VectorFile
 
 TUNED_K = 11
@@ -50,11 +51,12 @@ class VectorIndex:
         self._flat = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
         self.ntotal, self.dim = int(self._flat.ntotal), int(self._flat.d)
         self._file = VectorFile(path, self.ntotal, self.dim)
-        self._ann: faiss.IndexRefine | None = None
+        self.kind = map_index(ann_path) if ann_path else IndexKind(self._flat, [])
+        self._ann: faiss.IndexRefine | None = None  # the approximate index, with results ranked by exact vectors
         self._breadth, self._crowd, self._widest = 0.5, _NO_CROWD, 1.0
         self._live_parameters: dict[tuple[float, float], faiss.IndexRefineSearchParameters] = {}
         if ann_path is not None:
-            self._ann = faiss.IndexRefine(ann.read_index(ann_path), self._flat)
+            self._ann = faiss.IndexRefine(self.kind.index, self._flat)
             # A requested index is used even for few rows; only a selection of rows is scanned.
             self._exact_rows = min(max_exact_rows, self.ntotal // 2)
             self.tune(parameters or {})
@@ -78,31 +80,17 @@ class VectorIndex:
         if self._ann is None:
             return {}
         crowd = {} if self._crowd == _NO_CROWD else {"crowd": self._crowd}
-        own = {"rescore": float(self._ann.k_factor), "breadth": self._breadth, **crowd}
-        return ann.parameters(self._ann.base_index) | own
-
-    @property
-    def nlist(self) -> int:
-        """Number of inverted lists of the approximate index; 0 without one."""
-        ivf = faiss.try_extract_index_ivf(self._ann.base_index) if self._ann is not None else None
-        return int(ivf.nlist) if ivf else 0
-
-    def _covers_all(self) -> float:
-        """The breadth with which a search covers the whole approximate index."""
-        tuned = self.parameters
-        if "nprobe" in tuned:
-            return self.nlist / tuned["nprobe"]
-        return self.ntotal / tuned["efSearch"] if "efSearch" in tuned else 1.0
+        return self.kind.parameters | {"rescore": float(self._ann.k_factor), "breadth": self._breadth, **crowd}
 
     def tune(self, parameters: Mapping[str, float]) -> None:
         """Set the parameters of the approximate search, named as in `parameters`. Not thread-safe with searches."""
         if self._ann is not None:
             self._live_parameters.clear()
-            ann.set_parameters(self._ann.base_index, parameters)
+            self.kind.set(parameters)
             self._ann.k_factor = parameters.get("rescore", self._ann.k_factor)
             self._breadth = parameters.get("breadth", self._breadth)
             self._crowd = parameters.get("crowd", self._crowd)
-            self._widest = self._covers_all()  # asking faiss takes as long as a search
+            self._widest = self.kind.covering_breadth  # asking faiss takes as long as a search
 
     def search(
         self, queries: Vectors, k: int, eligible: Eligible | None = None, *, width: float = 1.0
@@ -167,7 +155,7 @@ class VectorIndex:
         if eligible is self.live and (known := self._live_parameters.get((breadth, deeper))):
             return known
         selector = eligible.selector if eligible else None
-        base = ann.search_parameters(self._ann.base_index, selector, breadth, deeper)
+        base = self.kind.search_parameters(selector, breadth, deeper)
         params = faiss.IndexRefineSearchParameters(k_factor=self._ann.k_factor * deeper, base_index_params=base)
         if eligible is self.live and len(self._live_parameters) < _MAX_PARAMETERS:
             self._live_parameters[breadth, deeper] = params

@@ -232,7 +232,7 @@ def test_recall_after_updates_is_that_of_all_queries_measured_again(tmp_path: Pa
 def test_recall_near_a_tail_with_an_index_is_that_of_all_queries_measured_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("index.builder.segment._SCANNED_PER_LIST", 0)
+    monkeypatch.setattr("index.segments.kinds.ivf._SCANNED_PER_LIST", 0)
     vectors = unit_vectors(11_000, dim=8)
     collection = Collection.create_or_open(str(tmp_path / "collection"))
     add_run(collection, rows([str(number) for number in range(10_000)], vectors[:10_000]))
