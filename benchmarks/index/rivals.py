@@ -67,7 +67,7 @@ class Ours(Contestant):
 
     def search(self, queries: Vectors, k: int, threads: int) -> Rows:
         faiss.omp_set_num_threads(threads)
-        rows: Rows = self._row_of[self.segments.search(queries, k, width=self._width)[1]]
+        rows: Rows = self._row_of[self.segments.search(queries, k, width=self._width).positions]
         return rows
 
 

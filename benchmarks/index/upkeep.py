@@ -121,7 +121,7 @@ def kinds_of_query(searcher: Searcher, data: Clustered, vectors: Vectors, count:
         truth = exact(queries, vectors, _K)[1]
         searcher.segments.search(queries, _K, width=record.width)
         started = time.process_time()
-        _, positions = searcher.segments.search(queries, _K, width=record.width)
+        positions = searcher.segments.search(queries, _K, width=record.width).positions
         cpu_us = (time.process_time() - started) / count * 1e6
         rows = searcher.segments.ids(positions.ravel()).astype(np.int64).reshape(positions.shape)
         figures.append(

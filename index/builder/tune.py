@@ -91,8 +91,7 @@ class _Trial:
         self._own = np.unique(np.linspace(0, segment.ntotal - 1, min(_QUERIES, segment.ntotal)).astype(np.int64))
         self._queries = segment.vectors(self._own)
         depth = min(_DEEP_K, segment.ntotal - 1)
-        scores, positions = exact_neighbours(self._queries, segment.live_blocks(), depth + 1)
-        self._exact, _ = drop_own(scores, positions, self._own)
+        self._exact = drop_own(exact_neighbours(self._queries, segment.live_blocks(), depth + 1), self._own).scores
 
     @property
     def crowd(self) -> float:
@@ -113,9 +112,9 @@ class _Trial:
         self.segment.tune(parameters)
         queries = self._queries[::step]
         started = time.perf_counter()
-        scores, positions = self.segment.search(queries, k + 1)
+        hits = self.segment.search(queries, k + 1)
         seconds = time.perf_counter() - started
-        return recall(drop_own(scores, positions, self._own[::step])[0], self._exact[::step], k), seconds
+        return recall(drop_own(hits, self._own[::step]).scores, self._exact[::step], k), seconds
 
     def seconds(self, parameters: Parameters) -> float:
         """Seconds of the fastest of several runs."""

@@ -21,6 +21,7 @@ from index.filters.filter import Filter, filterable
 from index.matches import Match
 from index.queries import QueryKind, QueryLimits, checked_cosine, unit_vectors
 from index.search.ranking import Hit, Ranking, Searchable, hits_of, rounded
+from index.segments.hits import Hits
 from index.segments.segmented_index import SegmentedIndex
 from index.storage.scratch import Scratch
 from index.versions.opening import open_segments
@@ -140,22 +141,19 @@ class Searcher:
         """
         min_score, segments = checked_cosine("min_score", min_score), self.segments
         eligible = segments.eligible(self._filter(filter))
-        blocks, count = [], 0
+        found, count = [], 0
         # Includes scores that are rounded up to the minimum.
         query = unit_vectors(np.asarray(vector)[np.newaxis], self.dim)[0]
-        for scores, positions in segments.within(query, min_score - 1e-6, eligible):
-            good = rounded(scores) >= min_score
-            count += int(good.sum())
+        for hits in segments.within(query, min_score - 1e-6, eligible):
+            good = np.flatnonzero(rounded(hits.scores[0]) >= min_score)
+            count += len(good)
             if count <= limit:
-                blocks.append((scores[good], positions[good]))
+                found.append(hits.take(good[np.newaxis]))
         if count > limit:
             raise QueryError(
                 f"{count:,} images score {min_score} or more: expected {limit:,} at most; raise min_score or limit"
             )
-        scores, positions = (np.concatenate(column) for column in zip(*blocks, strict=True))
-        ids = self._segments.ids(positions)
-        scores, positions, ids = scores[np.newaxis], positions[np.newaxis], ids[np.newaxis]
-        return self._matches(hits_of(scores, positions, np.zeros_like(positions), ids)[0])
+        return self._matches(hits_of(Hits.joined(found).with_ids(segments.ids))[0])
 
     def row(self, image_id: str) -> dict[str, Any] | None:
         """Every column of an image's row but the embedding, or None if the image is not in the index."""

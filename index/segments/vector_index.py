@@ -8,9 +8,10 @@ from pathlib import Path
 import faiss
 import numpy as np
 
-from index.arrays import Positions, Scores, Vectors, merged_by_position
+from index.arrays import Positions, Vectors
 from index.segments.eligible import Eligible
 from index.segments.exact import exact_neighbours
+from index.segments.hits import Hits
 from index.segments.kinds import map_index
 from index.segments.kinds.kind import IndexKind
 from index.segments.vector_file import VectorFile
@@ -92,10 +93,8 @@ class VectorIndex:
             self._crowd = parameters.get("crowd", self._crowd)
             self._widest = self.kind.covering_breadth  # asking faiss takes as long as a search
 
-    def search(
-        self, queries: Vectors, k: int, eligible: Eligible | None = None, *, width: float = 1.0
-    ) -> tuple[Scores, Positions]:
-        """Cosine and position of the k nearest, each `(n, k)`, best first; -1 if fewer rows are eligible.
+    def search(self, queries: Vectors, k: int, eligible: Eligible | None = None, *, width: float = 1.0) -> Hits:
+        """The k nearest.
 
         `queries` is `(n, dim)` float32, contiguous, unit norm. `eligible` None: the live rows. An approximate
         search is `width` times as wide as tuned.
@@ -103,33 +102,26 @@ class VectorIndex:
         eligible = eligible or self.live
         count = self.ntotal if eligible is None else eligible.count
         if not len(queries) or self._ann is None or count <= max(self._exact_rows, _EXACT_ROWS_PER_K * k):
-            return self._padded_exact(queries, k, eligible, min(k, count))
+            return self._exact(queries, k, eligible, count)
         # Ten times as many neighbours are about as far away as the same number among a tenth of the rows.
         breadth = width * (max(1.0, k / MIN_DEPTH) * self.ntotal / count) ** self._breadth
         deeper = 1.0 if width <= 1 else max(1.0, width / max(1.0, min(_DEEPEN_WIDTH, self._widest)))
-        scores, positions = self._approximate(queries, k, eligible, breadth, deeper)
+        hits = self._approximate(queries, k, eligible, breadth, deeper)
         changing = np.arange(0 if eligible is self.live else len(queries))
         while len(changing) and breadth < self._widest:  # repeated until at most 1% of a query's results change
             breadth *= _WIDENING
-            old_scores, old_positions = scores[changing], positions[changing]
-            new_scores, new_positions = self._approximate(queries[changing], k, eligible, breadth, deeper)
+            old, new = hits.of(changing), self._approximate(queries[changing], k, eligible, breadth, deeper)
             # Earlier results stay if they are better: compressed vectors may rank them lower than new ones.
-            new_scores, new_positions = merged_by_position(
-                k,
-                np.concatenate([old_scores, new_scores], axis=1),
-                np.concatenate([old_positions, new_positions], axis=1),
-            )
-            gained = np.count_nonzero(old_scores < new_scores[:, -1:], axis=1)
-            scores[changing], positions[changing] = new_scores, new_positions
+            new = Hits.joined([old, new]).distinct(k)
+            hits.put(changing, new)
+            gained = np.count_nonzero(old.scores < new.scores[:, -1:], axis=1)
             changing = changing[gained > k // 100]
-        short = np.flatnonzero(positions[:, -1] < 0)  # the probed lists had too few eligible rows
+        short = np.flatnonzero(hits.positions[:, -1] < 0)  # the probed lists had too few eligible rows
         if len(short):
-            scores[short], positions[short] = self._exact(queries[short], k, eligible)
-        return scores, positions
+            hits.put(short, self._exact(queries[short], k, eligible, count))
+        return hits
 
-    def _approximate(
-        self, queries: Vectors, k: int, eligible: Eligible | None, breadth: float, deeper: float
-    ) -> tuple[Scores, Positions]:
+    def _approximate(self, queries: Vectors, k: int, eligible: Eligible | None, breadth: float, deeper: float) -> Hits:
         """Results of the approximate index, ranked by exact scores, for a search `breadth` times as wide as tuned, with
         `deeper` times as many candidates.
         """
@@ -145,7 +137,7 @@ class VectorIndex:
             # Compression cannot tell so many near-equal rows apart: rank far more of them exactly.
             params = self._search_parameters(eligible, breadth, _CROWD_DEPTH)
             scores[crowded], positions[crowded] = self._ann.search(queries[crowded], search_k, params=params)
-        return np.ascontiguousarray(scores[:, :k]), np.ascontiguousarray(positions[:, :k])
+        return Hits.whole(np.ascontiguousarray(scores[:, :k]), np.ascontiguousarray(positions[:, :k]))
 
     def _search_parameters(
         self, eligible: Eligible | None, breadth: float, deeper: float
@@ -161,13 +153,13 @@ class VectorIndex:
             self._live_parameters[breadth, deeper] = params
         return params
 
-    def within(self, query: Vectors, min_score: float, eligible: Eligible | None = None) -> tuple[Scores, Positions]:
-        """Cosine and position of every eligible row that scores `min_score` or more, in no order. `query` is 1-d."""
+    def within(self, query: Vectors, min_score: float, eligible: Eligible | None = None) -> Hits:
+        """Every eligible row that scores `min_score` or more, in no order. `query` is `(dim,)`."""
         above = float(np.nextafter(np.float32(min_score), np.float32(-np.inf)))  # faiss excludes the bound itself
         eligible = eligible or self.live
         params = faiss.SearchParameters(sel=eligible.selector) if eligible else None
         _, scores, positions = self._flat.range_search(query[np.newaxis], above, params=params)
-        return scores, positions
+        return Hits.whole(scores[np.newaxis], positions[np.newaxis])
 
     def vectors(self, positions: Positions) -> Vectors:
         found: Vectors = self._flat.reconstruct_batch(np.ascontiguousarray(positions))
@@ -191,21 +183,16 @@ class VectorIndex:
             yield live + start, block if len(live) == len(block) else block[live]
             start += len(block)
 
-    def _padded_exact(
-        self, queries: Vectors, k: int, eligible: Eligible | None, found: int
-    ) -> tuple[Scores, Positions]:
-        """The `found` nearest, and -1 for the others."""
-        shape = (len(queries), k)
+    def _exact(self, queries: Vectors, k: int, eligible: Eligible | None, count: int) -> Hits:
+        """The k nearest of `count` eligible rows."""
+        found, shape = min(k, count), (len(queries), k)
         scores, positions = np.full(shape, -np.inf, np.float32), np.full(shape, -1, np.int64)
-        if len(queries) and found:
-            scores[:, :found], positions[:, :found] = self._exact(queries, found, eligible)
-        return scores, positions
-
-    def _exact(self, queries: Vectors, k: int, eligible: Eligible | None) -> tuple[Scores, Positions]:
-        if eligible is None or (len(queries) <= _MAX_MASKED_QUERIES and eligible.count > self.ntotal // 32):
+        if not len(queries) or not found:
+            return Hits.whole(scores, positions)
+        if eligible is None or (len(queries) <= _MAX_MASKED_QUERIES and count > self.ntotal // 32):
             params = None if eligible is None else faiss.SearchParameters(sel=eligible.selector)
-            scores, positions = self._flat.search(queries, k, params=params)
-            return scores, positions
+            scores[:, :found], positions[:, :found] = self._flat.search(queries, found, params=params)
+            return Hits.whole(scores, positions)
         # Fetched once for all queries, and multiplied as matrices, which faiss does not do with a selector.
         rows = np.flatnonzero(eligible.mask)
         parts = np.split(rows, range(_FETCH_ROWS, len(rows), _FETCH_ROWS))

@@ -28,7 +28,7 @@ def recall_at_10(segment: Segment, vectors: npt.NDArray[np.float32]) -> float:
     """Recall of the rows as queries, without themselves, against brute force."""
     exact = vectors @ vectors.T
     np.fill_diagonal(exact, -np.inf)
-    _, found = segment.search(vectors, 11)
+    found = segment.search(vectors, 11).positions
     best = np.argsort(-exact, axis=1)[:, :10]
     hits = [len(set(positions) & set(exact)) for positions, exact in zip(found, best, strict=True)]
     return float(np.mean(hits)) / 10
