@@ -1,4 +1,4 @@
-"""Replicas that hold the shards of the index, and the Searcher that calls them. Uses Ray."""
+"""Replicas that hold the shards of the index, and the searcher that calls them. Uses Ray."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ from api.observe.log import configure_logs
 from api.settings import ServeSettings
 from index.collection import Collection
 from index.errors import CollectionError
-from index.search.searcher import Searcher, searched_version
+from index.search.searcher import VersionSearcher, searched_version
 from index.search.shard import Shard, split_into_shards, version_schema
 from index.search.sharded_index import ShardedIndex
 
@@ -74,7 +74,7 @@ class Searchers:
         self._handles = list(handles)
         self._timeout_s = timeout_s
 
-    def open(self, collection: Collection, version: str | None = None) -> Searcher:
+    def open(self, collection: Collection, version: str | None = None) -> VersionSearcher:
         """A searcher of the version (None: the live one), once all replicas of all shards have opened it.
 
         Raises CollectionError, and the Problem `shard-unavailable` if replicas do not answer.
@@ -96,4 +96,4 @@ class Searchers:
                     if isinstance(outcome, BaseException) and not isinstance(outcome, RayActorError):
                         raise outcome
         caller = ShardCaller(self._handles, manifest.edition, self._timeout_s)
-        return Searcher(manifest, ShardedIndex(shards, schema, manifest.dim, caller))
+        return VersionSearcher(manifest, ShardedIndex(shards, schema, manifest.dim, caller))

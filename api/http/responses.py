@@ -28,7 +28,7 @@ from embedder.identity import ModelIdentity
 from index.collection.records import ModelRecord, VersionManifest
 from index.collection.rows import FIXED_COLUMNS
 from index.matches import Match
-from index.search import Searcher
+from index.search import VersionSearcher
 from index.versions.promotion import Version
 
 LOCATION_COLUMNS: Final = frozenset({"uri"})
@@ -77,7 +77,9 @@ def timing(milliseconds: Mapping[str, float]) -> TimingOut:
     return cast(TimingOut, {stage: round(ms, 3) for stage, ms in milliseconds.items()})
 
 
-def index_details(name: str, searcher: Searcher, limits: RequestLimits, *, embeds_texts: bool) -> IndexDetailsOut:
+def index_details(
+    name: str, searcher: VersionSearcher, limits: RequestLimits, *, embeds_texts: bool
+) -> IndexDetailsOut:
     columns, show_locations = searcher.filterable, limits.show_locations
     others = {
         "collection": name,

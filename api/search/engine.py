@@ -20,7 +20,7 @@ from embedder.protocol import Embedder, ModelIdentity
 from index.collection import Collection
 from index.collection.records import UNKNOWN_MODEL_MESSAGE, ModelRecord
 from index.errors import CollectionError
-from index.search import Searcher
+from index.search import Searcher, VersionSearcher
 from index.search.searcher import OpenVersion
 
 logger = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class Engine:
     """A model and an index version that belong together. Immutable: a request holds one from beginning to end."""
 
     batcher: QueryBatcher
-    searcher: Searcher
+    searcher: VersionSearcher
 
     @property
     def embedder(self) -> Embedder:

@@ -29,7 +29,7 @@ from index.errors import FilterError, QueryError
 from index.filters.facets import Counts
 from index.matches import Match
 from index.queries import SearchOptions, mix
-from index.search import Searcher
+from index.search import VersionSearcher
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class SearchService:
         self,
         *,
         embedder: Embedder,
-        searcher: Searcher,
+        searcher: VersionSearcher,
         query_fetcher: Fetcher,
         pictures: Pictures,
         query_limits: ImageLimits | None = None,
@@ -154,7 +154,7 @@ class SearchService:
                 self.live.mark_unavailable(engine)
             raise
 
-    def _read_image(self, part: Part, searcher: Searcher) -> bytes:
+    def _read_image(self, part: Part, searcher: VersionSearcher) -> bytes:
         """The file of an image of the index."""
         row = row_of_image(searcher, part.image_id or "")
         if row is None:
@@ -206,16 +206,16 @@ class SearchService:
             return self.decoders.decode(data, crop, limits=limits, is_awaited=is_awaited).pixels
 
 
-def row_of_image(searcher: Searcher, image_id: str) -> dict[str, Any] | None:
+def row_of_image(searcher: VersionSearcher, image_id: str) -> dict[str, Any] | None:
     """Like `Searcher.row`. Problem `shard-unavailable` if the row may be in a shard that does not answer."""
     return ask_shards(searcher, lambda each: each.row(image_id))[0]
 
 
-def image_not_found(searcher: Searcher, image_id: str) -> Problem:
+def image_not_found(searcher: VersionSearcher, image_id: str) -> Problem:
     return Problem("image-not-found", f"index version {searcher.version} has no image {abbreviate(image_id)}")
 
 
-def facets_of(searcher: Searcher, where: Mapping[str, Any] | None) -> Counts:
+def facets_of(searcher: VersionSearcher, where: Mapping[str, Any] | None) -> Counts:
     """Like `Searcher.facets`. Problem `invalid-request` for a filter, `shard-unavailable` as in `row_of_image`."""
     try:
         return ask_shards(searcher, lambda each: each.facets(where))[0]
@@ -236,7 +236,7 @@ def _naming_field(part: Part) -> Iterator[None]:
         raise invalid(part.picture_field, f"an id or a vector, because {error}", "a picture") from error
 
 
-def _nearest(searcher: Searcher, query: Query, vectors: Sequence[Vector]) -> list[Match]:
+def _nearest(searcher: VersionSearcher, query: Query, vectors: Sequence[Vector]) -> list[Match]:
     ids = {part.image_id for part in query.parts if part.image_id is not None}
     exclude = {*query.options.get("exclude", ()), *ids}
     options: SearchOptions = {**query.options, "exclude": exclude, "kind": query.kind}
@@ -273,7 +273,7 @@ def _lowest_score(percentile: Callable[[float], float | None], lowest: float) ->
     return scores[at] / 1e6 if at < len(scores) else 1.0
 
 
-def _check_fields(searcher: Searcher, fields: Sequence[str] | None) -> None:
+def _check_fields(searcher: VersionSearcher, fields: Sequence[str] | None) -> None:
     """Raises Problem, which names the `fields` that no match can have. None stands for all metadata columns."""
     if fields is None:
         return
@@ -305,7 +305,7 @@ def region_of(part: Part) -> Region | None:
     raise invalid(part.field_path.format("crop"), expected, list(part.crop))
 
 
-def _not_in_index(part: Part, searcher: Searcher) -> Problem:
+def _not_in_index(part: Part, searcher: VersionSearcher) -> Problem:
     problem = image_not_found(searcher, part.image_id or "")
     return problem.with_detail(problem.detail, field=part.field_path.format("id"))
 

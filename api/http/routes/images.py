@@ -13,7 +13,7 @@ from api.http.query_runner import QueryRunner
 from api.http.responses import etag_response, image_out, json_response
 from api.search.service import image_not_found, row_of_image
 from index.analysis.duplicate_plan import PlannedGroup, PlanSummary, read_plan
-from index.search import Searcher
+from index.search import VersionSearcher
 
 Id = Annotated[str, Query(alias="id", description="the id of an indexed image")]
 Size = Annotated[int | None, Query(ge=16, le=1024, description="for a thumbnail: pixels per side at most")]
@@ -89,7 +89,7 @@ def duplicate_routes(runner: QueryRunner) -> APIRouter:
     return router
 
 
-async def _row(searcher: Searcher, image_id: str) -> dict[str, Any]:
+async def _row(searcher: VersionSearcher, image_id: str) -> dict[str, Any]:
     row = await to_thread.run_sync(row_of_image, searcher, image_id)
     if row is None:
         raise image_not_found(searcher, image_id)
