@@ -1,4 +1,4 @@
-"""Replicas that hold the shards of the index, and the Searcher that calls them. Uses Ray."""
+"""Replicas that hold the shards of the index, and the searcher that calls them. Uses Ray."""
 
 import asyncio
 import logging
@@ -19,7 +19,7 @@ from api.observe.log import configure_logs
 from api.settings import ServeSettings
 from index.collection import Collection
 from index.errors import CollectionError
-from index.search.searcher import Searcher, searched_version
+from index.search.searcher import VersionSearcher, searched_version
 from index.search.shard import Shard, split_into_shards, version_schema
 from index.search.sharded_index import ShardedIndex
 
@@ -70,7 +70,7 @@ class SearcherReplica:
 
 def open_sharded(
     handles: Sequence[DeploymentHandle[Any]], timeout_s: float, collection: Collection, version: str | None = None
-) -> Searcher:
+) -> VersionSearcher:
     """A searcher of the version (None: the live one) that calls the SearcherReplicas of all shards, once all replicas
     have opened it. Thread-safe; not for an event loop's thread.
 
@@ -93,4 +93,4 @@ def open_sharded(
                 if isinstance(outcome, BaseException) and not isinstance(outcome, RayActorError):
                     raise outcome
     caller = ShardCaller(handles, manifest.edition, timeout_s)
-    return Searcher(manifest, ShardedIndex(shards, schema, manifest.dim, caller))
+    return VersionSearcher(manifest, ShardedIndex(shards, schema, manifest.dim, caller))

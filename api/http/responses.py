@@ -29,7 +29,7 @@ from index.collection.records import ModelRecord, VersionManifest
 from index.collection.rows import FIXED_COLUMNS
 from index.filters.filter import named_columns
 from index.matches import Match
-from index.search import Searcher
+from index.search import VersionSearcher
 from index.versions.promotion import Version
 
 LOCATION_COLUMNS: Final = frozenset({"uri"})
@@ -78,7 +78,9 @@ def timing(milliseconds: Mapping[str, float]) -> TimingOut:
     return cast(TimingOut, {stage: round(ms, 3) for stage, ms in milliseconds.items()})
 
 
-def index_details(name: str, searcher: Searcher, limits: RequestLimits, *, embeds_texts: bool) -> IndexDetailsOut:
+def index_details(
+    name: str, searcher: VersionSearcher, limits: RequestLimits, *, embeds_texts: bool
+) -> IndexDetailsOut:
     columns, show_locations = searcher.filterable, limits.show_locations
     others = {
         "collection": name,

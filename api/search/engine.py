@@ -20,7 +20,7 @@ from embedder.protocol import Embedder, ModelIdentity
 from index.collection import Collection
 from index.collection.records import UNKNOWN_MODEL_MESSAGE, ModelRecord
 from index.errors import CollectionError
-from index.search import Searcher
+from index.search import Searcher, VersionSearcher
 from index.search.searcher import OpenVersion
 
 logger = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class Engine:
     """A model and an index version that belong together. Immutable: a request holds one from beginning to end."""
 
     batcher: QueryBatcher
-    searcher: Searcher
+    searcher: VersionSearcher
 
     @property
     def embedder(self) -> Embedder:
@@ -131,7 +131,7 @@ class LiveEngine:
 
     def __init__(
         self,
-        searcher: Searcher,
+        searcher: VersionSearcher,
         load_model: LoadModel,
         *,
         batchers: Batchers | None = None,
@@ -210,7 +210,7 @@ class LiveEngine:
         # A collection that was deleted and made again has the same versions.
         return version == served.version and collection.read_version(version).edition == served.edition
 
-    def _engine(self, searcher: Searcher) -> Engine:
+    def _engine(self, searcher: VersionSearcher) -> Engine:
         return Engine(self.batchers.of(searcher.model, self._load_model), searcher)
 
     def _swap(self, collection: Collection, version: str) -> None:

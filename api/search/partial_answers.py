@@ -4,15 +4,15 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from api.errors import ShardUnavailable
-from index.search import Searcher
+from index.search import VersionSearcher
 from index.search.sharded_index import ShardsLostError
 
 T = TypeVar("T")
 
 
 def ask_shards(
-    searcher: Searcher, question: Callable[[Searcher], T], *, allow_partial: bool = False
-) -> tuple[T, Searcher]:
+    searcher: VersionSearcher, question: Callable[[VersionSearcher], T], *, allow_partial: bool = False
+) -> tuple[T, VersionSearcher]:
     """The answer to `question`, and the searcher that gave it: this one, or with `allow_partial` one of the shards that
     answer. Raises ShardUnavailable if shards do not answer and that is not allowed, or if none answers.
     """
@@ -23,4 +23,4 @@ def ask_shards(
             if not (allow_partial and len(error.rest)):
                 raise ShardUnavailable(f"{error}: try again soon", retry_after_s=2) from error
             # The answer is as if there were only the other shards: results of the first round are discarded.
-            searcher = Searcher(searcher.manifest, error.rest)
+            searcher = VersionSearcher(searcher.manifest, error.rest)

@@ -28,7 +28,7 @@ from index.errors import FilterError, QueryError
 from index.filters.facets import Counts
 from index.matches import Match
 from index.queries import QueryKind, mix
-from index.search import Searcher
+from index.search import VersionSearcher
 
 logger = logging.getLogger(__name__)
 
@@ -144,7 +144,7 @@ class SearchService:
             self.live.mark_unavailable(engine)
             raise
 
-    def _read_image(self, part: Part, searcher: Searcher) -> bytes:
+    def _read_image(self, part: Part, searcher: VersionSearcher) -> bytes:
         """The file of an image of the index."""
         row = row_of_image(searcher, part.image_id or "", field=part.picture_field)
         try:
@@ -194,7 +194,7 @@ class SearchService:
             return self.decoders.decode(data, crop, limits=limits, is_awaited=is_awaited).pixels
 
 
-def row_of_image(searcher: Searcher, image_id: str, **extensions: str) -> dict[str, Any]:
+def row_of_image(searcher: VersionSearcher, image_id: str, **extensions: str) -> dict[str, Any]:
     """Like `Searcher.row`. Raises ImageNotFound, with these `extensions`; ShardUnavailable if the row may be in a shard
     that does not answer.
     """
@@ -204,11 +204,11 @@ def row_of_image(searcher: Searcher, image_id: str, **extensions: str) -> dict[s
     return row
 
 
-def image_not_found(searcher: Searcher, image_id: str, **extensions: str) -> errors.ImageNotFound:
+def image_not_found(searcher: VersionSearcher, image_id: str, **extensions: str) -> errors.ImageNotFound:
     return errors.ImageNotFound(f"index version {searcher.version} has no image {abbreviate(image_id)}", **extensions)
 
 
-def facets_of(searcher: Searcher, where: Mapping[str, Any] | None) -> Counts:
+def facets_of(searcher: VersionSearcher, where: Mapping[str, Any] | None) -> Counts:
     """Like `Searcher.facets`. InvalidRequest for a filter, ShardUnavailable as in `row_of_image`."""
     try:
         return ask_shards(searcher, lambda each: each.facets(where))[0]
@@ -229,7 +229,7 @@ def _naming_field(part: Part) -> Iterator[None]:
         raise invalid(part.picture_field, f"an id or a vector, because {error}", "a picture") from error
 
 
-def _nearest(searcher: Searcher, query: Query, vectors: Sequence[Vector]) -> list[Match]:
+def _nearest(searcher: VersionSearcher, query: Query, vectors: Sequence[Vector]) -> list[Match]:
     ids = {part.image_id for part in query.parts if part.image_id is not None}
     options = query.search_options
     if (min_percentile := query.options.get("min_percentile")) is not None:
@@ -249,7 +249,7 @@ def _nearest(searcher: Searcher, query: Query, vectors: Sequence[Vector]) -> lis
     return [replace(match, percentile=searcher.percentile(match.score, query.kind)) for match in matches]
 
 
-def _lowest_score(searcher: Searcher, percentile: float, kind: QueryKind | None) -> float:
+def _lowest_score(searcher: VersionSearcher, percentile: float, kind: QueryKind | None) -> float:
     """The lowest score of this percentile. Raises Problem."""
     if not 0 <= percentile <= 100:
         raise invalid("min_percentile", "a number from 0 to 100", percentile)
@@ -259,7 +259,7 @@ def _lowest_score(searcher: Searcher, percentile: float, kind: QueryKind | None)
     return score
 
 
-def _check_fields(searcher: Searcher, fields: Sequence[str] | None) -> None:
+def _check_fields(searcher: VersionSearcher, fields: Sequence[str] | None) -> None:
     """Raises Problem, which names the `fields` that no match can have. None stands for all metadata columns."""
     if fields is None:
         return

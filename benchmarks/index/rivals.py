@@ -56,8 +56,8 @@ class Ours(Contestant):
             return
         self.name = f"{self.name}, swept"
         depth = "k_factor" if "k_factor" in chosen else "rescore"
-        wide = "nprobe" if first.nlist else "efSearch"
-        widths = _LISTS[: np.searchsorted(_LISTS, first.nlist, "right")] if first.nlist else _LENGTHS
+        [(wide, most)] = first.kind.widths[-1].items()
+        widths = _LISTS[: np.searchsorted(_LISTS, most, "right")] if wide == "nprobe" else _LENGTHS
         self.ramps = [[{**chosen, depth: factor, wide: n} for n in widths] for factor in (4.0, 8.0, 16.0, 32.0)]
 
     def set(self, parameters: Parameters) -> None:
@@ -67,7 +67,7 @@ class Ours(Contestant):
 
     def search(self, queries: Vectors, k: int, threads: int) -> Rows:
         faiss.omp_set_num_threads(threads)
-        rows: Rows = self._row_of[self.segments.search(queries, k, width=self._width)[1]]
+        rows: Rows = self._row_of[self.segments.search(queries, k, width=self._width).positions]
         return rows
 
 

@@ -25,7 +25,7 @@ from index.collection.layout import ANN, SEGMENTS, VECTORS
 from index.collection.records import IndexSettings, VersionManifest
 from index.queries import QueryKind
 from index.search import Searcher
-from index.segments.ann import new_index, training_rows
+from index.segments.kinds import new_index
 from index.segments.vector_file import VectorFile
 
 _K = 10
@@ -65,7 +65,7 @@ def train_and_add(collection: Collection, manifest: VersionManifest, threads: in
             home = collection.storage.local_path(f"{SEGMENTS}/{record.name}")
             (Path(name) / VECTORS).symlink_to(Path(str(home)) / VECTORS)
             started = time.perf_counter()
-            size = min(record.ntotal, training_rows(new_index(record.factory, manifest.dim)))
+            size = min(record.ntotal, new_index(record.factory, manifest.dim).training_rows)
             sample = VectorFile(Path(name) / VECTORS, record.ntotal, manifest.dim).sample(size)
             write_ann(Path(name), record.factory, record.ntotal, sample)
             seconds += time.perf_counter() - started
@@ -121,7 +121,7 @@ def kinds_of_query(searcher: Searcher, data: Clustered, vectors: Vectors, count:
         truth = exact(queries, vectors, _K)[1]
         searcher.segments.search(queries, _K, width=record.width)
         started = time.process_time()
-        _, positions = searcher.segments.search(queries, _K, width=record.width)
+        positions = searcher.segments.search(queries, _K, width=record.width).positions
         cpu_us = (time.process_time() - started) / count * 1e6
         rows = searcher.segments.ids(positions.ravel()).astype(np.int64).reshape(positions.shape)
         figures.append(

@@ -17,12 +17,13 @@ import numpy as np
 import uvicorn
 from fastapi import FastAPI, File
 
-from benchmarks.common.clustered import Rows, Vectors
+from benchmarks.common.clustered import Vectors
 from benchmarks.common.process import CORES
 from benchmarks.serve.speed import Round
 from embedder.images.decode import decode_image
 from embedder.models.clip import ClipEmbedder
 from index.collection import Collection
+from index.segments.hits import Hits
 from index.versions.opening import open_segments
 
 _K = 10
@@ -41,8 +42,8 @@ class Bare:
         with tempfile.TemporaryDirectory() as cache:
             self._segments = open_segments(collection, collection.read_version(version), Path(cache))
 
-    def search(self, pictures: Sequence[bytes]) -> tuple[Vectors, Rows]:
-        """Scores and positions of the 10 nearest, `(n, 10)`."""
+    def search(self, pictures: Sequence[bytes]) -> Hits:
+        """The 10 nearest."""
         return self._segments.search(self.embed(pictures), _K)
 
     def embed(self, pictures: Sequence[bytes]) -> Vectors:
@@ -79,8 +80,8 @@ def bare_app(bare: Bare) -> FastAPI:
 
     @app.post("/search")
     def search(image: Annotated[bytes, File()]) -> dict[str, Any]:
-        scores, positions = bare.search([image])
-        return {"positions": positions[0].tolist(), "scores": scores[0].tolist()}
+        hits = bare.search([image])
+        return {"positions": hits.positions[0].tolist(), "scores": hits.scores[0].tolist()}
 
     @app.get("/readyz")
     def ready() -> None:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from index.arrays import Positions, Scores, Vectors
+from index.arrays import Positions, Scores, Slots, Vectors
 from index.queries import checked_cosine
 from index.search import Searcher
 from index.search.ranking import rounded
+from index.segments.hits import Hits
 from index.segments.segmented_index import SegmentedIndex
 
 _ROWS = 1_024  # looked up at a time
@@ -60,9 +61,15 @@ def nearest_pairs(
     eligible = segments.eligible_at(positions)
     for start in range(0, len(positions), _ROWS):
         block = positions[start : start + _ROWS]
-        scores, near = segments.search(segments.vectors(block), min(k + 1, len(positions)), eligible)
-        rows, columns = np.nonzero((rounded(scores) >= min_score) & (near >= 0) & (near != block[:, np.newaxis]))
-        yield from zip(block[rows].tolist(), near[rows, columns].tolist(), strict=True)
+        hits = segments.search(segments.vectors(block), min(k + 1, len(positions)), eligible)
+        rows, columns = _alike(hits, block, min_score)
+        yield from zip(block[rows].tolist(), hits.positions[rows, columns].tolist(), strict=True)
+
+
+def _alike(hits: Hits, own: Positions, min_score: float) -> tuple[Slots, ...]:
+    """Rows and columns of the hits with a score of `min_score` or more, except each query's `own` position."""
+    near = hits.positions
+    return np.nonzero((rounded(hits.scores) >= min_score) & (near >= 0) & (near != own[:, np.newaxis]))
 
 
 class _Groups:
@@ -113,11 +120,10 @@ def _pairs(
     for start in range(0, len(positions), rows):
         incomplete = np.flatnonzero(~complete[positions[start : start + rows]]) + start
         block, queries = positions[incomplete], vectors[incomplete]
-        scores, near = segments.search(queries, depth)
-        alike = (rounded(scores) >= min_score) & (near >= 0) & (near != block[:, np.newaxis])
-        found, columns = np.nonzero(alike)
-        yield block[found], near[found, columns], scores[found, columns]
-        more = (near[:, -1] >= 0) & (rounded(scores[:, -1]) >= min_score)
+        hits = segments.search(queries, depth)
+        found, columns = _alike(hits, block, min_score)
+        yield block[found], hits.positions[found, columns], hits.scores[found, columns]
+        more = (hits.positions[:, -1] >= 0) & (rounded(hits.scores[:, -1]) >= min_score)
         if deeper:
             yield from _pairs(segments, block[more], queries[more], min_score, complete, deeper)
             continue
@@ -134,8 +140,8 @@ def _pairs_around(
     Those are within half the permitted angle, so what is alike to them is within one and a half angles of the row.
     """
     angle = float(np.arccos(min_score))
-    found = [(scores, near) for scores, near in segments.within(vector, float(np.cos(min(1.5 * angle, np.pi))) - 1e-6)]
-    scores, near = (np.concatenate(column) for column in zip(*found, strict=True))
+    around = Hits.joined([*segments.within(vector, float(np.cos(min(1.5 * angle, np.pi))) - 1e-6)])
+    scores, near = around.scores[0], around.positions[0]
     scores, near = scores[near != position], near[near != position]
     alike = rounded(scores) >= min_score
     yield np.full(alike.sum(), position), near[alike], scores[alike]

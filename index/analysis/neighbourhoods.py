@@ -47,8 +47,8 @@ def neighbourhoods(searcher: Searcher, k: int = 10) -> Neighbourhoods:
     scores, neighbours = np.empty((len(positions), k), np.float32), np.empty((len(positions), k), np.int64)
     for start in range(0, len(positions), _ROWS):
         rows = slice(start, start + _ROWS)
-        scores[rows], others = drop_own(*segments.search(vectors[rows], k + 1), positions[rows])
-        neighbours[rows] = order[others]
+        hits = drop_own(segments.search(vectors[rows], k + 1), positions[rows])
+        scores[rows], neighbours[rows] = hits.scores, order[hits.positions]
     return Neighbourhoods(ids=segments.ids(positions), vectors=vectors, neighbours=neighbours, scores=scores)
 
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from index.arrays import Vectors
 from index.collection.records import FLAT, IndexSettings, Option
 from index.errors import FactoryError
-from index.segments.ann import new_index, principal_dims, row_bytes
 from index.segments.exact import SCAN_BYTES_PER_SECOND, max_exact_rows
+from index.segments.kinds import new_index
+from index.segments.kinds.wrappers import principal_dims
 
-_FLOAT, _ID = 4, 8  # bytes
+_FLOAT = 4  # bytes
 _LISTS = 1_000
-_SCANNED_TOGETHER = 32  # codes; the length of a list is a multiple of this
 _USUAL_SPREAD = 64  # dimensions, assumed until a sample is measured
 _PCA_STEP, _MAX_PCA = 16, 160
 _PCA_SHARE = 0.9  # of the variance is quantized; re-ranking uses the rest too
@@ -52,7 +52,7 @@ def choose(ntotal: int, dim: int, settings: IndexSettings) -> list[Option]:
 
 
 def _requested(factory: str, ntotal: int, dim: int, limit: int | None) -> Option:
-    memory = ntotal * row_bytes(new_index(factory, dim))  # also rejects a wrong string before all rows are read
+    memory = ntotal * new_index(factory, dim).row_bytes  # also rejects a wrong string before all rows are read
     if limit is not None and memory > limit:
         raise FactoryError(
             f"{factory!r} takes {memory:,} bytes for {ntotal:,} vectors of {dim} dimensions, over --max-memory "
@@ -100,7 +100,5 @@ def _nlist(rows: int) -> int:
 def _ann_memory(rows: int, dim: int, *, refine: bool) -> int:
     """Upper estimate of the index's memory in bytes, however the vectors spread."""
     reduced = _quantized(dim, dim)
-    code_size = -(-reduced // 2)
-    fixed = (_nlist(rows) * reduced + reduced * dim + 16 * reduced) * _FLOAT
-    unfilled = _nlist(rows) * _SCANNED_TOGETHER // 2 * code_size
-    return rows * (code_size + _ID + (dim if refine else 0)) + fixed + unfilled
+    largest = new_index(f"PCAR{reduced},{ann_factory(rows, reduced, refine=refine, spread=reduced)}", dim)
+    return rows * largest.row_bytes + largest.fixed_bytes

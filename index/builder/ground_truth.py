@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from index.arrays import Ids, Positions, Scores, Vectors, merged
+from index.arrays import Ids, Positions, Scores, Vectors
 from index.builder.queries_file import MAX_PARENTS, RECALL_KS, fixed_lists, require_queries
 from index.builder.recall import drop_own, near_equal_recall, nearer, recall
 from index.collection.layout import QUERIES, version_path
@@ -20,6 +20,7 @@ from index.collection.records import VersionManifest
 from index.errors import DamagedVersionError
 from index.queries import QueryKind
 from index.segments.exact import exact_neighbours
+from index.segments.hits import Hits
 from index.segments.segment import Segment
 from index.segments.segmented_index import SegmentedIndex
 from index.storage.arrow_file import read_batches
@@ -116,11 +117,12 @@ class GroundTruth:
         """The same queries, with neighbours computed block by block from all live rows."""
         own = self.parent_positions(segments)
         # More than are stored, as the parents may be among them.
-        scores, positions = exact_neighbours(self.vectors, segments.live_blocks(), _NEIGHBOURS + own.shape[1])
-        scores, positions = drop_own(scores, positions, own)
-        valid, nearest = positions >= 0, np.full(positions.shape, -1, np.int32)
-        rows, nearest[valid] = np.unique(positions[valid], return_inverse=True)
-        return replace(self, ids=pa.array(segments.ids(rows), pa.string()), nearest=nearest, scores=scores).unmeasured()
+        hits = exact_neighbours(self.vectors, segments.live_blocks(), _NEIGHBOURS + own.shape[1])
+        hits = drop_own(hits, own)
+        valid, nearest = hits.positions >= 0, np.full(hits.positions.shape, -1, np.int32)
+        rows, nearest[valid] = np.unique(hits.positions[valid], return_inverse=True)
+        ids = pa.array(segments.ids(rows), pa.string())
+        return replace(self, ids=ids, nearest=nearest, scores=hits.scores).unmeasured()
 
     def updated(self, touched: pa.Array[Any], segments: SegmentedIndex) -> GroundTruth:
         """The same queries after these ids were replaced or deleted. All rows are read only if neighbours run short.
@@ -129,8 +131,8 @@ class GroundTruth:
         """
         gone = pc.is_in(self.ids, value_set=touched.cast(pa.string())).to_numpy(zero_copy_only=False)
         hidden = np.append(gone, True)[self.nearest]
-        scores, nearest = np.where(hidden, -np.inf, self.scores), self.nearest.copy()
-        lost = np.flatnonzero((hidden & (nearest >= 0)).any(axis=1))
+        known = Hits.whole(np.where(hidden, -np.inf, self.scores), self.nearest.astype(np.int64))
+        lost = np.flatnonzero((hidden & (self.nearest >= 0)).any(axis=1))
         # Rows beyond the end of a list are unknown, so a new row that scores below it may not be the next one.
         ends = np.where(np.isfinite(self.scores), self.scores, np.inf).min(axis=1, keepdims=True)
         positions = segments.positions(touched)
@@ -140,24 +142,22 @@ class GroundTruth:
         own = np.asarray(parents.fill_null(-1)).reshape(self.parents.shape)
         for first in range(0, max(1, len(positions)), _BLOCK_ROWS):
             block = positions[first : first + _BLOCK_ROWS]
-            more, numbers = nearer(self.vectors @ segments.vectors(block).T, ends, own - first)
-            rows = np.where(numbers < 0, -1, numbers + len(self.ids) + first).astype(np.int32)
+            more = nearer(self.vectors @ segments.vectors(block).T, ends, own - first).shifted(len(self.ids) + first)
             # Most lists neither lose nor gain a row.
-            lists = np.union1d(lost, np.flatnonzero((rows >= 0).any(axis=1)))
-            both = [(scores[lists], nearest[lists]), (more[lists], rows[lists])]
-            scores[lists], nearest[lists] = merged(both, self.scores.shape[1])
+            lists = np.union1d(lost, np.flatnonzero((more.positions >= 0).any(axis=1)))
+            known.put(lists, Hits.joined([known.of(lists), more.of(lists)]).best(self.scores.shape[1]))
             lost = lost[:0]
-        valid = np.isfinite(scores)
+        valid = np.isfinite(known.scores)
         if self._runs_short(valid.sum(axis=1), segments):
             return self.exact(segments)
-        nearest = np.where(valid, nearest, -1)
+        nearest = np.where(valid, known.positions, -1)
         changed = (nearest[:, :_STABLE] != self.nearest[:, :_STABLE]).any(axis=1, keepdims=True)
         # A new neighbour takes the place of one that was found. That it is found too is left to `unmeasured_near`.
         only_gained = ~hidden[:, :_STABLE].any(axis=1, keepdims=True) & (self.recalls == 1)
         ids = pa.concat_arrays([self.ids, new])
         used = np.bincount(nearest[valid], minlength=len(ids)) > 0
         nearest = np.append(np.cumsum(used) - 1, -1)[nearest].astype(np.int32)
-        return replace(self, ids=ids.filter(pa.array(used)), nearest=nearest, scores=scores).unmeasured(
+        return replace(self, ids=ids.filter(pa.array(used)), nearest=nearest, scores=known.scores).unmeasured(
             changed & ~only_gained
         )
 
@@ -202,7 +202,7 @@ class GroundTruth:
         known = (neighbours >= 0).any(axis=1) & (self.recalls == 1).any(axis=1)
         for kind, width in widths.items():
             rows = np.flatnonzero(known & (self.kinds == kind))
-            _, positions = segment.search(self.vectors[rows], _STABLE + _PARENTS[kind], width=width)
+            positions = segment.search(self.vectors[rows], _STABLE + _PARENTS[kind], width=width).positions
             among = (neighbours[rows, :, np.newaxis] == positions[:, np.newaxis]).any(axis=2)
             found[rows] = (among | (neighbours[rows] < 0)).all(axis=1)
         return found
@@ -220,11 +220,13 @@ class GroundTruth:
         if not len(rows):
             return self
         queries, recalls = self._rows(rows).of(kind), self.recalls.copy()
-        scores, positions = segments.search(queries.vectors, max(ks) + queries.parents.shape[1], width=width)
-        scores, positions = drop_own(scores, positions, queries._own_among(positions, segments))
+        hits = segments.search(queries.vectors, max(ks) + queries.parents.shape[1], width=width)
+        hits = drop_own(hits, queries._own_among(hits.positions, segments))
         for column, k in zip(columns, ks, strict=True):
-            reached = recall(scores, queries.scores, k)
-            recalls[rows, column] = queries._or_near_equal(segments, reached, positions, k) if k <= _STABLE else reached
+            reached = recall(hits.scores, queries.scores, k)
+            recalls[rows, column] = (
+                queries._or_near_equal(segments, reached, hits.positions, k) if k <= _STABLE else reached
+            )
         return replace(self, recalls=recalls)
 
     def _own_among(self, positions: Positions, segments: SegmentedIndex) -> Positions:

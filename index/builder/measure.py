@@ -8,13 +8,14 @@ from itertools import chain
 import faiss
 import numpy as np
 
-from index.arrays import Positions, Scores, Vectors, merged_by_position
+from index.arrays import Positions, Scores, Vectors
 from index.builder.ground_truth import GroundTruth
 from index.builder.queries_file import RECALL_KS
 from index.builder.recall import drop_own, recall
 from index.collection.records import ScoreDistribution, SegmentRecord
 from index.queries import KINDS, QueryKind
 from index.segments.exact import exact_neighbours
+from index.segments.hits import Hits
 from index.segments.segmented_index import SegmentedIndex
 
 _DEEP_QUERIES = 100  # for recall@100, which needs ten times as many neighbours of each
@@ -112,11 +113,10 @@ def recall_of_new(segments: SegmentedIndex, new: Positions, parts: Sequence[int]
     """
     chosen = new[np.unique(np.linspace(0, len(new) - 1, min(_NEW_QUERIES, len(new))).astype(np.int64))]
     queries = segments.vectors(chosen)
-    scores, positions = drop_own(*segments.search(queries, _K + 1, width=width), chosen)
+    found = drop_own(segments.search(queries, _K + 1, width=width), chosen)
     blocks = chain.from_iterable(segments.live_blocks_of(number) for number in parts)
-    exact, exact_positions = drop_own(*exact_neighbours(queries, blocks, _K + 1), chosen)
-    both = np.concatenate([scores, exact], axis=1), np.concatenate([positions, exact_positions], axis=1)
-    recalls = recall(scores, merged_by_position(_K, *both)[0], _K)
+    exact = drop_own(exact_neighbours(queries, blocks, _K + 1), chosen)
+    recalls = recall(found.scores, Hits.joined([found, exact]).distinct(_K).scores, _K)
     return float(recalls.mean() + 3 * recalls.std() / np.sqrt(len(recalls)))
 
 

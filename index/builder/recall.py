@@ -4,20 +4,20 @@ import numpy as np
 import numpy.typing as npt
 
 from index.arrays import Positions, Scores, Vectors
+from index.segments.hits import Hits
 
 _EQUAL = 1e-6  # rounding difference of a sum in another order
 _SAME = 0.995  # the least cosine of two images that are nearly the same
 _NEAR_EQUAL, _NEAR = 5e-4, 0.95  # the error of an 8-bit re-ranking, and the k-th score from which it may hide ranks
 
 
-def drop_own(scores: Scores, positions: Positions, own: Positions) -> tuple[Scores, Positions]:
+def drop_own(hits: Hits, own: Positions) -> Hits:
     """Drop each query's `own` positions, `(n,)` or `(n, p)`. Results have one column less, or p: a query loses its last
     ones instead of those that are not among them.
     """
-    own = own.reshape(len(positions), -1)
+    positions, own = hits.positions, own.reshape(len(hits.positions), -1)
     drop = (positions[:, :, np.newaxis] == own[:, np.newaxis, :]).any(axis=2) & (positions >= 0)
-    kept = np.argsort(drop, axis=1, kind="stable")[:, : positions.shape[1] - own.shape[1]]
-    return np.take_along_axis(scores, kept, axis=1), np.take_along_axis(positions, kept, axis=1)
+    return hits.take(np.argsort(drop, axis=1, kind="stable")[:, : positions.shape[1] - own.shape[1]])
 
 
 def recall(scores: Scores, exact: Scores, k: int) -> npt.NDArray[np.float64]:
@@ -44,9 +44,9 @@ def near_equal_recall(found: Vectors, true: Vectors) -> npt.NDArray[np.float64]:
     return shares
 
 
-def nearer(scores: Scores, min_scores: Scores, own: Positions) -> tuple[Scores, Positions]:
-    """Those of the `(n, m)` scores of m rows that reach their query's minimum, `(n, 1)`, and the numbers of their rows;
-    -inf and -1 where there are fewer. Rows with a query's `own` numbers, `(n, p)`, are left out.
+def nearer(scores: Scores, min_scores: Scores, own: Positions) -> Hits:
+    """Those of the `(n, m)` scores of m rows that reach their query's minimum, `(n, 1)`, at the numbers of their rows.
+    Rows with a query's `own` numbers, `(n, p)`, are left out.
     """
     good = scores >= min_scores
     query, parent = np.nonzero((own >= 0) & (own < scores.shape[1]))
@@ -56,4 +56,4 @@ def nearer(scores: Scores, min_scores: Scores, own: Positions) -> tuple[Scores, 
     shape = len(scores), int(slot.max(initial=-1)) + 1
     near, rows = np.full(shape, -np.inf, np.float32), np.full(shape, -1, np.int64)
     near[query, slot], rows[query, slot] = scores[query, row], row
-    return near, rows
+    return Hits.whole(near, rows)

@@ -18,8 +18,8 @@ from index.collection.layout import ANN, ANN_OF, IDS, ROWS, TILE_ANN, TILE_VECTO
 from index.collection.records import FLAT, IndexSettings, Option, SegmentRecord
 from index.collection.rows import EMBEDDING, TILES, conform, join_batches, vectors_of
 from index.errors import CollectionError, DamagedVersionError
-from index.segments import ann
 from index.segments.exact import max_exact_rows
+from index.segments.kinds import copy_index, new_index
 from index.segments.mapped_rows import write_by_id
 from index.segments.segment import Segment
 from index.segments.vector_file import VectorFile, flat_header
@@ -33,8 +33,6 @@ _NORM_TOLERANCE = 1e-3
 _SELF_QUERIES = 100
 _BATCH_ROWS = 16_384  # searches process one batch at a time
 _MIN_SELF_SCORE = 0.9999
-_SCANNED_PER_LIST, _SHORT = 4_096, 128  # numbers in an exact scan that cost as much as probing a short list; dimensions
-_FINDING_LISTS = 16  # short lists, whose probing costs as much as reducing a query and finding its lists
 _FIXED_MEMORY = 600 << 20  # the interpreter, libraries, and blocks in transit
 
 
@@ -95,7 +93,7 @@ class SegmentJob:
         """Maximum memory of `run` in bytes: blocks, a training sample, and an index with room for twice its rows."""
         rows = self.rows * max(1, self._tiles)  # tiles have an index of their own
         factory = self.settings.factory or ann_factory(rows, self.dim, refine=True, spread=self.dim)
-        index_bytes = 0 if factory == FLAT else 2 * rows * ann.row_bytes(ann.new_index(factory, self.dim))
+        index_bytes = 0 if factory == FLAT else 2 * rows * new_index(factory, self.dim).row_bytes
         blocks = 3 * _BATCH_ROWS * 4 * self.dim * self._tiles
         return _FIXED_MEMORY + blocks + 3 * self._training_rows(rows) * 4 * self.dim + index_bytes
 
@@ -160,21 +158,19 @@ class SegmentJob:
         if few or ANN_OF[vectors] not in inherited.record.files:
             return FLAT
         path = inherited.segment.folder / ANN_OF[vectors]
-        index = ann.copy_of(path, keep_rows=inherited.extends)
-        ann.fill(index, VectorFile(folder / vectors, ntotal, self.dim).blocks(first=index.ntotal))
-        ann.write(index, folder / ANN_OF[vectors])
+        kind = copy_index(path, keep_rows=inherited.extends)
+        kind.fill(VectorFile(folder / vectors, ntotal, self.dim).blocks(first=kind.index.ntotal))
+        kind.write(folder / ANN_OF[vectors])
         return inherited.record.factory
 
     @property
     def _rows_scanned_as_fast(self) -> int:
-        """Up to how many rows of its own a segment is scanned, as that costs less than probing as many lists as in the
+        """Up to how many rows of its own a segment is scanned, as that costs less than a search like those in the
         segment that it inherits from. If memory is limited, codes are smaller.
         """
         if not self.inherited or self.inherited.extends or self.settings.max_memory:
             return self.max_exact_rows
-        lists = self.inherited.record.parameters.get("nprobe", 0)
-        lists += _FINDING_LISTS if lists else 0
-        return self.max_exact_rows + int(lists * _SCANNED_PER_LIST) // max(self.dim, _SHORT)
+        return self.max_exact_rows + self.inherited.segment.kind.rows_scanned_meanwhile(self.dim)
 
     def _trained(self, ntotal: int, factory: str) -> int:
         """How many rows the quantizers were trained for, also if the index missed its recall; 0 for too few rows."""
@@ -199,7 +195,7 @@ class SegmentJob:
 
     def _training_rows(self, rows: int) -> int:
         factory = self.settings.factory or ann_factory(rows, self.dim, refine=False)
-        return min(rows, ann.training_rows(ann.new_index(factory, self.dim)))
+        return min(rows, new_index(factory, self.dim).training_rows)
 
 
 def write_rows(folder: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema, base: Segment | None = None) -> int:
@@ -245,10 +241,10 @@ def write_rows(folder: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schem
 
 def write_ann(folder: Path, factory: str, ntotal: int, sample: npt.NDArray[np.float32], vectors: str = VECTORS) -> None:
     """Train an index on a sample of the folder's vectors, `(n, dim)`, add all of them, and write it beside them."""
-    index = ann.new_index(factory, sample.shape[1])
-    ann.train(index, sample)
-    ann.fill(index, VectorFile(folder / vectors, ntotal, sample.shape[1]).blocks())
-    ann.write(index, folder / ANN_OF[vectors])
+    kind = new_index(factory, sample.shape[1])
+    kind.train(sample)
+    kind.fill(VectorFile(folder / vectors, ntotal, sample.shape[1]).blocks())
+    kind.write(folder / ANN_OF[vectors])
 
 
 def check_rows_found(segment: Segment, sample: pa.Table) -> None:

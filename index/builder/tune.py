@@ -13,9 +13,8 @@ import numpy.typing as npt
 
 from index.builder.recall import drop_own, recall
 from index.segments.exact import exact_neighbours
+from index.segments.kinds.kind import Parameters
 from index.segments.vector_index import VectorIndex
-
-Parameters = dict[str, float]
 
 _QUERIES = 1_000
 _K = 10
@@ -34,15 +33,15 @@ def tune(segment: VectorIndex, target_recall: float) -> float:
     get a deeper search than all others; otherwise, if nothing meets it, the widest and deepest search is used. Then
     `breadth`, the power by which the search widens with k, is raised until recall@100 meets the target too.
     """
-    trial = _Trial(segment)
-    shallow, *deeper = _depths(segment)
+    trial, widest = _Trial(segment), segment.kind.widths[-1]
+    shallow, *deeper = segment.kind.depths
     best = _fastest(trial, target_recall, shallow)
-    if best is None and trial.crowd_alone_misses({**shallow[-1], **_widths(segment)[-1]}, target_recall):
+    if best is None and trial.crowd_alone_misses({**shallow[-1], **widest}, target_recall):
         segment.tune({"crowd": trial.crowd})
         deeper = [shallow, *deeper]
     for depths in deeper:  # the next only if no search with these is good enough
         best = best or _fastest(trial, target_recall, depths)
-    reached = trial.run(best or {**[shallow, *deeper][-1][-1], **_widths(segment)[-1]}, margin=0)[0]
+    reached = trial.run(best or {**[shallow, *deeper][-1][-1], **widest}, margin=0)[0]
     for breadth in (0.5, 0.6, 0.7, 0.8, 0.9, 1.0):
         if trial.run({"breadth": breadth}, k=_DEEP_K, step=_DEEP_STEP)[0] >= target_recall:
             break
@@ -51,7 +50,7 @@ def tune(segment: VectorIndex, target_recall: float) -> float:
 
 def _fastest(trial: _Trial, target_recall: float, depths: Sequence[Parameters]) -> Parameters | None:
     """The fastest parameters that reach the target; None if there are none."""
-    searches = _good_searches(trial, depths, _widths(trial.segment), target_recall)
+    searches = _good_searches(trial, depths, trial.segment.kind.widths, target_recall)
     good = [parameters for _, parameters in sorted(searches, key=lambda timed: timed[0])]
     return min(good[:_FINALISTS], key=trial.seconds, default=None)
 
@@ -92,8 +91,7 @@ class _Trial:
         self._own = np.unique(np.linspace(0, segment.ntotal - 1, min(_QUERIES, segment.ntotal)).astype(np.int64))
         self._queries = segment.vectors(self._own)
         depth = min(_DEEP_K, segment.ntotal - 1)
-        scores, positions = exact_neighbours(self._queries, segment.live_blocks(), depth + 1)
-        self._exact, _ = drop_own(scores, positions, self._own)
+        self._exact = drop_own(exact_neighbours(self._queries, segment.live_blocks(), depth + 1), self._own).scores
 
     @property
     def crowd(self) -> float:
@@ -114,38 +112,10 @@ class _Trial:
         self.segment.tune(parameters)
         queries = self._queries[::step]
         started = time.perf_counter()
-        scores, positions = self.segment.search(queries, k + 1)
+        hits = self.segment.search(queries, k + 1)
         seconds = time.perf_counter() - started
-        return recall(drop_own(scores, positions, self._own[::step])[0], self._exact[::step], k), seconds
+        return recall(drop_own(hits, self._own[::step]).scores, self._exact[::step], k), seconds
 
     def seconds(self, parameters: Parameters) -> float:
         """Seconds of the fastest of several runs."""
         return min(self.run(parameters)[1] for _ in range(_LAPS))
-
-
-def _depths(segment: VectorIndex) -> list[list[Parameters]]:
-    """How many candidates are re-ranked, as multiples of k, the fewest first. A second list, for quantized re-ranking,
-    goes deeper and ranks more candidates exactly.
-    """
-    if "k_factor" in segment.parameters:  # re-ranked by compressed vectors, and then by exact ones
-        return [
-            [{"k_factor": factor, "rescore": exact} for factor in _steps(2, deepest, per_octave=2)]
-            for exact, deepest in ((1.5, 32), (4.0, 128))
-        ]
-    return [[{"rescore": factor} for factor in _steps(1, 128, per_octave=2)]]
-
-
-def _widths(segment: VectorIndex) -> list[Parameters]:
-    """How far the search looks: inverted lists to probe, or the length of the graph's candidate list."""
-    if "nprobe" in segment.parameters:
-        counts = {round(step) for step in _steps(1, segment.nlist, per_octave=8)}
-        return [{"nprobe": float(count)} for count in sorted(counts)]
-    if "efSearch" in segment.parameters:
-        return [{"efSearch": float(round(step))} for step in _steps(16, 1024, per_octave=8)]
-    return [{}]
-
-
-def _steps(first: float, last: float, *, per_octave: int) -> list[float]:
-    """From `first` to `last`, with `per_octave` equal steps for each doubling."""
-    count = math.ceil(per_octave * math.log2(last / first))
-    return [min(last, round(first * 2 ** (step / per_octave), 2)) for step in range(count + 1)]

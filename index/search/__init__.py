@@ -1,9 +1,11 @@
 """The nearest images of a query in one version.
 
-A `Searcher` uses a `ShardedIndex` like a `SegmentedIndex`: all shards are queried at once, and their results are merged
-in the order of segments and ranked the same way, so answers are equal to the bit. A query takes two rounds: scores with
+A `VersionSearcher` uses a `ShardedIndex` like a `SegmentedIndex`: all shards are queried at once, and their results are
+merged in the order of segments and ranked the same way, so answers are equal to the bit. A `Searcher` is one whose
+segments are in this process: it also has what needs all rows. A query takes two rounds: scores with
 ids, then the rows of the k best. If a shard does not answer, the query fails, or starts again without it if the caller
 allows that.
 """
 
 from index.search.searcher import Searcher as Searcher
+from index.search.searcher import VersionSearcher as VersionSearcher

@@ -7,11 +7,12 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from index.arrays import Ids, Parts, Positions, Vectors
+from index.arrays import Vectors
 from index.filters.filter import Filter
 from index.queries import MAX_K, QueryLimits
 from index.search.sharded_index import ShardedIndex
 from index.segments.eligible import Unlike
+from index.segments.hits import Hits
 from index.segments.segmented_index import SegmentedIndex
 
 _DECIMALS = 6  # float32 holds no more, and duplicates have to score the same
@@ -85,7 +86,7 @@ class Ranking:
         return _pool_size(self.limits.depth) if self.limits.diversity else self.limits.depth
 
     def _search(self, queries: Vectors, depth: int, unlike: Unlike | None = None) -> list[list[Hit]]:
-        return hits_of(*self.segments.search_with_ids(queries, depth, self.where, width=self.width, unlike=unlike))
+        return hits_of(self.segments.search_with_ids(queries, depth, self.where, width=self.width, unlike=unlike))
 
     def _settled(self, hits: list[Hit]) -> tuple[list[Hit], bool]:
         """The hits that no other comes before, unlike some with the score of the last; and whether that is too low."""
@@ -176,11 +177,12 @@ def _least(cosine: float) -> float:
     return cosine - 0.5 * float(10**-_DECIMALS)
 
 
-def hits_of(scores: npt.NDArray[np.float32], positions: Positions, parts: Parts, ids: Ids) -> list[list[Hit]]:
-    """The hits of each query, by score and then by image_id, from a search's `(n, k)` results."""
-    valid = positions >= 0
-    columns = rounded(scores[valid]).tolist(), ids[valid], positions[valid].tolist(), parts[valid].tolist()
-    hits = map(Hit, *columns)
+def hits_of(found: Hits) -> list[list[Hit]]:
+    """The hits of each query, by score and then by image_id, of a search with ids."""
+    assert found.ids is not None
+    valid = found.positions >= 0
+    scores, positions = rounded(found.scores[valid]).tolist(), found.positions[valid].tolist()
+    hits = map(Hit, scores, found.ids[valid], positions, found.parts[valid].tolist())
     by_query = [list(itertools.islice(hits, count)) for count in valid.sum(axis=1).tolist()]
     return [sorted(ranked, key=lambda hit: (-hit.score, hit.image_id)) for ranked in by_query]
 

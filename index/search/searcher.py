@@ -23,6 +23,7 @@ from index.filters.filter import Filter
 from index.matches import Match
 from index.queries import QueryKind, QueryLimits, SearchOptions, checked_cosine, unit_vectors
 from index.search.ranking import Hit, Ranking, Searchable, hits_of, rounded
+from index.segments.hits import Hits
 from index.segments.segmented_index import SegmentedIndex
 from index.storage.scratch import Scratch
 from index.versions.opening import open_segments
@@ -45,42 +46,27 @@ def searched_version(collection: Collection, version: str | None) -> VersionMani
     return collection.read_version(version)
 
 
-class Searcher:
-    """The nearest neighbours in one index version. Safe to use from several threads."""
+class VersionSearcher:
+    """The nearest neighbours in one index version, whose segments are in this process or in others. Thread-safe."""
 
-    def __init__(self, manifest: VersionManifest, segments: Searchable) -> None:
+    def __init__(self, manifest: VersionManifest, index: Searchable) -> None:
         self.manifest = manifest
         self.version, self.model = manifest.version, manifest.model
         self.ntotal, self.dim = manifest.ntotal, manifest.dim
-        self._segments = segments
-        named = (field for field in segments.schema if field.name not in REJECT_COLUMNS)  # null in embedded rows
+        self._index = index
+        named = (field for field in index.schema if field.name not in REJECT_COLUMNS)  # null in embedded rows
         self._filterable = pa.schema(named)
         self.filterable = {field.name: type_name(field.type) for field in self._filterable}
         """Columns that `filter` can name, with their Arrow types."""
-        self._metadata = metadata_columns(segments.schema)
+        self._metadata = metadata_columns(index.schema)
         self._boxes = (None, *manifest.model.boxes)
         self._lock = threading.Lock()
         self._counts: LRUCache[Any, Counts] = LRUCache(_MAX_COUNTS)
 
-    @classmethod
-    def open(cls, collection: Collection, version: str | None = None) -> Searcher:
-        """Verify and map a version, by default the live one. DamagedVersionError names the damaged file."""
-        manifest = searched_version(collection, version)
-        with Scratch("segments") as cache:
-            # A mapped file stays readable after it is unlinked, and its space is freed when the process ends.
-            return cls(manifest, open_segments(collection, manifest, cache.path))
-
-    @property
-    def segments(self) -> SegmentedIndex:
-        """The segments, for access to all rows. QueryError if other processes hold them."""
-        if not isinstance(self._segments, SegmentedIndex):
-            raise QueryError("other processes hold the segments: expected a searcher that was opened in this one")
-        return self._segments
-
     @property
     def searched(self) -> int:
         """Number of images that are searched: all, or those of the shards that answer."""
-        return self._segments.live_count
+        return self._index.live_count
 
     def search(
         self,
@@ -102,7 +88,7 @@ class Searcher:
             raise TypeError(f"got {', '.join(sorted(unknown))}: expected {', '.join(SearchOptions.__annotations__)}")
         limits = QueryLimits.checked(k, options, exclude)
         queries = unit_vectors(vectors, self.dim)
-        ranking = Ranking(self._segments, limits, self._filter(options.get("filter")), self.manifest.width_of(kind))
+        ranking = Ranking(self._index, limits, self._filter(options.get("filter")), self.manifest.width_of(kind))
         ranked = ranking.rank(queries)
         matches = iter(self._matches([hit for hits in ranked for hit in hits], options.get("fields")))
         return [[next(matches) for _ in hits] for hits in ranked]
@@ -123,46 +109,19 @@ class Searcher:
 
     @cachedmethod(attrgetter("_counts"), lock=attrgetter("_lock"))
     def _count(self, columns: tuple[str, ...], where: Filter | None) -> Counts:
-        return self._segments.count_values(columns, where if where and where.expression else None)
-
-    def within(
-        self, vector: npt.ArrayLike, min_score: float, *, filter: Mapping[str, Any] | None = None, limit: int = 100_000
-    ) -> list[Match]:
-        """Every image that scores `min_score` or more, by an exact search, ordered by score and then by image_id.
-
-        `vector` is `(dim,)`; it is compared with whole pictures, not with tiles. QueryError if there are more than
-        `limit` (it gives their number), or if other processes hold the segments.
-        """
-        min_score, segments = checked_cosine("min_score", min_score), self.segments
-        eligible = segments.eligible(self._filter(filter))
-        blocks, count = [], 0
-        # Includes scores that are rounded up to the minimum.
-        query = unit_vectors(np.asarray(vector)[np.newaxis], self.dim)[0]
-        for scores, positions in segments.within(query, min_score - 1e-6, eligible):
-            good = rounded(scores) >= min_score
-            count += int(good.sum())
-            if count <= limit:
-                blocks.append((scores[good], positions[good]))
-        if count > limit:
-            raise QueryError(
-                f"{count:,} images score {min_score} or more: expected {limit:,} at most; raise min_score or limit"
-            )
-        scores, positions = (np.concatenate(column) for column in zip(*blocks, strict=True))
-        ids = self._segments.ids(positions)
-        scores, positions, ids = scores[np.newaxis], positions[np.newaxis], ids[np.newaxis]
-        return self._matches(hits_of(scores, positions, np.zeros_like(positions), ids)[0])
+        return self._index.count_values(columns, where if where and where.expression else None)
 
     def row(self, image_id: str) -> dict[str, Any] | None:
         """Every column of an image's row but the embedding, or None if the image is not in the index."""
-        positions = self._segments.positions(text_array([image_id]))
-        return self._segments.rows(positions, self._segments.schema.names)[0] if positions[0] >= 0 else None
+        positions = self._index.positions(text_array([image_id]))
+        return self._index.rows(positions, self._index.schema.names)[0] if positions[0] >= 0 else None
 
     def vector(self, image_id: str) -> npt.NDArray[np.float32]:
         """An image's vector, `(dim,)` float32, unit norm. QueryError if the image is not in the index."""
-        positions = self._segments.positions(text_array([image_id]))
+        positions = self._index.positions(text_array([image_id]))
         if positions[0] < 0:
             raise QueryError(f"index version {self.version} holds no image {image_id!r}: expected one of its ids")
-        vector: npt.NDArray[np.float32] = self._segments.vectors(positions)[0]
+        vector: npt.NDArray[np.float32] = self._index.vectors(positions)[0]
         return vector
 
     def percentile(self, score: float, kind: QueryKind | None = "image") -> float | None:
@@ -187,7 +146,7 @@ class Searcher:
     def _matches(self, hits: Sequence[Hit], fields: Sequence[str] | None = None) -> list[Match]:
         columns = self._metadata if fields is None else dict.fromkeys(fields)
         positions = np.array([hit.position for hit in hits], np.int64)
-        rows = self._segments.rows(positions, ["uri", *columns])
+        rows = self._index.rows(positions, ["uri", *columns])
         return [
             Match(
                 image_id=hit.image_id,
@@ -201,5 +160,45 @@ class Searcher:
         ]
 
 
-OpenVersion = Callable[[Collection, str | None], Searcher]
+class Searcher(VersionSearcher):
+    """Also gives access to all rows, which this process holds in its `segments`."""
+
+    def __init__(self, manifest: VersionManifest, segments: SegmentedIndex) -> None:
+        super().__init__(manifest, segments)
+        self.segments = segments
+
+    @classmethod
+    def open(cls, collection: Collection, version: str | None = None) -> Searcher:
+        """Verify and map a version, by default the live one. DamagedVersionError names the damaged file."""
+        manifest = searched_version(collection, version)
+        with Scratch("segments") as cache:
+            # A mapped file stays readable after it is unlinked, and its space is freed when the process ends.
+            return cls(manifest, open_segments(collection, manifest, cache.path))
+
+    def within(
+        self, vector: npt.ArrayLike, min_score: float, *, filter: Mapping[str, Any] | None = None, limit: int = 100_000
+    ) -> list[Match]:
+        """Every image that scores `min_score` or more, by an exact search, ordered by score and then by image_id.
+
+        `vector` is `(dim,)`; it is compared with whole pictures, not with tiles. QueryError if there are more than
+        `limit` (it gives their number).
+        """
+        min_score = checked_cosine("min_score", min_score)
+        eligible = self.segments.eligible(self._filter(filter))
+        found, count = [], 0
+        # Includes scores that are rounded up to the minimum.
+        query = unit_vectors(np.asarray(vector)[np.newaxis], self.dim)[0]
+        for hits in self.segments.within(query, min_score - 1e-6, eligible):
+            good = np.flatnonzero(rounded(hits.scores[0]) >= min_score)
+            count += len(good)
+            if count <= limit:
+                found.append(hits.take(good[np.newaxis]))
+        if count > limit:
+            raise QueryError(
+                f"{count:,} images score {min_score} or more: expected {limit:,} at most; raise min_score or limit"
+            )
+        return self._matches(hits_of(Hits.joined(found).with_ids(self.segments.ids))[0])
+
+
+OpenVersion = Callable[[Collection, str | None], VersionSearcher]
 """`Searcher.open`, or a function like it."""

@@ -1,4 +1,4 @@
-"""A shard: the segments of a version that one searcher holds. Its methods take and return plain arrays."""
+"""A shard: the segments of a version that one searcher holds. Its methods take and return plain arrays, and `Hits`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from index.arrays import Ids, Parts, Positions, Scores, Vectors
+from index.arrays import Positions, Vectors
 from index.collection import Collection
 from index.collection.layout import ROWS, columns_path, segment_path
 from index.collection.records import SegmentRecord, VersionManifest
@@ -18,6 +18,7 @@ from index.collection.rows import EMBEDDING, embedding_type
 from index.errors import DamagedVersionError
 from index.filters.filter import Filter
 from index.segments.eligible import Unlike
+from index.segments.hits import Hits
 from index.segments.mapped_rows import with_columns
 from index.segments.segmented_index import SegmentedIndex, union_schema
 from index.storage.arrow_file import read_schema
@@ -88,9 +89,7 @@ class Shard:
         with Scratch("segments") as cache:
             return cls(SegmentedIndex(open_segments(collection, part, cache.path).parts, schema))
 
-    def search(
-        self, queries: Vectors, k: int, where: Filter | None, width: float, unlike: Unlike | None
-    ) -> tuple[Scores, Positions, Parts, Ids]:
+    def search(self, queries: Vectors, k: int, where: Filter | None, width: float, unlike: Unlike | None) -> Hits:
         return self._segments.search_with_ids(queries, k, where, width=width, unlike=unlike)
 
     def positions(self, ids: Sequence[str]) -> Positions:

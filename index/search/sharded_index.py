@@ -8,12 +8,13 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from index.arrays import A, Ids, Parts, Positions, Scores, Vectors, by_part, merged, shifted
+from index.arrays import A, Ids, Positions, Vectors, by_part
 from index.errors import CollectionError
 from index.filters.facets import Counts
 from index.filters.filter import Filter
 from index.search.shard import ShardSegments
 from index.segments.eligible import Unlike
+from index.segments.hits import Hits
 
 Call: TypeAlias = tuple[str, tuple[Any, ...]]
 """A method of `Shard`, and its arguments."""
@@ -52,13 +53,9 @@ class ShardedIndex:
         *,
         width: float = 1.0,
         unlike: Unlike | None = None,
-    ) -> tuple[Scores, Positions, Parts, Ids]:
+    ) -> Hits:
         answers = self._all("search", queries, k, where, width, unlike)
-        results = zip(answers, self._starts, strict=True)
-        scores, positions, parts, ids = merged(
-            [(scores, shifted(rows, start), *more) for (scores, rows, *more), start in results], k
-        )
-        return scores, positions, parts, ids
+        return Hits.joined([hits.shifted(start) for hits, start in zip(answers, self._starts, strict=True)]).best(k)
 
     def positions(self, ids: pa.Array[Any]) -> Positions:
         """Positions of the live rows of these ids. -1 for an id without one, which only all shards can tell."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, pairwise
 from operator import attrgetter
 from typing import Any
@@ -14,12 +14,13 @@ import numpy.typing as npt
 import pyarrow as pa
 from cachetools import LRUCache, cachedmethod
 
-from index.arrays import Ids, Parts, Positions, Scores, Vectors, merged, read_parts, shifted
+from index.arrays import Ids, Positions, Vectors, read_parts
 from index.collection.rows import EMBEDDING, TILES, unify
 from index.filters.columns import Column, Mask
 from index.filters.facets import Counts, count_values, sampling_step
 from index.filters.filter import Filter
 from index.segments.eligible import Eligible, Unlike
+from index.segments.hits import Hits
 from index.segments.segment import Segment
 
 _CACHE_BYTES = 64 << 20  # of the rows that pass recent filters, a bit for each row and filter
@@ -87,40 +88,17 @@ class SegmentedIndex:
 
     def search(
         self, queries: Vectors, k: int, eligible: Sequence[Eligible] | None = None, *, width: float = 1.0
-    ) -> tuple[Scores, Positions]:
-        """Scores and positions of the k nearest, `(n, k)`, best first, padded with -1. See `Segment.search`."""
-        scores, positions = self._merged(Segment.search, queries, k, eligible, width)
-        return scores, positions
+    ) -> Hits:
+        """The k nearest. See `Segment.search`."""
+        pairs = self._with(eligible)
+        return self._best(k, (segment.search(queries, k, rows, width=width) for segment, rows in pairs))
 
     def search_parts(
         self, queries: Vectors, k: int, eligible: Sequence[Eligible] | None = None, *, width: float = 1.0
-    ) -> tuple[Scores, Positions, Parts]:
+    ) -> Hits:
         """Like `search`, but also among tiles; see `Segment.search_parts`."""
-        if not any(segment.tiles for segment in self.parts):
-            scores, positions = self.search(queries, k, eligible, width=width)
-            return scores, positions, np.zeros_like(positions)
-        scores, positions, parts = self._merged(Segment.search_parts, queries, k, eligible, width)
-        return scores, positions, parts
-
-    def _merged(
-        self,
-        search: Callable[..., tuple[Any, ...]],
-        queries: Vectors,
-        k: int,
-        eligible: Sequence[Eligible] | None,
-        width: float,
-    ) -> tuple[Any, ...]:
-        """The k best of what a method of segments finds in each."""
-        best: tuple[Any, ...] | None = None
-        allowed: Sequence[Eligible | None] = eligible or [None] * len(self.parts)
-        for segment, rows, start in zip(self.parts, allowed, self._starts, strict=False):
-            scores, positions, *parts = search(segment, queries, k, rows, width=width)
-            if best is not None and (scores[:, 0] <= best[0][:, -1]).all():
-                continue  # mostly so for few newer rows, and merging takes as long as searching them
-            found = (scores, shifted(positions, start) if start else positions, *parts)
-            best = found if best is None else merged([best, found], k)
-        assert best is not None  # a version has a segment
-        return best
+        pairs = self._with(eligible)
+        return self._best(k, (segment.search_parts(queries, k, rows, width=width) for segment, rows in pairs))
 
     def search_with_ids(
         self,
@@ -130,23 +108,33 @@ class SegmentedIndex:
         *,
         width: float = 1.0,
         unlike: Unlike | None = None,
-    ) -> tuple[Scores, Positions, Parts, Ids]:
-        """Like `search_parts` among the rows that pass, with their ids, `(n, k)` strings, padded with None."""
+    ) -> Hits:
+        """Like `search_parts` among the rows that pass, with their ids."""
         eligible = self.eligible(where)
         if unlike is not None and len(unlike.vectors):
             eligible = self._unlike(unlike, eligible)
-        scores, positions, parts = self.search_parts(queries, k, eligible, width=width)
-        ids, is_match = np.full(positions.shape, None, object), positions >= 0
-        ids[is_match] = self.ids(positions[is_match])
-        return scores, positions, parts, ids
+        return self.search_parts(queries, k, eligible, width=width).with_ids(self.ids)
 
-    def within(
-        self, query: Vectors, min_score: float, eligible: Sequence[Eligible] | None = None
-    ) -> Iterator[tuple[Scores, Positions]]:
+    def within(self, query: Vectors, min_score: float, eligible: Sequence[Eligible] | None = None) -> Iterator[Hits]:
         """All rows that score `min_score` or more, segment by segment, in no order."""
-        for number, (segment, start) in enumerate(zip(self.parts, self._starts, strict=False)):
-            scores, positions = segment.within(query, min_score, eligible[number] if eligible else None)
-            yield scores, positions + start
+        for (segment, rows), start in zip(self._with(eligible), self._starts, strict=False):
+            yield segment.within(query, min_score, rows).shifted(start)
+
+    def _with(self, eligible: Sequence[Eligible] | None) -> Iterator[tuple[Segment, Eligible | None]]:
+        allowed: Sequence[Eligible | None] = eligible or [None] * len(self.parts)
+        return zip(self.parts, allowed, strict=True)
+
+    def _best(self, k: int, found: Iterable[Hits]) -> Hits:
+        """The k best of what is found in each segment."""
+        best: Hits | None = None
+        for hits, start in zip(found, self._starts, strict=False):
+            if best is None:
+                best = hits
+            # Mostly not so for few newer rows, and merging takes as long as searching them.
+            elif (hits.scores[:, 0] > best.scores[:, -1]).any():
+                best = Hits.joined([best, hits.shifted(start)]).best(k)
+        assert best is not None  # a version has a segment
+        return best
 
     def live_blocks(self, rows: int = 16_384) -> Iterator[tuple[Positions, Vectors]]:
         """Positions and vectors of all live rows, block by block."""

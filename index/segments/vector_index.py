@@ -8,10 +8,12 @@ from pathlib import Path
 import faiss
 import numpy as np
 
-from index.arrays import Positions, Scores, Vectors, merged_by_position
-from index.segments import ann
+from index.arrays import Positions, Vectors
 from index.segments.eligible import Eligible
 from index.segments.exact import exact_neighbours
+from index.segments.hits import Hits
+from index.segments.kinds import map_index
+from index.segments.kinds.kind import IndexKind
 from index.segments.vector_file import VectorFile
 
 TUNED_K = 11
@@ -50,11 +52,12 @@ class VectorIndex:
         self._flat = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
         self.ntotal, self.dim = int(self._flat.ntotal), int(self._flat.d)
         self._file = VectorFile(path, self.ntotal, self.dim)
-        self._ann: faiss.IndexRefine | None = None
+        self.kind = map_index(ann_path) if ann_path else IndexKind(self._flat, [])
+        self._ann: faiss.IndexRefine | None = None  # the approximate index, with results ranked by exact vectors
         self._breadth, self._crowd, self._widest = 0.5, _NO_CROWD, 1.0
         self._live_parameters: dict[tuple[float, float], faiss.IndexRefineSearchParameters] = {}
         if ann_path is not None:
-            self._ann = faiss.IndexRefine(ann.read_index(ann_path), self._flat)
+            self._ann = faiss.IndexRefine(self.kind.index, self._flat)
             # A requested index is used even for few rows; only a selection of rows is scanned.
             self._exact_rows = min(max_exact_rows, self.ntotal // 2)
             self.tune(parameters or {})
@@ -78,36 +81,20 @@ class VectorIndex:
         if self._ann is None:
             return {}
         crowd = {} if self._crowd == _NO_CROWD else {"crowd": self._crowd}
-        own = {"rescore": float(self._ann.k_factor), "breadth": self._breadth, **crowd}
-        return ann.parameters(self._ann.base_index) | own
-
-    @property
-    def nlist(self) -> int:
-        """Number of inverted lists of the approximate index; 0 without one."""
-        ivf = faiss.try_extract_index_ivf(self._ann.base_index) if self._ann is not None else None
-        return int(ivf.nlist) if ivf else 0
-
-    def _covers_all(self) -> float:
-        """The breadth with which a search covers the whole approximate index."""
-        tuned = self.parameters
-        if "nprobe" in tuned:
-            return self.nlist / tuned["nprobe"]
-        return self.ntotal / tuned["efSearch"] if "efSearch" in tuned else 1.0
+        return self.kind.parameters | {"rescore": float(self._ann.k_factor), "breadth": self._breadth, **crowd}
 
     def tune(self, parameters: Mapping[str, float]) -> None:
         """Set the parameters of the approximate search, named as in `parameters`. Not thread-safe with searches."""
         if self._ann is not None:
             self._live_parameters.clear()
-            ann.set_parameters(self._ann.base_index, parameters)
+            self.kind.set(parameters)
             self._ann.k_factor = parameters.get("rescore", self._ann.k_factor)
             self._breadth = parameters.get("breadth", self._breadth)
             self._crowd = parameters.get("crowd", self._crowd)
-            self._widest = self._covers_all()  # asking faiss takes as long as a search
+            self._widest = self.kind.covering_breadth  # asking faiss takes as long as a search
 
-    def search(
-        self, queries: Vectors, k: int, eligible: Eligible | None = None, *, width: float = 1.0
-    ) -> tuple[Scores, Positions]:
-        """Cosine and position of the k nearest, each `(n, k)`, best first; -1 if fewer rows are eligible.
+    def search(self, queries: Vectors, k: int, eligible: Eligible | None = None, *, width: float = 1.0) -> Hits:
+        """The k nearest.
 
         `queries` is `(n, dim)` float32, contiguous, unit norm. `eligible` None: the live rows. An approximate
         search is `width` times as wide as tuned.
@@ -115,33 +102,26 @@ class VectorIndex:
         eligible = eligible or self.live
         count = self.ntotal if eligible is None else eligible.count
         if not len(queries) or self._ann is None or count <= max(self._exact_rows, _EXACT_ROWS_PER_K * k):
-            return self._padded_exact(queries, k, eligible, min(k, count))
+            return self._exact(queries, k, eligible, count)
         # Ten times as many neighbours are about as far away as the same number among a tenth of the rows.
         breadth = width * (max(1.0, k / MIN_DEPTH) * self.ntotal / count) ** self._breadth
         deeper = 1.0 if width <= 1 else max(1.0, width / max(1.0, min(_DEEPEN_WIDTH, self._widest)))
-        scores, positions = self._approximate(queries, k, eligible, breadth, deeper)
+        hits = self._approximate(queries, k, eligible, breadth, deeper)
         changing = np.arange(0 if eligible is self.live else len(queries))
         while len(changing) and breadth < self._widest:  # repeated until at most 1% of a query's results change
             breadth *= _WIDENING
-            old_scores, old_positions = scores[changing], positions[changing]
-            new_scores, new_positions = self._approximate(queries[changing], k, eligible, breadth, deeper)
+            old, new = hits.of(changing), self._approximate(queries[changing], k, eligible, breadth, deeper)
             # Earlier results stay if they are better: compressed vectors may rank them lower than new ones.
-            new_scores, new_positions = merged_by_position(
-                k,
-                np.concatenate([old_scores, new_scores], axis=1),
-                np.concatenate([old_positions, new_positions], axis=1),
-            )
-            gained = np.count_nonzero(old_scores < new_scores[:, -1:], axis=1)
-            scores[changing], positions[changing] = new_scores, new_positions
+            new = Hits.joined([old, new]).distinct(k)
+            hits.put(changing, new)
+            gained = np.count_nonzero(old.scores < new.scores[:, -1:], axis=1)
             changing = changing[gained > k // 100]
-        short = np.flatnonzero(positions[:, -1] < 0)  # the probed lists had too few eligible rows
+        short = np.flatnonzero(hits.positions[:, -1] < 0)  # the probed lists had too few eligible rows
         if len(short):
-            scores[short], positions[short] = self._exact(queries[short], k, eligible)
-        return scores, positions
+            hits.put(short, self._exact(queries[short], k, eligible, count))
+        return hits
 
-    def _approximate(
-        self, queries: Vectors, k: int, eligible: Eligible | None, breadth: float, deeper: float
-    ) -> tuple[Scores, Positions]:
+    def _approximate(self, queries: Vectors, k: int, eligible: Eligible | None, breadth: float, deeper: float) -> Hits:
         """Results of the approximate index, ranked by exact scores, for a search `breadth` times as wide as tuned, with
         `deeper` times as many candidates.
         """
@@ -157,7 +137,7 @@ class VectorIndex:
             # Compression cannot tell so many near-equal rows apart: rank far more of them exactly.
             params = self._search_parameters(eligible, breadth, _CROWD_DEPTH)
             scores[crowded], positions[crowded] = self._ann.search(queries[crowded], search_k, params=params)
-        return np.ascontiguousarray(scores[:, :k]), np.ascontiguousarray(positions[:, :k])
+        return Hits.whole(np.ascontiguousarray(scores[:, :k]), np.ascontiguousarray(positions[:, :k]))
 
     def _search_parameters(
         self, eligible: Eligible | None, breadth: float, deeper: float
@@ -167,19 +147,19 @@ class VectorIndex:
         if eligible is self.live and (known := self._live_parameters.get((breadth, deeper))):
             return known
         selector = eligible.selector if eligible else None
-        base = ann.search_parameters(self._ann.base_index, selector, breadth, deeper)
+        base = self.kind.search_parameters(selector, breadth, deeper)
         params = faiss.IndexRefineSearchParameters(k_factor=self._ann.k_factor * deeper, base_index_params=base)
         if eligible is self.live and len(self._live_parameters) < _MAX_PARAMETERS:
             self._live_parameters[breadth, deeper] = params
         return params
 
-    def within(self, query: Vectors, min_score: float, eligible: Eligible | None = None) -> tuple[Scores, Positions]:
-        """Cosine and position of every eligible row that scores `min_score` or more, in no order. `query` is 1-d."""
+    def within(self, query: Vectors, min_score: float, eligible: Eligible | None = None) -> Hits:
+        """Every eligible row that scores `min_score` or more, in no order. `query` is `(dim,)`."""
         above = float(np.nextafter(np.float32(min_score), np.float32(-np.inf)))  # faiss excludes the bound itself
         eligible = eligible or self.live
         params = faiss.SearchParameters(sel=eligible.selector) if eligible else None
         _, scores, positions = self._flat.range_search(query[np.newaxis], above, params=params)
-        return scores, positions
+        return Hits.whole(scores[np.newaxis], positions[np.newaxis])
 
     def vectors(self, positions: Positions) -> Vectors:
         found: Vectors = self._flat.reconstruct_batch(np.ascontiguousarray(positions))
@@ -203,21 +183,16 @@ class VectorIndex:
             yield live + start, block if len(live) == len(block) else block[live]
             start += len(block)
 
-    def _padded_exact(
-        self, queries: Vectors, k: int, eligible: Eligible | None, found: int
-    ) -> tuple[Scores, Positions]:
-        """The `found` nearest, and -1 for the others."""
-        shape = (len(queries), k)
+    def _exact(self, queries: Vectors, k: int, eligible: Eligible | None, count: int) -> Hits:
+        """The k nearest of `count` eligible rows."""
+        found, shape = min(k, count), (len(queries), k)
         scores, positions = np.full(shape, -np.inf, np.float32), np.full(shape, -1, np.int64)
-        if len(queries) and found:
-            scores[:, :found], positions[:, :found] = self._exact(queries, found, eligible)
-        return scores, positions
-
-    def _exact(self, queries: Vectors, k: int, eligible: Eligible | None) -> tuple[Scores, Positions]:
-        if eligible is None or (len(queries) <= _MAX_MASKED_QUERIES and eligible.count > self.ntotal // 32):
+        if not len(queries) or not found:
+            return Hits.whole(scores, positions)
+        if eligible is None or (len(queries) <= _MAX_MASKED_QUERIES and count > self.ntotal // 32):
             params = None if eligible is None else faiss.SearchParameters(sel=eligible.selector)
-            scores, positions = self._flat.search(queries, k, params=params)
-            return scores, positions
+            scores[:, :found], positions[:, :found] = self._flat.search(queries, found, params=params)
+            return Hits.whole(scores, positions)
         # Fetched once for all queries, and multiplied as matrices, which faiss does not do with a selector.
         rows = np.flatnonzero(eligible.mask)
         parts = np.split(rows, range(_FETCH_ROWS, len(rows), _FETCH_ROWS))

@@ -30,7 +30,7 @@ from likeness.cli.options import (
 if TYPE_CHECKING:
     from api.search.query import Part, Query
     from index.matches import Match
-    from index.search import Searcher
+    from index.search import VersionSearcher
 
 _FILTER = '{"label": "cat", "width": {"$gte": 640}}'
 
@@ -199,7 +199,7 @@ def _fetch_picture(query: str) -> bytes:
         raise FetchError(error.reason, f"{error}{words}") from error
 
 
-def _with_weight(part: "Part", searcher: "Searcher") -> "Part":
+def _with_weight(part: "Part", searcher: "VersionSearcher") -> "Part":
     """The part, with the weight after the last colon of its id unless the index has an image of the whole id."""
     image_id, _, number = (part.image_id or "").rpartition(":")
     is_weight = re.fullmatch(r"\d+(\.\d+)?|\.\d+", number, re.ASCII) is not None

@@ -31,7 +31,7 @@ from api.http.responses import check_filter, json_response, model_out
 from api.search.query import Part, Query
 from api.search.service import facets_of
 from index.filters.facets import Counts, periods
-from index.search import Searcher
+from index.search import VersionSearcher
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -143,7 +143,7 @@ def facet_routes(runner: QueryRunner) -> APIRouter:
     return router
 
 
-def _facets_out(searcher: Searcher, counts: Counts) -> FacetsOut:
+def _facets_out(searcher: VersionSearcher, counts: Counts) -> FacetsOut:
     index = IndexOut(version=searcher.version, ntotal=searcher.ntotal)
     columns: dict[str, FacetOut] = {}
     for name, counter in counts.values.items():

@@ -12,8 +12,8 @@ from index.builder.segment import write_ann, write_rows
 from index.collection.layout import ANN, ROWS, VECTORS
 from index.collection.records import FLAT, IndexSettings
 from index.errors import FactoryError
-from index.segments.ann import new_index, row_bytes
 from index.segments.exact import max_exact_rows
+from index.segments.kinds import new_index
 from tests.support.collections.hand_made import unit_vectors
 
 M, MB = 1_000_000, 1 << 20
@@ -81,7 +81,7 @@ def test_the_memory_of_a_requested_index_is_limited_too() -> None:
 def test_the_bytes_of_a_row_are_those_that_faiss_writes(tmp_path: Path, factory: str) -> None:
     fill(tmp_path, (vectors := unit_vectors(20_000, dim=16)))
     write_ann(tmp_path, factory, len(vectors), vectors)
-    assert row_bytes(new_index(factory, 16)) * 20_000 == pytest.approx((tmp_path / ANN).stat().st_size, rel=0.1)
+    assert new_index(factory, 16).row_bytes * 20_000 == pytest.approx((tmp_path / ANN).stat().st_size, rel=0.1)
 
 
 def test_small_segments_of_a_large_version_are_searched_exactly() -> None:

@@ -19,6 +19,7 @@ from index.builder.segment import write_rows
 from index.collection import Collection
 from index.collection.records import IndexSettings
 from index.queries import KINDS
+from index.segments.hits import Hits
 from index.segments.segment import Segment
 from index.segments.segmented_index import SegmentedIndex
 from index.versions.opening import open_segments
@@ -152,9 +153,8 @@ def test_after_many_updates_the_neighbours_are_those_of_brute_force_exactly(tmp_
     ],
 )
 def test_the_parents_of_a_query_are_left_out(positions: list[int], own: list[int], expected: list[int]) -> None:
-    scores = -np.arange(len(positions), dtype=np.float32)[np.newaxis]
-    _, others = drop_own(scores, np.array([positions]), np.array([own], np.int64))
-    assert others.tolist() == [expected]
+    hits = Hits.whole(-np.arange(len(positions), dtype=np.float32)[np.newaxis], np.array([positions]))
+    assert drop_own(hits, np.array([own], np.int64)).positions.tolist() == [expected]
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_the_recall_of_a_version_is_that_of_brute_force(tmp_path: Path) -> None:
     for k in (1, 10, 100):
         queries = own[::10] if k == 100 else own
         # k + 1 for the image itself; recall@1 is measured with the search for ten.
-        _, found = segments.search(vectors[queries], (100 if k == 100 else 10) + 1)
+        found = segments.search(vectors[queries], (100 if k == 100 else 10) + 1).positions
         shares = []
         for query, positions in enumerate(found):
             others = [position for position in positions if position != queries[query]][:k]
@@ -232,7 +232,7 @@ def test_recall_after_updates_is_that_of_all_queries_measured_again(tmp_path: Pa
 def test_recall_near_a_tail_with_an_index_is_that_of_all_queries_measured_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("index.builder.segment._SCANNED_PER_LIST", 0)
+    monkeypatch.setattr("index.segments.kinds.ivf._SCANNED_PER_LIST", 0)
     vectors = unit_vectors(11_000, dim=8)
     collection = Collection.create_or_open(str(tmp_path / "collection"))
     add_run(collection, rows([str(number) for number in range(10_000)], vectors[:10_000]))
@@ -296,6 +296,6 @@ def test_one_of_many_near_equal_images_counts_as_another(
         nearest=np.array([[*true]], np.int32),
         scores=np.full((1, 10), 0.5, np.float32),
     )
-    answer = np.full((1, 10), 0.4, np.float32), np.array([[*found]], np.int64)
+    answer = Hits.whole(np.full((1, 10), 0.4, np.float32), np.array([[*found]], np.int64))
     monkeypatch.setattr(SegmentedIndex, "search", lambda *_, **__: answer)
     assert held_out.measured(segments, "text", (10,)).recalls[0, 1] == expected

@@ -51,7 +51,7 @@ def test_every_kind_reaches_its_target_with_fresh_queries(
 ) -> None:
     collection, manifest, vectors = built
     sample = queries(kind, 200)
-    exact, _ = exact_neighbours(sample, [(np.arange(ROWS), vectors)], 10)
+    exact = exact_neighbours(sample, [(np.arange(ROWS), vectors)], 10).scores
     found = Searcher.open(collection).search(sample, 10, kind=kind)
     recall = np.mean(
         [[match.score >= bar - 2e-6 for match in each] for each, bar in zip(found, exact[:, 9], strict=True)]
@@ -97,10 +97,9 @@ def test_a_search_looks_as_deep_as_when_recall_is_measured(
     """Without the images that they were mixed from, held-out queries have up to thirteen neighbours."""
     segments, sample = Searcher.open(built[0]).segments, queries("contrast", 300)
     segments.parts[0].tune({"nprobe": 16, "k_factor": 1.0, "rescore": 1.0})
-    scores, positions = segments.search(sample, k)
-    deeper_scores, deeper_positions = segments.search(sample, 13)
-    assert np.array_equal(positions, deeper_positions[:, :k])
-    assert np.array_equal(scores, deeper_scores[:, :k])
+    found, deeper = segments.search(sample, k), segments.search(sample, 13)
+    assert np.array_equal(found.positions, deeper.positions[:, :k])
+    assert np.array_equal(found.scores, deeper.scores[:, :k])
 
 
 @pytest.mark.parametrize("k", [1, 10, 60])
@@ -112,7 +111,7 @@ def test_a_wider_search_never_finds_less(tmp_path: Path, k: int) -> None:
     segments, sample = Searcher.open(collection).segments, queries("text", 300)[:50]
     before = np.full((len(sample), k), -np.inf)
     for width in (1, 1.5, 2, 4, 16, 64):
-        scores, _ = segments.search(sample, k, width=width)
+        scores = segments.search(sample, k, width=width).scores
         assert (scores >= before - 1e-6).all()
         before = scores
 
@@ -132,9 +131,9 @@ def test_wider_searches_of_default_indexes_lose_no_score_on_average(tmp_path: Pa
     segments, sample = Searcher.open(collection).segments, queries("text", 300)[:100]
     for segment in segments.parts:  # the fastest parameters differ from run to run
         segment.tune({"nprobe": 4, "k_factor": 8, "rescore": 4 if refine else 16, "breadth": 0.5})
-    means = [segments.search(sample, 10, width=width)[0].mean() for width in (1, 1.5, 2, 4, 8, 16, 64)]
+    means = [segments.search(sample, 10, width=width).scores.mean() for width in (1, 1.5, 2, 4, 8, 16, 64)]
     assert (np.diff(means) >= -1e-3).all()
-    exact, _ = exact_neighbours(sample, [(np.arange(count), clustered(count, 2))], 10)
+    exact = exact_neighbours(sample, [(np.arange(count), clustered(count, 2))], 10).scores
     assert means[-1] == pytest.approx(exact.mean(), abs=1e-3)
 
 

@@ -28,7 +28,7 @@ def recall_at_10(segment: Segment, vectors: npt.NDArray[np.float32]) -> float:
     """Recall of the rows as queries, without themselves, against brute force."""
     exact = vectors @ vectors.T
     np.fill_diagonal(exact, -np.inf)
-    _, found = segment.search(vectors, 11)
+    found = segment.search(vectors, 11).positions
     best = np.argsort(-exact, axis=1)[:, :10]
     hits = [len(set(positions) & set(exact)) for positions, exact in zip(found, best, strict=True)]
     return float(np.mean(hits)) / 10
@@ -80,7 +80,7 @@ def test_queries_amid_near_equal_rows_alone_get_a_deeper_search(
     vectors[:240] = vectors[0] + 0.1 * unit_vectors(240, seed=1, dim=DIM)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     vectors = vectors[np.random.default_rng(0).permutation(len(vectors))]
-    monkeypatch.setattr("index.builder.tune._depths", lambda _: [[{"rescore": 2.0}, {"rescore": 4.0}]])
+    monkeypatch.setattr("index.segments.kinds.kind.IndexKind.depths", [[{"rescore": 2.0}, {"rescore": 4.0}]])
     segment = segment_of(tmp_path, "IVF16,SQ4", vectors)
     assert tune(segment, 0.985) >= 0.985
     assert 0.5 < segment.parameters["crowd"] < 1

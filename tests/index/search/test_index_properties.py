@@ -120,7 +120,7 @@ def test_approximate_search_after_a_sequence(
     factory: str | None, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A search returns k images with exact scores, none of them deleted, and reaches the target recall."""
-    monkeypatch.setattr("index.builder.segment._FINDING_LISTS", 0)  # otherwise the last rows are scanned
+    monkeypatch.setattr("index.segments.kinds.ivf._FINDING_LISTS", 0)  # otherwise the last rows are scanned
     dim, target = 8, 0.95
     random = np.random.default_rng(1)
     model = Model(Collection.create_or_open(str(tmp_path_factory.mktemp("approximate"))))

@@ -14,7 +14,7 @@ from index.builder.build_index import build_index
 from index.collection import Collection
 from index.collection.records import FileRecord, IndexSettings, SegmentRecord
 from index.errors import DamagedVersionError, QueryError
-from index.search import Searcher
+from index.search import Searcher, VersionSearcher
 from index.search.shard import Shard, split_into_shards
 from index.search.sharded_index import ShardsLostError
 from tests.support.collections.hand_made import add_run, add_version, rows, unit_vectors
@@ -112,7 +112,7 @@ def test_other_shards_answer_as_if_they_were_all(collection: Collection, lost: s
     searcher, query = shards.searcher(), unit_vectors(1, seed=5)
     with pytest.raises(ShardsLostError, match=r"shards? [\d, ]+ do(es)? not answer: [\d,]+ of [\d,]+ images") as caught:
         searcher.search(query, COUNT)
-    rest = Searcher(shards.manifest, caught.value.rest)
+    rest = VersionSearcher(shards.manifest, caught.value.rest)
     assert rest.searched == whole.ntotal - sum(shards.parts[number].live for number in lost)
     gone = set().union(*(ids_of(shards.shards[number]) for number in lost))
     every = [(match.image_id, match.score) for match in whole.search(query, COUNT)[0]]
@@ -140,14 +140,6 @@ def test_a_search_without_any_shard_fails(collection: Collection) -> None:
     with pytest.raises(ShardsLostError) as caught:
         shards.searcher().search(unit_vectors(1), 10)
     assert len(caught.value.rest) == 0
-
-
-def test_a_sharded_searcher_gives_no_access_to_segments(collection: Collection) -> None:
-    searcher = InProcessShards(collection, 2).searcher()
-    with pytest.raises(QueryError, match="other processes hold the segments"):
-        _ = searcher.segments
-    with pytest.raises(QueryError, match="other processes hold the segments"):
-        searcher.within(unit_vectors(1)[0], 0.9)
 
 
 # Which segments a shard holds

@@ -116,7 +116,8 @@ def test_every_kind_of_index_finds_the_nearest_eligible_rows(built: Built, facto
         eligible = None if share == 1 else segment.eligible(mask)
         allowed = live & mask if eligible else live
         k = min(10, int(allowed.sum()))
-        scores, positions = segment.search(queries, 10, eligible)
+        found = segment.search(queries, 10, eligible)
+        scores, positions = found.scores, found.positions
         assert (positions[:, k:] == -1).all()
         positions = positions[:, :k]
         assert allowed[positions].all()
@@ -142,10 +143,10 @@ def test_more_width_never_lowers_a_score(built: Built, factory: str) -> None:
     segment.tune({"nprobe": 1.0})
     every = segment.eligible(np.ones(ROWS, bool))
     for k in (1, 10):
-        assert (segment.search(queries, k, every)[0] >= segment.search(queries, k)[0] - 1e-6).all()
+        assert (segment.search(queries, k, every).scores >= segment.search(queries, k).scores - 1e-6).all()
     segment.tune({"rescore": ROWS / MIN_DEPTH, "k_factor": 1.0})
     for k in (1, 10):
-        found = [segment.search(queries, k, width=width)[0] for width in (1, 1.5, 2, 4, 16, 64)]
+        found = [segment.search(queries, k, width=width).scores for width in (1, 1.5, 2, 4, 16, 64)]
         assert (np.diff(found, axis=0) >= -1e-6).all()
 
 
@@ -161,7 +162,7 @@ def test_neighbours_are_found_if_the_eligible_rows_are_far_from_the_query(tmp_pa
     queries = vectors[rng.choice(6_000, 200, replace=False)]
     for share in (0.9, 0.5, 0.2):
         mask = cluster < 100 * share
-        _, positions = segment.search(queries, 10, segment.eligible(mask))
+        positions = segment.search(queries, 10, segment.eligible(mask)).positions
         best = brute_force(queries, vectors, mask, 10)
         assert np.mean([len(set(a) & set(b)) / 10 for a, b in zip(positions, best, strict=True)]) >= 0.98, share
 
@@ -206,13 +207,14 @@ def test_k_results_are_returned_if_k_rows_are_eligible(built: Built, factory: st
     far = np.argsort(vectors @ vectors[0])[:400]
     eligible = segment.eligible(np.isin(np.arange(ROWS), far))
     for k in (1, 10, 12, 399, 400, 401, 5_000):
-        scores, positions = segment.search(vectors[:1], k, eligible)
+        found = segment.search(vectors[:1], k, eligible)
+        scores, positions = found.scores, found.positions
         assert positions.shape == scores.shape == (1, k)
         matches = positions[0, : min(k, 400)]
         assert np.isin(matches, far).all()
         assert len(set(matches)) == len(matches)
         assert (positions[0, 400:] == -1).all()
-    assert set(segment.search(vectors[:1], 5_000)[1][0].tolist()) == {*range(ROWS), -1}
+    assert set(segment.search(vectors[:1], 5_000).positions[0].tolist()) == {*range(ROWS), -1}
 
 
 @pytest.mark.parametrize("factory", ["Flat", "IVF16,Flat"])
@@ -222,13 +224,14 @@ def test_a_range_search_returns_every_live_row_at_or_above_the_score(tmp_path: P
     record = build(tmp_path, vectors, IndexSettings(factory=factory, latency_ms=1e-6))
     segment = open_segment(tmp_path, record, tombstones=np.array([9]))
     for query, bar in [(vectors[4], 0.3), (vectors[9], 0.5), (vectors[4], -1.1), (vectors[4], 1.1)]:
-        scores, positions = segment.within(query, bar)
+        found = segment.within(query, bar)
+        scores, positions = found.scores[0], found.positions[0]
         exact = vectors @ query
         exact[9] = -2
         assert np.allclose(scores, exact[positions], atol=1e-5)
         assert set(positions) == set(np.flatnonzero(exact >= bar))
     odd = segment.eligible(np.arange(ROWS) % 2 == 1)
-    assert set(segment.within(vectors[4], 0.3, odd)[1]) == {
+    assert set(segment.within(vectors[4], 0.3, odd).positions[0]) == {
         n for n in np.flatnonzero(vectors @ vectors[4] >= 0.3) if n % 2 and n != 9
     }
 

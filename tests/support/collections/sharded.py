@@ -9,7 +9,7 @@ from embedder.fake import FakeEmbedder
 from index.builder.build_index import build_index
 from index.collection import Collection
 from index.collection.records import IndexSettings
-from index.search import Searcher
+from index.search import VersionSearcher
 from index.search.shard import Shard, split_into_shards, version_schema
 from index.search.sharded_index import Call, ShardedIndex
 from jobs.embedding.model_source import model_record
@@ -58,8 +58,8 @@ class InProcessShards:
             if number not in self.lost
         }
 
-    def searcher(self) -> Searcher:
-        return Searcher(self.manifest, ShardedIndex(self.parts, self.schema, self.manifest.dim, self))
+    def searcher(self) -> VersionSearcher:
+        return VersionSearcher(self.manifest, ShardedIndex(self.parts, self.schema, self.manifest.dim, self))
 
 
 def ids_of(shard: Shard) -> set[str]:

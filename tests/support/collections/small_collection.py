@@ -18,7 +18,7 @@ from embedder.images.decoder_pool import DecodePool
 from embedder.protocol import Embedder
 from index.collection import Collection
 from index.collection.rows import row_schema
-from index.search import Searcher
+from index.search import Searcher, VersionSearcher
 from jobs.embedding.model_source import model_record
 from tests.support.collections.hand_made import add_version
 from tests.support.pictures.sample_images import encode
@@ -83,7 +83,7 @@ PLAIN = {name: png(colour) for name, colour in COLOURS.items()}
 
 
 def fake_service(
-    searcher: Searcher,
+    searcher: VersionSearcher,
     *,
     embedder: Embedder | None = None,
     queries: Fetcher | dict[str, bytes] | None = None,

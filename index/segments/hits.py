@@ -1,0 +1,78 @@
+"""What a search finds, for all of its queries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from index.arrays import Ids, Parts, Positions, Scores, Slots
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hits:
+    """The rows near each query, `(n, k)` arrays, best first; -inf and -1 where there are fewer. `parts` matched: 0 is
+    the whole picture, n its n-th tile. `ids` are None until someone needs them.
+    """
+
+    scores: Scores
+    positions: Positions
+    parts: Parts
+    ids: Ids | None = None
+
+    @classmethod
+    def whole(cls, scores: Scores, positions: Positions) -> Hits:
+        """Hits of whole pictures."""
+        return cls(scores, positions, np.zeros(positions.shape, np.int64))
+
+    @classmethod
+    def joined(cls, several: Sequence[Hits]) -> Hits:
+        """All hits of each query, one after another."""
+        columns = zip(*(hits._columns for hits in several), strict=True)
+        return cls(*(np.concatenate(column, axis=1) for column in columns))
+
+    @property
+    def _columns(self) -> tuple[npt.NDArray[Any], ...]:
+        columns = self.scores, self.positions, self.parts
+        return columns if self.ids is None else (*columns, self.ids)
+
+    def of(self, queries: Slots) -> Hits:
+        """The hits of some queries, by their numbers."""
+        return Hits(*(column[queries] for column in self._columns))
+
+    def put(self, queries: Slots, hits: Hits) -> None:
+        """Replace the hits of some queries, by their numbers."""
+        for column, other in zip(self._columns, hits._columns, strict=True):
+            column[queries] = other
+
+    def take(self, slots: Slots) -> Hits:
+        """The hits at these places, `(n, m)`, of each query."""
+        rows = np.arange(len(slots))[:, np.newaxis]  # `take_along_axis` takes longer than all the rest for one query
+        return Hits(*(column[rows, slots] for column in self._columns))
+
+    def best(self, k: int) -> Hits:
+        """The k best of each query. Ties stay in order."""
+        return self.take(np.argsort(-self.scores, axis=1, kind="stable")[:, :k])
+
+    def distinct(self, k: int) -> Hits:
+        """The k best of each query. A position that is repeated keeps its best score, the first of equals."""
+        ranked = self.best(self.scores.shape[1])
+        by_position = np.argsort(ranked.positions, axis=1, kind="stable")
+        again = np.diff(np.take_along_axis(ranked.positions, by_position, axis=1), axis=1) == 0
+        repeated = np.zeros(ranked.positions.shape, bool)
+        np.put_along_axis(repeated, by_position[:, 1:], again, axis=1)
+        scores, positions = np.where(repeated, -np.inf, ranked.scores), np.where(repeated, -1, ranked.positions)
+        return Hits(scores, positions, ranked.parts, ranked.ids).best(k)
+
+    def shifted(self, start: int) -> Hits:
+        """Those in a part that begins at `start`, at their positions in the whole."""
+        positions = np.where(self.positions >= 0, self.positions + start, -1)
+        return Hits(self.scores, positions, self.parts, self.ids)
+
+    def with_ids(self, read: Callable[[Positions], Ids]) -> Hits:
+        ids, valid = np.full(self.positions.shape, None, object), self.positions >= 0
+        ids[valid] = read(self.positions[valid])
+        return Hits(self.scores, self.positions, self.parts, ids)
