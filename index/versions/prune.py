@@ -18,7 +18,7 @@ from index.collection.layout import (
     segment_path,
     version_path,
 )
-from index.collection.merged.read import MANIFEST_PATH, read_manifest
+from index.collection.merged.sets import MANIFEST_PATH, read_manifest
 from index.collection.records import VersionManifest
 from index.errors import CollectionError, DamagedVersionError, OvertakenError
 from index.storage.storage import FileInfo

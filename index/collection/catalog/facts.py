@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from index.collection.layout import FACTS, run_path
 from index.collection.records import RowFile
-from index.collection.row_files import map_in_threads, open_copy, open_rows, valid, write_table
+from index.collection.row_files import open_rows, read_ahead, valid, write_table
 from index.collection.rows import EMBEDDING, LOCATION_COLUMNS, TILES, conform, in_files, unify
 from index.storage import Storage
 
@@ -25,7 +25,6 @@ MAX_POSITIONS: Final = 1 << 24
 _DECIMAL: Final = b"likeness.decimal"
 _ROWS: Final = 1 << 18  # of a file; a few hundred bytes each
 _BYTES: Final = 1 << 28  # of a table that is written
-_AHEAD: Final = 64  # row files that are read in parallel
 
 
 def write_facts(storage: Storage, run_id: str, source: Storage, files: Sequence[RowFile]) -> list[RowFile]:
@@ -75,9 +74,7 @@ def write_parts(storage: Storage, folder: str, tables: Iterable[pa.Table], first
 
 def _facts(storage: Storage, run_id: str, files: Sequence[RowFile]) -> Iterator[pa.Table]:
     """A table for each row file, in order."""
-    numbered = list(enumerate(files))
-    for start in range(0, len(numbered), _AHEAD):
-        yield from map_in_threads(partial(_read, storage, run_id), numbered[start : start + _AHEAD])
+    return read_ahead(partial(_read, storage, run_id), list(enumerate(files)), lambda numbered: numbered[1].size)
 
 
 def _read(storage: Storage, run_id: str, numbered: tuple[int, RowFile]) -> pa.Table:
@@ -107,14 +104,10 @@ def in_parts(tables: Iterable[pa.Table]) -> Iterator[list[pa.Table]]:
 
 
 def _as_one(tables: Sequence[pa.Table]) -> pa.Table:
-    count = len(LOCATION_COLUMNS)
-    rows = [pa.table(table.columns[count:], names=table.column_names[count:]) for table in tables]
-    schema = unify([each.schema for each in rows])
-    schema = in_files(pa.schema([field for field in schema if field.name != EMBEDDING]))
-    joined = _for_duckdb(pa.concat_tables([conform(each, schema) for each in rows]))
-    places = (pa.chunked_array([c for table in tables for c in table.columns[n].chunks]) for n in range(count))
-    location = list(tables[0].schema)[:count]
-    return pa.table([*places, *joined.columns], schema=pa.schema([*location, *joined.schema]))
+    schema = in_files(unify([table.schema for table in tables]))
+    names = [*LOCATION_COLUMNS, *(name for name in schema.names if name not in (*LOCATION_COLUMNS, EMBEDDING))]
+    schema = pa.schema([schema.field(name) for name in names])
+    return _for_duckdb(pa.concat_tables([conform(table, schema) for table in tables]))
 
 
 def _for_duckdb(rows: pa.Table) -> pa.Table:
@@ -131,7 +124,7 @@ def _for_duckdb(rows: pa.Table) -> pa.Table:
 
 def read_schema(path: Path, file: RowFile) -> pa.Schema:
     """The columns of a file of facts, without `LOCATION_COLUMNS`, and with the types that the rows have."""
-    with open_copy(path, file) as parquet:
+    with open_rows(path, file) as parquet:
         schema = parquet.schema_arrow
         return pa.schema([_logical(field) for field in list(schema)[len(LOCATION_COLUMNS) :]])
 

@@ -30,6 +30,7 @@ from likeness.cli.tables.collection import collection_facts, facts_table
 from tests.support.collections.every_file import make_versions
 from tests.support.collections.hand_made import add_run, rows, unit_vectors
 from tests.support.collections.rejects import list_rejects
+from tests.support.collections.written_rows import written_rows
 
 LIVE = "000004"
 
@@ -164,7 +165,7 @@ def check(untouched: Untouched, number: int, caplog: pytest.LogCaptureFixture, d
 def resume(collection: Collection) -> None:
     """Reads what a job reads that continues a run."""
     for run in collection.snapshot().unfinished:
-        LiveRows.of_files(collection.storage, collection.written_files(run)).read()
+        written_rows(collection, run, collection.written_files(run)).read()
 
 
 def check_all(untouched: Untouched, numbers: range, caplog: pytest.LogCaptureFixture, damage: Damage) -> None:

@@ -17,7 +17,6 @@ from index.analysis.duplicate_plan import read_plan
 from index.builder.build_index import build_index
 from index.collection import Collection
 from index.collection.lease import current_writer
-from index.collection.live_rows import LiveRows
 from index.errors import CollectionError
 from index.search import Searcher
 from index.search.shard import version_schema
@@ -29,6 +28,7 @@ from jobs.schedule.history import last_entries, read_output
 from likeness.cli.tables.collection import collection_facts, facts_table
 from tests.support.collections.hand_made import unit_vectors
 from tests.support.collections.rejects import list_rejects
+from tests.support.collections.written_rows import written_rows
 
 SECONDS = 60
 _ADDRESS_SPACE = 8 << 30
@@ -52,7 +52,7 @@ def _read_runs(collection: Collection) -> None:
         pass
     snapshot.live().read()
     for run in snapshot.unfinished:
-        LiveRows.of_files(collection.storage, collection.written_files(run)).read()
+        written_rows(collection, run, collection.written_files(run)).read()
 
 
 def _history(collection: Collection) -> None:
