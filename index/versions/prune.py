@@ -99,23 +99,11 @@ def _plan(collection: Collection, keep: int) -> tuple[Pruned, list[str]]:
     manifests, unreadable = _manifests(collection)
     outdated = _outdated(collection, manifests, keep)
     recent = _recently_superseded(collection, outdated)
-    versions = [name for name in outdated if name not in recent]
+    versions = {name: manifests[name] for name in outdated if name not in recent}
     kept = {name: manifest for name, manifest in manifests.items() if name not in versions}
-    needed, dropped = _segment_paths(kept.values()), _segment_paths(manifests[name] for name in versions)
     folders = _grouped(collection, layout.INDEX, _FOLDER)
-    makers = {path: re.sub(_FOLDER, r"\1", path) for path in folders}
-    busy = {makers[path] for path, files in folders.items() if not _are_older(files, ABANDONED_AFTER)}
-    segments, remains, left = list[str](), list[str](), unreadable | recent
-    for path, maker in makers.items():
-        is_segment = path.startswith(SEGMENTS)
-        if path in needed or (not is_segment and maker in manifests | unreadable):
-            continue
-        if is_segment and maker <= max(unreadable, default=""):
-            left[path] = f"index version {max(unreadable)}, whose manifest cannot be read, may name it"
-        elif maker in busy and path not in dropped:
-            left[path] = f"no version names it, but its build has written within {ABANDONED_AFTER} and may be running"
-        else:
-            (segments if path in dropped else remains).append(path)
+    segments, remains, left = _unneeded(folders, versions, kept, unreadable)
+    left = unreadable | recent | left
     sizes, runs, unnamed = {path: _bytes(files) for path, files in folders.items()}, list[str](), list[str]()
     logs = {f"{annotation_path(name)}/": log for name, log in annotation_logs(collection).items()}
     for below, log in {"": collection, **logs}.items():
@@ -128,7 +116,7 @@ def _plan(collection: Collection, keep: int) -> tuple[Pruned, list[str]]:
             runs.remove(path)
     gone = [*map(version_path, versions), *segments, *remains, *runs, *unnamed]
     pruned = Pruned(
-        versions=versions,
+        versions=list(versions),
         segments=[path.removeprefix(f"{SEGMENTS}/") for path in segments],
         remains=remains,
         runs=[path.removeprefix(f"{layout.RUNS}/") for path in runs],
@@ -137,6 +125,32 @@ def _plan(collection: Collection, keep: int) -> tuple[Pruned, list[str]]:
         left=left,
     )
     return pruned, gone
+
+
+def _unneeded(
+    folders: Mapping[str, Sequence[FileInfo]],
+    versions: Mapping[str, VersionManifest],
+    kept: Mapping[str, VersionManifest],
+    unreadable: Mapping[str, str],
+) -> tuple[list[str], list[str], dict[str, str]]:
+    """The paths of segments that only the `versions` to remove name, and of the remains of builds; and why others that
+    no version names stay.
+    """
+    needed, dropped = _segment_paths(kept.values()), _segment_paths(versions.values())
+    makers = {path: _FOLDER.sub(r"\1", path) for path in folders}
+    busy = {makers[path] for path, files in folders.items() if not _are_older(files, ABANDONED_AFTER)}
+    segments, remains, left = list[str](), list[str](), dict[str, str]()
+    for path, maker in makers.items():
+        is_segment = path.startswith(SEGMENTS)
+        if path in needed or (not is_segment and maker in (*versions, *kept, *unreadable)):
+            continue
+        if is_segment and maker <= max(unreadable, default=""):
+            left[path] = f"index version {max(unreadable)}, whose manifest cannot be read, may name it"
+        elif maker in busy and path not in dropped:
+            left[path] = f"no version names it, but its build has written within {ABANDONED_AFTER} and may be running"
+        else:
+            (segments if path in dropped else remains).append(path)
+    return segments, remains, left
 
 
 def _manifests(collection: Collection) -> tuple[dict[str, VersionManifest], dict[str, str]]:
