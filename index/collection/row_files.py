@@ -1,5 +1,5 @@
-"""Reads the files of runs. When vectors or deletes are read, the whole file is checked against its SHA-256; for other
-columns only the schema and Parquet's page checksums are checked.
+"""Reads and writes the files of runs. `fetch` (vectors) and `copies_here` (facts and deletes) check the SHA-256 of
+the whole file; whoever opens a row file for other columns has its schema and Parquet's page checksums checked.
 """
 
 from __future__ import annotations

@@ -129,7 +129,9 @@ class Catalog:
         facts = self._facts()
         self._rows = sum(each.file.rows for each in facts)
         self._runs_of_facts = [each.runs for each in facts]
-        self._schemas = _deduplicated(map_in_threads(lambda each: read_schema(each.path, each.file), facts))
+        unique = dict[pa.Schema, pa.Schema]()  # equal schemas as one object: there may be thousands
+        schemas = map_in_threads(lambda each: read_schema(each.path, each.file), facts)
+        self._schemas = [unique.setdefault(schema, schema) for schema in schemas]
         self._create_written(facts)
         if live:
             self._create_live()
@@ -384,9 +386,3 @@ def _as_collection_error(storage: Storage) -> Iterator[None]:
         yield
     except duckdb.Error as error:
         raise CollectionError(f"the rows of {storage.location} cannot be read ({error})") from error
-
-
-def _deduplicated(schemas: Sequence[pa.Schema]) -> list[pa.Schema]:
-    """Equal schemas as one object: there may be thousands."""
-    unique: dict[pa.Schema, pa.Schema] = {}
-    return [unique.setdefault(schema, schema) for schema in schemas]

@@ -5,19 +5,17 @@ from __future__ import annotations  # pyarrow's types take arguments in its stub
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from index.arrays import Positions
 from index.collection.layout import FACTS, run_path
 from index.collection.records import RowFile
 from index.collection.row_files import open_rows, read_ahead, valid, write_table
 from index.collection.rows import EMBEDDING, LOCATION_COLUMNS, TILES, conform, in_files, unify
 from index.storage import Storage
-
-Ints: TypeAlias = npt.NDArray[np.int64]
 
 MAX_POSITIONS: Final = 1 << 24
 """Maximum files of a run, and rows of a file."""
@@ -29,8 +27,8 @@ _BYTES: Final = 1 << 28  # of a table that is written
 
 def write_facts(storage: Storage, run_id: str, source: Storage, files: Sequence[RowFile]) -> list[RowFile]:
     """Write the facts of a run's rows, which are in `files` of `source`, to files of `storage`."""
-    tables = (_as_one(each) for each in in_parts(_facts(source, run_id, files)))
-    return write_parts(storage, run_path(run_id, FACTS), tables)
+    tables = read_ahead(partial(_read, source, run_id), list(enumerate(files)), lambda numbered: numbered[1].size)
+    return write_parts(storage, run_path(run_id, FACTS), map(_as_one, in_parts(tables)))
 
 
 def write_table_facts(storage: Storage, run_id: str, rows: pa.Table, start: int = 0) -> list[RowFile]:
@@ -57,7 +55,7 @@ def _small_parts(rows: pa.Table) -> Iterator[pa.Table]:
     yield from _small_parts(rows.slice(half))
 
 
-def _placed(run_id: str, files: Ints, positions: Ints, rows: pa.Table) -> pa.Table:
+def _placed(run_id: str, files: Positions, positions: Positions, rows: pa.Table) -> pa.Table:
     """The rows with `LOCATION_COLUMNS`."""
     run = pa.repeat(pa.scalar(run_id, pa.string()), rows.num_rows)
     places = (run, files.astype(np.int32), positions.astype(np.int32))
@@ -70,11 +68,6 @@ def write_parts(storage: Storage, folder: str, tables: Iterable[pa.Table], first
         write_table(storage, f"{folder}/{number:04}", table, row_group_size=_ROWS // 2)
         for number, table in enumerate(tables, first)
     ]
-
-
-def _facts(storage: Storage, run_id: str, files: Sequence[RowFile]) -> Iterator[pa.Table]:
-    """A table for each row file, in order."""
-    return read_ahead(partial(_read, storage, run_id), list(enumerate(files)), lambda numbered: numbered[1].size)
 
 
 def _read(storage: Storage, run_id: str, numbered: tuple[int, RowFile]) -> pa.Table:

@@ -28,9 +28,8 @@ from index.versions.servable import open_last_good
 from jobs.schedule.history import last_entries, read_output
 from likeness.cli.tables.collection import collection_facts, facts_table
 from tests.support.collections.every_file import make_versions
-from tests.support.collections.hand_made import add_run, rows, unit_vectors
+from tests.support.collections.hand_made import add_run, rows, unit_vectors, written_rows
 from tests.support.collections.rejects import list_rejects
-from tests.support.collections.written_rows import written_rows
 
 LIVE = "000004"
 

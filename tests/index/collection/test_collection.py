@@ -22,8 +22,7 @@ from index.collection.rows import FIXED_COLUMNS, metadata_columns, row_schema
 from index.errors import CollectionError, DamagedRunError, ModelMismatchError, NotACollectionError
 from index.storage import Storage
 from index.versions.servable import collection_model
-from tests.support.collections.hand_made import DIM, MODEL, add_run, rows, unit_vectors
-from tests.support.collections.written_rows import written_rows
+from tests.support.collections.hand_made import DIM, MODEL, add_run, rows, unit_vectors, written_rows
 from tests.support.processes import python
 
 

@@ -24,8 +24,7 @@ from index.collection.annotations import annotation_log
 from jobs.annotation import vllm_server
 from jobs.spec import AnnotationSpec
 from jobs.values import DEMO_MODEL
-from tests.support.collections.hand_made import add_files, metadata_of
-from tests.support.collections.written_rows import written_rows
+from tests.support.collections.hand_made import add_files, metadata_of, written_rows
 from tests.support.command_line import Run
 from tests.support.nights.progress import await_random_moment, pictures_so_far
 from tests.support.paths import ROOT

@@ -26,9 +26,8 @@ from index.versions.servable import open_last_good
 from jobs.errors import JobError
 from jobs.schedule.history import last_entries, read_output
 from likeness.cli.tables.collection import collection_facts, facts_table
-from tests.support.collections.hand_made import unit_vectors
+from tests.support.collections.hand_made import unit_vectors, written_rows
 from tests.support.collections.rejects import list_rejects
-from tests.support.collections.written_rows import written_rows
 
 SECONDS = 60
 _ADDRESS_SPACE = 8 << 30

@@ -24,8 +24,8 @@ from jobs.embedding.placement import Blocks
 from jobs.embedding.report import EmbedReport
 from jobs.planning.image_filter import ImageFilter
 from jobs.sources.list_images import list_images
+from tests.support.collections.hand_made import written_rows
 from tests.support.collections.run_plans import run_plan_of
-from tests.support.collections.written_rows import written_rows
 
 FAKE = FakeEmbedder()
 
