@@ -2,14 +2,11 @@
 rewritten only now and then.
 """
 
-import itertools
-import math
-from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-MERGE_FACTOR = 4
-_MIN_LEVEL_ROWS = 1_000  # smaller segments are all of the lowest level
+from index.collection.merged.policy import choose
+
 _MAX_DEAD = 1 / 3  # share of a segment's rows under tombstones
 TAIL_SHARE = 25
 """Newer rows are a segment of their own, rewritten by each update, until they are this part of a larger one's, which
@@ -88,29 +85,13 @@ def _fitting(sizes: Sequence[Size], numbers: Sequence[int], new: int, limit: int
 
 
 def choose_merge(sizes: Sequence[Size], new: int, limit: int) -> Merge:
-    """Which segments to merge while all are scanned exactly, so that only rows cost.
-
-    Lucene's LogMergePolicy: levels are a factor of `MERGE_FACTOR` apart in size, and so many segments of one level
-    become one of the next. A segment with many tombstones is rewritten. If the candidates exceed `limit` rows, only the
-    smallest are merged; a segment with more than `limit / 2` live rows is never merged for its size.
+    """Which segments to merge while all are scanned exactly, so that only rows cost: as many of one size as runs of
+    one, see `choose`. A segment with many tombstones is rewritten; one with more than `limit / 2` live rows is never
+    merged for its size.
     """
     # The new rows count as one more segment, and join the merge if they fit.
-    chosen = _choose([*sizes, Size(ntotal=new, live=new)] if new else sizes, limit)
+    live = [*(size.live for size in sizes), *([new] if new else [])]
+    chosen = choose(live, limit, always=[number for number, size in enumerate(sizes) if size.worn])
     merged = [number for number in chosen if number < len(sizes)]
     rows = new + sum(sizes[number].live for number in merged)
     return Merge(merged, bool(new and chosen and rows <= limit))
-
-
-def _choose(sizes: Sequence[Size], limit: int) -> list[int]:
-    chosen = {number for number, size in enumerate(sizes) if size.worn}
-    levels = {number: _level(size.live) for number, size in enumerate(sizes) if 2 * size.live <= limit}
-    for level, count in Counter(levels.values()).items():
-        if count >= MERGE_FACTOR:
-            chosen |= {number for number in levels if levels[number] <= level}  # smaller ones cost next to nothing
-    ascending = sorted(chosen, key=lambda number: sizes[number].live)
-    rows = itertools.accumulate(sizes[number].live for number in ascending)
-    return sorted(number for number, total in zip(ascending, rows, strict=True) if total <= limit)
-
-
-def _level(rows: int) -> int:
-    return int(math.log(max(rows, _MIN_LEVEL_ROWS) / _MIN_LEVEL_ROWS, MERGE_FACTOR))

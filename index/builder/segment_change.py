@@ -14,11 +14,9 @@ from index.arrays import Positions
 from index.builder.merge_policy import Size, choose_growth, choose_merge
 from index.builder.segment import Inherited, RowSource
 from index.collection.live_rows import LiveRows
-from index.collection.records import IndexSettings, RowFile, RunManifest, SegmentRecord
-from index.collection.row_files import fetch, open_rows, valid
+from index.collection.records import IndexSettings, SegmentRecord
 from index.collection.rows import conform, unify
 from index.segments.segment import Segment
-from index.storage import Storage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,13 +99,7 @@ class Concatenated:
                 yield from conform(pa.Table.from_batches([batch]), self.schema).combine_chunks().to_batches()
 
 
-def touched_ids(storage: Storage, runs: Sequence[RunManifest], changed: LiveRows) -> pa.Array[Any]:
+def touched_ids(changed: LiveRows) -> pa.Array[Any]:
     """All ids in some runs: those of their newest rows, `changed`, and those that they delete."""
-    deletes = [_deleted(storage, run.deletes) for run in runs if run.deletes]
-    newest = changed.read(["image_id"])
-    return pa.concat_tables([*(ids.cast(newest.schema) for ids in deletes), newest]).column("image_id").combine_chunks()
-
-
-def _deleted(storage: Storage, file: RowFile) -> pa.Table:
-    with open_rows(storage, file, fetch(storage, file)) as parquet:
-        return valid(parquet.read(["image_id"]))
+    ids = "SELECT image_id FROM (FROM deleted UNION ALL SELECT seq, image_id FROM live_rows) ORDER BY seq"
+    return changed.catalog.table(ids)["image_id"].combine_chunks()

@@ -9,18 +9,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from index.arrays import Positions, Vectors
 from index.builder.choose import choose
-from index.builder.columns import read_values, write_columns
+from index.builder.columns import write_columns
 from index.builder.ground_truth import GroundTruth
 from index.builder.kinds import measure_kinds
 from index.builder.measure import cost_alike, measure_recall, measure_speed, recall_of_new, score_distribution
 from index.builder.segment import SegmentJob
 from index.builder.segment_change import NewSegment, mark_gone, plan_change, touched_ids
 from index.collection import Collection
-from index.collection.annotations import Annotation
+from index.collection.annotations import Annotation, rows_with_values
 from index.collection.current_file import begin_current
 from index.collection.layout import (
     INDEX,
@@ -99,7 +97,7 @@ class VersionBuild:
             changed = LiveRows.of_runs(self.storage, new)
             # Files are checked: Arrow and faiss may crash on altered ones, and a server would not open the update.
             old = open_segments(self.collection, base, cache.path)
-            touched = touched_ids(self.storage, new, changed)
+            touched = touched_ids(changed)
             mark_gone(old.parts, touched)
             # Chosen again, in case the collection has outgrown exact scans. Some changed rows may be rejects.
             vectors = (old.live_count + len(changed)) * (1 + len(base.model.boxes))
@@ -243,8 +241,8 @@ class VersionBuild:
 
     def _publish(self, draft: VersionManifest) -> VersionManifest:
         """Write the columns of annotations, and the manifest last."""
-        values = read_values(self.annotations)
-        segments = [self._with_columns(segment, values) for segment in draft.segments] if values else draft.segments
+        rows = rows_with_values(self.annotations)
+        segments = [self._with_columns(segment, rows) for segment in draft.segments] if rows else draft.segments
         runs = {annotation.name: annotation.run_ids for annotation in self.annotations}
         seconds = round(time.monotonic() - self.started, 3)
         manifest = draft.model_copy(update={"segments": segments, "annotations": runs, "seconds": seconds})
@@ -253,9 +251,9 @@ class VersionBuild:
         self.storage.write_atomic(version_path(self.version, MANIFEST), manifest.to_bytes())
         return manifest
 
-    def _with_columns(self, segment: SegmentRecord, values: Sequence[pa.Table]) -> SegmentRecord:
+    def _with_columns(self, segment: SegmentRecord, annotations: Sequence[LiveRows]) -> SegmentRecord:
         name = columns_path(self.version, segment.name).rpartition("/")[2]
-        write = partial(write_columns, storage=self.storage, segment=segment.name, values=values)
+        write = partial(write_columns, storage=self.storage, segment=segment.name, annotations=annotations)
         return segment.model_copy(update={"columns": self._put(name, write)})
 
     def _put(self, name: str, write: Callable[[Path], None]) -> FileRecord:

@@ -6,17 +6,13 @@ columns as their metadata. A row holds for the bytes with its `content_hash` onl
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
-
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from index.collection.collection import Collection
 from index.collection.layout import ANNOTATIONS, MANIFEST, MERGED, annotation_path, run_path
 from index.collection.live_rows import LiveRows
 from index.collection.records import RunManifest
-from index.collection.rows import TEXT
 
 
 @dataclass(frozen=True)
@@ -55,13 +51,9 @@ def list_annotations(collection: Collection) -> list[Annotation]:
     return [annotation for annotation in found if annotation.runs]
 
 
-def same_content(listed: pa.Table, rows: pa.Table) -> tuple[Any, Any]:
-    """For each image of `listed`, the index of its row in `rows`, where ids are unique, and whether the bytes agree."""
-    indices: Any = pc.index_in(listed["image_id"].cast(TEXT), value_set=rows["image_id"])
-    content: Any = listed["content_hash"].cast(TEXT)
-    recorded: Any = rows["content_hash"].take(indices)
-    both_unknown = pc.and_(pc.is_null(content), pc.and_(pc.is_null(recorded), pc.is_valid(indices)))
-    return indices, pc.or_(pc.equal(content, recorded).fill_null(False), both_unknown)
+def rows_with_values(annotations: Iterable[Annotation]) -> list[LiveRows]:
+    """The rows of those annotations that have columns."""
+    return [rows for rows in (annotation.rows for annotation in annotations) if rows.metadata]
 
 
 def drop_annotation(annotation: Annotation) -> None:

@@ -34,7 +34,7 @@ from index.collection.layout import (
 )
 from index.collection.lease import TTL, Lease
 from index.collection.live_rows import LiveRows
-from index.collection.merged.read import read_merged_runs
+from index.collection.merged.sets import read_merged_runs
 from index.collection.records import ModelRecord, OtherFormatError, RowFile, RunManifest, RunStart, VersionManifest
 from index.collection.row_files import block_of, describe, map_in_threads, write_table
 from index.collection.rows import RUN_COLUMN, check_rows, conform
@@ -74,20 +74,20 @@ class Snapshot:
 
     def everything(self) -> Catalog:
         """All that was written, by unfinished runs too; the live rows are those of committed runs."""
-        runs = [(run.run_id, RunRows.of(run)) for run in self.committed]
-        for run in self.unfinished:
-            files = self.collection.written_files(run)
-            runs.append((run.run_id, RunRows(run=run, files=files, committed=False)))
-        return Catalog(self.collection.storage, [rows for _, rows in sorted(runs, key=lambda each: each[0])])
+        runs = [*map(RunRows.of, self.committed), *self._unfinished(committed=False)]
+        return Catalog(self.collection.storage, sorted(runs, key=lambda rows: rows.run_id))
 
     def newest(self) -> Catalog:
         """The live rows, and those of unfinished runs that are newer, or have ids that no live row has."""
-        unfinished = [RunRows(run=run, files=self.collection.written_files(run)) for run in self.unfinished]
-        older, newer = (
-            [rows for rows in unfinished if rows.run and (rows.run.run_id > self.last_run) is is_newer]
-            for is_newer in (False, True)
-        )
+        unfinished = self._unfinished(committed=True)
+        older = [rows for rows in unfinished if rows.run_id <= self.last_run]
+        newer = [rows for rows in unfinished if rows.run_id > self.last_run]
         return Catalog(self.collection.storage, [*older, *map(RunRows.of, self.committed), *newer])
+
+    def _unfinished(self, *, committed: bool) -> list[RunRows]:
+        return [
+            RunRows(run=run, files=self.collection.written_files(run), committed=committed) for run in self.unfinished
+        ]
 
 
 @dataclass(frozen=True)
@@ -212,17 +212,13 @@ class Collection:
         entries = self.storage.list(run_path(run_id, ROW_FILES))
         return [entry.path for entry in entries if entry.name.endswith(".parquet")]
 
-    def row_file(self, path: str) -> RowFile:
-        """A manifest's record of an existing row file, which is read as a whole. DamagedRunError if it was altered."""
-        return describe(self.storage, path)
-
     def written_files(self, run: RunStart) -> list[RowFile]:
         """The complete row files of an unfinished run, one per block, those of earlier attempts first."""
         numbered = [path for path in self.row_files(run.run_id) if path.rpartition("/")[2].split("-")[0].isdigit()]
 
         def read(path: str) -> RowFile | None:
             try:
-                return self.row_file(path)
+                return describe(self.storage, path)
             except DamagedRunError:
                 return None  # a bad disk: files get their names only once they are complete
 

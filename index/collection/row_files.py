@@ -1,5 +1,5 @@
-"""Reads the files of runs. When vectors or deletes are read, the whole file is checked against its SHA-256; for other
-columns only the schema and Parquet's page checksums are checked.
+"""Reads and writes the files of runs. `fetch` (vectors) and `copies_here` (facts and deletes) check the SHA-256 of
+the whole file; whoever opens a row file for other columns has its schema and Parquet's page checksums checked.
 """
 
 from __future__ import annotations
@@ -7,8 +7,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
-from functools import partial
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,11 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from index.collection.cache.checked import problem_of
-from index.collection.cache.file_cache import FileCache
+from index.collection.cache.file_cache import first_damage
 from index.collection.layout import DELETES, FACTS, MANIFEST, MERGED
 from index.collection.records import RowFile
 from index.collection.rows import EMBEDDING, FIXED_COLUMNS, LOCATION_COLUMNS, RUN_COLUMN, TILES, schema_problem
-from index.errors import PASSING, CollectionError, DamagedRunError, UnreachableError
+from index.errors import PASSING, DamagedRunError, UnreachableError
 from index.storage import Storage
 
 T = TypeVar("T")
@@ -28,6 +27,7 @@ R = TypeVar("R")
 
 _THREADS = 16
 _TOKEN = 16  # digits of a file's SHA-256 in its name
+_FILES_AHEAD, _BYTES_AHEAD = 64, 64 << 20
 _WHOLE = 8 << 20  # maximum size of a file that is fetched in one request, in bytes; a larger one is read piece by piece
 
 
@@ -35,6 +35,17 @@ def map_in_threads(read: Callable[[T], R], files: Sequence[T]) -> list[R]:
     """What `read` returns for each file, in order. Reads in parallel, because a bucket takes long to answer."""
     with ThreadPoolExecutor(_THREADS) as pool:
         return list(pool.map(read, files))
+
+
+def read_ahead(read: Callable[[T], R], items: Sequence[T], size_of: Callable[[T], int]) -> Iterator[R]:
+    """What `read` returns for each item, in order. A few are read in parallel, before the first one is needed."""
+    first = 0
+    while first < len(items):
+        end, size = first + 1, size_of(items[first])
+        while end < min(len(items), first + _FILES_AHEAD) and size + size_of(items[end]) <= _BYTES_AHEAD:
+            size, end = size + size_of(items[end]), end + 1
+        yield from map_in_threads(read, items[first:end])
+        first = end
 
 
 @contextmanager
@@ -62,23 +73,12 @@ def damaged_run(path: str, problem: object) -> DamagedRunError:
 
 
 @contextmanager
-def open_rows(storage: Storage, file: RowFile, data: bytes | None = None) -> Iterator[pq.ParquetFile]:
-    """Open a file, or the `data` that were fetched from it. DamagedRunError here and below."""
-    with _opened(file, lambda: storage.open_input(file.path) if data is None else pa.BufferReader(data)) as parquet:
-        yield parquet
-
-
-def open_copy(path: Path, file: RowFile) -> AbstractContextManager[pq.ParquetFile]:
-    """Open a file of `copies_here`."""
-    return _opened(file, lambda: pa.OSFile(str(path), "rb"))
-
-
-@contextmanager
-def _opened(file: RowFile, open_file: Callable[[], pa.NativeFile]) -> Iterator[pq.ParquetFile]:
-    with _as_damaged_run(file.path), open_file() as source:
-        if source.size() != file.size:
-            raise OSError(f"it has {source.size()} bytes, its manifest says {file.size}")
-        with pq.ParquetFile(source, page_checksum_verification=True) as parquet:
+def open_rows(source: Storage | Path | bytes, file: RowFile) -> Iterator[pq.ParquetFile]:
+    """Open a file in a storage, its copy on this machine, or its content. DamagedRunError here and below."""
+    with _as_damaged_run(file.path), _opened(source, file.path) as opened:
+        if opened.size() != file.size:
+            raise OSError(f"it has {opened.size()} bytes, its manifest says {file.size}")
+        with pq.ParquetFile(opened, page_checksum_verification=True) as parquet:
             if parquet.metadata.num_rows != file.rows:
                 raise OSError(f"it has {parquet.metadata.num_rows} rows, its manifest says {file.rows}")
             if problem := schema_problem(parquet.schema_arrow, _expected(file)):
@@ -86,12 +86,19 @@ def _opened(file: RowFile, open_file: Callable[[], pa.NativeFile]) -> Iterator[p
             yield parquet
 
 
-def fetch(storage: Storage, file: RowFile) -> bytes | None:
-    """The content of a file, after a check of its SHA-256; None if that is right but the file exceeds `_WHOLE`."""
+def _opened(source: Storage | Path | bytes, path: str) -> pa.NativeFile:
+    if isinstance(source, Storage):
+        return source.open_input(path)
+    return pa.BufferReader(source) if isinstance(source, bytes) else pa.OSFile(str(source), "rb")
+
+
+def fetch(storage: Storage, file: RowFile) -> bytes | Storage:
+    """The content of a file, after a check of its SHA-256; if it exceeds `_WHOLE`, the storage to read it from."""
     with _as_damaged_run(file.path):
         if file.size > _WHOLE:
-            _checked_path(storage, file)
-            return None
+            if problem := problem_of(storage, file.path, file):
+                raise OSError(f"it {problem}")
+            return storage
         data = storage.read(file.path, max_bytes=_WHOLE)
         if hashlib.sha256(data).hexdigest() != file.sha256:
             raise OSError("its SHA-256 is not the one in its manifest")
@@ -160,31 +167,10 @@ def copies_here(storage: Storage, files: Sequence[RowFile], folder: Path) -> lis
     """Where these files are on this machine, each checked against its SHA-256: those of a bucket below `folder`, linked
     from this machine's cache.
     """
-    if storage.is_local:
-        return map_in_threads(partial(_checked_path, storage), files)
-    cache = FileCache.from_environment()
-    cache.make_room({file.path: file for file in files})
-    return map_in_threads(partial(_linked_path, storage, cache, folder), files)
-
-
-def _checked_path(storage: Storage, file: RowFile) -> Path:
-    with _as_damaged_run(file.path):
-        if problem := problem_of(storage, file.path, file):
-            raise OSError(f"it {problem}")
-        return Path(storage.absolute(file.path))
-
-
-def _linked_path(storage: Storage, cache: FileCache, folder: Path, file: RowFile) -> Path:
-    with _as_damaged_run(file.path):
-        try:
-            cache.place(storage, file.path, file, folder / file.path)
-        except UnreachableError:
-            raise
-        except (CollectionError, FileNotFoundError):  # the file is damaged, or the cache too small
-            if problem := problem_of(storage, file.path, file):
-                raise OSError(f"it {problem}") from None
-            raise
-    return folder / file.path
+    if damage := first_damage(storage, {file.path: file for file in files}, folder):
+        raise damaged_run(damage[0], f"it {damage[1]}")
+    root = Path(storage.root) if storage.is_local else folder
+    return [root / file.path for file in files]
 
 
 V = TypeVar("V", pa.Table, pa.RecordBatch)

@@ -124,9 +124,9 @@ def in_memory(schema: pa.Schema) -> pa.Schema:
     """A file's schema as it is in memory, with text as `TEXT` and large lists."""
 
     def large(kind: Any) -> pa.DataType:
-        return (
-            pa.large_list(large(kind.value_type)) if pa.types.is_list(kind) else TEXT if kind == pa.string() else kind
-        )
+        if pa.types.is_list(kind):
+            return pa.large_list(large(kind.value_type))
+        return TEXT if kind == pa.string() else kind
 
     return pa.schema([field.with_type(large(field.type)) for field in schema])
 
@@ -135,9 +135,9 @@ def in_files(schema: pa.Schema) -> pa.Schema:
     """The reverse of `in_memory`."""
 
     def small(kind: Any) -> pa.DataType:
-        return (
-            pa.list_(small(kind.value_type)) if pa.types.is_large_list(kind) else pa.string() if kind == TEXT else kind
-        )
+        if pa.types.is_large_list(kind):
+            return pa.list_(small(kind.value_type))
+        return pa.string() if kind == TEXT else kind
 
     return pa.schema([field.with_type(small(field.type)) for field in schema])
 

@@ -1,9 +1,7 @@
-"""The files of an index version: their paths, a check against the manifest, and reading and writing tombstones."""
+"""The files of an index version: their paths and records, and reading and writing tombstones."""
 
 import hashlib
-import os
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,10 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from index.arrays import Positions
-from index.collection.cache.checked import problem_of
 from index.collection.layout import TOMBSTONES, columns_path, segment_path, version_path
 from index.collection.records import FileRecord, VersionManifest
-from index.storage import Storage
 from index.storage.arrow_file import read_batches, require_columns
 
 
@@ -32,21 +28,6 @@ def version_files(manifest: VersionManifest) -> dict[str, FileRecord]:
         if segment.columns:
             files[columns_path(manifest.version, segment.name)] = segment.columns
     return files
-
-
-def first_damage(storage: Storage, files: Mapping[str, FileRecord], *, verify: bool = True) -> tuple[str, str] | None:
-    """Path and problem of the first file that differs from its record; see `problem_of`."""
-
-    def problem(path: str) -> str | None:
-        return problem_of(storage, path, files[path], verify=verify)
-
-    # hashlib releases the GIL, and requests to a bucket wait in parallel.
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for path, found in zip(files, pool.map(problem, files), strict=True):
-            if found:
-                pool.shutdown(cancel_futures=True)
-                return path, found
-    return None
 
 
 def write_tombstones(path: Path, tombstones: Mapping[str, Positions]) -> None:

@@ -1,7 +1,6 @@
 """Opens index versions after checking their files against the manifest."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from index.collection.layout import (
 )
 from index.collection.records import SegmentRecord, VersionManifest
 from index.collection.rows import schema_problem
-from index.errors import CollectionError, DamagedVersionError
+from index.errors import DamagedVersionError
 from index.segments.ann_check import Job, first_refused
 from index.segments.exact import max_exact_rows
 from index.segments.segment import Segment
@@ -33,7 +32,6 @@ from index.versions.files import read_tombstones, version_files
 from index.versions.servable import check_version
 
 _ATTEMPTS = 3
-_DOWNLOADS = 8  # in parallel: one alone does not use the full bandwidth, and each takes a few megabytes of memory
 
 
 def open_segments(
@@ -55,7 +53,7 @@ def open_segments(
         check_version(collection, manifest, verify=verify)
         return _map_segments(Path(collection.storage.root), manifest, known, verify=verify)
     for _ in range(_ATTEMPTS):
-        _copy_to_disk(collection, manifest, cache, verify=verify)
+        check_version(collection, manifest, verify=verify, here=cache)
         try:
             return _map_segments(cache, manifest, known, verify=verify)
         except (DamagedVersionError, FileNotFoundError):
@@ -104,29 +102,6 @@ def _require_searchable(folder: Path, manifest: VersionManifest) -> None:
         path, problem = refused
         raise _damaged(manifest, Path(path).relative_to(folder).as_posix(), problem)
     remember_checked(new)
-
-
-def _copy_to_disk(collection: Collection, manifest: VersionManifest, cache: Path, *, verify: bool) -> None:
-    """Put the files of a version on this machine, checked, under the same paths."""
-    files, file_cache = version_files(manifest), FileCache.from_environment()
-    file_cache.make_room(files)
-
-    def copy(path: str) -> CollectionError | FileNotFoundError | None:
-        target = cache / path
-        # An existing file is never replaced: another version's segment may be mapped from it.
-        if target.is_file() and target.stat().st_size == files[path].size:
-            return None
-        try:
-            file_cache.place(collection.storage, path, files[path], target, verify=verify)
-        except (CollectionError, FileNotFoundError) as error:
-            return error
-        return None
-
-    with ThreadPoolExecutor(_DOWNLOADS) as pool:
-        errors = [error for error in pool.map(copy, files) if error]
-    if errors:
-        check_version(collection, manifest)  # its error names the bucket's damaged file
-        raise errors[0]
 
 
 def _open_segment(folder: Path, manifest: VersionManifest, record: SegmentRecord, tombstones: Positions) -> Segment:

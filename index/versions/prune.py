@@ -18,7 +18,7 @@ from index.collection.layout import (
     segment_path,
     version_path,
 )
-from index.collection.merged.read import MANIFEST_PATH, read_manifest
+from index.collection.merged.sets import MANIFEST_PATH, read_manifest
 from index.collection.records import VersionManifest
 from index.errors import CollectionError, DamagedVersionError, OvertakenError
 from index.storage.storage import FileInfo
@@ -40,8 +40,11 @@ FORGOTTEN_AFTER = timedelta(days=30)
 _FOLDER = re.compile(r"index/(?:segments/)?([0-9]{6})(?:-[0-9-]+)?(?=/|$)")
 """A version's or segment's folder. The group is the version whose build made it."""
 
-_IN_RUN = re.compile(rf"(.*)/(?:{layout.ROW_FILES}|{layout.FACTS}|{layout.TODO}[^/]*)/.*")
+_IN_RUN = re.compile(rf"(.*{layout.RUNS}/[^/]+)/(?:{layout.ROW_FILES}|{layout.FACTS}|{layout.TODO}[^/]*)/.*")
 """A file of a run. The group is the run's folder."""
+
+_ENTRY = re.compile(r"[^/]+/[^/]+")
+"""What is directly in a folder of the collection: a run, or a set of merged ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,15 +61,6 @@ class Pruned:
     unnamed_files: dict[str, int]
     bytes_freed: int
     left: dict[str, str]
-
-
-@dataclass
-class _Folder:
-    """A version's or a segment's folder: the version whose build made it, and its size in bytes."""
-
-    maker: str
-    size: int = 0
-    changed: bool = False  # within `ABANDONED_AFTER`
 
 
 def prune(collection: Collection, keep: int = 3, *, dry_run: bool = False) -> Pruned:
@@ -103,47 +97,60 @@ def prune(collection: Collection, keep: int = 3, *, dry_run: bool = False) -> Pr
 def _plan(collection: Collection, keep: int) -> tuple[Pruned, list[str]]:
     """What `prune` removes, and the paths in the order of removal."""
     manifests, unreadable = _manifests(collection)
-    versions = _outdated(collection, manifests, keep)
-    recent = _recently_superseded(collection, versions)
-    versions = [name for name in versions if name not in recent]
-    needed = _segment_paths(manifests[name] for name in manifests if name not in versions)
-    dropped = _segment_paths(manifests[name] for name in versions)
-    folders = _folders(collection)
-    busy = {folder.maker for folder in folders.values() if folder.changed}
-    segments, remains, left = list[str](), list[str](), unreadable | recent
-    for path, folder in folders.items():
-        is_segment = path.startswith(SEGMENTS)
-        if path in needed or (not is_segment and folder.maker in manifests | unreadable):
-            continue
-        if is_segment and folder.maker <= max(unreadable, default=""):
-            left[path] = f"index version {max(unreadable)}, whose manifest cannot be read, may name it"
-        elif folder.maker in busy and path not in dropped:
-            left[path] = f"no version names it, but its build has written within {ABANDONED_AFTER} and may be running"
-        else:
-            (segments if path in dropped else remains).append(path)
-    runs, unnamed, merged = dict[str, int](), dict[str, int](), dict[str, int]()
+    outdated = _outdated(collection, manifests, keep)
+    recent = _recently_superseded(collection, outdated)
+    versions = {name: manifests[name] for name in outdated if name not in recent}
+    kept = {name: manifest for name, manifest in manifests.items() if name not in versions}
+    folders = _grouped(collection, layout.INDEX, _FOLDER)
+    segments, remains, left = _unneeded(folders, versions, kept, unreadable)
+    left = unreadable | recent | left
+    sizes, runs, unnamed = {path: _bytes(files) for path, files in folders.items()}, list[str](), list[str]()
     logs = {f"{annotation_path(name)}/": log for name, log in annotation_logs(collection).items()}
     for below, log in {"": collection, **logs}.items():
-        log_runs, log_unnamed = _leftovers(log)
-        runs |= {below + path: size for path, size in log_runs.items()}
-        unnamed |= {below + path: size for path, size in log_unnamed.items()}
-        merged |= {below + path: size for path, size in _unnamed_sets(log).items()}
-    for version in sorted(manifests.keys() - set(versions), reverse=True):
-        for path in runs.keys() & set(map(run_path, manifests[version].runs)):
+        for paths, found in zip((runs, unnamed, remains), _leftovers(log), strict=True):
+            paths += [below + path for path in found]
+            sizes |= {below + path: size for path, size in found.items()}
+    for version in sorted(kept, reverse=True):
+        for path in set(map(run_path, kept[version].runs)).intersection(runs):
             left[path] = f"index version {version} was built from this run: restore its {layout.MANIFEST}"
-            del runs[path]
-    freed = sum(folders[path].size for path in (*map(version_path, versions), *segments, *remains))
-    remains += merged
+            runs.remove(path)
+    gone = [*map(version_path, versions), *segments, *remains, *runs, *unnamed]
     pruned = Pruned(
-        versions=versions,
+        versions=list(versions),
         segments=[path.removeprefix(f"{SEGMENTS}/") for path in segments],
         remains=remains,
         runs=[path.removeprefix(f"{layout.RUNS}/") for path in runs],
         unnamed_files=Counter(_IN_RUN.sub(r"\1", path) for path in unnamed),
-        bytes_freed=freed + sum(runs.values()) + sum(unnamed.values()) + sum(merged.values()),
+        bytes_freed=sum(sizes.get(path, 0) for path in gone),
         left=left,
     )
-    return pruned, [*map(version_path, versions), *segments, *remains, *runs, *unnamed]
+    return pruned, gone
+
+
+def _unneeded(
+    folders: Mapping[str, Sequence[FileInfo]],
+    versions: Mapping[str, VersionManifest],
+    kept: Mapping[str, VersionManifest],
+    unreadable: Mapping[str, str],
+) -> tuple[list[str], list[str], dict[str, str]]:
+    """The paths of segments that only the `versions` to remove name, and of the remains of builds; and why others that
+    no version names stay.
+    """
+    needed, dropped = _segment_paths(kept.values()), _segment_paths(versions.values())
+    makers = {path: _FOLDER.sub(r"\1", path) for path in folders}
+    busy = {makers[path] for path, files in folders.items() if not _are_older(files, ABANDONED_AFTER)}
+    segments, remains, left = list[str](), list[str](), dict[str, str]()
+    for path, maker in makers.items():
+        is_segment = path.startswith(SEGMENTS)
+        if path in needed or (not is_segment and maker in (*versions, *kept, *unreadable)):
+            continue
+        if is_segment and maker <= max(unreadable, default=""):
+            left[path] = f"index version {max(unreadable)}, whose manifest cannot be read, may name it"
+        elif maker in busy and path not in dropped:
+            left[path] = f"no version names it, but its build has written within {ABANDONED_AFTER} and may be running"
+        else:
+            (segments if path in dropped else remains).append(path)
+    return segments, remains, left
 
 
 def _manifests(collection: Collection) -> tuple[dict[str, VersionManifest], dict[str, str]]:
@@ -192,62 +199,53 @@ def _segment_paths(manifests: Iterable[VersionManifest]) -> set[str]:
     return {segment_path(segment.name) for manifest in manifests for segment in manifest.segments}
 
 
-def _folders(collection: Collection) -> dict[str, _Folder]:
-    """All folders of versions and segments, by path. Hidden files count, because a running build writes them."""
-    since = datetime.now(UTC) - ABANDONED_AFTER
-    folders: dict[str, _Folder] = {}
-    for file in collection.storage.walk(layout.INDEX):
-        if match := _FOLDER.match(file.path):
-            folder = folders.setdefault(match[0], _Folder(match[1]))
-            folder.size += file.size
-            folder.changed |= not file.is_folder and (file.modified is None or file.modified > since)
-    return dict(sorted(folders.items()))
-
-
-def _leftovers(log: Collection) -> tuple[dict[str, int], dict[str, int]]:
-    """Unfinished runs that no job will resume, and row files that their committed run does not name, such as those of
-    an attempt that another one replaced: the bytes of each, by path.
+def _grouped(collection: Collection, below: str, pattern: re.Pattern[str]) -> dict[str, list[FileInfo]]:
+    """What is below a folder, by the start of its path that matches. Hidden files count, because a running build writes
+    them.
     """
-    snapshot, now = log.snapshot(), datetime.now(UTC)
-    files = defaultdict[str, list[FileInfo]](list)
-    for file in log.storage.walk(layout.RUNS):
-        if not file.is_folder:
-            files[file.path.split("/")[1]].append(file)
+    found = defaultdict[str, list[FileInfo]](list)
+    for file in collection.storage.walk(below):
+        if match := pattern.match(file.path):
+            found[match[0]].append(file)
+    return dict(sorted(found.items()))
 
-    def are_older(those: Iterable[FileInfo], age: timedelta) -> bool:
-        return all(file.modified is not None and file.modified <= now - age for file in those)
 
+def _bytes(files: Iterable[FileInfo]) -> int:
+    return sum(file.size for file in files)
+
+
+def _are_older(files: Iterable[FileInfo], age: timedelta) -> bool:
+    """Whether nobody has written to these files for so long."""
+    times = [file.modified for file in files if not file.is_folder]
+    return all(time is not None and time <= datetime.now(UTC) - age for time in times)
+
+
+def _leftovers(log: Collection) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
+    """The bytes, by path, of unfinished runs that no job will resume; of files that their committed run does not name,
+    such as those of an attempt that another one replaced; and of sets of merged runs that were merged into others, or
+    not completed.
+    """
+    snapshot, files = log.snapshot(), _grouped(log, layout.RUNS, _ENTRY)
     runs, unnamed = dict[str, int](), dict[str, int]()
     for start in snapshot.unfinished:
         superseded = any(
             run.source == start.source and run.model.agrees_with(start.model) and run.run_id > start.run_id
             for run in snapshot.committed
         )
-        if are_older(files[start.run_id], ABANDONED_AFTER if superseded else FORGOTTEN_AFTER):
-            runs[run_path(start.run_id)] = sum(file.size for file in files[start.run_id])
+        path, age = run_path(start.run_id), ABANDONED_AFTER if superseded else FORGOTTEN_AFTER
+        if path in files and _are_older(files[path], age):
+            runs[path] = _bytes(files[path])
     for run in snapshot.committed:
         named = {file.path for file in (*run.files, *run.facts)}
-        folders = tuple(
-            run_path(run.run_id, name) for name in (f"{layout.ROW_FILES}/", f"{layout.FACTS}/", layout.TODO)
-        )
-        for file in files[run.run_id]:
-            if file.path.startswith(folders) and file.path not in named and are_older([file], ABANDONED_AFTER):
+        for file in files.get(run_path(run.run_id), ()):
+            is_unnamed = _IN_RUN.fullmatch(file.path) and not file.is_folder and file.path not in named
+            if is_unnamed and _are_older([file], ABANDONED_AFTER):
                 unnamed[file.path] = file.size
-    return runs, unnamed
-
-
-def _unnamed_sets(log: Collection) -> dict[str, int]:
-    """Sets of merged runs that were merged into others, or not completed: the bytes of each, by path."""
     manifest, since = read_manifest(log.storage), datetime.now(UTC) - ABANDONED_AFTER
-    named = [each.number for each in manifest.sets] + [each.number for each in manifest.replaced if each.at > since]
-    kept, sizes, recent = set(map(merged_path, named)), Counter[str](), set[str]()
-    for file in log.storage.walk(layout.MERGED):
-        folder = "/".join(file.path.split("/")[:2])
-        if not file.is_folder and folder != MANIFEST_PATH and folder not in kept:
-            sizes[folder] += file.size
-            if file.modified is None or file.modified > since:
-                recent.add(folder)
-    return {folder: size for folder, size in sorted(sizes.items()) if folder not in recent}
+    counting = [each.number for each in manifest.sets] + [each.number for each in manifest.replaced if each.at > since]
+    kept = {MANIFEST_PATH, *map(merged_path, counting)}
+    sets = {path: files for path, files in _grouped(log, layout.MERGED, _ENTRY).items() if path not in kept}
+    return runs, unnamed, {path: _bytes(each) for path, each in sets.items() if _are_older(each, ABANDONED_AFTER)}
 
 
 def _delete(collection: Collection, path: str) -> None:

@@ -7,13 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TypeVar
 
 from index.collection import Collection
+from index.collection.cache.file_cache import first_damage
 from index.collection.layout import ROLLED_BACK, version_path
 from index.collection.records import ModelRecord, RunManifest, VersionManifest
 from index.errors import DamagedVersionError, RecallTooLowError, RolledBackError
-from index.versions.files import first_damage, version_files
+from index.versions.files import version_files
 
 T = TypeVar("T")
 
@@ -106,9 +108,13 @@ def require_servable(collection: Collection, version: str, *, verify: bool = Tru
     return manifest
 
 
-def check_version(collection: Collection, manifest: VersionManifest, *, verify: bool = True) -> None:
-    """DamagedVersionError if a file of a version does not match its manifest. Without `verify` only sizes count."""
-    damage = first_damage(collection.storage, version_files(manifest), verify=verify)
+def check_version(
+    collection: Collection, manifest: VersionManifest, *, verify: bool = True, here: Path | None = None
+) -> None:
+    """DamagedVersionError if a file of a version does not match its manifest. Without `verify` only sizes count. Files
+    of a bucket are linked to their paths below the folder `here`, if one is given.
+    """
+    damage = first_damage(collection.storage, version_files(manifest), here, verify=verify)
     if damage:
         path, problem = damage
         raise DamagedVersionError(

@@ -197,7 +197,7 @@ def _plan(live: LiveRows, log: Snapshot, recipe: Recipe, run: RunStart | None) -
     files = log.collection.written_files(run) if run else []
     runs = [RunRows.of(manifest) for manifest in log.committed] + ([RunRows(run=run, files=files)] if run else [])
     catalog = Catalog(log.collection.storage, runs)
-    same = [number for number, each in enumerate(runs) if each.model and each.model.agrees_with(recipe.record)]
+    same = [number for number, each in enumerate(runs) if each.model.agrees_with(recipe.record)]
     catalog.create(
         _DONE.format(
             images=live.sql,

@@ -17,7 +17,7 @@ from embedder.images.limits import DEFAULT_LIMITS
 from embedder.models.checkpoint import Checkpoint
 from embedder.models.own_embedder import OwnModel
 from index.collection import Collection
-from index.collection.catalog.catalog import Catalog
+from index.collection.catalog.catalog import Catalog, RunRows
 from index.collection.records import RowFile
 from index.collection.row_files import block_of
 from index.collection.rows import is_filtered
@@ -154,7 +154,7 @@ def write(
 def _write_copies(written: WrittenRun, todo: Todo, collection: Collection, files: Sequence[RowFile]) -> Todo:
     """Write rows for the images whose addresses these files have; returns the others."""
     plan, report = written.plan, written.report
-    blocks, waiting = find_copies(todo, collection.storage, files, plan.image_filter)
+    blocks, waiting = find_copies(todo, collection.storage, RunRows(run=written.run, files=files), plan.image_filter)
     for rows in blocks:
         collection.check_lease_if_overdue()
         written.files.append(write_block(collection, written.run.run_id, plan.attempt, rows))

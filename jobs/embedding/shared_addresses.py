@@ -2,14 +2,13 @@
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from index.collection.catalog.catalog import Catalog, RunRows
-from index.collection.records import RowFile
 from index.collection.rows import STATE_COLUMNS, is_filtered
 from index.storage.storage import Storage
 from jobs.planning.image_filter import ImageFilter, leave_out
@@ -51,12 +50,12 @@ def first_of_each_address(todo: Todo, image_filter: ImageFilter) -> tuple[Todo, 
 
 
 def find_copies(
-    todo: Todo, storage: Storage, files: Sequence[RowFile], image_filter: ImageFilter
+    todo: Todo, storage: Storage, written: RunRows, image_filter: ImageFilter
 ) -> tuple[Iterator[pa.Table], Todo]:
-    """Look for the addresses in the row files that have just been written: the rows of the images that get copies; and
+    """Look for the addresses in the rows that have just been written: the rows of the images that get copies; and
     the images without such a row, or with one that the filter left out while it keeps them.
     """
-    catalog = Catalog(storage, [RunRows(files=files)], live=False)
+    catalog = Catalog(storage, [written], live=False)
     catalog.group("addresses", "uri, min(seq) AS seq", "SELECT uri, seq FROM written", "uri")
 
     def images(*, known: bool) -> Iterator[pa.Table]:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from index.arrays import Vectors
 from index.collection import Collection
-from index.collection.annotations import list_annotations
+from index.collection.annotations import list_annotations, rows_with_values
 from index.collection.rows import EMBEDDING, REJECT_COLUMNS, TILES, join_batches, vectors_of
 from index.errors import EmptyCollectionError
 from index.storage.bucket_address import without_secrets
@@ -47,7 +47,7 @@ def export(
     target = _require_new(folder)
     snapshot = collection.snapshot()
     live, count = snapshot.live(), 0
-    annotations = [rows for rows in (each.rows for each in list_annotations(collection)) if rows.metadata]
+    annotations = rows_with_values(list_annotations(collection))
     with _all_or_nothing(target) as output, ExitStack() as files:
         writer = None
         for batch in join_batches(live.embedded(_ROWS, annotations), _ROWS):

@@ -148,7 +148,7 @@ class Decisions:
     @cached_property
     def _mixed(self) -> set[str]:
         live = [self.rows.runs[number] for number in self.rows.live_counts]
-        return {run.source for run in live if not (run.model and run.model.agrees_with(self._job.model))}
+        return {run.source for run in live if not run.model.agrees_with(self._job.model)}
 
     def _judge(self) -> None:
         """Find the images that the filter leaves out, and rows whose outcome it changes or cannot decide."""

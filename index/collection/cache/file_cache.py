@@ -11,22 +11,24 @@ import shutil
 import stat
 import time
 from collections.abc import Collection as Names
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from index.collection.cache.cache_folder import CACHE_DIR, cache_folder
-from index.collection.cache.checked import is_unaltered
+from index.collection.cache.checked import is_unaltered, problem_of
 from index.collection.records import FileRecord
-from index.errors import DISK_FULL, CollectionError
+from index.errors import DISK_FULL, CollectionError, UnreachableError
 from index.storage import Storage
 
 CACHE_BYTES: Final = "LIKENESS_CACHE_BYTES"
 
 _CHUNK: Final = 8 << 20
 _ATTEMPTS: Final = 3
+_DOWNLOADS: Final = 8  # in parallel: one alone does not use the full bandwidth, and each takes megabytes of memory
 _PARTIAL: Final = ".part"
 _ABANDONED_AFTER_S: Final = 86_400
 _CACHED_NAME: Final = re.compile(rf"[0-9a-f]{{64}}({re.escape(_PARTIAL)})?")  # other files in the folder are left alone
@@ -65,7 +67,7 @@ class FileCache:
                 return
         raise cache_too_small(self.folder)
 
-    def make_room(self, needed: dict[str, FileRecord]) -> None:
+    def make_room(self, needed: Mapping[str, FileRecord]) -> None:
         """Remove the least recently used files to make room for the `needed` ones, which stay if already cached."""
         digests = {record.sha256: record.size for record in needed.values()}
         others = sorted(self._others(digests), key=lambda entry: entry[1].st_atime)
@@ -129,6 +131,42 @@ class FileCache:
             free = shutil.disk_usage(self.folder).free
             problem = f"no room for the files of the index ({free:,} bytes are free): set {CACHE_DIR} to another disk"
             raise OSError(errno.ENOSPC, problem, str(self.folder)) from error
+
+
+def first_damage(
+    storage: Storage, files: Mapping[str, FileRecord], folder: Path | None = None, *, verify: bool = True
+) -> tuple[str, str] | None:
+    """Path and problem of the first file that differs from its record; see `problem_of`. With a `folder`, files of a
+    bucket are linked to their paths below it, through this machine's cache; CollectionError if that cannot be used.
+    """
+    cache = None if folder is None or storage.is_local else FileCache.from_environment()
+    if cache:
+        cache.make_room(files)
+
+    def problem(path: str) -> str | None:
+        if folder is None or cache is None:
+            return problem_of(storage, path, files[path], verify=verify)
+        target = folder / path
+        # An existing file is never replaced: another version's segment may be mapped from it.
+        if target.is_file() and target.stat().st_size == files[path].size:
+            return None
+        try:
+            cache.place(storage, path, files[path], target, verify=verify)
+        except UnreachableError:
+            raise
+        except (CollectionError, FileNotFoundError):  # the file is damaged, or the cache too small
+            if found := problem_of(storage, path, files[path]):
+                return found
+            raise
+        return None
+
+    # hashlib releases the GIL, and requests to a bucket wait in parallel.
+    with ThreadPoolExecutor(_DOWNLOADS if cache else os.cpu_count()) as pool:
+        for path, found in zip(files, pool.map(problem, files), strict=True):
+            if found:
+                pool.shutdown(cancel_futures=True)
+                return path, found
+    return None
 
 
 def cache_too_small(folder: Path) -> CollectionError:

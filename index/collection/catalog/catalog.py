@@ -5,29 +5,28 @@
 - `dead` has the `seq` of the rows that a newer one of their id replaces, or that were deleted since. A run's deletes
   apply only to the runs before it, and a reject hides the earlier embedding of its id.
 - `live_rows` has the other rows of `written`. They are not listed, because there are far more of them.
+- `deleted` has the ids that the runs delete, each with a `seq` before that of the run's rows.
 """
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
-import atexit
 import itertools
-import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from index.collection.catalog.database import database, run_statement
 from index.collection.catalog.facts import MAX_POSITIONS, read_schema, write_facts
-from index.collection.catalog.sql import cast, identifier, quoted, shape, without_nan
-from index.collection.merged.records import MergedRun
+from index.collection.catalog.sql import cast, quoted, shape, without_nan
+from index.collection.merged.sets import MergedRun
 from index.collection.records import ModelRecord, RowFile, RunManifest, RunStart
 from index.collection.row_files import copies_here, map_in_threads
 from index.collection.rows import (
@@ -46,17 +45,15 @@ from index.storage.scratch import Scratch
 from index.storage.storage import canonical_address
 
 if TYPE_CHECKING:
-    from duckdb import DuckDBPyConnection  # imported late: it takes a fifth of a second, which a search does not need
+    from duckdb import DuckDBPyConnection
 
 Seqs: TypeAlias = npt.NDArray[np.int64]
-T = TypeVar("T")
 
 FILE_BITS, _RUN_BITS = 24, 48
 FIRST_SEQ: Final = 1 << FILE_BITS
 """The `seq` of the first row of the first run."""
 NO_RUN: Final = "00000000T000000Z-0000"
 """What facts say of rows without a run."""
-_MEMORY: Final = "1GB"  # of DuckDB; beyond that it uses the disk
 _GROUPED: Final = 4_000_000  # rows that are grouped by a text at a time
 _ROWS: Final = 4096  # Python objects in memory
 _FIXED: Final = tuple(name for name in row_schema(0).names if name != EMBEDDING)
@@ -85,8 +82,14 @@ class RunRows:
         return cls(run=manifest, files=manifest.files, facts=facts, deletes=deletes)
 
     @property
-    def model(self) -> ModelRecord | None:
-        return self.run.model if self.run else None
+    def model(self) -> ModelRecord:
+        if self.run is None:
+            raise TypeError("expected the rows of a run, which has a model")
+        return self.run.model
+
+    @property
+    def run_id(self) -> str:
+        return self.run.run_id if self.run else NO_RUN
 
     @cached_property
     def source(self) -> str:
@@ -119,21 +122,19 @@ class Catalog:
         self.storage, self.runs = storage, list(runs)
         self._scratch = Scratch("catalog")
         self.name = f"catalog_{next(_numbers)}"
-        with _database().cursor() as cursor:
+        with database().cursor() as cursor:
             cursor.execute(f"CREATE SCHEMA {self.name}")
         weakref.finalize(self, _drop, self.name).atexit = False
         self._made = list[RowFile]()
         facts = self._facts()
         self._rows = sum(each.file.rows for each in facts)
         self._runs_of_facts = [each.runs for each in facts]
-        self._schemas = _deduplicated(map_in_threads(lambda each: read_schema(each.path, each.file), facts))
+        unique = dict[pa.Schema, pa.Schema]()  # equal schemas as one object: there may be thousands
+        schemas = map_in_threads(lambda each: read_schema(each.path, each.file), facts)
+        self._schemas = [unique.setdefault(schema, schema) for schema in schemas]
         self._create_written(facts)
         if live:
             self._create_live()
-
-    def _run_id(self, number: int) -> str:
-        run = self.runs[number].run
-        return run.run_id if run else NO_RUN
 
     def _facts(self) -> list[_File]:
         """The files on this machine, in the order of their first run."""
@@ -142,7 +143,7 @@ class Catalog:
             if run.here is not None:
                 found += [_File(file, run.here.path / file.path, [number]) for file in run.facts or ()]
             elif run.facts is None:
-                written = write_facts(self._scratch.storage, self._run_id(number), self.storage, run.files)
+                written = write_facts(self._scratch.storage, run.run_id, self.storage, run.files)
                 self._made += written
                 found += [_File(file, self._scratch.path / file.path, [number]) for file in written]
             else:
@@ -166,7 +167,7 @@ class Catalog:
         runs = None if runs is None else frozenset(runs)
         pairs = zip(self._runs_of_facts, self._schemas, strict=True)
         schemas = [schema for numbers, schema in pairs if runs is None or not runs.isdisjoint(numbers)]
-        return unify(_deduplicated(schemas))
+        return unify(list(dict.fromkeys(schemas)))
 
     def text_runs(self, column: str) -> list[int]:
         """The runs in which a column is text."""
@@ -207,7 +208,7 @@ class Catalog:
     def query(self, sql: str, batch_rows: int = 2**17, /, **tables: pa.Table) -> Iterator[pa.RecordBatchReader]:
         """The answer to a query, which may name these Arrow `tables`, in batches of at most `batch_rows`."""
         with _as_collection_error(self.storage), self._cursor(tables) as cursor:
-            yield _run(cursor, lambda: cursor.sql(sql).to_arrow_reader(batch_rows))
+            yield run_statement(cursor, lambda: cursor.sql(sql).to_arrow_reader(batch_rows))
 
     def rows(self, sql: str, /, **tables: pa.Table) -> Iterator[dict[str, Any]]:
         """The answer to a query, row by row."""
@@ -265,7 +266,7 @@ class Catalog:
         if name not in self.aliases:
             return f"CAST(NULL AS {kind})"
         found = self._schema_of_all.field(name)
-        column = cast(self.aliases[name], self._kinds[name], found.type, field.type, kind)
+        column = cast(self.aliases[name], found.type, field.type, kind)
         if is_list(field.type) and pa.types.is_floating(field.type.value_type):
             return f"list_transform({column}, lambda each: {without_nan('each')})"
         return without_nan(column) if pa.types.is_floating(field.type) else column
@@ -285,7 +286,7 @@ class Catalog:
     def create(self, sql: str, **tables: pa.Table) -> None:
         """Create tables or views in this catalog; statements may name these Arrow `tables`."""
         with _as_collection_error(self.storage), self._cursor(tables) as cursor:
-            _run(cursor, lambda: cursor.execute(sql))
+            run_statement(cursor, lambda: cursor.execute(sql))
 
     def store(self, sql: str, **tables: pa.Table) -> StoredAnswer:
         """The answer to a query, kept in this catalog: it may be larger than the memory."""
@@ -297,37 +298,34 @@ class Catalog:
     @contextmanager
     def _cursor(self, tables: Mapping[str, pa.Table]) -> Iterator[DuckDBPyConnection]:
         """A connection of its own, so that queries can be read side by side."""
-        with _database().cursor() as cursor:
+        with database().cursor() as cursor:
             cursor.execute(f"SET search_path = '{self.name}'")
             for name, table in tables.items():
                 cursor.register(name, table)
             yield cursor
 
     def _create_written(self, facts: Sequence[_File]) -> None:
-        kinds = self._kinds
         groups = dict[pa.Schema, list[_File]]()
         for schema, file in zip(self._schemas, facts, strict=True):
             groups.setdefault(schema, []).append(file)
-        selects = [self._select(schema, each, kinds) for schema, each in groups.items()]
-        nothing = ", ".join(f"CAST(NULL AS {kinds[name]}) AS {alias}" for name, alias in self.aliases.items())
+        nothing = ", ".join(f"CAST(NULL AS {self._kinds[name]}) AS {alias}" for name, alias in self.aliases.items())
         empty = f"SELECT CAST(NULL AS BIGINT) AS seq, CAST(NULL AS BIGINT) AS run, {nothing} WHERE false"
-        self.create(f"CREATE VIEW written AS {' UNION ALL '.join([empty, *selects])}")
+        selects = [empty, *itertools.starmap(self._select, groups.items())]
+        self.create(f"CREATE VIEW written AS {' UNION ALL '.join(selects)}")
 
-    def _select(self, schema: pa.Schema, files: Sequence[_File], kinds: Mapping[str, str]) -> str:
+    def _select(self, schema: pa.Schema, files: Sequence[_File]) -> str:
         """The rows of files that have this schema, with the columns of all."""
-        described = self.table(f"SELECT column_name, column_type FROM (DESCRIBE FROM {_read(files)})").to_pylist()
-        # By position, as DuckDB renames columns whose names differ in case alone.
-        _, file, position, *found = [f"rows.{identifier(column['column_name'])}" for column in described]
-        types = [column["column_type"] for column in described[len(LOCATION_COLUMNS) :]]
-        columns, wanted = dict(zip(schema.names, zip(found, types, strict=False), strict=False)), self._schema_of_all
-        parts = [
-            f"CAST(NULL AS {kinds[name]}) AS {alias}"
-            if name not in columns or name in self._mixed
-            else f"{cast(*columns[name], schema.field(name).type, wanted.field(name).type, kinds[name])} AS {alias}"
-            for name, alias in self.aliases.items()
-        ]
+        _, file, position = LOCATION_COLUMNS
+        # By position, as names may differ in case alone.
+        found = {name: f"c{number}" for number, name in enumerate(schema.names)}
+        columns = []
+        for name, alias in self.aliases.items():
+            have = pa.null() if name not in found or name in self._mixed else schema.field(name).type
+            kind, wanted = self._schema_of_all.field(name).type, self._kinds[name]
+            columns.append(f"{cast(found.get(name, 'NULL'), have, kind, wanted)} AS {alias}")
         seq = f"(place.run << {_RUN_BITS}) | ((CAST({file} AS BIGINT) + 1) << {FILE_BITS}) | {position}"
-        return f"SELECT {seq} AS seq, place.run, {', '.join(parts)} {self._from(files)}"
+        source = self._from(files, f"({', '.join([*LOCATION_COLUMNS, *found.values()])})")
+        return f"SELECT {seq} AS seq, place.run, {', '.join(columns)} {source}"
 
     def _create_live(self) -> None:
         unfinished = [number for number, run in enumerate(self.runs) if not run.committed]
@@ -337,8 +335,11 @@ class Catalog:
         for number, run in enumerate(self.runs):
             if run.deletes:
                 deleted.setdefault(run.deletes, []).append(number)
+        gone = "SELECT CAST(NULL AS BIGINT) AS seq, CAST(NULL AS VARCHAR) AS image_id WHERE false"
         if deleted:
-            ids += f" UNION ALL SELECT place.run << {_RUN_BITS}, rows.image_id {self._from(self._here(deleted))}"
+            gone = f"SELECT place.run << {_RUN_BITS} AS seq, image_id {self._from(self._here(deleted))}"
+            ids += f" UNION ALL FROM {self.name}.deleted"
+        self.create(f"CREATE VIEW deleted AS {gone}")
         self.create("CREATE TABLE dead (seq BIGINT)")
         several = "SELECT image_id, max(seq) AS newest FROM {0} GROUP BY image_id HAVING count(*) > 1"
         same = "each.image_id IS NOT DISTINCT FROM several.image_id"
@@ -352,11 +353,12 @@ class Catalog:
         rows = f"FROM {self.name}.written ANTI JOIN {self.name}.dead USING (seq) {committed}"
         self.create(f"CREATE VIEW live_rows AS {rows}")
 
-    def _from(self, files: Sequence[_File]) -> str:
-        """The rows of some files that are of this catalog's runs, each with its `place`."""
+    def _from(self, files: Sequence[_File], columns: str = "") -> str:
+        """The rows of some files that are of this catalog's runs, each with its `place`. Columns may get names."""
+        rows = f"read_parquet([{', '.join(quoted(str(file.path)) for file in files)}]) AS rows{columns}"
         runs = sorted({run for file in files for run in file.runs})
-        places = ", ".join(f"({quoted(self._run_id(run))}, {run}::BIGINT)" for run in runs)
-        return f"FROM {_read(files)} AS rows JOIN (VALUES {places}) AS place(id, run) ON rows.{RUN_COLUMN} = place.id"
+        places = ", ".join(f"({quoted(self.runs[run].run_id)}, {run}::BIGINT)" for run in runs)
+        return f"FROM {rows} JOIN (VALUES {places}) AS place(id, run) ON {RUN_COLUMN} = place.id"
 
 
 @dataclass(frozen=True)
@@ -371,55 +373,8 @@ class StoredAnswer:
 _numbers = itertools.count()
 
 
-@cache
-def _database() -> DuckDBPyConnection:
-    """In memory, and one for all catalogs of this process, as opening one takes longer than most queries."""
-    import duckdb
-
-    spilled = Scratch("catalogs")
-    atexit.register(_close, spilled)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    database = duckdb.connect(
-        config={
-            "memory_limit": _MEMORY,
-            "threads": str(cores),
-            "temp_directory": str(spilled.path),
-            "preserve_insertion_order": "false",  # which would need more memory
-            "arrow_large_buffer_size": "true",
-            "arrow_lossless_conversion": "true",
-            "autoinstall_known_extensions": "false",
-            "autoload_known_extensions": "false",
-        }
-    )
-    database.execute("SET GLOBAL TimeZone = 'UTC'")
-    return database
-
-
-@cache
-def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(thread_name_prefix="catalog")
-
-
-def _run(cursor: DuckDBPyConnection, statement: Callable[[], T]) -> T:
-    """What a statement returns. It runs in a thread: the one that asks DuckDB sleeps while others have all the work, so
-    the main thread would see no signal until the end.
-    """
-    running = _threads().submit(statement)
-    try:
-        return running.result()
-    except BaseException:
-        while not wait([running], timeout=0.05).done:
-            cursor.interrupt()
-        raise
-
-
-def _close(_: Scratch) -> None:
-    _database().close()
-    _database.cache_clear()  # at the end of the process, DuckDB complains of what still refers to it
-
-
 def _drop(schema: str) -> None:
-    with suppress(Exception), _database().cursor() as cursor:
+    with suppress(Exception), database().cursor() as cursor:
         cursor.execute(f"DROP SCHEMA {schema} CASCADE")
 
 
@@ -431,13 +386,3 @@ def _as_collection_error(storage: Storage) -> Iterator[None]:
         yield
     except duckdb.Error as error:
         raise CollectionError(f"the rows of {storage.location} cannot be read ({error})") from error
-
-
-def _read(files: Iterable[_File]) -> str:
-    return f"read_parquet([{', '.join(quoted(str(file.path)) for file in files)}])"
-
-
-def _deduplicated(schemas: Sequence[pa.Schema]) -> list[pa.Schema]:
-    """Equal schemas as one object: there may be thousands."""
-    unique: dict[pa.Schema, pa.Schema] = {}
-    return [unique.setdefault(schema, schema) for schema in schemas]

@@ -5,19 +5,17 @@ from __future__ import annotations  # pyarrow's types take arguments in its stub
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from index.arrays import Positions
 from index.collection.layout import FACTS, run_path
 from index.collection.records import RowFile
-from index.collection.row_files import map_in_threads, open_copy, open_rows, valid, write_table
+from index.collection.row_files import open_rows, read_ahead, valid, write_table
 from index.collection.rows import EMBEDDING, LOCATION_COLUMNS, TILES, conform, in_files, unify
 from index.storage import Storage
-
-Ints: TypeAlias = npt.NDArray[np.int64]
 
 MAX_POSITIONS: Final = 1 << 24
 """Maximum files of a run, and rows of a file."""
@@ -25,13 +23,12 @@ MAX_POSITIONS: Final = 1 << 24
 _DECIMAL: Final = b"likeness.decimal"
 _ROWS: Final = 1 << 18  # of a file; a few hundred bytes each
 _BYTES: Final = 1 << 28  # of a table that is written
-_AHEAD: Final = 64  # row files that are read in parallel
 
 
 def write_facts(storage: Storage, run_id: str, source: Storage, files: Sequence[RowFile]) -> list[RowFile]:
     """Write the facts of a run's rows, which are in `files` of `source`, to files of `storage`."""
-    tables = (_as_one(each) for each in in_parts(_facts(source, run_id, files)))
-    return write_parts(storage, run_path(run_id, FACTS), tables)
+    tables = read_ahead(partial(_read, source, run_id), list(enumerate(files)), lambda numbered: numbered[1].size)
+    return write_parts(storage, run_path(run_id, FACTS), map(_as_one, in_parts(tables)))
 
 
 def write_table_facts(storage: Storage, run_id: str, rows: pa.Table, start: int = 0) -> list[RowFile]:
@@ -58,7 +55,7 @@ def _small_parts(rows: pa.Table) -> Iterator[pa.Table]:
     yield from _small_parts(rows.slice(half))
 
 
-def _placed(run_id: str, files: Ints, positions: Ints, rows: pa.Table) -> pa.Table:
+def _placed(run_id: str, files: Positions, positions: Positions, rows: pa.Table) -> pa.Table:
     """The rows with `LOCATION_COLUMNS`."""
     run = pa.repeat(pa.scalar(run_id, pa.string()), rows.num_rows)
     places = (run, files.astype(np.int32), positions.astype(np.int32))
@@ -71,13 +68,6 @@ def write_parts(storage: Storage, folder: str, tables: Iterable[pa.Table], first
         write_table(storage, f"{folder}/{number:04}", table, row_group_size=_ROWS // 2)
         for number, table in enumerate(tables, first)
     ]
-
-
-def _facts(storage: Storage, run_id: str, files: Sequence[RowFile]) -> Iterator[pa.Table]:
-    """A table for each row file, in order."""
-    numbered = list(enumerate(files))
-    for start in range(0, len(numbered), _AHEAD):
-        yield from map_in_threads(partial(_read, storage, run_id), numbered[start : start + _AHEAD])
 
 
 def _read(storage: Storage, run_id: str, numbered: tuple[int, RowFile]) -> pa.Table:
@@ -107,14 +97,10 @@ def in_parts(tables: Iterable[pa.Table]) -> Iterator[list[pa.Table]]:
 
 
 def _as_one(tables: Sequence[pa.Table]) -> pa.Table:
-    count = len(LOCATION_COLUMNS)
-    rows = [pa.table(table.columns[count:], names=table.column_names[count:]) for table in tables]
-    schema = unify([each.schema for each in rows])
-    schema = in_files(pa.schema([field for field in schema if field.name != EMBEDDING]))
-    joined = _for_duckdb(pa.concat_tables([conform(each, schema) for each in rows]))
-    places = (pa.chunked_array([c for table in tables for c in table.columns[n].chunks]) for n in range(count))
-    location = list(tables[0].schema)[:count]
-    return pa.table([*places, *joined.columns], schema=pa.schema([*location, *joined.schema]))
+    schema = in_files(unify([table.schema for table in tables]))
+    names = [*LOCATION_COLUMNS, *(name for name in schema.names if name not in (*LOCATION_COLUMNS, EMBEDDING))]
+    schema = pa.schema([schema.field(name) for name in names])
+    return _for_duckdb(pa.concat_tables([conform(table, schema) for table in tables]))
 
 
 def _for_duckdb(rows: pa.Table) -> pa.Table:
@@ -131,7 +117,7 @@ def _for_duckdb(rows: pa.Table) -> pa.Table:
 
 def read_schema(path: Path, file: RowFile) -> pa.Schema:
     """The columns of a file of facts, without `LOCATION_COLUMNS`, and with the types that the rows have."""
-    with open_copy(path, file) as parquet:
+    with open_rows(path, file) as parquet:
         schema = parquet.schema_arrow
         return pa.schema([_logical(field) for field in list(schema)[len(LOCATION_COLUMNS) :]])
 

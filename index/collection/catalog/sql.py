@@ -14,11 +14,6 @@ def quoted(text: str) -> str:
     return "'" + text.replace("'", "''").replace("{", "'||chr(123)||'") + "'"
 
 
-def identifier(text: str) -> str:
-    """A name in SQL."""
-    return '"' + text.replace('"', '""') + '"'
-
-
 def shape(schema: pa.Schema) -> pa.Schema:
     """The columns as DuckDB reads them from Parquet, where some types are stored as others."""
     return pa.schema([field.with_type(_stored(field.type)) for field in schema])
@@ -36,13 +31,11 @@ def _stored(kind: Any) -> pa.DataType:
     return kind  # type: ignore[no-any-return]
 
 
-def cast(column: str, found: str, have: Any, kind: Any, wanted: str) -> str:
-    """A column of a file in SQL, as the type that it has in all files together; the types in Arrow and in SQL."""
+def cast(column: str, have: Any, kind: Any, wanted: str) -> str:
+    """A column in SQL as another type, `kind` in Arrow and `wanted` in SQL; it has the Arrow type `have`."""
     if pa.types.is_null(have):
         return f"CAST(NULL AS {wanted})"
-    if found == wanted:
-        return column
-    if kind == JSON:
+    if kind == JSON and have != JSON:
         return f"to_json({column})"
     if is_list(kind) and not is_list(have):
         return f"CASE WHEN {column} IS NOT NULL THEN CAST([{column}] AS {wanted}) END"

@@ -15,8 +15,8 @@ from index.collection.catalog.facts import in_parts, read_schema, write_parts
 from index.collection.collection import Collection
 from index.collection.layout import DELETES, FACTS, MERGED, merged_path
 from index.collection.merged.policy import choose
-from index.collection.merged.read import MANIFEST_PATH, read_manifest, read_set
-from index.collection.merged.records import (
+from index.collection.merged.sets import (
+    MANIFEST_PATH,
     RUNS_FILE,
     MergedFacts,
     MergedManifest,
@@ -24,12 +24,14 @@ from index.collection.merged.records import (
     MergedSet,
     Replaced,
     SetEntry,
-    size_of,
+    read_manifest,
 )
 from index.collection.records import RowFile, RunManifest
-from index.collection.row_files import copies_here, open_copy, valid, write_table
+from index.collection.row_files import copies_here, open_rows, valid, write_table
 from index.storage import Storage
 from index.storage.scratch import Scratch
+
+_FILE_SIZE: Final = 16  # of a row file's entry in a manifest, in rows of facts: fewer, but manifests are read whole
 
 KEPT_FOR: Final = timedelta(days=1)
 """How long a set that was merged into another stays: someone may be reading it."""
@@ -45,24 +47,29 @@ def merge_runs(collection: Collection) -> None:
     chosen = choose([*(entry.size for entry in before.sets), *map(size_of, single)])
     if not chosen:
         return
-    replaced = [before.sets[number] for number in chosen if number < len(before.sets)]
-    numbers = {entry.number for entry in replaced}
-    ids = {run.run_id for number in numbers for run in read_set(storage, number)}
-    ids |= {single[number - len(before.sets)].run_id for number in chosen if number >= len(before.sets)}
-    merged = [run for run in runs if run.run_id in ids]
+    first = len(before.sets)
+    numbers = {before.sets[number].number for number in chosen if number < first}
+    ids = {single[number - first].run_id for number in chosen if number >= first}
+    merged = [run for run in runs if (run.merged_in in numbers if isinstance(run, MergedRun) else run.run_id in ids)]
     made = SetEntry(number=_new_number(collection, before), size=sum(map(size_of, merged)))
     _write_set(collection, made.number, merged)
     now = datetime.now(UTC)
     expired = [each for each in before.replaced if each.at < now - KEPT_FOR]
     kept = [each for each in before.replaced if each not in expired]
     after = MergedManifest(
-        sets=[*(entry for entry in before.sets if entry not in replaced), made],
+        sets=[*(entry for entry in before.sets if entry.number not in numbers), made],
         replaced=[*kept, *(Replaced(number=number, at=now) for number in sorted(numbers))],
     )
     collection.check_lease()
     storage.write_atomic(MANIFEST_PATH, after.to_bytes())
     for each in expired:
         storage.delete(merged_path(each.number))
+
+
+def size_of(run: RunManifest) -> int:
+    """What a run costs to merge, in rows of facts."""
+    deletes = run.deletes.rows if run.deletes else 0
+    return sum(file.rows for file in run.files) + deletes + _FILE_SIZE * len(run.files)
 
 
 def _new_number(collection: Collection, manifest: MergedManifest) -> int:
@@ -112,5 +119,5 @@ def _write_deletes(storage: Storage, number: int, files: Sequence[RowFile], fold
 
 
 def _read(path: Path, file: RowFile) -> pa.Table:
-    with open_copy(path, file) as parquet:
+    with open_rows(path, file) as parquet:
         return valid(parquet.read())

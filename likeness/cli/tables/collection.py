@@ -7,12 +7,13 @@ from rich.console import Group
 
 from api.search.query import metadata_column
 from index.collection import Collection
+from index.collection.cache.file_cache import first_damage
 from index.collection.catalog.catalog import Catalog
 from index.collection.checks import Checks
 from index.collection.records import Option, RunManifest
 from index.collection.rows import FILTERED
 from index.matches import MATCH_COLUMNS, Match
-from index.versions.files import first_damage, version_files
+from index.versions.files import version_files
 from index.versions.servable import collection_model, live_version
 from likeness.cli.tables.text_table import TextTable, human_size
 

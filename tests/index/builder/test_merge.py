@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from index.builder.merge_policy import MERGE_FACTOR as MANY
 from index.builder.merge_policy import Merge, Size, choose_growth, choose_merge
+from index.collection.merged.policy import FACTOR as MANY
 
 LIMIT = 1_000_000
 

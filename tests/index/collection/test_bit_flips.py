@@ -28,7 +28,7 @@ from index.versions.servable import open_last_good
 from jobs.schedule.history import last_entries, read_output
 from likeness.cli.tables.collection import collection_facts, facts_table
 from tests.support.collections.every_file import make_versions
-from tests.support.collections.hand_made import add_run, rows, unit_vectors
+from tests.support.collections.hand_made import add_run, rows, unit_vectors, written_rows
 from tests.support.collections.rejects import list_rejects
 
 LIVE = "000004"
@@ -164,7 +164,7 @@ def check(untouched: Untouched, number: int, caplog: pytest.LogCaptureFixture, d
 def resume(collection: Collection) -> None:
     """Reads what a job reads that continues a run."""
     for run in collection.snapshot().unfinished:
-        LiveRows.of_files(collection.storage, collection.written_files(run)).read()
+        written_rows(collection, run, collection.written_files(run)).read()
 
 
 def check_all(untouched: Untouched, numbers: range, caplog: pytest.LogCaptureFixture, damage: Damage) -> None:

@@ -14,15 +14,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from index.builder.segment_change import touched_ids
-from index.collection import Collection, row_files, stored_rows
+from index.collection import Collection, row_files
 from index.collection.annotations import annotation_log, list_annotations
 from index.collection.live_rows import LiveRows
-from index.collection.records import ModelRecord
+from index.collection.records import ModelRecord, RowFile
 from index.collection.rows import FIXED_COLUMNS, metadata_columns, row_schema
 from index.errors import CollectionError, DamagedRunError, ModelMismatchError, NotACollectionError
 from index.storage import Storage
 from index.versions.servable import collection_model
-from tests.support.collections.hand_made import DIM, MODEL, add_run, rows, unit_vectors
+from tests.support.collections.hand_made import DIM, MODEL, add_run, rows, unit_vectors, written_rows
 from tests.support.processes import python
 
 
@@ -59,8 +59,8 @@ def test_a_run_counts_once_it_is_committed(collection: Collection) -> None:
     assert collection.runs() == []
     assert collection.snapshot().unfinished == [start]
     assert collection.row_files(start.run_id) == [f"runs/{start.run_id}/rows/one.{file.sha256[:16]}.parquet"]
-    assert collection.row_file(file.path) == file
-    written = LiveRows.of_files(collection.storage, [file])
+    assert row_files.describe(collection.storage, file.path) == file
+    written = written_rows(collection, start, [file])
     assert written.read(["image_id"]).to_pylist() == [{"image_id": "a"}]
     assert live_ids(collection) == []
     committed = add_run(collection, rows(["b"]))
@@ -165,8 +165,8 @@ def test_text_is_large_string_in_memory_and_string_in_files(collection: Collecti
     assert {live.read().schema.field(name).type for name in texts} == {pa.large_string()}
     assert {live.read(texts).schema.field(name).type for name in texts} == {pa.large_string()}
     assert {batch.schema.field(name).type for batch in live.embedded() for name in texts} == {pa.string()}
-    assert touched_ids(collection.storage, [run], live).to_pylist() == ["gone", "a"]
-    assert touched_ids(collection.storage, [run], live).type == pa.large_string()
+    assert touched_ids(live).to_pylist() == ["gone", "a"]
+    assert touched_ids(live).type == pa.large_string()
 
 
 def test_metadata_that_differs_between_runs_is_unified(collection: Collection) -> None:
@@ -228,7 +228,7 @@ def test_a_file_of_another_user_is_not_called_damaged(collection: Collection, mo
     with pytest.raises(PermissionError):
         LiveRows.of_runs(collection.storage, [run])
     with pytest.raises(PermissionError):
-        collection.row_file(run.files[0].path)
+        row_files.describe(collection.storage, run.files[0].path)
 
 
 def test_a_commit_checks_its_files_and_a_manifest_its_content(collection: Collection) -> None:
@@ -262,7 +262,7 @@ def test_vectors_are_streamed_in_order(
     collection: Collection, monkeypatch: pytest.MonkeyPatch, whole: int, ahead: int
 ) -> None:
     monkeypatch.setattr(row_files, "_WHOLE", whole)
-    monkeypatch.setattr(stored_rows, "_AHEAD", ahead)
+    monkeypatch.setattr(row_files, "_BYTES_AHEAD", ahead)
     run = add_run(collection, rows(["a", "b", "c"]), rows(["d"]), rows(["e", "f"]))
     add_run(collection, rows(["b"]), deletes=["f"])
     embedded = pa.Table.from_batches(newest_rows(collection).embedded(batch_rows=2))
@@ -270,7 +270,7 @@ def test_vectors_are_streamed_in_order(
     path = Path(collection.location) / run.files[1].path
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(DamagedRunError, match=f"{run.files[1].path} cannot be read .*restore it from a backup"):
-        list(LiveRows.of_files(collection.storage, run.files).embedded())
+        list(newest_rows(collection).embedded())
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def test_rows_are_taken_by_position(collection: Collection, positions: list[int]
     live = LiveRows.of_runs(collection.storage, collection.runs())
     taken = live.take(np.array(positions, np.int64))
     assert (len(taken), taken.read(["image_id"])["image_id"].to_pylist()) == (len(expected), expected)
-    last = LiveRows.of_files(collection.storage, run.files).take(np.array([1]))
+    last = written_rows(collection, run, run.files).take(np.array([1]))
     assert last.read(["image_id"]).to_pylist() == [{"image_id": "f"}]
 
 
@@ -294,7 +294,7 @@ def test_rows_are_selected_by_source_and_model(collection: Collection) -> None:
     add_run(collection, rows(["b"]), model=other)
     live = LiveRows.of_runs(collection.storage, collection.runs())
     assert live.sources == ["memory:"]
-    assert live.of_source("memory:") is live
+    assert live.of_source("memory:").read(["image_id"])["image_id"].to_pylist() == ["a", "b"]
     assert len(live.of_source("elsewhere")) == 0
     assert live.of_model(copy).read(["image_id"])["image_id"].to_pylist() == ["a"]
     assert live.of_model(other).read(["image_id"])["image_id"].to_pylist() == ["b"]
@@ -305,14 +305,19 @@ def test_rows_are_selected_by_source_and_model(collection: Collection) -> None:
 
 def test_rows_of_a_file_are_read_together(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
     """Although places of rows come in blocks that end anywhere; with annotations, if they are of the same content."""
-    monkeypatch.setattr("index.collection.live_rows._SEQS", 2)
+    monkeypatch.setattr("index.collection.live_rows._IN_MEMORY", 2)
     ids = [f"{number}" for number in range(9)]
     add_run(collection, rows(ids[:5], unit_vectors(5), metadata={"content_hash": ids[:5]}), rows(ids[5:7]))
     add_run(collection, rows(["7"]), deletes=["1"])
     log = annotation_log(collection, "seq")
     add_run(log, rows(ids, metadata={"seq": [f"m{each}" for each in ids], "content_hash": ["0", "1", "x", *ids[3:]]}))
     files = list[str]()
-    monkeypatch.setattr("index.collection.stored_rows.fetch", lambda _, file: files.append(file.path))
+
+    def fetch(storage: Storage, file: RowFile) -> Storage:
+        files.append(file.path)
+        return storage
+
+    monkeypatch.setattr("index.collection.stored_rows.fetch", fetch)
     live, [annotation] = newest_rows(collection), list_annotations(collection)
     batches = [batch.to_pylist() for batch in live.embedded(annotations=[annotation.rows])]
     found = [(row["image_id"], row["seq"]) for batch in batches for row in batch]

@@ -30,7 +30,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Version 1 of 50 rows, then four updates of one row each: 5 is live, and all share the first segment."""
     collection = Collection.create_or_open(str(tmp_path_factory.mktemp("template")))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("index.builder.merge_policy.MERGE_FACTOR", 100)
+        patch.setattr("index.collection.merged.policy.FACTOR", 100)
         add_version(collection, rows(IDS, unit_vectors(50)))
         for number in range(4):
             add_version(collection, rows([f"new-{number}"], unit_vectors(1, seed=number + 1)))

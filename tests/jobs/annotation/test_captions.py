@@ -21,11 +21,10 @@ from pydantic import ValidationError
 from embedder.images.decode import decode_image
 from index.collection import Collection
 from index.collection.annotations import annotation_log
-from index.collection.live_rows import LiveRows
 from jobs.annotation import vllm_server
 from jobs.spec import AnnotationSpec
 from jobs.values import DEMO_MODEL
-from tests.support.collections.hand_made import add_files, metadata_of
+from tests.support.collections.hand_made import add_files, metadata_of, written_rows
 from tests.support.command_line import Run
 from tests.support.nights.progress import await_random_moment, pictures_so_far
 from tests.support.paths import ROOT
@@ -250,7 +249,7 @@ def test_a_job_killed_ten_times_captions_every_image_once(collection: Collection
 
     annotations = annotation_log(collection, "c")
     (run,) = annotations.runs()
-    written = LiveRows.of_files(annotations.storage, run.files).read(["image_id", "c", "error_message"]).to_pylist()
+    written = written_rows(annotations, run, run.files).read(["image_id", "c", "error_message"]).to_pylist()
     assert Counter(row["image_id"] for row in written) == Counter(files.keys())
     assert {row["image_id"] for row in written if row["error_message"]} == {"100.png", "broken.png"}
     captions = {str(row["image_id"]): row["c"] for row in written}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from index.collection.merged.records import MergedRun
+from index.collection.merged.sets import MergedRun
 from index.versions.files import file_record
 from index.versions.promotion import rollback
 from index.versions.prune import prune

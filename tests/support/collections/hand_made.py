@@ -11,7 +11,9 @@ import pyarrow as pa
 
 from index.builder.build_index import build_index
 from index.collection import Collection
-from index.collection.records import IndexSettings, ModelRecord, Record, RunManifest, VersionManifest
+from index.collection.catalog.catalog import Catalog, RunRows
+from index.collection.live_rows import LiveRows
+from index.collection.records import IndexSettings, ModelRecord, Record, RowFile, RunManifest, RunStart, VersionManifest
 from index.search import Searcher
 from tests.support.pictures.sample_images import put_pictures
 
@@ -70,6 +72,12 @@ def add_version(
     """Write and commit a run, and index it."""
     add_run(collection, *tables, **run)
     return build_index(collection, settings)
+
+
+def written_rows(collection: Collection, run: RunStart, files: Sequence[RowFile]) -> LiveRows:
+    """All rows in these files of a run, those of repeated ids too."""
+    catalog = Catalog(collection.storage, [RunRows(run=run, files=files)], live=False)
+    return LiveRows.at(catalog, np.asarray(catalog.table("SELECT seq FROM written ORDER BY seq")["seq"], np.int64))
 
 
 def add_files(collection: Collection, folder: Path, files: Mapping[str, bytes]) -> VersionManifest:

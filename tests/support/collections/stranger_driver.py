@@ -17,7 +17,6 @@ from index.analysis.duplicate_plan import read_plan
 from index.builder.build_index import build_index
 from index.collection import Collection
 from index.collection.lease import current_writer
-from index.collection.live_rows import LiveRows
 from index.errors import CollectionError
 from index.search import Searcher
 from index.search.shard import version_schema
@@ -27,7 +26,7 @@ from index.versions.servable import open_last_good
 from jobs.errors import JobError
 from jobs.schedule.history import last_entries, read_output
 from likeness.cli.tables.collection import collection_facts, facts_table
-from tests.support.collections.hand_made import unit_vectors
+from tests.support.collections.hand_made import unit_vectors, written_rows
 from tests.support.collections.rejects import list_rejects
 
 SECONDS = 60
@@ -52,7 +51,7 @@ def _read_runs(collection: Collection) -> None:
         pass
     snapshot.live().read()
     for run in snapshot.unfinished:
-        LiveRows.of_files(collection.storage, collection.written_files(run)).read()
+        written_rows(collection, run, collection.written_files(run)).read()
 
 
 def _history(collection: Collection) -> None:

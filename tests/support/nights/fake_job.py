@@ -14,7 +14,6 @@ from embedder.fake import FakeEmbedder
 from embedder.images.decode import decode_image
 from embedder.protocol import Embedder
 from index.collection import Collection
-from index.collection.live_rows import LiveRows
 from jobs.cluster.pool import Pool
 from jobs.demo.gallery import Gallery
 from jobs.embedding.commit import commit
@@ -25,6 +24,7 @@ from jobs.embedding.placement import Blocks
 from jobs.embedding.report import EmbedReport
 from jobs.planning.image_filter import ImageFilter
 from jobs.sources.list_images import list_images
+from tests.support.collections.hand_made import written_rows
 from tests.support.collections.run_plans import run_plan_of
 
 FAKE = FakeEmbedder()
@@ -67,7 +67,7 @@ def crops_of(gallery: Gallery) -> dict[str, NDArray[np.uint8]]:
 def assert_gallery_is_embedded(collection: Collection, gallery: Gallery) -> None:
     """One run has each picture once: a good one with its own vector, a broken one with its reason."""
     (run,) = collection.runs()
-    written = LiveRows.of_files(collection.storage, run.files).read(["image_id"])["image_id"].to_pylist()
+    written = written_rows(collection, run, run.files).read(["image_id"])["image_id"].to_pylist()
     exhibits = {exhibit.image_id: exhibit for exhibit in gallery.exhibits}
     assert Counter(written) == Counter([*exhibits, *gallery.broken])
     rows = {str(row["image_id"]): row for row in collection.live_rows().to_pylist()}

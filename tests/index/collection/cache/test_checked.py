@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from index.collection.cache import checked
+from index.collection.cache.file_cache import first_damage
 from index.collection.records import FileRecord
 from index.storage import Storage
-from index.versions.files import file_record, first_damage
+from index.versions.files import file_record
 
 Files = dict[str, FileRecord]
 

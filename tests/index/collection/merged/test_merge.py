@@ -20,8 +20,7 @@ from index.collection.annotations import annotation_log, drop_annotation, list_a
 from index.collection.catalog.catalog import Catalog, RunRows
 from index.collection.merged import merge
 from index.collection.merged.merge import merge_runs
-from index.collection.merged.read import read_manifest
-from index.collection.merged.records import MergedRun
+from index.collection.merged.sets import MergedRun, read_manifest
 from index.collection.records import RunManifest
 from index.collection.rows import JSON
 from index.errors import DamagedRunError, LeaseLostError

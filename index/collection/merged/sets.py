@@ -1,0 +1,109 @@
+"""The records of merged runs, and reading them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import partial
+from typing import Annotated, Final, Literal, TypeVar
+
+from pydantic import Field
+
+from index.collection.bounds import Count, Time
+from index.collection.layout import MANIFEST, MERGED, merged_path
+from index.collection.records import Record, RowFile, RunManifest
+from index.collection.row_files import damaged_run, map_in_threads
+from index.storage import Storage
+
+R = TypeVar("R", bound=Record)
+
+RUNS_FILE: Final = "runs.json"
+"""In the folder of a set: its `MergedSet`."""
+MANIFEST_PATH: Final = f"{MERGED}/{MANIFEST}"
+
+SetNumber = Annotated[int, Field(ge=1, le=99_999_999)]
+
+
+class MergedFacts(Record):
+    """A file of facts, and which of the set's runs have rows in it, by their numbers in the set."""
+
+    file: RowFile
+    runs: list[int]
+
+
+class MergedSet(Record):
+    """`runs.json`: the manifests of merged runs, oldest first, and the files that have their facts and deletes."""
+
+    format: Literal[1] = 1
+    runs: list[RunManifest]
+    facts: list[MergedFacts]
+    deletes: RowFile | None
+
+
+class SetEntry(Record):
+    """A set, and what its runs cost to merge; see `merge.size_of`."""
+
+    number: SetNumber
+    size: Count
+
+
+class Replaced(Record):
+    """A set that was merged into another, at a time."""
+
+    number: SetNumber
+    at: Time
+
+
+class MergedManifest(Record):
+    """`merged/manifest.json`: the sets that count, and those that stay for a while."""
+
+    format: Literal[1] = 1
+    sets: list[SetEntry]
+    replaced: list[Replaced]
+
+
+class MergedRun(RunManifest):
+    """A run's manifest, from a set, with the files that have its facts and deletes, among others'."""
+
+    merged_in: SetNumber
+    merged_facts: list[RowFile]
+    merged_deletes: RowFile | None
+
+
+def read_merged_runs(storage: Storage) -> dict[str, MergedRun]:
+    """The runs in sets, by id. Few files are read, however many runs there are. DamagedRunError names a damaged one."""
+    numbers = [entry.number for entry in read_manifest(storage).sets]
+    return {run.run_id: run for runs in map_in_threads(partial(_read_set, storage), numbers) for run in runs}
+
+
+def read_manifest(storage: Storage) -> MergedManifest:
+    """Which sets count; none if nothing was merged."""
+    return _read(storage, MANIFEST_PATH, MergedManifest) or MergedManifest(sets=[], replaced=[])
+
+
+def _read_set(storage: Storage, number: int) -> list[MergedRun]:
+    """The runs of a set."""
+    path = merged_path(number, RUNS_FILE)
+    if (found := _read(storage, path, MergedSet)) is None:
+        raise damaged_run(path, "it is missing")
+    facts = defaultdict[int, list[RowFile]](list)
+    for each in found.facts:
+        for run in each.runs:
+            facts[run].append(each.file)
+    return [
+        MergedRun.model_construct(
+            **dict(run),
+            merged_in=number,
+            merged_facts=facts[position],
+            merged_deletes=found.deletes if run.deletes else None,
+        )
+        for position, run in enumerate(found.runs)
+    ]
+
+
+def _read(storage: Storage, path: str, record: type[R]) -> R | None:
+    try:
+        return record.from_bytes(storage.read(path))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise damaged_run(path, error) from error
