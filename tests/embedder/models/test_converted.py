@@ -109,9 +109,7 @@ def test_torch_is_used_if_a_model_cannot_be_converted(
         load_embedder(str(copied), precision="int8")
 
 
-@pytest.mark.parametrize(
-    ("end", "message"), [("exit 3", "Runtime: noise$"), ("sleep 9", "timed out after 0.5 seconds$")]
-)
+@pytest.mark.parametrize(("end", "message"), [("exit 3", "Runtime: noise$"), ("sleep 9", "timed out after 0.5 s.*$")])
 def test_a_failed_conversion_says_why(
     end: str, message: str, copied: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -185,9 +183,7 @@ def test_a_cache_that_cannot_be_used_is_named(
         conversion_folder(Checkpoint.find(str(DEMO_MODEL)), "int8")
 
 
-def test_a_small_job_does_not_wait_for_a_conversion(
-    copied: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_small_job_awaits_no_conversion(copied: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(CACHE_DIR, str(tmp_path / "none"))
     assert isinstance(load_embedder(str(copied), device="cpu", convert=False), ClipEmbedder)
 
