@@ -286,9 +286,7 @@ def test_the_cluster_file_fits_rays_schema() -> None:
 
 
 @pytest.mark.slow
-def test_ray_launches_the_machines_of_the_cluster_file(
-    aws: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ray_launches_the_machines_of_the_file(aws: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the code of `ray up` on a mock of AWS. It fails if `node_config`, which Ray's schema ignores, is wrong."""
     monkeypatch.setenv("HOME", str(tmp_path))  # for the key pair
     (tmp_path / ".ssh").mkdir()

@@ -76,14 +76,10 @@ def html_of(found: Any) -> Tags:
 BLUE = png((20, 40, 210))
 PIXELS = np.full((40, 48, 3), (20, 40, 210), np.uint8)
 QUERIES: dict[str, Callable[[Path], Any]] = {
-    "path": lambda path: path,
-    "path as a string": str,
-    "bytes": lambda _: BLUE,
-    "PIL": lambda _: Image.open(io.BytesIO(BLUE)),
-    "pixels": lambda _: PIXELS,
-    "URL": lambda _: URL,
+    "path": lambda path: path, "path as a string": str, "bytes": lambda _: BLUE,
+    "PIL": lambda _: Image.open(io.BytesIO(BLUE)), "pixels": lambda _: PIXELS, "URL": lambda _: URL,
     "vector": lambda _: FakeEmbedder().embed_images(PIXELS[np.newaxis, :32, :32])[0],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", QUERIES)
@@ -198,9 +194,7 @@ def test_a_folder_is_not_searched_as_words(likeness: Likeness, tmp_path: Path, m
         ((b"hello",), {}, Problem, "expected a picture"),
     ],
 )
-def test_wrong_queries_are_refused(
-    likeness: Likeness, query: Any, search: Any, error: type[Exception], message: str
-) -> None:
+def test_wrong_queries_are_refused(likeness: Likeness, query: Any, search: Any, error: Any, message: str) -> None:
     with pytest.raises(error, match=message):
         likeness.search(*query, **search)
 
@@ -210,17 +204,13 @@ def test_keywords_that_would_have_no_effect_are_refused(likeness: Likeness) -> N
     known = "url, image, text, id, embedding, queries, crop"
     with pytest.raises(TypeError, match=f"got limit, where: expected keywords among {known}, k, offset, .*filter"):
         likeness.search("red.png", **only)
-    with pytest.raises(
-        TypeError, match="got limit, offset, where: expected keywords among k, min_score, min_percentile, filter"
-    ):
+    with pytest.raises(TypeError, match="got limit, offset, where: expected keywords among k, min_score, min_perc"):
         likeness.explore("red.png", offset=20, **only)
     with pytest.raises(TypeError, match=f"got filter: expected keywords among {known}$"):
         likeness.vector("red.png", filter={"label": "green"})
 
 
-def test_the_model_is_loaded_once_by_the_first_query_that_needs_it(
-    searcher: Searcher, fetcher: RecordingFetcher
-) -> None:
+def test_the_model_is_loaded_once_by_the_first_query_of_it(searcher: Searcher, fetcher: RecordingFetcher) -> None:
     def slow_load() -> FakeEmbedder:
         time.sleep(0.05)  # the other threads need it meanwhile
         return FakeEmbedder()

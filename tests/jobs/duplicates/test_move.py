@@ -39,17 +39,13 @@ def image(source: Path, name: str, **facts: Any) -> dict[str, Any]:
     return {**row, "width": 1, "height": 1, "format": "png", "modified": None, **facts}
 
 
-def planned(
-    source: Path, kind: Kind = "re_encoded", changes: Mapping[str, Mapping[str, Any]] | None = None
-) -> DuplicatePlan:
+def planned(source: Path, kind: Kind = "re_encoded", changes: Mapping[str, Any] | None = None) -> DuplicatePlan:
     """A plan that keeps the first file; `changes` replace facts of images, by name."""
     kept, *others = (image(source, name, **(changes or {}).get(name, {})) for name in FILES)
     duplicates = tuple(Duplicate(**other, kind=kind, why="more pixels") for other in others)
     group = PlannedGroup(keep=PlannedImage(**kept), duplicates=duplicates)
     parts: Any = {"version": "000001", "created_at": datetime.now(UTC), "looked_for": (kind,), "unread": {}}
-    return DuplicatePlan(
-        **parts, min_score=1, max_difference=0, groups=1, duplicates={kind: len(others)}, found=(group,)
-    )
+    return DuplicatePlan(**parts, min_score=1, max_difference=0, groups=1, duplicates={kind: 2}, found=(group,))
 
 
 def test_copies_are_moved_with_their_folders_and_back(source: Path, aside: Path) -> None:
@@ -97,9 +93,7 @@ def test_a_file_that_cannot_be_moved_stays(source: Path, aside: Path, facts: dic
     (source / "linked").symlink_to(source.parent)
     (source / "link").symlink_to(source / "a/copy.jpg")
     os.mkfifo(source / "pipe")
-    named = {
-        name: value.replace("{}", str(source)) if name == "uri" and value else value for name, value in facts.items()
-    }
+    named = {key: each.replace("{}", str(source)) if key == "uri" and each else each for key, each in facts.items()}
     before = {path: path.lstat() for path in source.parent.rglob("*") if path.name != "copy.jpg"}
     moved = move_duplicates(planned(source, changes={"a/copy.jpg": named}), aside, [source])
     assert message.replace("{}", str(source)) in moved.refused["a/copy.jpg"]
@@ -115,9 +109,7 @@ def test_a_file_that_cannot_be_moved_stays(source: Path, aside: Path, facts: dic
         ({"uri": "/nowhere/at/all.png"}, "is missing or not a regular file"),
     ],
 )
-def test_copies_of_a_file_that_is_not_there_as_planned_stay(
-    source: Path, aside: Path, facts: dict[str, Any], message: str
-) -> None:
+def test_copies_of_a_changed_file_stay(source: Path, aside: Path, facts: dict[str, Any], message: str) -> None:
     moved = move_duplicates(planned(source, changes={"a/keep.png": facts}), aside, [source])
     assert message in moved.refused["a/copy.jpg"]
     assert contents(source) == FILES
@@ -230,16 +222,12 @@ def test_folders_are_movable_if_they_are_named_and_were_a_source(source: Path, t
         (["missing"], ["/"], "--move-from is .*missing: expected a folder"),
     ],
 )
-def test_folders_that_were_no_source_are_refused(
-    tmp_path: Path, named: list[str], sources: list[str], message: str
-) -> None:
+def test_folders_of_no_source_are_refused(tmp_path: Path, named: list[str], sources: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         movable_folders([tmp_path / name for name in named], sources)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"), [(None, "cannot read the log .*: No such file"), ("[1]", "is not a log of moved files")]
-)
+@pytest.mark.parametrize(("text", "message"), [(None, "cannot read the log"), ("[1]", "is not a log of moved files")])
 def test_undo_refuses_a_file_that_is_not_a_log(tmp_path: Path, text: str | None, message: str) -> None:
     if text:
         (tmp_path / "log").write_text(text)

@@ -101,9 +101,12 @@ def listed(source: Path | str, **options: Any) -> tuple[list[str], dict[str, int
 
 @pytest.mark.parametrize(("files", "ids", "left_out"), LAYOUTS, ids=["+".join(files)[:60] for files, _, _ in LAYOUTS])
 def test_a_source_that_mixes_kinds_is_read_as_all_of_them_and_the_rest_is_counted(
-    tmp_path: Path, files: dict[str, bytes | str], ids: list[str], left_out: dict[str, int]
+    tmp_path: Path, files: dict[str, bytes | str], ids: list[str], left_out: dict[str, int], request: Any
 ) -> None:
-    assert listed(write_files(tmp_path, files)) == (ids, left_out)
+    source = write_files(tmp_path, files)
+    assert listed(source) == (ids, left_out)
+    request.getfixturevalue("small_parts")
+    assert listed(source) == (ids, left_out)
 
 
 def test_a_bucket_is_read_and_counted_as_a_folder_is(tmp_path: Path, store: Bucket) -> None:
@@ -125,9 +128,7 @@ def test_a_bucket_is_read_and_counted_as_a_folder_is(tmp_path: Path, store: Buck
         ({"scores.csv": "person\nme\n"}, r"has no column `uri`.* Name the one with paths or URLs of images with --uri"),
     ],
 )  # fmt: skip
-def test_a_source_that_would_be_read_in_part_is_refused(
-    tmp_path: Path, files: dict[str, bytes | str], message: str
-) -> None:
+def test_a_source_read_only_in_part_is_refused(tmp_path: Path, files: dict[str, bytes | str], message: str) -> None:
     with pytest.raises(SourceError, match=message):
         list_images(str(write_files(tmp_path, files)))
 
@@ -156,6 +157,21 @@ def test_a_list_adds_its_columns_to_the_pictures_that_it_names(tmp_path: Path) -
     ]
     assert listing["modified"].is_valid().to_pylist() == [True, True, True, False]
     assert Fetcher(buckets=PictureReader()).fetch(listing["uri"][2].as_py()) == PICTURE
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_many_files_get_their_captions_and_what_a_list_says_of_them(tmp_path: Path) -> None:
+    names = [f"{folder}/{number:02}.jpg" for folder in "zax" for number in range(7)]
+    captions = {name: f"picture {number}" for number, name in enumerate(names) if number % 3}
+    texts = {f"{name.removesuffix('.jpg')}.txt": text for name, text in captions.items()}
+    rows = "\n".join(f'{{"file_name": "{name}", "stars": {n}}}' for n, name in enumerate(names[:14]) if n % 2)
+    others = {"a/without picture.txt": "", "x/.nomedia": "", "list.jsonl": rows}
+    left_out = Counter[str]()
+    write_files(tmp_path, {**dict.fromkeys(names, PICTURE), **texts, **others})
+    listing = list_images(str(tmp_path), left_out=left_out)
+    found = {row["image_id"]: (row["txt"], row["stars"]) for row in listing.to_pylist()}
+    assert found == {name: (captions.get(name), n if n % 2 else None) for n, name in enumerate(names[:14])}
+    assert (left_out[".txt"], left_out["in folders with .nomedia"]) == (1, 7 + 5)
 
 
 @pytest.mark.parametrize(

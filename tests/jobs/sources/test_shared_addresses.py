@@ -4,6 +4,7 @@ import itertools
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -39,9 +40,7 @@ def test_ids_of_cells_can_be_named(tmp_path: Path) -> None:
     assert ids(list_images(location, id_column="key")) == ["p", "q", "cells.parquet#2"]
 
 
-NAMES = st.sampled_from(
-    ["", "a.jpg", "a.jpg#2", "a.jpg#duplicate=2", "b.jpg", "http://h.test/a.jpg", " a.jpg", "./a.jpg"]
-)
+NAMES = st.sampled_from(["", "a.jpg", "a.jpg#2", "a.jpg#duplicate=2", "b.jpg", "http://h.test/a", " a.jpg", "./a.jpg"])
 IDS = st.sampled_from(
     ["", "1", "2", "01", "a.jpg", "1#2", "1#2147483647", "1#99999999999999999999", "1#duplicate=2", "2\n#2", "None"]
 )
@@ -49,9 +48,7 @@ IDS = st.sampled_from(
 
 @given(st.lists(st.lists(st.tuples(NAMES, IDS), min_size=1, max_size=8), min_size=1, max_size=3), st.booleans())
 @settings(deadline=None, max_examples=300)
-def test_no_row_vanishes(
-    tmp_path_factory: pytest.TempPathFactory, lists: list[list[tuple[str, str]]], with_ids: bool
-) -> None:
+def test_no_row_vanishes(tmp_path_factory: pytest.TempPathFactory, lists: list[list[Any]], with_ids: bool) -> None:
     folder, number = tmp_path_factory.mktemp("lists"), itertools.count()
     for rows in lists:
         objects = [{"url": uri, "n": f"n{next(number)}"} | ({"id": given} if with_ids else {}) for uri, given in rows]

@@ -524,9 +524,7 @@ def test_a_bucket_is_listed_whole_in_order_and_with_etags(
     monkeypatch.setattr("index.storage.list_objects._PAGE", page)
     if by == "by folders":  # as on Azure, for which there is no server here
         monkeypatch.setattr("index.storage.list_objects.AzureStore", S3Store)
-    names = [
-        f"{number % folders:02}/{number % 5}/{number:03}.jpg" if folders else f"{number:03}.jpg" for number in range(90)
-    ]
+    names = [f"{n % folders:02}/{n % 5}/{n:03}.jpg" if folders else f"{n:03}.jpg" for n in range(90)]
     for name in names:
         store.put(f"pics/{name}", name.encode())
     store.put("pics/", b"")  # some tools create such an object for a folder
