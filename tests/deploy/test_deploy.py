@@ -33,7 +33,7 @@ from jobs.schedule.history import last_entries
 from jobs.schedule.scheduler import cron_times
 from jobs.schedule.spec_file import read_spec
 from tests.support.collections.s3_server import CREDENTIALS
-from tests.support.command_parsers import PROGRAMS, check
+from tests.support.command_parsers import PROGRAMS, check, shell_lines
 from tests.support.nights.quiet_night import make_job
 from tests.support.paths import DEPLOY, ROOT
 
@@ -100,14 +100,13 @@ def in_pages() -> Iterator[tuple[str, list[str]]]:
     """The commands in shell blocks, without what comes before the program's name."""
     before = r"(docker compose (exec|run --rm) (?P<service>\S+) |runuser -u likeness -- |[A-Z_]+=\S* )*"
     for path in sorted(DEPLOY.rglob("*.md")):
-        for block in re.findall(r"(?ms)^```sh\n(.*?)^```", path.read_text()):
-            for line in re.sub(r"\\\n\s*", "", block).splitlines():
-                found = re.match(before, line)
-                assert found is not None
-                assert found["service"] in {None, *SERVICES}, line
-                words = shlex.split(line[found.end() :], comments=True)
-                if words and Path(words[0]).name in PROGRAMS:
-                    yield str(path.relative_to(DEPLOY)), words
+        for line in shell_lines(path):
+            found = re.match(before, line)
+            assert found is not None
+            assert found["service"] in {None, *SERVICES}, line
+            words = shlex.split(line[found.end() :], comments=True)
+            if words and Path(words[0]).name in PROGRAMS:
+                yield str(path.relative_to(DEPLOY)), words
 
 
 COMMANDS = [*in_files(), *in_pages()]

@@ -140,18 +140,10 @@ def test_the_squares_of_a_vectors_values_may_overflow(likeness: Likeness) -> Non
 @pytest.mark.parametrize(
     "query",
     [
-        "picturs/star.png",
-        "./star",
-        "../star",
-        "~/star",
-        "/star",
-        "star/",
-        "C:\\star",
-        "C:/star",
-        "\\\\nas\\star",
+        "picturs/star.png", "./star", "../star", "~/star", "/star", "star/", "C:\\star", "C:/star", "\\\\nas\\star",
         "a/b/",
     ],
-)
+)  # fmt: skip
 def test_a_path_that_does_not_exist_is_not_searched_as_words(likeness: Likeness, query: str) -> None:
     with pytest.raises(FileNotFoundError, match="is neither a file nor an image of index version"):
         likeness.search(query)
@@ -204,7 +196,7 @@ def test_keywords_that_would_have_no_effect_are_refused(likeness: Likeness) -> N
     known = "url, image, text, id, embedding, queries, crop"
     with pytest.raises(TypeError, match=f"got limit, where: expected keywords among {known}, k, offset, .*filter"):
         likeness.search("red.png", **only)
-    with pytest.raises(TypeError, match="got limit, offset, where: expected keywords among k, min_score, min_perc"):
+    with pytest.raises(TypeError, match="offset, where: expected keywords among k, min_score, min_percentile, filter"):
         likeness.explore("red.png", offset=20, **only)
     with pytest.raises(TypeError, match=f"got filter: expected keywords among {known}$"):
         likeness.vector("red.png", filter={"label": "green"})

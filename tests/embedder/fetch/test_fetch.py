@@ -186,17 +186,13 @@ def test_cells_of_parquet_files(layout: pa.DataType, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("cell", "reason"),
     [
-        ("a.parquet#row=3&column=image", "too_many_bytes"),
-        ("a.parquet#row=1&column=image", "not_bytes"),
-        ("a.parquet#row=2&column=label", "not_bytes"),
-        ("a.parquet#row=4&column=image", "no_such_row"),
-        ("a.parquet#row=0&column=picture", "no_such_column"),
-        ("structs.parquet#row=0&column=image", "not_bytes"),
-        ("not_utf_8.parquet#row=0&column=image", "not_bytes"),
-        ("picture.parquet#row=0&column=image", "not_parquet"),
+        ("a.parquet#row=3&column=image", "too_many_bytes"), ("a.parquet#row=1&column=image", "not_bytes"),
+        ("a.parquet#row=2&column=label", "not_bytes"), ("a.parquet#row=4&column=image", "no_such_row"),
+        ("a.parquet#row=0&column=picture", "no_such_column"), ("structs.parquet#row=0&column=image", "not_bytes"),
+        ("not_utf_8.parquet#row=0&column=image", "not_bytes"), ("picture.parquet#row=0&column=image", "not_parquet"),
         ("missing.parquet#row=0&column=image", "not_found"),
     ],
-)
+)  # fmt: skip
 def test_cells_without_a_picture_have_a_reason(cell: str, reason: str, tmp_path: Path) -> None:
     write_cells(tmp_path / "a.parquet", pa.array([b"a", None, b"c", b"d" * 11], pa.binary()))
     write_cells(tmp_path / "structs.parquet", pa.array([{"bytes": None, "path": None}], STRUCT))

@@ -215,6 +215,6 @@ def test_a_plan_is_read_in_pages(collection: Collection, reader: PictureLoader) 
     assert (summary.groups, tuple(groups)) == (written.groups, tuple(written.found)[1:2])
     path = Path(collection.location) / "duplicates.jsonl"
     path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(CollectionError, match=r"duplicates\.jsonl is damaged: run `likeness duplicates` to write it"):
+    with pytest.raises(CollectionError, match=r"jsonl is damaged: run `likeness duplicates` to write it again"):
         read_plan(collection, 0, 100)
     path.unlink()

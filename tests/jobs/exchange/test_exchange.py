@@ -488,8 +488,8 @@ def test_vectors_of_an_unknown_model_are_searched_by_id_but_not_by_words(
         assert "imported without the name of their model" in refused.err
     service = build_service(ServeSettings(collection="made"))
     with closing(service), on_this_machine(create_app(service)) as client:
-        for query in ({"id": "00.jpg"}, {"embedding": VECTORS[0].tolist(), "offset": 1}):
-            answer = client.post("/search", json=query | {"k": 3}).json()
+        for part in ({"id": "00.jpg"}, {"embedding": VECTORS[0].tolist(), "offset": 1}):
+            answer = client.post("/search", json={"k": 3, **part}).json()
             assert [match["image_id"] for match in answer["matches"]] == best
         assert "imported without" in client.post("/search", json={"text": "a star"}).json()["detail"]
         answer = client.post("/search", files={"image": PLAIN["red.png"]}).json()

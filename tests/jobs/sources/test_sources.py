@@ -164,7 +164,7 @@ def test_metadata_does_not_take_a_rows_own_names(tmp_path: Path) -> None:
 
 
 def test_rows_without_a_uri_stay_for_the_job_to_reject(tmp_path: Path) -> None:
-    rows = [{"uri": "", "id": "x"}, {"uri": None}, {"uri": "  "}, {"uri": " a.jpg ", "id": None}]
+    rows: list[dict[str, Any]] = [{"uri": "", "id": "x"}, {"uri": None}, {"uri": "  "}, {"uri": " a.jpg ", "id": None}]
     listing = list_images(write_list(tmp_path / "list.jsonl", rows))
     assert ids(listing) == ["x", "list.jsonl#row=1", "list.jsonl#row=2", f"{tmp_path}/a.jpg"]
     assert uris(listing) == [None, None, None, f"{tmp_path}/a.jpg"]
