@@ -1,8 +1,12 @@
-"""Valid files that Pillow does not read are read or named; files that lack nothing of the picture are read."""
+"""Valid files that Pillow does not read are read or named; files that lack nothing of the picture are read.
+
+PNG files may have long texts and profiles.
+"""
 
 import io
 import re
 import sys
+import zlib
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
@@ -20,7 +24,7 @@ from embedder.images.decoder_pool import DecodePool
 from embedder.images.limits import ImageLimits
 from jobs.demo.broken import png_chunk
 from tests.support.pictures.deep import GREY, RGB, full_range, tiff
-from tests.support.pictures.sample_images import WHOLE, encode, smooth
+from tests.support.pictures.sample_images import STORED, WHOLE, corner_error, encode, quarters, smooth
 
 Array = npt.NDArray[Any]
 TWICE = np.dstack([RGB, 255 - RGB])
@@ -200,6 +204,52 @@ def test_a_progressive_jpeg_is_truncated_where_a_whole_scan_is_missing() -> None
 
 
 PNG = encode(PHOTO, "png")
+LONG = zlib.compress(b"words " * 500_000)  # 3 MB
+TURN_6 = b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><d tiff:Orientation="6"/></x:xmpmeta>'
+
+
+def with_chunks(*chunks: bytes, data: bytes = PNG, last: bool = False) -> bytes:
+    """Inserts chunks directly after the header, or before the end."""
+    at = len(data) - 12 if last else 33
+    return data[:at] + b"".join(chunks) + data[at:]
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize(
+    "extra",
+    [
+        png_chunk(b"zTXt", b"Comment\0\0" + LONG),
+        png_chunk(b"iTXt", b"Comment\0\1\0en\0\0" + LONG),
+        png_chunk(b"tEXt", b"Comment\0" + b"words " * 500_000),
+        png_chunk(b"iCCP", b"profile\0\0" + LONG),
+        png_chunk(b"iTXt", b"XML:com.adobe.xmp\0\1\0\0\0" + LONG),
+    ],
+    ids=["zTXt", "iTXt", "tEXt", "iCCP", "XMP"],
+)
+def test_a_png_with_long_texts_is_read(extra: bytes, last: bool) -> None:
+    decoded = decode_image(with_chunks(extra, last=last), WHOLE)
+    np.testing.assert_array_equal(decoded.pixels, decode_image(PNG, WHOLE).pixels)
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        png_chunk(b"iTXt", b"XML:com.adobe.xmp\0\0\0\0\0" + TURN_6),
+        png_chunk(b"iTXt", b"XML:com.adobe.xmp\0\1\0\0\0" + zlib.compress(TURN_6)),
+    ],
+)
+def test_an_orientation_in_xmp_turns_the_picture(extra: bytes) -> None:
+    data = encode(quarters().transpose(STORED[6]), "png")
+    decoded = decode_image(with_chunks(png_chunk(b"zTXt", b"Comment\0\0" + LONG), extra, data=data), WHOLE)
+    assert (decoded.width, decoded.height) == (96, 64)
+    assert corner_error(decoded.pixels) <= 2
+
+
+def test_a_png_with_long_texts_that_is_cut_is_refused() -> None:
+    whole = with_chunks(png_chunk(b"zTXt", b"Comment\0\0" + LONG))
+    assert all(reason_of(whole[:length]) for length in (33, 40, 60, 2_000, len(whole) - 100))
+
+
 EXTRAS = [
     (b"tEXt", b"a\0bcd"), (b"zTXt", b"a\0\0bcd"), (b"iTXt", b"a\0\0\0\0\0bcd"), (b"iCCP", b"p\0\0bcd"),
     (b"gAMA", bytes(4)), (b"pHYs", bytes(9)), (b"tIME", bytes(7)), (b"eXIf", b"MM\0*"), (b"sRGB", b"\0"),
@@ -210,8 +260,7 @@ EXTRAS = [
 @pytest.mark.parametrize(("kind", "content"), EXTRAS)
 def test_a_png_is_read_without_extras_whose_checksum_is_wrong(kind: bytes, content: bytes) -> None:
     damaged = png_chunk(kind, content)[:-4] + b"\0\0\0\0"
-    before_the_end = len(PNG) - 12
-    for data in (PNG[:33] + damaged + PNG[33:], PNG[:before_the_end] + damaged + PNG[before_the_end:]):
+    for data in (with_chunks(damaged), with_chunks(damaged, last=True)):
         np.testing.assert_array_equal(decode_image(data, WHOLE).pixels, decode_image(PNG, WHOLE).pixels)
 
 

@@ -85,10 +85,12 @@ def test_columns_of_annotations_are_exported(exported: Collection, tmp_path: Pat
     assert found == [{"image_id": same, "mood": "calm"}]
 
 
-def test_an_export_is_complete_or_absent(exported: Collection, tmp_path: Path) -> None:
-    def stop(*_: int) -> None:
-        raise KeyboardInterrupt
+def stop(*_: int) -> None:
+    """The progress of a job that is interrupted."""
+    raise KeyboardInterrupt
 
+
+def test_an_export_is_complete_or_absent(exported: Collection, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         export(exported, str(tmp_path / "out"), "npy", stop)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["collection"]
@@ -504,10 +506,6 @@ def test_vectors_of_an_unknown_model_are_searched_by_id_but_not_by_words(
 
 def test_an_import_that_is_interrupted_commits_nothing(tmp_path: Path) -> None:
     np.save(tmp_path / "vectors.npy", VECTORS)
-
-    def stop(*_: int) -> None:
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
         import_vectors(tmp_path / "vectors.npy", progress=stop)
     left = Collection.open(str(tmp_path / "imported")).snapshot()
