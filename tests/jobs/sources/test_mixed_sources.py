@@ -171,6 +171,7 @@ def test_many_files_get_their_captions_and_what_a_list_says_of_them(tmp_path: Pa
     listing = list_images(str(tmp_path), left_out=left_out)
     found = {row["image_id"]: (row["txt"], row["stars"]) for row in listing.to_pylist()}
     assert found == {name: (captions.get(name), n if n % 2 else None) for n, name in enumerate(names[:14])}
+    assert [*found] == [*sorted(name for n, name in enumerate(names[:14]) if n % 2 == 0), *names[1:14:2]]
     assert (left_out[".txt"], left_out["in folders with .nomedia"]) == (1, 7 + 5)
 
 
