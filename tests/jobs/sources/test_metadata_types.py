@@ -257,6 +257,7 @@ EXACT = pa.array([2**53 + 1])
         (pa.array([None], pa.string()), pa.array([["x"]]), [None, ["x"]]),
         (pa.array([None], pa.string()), pa.nulls(1), [None, None]),
         (pa.array(["007"]), pa.array([7]), ["007", "7"]),
+        (pa.array([{"deep": 1}]), pa.array(["text"]), ['{"deep": 1}', '"text"']),
     ],
 )  # fmt: skip
 @pytest.mark.usefixtures("small_parts")
@@ -265,3 +266,10 @@ def test_lists_of_other_types_keep_their_values(tmp_path: Path, one: Any, other:
         pq.write_table(pa.table({"uri": [f"{name}.jpg"], "v": column}), tmp_path / f"{name}.parquet")
     found = list_images(str(tmp_path))["v"].to_pylist()
     assert [(type(value), value) for value in found] == [(type(value), value) for value in values]
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_columns_whose_names_differ_in_case_alone_are_two(tmp_path: Path) -> None:
+    for name, columns in (("a", {"X": [1], "x": ["a"]}), ("b", {"x": [4], "X": ["five"]})):
+        pq.write_table(pa.table({"uri": [f"{name}.jpg"], **columns}), tmp_path / f"{name}.parquet")
+    assert list_images(str(tmp_path)).select(["X", "x"]).to_pydict() == {"X": ["1", "five"], "x": ["a", "4"]}
