@@ -20,7 +20,7 @@ from api.settings import ServeSettings
 from benchmarks.common.servers import free_port
 from jobs.demo.collection import make_demo_collection
 from likeness.cli.app import app
-from tests.support.command_parsers import PROGRAMS, check
+from tests.support.command_parsers import PROGRAMS, check, shell_lines
 from tests.support.paths import ROOT
 from tests.support.settings_page import settings_page
 
@@ -34,21 +34,16 @@ SERVER = "http://127.0.0.1:8000"
 DEMO = "demo-data/"
 
 
-def blocks(page: Path, language: str) -> list[str]:
-    return re.findall(rf"(?ms)^ *```{language}\n(.*?)^ *```", page.read_text())
-
-
 def commands(page: Path) -> Iterator[list[str]]:
     """The commands in a page's shell blocks, without variables, pipes and comments."""
-    for block in blocks(page, "sh"):
-        for line in re.sub(r"\\\n\s*", "", block).splitlines():
-            words: list[str] = []
-            for word in [*shlex.split(line, comments=True), "&&"]:
-                if word in ("|", "&&"):
-                    yield words
-                    words = []
-                elif words or not re.fullmatch(r"[A-Z_]+=.*", word):
-                    words.append(word)
+    for line in shell_lines(page):
+        words: list[str] = []
+        for word in [*shlex.split(line, comments=True), "&&"]:
+            if word in ("|", "&&"):
+                yield words
+                words = []
+            elif words or not re.fullmatch(r"[A-Z_]+=.*", word):
+                words.append(word)
 
 
 def relative_name(path: Path) -> str:
@@ -58,7 +53,7 @@ def relative_name(path: Path) -> str:
 COMMANDS = [(relative_name(page), words) for page in PAGES for words in commands(page) if words]
 PARSED = [(page, words) for page, words in COMMANDS if words[0] in PROGRAMS]
 ON_DEMO = [(page, words) for page, words in COMMANDS if DEMO in shlex.join(words) or f"{SERVER}/search" in words]
-PYTHON = [(page, block) for page in PAGES for block in blocks(page, "python")]
+PYTHON = [(page, text) for page in PAGES for text in re.findall(r"(?ms)^ *```python\n(.*?)^ *```", page.read_text())]
 
 
 def described(rows: list[tuple[str, list[str]]]) -> list[str]:
@@ -101,9 +96,8 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.mark.parametrize(("page", "words"), ON_DEMO, ids=described(ON_DEMO))
 def test_commands_on_the_demo_run(page: str, words: list[str], demo: str) -> None:
     if words[0] == "curl":
-        done = subprocess.run(
-            [word.replace(SERVER, demo) for word in [*words, "--fail-with-body"]], capture_output=True, timeout=60
-        )
+        argv = [word.replace(SERVER, demo) for word in [*words, "--fail-with-body"]]
+        done = subprocess.run(argv, capture_output=True, timeout=60)
         assert done.returncode == 0, done.stdout
         assert b'"matches":[{' in done.stdout
     else:
@@ -114,7 +108,7 @@ def test_commands_on_the_demo_run(page: str, words: list[str], demo: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("page", "block"), PYTHON, ids=[f"{relative_name(page)}-{n}" for n, (page, _) in enumerate(PYTHON)]
+    ("page", "block"), PYTHON, ids=lambda each: relative_name(each) if isinstance(each, Path) else ""
 )
 def test_python_runs(page: Path, block: str, demo: str) -> None:
     scope: dict[str, Any] = {}

@@ -1,5 +1,7 @@
-"""The parsers of the programs in deploy/, README and docs/, which check commands without running them."""
+"""Commands in deploy/, README and docs/, and the parsers of their programs, which check them without running them."""
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,12 @@ from ray.serve.scripts import cli as serve_cli
 from likeness.cli.app import app
 
 PROGRAMS: dict[str, Any] = {"likeness": typer.main.get_command(app), "ray": ray_cli, "serve": serve_cli}
+
+
+def shell_lines(page: Path) -> Iterator[str]:
+    """The lines of a page's shell blocks, with continued lines joined."""
+    for block in re.findall(r"(?ms)^ *```sh\n(.*?)^ *```", page.read_text()):
+        yield from re.sub(r"\\\n\s*", "", block).splitlines()
 
 
 def check(argv: list[str]) -> None:

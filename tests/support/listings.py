@@ -1,6 +1,7 @@
 """Writes sources, and reads listings of them."""
 
 import io
+import json
 import tarfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -69,6 +70,18 @@ def write_files(folder: Path, files: Mapping[str, bytes | str] | Iterable[str]) 
     for name, content in (files if isinstance(files, Mapping) else dict.fromkeys(files, PICTURE)).items():
         put(folder / name, content.encode() if isinstance(content, str) else content)
     return folder
+
+
+def write_list(path: Path, rows: list[dict[str, Any]]) -> str:
+    """Write these rows as a list of the kind that the extension says."""
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif path.suffix == ".csv":
+        lines = [",".join("" if value is None else str(value) for value in row.values()) for row in rows]
+        path.write_text("\n".join([",".join(rows[0]), *lines]))
+    else:
+        path.write_text("\n".join(map(json.dumps, rows)))
+    return str(path)
 
 
 def tar_of(*members: str, **contents: bytes) -> bytes:

@@ -37,9 +37,7 @@ def test_without_a_plan_the_page_says_how_to_make_one(open_page: Callable[..., P
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_the_picture_to_keep_is_beside_its_duplicates(
-    open_page: Callable[..., Page], collection: Collection, width: str
-) -> None:
+def test_the_best_is_beside_its_duplicates(open_page: Callable[..., Page], collection: Collection, width: str) -> None:
     groups = [("red.png", "green.png", "cropped"), *[("blue.png", "red.png", "similar")] * 20]
     plan = duplicate_plan_of(Searcher.open(collection), *groups)  # type: ignore[arg-type]
     write_plan(collection, plan)

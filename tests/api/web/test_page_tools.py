@@ -122,9 +122,7 @@ def test_facets_have_values_and_counts(open_page: Callable[..., Page], site: Sit
         return {value: int(count) for value, count in pairs}
 
     expect(page.get_by_role("list", name="label", exact=True)).to_be_visible()
-    subjects = [
-        each.subject for each in (site.gallery.exhibits[0], *site.gallery.exhibits)
-    ]  # the collection has the first one twice
+    subjects = [each.subject for each in (site.gallery.exhibits[0], *site.gallery.exhibits)]  # the first is there twice
     shapes = Counter(subject.shape for subject in subjects)
     assert counts("label") == shapes
     first, second = (shape for shape, _ in shapes.most_common(2))

@@ -84,28 +84,16 @@ def test_size_is_checked_before_reading(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("uri", "reason"),
     [
-        ("{}/missing.jpg", "not_found"),
-        ("file://{}/missing.jpg", "not_found"),
-        ("{}/file/below-a-file.jpg", "not_found"),
-        ("{}", "not_a_file"),
-        ("{}/pipe", "not_a_file"),
-        ("{}/socket", "not_a_file"),
-        ("/dev/zero", "not_a_file"),
-        ("/dev/tty", "not_a_file"),
-        ("{}/loop", "bad_uri"),
-        ("{}/" + "x" * 300, "bad_uri"),
-        ("{}/nul\0.jpg", "bad_uri"),
-        ("", "bad_uri"),
-        ("file://elsewhere/a.jpg", "bad_uri"),
-        ("{}/file#bytes=9-3", "bad_uri"),
-        ("{}/file#bytes=0-4", "out_of_range"),
-        ("s3://bucket", "bad_uri"),
-        ("s3://bucket/", "bad_uri"),
-        ("s3:///key.jpg", "bad_uri"),
-        ("s3://key:secret@bucket/a.jpg", "forbidden_userinfo"),
+        ("{}/missing.jpg", "not_found"), ("file://{}/missing.jpg", "not_found"),
+        ("{}/file/below-a-file.jpg", "not_found"), ("{}", "not_a_file"), ("{}/pipe", "not_a_file"),
+        ("{}/socket", "not_a_file"), ("/dev/zero", "not_a_file"), ("/dev/tty", "not_a_file"), ("{}/loop", "bad_uri"),
+        ("{}/" + "x" * 300, "bad_uri"), ("{}/nul\0.jpg", "bad_uri"), ("", "bad_uri"),
+        ("file://elsewhere/a.jpg", "bad_uri"), ("{}/file#bytes=9-3", "bad_uri"),
+        ("{}/file#bytes=0-4", "out_of_range"), ("s3://bucket", "bad_uri"), ("s3://bucket/", "bad_uri"),
+        ("s3:///key.jpg", "bad_uri"), ("s3://key:secret@bucket/a.jpg", "forbidden_userinfo"),
         ("ftp://host/a.jpg", "forbidden_scheme"),
     ],
-)
+)  # fmt: skip
 def test_a_uri_that_is_not_a_file_has_a_reason(
     uri: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,9 +127,7 @@ def test_a_uri_that_is_not_a_file_has_a_reason(
         ("//cdn.example.com/a.jpg", "if 'cdn.example.com' is a web server"),
     ],
 )
-def test_a_file_that_does_not_exist_may_be_an_address_written_wrongly(
-    tmp_path: Path, address: str, advice: str
-) -> None:
+def test_a_file_that_does_not_exist_may_be_a_wrong_address(tmp_path: Path, address: str, advice: str) -> None:
     message = failed(address.replace("{}", str(tmp_path))).message
     assert f"there is no such file; {advice}" in message
 
@@ -200,17 +186,13 @@ def test_cells_of_parquet_files(layout: pa.DataType, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("cell", "reason"),
     [
-        ("a.parquet#row=3&column=image", "too_many_bytes"),
-        ("a.parquet#row=1&column=image", "not_bytes"),
-        ("a.parquet#row=2&column=label", "not_bytes"),
-        ("a.parquet#row=4&column=image", "no_such_row"),
-        ("a.parquet#row=0&column=picture", "no_such_column"),
-        ("structs.parquet#row=0&column=image", "not_bytes"),
-        ("not_utf_8.parquet#row=0&column=image", "not_bytes"),
-        ("picture.parquet#row=0&column=image", "not_parquet"),
+        ("a.parquet#row=3&column=image", "too_many_bytes"), ("a.parquet#row=1&column=image", "not_bytes"),
+        ("a.parquet#row=2&column=label", "not_bytes"), ("a.parquet#row=4&column=image", "no_such_row"),
+        ("a.parquet#row=0&column=picture", "no_such_column"), ("structs.parquet#row=0&column=image", "not_bytes"),
+        ("not_utf_8.parquet#row=0&column=image", "not_bytes"), ("picture.parquet#row=0&column=image", "not_parquet"),
         ("missing.parquet#row=0&column=image", "not_found"),
     ],
-)
+)  # fmt: skip
 def test_cells_without_a_picture_have_a_reason(cell: str, reason: str, tmp_path: Path) -> None:
     write_cells(tmp_path / "a.parquet", pa.array([b"a", None, b"c", b"d" * 11], pa.binary()))
     write_cells(tmp_path / "structs.parquet", pa.array([{"bytes": None, "path": None}], STRUCT))
@@ -223,20 +205,13 @@ def test_cells_without_a_picture_have_a_reason(cell: str, reason: str, tmp_path:
 @pytest.mark.parametrize(
     ("path", "reason"),
     [
-        ("x.jpg", None),
-        ("deep/x.jpg", None),
-        ("missing.jpg", "not_found"),
-        ("", "not_bytes"),
+        ("x.jpg", None), ("deep/x.jpg", None), ("missing.jpg", "not_found"), ("", "not_bytes"),
         ("../x.jpg", "not_bytes"),  # a table may be a stranger's, and name any file
-        ("deep/../../x.jpg", "not_bytes"),
-        ("/etc/hostname", "not_bytes"),
-        ("file:///etc/hostname", "not_bytes"),
+        ("deep/../../x.jpg", "not_bytes"), ("/etc/hostname", "not_bytes"), ("file:///etc/hostname", "not_bytes"),
         ("http://host.test/x.jpg", "not_bytes"),
     ],
-)
-def test_a_cell_without_bytes_stands_for_the_file_that_its_path_names(
-    tmp_path: Path, path: str, reason: str | None
-) -> None:
+)  # fmt: skip
+def test_a_cell_without_bytes_stands_for_the_file_at_its_path(tmp_path: Path, path: str, reason: str | None) -> None:
     table = tmp_path / "data" / "a.parquet"
     for folder in (tmp_path, table.parent, table.parent / "deep"):
         folder.mkdir(exist_ok=True)

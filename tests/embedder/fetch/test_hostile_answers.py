@@ -140,19 +140,12 @@ def test_hostile_answers_end_soon_and_cost_little(server: ScriptedServer, route:
 
 
 SLOW = {
-    "status line": (b"", b"H"),
-    "headers": (OK + b"X-Long: ", b"x"),
-    "body": (OK + b"\r\n", b"x"),
-    "known length": (OK + b"Content-Length: 500\r\n\r\n", b"x"),
-    "chunks": (CHUNKED, b"1\r\nx\r\n"),
-    "chunk size": (CHUNKED, b"0"),
-    "trailer": (CHUNKED + b"0\r\n", b"X"),
-    "chunk extension": (CHUNKED + b"1;", b"x"),
-    "compressed": (GZIP, b"\x1f"),
-    "100 Continue": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
-    "redirect": (b"HTTP/1.1 302 Go\r\nLocation: /\r\nX-A: ", b"x"),
-    "nothing": (b"", b""),
-}
+    "status line": (b"", b"H"), "headers": (OK + b"X-Long: ", b"x"), "body": (OK + b"\r\n", b"x"),
+    "known length": (OK + b"Content-Length: 500\r\n\r\n", b"x"), "chunks": (CHUNKED, b"1\r\nx\r\n"),
+    "chunk size": (CHUNKED, b"0"), "trailer": (CHUNKED + b"0\r\n", b"X"), "chunk extension": (CHUNKED + b"1;", b"x"),
+    "compressed": (GZIP, b"\x1f"), "100 Continue": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "redirect": (b"HTTP/1.1 302 Go\r\nLocation: /\r\nX-A: ", b"x"), "nothing": (b"", b""),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SLOW)

@@ -17,30 +17,20 @@ _DATE = "Wed, 21 Oct 2015 07:28:00 GMT"
 @pytest.mark.parametrize(
     ("headers", "etag", "modified"),
     [
-        ({}, None, None),
-        ({"ETag": '"abc"'}, '"abc"', None),
-        ({"ETag": 'W/"abc"'}, 'W/"abc"', None),
-        ({"ETag": '""'}, '""', None),
-        ({"ETag": ' "a" '}, '"a"', None),
-        ({"ETag": "abc"}, None, None),
-        ({"ETag": '"a\r\nX-Other: 1"'}, None, None),
-        ({"ETag": '"a b"'}, None, None),
-        ({"ETag": '"ä"'}, None, None),
-        ({"ETag": f'"{"a" * 251}"'}, None, None),
-        ({"ETag": '"a"', "Last-Modified": _DATE}, '"a"', _AT),
-        ({"Last-Modified": _DATE}, None, _AT),
-        ({"Last-Modified": "Wednesday, 21-Oct-15 07:28:00 GMT"}, None, _AT),
+        ({}, None, None), ({"ETag": '"abc"'}, '"abc"', None), ({"ETag": 'W/"abc"'}, 'W/"abc"', None),
+        ({"ETag": '""'}, '""', None), ({"ETag": ' "a" '}, '"a"', None), ({"ETag": "abc"}, None, None),
+        ({"ETag": '"a\r\nX-Other: 1"'}, None, None), ({"ETag": '"a b"'}, None, None), ({"ETag": '"ä"'}, None, None),
+        ({"ETag": f'"{"a" * 251}"'}, None, None), ({"ETag": '"a"', "Last-Modified": _DATE}, '"a"', _AT),
+        ({"Last-Modified": _DATE}, None, _AT), ({"Last-Modified": "Wednesday, 21-Oct-15 07:28:00 GMT"}, None, _AT),
         ({"Last-Modified": "Wed, 21 Oct 2015 09:28:00 +0200"}, None, _AT),
         ({"Last-Modified": "Wed, 21 Oct 2015 07:28:00 -0000"}, None, _AT),
         ({"Last-Modified": "Thu, 01 Jan 1970 00:00:00 GMT"}, None, datetime(1970, 1, 1, tzinfo=UTC)),
         ({"Last-Modified": "Fri, 31 Dec 9999 23:59:59 GMT"}, None, datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)),
         ({"Last-Modified": "Fri, 31 Dec 9999 23:59:59 -0100"}, None, None),
-        ({"Last-Modified": "yesterday"}, None, None),
-        ({"Last-Modified": "0"}, None, None),
-        ({"Last-Modified": "Wed, 99 Oct 2015 07:28:00 GMT"}, None, None),
-        ({"Last-Modified": "\r\n"}, None, None),
+        ({"Last-Modified": "yesterday"}, None, None), ({"Last-Modified": "0"}, None, None),
+        ({"Last-Modified": "Wed, 99 Oct 2015 07:28:00 GMT"}, None, None), ({"Last-Modified": "\r\n"}, None, None),
     ],
-)
+)  # fmt: skip
 def test_what_an_answer_says_is_kept_if_it_can_be_sent_back(
     headers: dict[str, str], etag: str | None, modified: datetime | None
 ) -> None:

@@ -72,6 +72,7 @@ SIGNED = (GREY.astype(int) - 128).astype(np.int8)
         pytest.param(full_range(DARK, "u2"), {}, DARK, id="dark, 16 bits"),
         pytest.param(GREY.astype(np.float32), {}, GREY, id="floats to 255"),
         pytest.param(GREY.astype(np.float64) * 257, {}, GREY, id="doubles to 65535"),
+        pytest.param(GREY.astype(np.float32) * 4000, {}, GREY, id="floats to a million"),
         pytest.param(GREY / 1000 + 20_000, {"photometric": "miniswhite"}, GREY * 0 + 177, id="far from black"),
         pytest.param(GREY.astype(np.int16) * 8 - 1024, {}, GREY, id="below zero"),
         pytest.param(SIGNED, {}, GREY, id="signed bytes below zero"),
@@ -145,9 +146,7 @@ FILES: dict[str, bytes] = {
     "f4 to 255": tiff(GREY.astype("f4")),
     "i4 to 255": tiff(GREY.astype("i4")),
     "12 of 16 bits": tiff(GREY.astype("u2") * 16),
-    **{
-        f"png {depth}": grey_png(depth, STEPS * (2**depth - 1) // 15, (2**depth - 1) // 15 * 15) for depth in (2, 4, 16)
-    },
+    **{f"png {n}": grey_png(n, STEPS * (2**n - 1) // 15, (2**n - 1) // 15 * 15) for n in (2, 4, 16)},
     "png 16, dark": grey_png(16, STEPS * 200),
     "png rgb": rgb_png(16, np.stack([STEPS * 4369] * 3, axis=2), (4369, 4369, 4369)),
     **{mode: encode(Image.fromarray(RGB).convert(mode), "tiff") for mode in ("CMYK", "YCbCr", "RGBX", "1")},
@@ -167,18 +166,12 @@ def test_a_pil_image_as_a_query_looks_like_its_file(name: str) -> None:
 @pytest.mark.parametrize(
     ("pixels", "expected"),
     [
-        (GREY, GREY),
-        (full_range(GREY, "u2"), GREY),
-        (full_range(GREY, "i4"), GREY),
-        (GREY.astype(np.uint16), GREY),
-        (GREY.astype(np.int64), GREY),
-        (GREY > 100, (GREY > 100).astype(np.uint8) * 255),
-        (full_range(RGB, "u2"), RGB),
-        (RGB, RGB),
-        (np.dstack([RGB, np.full_like(GREY, 255)]), RGB),
+        (GREY, GREY), (full_range(GREY, "u2"), GREY), (full_range(GREY, "i4"), GREY), (GREY.astype(np.uint16), GREY),
+        (GREY.astype(np.int64), GREY), (GREY > 100, (GREY > 100).astype(np.uint8) * 255),
+        (full_range(RGB, "u2"), RGB), (RGB, RGB), (np.dstack([RGB, np.full_like(GREY, 255)]), RGB),
         (full_range(np.dstack([RGB, np.zeros_like(GREY)]), "u2"), np.full_like(RGB, 255)),
     ],
-)
+)  # fmt: skip
 def test_an_array_as_a_query_looks_like_the_file(pixels: npt.NDArray[Any], expected: npt.NDArray[np.uint8]) -> None:
     image = example_of(pixels, NO_SEARCHER)["image"]
     assert np.abs(pixels_of(image_bytes(image)) - shown(expected)).max() <= 1

@@ -1,10 +1,8 @@
 """`embedder.images.decode`: the colours of every format and mode, and thumbnails."""
 
 import io
-import struct
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from PIL import Image
 
@@ -18,7 +16,6 @@ from tests.support.pictures.sample_images import (
     corner_error,
     encode,
     four,
-    png,
     quarters,
     rotated,
 )
@@ -76,17 +73,6 @@ def board(mode: str) -> Image.Image:
     return Image.fromarray((np.indices((256, 256)).sum(0) % 2).astype(np.uint8) * (1 if mode == "P" else 255), mode)
 
 
-def grey_tiff(order: str) -> bytes:
-    """A TIFF in 16-bit grey, in the byte order of `struct`."""
-    pixels = np.full((64, 64), 30840, dtype=f"{order}u2").tobytes()  # 30840 = 120 × 257
-    entries = [(256, 4, 64), (257, 4, 64), (258, 3, 16), (259, 3, 1), (262, 3, 1), (273, 4, 122)]
-    entries += [(277, 3, 1), (278, 4, 64), (279, 4, len(pixels))]
-    kinds = {3: "Hxx", 4: "I"}
-    body = b"".join(struct.pack(f"{order}HHI{kinds[kind]}", tag, kind, 1, value) for tag, kind, value in entries)
-    head = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(f"{order}IH", 8, len(entries))
-    return head + body + bytes(4) + pixels
-
-
 def ycck() -> bytes:
     """A YCCK JPEG like Photoshop's: Y, Cb and Cr encode C, M and Y as if they were R, G and B, and K is inverted.
 
@@ -105,15 +91,9 @@ def two_colours() -> bytes:
     return encode(image, "png")
 
 
-DEEP_ROW = b"\0" + struct.pack(">HHH", 200 * 257, 100 * 257, 50 * 257) * 8
-
-
 @pytest.mark.parametrize(
     ("data", "wanted", "tolerance"),
     [
-        pytest.param(grey_tiff("<"), (120, 120, 120), 0, id="16-bit grey, little-endian"),
-        pytest.param(grey_tiff(">"), (120, 120, 120), 0, id="16-bit grey, big-endian"),
-        pytest.param(png(8, 8, 16, 2, DEEP_ROW * 8), (200, 100, 50), 0, id="16-bit RGB"),
         pytest.param(ycck(), (200, 60, 30), 6, id="Adobe YCCK"),
         pytest.param(encode(board("L").convert("1"), "png"), (128, 128, 128), 2, id="1 bit, smoothed"),
         pytest.param(two_colours(), (100, 0, 50), 2, id="palette, smoothed"),
@@ -121,27 +101,6 @@ DEEP_ROW = b"\0" + struct.pack(">HHH", 200 * 257, 100 * 257, 50 * 257) * 8
 )
 def test_one_colour(data: bytes, wanted: tuple[int, int, int], tolerance: int) -> None:
     assert np.abs(decode_image(data, WHOLE).pixels[4:-4, 4:-4].astype(int) - wanted).max() <= tolerance
-
-
-@pytest.mark.parametrize(
-    ("name", "kind", "values", "expected"),
-    [
-        ("png", np.uint16, (257, 25700, 65535), (1, 100, 255)),
-        ("tiff", np.int32, (0, 25700, 65535), (0, 100, 255)),
-        ("tiff", np.float32, (0.0, 0.5, 1.0), (0, 128, 255)),
-        ("tiff", np.float32, (0.0, 100.0, 255.0), (0, 100, 255)),
-        ("tiff", np.float32, (0.0, 25700.0, 65535.0), (0, 100, 255)),
-        ("tiff", np.float32, (-2.0, 0.0, 2.0), (0, 128, 255)),
-        ("tiff", np.float32, (0.0, 5e5, 1e6), (0, 128, 255)),
-        ("tiff", np.float32, (0.0, float("nan"), float("inf")), (0,)),  # neighbours of NaN are NaN too
-    ],
-)
-def test_deep_grey_is_scaled_not_clipped(
-    name: str, kind: npt.DTypeLike, values: tuple[float, ...], expected: tuple[int, ...]
-) -> None:
-    array = np.repeat(np.array(values, kind), 60)[None].repeat(90, 0)
-    pixels = decode_image(encode(Image.fromarray(array), name), WHOLE).pixels
-    assert [tuple(pixels[32, x]) for x in (8, 32, 56)[: len(expected)]] == [(grey,) * 3 for grey in expected]
 
 
 @pytest.mark.parametrize("name", ["png", "webp", "tiff"])

@@ -183,9 +183,7 @@ def assert_no_row_is_lost_or_doubled(nodes: Nodes, gallery: Gallery, tmp_path: P
 
 
 @pytest.mark.long
-def test_nodes_that_are_lost_and_replaced_lose_and_double_no_row(
-    three: Nodes, gallery: Gallery, tmp_path: Path
-) -> None:
+def test_nodes_that_are_lost_and_replaced_lose_no_row(three: Nodes, gallery: Gallery, tmp_path: Path) -> None:
     def replace_one() -> None:
         three.kill()
         three.add()

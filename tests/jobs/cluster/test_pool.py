@@ -92,14 +92,14 @@ def test_a_job_that_has_to_wait_for_others_says_so(monkeypatch: pytest.MonkeyPat
     [
         (
             {"actors": (24, 24), "num_gpus": 0},
-            r"24 actors, each with 1 CPU, may leave no node with 1 CPU, 1,024 MiB .*: ask for at most 23 with --actors",
+            r"24 actors, .* 1 CPU, 1,024 MiB .*: ask for at most 23 with --actors",
         ),
         ({"num_gpus": 3}, "an actor needs 3 GPU, but no node has more than 2 GPU: ask for a smaller share"),
         ({"resources": {"npu": 1}}, "an actor needs 1 npu, but no node has more than 0 npu: ask for less"),
         ({"num_cpus": 9}, "an actor needs 9 CPU, but no node has more than 8 CPU: ask for less with --cpus-per-actor"),
         (
             {"num_cpus": 9, "resources": {"npu": 1}},
-            "an actor needs 9 CPU, 1 npu, but no node has more than 8 CPU, 0 npu: ask for less, or add such a node",
+            r"9 CPU, 1 npu, .* 8 CPU, 0 npu: ask for less, or add such a node",
         ),
         ({"memory": 64 * GIB}, "an actor needs 65,536 MiB, but no node has more than 32,768 MiB: free some memory"),
         ({"accelerator_type": "H200"}, "the cluster has no accelerator 'H200': it has A100, L4; give one of these"),
@@ -107,10 +107,7 @@ def test_a_job_that_has_to_wait_for_others_says_so(monkeypatch: pytest.MonkeyPat
             {"actors": (5, 9), "num_gpus": 0.5, "accelerator_type": "A100"},
             r"5 actors were requested, each with 1 CPU, 0.5 GPU; the cluster has room for 4: ask for fewer",
         ),
-        (
-            {"num_gpus": 1, "resources": {"disk": 1}},
-            "no node has all that an actor needs, 1 CPU, 1 GPU, 1 disk: ask for less",
-        ),
+        ({"num_gpus": 1, "resources": {"disk": 1}}, "has all that an actor needs, 1 CPU, 1 GPU, 1 disk: ask for less"),
     ],
 )
 def test_what_no_node_can_hold_is_refused(nodes: list[dict[str, Any]], options: dict[str, Any], message: str) -> None:
@@ -187,12 +184,10 @@ def test_the_demo_model_is_found_by_its_name_on_other_machines(monkeypatch: pyte
 
 def test_a_package_that_a_worker_lacks_is_named() -> None:
     error = RuntimeError("Traceback …\nModuleNotFoundError: No module named 'faiss.contrib'\n")
-    message = missing_package_message(error)
-    assert message is not None
-    assert message.startswith("a worker has no package 'faiss': the image of every node must have what Likeness needs")
+    message = "a worker has no package 'faiss': the image of every node must have what Likeness needs"
+    assert str(missing_package_message(error)).startswith(message)
     hidden = missing_package_message(RuntimeError("No module named 'embedder.models'; 'embedder' is not a package"))
-    assert hidden is not None
-    assert f"is there a file embedder.py or a folder embedder in {Path.cwd()}? Rename it" in hidden
+    assert f"is there a file embedder.py or a folder embedder in {Path.cwd()}? Rename it" in str(hidden)
     assert missing_package_message(RuntimeError("out of memory")) is None
 
 

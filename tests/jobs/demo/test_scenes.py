@@ -71,9 +71,7 @@ def test_tiles_find_the_scenes_that_hold_a_shape(tmp_path: Path) -> None:
 
     def recall(searcher: Searcher, vectors: Any) -> float:
         found = [{match.image_id for match in matches} for matches in searcher.search(vectors, 10)]
-        shares = [
-            len(ids & wanted) / min(10, len(wanted)) for ids, wanted in zip(found, holding, strict=True) if wanted
-        ]
+        shares = [len(ids & of) / min(10, len(of)) for ids, of in zip(found, holding, strict=True) if of]
         return float(np.mean(shares))
 
     whole, tiled = (

@@ -76,16 +76,6 @@ def test_a_round_trip_keeps_rows_and_search_results(exported: Collection, tmp_pa
     assert one.search(queries, 10) == other.search(queries, 10)
 
 
-def test_other_tools_read_the_exported_files(exported: Collection, tmp_path: Path) -> None:
-    export(exported, str(tmp_path / "out"), "clip-retrieval")
-    vectors = np.load(tmp_path / "out/img_emb/img_emb_0.npy")
-    metadata = pq.read_table(tmp_path / "out/metadata/metadata_0.parquet")
-    assert (vectors.shape, vectors.dtype) == ((40, DIM), np.float32)
-    assert metadata["image_path"][0].as_py() == "memory:00.jpg"
-    assert metadata["image_id"].to_pylist() == [*IDS[:3], *IDS[4:], "late"]
-    np.testing.assert_array_equal(vectors[:3], VECTORS[:3])
-
-
 def test_columns_of_annotations_are_exported(exported: Collection, tmp_path: Path) -> None:
     same, other = IDS[5], IDS[6]  # the content of `other` has changed since
     metadata = {"mood": ["calm", "wild"], "content_hash": [same, "changed"]}
@@ -95,10 +85,12 @@ def test_columns_of_annotations_are_exported(exported: Collection, tmp_path: Pat
     assert found == [{"image_id": same, "mood": "calm"}]
 
 
-def test_an_export_is_complete_or_absent(exported: Collection, tmp_path: Path) -> None:
-    def stop(*_: int) -> None:
-        raise KeyboardInterrupt
+def stop(*_: int) -> None:
+    """The progress of a job that is interrupted."""
+    raise KeyboardInterrupt
 
+
+def test_an_export_is_complete_or_absent(exported: Collection, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         export(exported, str(tmp_path / "out"), "npy", stop)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["collection"]
@@ -129,6 +121,8 @@ def test_a_column_that_clip_retrieval_needs_is_renamed(collection: Collection, t
     names = ("image_path", "source_image_path")
     add_run(collection, rows(["a"], metadata={name: pa.array([name]) for name in names}))
     export(collection, str(tmp_path / "out"), "clip-retrieval")
+    vectors = np.load(tmp_path / "out/img_emb/img_emb_0.npy")  # as other tools read them
+    assert (vectors.shape, vectors.dtype) == ((1, DIM), np.float32)
     (row,) = pq.read_table(tmp_path / "out/metadata/metadata_0.parquet").to_pylist()
     assert [row[name] for name in (*names, "source_source_image_path")] == ["memory:a", names[1], names[0]]
 
@@ -188,46 +182,43 @@ def test_clip_retrieval_folders(tmp_path: Path) -> None:
     np.testing.assert_allclose(vectors[2:4], unit_vectors(2, seed=10), atol=1e-3)
 
 
-@pytest.mark.parametrize("kind", ["none", "txt", "npy", "numbers", "parquet"])
-def test_ids_of_an_array_are_in_a_second_file_or_are_row_numbers(tmp_path: Path, kind: str) -> None:
+IDS_BESIDE: dict[str, tuple[Any, list[str]]] = {  # a file's name: what it holds, the ids
+    "": (None, ["0", "1", "2"]),
+    "ids.txt": ("\ufeffc\r\na\r\nb\u2028\n", ["c", "a", "b\u2028"]),
+    "ids.npy": (np.array(["c", "a", "b"]), ["c", "a", "b"]),
+    "numbers.npy": (np.array([12, 10, 11]), ["12", "10", "11"]),
+    "ids.parquet": (pa.table({"id": ["c", "a", "b"], "stars": [3, 1, 2]}), ["c", "a", "b"]),
+}
+
+
+@pytest.mark.parametrize("name", IDS_BESIDE)
+def test_ids_of_an_array_are_in_a_second_file_or_are_row_numbers(tmp_path: Path, name: str) -> None:
     np.save(tmp_path / "vectors.npy", 3 * VECTORS[:3])
-    ids, file = ["c", "a", "b"], tmp_path / f"ids.{kind}"
-    if kind == "txt":
-        ids = ["c", "a", "b\u2028"]
-        file.write_bytes("\ufeffc\r\na\r\nb\u2028\n".encode())
-    elif kind == "npy":
-        np.save(file, np.array(ids))
-    elif kind == "numbers":
-        ids, file = ["12", "10", "11"], tmp_path / "ids.npy"
-        np.save(file, np.array([12, 10, 11]))
-    elif kind == "parquet":
-        pq.write_table(pa.table({"id": ids, "stars": [3, 1, 2]}), file)
-    else:
-        ids = ["0", "1", "2"]
+    content, ids = IDS_BESIDE[name]
+    if name.endswith(".txt"):
+        (tmp_path / name).write_bytes(content.encode())
+    elif name:
+        np.save(tmp_path / name, content) if name.endswith(".npy") else pq.write_table(content, tmp_path / name)
+    location = str(tmp_path / "imported")
     job = VectorImport(
-        source=str(tmp_path / "vectors.npy"),
-        collection=str(tmp_path / "imported"),
-        ids=None if kind == "none" else str(file),
+        source=str(tmp_path / "vectors.npy"), collection=location, ids=str(tmp_path / name) if name else None
     )
     job.run()
-    found = Collection.open(str(tmp_path / "imported")).live_rows().to_pylist()
-    for image_id, vector in zip(ids, VECTORS[:3], strict=True):
-        (row,) = (row for row in found if row["image_id"] == image_id)
-        np.testing.assert_allclose(row["embedding"], vector, atol=1e-7)
+    found = {row["image_id"]: row for row in Collection.open(location).live_rows().to_pylist()}
+    assert found.keys() == set(ids)
+    np.testing.assert_allclose([found[image_id]["embedding"] for image_id in ids], VECTORS[:3], atol=1e-7)
     assert job.normalised == 3
-    assert kind != "parquet" or [row["stars"] for row in found] == [1, 2, 3]
+    assert [found[image_id].get("stars") for image_id in ids] == ([3, 1, 2] if "parquet" in name else [None] * 3)
+
+
+def pictures(count: int) -> "pa.Array[Any]":
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    return pa.array([{"bytes": b"\xff\xd8\xff picture", "path": None}] * count, kind)
 
 
 def test_a_hugging_face_dataset_keeps_its_pictures_and_plain_columns(tmp_path: Path) -> None:
-    image = pa.array(
-        [{"bytes": b"\xff\xd8\xff picture", "path": None}] * 2,
-        pa.struct([("bytes", pa.binary()), ("path", pa.string())]),
-    )
     columns = {
-        "sha256": [b"\xff" * 32] * 2,
-        "image": image,
-        "width": [1, 2],
-        "text_vector": [[1.0], [2.0]],
+        **{"sha256": [b"\xff" * 32] * 2, "image": pictures(2), "width": [1, 2], "text_vector": [[1.0], [2.0]]},
         "image_vector": [vector.astype(np.float64).tolist() for vector in VECTORS[:2]],
     }
     pq.write_table(pa.table(columns), tmp_path / "train.parquet")
@@ -282,21 +273,12 @@ BAD_ROWS: list[tuple[str, dict[str, Any], str, str]] = [
     ("null value", {"embedding": [None, *GOOD[1:]]}, "null_value", "expected 8 numbers, but some are null"),
     ("no id", {"id": None}, "no_id", "expected an id, got none"),
     ("empty id", {"id": " "}, "no_id", "expected an id, got none"),
-    (
-        "repeated id",
-        {"id": "04.jpg"},
-        "duplicate_id",
-        "expected a unique id, but '04.jpg' is already that of list.parquet#row=4",
-    ),
+    ("repeated id", {"id": "04.jpg"}, "duplicate_id", "unique id, but '04.jpg' is already that of list.parquet#row=4"),
 ]
 
 
-@pytest.mark.parametrize(
-    ("change", "reason", "message"), [row[1:] for row in BAD_ROWS], ids=[row[0] for row in BAD_ROWS]
-)
-def test_an_unusable_row_becomes_a_reject_with_its_number(
-    tmp_path: Path, change: dict[str, Any], reason: str, message: str
-) -> None:
+@pytest.mark.parametrize(("change", "reason", "message"), [row[1:] for row in BAD_ROWS], ids=[r[0] for r in BAD_ROWS])
+def test_an_unusable_row_becomes_a_reject(tmp_path: Path, change: dict[str, Any], reason: str, message: str) -> None:
     listed = [{"id": name, "embedding": vector.tolist()} for name, vector in zip(IDS, VECTORS, strict=True)]
     listed[33] |= change
     kinds = pa.schema({"id": pa.string(), "embedding": pa.list_(pa.float64())})
@@ -340,10 +322,7 @@ def test_ids_are_compared_across_blocks_and_files(tmp_path: Path, monkeypatch: p
 
 def test_rows_beside_an_array_may_have_no_plain_column(tmp_path: Path) -> None:
     np.save(tmp_path / "vectors.npy", VECTORS)
-    image = pa.array(
-        [{"bytes": b"\xff\xd8\xff", "path": None}] * 40, pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-    )
-    pq.write_table(pa.table({"image": image}), tmp_path / "rows.parquet", row_group_size=7)
+    pq.write_table(pa.table({"image": pictures(40)}), tmp_path / "rows.parquet", row_group_size=7)
     found = import_vectors(tmp_path).live_rows(["image_id"])
     assert found["image_id"].to_pylist() == sorted(map(str, range(40)))
 
@@ -430,11 +409,7 @@ BAD_FILES: list[tuple[str, Callable[[Path], Any], str]] = [
     ("cut off Parquet", cut("x.parquet", 99, parquet(embedding=LISTS)), r"cannot read .*/x\.parquet as parquet"),
     ("no vectors", parquet(id=["a"]), r"has no column of vectors \(lists of floats\); its columns are id"),
     ("texts", parquet(embedding=[["a"]]), "expected vectors in column `embedding`, lists of floats, got list<"),
-    (
-        "lists of addresses",
-        parquet(url=[["a"]] * 4, embedding=LISTS),
-        "expected paths or URLs in column `url`, got list<",
-    ),
+    ("lists of addresses", parquet(url=[["a"]] * 4, embedding=LISTS), "paths or URLs in column `url`, got list<"),
     ("numbers as addresses", parquet(uri=[1, 2, 3, 4], embedding=LISTS), "column `uri`, got int64"),
     ("bytes as addresses", parquet(url=[b"a"] * 4, embedding=LISTS), "column `url`, got binary"),
     ("all null", parquet(embedding=pa.array([None], pa.list_(pa.float32()))), "has no vectors in its column"),
@@ -458,9 +433,7 @@ BAD_FILES: list[tuple[str, Callable[[Path], Any], str]] = [
 
 
 @pytest.mark.parametrize(("write", "message"), [row[1:] for row in BAD_FILES], ids=[row[0] for row in BAD_FILES])
-def test_an_unusable_source_is_named_and_no_collection_is_made(
-    tmp_path: Path, write: Callable[[Path], Any], message: str
-) -> None:
+def test_an_unusable_source_makes_no_collection(tmp_path: Path, write: Callable[[Path], Any], message: str) -> None:
     (tmp_path / "source").mkdir()
     write(tmp_path / "source")
     with pytest.raises(SourceError, match=message):
@@ -471,6 +444,7 @@ def test_an_unusable_source_is_named_and_no_collection_is_made(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"source": "out", "ids": "ids.txt"}, r"--ids goes with a \.npy file, but .* is a clip-retrieval folder"),
         ({"ids": "ids.txt"}, r"--ids goes with a \.npy file, but .* has none"),
         ({"embedding_column": "vector"}, r"has no column `vector`; its columns are id, embedding\. Name the one"),
         ({"uri_column": "embedding"}, "expected paths or URLs in column `embedding`, got list<"),
@@ -480,15 +454,10 @@ def test_an_unusable_source_is_named_and_no_collection_is_made(
 )
 def test_options_that_do_not_fit_the_source(tmp_path: Path, options: dict[str, Any], message: str) -> None:
     parquet(id=IDS[:4], embedding=LISTS)(tmp_path)
-    with pytest.raises(JobError, match=message):
-        import_vectors(tmp_path / "x.parquet", **options)
-    assert not (tmp_path / "imported").exists()
-
-
-def test_ids_for_a_clip_retrieval_folder_are_refused(tmp_path: Path) -> None:
     clip_retrieval((FOUR, {"image_path": IDS[:4]}))(tmp_path)
-    with pytest.raises(UsageError, match=r"--ids goes with a \.npy file, but .* is a clip-retrieval folder"):
-        import_vectors(tmp_path / "out", ids="ids.txt")
+    with pytest.raises(JobError, match=message):
+        import_vectors(tmp_path / options.pop("source", "x.parquet"), **options)
+    assert not (tmp_path / "imported").exists()
 
 
 # Models
@@ -519,6 +488,14 @@ def test_vectors_of_an_unknown_model_are_searched_by_id_but_not_by_words(
         refused = run("search", "made", *query)
         assert refused.code == 2
         assert "imported without the name of their model" in refused.err
+    service = build_service(ServeSettings(collection="made"))
+    with closing(service), on_this_machine(create_app(service)) as client:
+        for part in ({"id": "00.jpg"}, {"embedding": VECTORS[0].tolist(), "offset": 1}):
+            answer = client.post("/search", json={"k": 3, **part}).json()
+            assert [match["image_id"] for match in answer["matches"]] == best
+        assert "imported without" in client.post("/search", json={"text": "a star"}).json()["detail"]
+        answer = client.post("/search", files={"image": PLAIN["red.png"]}).json()
+        assert "imported without the name of their model" in answer["detail"]
     assert "imported without" in run("embed", "pictures", "made").err + run("reembed", "pictures", "made").err
     np.save(tmp_path / "more.npy", VECTORS)
     refused = run("import", "more.npy", "made")
@@ -527,34 +504,8 @@ def test_vectors_of_an_unknown_model_are_searched_by_id_but_not_by_words(
     assert len(Collection.open("made").runs()) == 2
 
 
-def test_a_server_of_an_unknown_model_answers_by_id(tmp_path: Path) -> None:
-    from api.build_service import build_service
-    from api.errors import Problem
-    from api.search.query import Part, Query
-    from api.settings import ServeSettings
-
-    np.save(tmp_path / "vectors.npy", VECTORS)
-    build_index(import_vectors(tmp_path / "vectors.npy"))
-    service = build_service(ServeSettings(collection=str(tmp_path / "imported")))
-    try:
-        service.live.warm_up()
-        found = service.search(Query(parts=(Part(image_id="5"),), options={"k": 3}))
-        assert len(found.matches) == 3
-        found = service.search(Query(parts=(Part(vector=VECTORS[5]),), options={"k": 1}))
-        assert found.matches[0].image_id == "5"
-        for part in (Part(text="a star"), Part(data=PLAIN["red.png"])):
-            with pytest.raises(Problem, match="imported without the name of their model"):
-                service.search(Query(parts=(part,), options={"k": 3}))
-    finally:
-        service.close()
-
-
 def test_an_import_that_is_interrupted_commits_nothing(tmp_path: Path) -> None:
     np.save(tmp_path / "vectors.npy", VECTORS)
-
-    def stop(*_: int) -> None:
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
         import_vectors(tmp_path / "vectors.npy", progress=stop)
     left = Collection.open(str(tmp_path / "imported")).snapshot()
@@ -562,30 +513,29 @@ def test_an_import_that_is_interrupted_commits_nothing(tmp_path: Path) -> None:
     assert import_vectors(tmp_path / "vectors.npy").live_rows().num_rows == 40
 
 
-def test_reembed_reuses_the_imported_vectors_of_its_pictures(
-    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reembed_reuses_imported_vectors(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def reembed(collection: str, *options: str) -> Any:
+        return json.loads(run("reembed", "pictures", collection, *options, "--on", "local", "--format", "json").out)
+
     monkeypatch.chdir(tmp_path)
     pictures = put_pictures(tmp_path / "pictures", PLAIN)
     export(embed_here(pictures, tmp_path / "collection"), str(tmp_path / "out"), "parquet")
     assert run("import", "out", "made", "--model", "demo").code == 0
     assert "already there" in run("embed", "pictures", "made", "--model", "demo", "--on", "local").out
-    report = json.loads(run("reembed", "pictures", "made", "--on", "local", "--format", "json").out)
+    report = reembed("made")
     assert (report["embedded"], report["deleted"]) == (0, 0)
     # Without an export's facts about files, addresses are enough.
     thin = pq.read_table(tmp_path / "out/rows.parquet").select(["image_id", "uri", "embedding"])
     pq.write_table(thin.replace_schema_metadata(None), tmp_path / "thin.parquet")
     assert run("import", "thin.parquet", "thin", "--model", "demo").code == 0
-    report = json.loads(run("reembed", "pictures", "thin", "--on", "local", "--format", "json").out)
+    report = reembed("thin")
     assert (report["embedded"], report["deleted"], report["unchanged"]) == (0, 0, report["listed"])
     # It does not delete vectors from a file among the pictures.
     others = pa.table({"id": ["vector"], "embedding": thin["embedding"][:1]})
     pq.write_table(others, pictures / "vectors.parquet")
     assert run("import", "pictures", "beside", "--model", "demo").code == 0
     (pictures / "vectors.parquet").unlink()
-    report = json.loads(
-        run("reembed", "pictures", "beside", "--max-missing", "1", "--on", "local", "--format", "json").out
-    )
+    report = reembed("beside", "--max-missing", "1")
     assert (report["missing"], report["deleted"]) == (0, 0)
     renamed = thin.replace_schema_metadata({b"likeness.model": MODEL.model_dump_json()})
     pq.write_table(renamed, tmp_path / "other.parquet")

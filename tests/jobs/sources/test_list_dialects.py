@@ -28,9 +28,7 @@ DIALECTS: dict[str, tuple[str | bytes, dict[str, list[Any]]]] = {
     "zeros.csv": (table("uri,ean,zip", "{u},000{i}12345678{i},0{i}234"), {
         "ean": [f"000{i}12345678{i}" for i in range(6)], "zip": [f"0{i}234" for i in range(6)],
     }),
-    "large.csv": (table("uri,sku", "{u},1234567890123456789{i}"), {
-        "sku": [f"1234567890123456789{i}" for i in range(6)],
-    }),
+    "large.csv": (table("uri,n", "{u},1234567890123456789{i}"), {"n": [f"1234567890123456789{i}" for i in range(6)]}),
     "pandas.csv": (table(",uri,label", "{i},{u},x{i}"), {"": list(range(6)), "label": X}),
     "mark.csv": (table("uri,label", "{u},x{i}").encode("utf-8-sig"), {"label": X}),
     "excel.csv": (table("uri\tlabel", "{u}\tx{i}", "\r\n").encode("utf-16"), {"label": X}),
@@ -38,6 +36,11 @@ DIALECTS: dict[str, tuple[str | bytes, dict[str, list[Any]]]] = {
     "blank.csv": (table("uri,label", "{u},x{i}", "\r\n") + "\r\n\r\n", {"label": X}),
     "spaced.csv": (table("uri, label", "{u}, x{i}"), {" label": [f" {x}" for x in X]}),
     "pipe.csv": (table("uri|label", "{u}|x{i}"), {"label": X}),
+    "semicolons.csv": (table("uri;label", "{u};x{i}"), {"label": X}),
+    "mark and semicolons.csv": (table("uri;label", "{u};x{i}", "\r\n").encode("utf-8-sig"), {"label": X}),
+    "quoted.csv": (table('"uri";"label"', '"{u}";"x{i}"'), {"label": X}),
+    "tabs.csv": (table("uri\tlabel", "{u}\tx{i}"), {"label": X}),
+    "tabs.tsv": (table("uri\tlabel", "{u}\tx{i}"), {"label": X}),
     "sep.csv": (table("uri;label", "{u};x{i}", "\r\n", "sep=;\r\n"), {"label": X}),
     "quoted sep.csv": (table("uri;label", "{u};x{i}", before='"sep=;"\n'), {"label": X}),
     "sep tab.csv": (table("uri\tlabel", "{u}\tx{i}", before="sep=\t\n"), {"label": X}),

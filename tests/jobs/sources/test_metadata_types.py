@@ -143,29 +143,19 @@ def test_every_value_that_an_answer_shows_finds_its_image_again(searcher: Search
 @pytest.mark.parametrize(
     ("where", "rows"),
     [
-        ({"decimal128": -3.1}, [3]),
-        ({"decimal128": {"$lt": -6.105}}, [7]),
+        ({"decimal128": -3.1}, [3]), ({"decimal128": {"$lt": -6.105}}, [7]),
         ({"decimal128": {"$gt": -0.1000001}}, [0]),
-        ({"decimal128": {"$in": ["-1.1", "-2.100", -3.1000001, 1e300]}}, [1, 2]),
-        ({"decimal256": 10**40 + 5}, [5]),
-        ({"decimal256": {"$gt": 1e308}}, []),
-        ({"decimal32": {"$lte": "1e99"}}, list(range(ROWS))),
-        ({"hundreds": {"$gte": 650}}, [7]),
-        ({"time64": {"$gte": "06:30", "$lt": "07:30:07"}}, [6]),
-        ({"time32_s": "02:30:02.5"}, []),
-        ({"time32_s": {"$gt": "02:30:01.5", "$lt": "02:30:02.000001"}}, [2]),
-        ({"span_s": 90}, [1]),
-        ({"span_s": {"$gt": 89.5, "$lte": "00:03:00"}}, [1, 2]),
-        ({"span_s": {"$gte": "P1D"}}, []),
-        ({"span": {"$lt": "-PT1M40S"}}, []),
-        ({"span": {"$lt": 0}}, [0, 1]),
-        ({"prices": {"$gt": 6}}, [7]),
-        ({"texts": {"$prefix": "t3"}}, [3]),
-        ({"texts": {"$in": ["t1", "t7"]}}, [1, 7]),
-        ({"texts": {"$ne": "x"}}, [0]),
+        ({"decimal128": {"$in": ["-1.1", "-2.100", -3.1000001, 1e300]}}, [1, 2]), ({"decimal256": 10**40 + 5}, [5]),
+        ({"decimal256": {"$gt": 1e308}}, []), ({"decimal32": {"$lte": "1e99"}}, list(range(ROWS))),
+        ({"hundreds": {"$gte": 650}}, [7]), ({"time64": {"$gte": "06:30", "$lt": "07:30:07"}}, [6]),
+        ({"time32_s": "02:30:02.5"}, []), ({"time32_s": {"$gt": "02:30:01.5", "$lt": "02:30:02.000001"}}, [2]),
+        ({"span_s": 90}, [1]), ({"span_s": {"$gt": 89.5, "$lte": "00:03:00"}}, [1, 2]),
+        ({"span_s": {"$gte": "P1D"}}, []), ({"span": {"$lt": "-PT1M40S"}}, []), ({"span": {"$lt": 0}}, [0, 1]),
+        ({"prices": {"$gt": 6}}, [7]), ({"texts": {"$prefix": "t3"}}, [3]),
+        ({"texts": {"$in": ["t1", "t7"]}}, [1, 7]), ({"texts": {"$ne": "x"}}, [0]),
         ({"$not": {"numbers": {"$lt": 6}}}, [6, 7]),
     ],
-)
+)  # fmt: skip
 def test_values_between_those_that_are_stored(searcher: Searcher, where: dict[str, Any], rows: list[int]) -> None:
     assert found(searcher, where) == rows
 
@@ -212,7 +202,7 @@ def test_a_column_that_mixes_values_and_lists_is_one_of_lists(tmp_path: Path) ->
     (tmp_path / "list.jsonl").write_text("\n".join(map(json.dumps, rows)))
     searcher = Searcher.open(embed_list(tmp_path, tmp_path / "list.jsonl"))
     assert [found(searcher, {"tags": tag}) for tag in ("x", "y", "1", "z", "2", "true", None)] == [
-        *([0, 1], [1], [4], [4], [5], [7], [2]),
+        *([0, 1], [1], [4], [4], [5], [7], [2])
     ]
 
 
@@ -267,10 +257,19 @@ EXACT = pa.array([2**53 + 1])
         (pa.array([None], pa.string()), pa.array([["x"]]), [None, ["x"]]),
         (pa.array([None], pa.string()), pa.nulls(1), [None, None]),
         (pa.array(["007"]), pa.array([7]), ["007", "7"]),
+        (pa.array([{"deep": 1}]), pa.array(["text"]), ['{"deep": 1}', '"text"']),
     ],
 )  # fmt: skip
+@pytest.mark.usefixtures("small_parts")
 def test_lists_of_other_types_keep_their_values(tmp_path: Path, one: Any, other: Any, values: list[Any]) -> None:
     for name, column in (("a", one), ("b", other)):
         pq.write_table(pa.table({"uri": [f"{name}.jpg"], "v": column}), tmp_path / f"{name}.parquet")
     found = list_images(str(tmp_path))["v"].to_pylist()
     assert [(type(value), value) for value in found] == [(type(value), value) for value in values]
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_columns_whose_names_differ_in_case_alone_are_two(tmp_path: Path) -> None:
+    for name, columns in (("a", {"X": [1], "x": ["a"]}), ("b", {"x": [4], "X": ["five"]})):
+        pq.write_table(pa.table({"uri": [f"{name}.jpg"], **columns}), tmp_path / f"{name}.parquet")
+    assert list_images(str(tmp_path)).select(["X", "x"]).to_pydict() == {"X": ["1", "five"], "x": ["a", "4"]}

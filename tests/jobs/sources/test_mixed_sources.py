@@ -41,6 +41,7 @@ LAYOUTS: list[tuple[dict[str, bytes | str], list[str], dict[str, int]]] = [
     ({"a.jpg": PICTURE, "m.csv": "uri,id\nb.jpg,a.jpg\na.jpg,\n"}, ["a.jpg", "a.jpg#2"], {}),
     ({"a.jpg": PICTURE, "b.jpg": PICTURE, "m.csv": "uri,id\na.jpg,b.jpg\nb.jpg,\n"}, ["b.jpg", "b.jpg#2"], {}),
     ({"0.jpg": PICTURE, "m.parquet": parquet(image=[b"GIF89a" + bytes(9)], file_name=["x.jpg"])}, ["0.jpg", "m#0"], {}),
+    (dict.fromkeys(("a.csv", "b.csv"), "uri\nhttp://h.test/x\n"), ["http://h.test/x", "http://h.test/x#2"], {}),
     # what img2dataset writes: the addresses from which the pictures came
     ({"0.tar": TAR, "0.parquet": parquet(url=["http://x.test/0"]), "0_stats.json": "{}"},
      ["0.tar/0.jpg", "0.tar/1.jpg"], {".parquet with the origins of pictures": 1, ".json": 1}),
@@ -100,9 +101,12 @@ def listed(source: Path | str, **options: Any) -> tuple[list[str], dict[str, int
 
 @pytest.mark.parametrize(("files", "ids", "left_out"), LAYOUTS, ids=["+".join(files)[:60] for files, _, _ in LAYOUTS])
 def test_a_source_that_mixes_kinds_is_read_as_all_of_them_and_the_rest_is_counted(
-    tmp_path: Path, files: dict[str, bytes | str], ids: list[str], left_out: dict[str, int]
+    tmp_path: Path, files: dict[str, bytes | str], ids: list[str], left_out: dict[str, int], request: Any
 ) -> None:
-    assert listed(write_files(tmp_path, files)) == (ids, left_out)
+    source = write_files(tmp_path, files)
+    assert listed(source) == (ids, left_out)
+    request.getfixturevalue("small_parts")
+    assert listed(source) == (ids, left_out)
 
 
 def test_a_bucket_is_read_and_counted_as_a_folder_is(tmp_path: Path, store: Bucket) -> None:
@@ -124,17 +128,14 @@ def test_a_bucket_is_read_and_counted_as_a_folder_is(tmp_path: Path, store: Buck
         ({"scores.csv": "person\nme\n"}, r"has no column `uri`.* Name the one with paths or URLs of images with --uri"),
     ],
 )  # fmt: skip
-def test_a_source_that_would_be_read_in_part_is_refused(
-    tmp_path: Path, files: dict[str, bytes | str], message: str
-) -> None:
+def test_a_source_read_only_in_part_is_refused(tmp_path: Path, files: dict[str, bytes | str], message: str) -> None:
     with pytest.raises(SourceError, match=message):
         list_images(str(write_files(tmp_path, files)))
 
 
 def test_a_list_without_addresses_among_lists_is_a_reject_so_that_nothing_is_deleted(tmp_path: Path) -> None:
-    listing = list_images(
-        str(write_files(tmp_path, {"a.csv": "uri\nhttp://x.test/a\n", "b.csv": "urll\nhttp://x.test/b\n"}))
-    )
+    lists = {"a.csv": "uri\nhttp://x.test/a\n", "b.csv": "urll\nhttp://x.test/b\n"}
+    listing = list_images(str(write_files(tmp_path, lists)))
     assert listing.select(["image_id", "error_reason"]).to_pylist() == [
         {"image_id": "http://x.test/a", "error_reason": None},
         {"image_id": "b.csv", "error_reason": "unreadable"},
@@ -156,6 +157,22 @@ def test_a_list_adds_its_columns_to_the_pictures_that_it_names(tmp_path: Path) -
     ]
     assert listing["modified"].is_valid().to_pylist() == [True, True, True, False]
     assert Fetcher(buckets=PictureReader()).fetch(listing["uri"][2].as_py()) == PICTURE
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_many_files_get_their_captions_and_what_a_list_says_of_them(tmp_path: Path) -> None:
+    names = [f"{folder}/{number:02}.jpg" for folder in "zax" for number in range(7)]
+    captions = {name: f"picture {number}" for number, name in enumerate(names) if number % 3}
+    texts = {f"{name.removesuffix('.jpg')}.txt": text for name, text in captions.items()}
+    rows = "\n".join(f'{{"file_name": "{name}", "stars": {n}}}' for n, name in enumerate(names[:14]) if n % 2)
+    others = {"a/without picture.txt": "", "x/.nomedia": "", "list.jsonl": rows}
+    left_out = Counter[str]()
+    write_files(tmp_path, {**dict.fromkeys(names, PICTURE), **texts, **others})
+    listing = list_images(str(tmp_path), left_out=left_out)
+    found = {row["image_id"]: (row["txt"], row["stars"]) for row in listing.to_pylist()}
+    assert found == {name: (captions.get(name), n if n % 2 else None) for n, name in enumerate(names[:14])}
+    assert [*found] == [*sorted(name for n, name in enumerate(names[:14]) if n % 2 == 0), *names[1:14:2]]
+    assert (left_out[".txt"], left_out["in folders with .nomedia"]) == (1, 7 + 5)
 
 
 @pytest.mark.parametrize(
@@ -213,43 +230,6 @@ def test_every_file_of_a_random_source_is_listed_or_counted(tmp_path: Path) -> N
             expected.update(left_out)
         assert listed(source)[1] == expected, f"seed {seed}"
         assert len(listed(source)[0]) == images, f"seed {seed}"
-
-
-def test_a_photo_folder_as_a_file_server_leaves_it(tmp_path: Path) -> None:
-    photos = [f"{2023 + number // 2}/IMG_{number:04}.jpg" for number in range(4)]
-    folders = [Path(photo) for photo in photos]
-    thumbs = [
-        f"{p.parent}/@eaDir/{p.name}/SYNOPHOTO_THUMB_{size}.jpg" for p in folders for size in ("XL", "M", "B", "SM")
-    ]
-    forks = [f"{p.parent}/._{p.name}" for p in folders]
-    deleted = ["#recycle/deleted.jpg", "$RECYCLE.BIN/S-1-5-21/$R12AB.jpg", "__MACOSX/2023/._IMG_0000.jpg"]
-    others = ["app-cache/.nomedia", "app-cache/sticker.png", ".@__thumb/s100.jpg"]
-    write_files(tmp_path, [*photos, *thumbs, *forks, *deleted, *others])
-    trash = dict.fromkeys(["in #recycle", "in $RECYCLE.BIN", "in __MACOSX", "in folders with .nomedia"], 1)
-    assert listed(tmp_path) == (photos, {"in @eaDir": 16, "hidden": 6, **trash})
-
-
-def test_a_datasets_repository_is_read_whole(tmp_path: Path) -> None:
-    cells = parquet(image=[{"bytes": PICTURE, "path": "0.png"}] * 30, label=range(30))
-    shard = tar_of(*(f"{number:04}.png" for number in range(30)))
-    repository: dict[str, bytes | str] = {"README.md": "", "assets/preview.png": PICTURE}
-    shards = {f"data/train-{number:05}-of-00003.parquet": cells for number in range(3)}
-    found, left_out = listed(write_files(tmp_path / "parquet", {**repository, **shards}))
-    assert (len(found), left_out) == (91, {".md": 1})
-    shards = {f"data/{number:06}.tar": shard for number in range(3)}
-    found, left_out = listed(write_files(tmp_path / "tars", {**repository, **shards}))
-    assert (len(found), left_out) == (91, {".md": 1})
-
-
-def test_each_path_of_a_linked_picture_is_an_image(tmp_path: Path) -> None:
-    write_files(tmp_path, [f"z-album/p{number}.png" for number in range(2)])
-    (tmp_path / "a-best").mkdir()
-    (tmp_path / "a-best" / "link.png").symlink_to("../z-album/p0.png")
-    (tmp_path / "b-linked").symlink_to("z-album")
-    (tmp_path / "z-album" / "hard.png").hardlink_to(tmp_path / "z-album" / "p1.png")
-    album = ["hard.png", "p0.png", "p1.png"]
-    expected = ["a-best/link.png", *(f"b-linked/{name}" for name in album), *(f"z-album/{name}" for name in album)]
-    assert listed(tmp_path) == (expected, {})
 
 
 def test_links_in_tars_are_counted(tmp_path: Path) -> None:

@@ -51,11 +51,7 @@ CASES: dict[str, tuple[dict[str, Any], str | None, list[bytes]]] = {  # columns,
     "a binary id": ({"id": [b"x", b"y", b"z"], "jpg": JPEGS}, None, JPEGS),
     "a column named url": ({"url": JPEGS, "caption": DEAD}, None, JPEGS),
     "dots in the name": ({"a.b": HASHES, "image.bytes": PNGS}, None, PNGS),
-    "a struct with more": (
-        {"x": [{"size": 1, "bytes": each, "meta": {"bytes": HASHES[0]}} for each in JPEGS], "url": DEAD},
-        None,
-        JPEGS,
-    ),
+    "a struct with more": ({"x": [{"size": 1, "bytes": each, "meta": {"bytes": b"x"}} for each in JPEGS]}, None, JPEGS),
 }
 
 
@@ -114,9 +110,7 @@ def test_the_address_of_a_picture_in_the_file_is_metadata(tmp_path: Path) -> Non
 @pytest.mark.parametrize("values", [[[JPEGS[0], JPEGS[1]]], [[{"bytes": JPEGS[0], "path": None}]]])
 def test_several_pictures_in_a_row_are_refused(tmp_path: Path, values: list[Any]) -> None:
     location = str(put(tmp_path / "a.parquet", parquet(id=["a"], images=values)))
-    with pytest.raises(
-        SourceError, match="expected one picture in each row, got lists or structs of bytes in `images`"
-    ):
+    with pytest.raises(SourceError, match="one picture in each row, got lists or structs of bytes in `images`"):
         list_images(location)
 
 

@@ -4,13 +4,14 @@ import itertools
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs.errors import SourceError
-from tests.support.listings import ids, list_images, metadata, parquet, put, refused, uris
+from tests.support.listings import ids, list_images, metadata, parquet, put, refused, uris, write_list
 
 
 def test_rows_that_share_an_address_are_all_listed(tmp_path: Path) -> None:
@@ -23,29 +24,14 @@ def test_rows_that_share_an_address_are_all_listed(tmp_path: Path) -> None:
     assert metadata(listing) == {"colour": ["red", "blue", "green", "red", "grey", "none", "none"]}
 
 
-def test_lists_that_share_pictures_are_both_listed(tmp_path: Path) -> None:
-    for name in ("train", "valid"):
-        put(tmp_path / f"{name}.csv", f"uri,split\nhttp://h.test/x.jpg,{name}\n".encode())
-    listing = list_images(str(tmp_path))
-    assert ids(listing) == ["http://h.test/x.jpg", "http://h.test/x.jpg#2"]
-    assert metadata(listing) == {"split": ["train", "valid"]}
-
-
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
 def test_the_column_of_ids_can_be_named(tmp_path: Path, kind: str) -> None:
     rows = [{"sku": "007", "id": "x", "uri": "a.jpg"}, {"sku": "008", "id": "y", "uri": "a.jpg"}]
-    contents = {
-        "csv": "\n".join([",".join(rows[0]), *(",".join(row.values()) for row in rows)]).encode(),
-        "jsonl": "\n".join(map(json.dumps, rows)).encode(),
-        "parquet": parquet(**{name: [row[name] for row in rows] for name in rows[0]}),
-    }
-    location = str(put(tmp_path / f"list.{kind}", contents[kind]))
+    location = write_list(tmp_path / f"list.{kind}", rows)
     listing = list_images(location, id_column="sku")
     assert (ids(listing), uris(listing)) == (["007", "008"], [f"{tmp_path}/a.jpg"] * 2)
     assert metadata(listing) == {"id": ["x", "y"]}
-    with pytest.raises(
-        SourceError, match=r"has no column `ean`, which --id-column names; its columns are sku, id, uri"
-    ):
+    with pytest.raises(SourceError, match=r"no column `ean`, which --id-column names; its columns are sku, id, uri"):
         list_images(location, id_column="ean")
 
 
@@ -54,9 +40,7 @@ def test_ids_of_cells_can_be_named(tmp_path: Path) -> None:
     assert ids(list_images(location, id_column="key")) == ["p", "q", "cells.parquet#2"]
 
 
-NAMES = st.sampled_from(
-    ["", "a.jpg", "a.jpg#2", "a.jpg#duplicate=2", "b.jpg", "http://h.test/a.jpg", " a.jpg", "./a.jpg"]
-)
+NAMES = st.sampled_from(["", "a.jpg", "a.jpg#2", "a.jpg#duplicate=2", "b.jpg", "http://h.test/a", " a.jpg", "./a.jpg"])
 IDS = st.sampled_from(
     ["", "1", "2", "01", "a.jpg", "1#2", "1#2147483647", "1#99999999999999999999", "1#duplicate=2", "2\n#2", "None"]
 )
@@ -64,9 +48,7 @@ IDS = st.sampled_from(
 
 @given(st.lists(st.lists(st.tuples(NAMES, IDS), min_size=1, max_size=8), min_size=1, max_size=3), st.booleans())
 @settings(deadline=None, max_examples=300)
-def test_no_row_vanishes(
-    tmp_path_factory: pytest.TempPathFactory, lists: list[list[tuple[str, str]]], with_ids: bool
-) -> None:
+def test_no_row_vanishes(tmp_path_factory: pytest.TempPathFactory, lists: list[list[Any]], with_ids: bool) -> None:
     folder, number = tmp_path_factory.mktemp("lists"), itertools.count()
     for rows in lists:
         objects = [{"url": uri, "n": f"n{next(number)}"} | ({"id": given} if with_ids else {}) for uri, given in rows]

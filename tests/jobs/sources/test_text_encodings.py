@@ -15,38 +15,18 @@ LATIN, CYRILLIC = "café – “Müller” 5 €", "Красная шапка"
 @pytest.mark.parametrize(
     ("encoding", "text"),
     [
-        ("utf-8-sig", LATIN),
-        ("utf-16", LATIN),  # with a mark
-        ("utf-16-le", LATIN),
-        ("utf-16-be", LATIN),
-        ("utf-32", LATIN),
-        ("cp1252", LATIN),
-        ("cp1252", "5 €"),
-        ("cp1252", "Größe"),
-        ("cp1252", "São João"),
-        ("cp1252", "fiancée à Orléans, où"),
-        ("cp1252", "Åsa Öberg"),
-        ("cp1252", "20° C"),
-        ("cp1252", "©2024"),
-        ("cp1252", "Señor Nuñez: “¿qué?”"),
-        ("latin-1", "voilà, naïve"),
-        ("cp1250", "příliš žluťoučký kůň"),
-        ("cp1250", "kočka a žlutý pes"),
-        ("cp1251", CYRILLIC),
-        ("cp1251", "красный"),
-        ("cp1253", "κόκκινο καπέλο"),
-        ("cp1254", "\u015fapka k\u0131rm\u0131z\u0131 \u011f"),
-        ("cp1256", "قبعة حمراء"),
-        ("cp1257", "raudona skrybėlė šuo"),
-        ("cp874", "หมวกสีแดง"),
-        ("cp932", "赤い帽子"),
-        ("cp932", "カメラ"),
-        ("gb18030", "红色的帽子"),
+        ("utf-8-sig", LATIN), ("utf-16", LATIN),  # with a mark
+        ("utf-16-le", LATIN), ("utf-16-be", LATIN), ("utf-32", LATIN), ("cp1252", LATIN), ("cp1252", "5 €"),
+        ("cp1252", "Größe"), ("cp1252", "São João"), ("cp1252", "fiancée à Orléans, où"), ("cp1252", "Åsa Öberg"),
+        ("cp1252", "20° C"), ("cp1252", "©2024"), ("cp1252", "Señor Nuñez: “¿qué?”"), ("latin-1", "voilà, naïve"),
+        ("cp1250", "příliš žluťoučký kůň"), ("cp1250", "kočka a žlutý pes"), ("cp1251", CYRILLIC),
+        ("cp1251", "красный"), ("cp1253", "κόκκινο καπέλο"), ("cp1254", "\u015fapka k\u0131rm\u0131z\u0131 \u011f"),
+        ("cp1256", "قبعة حمراء"), ("cp1257", "raudona skrybėlė šuo"), ("cp874", "หมวกสีแดง"), ("cp932", "赤い帽子"),
+        ("cp932", "カメラ"), ("gb18030", "红色的帽子"),
         ("gb18030", "联通"),  # these bytes happen to be UTF-8 too, except for the others of the list
-        ("cp949", "빨간 모자"),
-        ("big5", "紅色的帽子"),
+        ("cp949", "빨간 모자"), ("big5", "紅色的帽子"),
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl"])
 def test_a_list_is_decoded(tmp_path: Path, kind: str, encoding: str, text: str) -> None:
     other = {"联通": "红色的帽子"}.get(text, "plain")
@@ -132,15 +112,10 @@ def test_a_list_in_utf16_needs_no_mark(tmp_path: Path, text: str, encoding: str)
 @pytest.mark.parametrize(
     ("encoding", "text"),
     [
-        ("utf-8", LATIN),
-        ("utf-8-sig", LATIN),
-        ("utf-16", CYRILLIC),  # as Notepad's "Unicode"
-        ("utf-16-le", LATIN),
-        ("cp1252", "Müller im Café"),
-        ("cp1252", "5 €"),
-        ("cp1251", CYRILLIC),
+        ("utf-8", LATIN), ("utf-8-sig", LATIN), ("utf-16", CYRILLIC),  # as Notepad's "Unicode"
+        ("utf-16-le", LATIN), ("cp1252", "Müller im Café"), ("cp1252", "5 €"), ("cp1251", CYRILLIC),
     ],
-)
+)  # fmt: skip
 def test_captions_are_decoded(tmp_path: Path, encoding: str, text: str) -> None:
     data, attributes = text.encode(encoding), json.dumps({"title": text}, ensure_ascii=False).encode(encoding)
     put(tmp_path / "a.jpg")
@@ -184,7 +159,4 @@ def test_captions_that_are_not_text_are_counted(tmp_path: Path) -> None:
     left_out = Counter[str]()
     listing = list_images(str(tmp_path), left_out=left_out)
     assert set(metadata(listing).get("txt", [None])) == {None}
-    assert +left_out == {
-        ".txt that cannot be read, or of more than 1 MB": 1,
-        ".txt that cannot be read, in tars": 1,
-    }
+    assert +left_out == {".txt that cannot be read, or of more than 1 MB": 1, ".txt that cannot be read, in tars": 1}
