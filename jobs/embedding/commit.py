@@ -12,7 +12,7 @@ from index.collection.merged.merge import merge_runs
 from index.collection.records import RowFile, RunManifest, RunStart
 from index.collection.rows import FILTERED
 from jobs.addresses.record_checks import record_fetches
-from jobs.embedding.report import EmbedReport
+from jobs.embedding.report import BlockSummary, EmbedReport
 from jobs.errors import JobError, TooManyRejectsError, UsageError
 from jobs.planning.plan import Plan
 from jobs.planning.rejects import format_reasons
@@ -31,6 +31,11 @@ class WrittenRun:
     def begin(cls, plan: Plan, collection: Collection) -> Self:
         """Resume the plan's run or start a new one. If nothing is left to embed, all of its rows are on disk."""
         return cls(plan=plan, run=plan.start(collection), files=list(plan.files), report=EmbedReport.of(plan))
+
+    def add(self, block: BlockSummary) -> None:
+        """Count a block that is on disk."""
+        self.files.append(block.file)
+        self.report.add(block)
 
 
 def commit(

@@ -4,7 +4,8 @@
 back, so memory use does not grow with the number of images.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -24,10 +25,10 @@ from index.collection.rows import is_filtered
 from jobs.embedding.commit import WrittenRun
 from jobs.embedding.embed_rows import embed_rows
 from jobs.embedding.model_source import ModelCache, ModelSource, loaded_memory
-from jobs.embedding.placement import Blocks, place_blocks, reason_for_ray
+from jobs.embedding.placement import Place, choose_place, reason_for_ray, run_blocks
 from jobs.embedding.report import EmbedReport
 from jobs.embedding.shared_addresses import find_copies, first_of_each_address
-from jobs.embedding.stages import CollectionAt, DecodeSettings, EmbedSettings, MakeRows
+from jobs.embedding.stages import CollectionAt, DecodeSettings, EmbedSettings, MakeRows, Work
 from jobs.embedding.tile_cost import tile_cost
 from jobs.planning.plan import Plan, write_block
 from jobs.planning.todo import Todo
@@ -63,20 +64,20 @@ def write_plans(
         console.print(cost, highlight=False, markup=False, soft_wrap=True)
     try:
         memory = loaded_memory(checkpoint)
-        with place_blocks("embedding", resources, memory, console, model_cache, verbose=verbose) as blocks:
+        with choose_place("embedding", resources, memory, console, model_cache=model_cache, verbose=verbose) as where:
             for plan in plans:
-                with rate_bar(console, "embedding", plan.todo.num_rows, "starting") as show:
+                with report_bar(console, "embedding", plan) as progress:
                     run = write(
                         plan,
                         collection,
                         load=load,
                         crop=replace(checkpoint.crop, tiles=model.boxes),
-                        blocks=blocks,
+                        where=where,
                         block_size=-(-resources.block_size // parts),  # as many pixels per block as without tiles
                         draft=spec.draft,
                         max_pixels=spec.max_pixels,
                         per_host=spec.per_host,
-                        progress=partial(_show, show),
+                        progress=progress,
                         share_addresses=True,
                     )
                     written.append(run)
@@ -86,8 +87,11 @@ def write_plans(
     return written
 
 
-def _show(show: Callable[[int, str], None], report: EmbedReport) -> None:
-    show(report.done, report.rate)
+@contextmanager
+def report_bar(console: Console, activity: str, plan: Plan) -> Iterator[Callable[[EmbedReport], None]]:
+    """A progress bar of a plan's images, which the function that it yields brings up to date with a report."""
+    with rate_bar(console, activity, plan.todo.num_rows, "starting") as show:
+        yield lambda report: show(report.done, report.rate)
 
 
 def write(
@@ -96,7 +100,7 @@ def write(
     *,
     load: Callable[[], Any],
     crop: CropSpec | None,
-    blocks: Blocks,
+    where: Place,
     block_size: int = 256,
     draft: bool = True,
     max_pixels: int = DEFAULT_LIMITS.max_pixels,
@@ -116,39 +120,44 @@ def write(
     if todo.num_rows == 0:
         return written
     seen = {block_of(file.path) for file in plan.files}
-    embed = EmbedSettings(
-        load=load,
-        fingerprint=plan.model.fingerprint,
-        collection=CollectionAt(collection.storage.address),  # including its credentials
-        run_id=written.run.run_id,
-        attempt=plan.attempt,
-        make_rows=make_rows,
-    )
-    threads = _decode_threads(todo)
     decode = DecodeSettings(
         crop=crop,
         draft=draft,
-        threads=threads,
+        threads=_decode_threads(todo),
         per_host=per_host,
         image_filter=plan.image_filter,
         max_pixels=max_pixels,
     )
+    work = Work(decode=decode, embed=embed_settings(written, collection, load, make_rows), block_size=block_size)
     while todo.num_rows:
         before = len(written.files)
         first, todo = (
             first_of_each_address(todo, plan.image_filter) if share_addresses else (todo, todo.slice(todo.num_rows))
         )
-        for block in blocks(first, decode, embed, block_size):
+        for block in run_blocks(first, work, where):
             if block_of(block.path) not in seen:  # Ray may report a retried block twice
                 seen.add(block_of(block.path))
-                written.files.append(block.file)
-                written.report.add(block)
+                written.add(block)
             progress(written.report)
             collection.check_lease_if_overdue()  # so that a job that lost its lease stops soon
         if todo.num_rows:
             todo = _write_copies(written, todo, collection, written.files[before:])
             progress(written.report)
     return written
+
+
+def embed_settings(
+    written: WrittenRun, collection: Collection, load: Callable[[], Any], make_rows: MakeRows
+) -> EmbedSettings:
+    """What `EmbedBlock` needs to write rows of this run."""
+    return EmbedSettings(
+        load=load,
+        fingerprint=written.run.model.fingerprint,
+        collection=CollectionAt(collection.storage.address),  # including its credentials
+        run_id=written.run.run_id,
+        attempt=written.plan.attempt,
+        make_rows=make_rows,
+    )
 
 
 def _write_copies(written: WrittenRun, todo: Todo, collection: Collection, files: Sequence[RowFile]) -> Todo:

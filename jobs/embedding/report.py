@@ -35,8 +35,8 @@ class BlockSummary:
     filtered: int
     started_at: float
     ended_at: float
-    fetch_seconds: float
-    decode_seconds: float
+    fetch_seconds: float = 0.0
+    decode_seconds: float = 0.0
     model_seconds: float
     write_seconds: float
 
