@@ -23,7 +23,7 @@ def blocks_here(todo: Todo, work: Work, model_cache: ModelCache) -> Generator[Bl
     """Blocks in the order of the listing. Raises what loading and embedding raise."""
     cores, stopped = _available_cores(), threading.Event()
     settings = replace(work.decode, threads=max(1, work.decode.threads * cores // _BLOCKS_AHEAD), decoders=cores)
-    embed = replace(work.embed, load=partial(model_cache, work.embed.load))  # loads once for all plans
+    embed = replace(work.embed, load=partial(model_cache.load, work.embed.load))  # loads once for all plans
     decode_block = partial(fetch_and_decode, settings=settings, is_awaited=lambda: not stopped.is_set())
     parts = todo.tables(work.block_size)
     with ThreadPoolExecutor(_BLOCKS_AHEAD, "likeness-decode") as pool:

@@ -15,8 +15,6 @@ from rich.console import Console
 
 from embedder.images import CropSpec
 from embedder.images.limits import DEFAULT_LIMITS
-from embedder.models.checkpoint import Checkpoint
-from embedder.models.own_embedder import OwnModel
 from index.collection import Collection
 from index.collection.catalog.catalog import Catalog
 from index.collection.records import RowFile
@@ -45,22 +43,21 @@ def write_plans(
     collection: Collection,
     spec: JobSpec,
     *,
-    checkpoint: Checkpoint | OwnModel,
     console: Console,
     model_cache: ModelCache,
     verbose: bool,
 ) -> list[WrittenRun]:
     """Write the rows of each plan, in this process or on one Ray cluster; `commit` makes them live.
 
-    `checkpoint` is the plans' model; `model_cache` may hold it already. Raises what `write` raises, and `JobError` if
-    the cluster cannot be joined.
+    `model_cache` may hold their model already. Raises what `write` raises, and `JobError` if the cluster cannot be
+    joined.
     """
     resources, written = spec.resources, []
     model, pictures = plans[0].model, sum(plan.todo.num_rows for plan in plans)
-    parts = 1 + len(model.boxes)
+    parts, checkpoint = 1 + len(model.boxes), model_cache.find_recorded(model, spec.embedder)
     load = ModelSource.of(model, checkpoint, resources, convert=pictures * parts >= _MIN_IMAGES_TO_CONVERT)
     if model.boxes:
-        cost = tile_cost(pictures, model, None if reason_for_ray(resources) else partial(model_cache, load))
+        cost = tile_cost(pictures, model, None if reason_for_ray(resources) else partial(model_cache.load, load))
         console.print(cost, highlight=False, markup=False, soft_wrap=True)
     try:
         memory = loaded_memory(checkpoint)
