@@ -33,6 +33,7 @@ from jobs.indexing.query_texts import QueryTexts, read_queries
 from jobs.planning.changes import SourceChange, compare
 from jobs.planning.decide import PlannedJob, last_filter
 from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter
+from jobs.planning.known_rows import write_known
 from jobs.planning.plan import Plan
 from jobs.planning.recent_changes import leave_out_recent
 from jobs.sources.files import require_source_exists
@@ -127,14 +128,14 @@ class Update:
         now = self.clock()
         checked = self._check(listing, snapshot, model, now)
         change = self._compare(checked, snapshot, model, image_filter, incomplete=incomplete)
-        report.embedding = [EmbedReport.of(change.runs[0].plan)]
+        report.embedding = [EmbedReport.of(change.plans[0])]
         if self.dry_run:
             self._report_live(collection)
             return
         counts = change.counts
         self.console.print(f"{counted(counts.listed, 'image')} listed, {counts.to_embed:,} to embed with {model.id}")
         with report.timed("reuse"):
-            plans = [run.write_known(collection) for run in change.runs]
+            plans = [write_known(plan, collection) for plan in change.plans]
         written = self._write([plan for plan in plans if not plan.done], collection)
         with report.timed("commit"):
             runs = commit(collection, written, self.spec.max_reject_rate, now)

@@ -13,6 +13,7 @@ from jobs.embedding.model_source import model_record
 from jobs.embedding.pipeline import write
 from jobs.embedding.placement import Place
 from jobs.embedding.report import EmbedReport
+from jobs.embedding.stages import DecodeSettings
 from jobs.planning.changes import compare
 from jobs.planning.decide import PlannedJob
 from jobs.sources.stored_listing import Listing
@@ -40,10 +41,10 @@ def embed(
     change = compare(Listing.of([listing]), collection.snapshot(), PlannedJob(source="benchmark", model=model))
     progress = Progress()
     write(
-        change.runs[0].plan,
+        change.plans[0],
         collection,
         load=load,
-        crop=like.crop,
+        decode=DecodeSettings(crop=like.crop),
         block_size=block,
         where=where,
         progress=progress.advance,

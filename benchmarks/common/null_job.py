@@ -52,7 +52,14 @@ def run_null_job(images: int, folder: Path, pool: Pool) -> Cost:
         patch("jobs.embedding.on_ray._BYTES", _BYTES),
     ):
         started = time.process_time()
-        written = write(plan, collection, load=FakeEmbedder, crop=_CROP, where=Place(pool=pool), block_size=BLOCK)
+        written = write(
+            plan,
+            collection,
+            load=FakeEmbedder,
+            decode=DecodeSettings(crop=_CROP),
+            where=Place(pool=pool),
+            block_size=BLOCK,
+        )
         seconds = time.process_time() - started
     if (written.report.done, len(written.files)) != (images, -(-images // BLOCK)):
         raise RuntimeError(

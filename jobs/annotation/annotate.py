@@ -36,7 +36,7 @@ from jobs.embedding.model_source import ModelCache
 from jobs.embedding.pipeline import embed_settings, report_bar, write
 from jobs.embedding.placement import choose_place
 from jobs.embedding.report import EmbedReport
-from jobs.embedding.stages import EmbedBlock
+from jobs.embedding.stages import DecodeSettings, EmbedBlock
 from jobs.errors import TooManyRejectsError, UsageError
 from jobs.indexing.query_texts import sample_rows
 from jobs.planning.decide import unfinished_run
@@ -89,13 +89,13 @@ class Annotate:
         earlier = [run for run in snapshot.committed if run.model.agrees_with(plan.model)]
         calibration = _calibration(recipe, [*earlier, plan.run] if plan.run else earlier, live)
         plan = replace(plan, run=plan.run or log.start_run(_SOURCE, plan.model, calibration))
-        load = recipe.loader(spec.name, calibration, proven=plan.todo.num_rows < plan.listed)
+        load = partial(recipe.load, spec.name, calibration, proven=plan.todo.num_rows < plan.listed)
         activity = f"annotating {spec.name}"
         if recipe.needs == "embedding":
             with report_bar(self.console, activity, plan) as progress:
-                written = _write_from_vectors(plan, log, live, load, progress)
+                written = _write_from_vectors(plan, log, live, load=load, progress=progress)
         else:
-            written = self._write_from_pictures(plan, log, recipe, load, activity)
+            written = self._write_from_pictures(plan, log, recipe, load=load, activity=activity)
         files = [*(file for run in earlier for file in run.files), *written.files]
         require_one_type(recipe.id, map_in_threads(partial(read_schema, log.storage), files))
         try:
@@ -105,7 +105,7 @@ class Annotate:
         return written.report
 
     def _write_from_pictures(
-        self, plan: Plan, log: Collection, recipe: Recipe, load: Callable[[], Any], activity: str
+        self, plan: Plan, log: Collection, recipe: Recipe, *, load: Callable[[], Any], activity: str
     ) -> WrittenRun:
         resources, console = self.resources, self.console
         with (
@@ -116,18 +116,20 @@ class Annotate:
                 plan,
                 log,
                 load=load,
-                crop=None if recipe.needs == "file" else recipe.crop,
+                decode=DecodeSettings(
+                    crop=None if recipe.needs == "file" else recipe.crop,
+                    draft=recipe.draft,
+                    max_pixels=ACCEPTED_LIMITS.max_pixels,
+                ),
                 where=where,
                 block_size=resources.block_size,
-                draft=recipe.draft,
-                max_pixels=ACCEPTED_LIMITS.max_pixels,
                 make_rows=annotated_rows,
                 progress=progress,
             )
 
 
 def _write_from_vectors(
-    plan: Plan, log: Collection, live: LiveRows, load: Callable[[], Any], progress: Callable[[EmbedReport], None]
+    plan: Plan, log: Collection, live: LiveRows, *, load: Callable[[], Any], progress: Callable[[EmbedReport], None]
 ) -> WrittenRun:
     """Write the rows of a plan's images from the collection's stored vectors; reads no pictures."""
     written = WrittenRun.begin(plan, log)
@@ -157,7 +159,7 @@ GROUP BY error_message ORDER BY images DESC, error_message LIMIT 3
 
 
 def _too_many_message(name: str, log: Collection, written: WrittenRun, allowed: float) -> str:
-    messages = Catalog(log.storage, [RunRows(run=written.run, files=written.files)]).table(_MESSAGES).to_pylist()
+    messages = written.catalog(log).table(_MESSAGES).to_pylist()
     most = "; ".join(f"{each['images']} × {each['error_message']}" for each in messages)
     return (
         f"{written.report.reject_reasons.total()} of {written.report.listed} images have no value for {name} (mostly "

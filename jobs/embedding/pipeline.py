@@ -13,8 +13,6 @@ from typing import Any
 import pyarrow.compute as pc
 from rich.console import Console
 
-from embedder.images import CropSpec
-from embedder.images.limits import DEFAULT_LIMITS
 from index.collection import Collection
 from index.collection.catalog.catalog import Catalog
 from index.collection.records import RowFile
@@ -32,7 +30,6 @@ from jobs.planning.plan import Plan, write_block
 from jobs.planning.todo import Todo
 from jobs.progress import rate_bar
 from jobs.spec import JobSpec
-from jobs.values import PER_HOST
 
 _MIN_IMAGES_TO_CONVERT = 2000
 """With fewer images the model is not converted first; converting ViT-B/32 takes as long as embedding 300."""
@@ -55,6 +52,8 @@ def write_plans(
     resources, written = spec.resources, []
     model, pictures = plans[0].model, sum(plan.todo.num_rows for plan in plans)
     parts, checkpoint = 1 + len(model.boxes), model_cache.find_recorded(model, spec.embedder)
+    crop = replace(checkpoint.crop, tiles=model.boxes)
+    decode = DecodeSettings(crop=crop, draft=spec.draft, per_host=spec.per_host, max_pixels=spec.max_pixels)
     load = ModelSource.of(model, checkpoint, resources, convert=pictures * parts >= _MIN_IMAGES_TO_CONVERT)
     if model.boxes:
         cost = tile_cost(pictures, model, None if reason_for_ray(resources) else partial(model_cache.load, load))
@@ -68,12 +67,9 @@ def write_plans(
                         plan,
                         collection,
                         load=load,
-                        crop=replace(checkpoint.crop, tiles=model.boxes),
+                        decode=decode,
                         where=where,
                         block_size=-(-resources.block_size // parts),  # as many pixels per block as without tiles
-                        draft=spec.draft,
-                        max_pixels=spec.max_pixels,
-                        per_host=spec.per_host,
                         progress=progress,
                         share_addresses=True,
                     )
@@ -96,12 +92,9 @@ def write(
     collection: Collection,
     *,
     load: Callable[[], Any],
-    crop: CropSpec | None,
+    decode: DecodeSettings,
     where: Place,
     block_size: int = 256,
-    draft: bool = True,
-    max_pixels: int = DEFAULT_LIMITS.max_pixels,
-    per_host: int = PER_HOST,
     make_rows: MakeRows = embed_rows,
     progress: Callable[[EmbedReport], None] = lambda _: None,
     share_addresses: bool = False,
@@ -109,22 +102,14 @@ def write(
     """Write the rows of a plan's images; `progress` is called after each block is on disk.
 
     `block_size` rows are embedded and written together, so a crash costs at most that many; on Ray some more per actor.
-    `draft` allows large JPEGs to be decoded at reduced scale. With `share_addresses`, one of the images that share an
-    address is embedded, and the others get copies of its row. `load` loads the model that `make_rows` gets. Raises
-    `LeaseLostError` once another job has taken over the lease.
+    With `share_addresses`, one of the images that share an address is embedded, and the others get copies of its row.
+    `load` loads the model that `make_rows` gets. Raises `LeaseLostError` once another job has taken over the lease.
     """
     written, todo = WrittenRun.begin(plan, collection), plan.todo
     if todo.num_rows == 0:
         return written
     seen = {block_of(file.path) for file in plan.files}
-    decode = DecodeSettings(
-        crop=crop,
-        draft=draft,
-        threads=_decode_threads(todo),
-        per_host=per_host,
-        image_filter=plan.image_filter,
-        max_pixels=max_pixels,
-    )
+    decode = replace(decode, threads=_decode_threads(todo), image_filter=plan.image_filter)
     work = Work(decode=decode, embed=embed_settings(written, collection, load, make_rows), block_size=block_size)
     while todo.num_rows:
         before = len(written.files)

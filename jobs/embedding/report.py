@@ -77,7 +77,7 @@ class EmbedReport:
         report = cls(
             listed=plan.listed,
             already_there=plan.already_there,
-            refused=plan.refused - plan.filtered,
+            refused=plan.refusals - plan.filtered,
             filtered_unread=plan.filtered,
         )
         report.set_reasons(count_reasons(plan.rejects))

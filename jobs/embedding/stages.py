@@ -49,11 +49,12 @@ class DecodeSettings:
     """How `fetch_and_decode` works: in `threads` that fetch, at most `per_host` from one host, and `decoders`
     (processes) that decode.
 
-    With `crop` None files are passed on undecoded. Decoded pictures that `image_filter` leaves out are not embedded.
+    With `crop` None files are passed on undecoded. `draft` allows large JPEGs to be decoded at reduced scale. Decoded
+    pictures that `image_filter` leaves out are not embedded.
     """
 
     crop: CropSpec | None
-    draft: bool
+    draft: bool = True
     threads: int = 2
     decoders: int = 2
     per_host: int = PER_HOST

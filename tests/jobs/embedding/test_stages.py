@@ -112,7 +112,7 @@ def test_a_late_block_does_not_replace_the_file_that_counts(
 
     monkeypatch.setattr("jobs.embedding.pipeline.run_blocks", report_both)
     plan = run_plan_of(listed(str(tmp_path / "a.png")), collection, "/pictures", MODEL)
-    written = write(plan, collection, load=FakeEmbedder, crop=FAKE.crop, where=Place())
+    written = write(plan, collection, load=FakeEmbedder, decode=SETTINGS, where=Place())
     assert (written.report.embedded, len(written.files)) == (1, 1)
     frozen[0](table)
     commit(collection, [written], 0.0)
@@ -134,7 +134,7 @@ def test_credentials_reach_the_actors_but_not_rays_logs(
     monkeypatch.setattr("jobs.embedding.pipeline.run_blocks", receive)
     plan = run_plan_of(listed("a"), collection, "/pictures", MODEL)
     there = Collection(replace(collection.storage, address="s3://KEY:hush%2Fhush@bucket/c"))
-    write(plan, there, load=FakeEmbedder, crop=FAKE.crop, where=Place())
+    write(plan, there, load=FakeEmbedder, decode=SETTINGS, where=Place())
     monkeypatch.setattr(Collection, "open", lambda address: address)
     assert pickle.loads(pickle.dumps(received[0].collection))() == "s3://KEY:hush%2Fhush@bucket/c"
     shown = str(sanitize_for_struct(received))  # type: ignore[no-untyped-call]

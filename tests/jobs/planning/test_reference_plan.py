@@ -16,6 +16,7 @@ from jobs.embedding.commit import commit
 from jobs.errors import UsageError
 from jobs.planning.changes import SourceChange, compare
 from jobs.planning.decide import PlannedJob
+from jobs.planning.known_rows import write_known
 from jobs.sources.listing import UNREADABLE
 from jobs.sources.stored_listing import Listing
 from tests.jobs.planning.decisions import WHYS
@@ -35,7 +36,7 @@ def decisions_of(change: SourceChange) -> dict[str, tuple[str, str, str]]:
         str(each["image_id"]): (each["action"], each["why"], each["status"])
         for each in change.decisions.table().to_pylist()
     }
-    return found | dict.fromkeys(ids_to_delete(change.runs[0].plan), ("delete", "gone", "missing"))
+    return found | dict.fromkeys(ids_to_delete(change.plans[0]), ("delete", "gone", "missing"))
 
 
 def counts_of(plan: ReferencePlan, night: Night) -> dict[str, int]:
@@ -94,7 +95,7 @@ def live_through(history: History) -> Counter[str]:
         seen.update(each.why for each in expected.decisions.values())
         # A filter that keeps none of the images is refused.
         with suppress(KilledError, UsageError), history.recording(night.killed_after):
-            plans = [run.write_known(history.collection) for run in change.runs]
+            plans = [write_known(plan, history.collection) for plan in change.plans]
             commit(history.collection, [history.write(plan, night) for plan in plans if not plan.done], 1.0)
     return seen
 

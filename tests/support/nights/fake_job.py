@@ -21,7 +21,9 @@ from jobs.embedding.model_source import model_record
 from jobs.embedding.pipeline import write
 from jobs.embedding.placement import Place
 from jobs.embedding.report import EmbedReport
+from jobs.embedding.stages import DecodeSettings
 from jobs.planning.image_filter import ImageFilter
+from jobs.planning.known_rows import write_known
 from jobs.sources.list_images import list_images
 from tests.support.collections.run_plans import run_plan_of
 
@@ -49,9 +51,10 @@ def embed(
         plan = replace(plan, image_filter=ImageFilter.parse(keep, listing.schema))
     if plan.done:
         return EmbedReport.of(plan)
+    plan = write_known(plan, collection)
     where = where or Place(pool=Pool())
-    crop = replace(like.crop, tiles=plan.model.boxes)
-    written = write(plan, collection, load=load, crop=crop, where=where, block_size=block_size, progress=progress)
+    decode = DecodeSettings(crop=replace(like.crop, tiles=plan.model.boxes))
+    written = write(plan, collection, load=load, decode=decode, where=where, block_size=block_size, progress=progress)
     commit(collection, [written], max_reject_rate)
     return written.report
 
