@@ -40,7 +40,6 @@ class SourceChange:
     embedded again.
     """
 
-    decisions: Decisions
     plans: list[Plan]
     rows: int
     others: int
@@ -92,7 +91,6 @@ def compare(listing: Listing, snapshot: Snapshot, job: PlannedJob) -> SourceChan
     replaced = [] if plans[0].done or rows.total() == rows[job.source] else decisions.replaced()
     missing = decisions.missing()
     return SourceChange(
-        decisions=decisions,
         plans=plans,
         rows=rows[job.source],
         others=rows.total() - rows[job.source],

@@ -259,10 +259,6 @@ class Decisions:
         rest = {"action": "keep", "why": "unchanged", "status": "unchanged"}
         return [*found, *({**rest, "source": source, "images": images} for source, images in unchanged.items())]
 
-    def table(self) -> pa.Table:
-        """The `action` of each image by `image_id`, why, and its `status`; without rows that have no image."""
-        return self._table(sql.EVERY_DECISION)
-
     def missing(self) -> dict[str, Any]:
         """How many rows of the source have no image; `kept` counts those that searches will still find."""
         [counts] = self._table(sql.MISSING_COUNTS).to_pylist()

@@ -307,11 +307,6 @@ FROM decisions JOIN settled USING (number)
 WHERE decisions.source = {wanted} AND action = '{action}'
 """
 RELISTED_COUNTS = "SELECT source, count(*) AS images FROM images WHERE NOT listed GROUP BY source"
-EVERY_DECISION = """
-SELECT image_id, coalesce(action, 'keep') AS action, coalesce(why, 'unchanged') AS why,
-       coalesce(status, 'unchanged') AS status
-FROM images LEFT JOIN decisions USING (number)
-"""
 REJECTS = """
 SELECT image_id, uri, error_reason, retried AS retryable
 FROM (FROM known WHERE same_model AND error_reason IS NOT NULL)

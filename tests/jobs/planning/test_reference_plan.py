@@ -30,11 +30,18 @@ HISTORIES = 50
 """In each test."""
 
 
-def decisions_of(change: SourceChange) -> dict[str, tuple[str, str, str]]:
+_DECISIONS = """
+SELECT image_id, coalesce(action, 'keep') AS action, coalesce(why, 'unchanged') AS why,
+       coalesce(status, 'unchanged') AS status
+FROM images LEFT JOIN decisions USING (number)
+"""
+
+
+def decisions_of(change: SourceChange, listing: Listing) -> dict[str, tuple[str, str, str]]:
     """The action of each image by id, why, and its status; without images that are gone and kept."""
     found = {
         str(each["image_id"]): (each["action"], each["why"], each["status"])
-        for each in change.decisions.table().to_pylist()
+        for each in listing.catalog.rows(_DECISIONS)
     }
     return found | dict.fromkeys(ids_to_delete(change.plans[0]), ("delete", "gone", "missing"))
 
@@ -58,10 +65,10 @@ def counts_of(plan: ReferencePlan, night: Night) -> dict[str, int]:
     }
 
 
-def compared(history: History, night: Night) -> SourceChange:
+def compared(history: History, night: Night, listing: Listing) -> SourceChange:
     job = night.job
     return compare(
-        Listing.of([night.listing]),
+        listing,
         history.collection.snapshot(),
         PlannedJob(
             source=job.source,
@@ -75,9 +82,9 @@ def compared(history: History, night: Night) -> SourceChange:
     )
 
 
-def assert_agrees(change: SourceChange, expected: ReferencePlan, night: Night) -> None:
+def assert_agrees(change: SourceChange, listing: Listing, expected: ReferencePlan, night: Night) -> None:
     wanted = {name: tuple(each) for name, each in expected.decisions.items() if each[:2] != ("keep", "gone")}
-    assert decisions_of(change) == wanted
+    assert decisions_of(change, listing) == wanted
     counts = asdict(change.counts) | {"rows": change.rows, "others": change.others, "kept": change.kept}
     assert counts == counts_of(expected, night)
 
@@ -89,9 +96,10 @@ def live_through(history: History) -> Counter[str]:
         history.sources.change()
         night = history.night()
         with patch.object(Fetcher, "download", history.sources.download):
-            change = compared(history, night)
+            listing = Listing.of([night.listing])
+            change = compared(history, night, listing)
             expected = ReferencePlan(history.runs, night.images, night.job)
-        assert_agrees(change, expected, night)
+        assert_agrees(change, listing, expected, night)
         seen.update(each.why for each in expected.decisions.values())
         # A filter that keeps none of the images is refused.
         with suppress(KilledError, UsageError), history.recording(night.killed_after):
