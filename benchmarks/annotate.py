@@ -94,7 +94,7 @@ def label(location: str) -> dict[str, float]:
         id="labels",
         fingerprint="1" * 64,
         needs="embedding",
-        make=lambda _: Labels([f"label {n}" for n in range(LABELS)], texts, 0.0),
+        make=lambda: Labels([f"label {n}" for n in range(LABELS)], texts, 0.0),
     )
     seconds = seconds_of(partial(annotate, location, AnnotationSpec(name="z", labels=("-",)), lambda *_: recipe))
     return {"seconds": seconds, "peak": peak_rss()}
@@ -244,8 +244,8 @@ def classifier_rates(folder: Path, images: int) -> dict[str, float]:
     ended: list[tuple[float, int]] = []
 
     def timed(recipe: Recipe) -> Recipe:
-        def make(calibration: Any) -> Callable[[Batch], Columns]:
-            predict = recipe.make(calibration)
+        def make() -> Callable[[Batch], Columns]:
+            predict = recipe.make()
 
             def timed_predict(batch: Batch) -> Columns:
                 columns = predict(batch)

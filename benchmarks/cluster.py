@@ -7,7 +7,6 @@ job does not scale: listing, decoding, placement, the driver.
 
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from benchmarks.common.report import Report, run
 from embedder.fake import FakeEmbedder
 from jobs.cluster.pool import Pool
 from jobs.cluster.session import ray_cluster
-from jobs.embedding.on_ray import blocks_on_ray
+from jobs.embedding.placement import Place
 from jobs.sources.listing import listing_table
 
 SECONDS_PER_IMAGE = 0.02
@@ -57,8 +56,8 @@ def steady_rate(progress: Progress, actors: int, rows: int) -> float:
 def measure(address: str, nodes: int, listing: pa.Table, folder: Path) -> float:
     """Images per second of the job on the cluster at `address`, with an actor on each of its nodes."""
     with ray_cluster(address, verbose=False):
-        blocks = partial(blocks_on_ray, Pool.for_cluster(None, None, resources={"device": 1}))
-        progress = embed(listing, folder, FakeEmbedder(), SleepingEmbedder, block=_BLOCK, blocks=blocks)
+        where = Place(pool=Pool.for_cluster(None, None, resources={"device": 1}))
+        progress = embed(listing, folder, FakeEmbedder(), SleepingEmbedder, block=_BLOCK, where=where)
     return steady_rate(progress, nodes, listing.num_rows)
 
 

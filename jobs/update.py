@@ -4,7 +4,7 @@ missing ones are recorded as deleted, and the index follows. It may run at any t
 
 import json
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Literal
@@ -13,9 +13,6 @@ from rich.console import Console
 from rich.markup import escape
 
 from embedder.images.formats import IMAGE_EXTENSIONS
-from embedder.models.checkpoint import Checkpoint
-from embedder.models.load import find_model
-from embedder.models.own_embedder import OwnModel
 from embedder.protocol import Embedder
 from index.collection import writing
 from index.collection.annotations import list_annotations
@@ -27,7 +24,7 @@ from index.storage.storage import Storage, canonical_address
 from index.versions.servable import collection_model, live_manifest, live_or_last_good_manifest, live_version
 from jobs.addresses.check_listing import CheckedListing, CheckRules, check_listing
 from jobs.embedding.commit import WrittenRun, commit
-from jobs.embedding.model_source import ModelCache, ModelSource, model_record, recorded_model
+from jobs.embedding.model_source import ModelCache, ModelSource, model_record
 from jobs.embedding.pipeline import write_plans
 from jobs.embedding.report import EmbedReport, Report
 from jobs.errors import EmptySourceError, OtherModelError, UsageError
@@ -36,6 +33,7 @@ from jobs.indexing.query_texts import QueryTexts, read_queries
 from jobs.planning.changes import SourceChange, compare
 from jobs.planning.decide import PlannedJob, last_filter
 from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter
+from jobs.planning.known_rows import write_known
 from jobs.planning.plan import Plan
 from jobs.planning.recent_changes import leave_out_recent
 from jobs.sources.files import require_source_exists
@@ -47,14 +45,14 @@ from jobs.spec import JobSpec
 from jobs.values import DEFAULT_MODEL, MAX_MISSING, counted, some
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Update:
-    """One job. `run` may be called again after any error or crash, and continues.
+    """One job. It may be run again after any error or crash, and continues.
 
     Only `reembed` changes a collection's model: the other commands refuse another model, and give a new collection the
     default one. `verbose` shows what Ray and its workers print. `report` is filled as the job proceeds. Files that
     changed within the last `settle_s` seconds may be half written: they are skipped, and counted in the report.
-    `clock` tells when web addresses are due.
+    `clock` tells when web addresses are due. `model_cache` has the model for all jobs that share it.
     """
 
     spec: JobSpec
@@ -66,14 +64,7 @@ class Update:
     dry_run: bool = False
     verbose: bool = False
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
-    _resolved_model: Checkpoint | OwnModel | None = field(default=None, init=False)
-    """The model's checkpoint or class, once it had to be looked up."""
-    _query_texts: list[str] = field(default_factory=list, init=False)
-    """The operator's own texts for measuring the index."""
-    _filter: ImageFilter = field(default=EVERY_IMAGE, init=False)
-    """Which images of the listing are embedded."""
-    _model_cache: ModelCache = field(default_factory=ModelCache, init=False)
-    """The loaded model, for all that this process embeds, however often the job runs."""
+    model_cache: ModelCache = field(default_factory=ModelCache)
 
     def run(self) -> Report:
         """Bring the collection and its index up to date.
@@ -84,7 +75,7 @@ class Update:
         report = self.report
         report.source, report.collection = without_secrets(self.spec.source), without_secrets(self.spec.collection)
         report.dry_run = self.dry_run
-        self._query_texts = read_queries(self.spec.index.queries) if self.spec.index.queries else []
+        texts = read_queries(self.spec.index.queries) if self.spec.index.queries else []
         try:
             require_source_exists(self.spec.source)
         except EmptySourceError:
@@ -92,10 +83,10 @@ class Update:
                 raise
         collection, listing = self._open()
         if self.dry_run:
-            self._bring_up_to_date(collection, listing)
+            self._bring_up_to_date(collection, listing, texts)
         else:
             with writing(collection, self.command) as leased:
-                self._bring_up_to_date(leased, listing)
+                self._bring_up_to_date(leased, listing, texts)
         return report
 
     def load(self) -> None:
@@ -115,15 +106,17 @@ class Update:
             planned = Collection.open_or_empty(location)
         # Before the collection is made: a wrong model name, or a source without images, leaves none behind.
         if not self.dry_run:
-            self._resolved_model = find_model(model, self.spec.revision, allowed=(self.spec.embedder,))
+            self.model_cache.find(model, self.spec.revision, self.spec.embedder)
         listing = self._list()
+        self._filter_of(listing)
         return planned if self.dry_run else Collection.create_or_open(location), listing
 
-    def _bring_up_to_date(self, collection: Collection, listing: Listing | None) -> None:
+    def _bring_up_to_date(self, collection: Collection, listing: Listing | None, texts: Sequence[str]) -> None:
         report, snapshot, incomplete = self.report, collection.snapshot(), False
         if listing is None or snapshot.committed:
             # Under the lease: images that another job embedded after the listing would otherwise seem to be gone.
             listing = self._list(snapshot)
+        image_filter = self._filter_of(listing)
         if self.settle_s:
             listing, report.recently_changed, incomplete = leave_out_recent(listing, snapshot, self.settle_s)
             if report.recently_changed and not listing.num_rows:
@@ -133,33 +126,33 @@ class Update:
         model = self._choose_model(snapshot)
         report.model = str(model)
         now = self.clock()
-        change = self._compare(self._check(listing, snapshot, model, now), snapshot, model, incomplete=incomplete)
-        report.embedding = [EmbedReport.of(change.runs[0].plan)]
+        checked = self._check(listing, snapshot, model, now)
+        change = self._compare(checked, snapshot, model, image_filter, incomplete=incomplete)
+        report.embedding = [EmbedReport.of(change.plans[0])]
         if self.dry_run:
             self._report_live(collection)
             return
         counts = change.counts
         self.console.print(f"{counted(counts.listed, 'image')} listed, {counts.to_embed:,} to embed with {model.id}")
         with report.timed("reuse"):
-            plans = [run.write_known(collection) for run in change.runs]
-        written = self._write([plan for plan in plans if not plan.done], collection, model)
+            plans = [write_known(plan, collection) for plan in change.plans]
+        written = self._write([plan for plan in plans if not plan.done], collection)
         with report.timed("commit"):
             runs = commit(collection, written, self.spec.max_reject_rate, now)
         report.runs = [run.run_id for run in runs]
         self._report_live(collection)
         if self.index:
             with report.timed("index"), self.console.status("bringing the index up to date"):
-                self._index(collection, sorted([*snapshot.committed, *runs], key=lambda run: run.run_id))
+                self._index(collection, sorted([*snapshot.committed, *runs], key=lambda run: run.run_id), texts)
 
     def _report_live(self, collection: Collection) -> None:
         live, report = live_manifest(collection), self.report
         report.index_before = report.index_after = live.version if live else None
         report.recall = live.recall["10"] if live else None
 
-    def _index(self, collection: Collection, runs: list[RunManifest]) -> None:
+    def _index(self, collection: Collection, runs: list[RunManifest], texts: Sequence[str]) -> None:
         """Build and promote a version if the live one does not cover all runs, or if other settings are requested."""
         previous, before = live_or_last_good_manifest(collection), live_version(collection).name
-        texts = self._query_texts
         changes = self.spec.index.changes(texts)
         settings = IndexSettings(**{**(previous.settings.model_dump() if previous else {}), **changes})
         columns = {annotation.name: annotation.run_ids for annotation in list_annotations(collection)}
@@ -180,8 +173,8 @@ class Update:
         self.report.recall = built.recall["10"]
 
     def _list(self, snapshot: Snapshot | None = None) -> Listing:
-        """The listing; the job's filter is checked against its columns. It may be empty if the rows of the source may
-        be deleted; `max_missing` then decides. Frames of unchanged videos are taken from the snapshot's rows.
+        """The listing. It may be empty if the rows of the source may be deleted; `max_missing` then decides. Frames of
+        unchanged videos are taken from the snapshot's rows.
         """
         left_out = self.report.left_out
         left_out.clear()
@@ -205,9 +198,13 @@ class Update:
             return Listing.of([])
         for note, files in notes.items():
             self._warn(f"{note}: {some(files)}" if files else note)
-        if self.spec.keep is not None:
-            self._filter = ImageFilter.parse(self.spec.keep, listing.schema)
         return listing
+
+    def _filter_of(self, listing: Listing) -> ImageFilter:
+        """Which images of the listing are embedded. UsageError if its columns do not fit."""
+        if self.spec.keep is None or not listing.num_rows:
+            return EVERY_IMAGE
+        return ImageFilter.parse(self.spec.keep, listing.schema)
 
     def _listed_frames(self, snapshot: Snapshot) -> Frames:
         own = snapshot.live().of_source(self._address)
@@ -242,9 +239,8 @@ class Update:
         else:
             if (name := name or (default.id if default else self._named_model)) is None:
                 raise UsageError(f"nothing is embedded yet in {location}: name a model with --model")
-            if self._resolved_model is None or name != self._named_model:
-                self._resolved_model = find_model(name, self.spec.revision, allowed=(self.spec.embedder,))
-            model = model_record(self._resolved_model.identity, tiles)
+            found = self.model_cache.find(name, self.spec.revision, self.spec.embedder)
+            model = model_record(found.identity, tiles)
         if self.command != "reembed" and current and not current.agrees_with(model):
             if current.fingerprint == model.fingerprint:
                 raise OtherModelError(
@@ -260,15 +256,9 @@ class Update:
 
     def _load(self, model: ModelRecord, *, convert: bool = False) -> Embedder:
         """The model, ready to embed; loaded only if it is not yet."""
-        source = ModelSource.of(model, self._resolve_model(model), self.spec.resources, convert=convert)
-        loaded: Embedder = self._model_cache(source)
+        found = self.model_cache.find_recorded(model, self.spec.embedder)
+        loaded: Embedder = self.model_cache.load(ModelSource.of(model, found, self.spec.resources, convert=convert))
         return loaded
-
-    def _resolve_model(self, model: ModelRecord) -> Checkpoint | OwnModel:
-        if self._resolved_model is None or model.fingerprint != self._resolved_model.identity.fingerprint:
-            self._model_cache.forget()  # it may hold another model of the same name
-            self._resolved_model = recorded_model(model, self.spec.embedder)
-        return self._resolved_model
 
     def _check(self, listing: Listing, snapshot: Snapshot, model: ModelRecord, now: datetime) -> CheckedListing:
         """Look again at web addresses. With another model all pictures are read anyway."""
@@ -289,7 +279,13 @@ class Update:
         return checked
 
     def _compare(
-        self, checked: CheckedListing, snapshot: Snapshot, model: ModelRecord, *, incomplete: bool
+        self,
+        checked: CheckedListing,
+        snapshot: Snapshot,
+        model: ModelRecord,
+        image_filter: ImageFilter,
+        *,
+        incomplete: bool,
     ) -> SourceChange:
         """The changes of the source; nothing is deleted while parts of it cannot be read, or are being written."""
         source, spec, listing = self.report.source, self.spec, checked.listing
@@ -305,7 +301,7 @@ class Update:
                     model=model,
                     may_delete=delete,
                     verify_hash=spec.verify_hash,
-                    image_filter=replace(self._filter, exif=last.exif if spec.exif is None else spec.exif),
+                    image_filter=replace(image_filter, exif=last.exif if spec.exif is None else spec.exif),
                     postponed=checked.postponed,
                 ),
             )
@@ -324,27 +320,24 @@ class Update:
 
     def _missing_warning(self, change: SourceChange) -> str:
         """A warning about images that are gone but still found, with the command that removes them."""
+        spec, share = self.spec, change.counts.missing / change.rows
+        options = {
+            "--extensions": ",".join(spec.extensions) if spec.extensions != IMAGE_EXTENSIONS else None,
+            "--uri-column": spec.uri_column,
+            "--id-column": spec.id_column,
+            "--column-types": ",".join(f"{name}={kind}" for name, kind in spec.column_types.items()),
+            "--keep": None if spec.keep is None else json.dumps(spec.keep),
+            "--max-missing": f"{min(1.0, share + 0.01):.2f}" if share > MAX_MISSING else None,
+        }
         command = ["likeness", "reembed", self.report.source, self.report.collection]
-        if self.spec.extensions != IMAGE_EXTENSIONS:
-            command += ["--extensions", ",".join(self.spec.extensions)]
-        if self.spec.uri_column:
-            command += ["--uri-column", self.spec.uri_column]
-        for pattern in self.spec.exclude:
-            command += ["--exclude", pattern]
-        if self.spec.id_column:
-            command += ["--id-column", self.spec.id_column]
-        if self.spec.column_types:
-            command += ["--column-types", ",".join(f"{name}={kind}" for name, kind in self.spec.column_types.items())]
-        if self.spec.keep is not None:
-            command += ["--keep", json.dumps(self.spec.keep)]
-        if (share := change.counts.missing / change.rows) > MAX_MISSING:
-            command += ["--max-missing", f"{min(1.0, share + 0.01):.2f}"]
+        command += [part for pattern in spec.exclude for part in ("--exclude", pattern)]
+        command += [part for name, value in options.items() if value for part in (name, value)]
         return (
             f"searches still find {counted(change.kept, 'image')} gone from {self.report.source}, or moved there; "
             f"`{shlex.join(command)}` removes what is gone"
         )
 
-    def _write(self, plans: list[Plan], collection: Collection, model: ModelRecord) -> list[WrittenRun]:
+    def _write(self, plans: list[Plan], collection: Collection) -> list[WrittenRun]:
         """Embed and write the plans' rows; does not start Ray if there is nothing to embed."""
         report = self.report
         with report.timed("embed"):
@@ -353,9 +346,8 @@ class Update:
                     plans,
                     collection,
                     self.spec,
-                    checkpoint=self._resolve_model(model),
                     console=self.console,
-                    model_cache=self._model_cache,
+                    model_cache=self.model_cache,
                     verbose=self.verbose,
                 )
             else:

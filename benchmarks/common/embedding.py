@@ -11,8 +11,9 @@ from embedder.protocol import Embedder
 from index.collection import Collection
 from jobs.embedding.model_source import model_record
 from jobs.embedding.pipeline import write
-from jobs.embedding.placement import Blocks
+from jobs.embedding.placement import Place
 from jobs.embedding.report import EmbedReport
+from jobs.embedding.stages import DecodeSettings
 from jobs.planning.changes import compare
 from jobs.planning.decide import PlannedJob
 from jobs.sources.stored_listing import Listing
@@ -32,7 +33,7 @@ class Progress:
 
 
 def embed(
-    listing: pa.Table, folder: Path, like: Embedder, load: Callable[[], Embedder], *, block: int, blocks: Blocks
+    listing: pa.Table, folder: Path, like: Embedder, load: Callable[[], Embedder], *, block: int, where: Place
 ) -> Progress:
     """Embed a listing into a new collection in `folder`, with models from `load`, which equal `like`."""
     collection = Collection.create_or_open(str(folder))
@@ -40,12 +41,12 @@ def embed(
     change = compare(Listing.of([listing]), collection.snapshot(), PlannedJob(source="benchmark", model=model))
     progress = Progress()
     write(
-        change.runs[0].plan,
+        change.plans[0],
         collection,
         load=load,
-        crop=like.crop,
+        decode=DecodeSettings(crop=like.crop),
         block_size=block,
-        blocks=blocks,
+        where=where,
         progress=progress.advance,
     )
     return progress

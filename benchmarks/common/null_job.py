@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
@@ -20,8 +19,8 @@ from index.collection.layout import ROW_FILES, run_path
 from index.collection.records import ModelRecord
 from jobs.cluster.pool import Pool
 from jobs.cluster.session import ray_cluster
-from jobs.embedding.on_ray import blocks_on_ray
 from jobs.embedding.pipeline import write
+from jobs.embedding.placement import Place
 from jobs.embedding.report import BlockSummary
 from jobs.embedding.stages import CollectionAt, DecodeSettings, EmbedSettings
 from jobs.planning.plan import Plan, block_name
@@ -47,14 +46,20 @@ def run_null_job(images: int, folder: Path, pool: Pool) -> Cost:
     """Run the job on the connected Ray, with the actors of `pool`."""
     collection = Collection.create_or_open(str(folder))
     plan = Plan(source="benchmark", model=_MODEL, listed=images, todo=Todo(_listing(images)))
-    blocks = partial(blocks_on_ray, pool)
     with (
         patch("jobs.embedding.on_ray.decode_images", decode_nothing),
         patch("jobs.embedding.on_ray.EmbedImages", EmbedNothing),
         patch("jobs.embedding.on_ray._BYTES", _BYTES),
     ):
         started = time.process_time()
-        written = write(plan, collection, load=FakeEmbedder, crop=_CROP, blocks=blocks, block_size=BLOCK)
+        written = write(
+            plan,
+            collection,
+            load=FakeEmbedder,
+            decode=DecodeSettings(crop=_CROP),
+            where=Place(pool=pool),
+            block_size=BLOCK,
+        )
         seconds = time.process_time() - started
     if (written.report.done, len(written.files)) != (images, -(-images // BLOCK)):
         raise RuntimeError(

@@ -31,9 +31,7 @@ from embedder.models.checkpoint import Checkpoint
 from jobs.cluster.pool import Pool
 from jobs.cluster.session import ray_cluster
 from jobs.demo.gallery import Gallery, make_gallery
-from jobs.embedding.here import blocks_here
-from jobs.embedding.on_ray import blocks_on_ray
-from jobs.embedding.placement import Blocks
+from jobs.embedding.placement import Place
 from jobs.sources.list_images import list_images
 from jobs.values import DEMO_MODEL
 
@@ -74,25 +72,25 @@ def measure(gallery: Gallery, folder: Path, *, quick: bool, device: str) -> Rate
         alone(DEMO, DEMO_MODEL, batch=64, precision="auto")
         rates[f"{DEMO}: {DECODING}"].append(decode_rate(listing, demo_crop))
 
-    def vit_job(name: str, blocks: Blocks) -> Callable[[], float]:
-        job = partial(our_job, some, large, folder / f"vit {name}", blocks=blocks, device=device)
+    def vit_job(name: str, where: Place) -> Callable[[], float]:
+        job = partial(our_job, some, large, folder / f"vit {name}", where=where, device=device)
         return partial(job, block=2 * batch, batch=batch, precision=precision)
 
-    def demo_job(name: str, blocks: Blocks) -> Callable[[], float]:
-        job = partial(our_job, many, DEMO_MODEL, folder / f"demo {name}", blocks=blocks, device=device)
+    def demo_job(name: str, where: Place) -> Callable[[], float]:
+        job = partial(our_job, many, DEMO_MODEL, folder / f"demo {name}", where=where, device=device)
         return partial(job, block=256, batch=64)
 
     vit_alone = partial(alone, VIT, large, batch=batch, precision=precision)
     vit_alone()
-    rates[f"{VIT}: {JOB}"].append(in_new_process(vit_job(JOB, blocks_here)))
+    rates[f"{VIT}: {JOB}"].append(in_new_process(vit_job(JOB, Place())))
     vit_alone()
     if not on_gpu:
-        int8 = partial(our_job, some, large, folder / "int8", blocks=blocks_here, block=64, batch=32, precision="int8")
+        int8 = partial(our_job, some, large, folder / "int8", where=Place(), block=64, batch=32, precision="int8")
         rates[f"{VIT}: {INT8}"].append(in_new_process(int8))
     demo_alone()
-    rates[f"{DEMO}: {JOB}"].append(in_new_process(demo_job(JOB, blocks_here)))
+    rates[f"{DEMO}: {JOB}"].append(in_new_process(demo_job(JOB, Place())))
     demo_alone()
-    on_ray = partial(blocks_on_ray, Pool(num_gpus=float(device == "cuda")))
+    on_ray = Place(pool=Pool(num_gpus=float(device == "cuda")))
     vit_alone()
     with ray_cluster(None, verbose=False):
         rates[f"{VIT}: {ON_RAY}"].append(vit_job(ON_RAY, on_ray)())

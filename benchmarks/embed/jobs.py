@@ -16,7 +16,7 @@ from benchmarks.common.process import CORES, Command, likeness
 from benchmarks.embed.rates import steady_rate
 from embedder.identity import Precision
 from jobs.embedding.model_source import ModelSource
-from jobs.embedding.placement import Blocks
+from jobs.embedding.placement import Place
 
 _NAIVE_BATCH = 32
 
@@ -26,15 +26,15 @@ def our_job(
     model: Path,
     folder: Path,
     *,
-    blocks: Blocks,
+    where: Place,
     block: int,
     batch: int,
     device: str = "cpu",
     precision: Precision = "auto",
 ) -> float:
-    """Images per second of the real job in steady state. Blocks on Ray need a connected Ray."""
+    """Images per second of the real job in steady state. A place on Ray needs a connected Ray."""
     load = ModelSource(model=str(model), revision=None, device=device, precision=precision, batch_size=batch)
-    progress = embed(listing, folder, load(), load, block=block, blocks=blocks)
+    progress = embed(listing, folder, load(), load, block=block, where=where)
     return steady_rate([(at, done) for at, done, _ in progress.records])
 
 

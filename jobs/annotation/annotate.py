@@ -2,10 +2,10 @@
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -32,10 +32,11 @@ from index.versions.servable import collection_model, live_manifest
 from jobs.annotation.predictor import EMBEDDED_HASH, Recipe, annotated_rows, require_one_type
 from jobs.annotation.recipes import recipe_of
 from jobs.embedding.commit import WrittenRun, commit
-from jobs.embedding.pipeline import write
-from jobs.embedding.placement import Blocks, place_blocks
-from jobs.embedding.report import BlockSummary, EmbedReport
-from jobs.embedding.stages import SECONDS, DecodeSettings, EmbedBlock, EmbedSettings
+from jobs.embedding.model_source import ModelCache
+from jobs.embedding.pipeline import embed_settings, report_bar, write
+from jobs.embedding.placement import choose_place
+from jobs.embedding.report import EmbedReport
+from jobs.embedding.stages import DecodeSettings, EmbedBlock
 from jobs.errors import TooManyRejectsError, UsageError
 from jobs.indexing.query_texts import sample_rows
 from jobs.planning.decide import unfinished_run
@@ -43,8 +44,7 @@ from jobs.planning.image_filter import EVERY_IMAGE
 from jobs.planning.plan import Plan, next_attempt
 from jobs.planning.plan_query import retried
 from jobs.planning.todo import IN_MEMORY, Todo
-from jobs.progress import rate_bar
-from jobs.sources.listing import LISTING, with_columns
+from jobs.sources.listing import LISTING
 from jobs.spec import AnnotationSpec, Resources
 from jobs.values import MAX_REJECT_RATE
 
@@ -89,23 +89,13 @@ class Annotate:
         earlier = [run for run in snapshot.committed if run.model.agrees_with(plan.model)]
         calibration = _calibration(recipe, [*earlier, plan.run] if plan.run else earlier, live)
         plan = replace(plan, run=plan.run or log.start_run(_SOURCE, plan.model, calibration))
+        load = partial(recipe.load, spec.name, calibration, proven=plan.todo.num_rows < plan.listed)
         activity = f"annotating {spec.name}"
-        with (
-            self._blocks(recipe, live, activity) as blocks,
-            rate_bar(self.console, activity, plan.todo.num_rows, "starting") as show,
-        ):
-            written = write(
-                plan,
-                log,
-                load=recipe.loader(spec.name, calibration, proven=plan.todo.num_rows < plan.listed),
-                crop=None if recipe.needs == "file" else recipe.crop,
-                draft=recipe.draft,
-                max_pixels=ACCEPTED_LIMITS.max_pixels,
-                blocks=blocks,
-                block_size=_VECTOR_BLOCK if recipe.needs == "embedding" else self.resources.block_size,
-                make_rows=annotated_rows,
-                progress=lambda report: show(report.embedded + report.rejected, report.rate),
-            )
+        if recipe.needs == "embedding":
+            with report_bar(self.console, activity, plan) as progress:
+                written = _write_from_vectors(plan, log, live, load=load, progress=progress)
+        else:
+            written = self._write_from_pictures(plan, log, recipe, load=load, activity=activity)
         files = [*(file for run in earlier for file in run.files), *written.files]
         require_one_type(recipe.id, map_in_threads(partial(read_schema, log.storage), files))
         try:
@@ -114,13 +104,43 @@ class Annotate:
             raise TooManyRejectsError(_too_many_message(spec.name, log, written, self.max_reject_rate)) from error
         return written.report
 
-    @contextmanager
-    def _blocks(self, recipe: Recipe, live: LiveRows, activity: str) -> Iterator[Blocks]:
-        if recipe.needs == "embedding":
-            yield StoredVectors(live)
-            return
-        with place_blocks(activity, self.resources, recipe.memory, self.console) as blocks:
-            yield blocks
+    def _write_from_pictures(
+        self, plan: Plan, log: Collection, recipe: Recipe, *, load: Callable[[], Any], activity: str
+    ) -> WrittenRun:
+        resources, console = self.resources, self.console
+        with (
+            choose_place(activity, resources, recipe.memory, console, model_cache=ModelCache()) as where,
+            report_bar(console, activity, plan) as progress,
+        ):
+            return write(
+                plan,
+                log,
+                load=load,
+                decode=DecodeSettings(
+                    crop=None if recipe.needs == "file" else recipe.crop,
+                    draft=recipe.draft,
+                    max_pixels=ACCEPTED_LIMITS.max_pixels,
+                ),
+                where=where,
+                block_size=resources.block_size,
+                make_rows=annotated_rows,
+                progress=progress,
+            )
+
+
+def _write_from_vectors(
+    plan: Plan, log: Collection, live: LiveRows, *, load: Callable[[], Any], progress: Callable[[EmbedReport], None]
+) -> WrittenRun:
+    """Write the rows of a plan's images from the collection's stored vectors; reads no pictures."""
+    written = WrittenRun.begin(plan, log)
+    if plan.todo.num_rows:
+        block = EmbedBlock(embed_settings(written, log, load, annotated_rows))
+        for images in plan.todo.tables(_VECTOR_BLOCK):
+            rows = LiveRows.at(live.catalog, np.asarray(images["seq"], np.int64))
+            written.add(block(rows.read(["image_id", "content_hash", EMBEDDING])))
+            progress(written.report)
+            log.check_lease_if_overdue()
+    return written
 
 
 def _calibration(recipe: Recipe, runs: Sequence[RunStart], live: LiveRows) -> dict[str, float]:
@@ -139,7 +159,7 @@ GROUP BY error_message ORDER BY images DESC, error_message LIMIT 3
 
 
 def _too_many_message(name: str, log: Collection, written: WrittenRun, allowed: float) -> str:
-    messages = Catalog(log.storage, [RunRows(run=written.run, files=written.files)]).table(_MESSAGES).to_pylist()
+    messages = written.catalog(log).table(_MESSAGES).to_pylist()
     most = "; ".join(f"{each['images']} × {each['error_message']}" for each in messages)
     return (
         f"{written.report.reject_reasons.total()} of {written.report.listed} images have no value for {name} (mostly "
@@ -218,22 +238,6 @@ def _plan(live: LiveRows, log: Snapshot, recipe: Recipe, run: RunStart | None) -
         files=files,
         attempt=next_attempt(files),
     )
-
-
-@dataclass(frozen=True)
-class StoredVectors:
-    """`jobs.embedding.placement.Blocks` of the collection's stored vectors; reads no pictures."""
-
-    live: LiveRows
-
-    def __call__(
-        self, todo: Todo, decode: DecodeSettings, embed: EmbedSettings, block_size: int
-    ) -> Iterator[BlockSummary]:
-        block = EmbedBlock(embed)
-        for images in todo.tables(block_size):
-            rows = LiveRows.at(self.live.catalog, np.asarray(images["seq"], np.int64))
-            table = rows.read(["image_id", "content_hash", EMBEDDING])
-            yield block(with_columns(table, dict.fromkeys(SECONDS, pa.array(np.zeros(table.num_rows)))))
 
 
 def publish(collection: Collection, runs: Sequence[RunManifest], console: Console) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 
 from embedder.models.checkpoint import Checkpoint
@@ -25,18 +24,14 @@ def captioner_recipe(spec: AnnotationSpec, resources: Resources) -> Recipe:
             id=model,
             fingerprint=fingerprint_of(["vllm", *settings]),
             needs="file",
-            make=partial(_server, spec.url.rstrip("/"), *settings),
+            make=partial(VllmServer.connect, spec.url.rstrip("/"), *settings),
         )
     checkpoint = Checkpoint.find(model, task="captions")
     parts = [checkpoint.captioner_fingerprint, spec.prompt, _QUESTION, _MAX_TOKENS]
     return checkpoint_recipe(checkpoint, parts, partial(_captioner, model, spec.prompt, resources.device))
 
 
-def _server(url: str, model: str, prompt: str, max_tokens: int, _: Mapping[str, float]) -> Predictor:
-    return VllmServer.connect(url, model, prompt, max_tokens)
-
-
-def _captioner(model: str, prompt: str | None, device: str | None, _: Mapping[str, float]) -> Predictor:
+def _captioner(model: str, prompt: str | None, device: str | None) -> Predictor:
     from embedder.models.captioner import ImageCaptioner  # torch and transformers take seconds
 
     captioner = ImageCaptioner.load(model, prompt=prompt, question=_QUESTION, device=device)

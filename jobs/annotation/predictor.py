@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
@@ -49,14 +48,14 @@ class Predictor(Protocol):
 class Recipe:
     """How to make a predictor on a worker, and what it needs of an image.
 
-    `fingerprint` (SHA-256, hex) changes with everything that affects its columns. `calibrate` gets a sample of the
-    vectors, `(n, dim)`; it is called once, and all runs pass its result to `make`.
+    `fingerprint` (SHA-256, hex) changes with everything that affects its columns. `make` takes no arguments, or if
+    there is a `calibrate`, what this once made of a sample of the vectors, `(n, dim)`.
     """
 
     id: str
     fingerprint: str
     needs: Needs
-    make: Callable[[Mapping[str, float]], Predictor]
+    make: Callable[..., Predictor]
     calibrate: Callable[[npt.NDArray[np.float32]], dict[str, float]] | None = None
     memory: int = 2**30
     """Memory that a worker process needs, in bytes; reserved in Ray."""
@@ -69,12 +68,14 @@ class Recipe:
         """The predictor, as its runs record it."""
         return ModelRecord(id=self.id, revision=None, fingerprint=self.fingerprint, dim=0)
 
-    def loader(self, name: str, calibration: Mapping[str, float], *, proven: bool) -> Callable[[], LoadedPredictor]:
-        """A function that makes the predictor on a worker; see `LoadedPredictor`."""
-        return partial(_load, self.make, calibration, name, self.record, proven)
+    def load(self, name: str, calibration: Mapping[str, float], proven: bool) -> LoadedPredictor:
+        """The predictor in the process that calls this, such as a worker; see there."""
+        identity = ModelIdentity(model_id=self.id, revision=None, fingerprint=self.fingerprint, dim=0)
+        predict = self.make(calibration) if self.calibrate else self.make()
+        return LoadedPredictor(name, identity, predict, proven)
 
 
-def checkpoint_recipe(checkpoint: Checkpoint, parts: Any, make: Callable[[Mapping[str, float]], Predictor]) -> Recipe:
+def checkpoint_recipe(checkpoint: Checkpoint, parts: Any, make: Callable[[], Predictor]) -> Recipe:
     """The recipe for a checkpoint, with pictures prepared as by transformers; `parts` are for `fingerprint_of`."""
     return Recipe(
         id=checkpoint.model_id,
@@ -213,17 +214,6 @@ def _reject_changed(table: pa.Table) -> pa.Table:
             kind: Any = table[name].type
             columns[name] = pc.if_else(changed, pa.scalar(None, kind), table[name])
     return refuse(with_columns(table, columns), dict.fromkeys(np.flatnonzero(changed.to_numpy()).tolist(), reason))
-
-
-def _load(
-    make: Callable[[Mapping[str, float]], Predictor],
-    calibration: Mapping[str, float],
-    name: str,
-    record: ModelRecord,
-    proven: bool,
-) -> LoadedPredictor:
-    identity = ModelIdentity(model_id=record.id, revision=None, fingerprint=record.fingerprint, dim=record.dim)
-    return LoadedPredictor(name, identity, make(calibration), proven)
 
 
 def _array(values: Any, failed: Collection[int]) -> pa.Array[Any]:

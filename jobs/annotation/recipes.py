@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -48,14 +47,8 @@ def class_recipe(name: str) -> Recipe:
     if needs not in NEEDS:
         raise UsageError(f"{name} has needs = {needs!r}: expected one of {', '.join(NEEDS)}")
     crop = source.crop()
-    return Recipe(
-        id=name, fingerprint=source.fingerprint((needs, crop)), needs=needs, make=partial(_construct, source), crop=crop
-    )
-
-
-def _construct(source: PythonClass, _: Mapping[str, float]) -> Predictor:
-    predictor: Predictor = source.construct()
-    return predictor
+    fingerprint = source.fingerprint((needs, crop))
+    return Recipe(id=name, fingerprint=fingerprint, needs=needs, make=source.construct, crop=crop)
 
 
 def _classifier_recipe(model: str, top_k: int, resources: Resources) -> Recipe:
@@ -64,7 +57,7 @@ def _classifier_recipe(model: str, top_k: int, resources: Resources) -> Recipe:
     return checkpoint_recipe(checkpoint, parts, partial(_classifier, model, top_k, resources.device))
 
 
-def _classifier(model: str, top_k: int, device: str | None, _: Mapping[str, float]) -> Predictor:
+def _classifier(model: str, top_k: int, device: str | None) -> Predictor:
     from embedder.models.classifier import ImageClassifier  # torch and transformers take seconds
 
     classifier = ImageClassifier.load(model, device=device)

@@ -12,7 +12,7 @@ from index.collection.merged.merge import merge_runs
 from index.collection.records import RowFile, RunManifest, RunStart
 from index.collection.rows import FILTERED
 from jobs.addresses.record_checks import record_fetches
-from jobs.embedding.report import EmbedReport
+from jobs.embedding.report import BlockSummary, EmbedReport
 from jobs.errors import JobError, TooManyRejectsError, UsageError
 from jobs.planning.plan import Plan
 from jobs.planning.rejects import format_reasons
@@ -32,6 +32,15 @@ class WrittenRun:
         """Resume the plan's run or start a new one. If nothing is left to embed, all of its rows are on disk."""
         return cls(plan=plan, run=plan.start(collection), files=list(plan.files), report=EmbedReport.of(plan))
 
+    def add(self, block: BlockSummary) -> None:
+        """Count a block that is on disk."""
+        self.files.append(block.file)
+        self.report.add(block)
+
+    def catalog(self, collection: Collection) -> Catalog:
+        """A catalog of its rows alone."""
+        return Catalog(collection.storage, [RunRows(run=self.run, files=self.files)])
+
 
 def commit(
     collection: Collection, written: Sequence[WrittenRun], max_reject_rate: float, now: datetime | None = None
@@ -44,20 +53,21 @@ def commit(
     `now` is recorded. At the end small runs are merged.
     """
     collection.check_lease()
-    checked = [_CheckedRun.of(each, collection) for each in written]
-    manifests = [each.manifest(max_reject_rate) for each in checked]
-    for each in checked:
-        each.record_fetches(collection, now or datetime.now(UTC))
+    catalogs = [(each, each.catalog(collection)) for each in written]
+    checked = [(each, rows, _manifest(each, rows, max_reject_rate)) for each, rows in catalogs]
+    now = now or datetime.now(UTC)
+    for each, rows in catalogs:
+        plan, began = each.plan, each.run.started_at
+        record_fetches(collection, plan.source, rows, plan.todo.sql, now=now, began=began)
     published = []
-    for each, manifest in zip(checked, manifests, strict=True):
+    for each, rows, manifest in checked:
         if manifest is None:
             continue
-        deletes, gone = None, each.written.plan.deletes
+        deletes, gone = None, each.plan.deletes
         if gone and gone.num_rows:
             ids = gone.catalog.table(f"SELECT image_id FROM {gone.sql} ORDER BY seq")["image_id"]
             deletes = collection.write_deletes(manifest.run_id, ids)
-        facts = each.rows.store_facts()
-        published.append(manifest.model_copy(update={"deletes": deletes, "facts": facts}))
+        published.append(manifest.model_copy(update={"deletes": deletes, "facts": rows.store_facts()}))
         collection.commit_run(published[-1])
     if published:
         merge_runs(collection)
@@ -86,57 +96,42 @@ WHERE reason IS NOT NULL GROUP BY reason ORDER BY reason
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class _CheckedRun:
-    """A written run, and a catalog of its rows alone."""
-
-    written: WrittenRun
-    rows: Catalog
-
-    @classmethod
-    def of(cls, written: WrittenRun, collection: Collection) -> Self:
-        return cls(written=written, rows=Catalog(collection.storage, [RunRows(run=written.run, files=written.files)]))
-
-    def manifest(self, max_reject_rate: float) -> RunManifest | None:
-        """The manifest of a run that passes the checks, still without deletes and facts; None if it would change
-        nothing.
-        """
-        plan, report = self.written.plan, self.written.report
-        before = plan.rejects.sql if plan.rejects else _NO_REJECTS
-        [counts] = self.rows.table(_COUNTS.format(todo=plan.todo.sql, before=before)).to_pylist()
-        missing = plan.todo.num_rows - counts.pop("attempted")
-        if missing or report.done != plan.todo.num_rows:
-            raise JobError(
-                f"of {plan.todo.num_rows} images, {report.embedded} were embedded, {report.rejected} rejected and "
-                f"{report.filtered_read} filtered, and {missing} are in no row file. The run stays unfinished: run the "
-                "same command again to continue, and please report this as a bug"
-            )
-        report.retryable = counts.pop("retryable")
-        reasons = self.rows.table(_REASONS.format(before=before)).to_pylist()
-        report.set_reasons(Counter({row["reason"]: row["images"] for row in reasons}))
-        rejected = report.reject_reasons.total()
-        if report.filtered_in_all and report.unfiltered == rejected:
-            raise UsageError(
-                f"--keep keeps none of the {report.listed} images of {plan.source}, so nothing was published: expected "
-                f"an expression that matches some of them, got {plan.image_filter.key}. "
-                f"`likeness rejects --reason {FILTERED}` shows why each was left out"
-            )
-        if rejected > max_reject_rate * report.unfiltered:
-            raise TooManyRejectsError(_too_many_message(report, max_reject_rate))
-        if counts.pop("failed_again") and not plan.deleted:
-            return None
-        listed = {"listed": report.listed, "already_there": report.already_there, "deleted": plan.deleted}
-        return RunManifest(
-            **dict(self.written.run),
-            finished_at=datetime.now(UTC),
-            files=self.written.files,
-            facts=[],
-            counts={**listed, **counts},
+def _manifest(written: WrittenRun, rows: Catalog, max_reject_rate: float) -> RunManifest | None:
+    """The manifest of a run that passes the checks, still without deletes and facts; None if it would change
+    nothing. `rows` has its rows alone.
+    """
+    plan, report = written.plan, written.report
+    before = plan.rejects.sql if plan.rejects else _NO_REJECTS
+    [counts] = rows.table(_COUNTS.format(todo=plan.todo.sql, before=before)).to_pylist()
+    missing = plan.todo.num_rows - counts.pop("attempted")
+    if missing or report.done != plan.todo.num_rows:
+        raise JobError(
+            f"of {plan.todo.num_rows} images, {report.embedded} were embedded, {report.rejected} rejected and "
+            f"{report.filtered_read} filtered, and {missing} are in no row file. The run stays unfinished: run the "
+            "same command again to continue, and please report this as a bug"
         )
-
-    def record_fetches(self, collection: Collection, now: datetime) -> None:
-        plan, began = self.written.plan, self.written.run.started_at
-        record_fetches(collection, plan.source, self.rows, plan.todo.sql, now=now, began=began)
+    report.retryable = counts.pop("retryable")
+    reasons = rows.table(_REASONS.format(before=before)).to_pylist()
+    report.set_reasons(Counter({row["reason"]: row["images"] for row in reasons}))
+    rejected = report.reject_reasons.total()
+    if report.filtered_in_all and report.unfiltered == rejected:
+        raise UsageError(
+            f"--keep keeps none of the {report.listed} images of {plan.source}, so nothing was published: expected "
+            f"an expression that matches some of them, got {plan.image_filter.key}. "
+            f"`likeness rejects --reason {FILTERED}` shows why each was left out"
+        )
+    if rejected > max_reject_rate * report.unfiltered:
+        raise TooManyRejectsError(_too_many_message(report, max_reject_rate))
+    if counts.pop("failed_again") and not plan.deleted:
+        return None
+    listed = {"listed": report.listed, "already_there": report.already_there, "deleted": plan.deleted}
+    return RunManifest(
+        **dict(written.run),
+        finished_at=datetime.now(UTC),
+        files=written.files,
+        facts=[],
+        counts={**listed, **counts},
+    )
 
 
 def _too_many_message(report: EmbedReport, allowed: float) -> str:

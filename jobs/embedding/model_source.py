@@ -71,13 +71,29 @@ class ModelSource:
 
 
 class ModelCache:
-    """Keeps the last model loaded: calls `load` only if it differs from the last one."""
+    """Keeps the last model, found and loaded, for all that a process embeds: finding one reads all of its weights."""
 
     def __init__(self) -> None:
+        self._name: tuple[str, str | None] | None = None
+        self._found: Checkpoint | OwnModel | None = None
         self._load: Callable[[], Any] | None = None
         self._model: Any = None
 
-    def __call__(self, load: Callable[[], Any]) -> Any:
+    def find(self, name: str, revision: str | None, embedder: str | None) -> Checkpoint | OwnModel:
+        """What `find_model` finds, or found last; `embedder` is the class that the user named, if any."""
+        if self._found is None or self._name != (name, revision):
+            self._found, self._name = find_model(name, revision, allowed=(embedder,)), (name, revision)
+        return self._found
+
+    def find_recorded(self, record: ModelRecord, embedder: str | None) -> Checkpoint | OwnModel:
+        """What `recorded_model` finds, unless the last one is that model."""
+        if self._found is None or self._found.identity.fingerprint != record.fingerprint:
+            self.forget()  # it may hold another model of the same name
+            self._found, self._name = recorded_model(record, embedder), None
+        return self._found
+
+    def load(self, load: Callable[[], Any]) -> Any:
+        """What `load` returns, or returned last."""
         if self._load != load:
             self._model, self._load = load(), load
         return self._model

@@ -25,7 +25,7 @@ from index.collection.rows import FILTERED
 from jobs.cluster.pool import DECODE_MEMORY, Pool
 from jobs.cluster.session import missing_package_message
 from jobs.embedding.report import BlockSummary
-from jobs.embedding.stages import CollectionAt, DecodeSettings, EmbedBlock, EmbedSettings, fetch_and_decode
+from jobs.embedding.stages import CollectionAt, DecodeSettings, EmbedBlock, EmbedSettings, Work, fetch_and_decode
 from jobs.embedding.worker_metrics import worker_metrics
 from jobs.errors import JobError
 from jobs.planning.todo import GROUP, RowGroup, Todo
@@ -37,29 +37,27 @@ _OUTCOME_BYTES = 256  # of a row's columns but its pixels and those of the listi
 _BYTES = 160 << 20  # of a block between the stages: four of 256 pictures of 224 × 224
 
 
-def blocks_on_ray(
-    pool: Pool, todo: Todo, decode: DecodeSettings, embed: EmbedSettings, block_size: int
-) -> Iterator[BlockSummary]:
-    """`jobs.embedding.placement.Blocks` on the connected Ray, with the actors of `pool`. Raises JobError."""
+def blocks_on_ray(todo: Todo, work: Work, pool: Pool) -> Iterator[BlockSummary]:
+    """Blocks made on the connected Ray, with the actors of `pool`. Raises JobError."""
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
-    context.target_max_block_size = _bytes_between(pool, todo, decode, block_size)
+    context.target_max_block_size = _bytes_between(pool, todo, work)
     least, most = pool.actors
-    with _stored(todo, embed) as folder:
+    with _stored(todo, work.embed) as folder:
         tasks: list[pa.Table | bytes] = [
-            pa.Table.from_pylist([asdict(group)]) for group in todo.groups(_rows_of_task(todo, block_size))
+            pa.Table.from_pylist([asdict(group)]) for group in todo.groups(_rows_of_task(todo, work.block_size))
         ]
         summaries = (
             ray.data.from_arrow(tasks)
             .map_batches(
                 decode_images,  # type: ignore[arg-type]  # Ray's type leaves fn_kwargs out
                 fn_kwargs={
-                    "collection": embed.collection,
+                    "collection": work.embed.collection,
                     "folder": folder,
                     "columns": todo.schema.names,
-                    "settings": decode,
-                    "block_size": block_size,
+                    "settings": work.decode,
+                    "block_size": work.block_size,
                 },
                 batch_size=None,
                 batch_format="pyarrow",
@@ -68,8 +66,8 @@ def blocks_on_ray(
             )
             .map_batches(
                 EmbedImages,
-                fn_constructor_args=(embed,),
-                batch_size=block_size,
+                fn_constructor_args=(work.embed,),
+                batch_size=work.block_size,
                 batch_format="pyarrow",
                 compute=ray.data.ActorPoolStrategy(min_size=least, max_size=most),
                 **pool.reserved,
@@ -111,14 +109,14 @@ def _rows_of_task(todo: Todo, block_size: int) -> int:
     return min(GROUP, -(-todo.num_rows // (_TASKS_PER_CPU * cpus) // unit) * unit)
 
 
-def _bytes_between(pool: Pool, todo: Todo, decode: DecodeSettings, block_size: int) -> int:
+def _bytes_between(pool: Pool, todo: Todo, work: Work) -> int:
     """The size at which Ray Data ends a block between the stages: that of whole blocks of rows, or an equal part of one
     that is too large. An actor reports at the end of a call, and without a device one block may take it half a minute.
     """
-    if decode.crop is None:
+    if work.decode.crop is None:
         return _BYTES  # files may have any size
-    row = prod(decode.crop.shape) + todo.row_bytes + _OUTCOME_BYTES
-    size, has_device = block_size * row, bool(pool.num_gpus or pool.resources)
+    row = prod(work.decode.crop.shape) + todo.row_bytes + _OUTCOME_BYTES
+    size, has_device = work.block_size * row, bool(pool.num_gpus or pool.resources)
     parts, blocks = -(-size // _BYTES), max(1, _BYTES // size) if has_device else 1
     return int(0.9 * size * blocks / parts)  # it ends one that is larger, and splits one that is half as large again
 

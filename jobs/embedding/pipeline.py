@@ -4,7 +4,8 @@
 back, so memory use does not grow with the number of images.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,10 +13,6 @@ from typing import Any
 import pyarrow.compute as pc
 from rich.console import Console
 
-from embedder.images import CropSpec
-from embedder.images.limits import DEFAULT_LIMITS
-from embedder.models.checkpoint import Checkpoint
-from embedder.models.own_embedder import OwnModel
 from index.collection import Collection
 from index.collection.catalog.catalog import Catalog, RunRows
 from index.collection.records import RowFile
@@ -24,16 +21,15 @@ from index.collection.rows import is_filtered
 from jobs.embedding.commit import WrittenRun
 from jobs.embedding.embed_rows import embed_rows
 from jobs.embedding.model_source import ModelCache, ModelSource, loaded_memory
-from jobs.embedding.placement import Blocks, place_blocks, reason_for_ray
+from jobs.embedding.placement import Place, choose_place, reason_for_ray, run_blocks
 from jobs.embedding.report import EmbedReport
 from jobs.embedding.shared_addresses import find_copies, first_of_each_address
-from jobs.embedding.stages import CollectionAt, DecodeSettings, EmbedSettings, MakeRows
+from jobs.embedding.stages import CollectionAt, DecodeSettings, EmbedSettings, MakeRows, Work
 from jobs.embedding.tile_cost import tile_cost
 from jobs.planning.plan import Plan, write_block
 from jobs.planning.todo import Todo
 from jobs.progress import rate_bar
 from jobs.spec import JobSpec
-from jobs.values import PER_HOST
 
 _MIN_IMAGES_TO_CONVERT = 2000
 """With fewer images the model is not converted first; converting ViT-B/32 takes as long as embedding 300."""
@@ -44,39 +40,37 @@ def write_plans(
     collection: Collection,
     spec: JobSpec,
     *,
-    checkpoint: Checkpoint | OwnModel,
     console: Console,
     model_cache: ModelCache,
     verbose: bool,
 ) -> list[WrittenRun]:
     """Write the rows of each plan, in this process or on one Ray cluster; `commit` makes them live.
 
-    `checkpoint` is the plans' model; `model_cache` may hold it already. Raises what `write` raises, and `JobError` if
-    the cluster cannot be joined.
+    `model_cache` may hold their model already. Raises what `write` raises, and `JobError` if the cluster cannot be
+    joined.
     """
     resources, written = spec.resources, []
     model, pictures = plans[0].model, sum(plan.todo.num_rows for plan in plans)
-    parts = 1 + len(model.boxes)
+    parts, checkpoint = 1 + len(model.boxes), model_cache.find_recorded(model, spec.embedder)
+    crop = replace(checkpoint.crop, tiles=model.boxes)
+    decode = DecodeSettings(crop=crop, draft=spec.draft, per_host=spec.per_host, max_pixels=spec.max_pixels)
     load = ModelSource.of(model, checkpoint, resources, convert=pictures * parts >= _MIN_IMAGES_TO_CONVERT)
     if model.boxes:
-        cost = tile_cost(pictures, model, None if reason_for_ray(resources) else partial(model_cache, load))
+        cost = tile_cost(pictures, model, None if reason_for_ray(resources) else partial(model_cache.load, load))
         console.print(cost, highlight=False, markup=False, soft_wrap=True)
     try:
         memory = loaded_memory(checkpoint)
-        with place_blocks("embedding", resources, memory, console, model_cache, verbose=verbose) as blocks:
+        with choose_place("embedding", resources, memory, console, model_cache=model_cache, verbose=verbose) as where:
             for plan in plans:
-                with rate_bar(console, "embedding", plan.todo.num_rows, "starting") as show:
+                with report_bar(console, "embedding", plan) as progress:
                     run = write(
                         plan,
                         collection,
                         load=load,
-                        crop=replace(checkpoint.crop, tiles=model.boxes),
-                        blocks=blocks,
+                        decode=decode,
+                        where=where,
                         block_size=-(-resources.block_size // parts),  # as many pixels per block as without tiles
-                        draft=spec.draft,
-                        max_pixels=spec.max_pixels,
-                        per_host=spec.per_host,
-                        progress=partial(_show, show),
+                        progress=progress,
                         share_addresses=True,
                     )
                     written.append(run)
@@ -86,8 +80,11 @@ def write_plans(
     return written
 
 
-def _show(show: Callable[[int, str], None], report: EmbedReport) -> None:
-    show(report.done, report.rate)
+@contextmanager
+def report_bar(console: Console, activity: str, plan: Plan) -> Iterator[Callable[[EmbedReport], None]]:
+    """A progress bar of a plan's images, which the function that it yields brings up to date with a report."""
+    with rate_bar(console, activity, plan.todo.num_rows, "starting") as show:
+        yield lambda report: show(report.done, report.rate)
 
 
 def write(
@@ -95,12 +92,9 @@ def write(
     collection: Collection,
     *,
     load: Callable[[], Any],
-    crop: CropSpec | None,
-    blocks: Blocks,
+    decode: DecodeSettings,
+    where: Place,
     block_size: int = 256,
-    draft: bool = True,
-    max_pixels: int = DEFAULT_LIMITS.max_pixels,
-    per_host: int = PER_HOST,
     make_rows: MakeRows = embed_rows,
     progress: Callable[[EmbedReport], None] = lambda _: None,
     share_addresses: bool = False,
@@ -108,47 +102,44 @@ def write(
     """Write the rows of a plan's images; `progress` is called after each block is on disk.
 
     `block_size` rows are embedded and written together, so a crash costs at most that many; on Ray some more per actor.
-    `draft` allows large JPEGs to be decoded at reduced scale. With `share_addresses`, one of the images that share an
-    address is embedded, and the others get copies of its row. `load` loads the model that `make_rows` gets. Raises
-    `LeaseLostError` once another job has taken over the lease.
+    With `share_addresses`, one of the images that share an address is embedded, and the others get copies of its row.
+    `load` loads the model that `make_rows` gets. Raises `LeaseLostError` once another job has taken over the lease.
     """
     written, todo = WrittenRun.begin(plan, collection), plan.todo
     if todo.num_rows == 0:
         return written
     seen = {block_of(file.path) for file in plan.files}
-    embed = EmbedSettings(
-        load=load,
-        fingerprint=plan.model.fingerprint,
-        collection=CollectionAt(collection.storage.address),  # including its credentials
-        run_id=written.run.run_id,
-        attempt=plan.attempt,
-        make_rows=make_rows,
-    )
-    threads = _decode_threads(todo)
-    decode = DecodeSettings(
-        crop=crop,
-        draft=draft,
-        threads=threads,
-        per_host=per_host,
-        image_filter=plan.image_filter,
-        max_pixels=max_pixels,
-    )
+    decode = replace(decode, threads=_decode_threads(todo), image_filter=plan.image_filter)
+    work = Work(decode=decode, embed=embed_settings(written, collection, load, make_rows), block_size=block_size)
     while todo.num_rows:
         before = len(written.files)
         first, todo = (
             first_of_each_address(todo, plan.image_filter) if share_addresses else (todo, todo.slice(todo.num_rows))
         )
-        for block in blocks(first, decode, embed, block_size):
+        for block in run_blocks(first, work, where):
             if block_of(block.path) not in seen:  # Ray may report a retried block twice
                 seen.add(block_of(block.path))
-                written.files.append(block.file)
-                written.report.add(block)
+                written.add(block)
             progress(written.report)
             collection.check_lease_if_overdue()  # so that a job that lost its lease stops soon
         if todo.num_rows:
             todo = _write_copies(written, todo, collection, written.files[before:])
             progress(written.report)
     return written
+
+
+def embed_settings(
+    written: WrittenRun, collection: Collection, load: Callable[[], Any], make_rows: MakeRows
+) -> EmbedSettings:
+    """What `EmbedBlock` needs to write rows of this run."""
+    return EmbedSettings(
+        load=load,
+        fingerprint=written.run.model.fingerprint,
+        collection=CollectionAt(collection.storage.address),  # including its credentials
+        run_id=written.run.run_id,
+        attempt=written.plan.attempt,
+        make_rows=make_rows,
+    )
 
 
 def _write_copies(written: WrittenRun, todo: Todo, collection: Collection, files: Sequence[RowFile]) -> Todo:

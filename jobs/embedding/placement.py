@@ -1,22 +1,27 @@
-"""Decides where a job embeds: in this process, on Ray, or here until the rest turns out to take hours."""
+"""Runs blocks in this process, on Ray, or here until the rest turns out to take hours."""
+
+from __future__ import annotations  # of Ray's pool only the type is imported
 
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from jobs.embedding.here import blocks_here
 from jobs.embedding.model_source import ModelCache
 from jobs.embedding.report import BlockSummary
-from jobs.embedding.stages import DecodeSettings, EmbedSettings
+from jobs.embedding.stages import Work
 from jobs.errors import JobError
 from jobs.planning.todo import Todo
 from jobs.spec import Resources
+
+if TYPE_CHECKING:
+    from jobs.cluster.pool import Pool  # importing Ray takes a second
 
 _MIN_HOURS_FOR_RAY = 1.0
 """Above this, Ray takes over: on two cores it is no faster, but a worker that dies does not end the job."""
@@ -24,36 +29,81 @@ _TOO_LONG = f"more than {_MIN_HOURS_FOR_RAY:g} h"
 _FORECAST_AFTER_S = 60.0
 
 
-class Blocks(Protocol):
-    """Runs the stages over a listing; yields the summary of each block once its rows are on disk."""
+@dataclass(kw_only=True)
+class Place:
+    """Where blocks are made: on the connected Ray, with the actors of `pool`; if that is None, in this process,
+    which keeps the model in `model_cache`. If the rest would take more than an hour, `move` is called once: it starts
+    Ray, or returns None if that fails.
+    """
 
-    def __call__(
-        self, todo: Todo, decode: DecodeSettings, embed: EmbedSettings, block_size: int, /
-    ) -> Iterator[BlockSummary]: ...
+    pool: Pool | None = None
+    model_cache: ModelCache = field(default_factory=ModelCache)
+    move: Callable[[], Pool | None] | None = None
+
+
+def run_blocks(todo: Todo, work: Work, where: Place) -> Iterator[BlockSummary]:
+    """Run the stages over a listing; yields the summary of each block once its rows are on disk. On Ray, the error of a
+    worker is a JobError; here it is what loading and embedding raise.
+    """
+    done = 0
+    if where.pool is None:
+        forecast = _Forecast(todo.num_rows)
+        with closing(blocks_here(todo, work, where.model_cache)) as blocks:
+            for block in blocks:
+                done += block.rows
+                yield block
+                if where.move and forecast.hours_left(block) > _MIN_HOURS_FOR_RAY:
+                    where.pool, where.move = where.move(), None
+                    if where.pool:
+                        break
+    if where.pool:
+        from jobs.embedding.on_ray import blocks_on_ray  # importing Ray takes a second
+
+        yield from blocks_on_ray(todo.slice(done), work, where.pool)
 
 
 @contextmanager
-def place_blocks(
+def choose_place(
     activity: str,
     resources: Resources,
     memory: int,
     console: Console,
-    model_cache: ModelCache | None = None,
     *,
+    model_cache: ModelCache,
     verbose: bool = False,
-) -> Iterator[Blocks]:
-    """A `Placement`, whose Ray is stopped at the end; each actor reserves `memory` bytes."""
+) -> Iterator[Place]:
+    """Where a job runs, printed with the reason; Ray is stopped at the end. Each actor reserves `memory` bytes."""
+
+    def say(where: str) -> None:
+        console.print(f"{activity} {where}", highlight=False, markup=False, soft_wrap=True)
+
     with ExitStack() as started:
         start_ray = partial(_start_ray, started, resources, memory, console, verbose=verbose)
-        yield Placement(resources, start_ray, console, activity, model_cache)
+
+        def move() -> Pool | None:
+            say(f"the rest would take {_TOO_LONG}: continuing on Ray")
+            try:
+                pool = start_ray()
+            except JobError as error:
+                say(f"remains in this process: {error}")
+                return None
+            model_cache.forget()  # the actors need the memory
+            return pool
+
+        if reason := reason_for_ray(resources):
+            say(f"on Ray: {reason}")
+            yield Place(pool=start_ray())  # before a run begins, so nothing is left behind if Ray does not start
+        else:
+            may_move = resources.on is None
+            say("in this process" + (f", and on Ray if {_TOO_LONG} is left" if may_move else ""))
+            yield Place(model_cache=model_cache, move=move if may_move else None)
 
 
-def _start_ray(started: ExitStack, resources: Resources, memory: int, console: Console, *, verbose: bool) -> Blocks:
+def _start_ray(started: ExitStack, resources: Resources, memory: int, console: Console, *, verbose: bool) -> Pool:
     # Imported late: importing Ray takes a second.
     from jobs.cluster.growth import wait_for_pool
     from jobs.cluster.pool import Pool
     from jobs.cluster.session import ray_cluster
-    from jobs.embedding.on_ray import blocks_on_ray
 
     with console.status("starting Ray: about ten seconds, or minutes on a busy machine"):
         started.enter_context(ray_cluster(resources.address, verbose=verbose))
@@ -65,64 +115,9 @@ def _start_ray(started: ExitStack, resources: Resources, memory: int, console: C
     }
     make_pool = partial(Pool.for_cluster, resources.actors, resources.num_gpus, **actor)
     if resources.address is None:
-        return partial(blocks_on_ray, make_pool())
+        return make_pool()
     smallest = Pool(actors=resources.actors or (1, 1), num_gpus=resources.num_gpus or 0, **actor)
-    return partial(blocks_on_ray, wait_for_pool(make_pool, smallest.demand, resources.wait_for_nodes, console))
-
-
-class Placement:
-    """`Blocks` on Ray, or in this process until more than an hour is left. Prints which of the two, and why."""
-
-    def __init__(
-        self,
-        resources: Resources,
-        start_ray: Callable[[], Blocks],
-        console: Console,
-        activity: str = "embedding",
-        model_cache: ModelCache | None = None,
-    ) -> None:
-        self._activity = activity
-        self._start_ray, self._console = start_ray, console
-        self._model_cache = model_cache or ModelCache()
-        self._may_move = resources.on is None
-        self._ray: Blocks | None = None
-        if reason := reason_for_ray(resources):
-            self._print(f"on Ray: {reason}")
-            self._ray = start_ray()  # before a run begins, so nothing is left behind if Ray does not start
-        else:
-            self._print("in this process" + (f", and on Ray if {_TOO_LONG} is left" if self._may_move else ""))
-
-    def __call__(
-        self, todo: Todo, decode: DecodeSettings, embed: EmbedSettings, block_size: int
-    ) -> Iterator[BlockSummary]:
-        done = 0
-        if self._ray is None:
-            cached = replace(embed, load=partial(self._model_cache, embed.load))  # loads once for all plans
-            with closing(blocks_here(todo, decode, cached, block_size)) as blocks:
-                forecast = _Forecast(todo.num_rows)
-                for block in blocks:
-                    done += block.rows
-                    yield block
-                    if self._may_move and forecast.hours_left(block) > _MIN_HOURS_FOR_RAY:
-                        self._move()
-                    if self._ray is not None:
-                        break
-        if self._ray is not None:
-            yield from self._ray(todo.slice(done), decode, embed, block_size)
-
-    def _move(self) -> None:
-        """Start Ray for the rest of the job. If that fails it is not tried again."""
-        self._print(f"the rest would take {_TOO_LONG}: continuing on Ray")
-        self._may_move = False
-        try:
-            self._ray = self._start_ray()
-        except JobError as error:
-            self._print(f"remains in this process: {error}")
-        else:
-            self._model_cache.forget()  # the actors need the memory
-
-    def _print(self, where: str) -> None:
-        self._console.print(f"{self._activity} {where}", highlight=False, markup=False, soft_wrap=True)
+    return wait_for_pool(make_pool, smallest.demand, resources.wait_for_nodes, console)
 
 
 class _Forecast:

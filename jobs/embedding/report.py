@@ -35,8 +35,8 @@ class BlockSummary:
     filtered: int
     started_at: float
     ended_at: float
-    fetch_seconds: float
-    decode_seconds: float
+    fetch_seconds: float = 0.0
+    decode_seconds: float = 0.0
     model_seconds: float
     write_seconds: float
 
@@ -77,7 +77,7 @@ class EmbedReport:
         report = cls(
             listed=plan.listed,
             already_there=plan.already_there,
-            refused=plan.refused - plan.filtered,
+            refused=plan.refusals - plan.filtered,
             filtered_unread=plan.filtered,
         )
         report.set_reasons(count_reasons(plan.rejects))

@@ -72,4 +72,4 @@ def find_copies(
                 else:
                     yield listed.filter(pc.invert(mask))
 
-    return copied_blocks(Todo(images(known=True)), catalog, image_filter.exif_columns), Todo(images(known=False))
+    return copied_blocks(Todo(images(known=True)), catalog, image_filter), Todo(images(known=False))

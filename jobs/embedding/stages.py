@@ -49,11 +49,12 @@ class DecodeSettings:
     """How `fetch_and_decode` works: in `threads` that fetch, at most `per_host` from one host, and `decoders`
     (processes) that decode.
 
-    With `crop` None files are passed on undecoded. Decoded pictures that `image_filter` leaves out are not embedded.
+    With `crop` None files are passed on undecoded. `draft` allows large JPEGs to be decoded at reduced scale. Decoded
+    pictures that `image_filter` leaves out are not embedded.
     """
 
     crop: CropSpec | None
-    draft: bool
+    draft: bool = True
     threads: int = 2
     decoders: int = 2
     per_host: int = PER_HOST
@@ -207,6 +208,15 @@ class EmbedSettings:
     make_rows: MakeRows = embed_rows
 
 
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What is done with images: `block_size` rows are embedded and written together."""
+
+    decode: DecodeSettings
+    embed: EmbedSettings
+    block_size: int
+
+
 class EmbedBlock:
     """Embeds a block of rows and writes it as one file of the run, so it is never embedded again."""
 
@@ -222,9 +232,9 @@ class EmbedBlock:
         self._name = f"{platform.node()}:{os.getpid()}"
 
     def __call__(self, table: pa.Table) -> BlockSummary:
-        seconds = {name: pc.sum(table[name]).as_py() for name in SECONDS}
+        seconds = {name: pc.sum(table[name]).as_py() for name in SECONDS if name in table.column_names}
         started_at, started = time.time(), time.perf_counter()
-        rows = self._settings.make_rows(table.drop_columns(list(SECONDS)), self._model)
+        rows = self._settings.make_rows(table.drop_columns(list(seconds)), self._model)
         embedded = time.perf_counter()
         file = write_block(self._collection, self._settings.run_id, self._settings.attempt, rows)
         filtered = rows["error_reason"].to_pylist().count(FILTERED)

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from index.collection.collection import Snapshot
 from jobs.errors import TooManyMissingError
 from jobs.planning.decide import Decisions, PlannedJob
-from jobs.planning.known_rows import PlannedRun
-from jobs.planning.plan import Counts
+from jobs.planning.plan import Counts, Plan
 from jobs.sources.stored_listing import Listing
 
 
@@ -34,15 +33,14 @@ class ReplacedImages:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceChange:
-    """What changed in a source, and the runs to write.
+    """What changed in a source, and the plans of the runs to write.
 
     `rows` counts the source's live rows, `others` those of other sources, `kept` the missing images that searches will
     still find. The listed source comes first; other sources follow if they have rows of another model, which are
     embedded again.
     """
 
-    decisions: Decisions
-    runs: list[PlannedRun]
+    plans: list[Plan]
     rows: int
     others: int
     kept: int
@@ -85,16 +83,15 @@ def compare(listing: Listing, snapshot: Snapshot, job: PlannedJob) -> SourceChan
     if snapshot.unfinished and any(row["action"] != "keep" for row in decisions.counts):
         # The files of unfinished runs are read as a whole, so only if something is to do.
         decisions = Decisions(listing, snapshot, job, snapshot.everything())
-    runs = [decisions.planned(name) for name in decisions.sources]
+    plans = [decisions.planned(name) for name in decisions.sources]
     rows = Counter[str]()
     for number, count in decisions.rows.live_counts.items():
         rows[decisions.rows.runs[number].source] += count
     # Rows of the source alone replace none of another.
-    replaced = [] if runs[0].plan.done or rows.total() == rows[job.source] else decisions.replaced()
+    replaced = [] if plans[0].done or rows.total() == rows[job.source] else decisions.replaced()
     missing = decisions.missing()
     return SourceChange(
-        decisions=decisions,
-        runs=runs,
+        plans=plans,
         rows=rows[job.source],
         others=rows.total() - rows[job.source],
         kept=missing.pop("kept"),

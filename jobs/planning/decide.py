@@ -2,6 +2,7 @@
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,7 +27,6 @@ from jobs.addresses.check_listing import NONE_POSTPONED
 from jobs.planning import plan_query as sql
 from jobs.planning.content_hashes import content_hashes
 from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter, leave_out
-from jobs.planning.known_rows import PlannedRun
 from jobs.planning.plan import Plan, next_attempt
 from jobs.planning.todo import IN_MEMORY, Todo
 from jobs.sources.listing import (
@@ -76,46 +76,47 @@ class Decisions:
     def __init__(self, listing: Listing, snapshot: Snapshot, job: PlannedJob, rows: Catalog) -> None:
         self._listing, self._snapshot, self._job, self.rows = listing, snapshot, job, rows
         self._create(f"CREATE OR REPLACE VIEW listing AS FROM {listing.view}")
-        self._compare()
+        columns = self._compare()
         self._judge()
-        self._resume()
+        self.resumed = self._resume(columns)
         self._verify()
         self._find_copies()
         self._create(sql.DECISIONS)
 
     # The steps
 
-    def _compare(self) -> None:
-        job, runs = self._job, self.rows.runs
-        facts = [(number, run.run) for number, run in enumerate(runs) if run.run]
-        same = {number: run.model.agrees_with(job.model) for number, run in facts}
+    def _compare(self) -> list[str]:
+        """Compare the images with their rows; returns the metadata of rows in SQL."""
+        job = self._job
         described = [
             {
                 "run": number,
-                "source": runs[number].source,
-                "own": runs[number].source == job.source,
-                "same_model": same[number],
-                "keep": run.keep,
-                "exif": run.exif,
+                "source": each.source,
+                "own": each.source == job.source,
+                "same_model": each.run.model.agrees_with(job.model),
+                "keep": each.run.keep,
+                "exif": each.run.exif,
             }
-            for number, run in facts
+            for number, each in enumerate(self.rows.runs)
+            if each.run
         ]
         names = self._metadata
         columns = self._listing.catalog.shared_columns(self.rows, names)
-        self._known_columns = [known for _, known in columns]
+        known = [column for _, column in columns]
         self._create(
             f"CREATE OR REPLACE TABLE postponed AS FROM {job.postponed};"
             + "CREATE OR REPLACE TABLE runs AS FROM described;"
-            + sql.known(self._known_columns)
+            + sql.known(known)
             + sql.MISSING,
             described=pa.Table.from_pylist(described, _RUNS),
         )
         self._create(
             "CREATE OR REPLACE TABLE retyped AS FROM given;"
-            + sql.images([listed for listed, _ in columns], sorted(self._mixed))
+            + sql.images([listed for listed, _ in columns], self._mixed)
             + sql.compared(len(names)),
             given=self._retyped(names),
         )
+        return known
 
     @property
     def _metadata(self) -> list[str]:
@@ -127,11 +128,13 @@ class Decisions:
 
     def _retyped(self, names: Sequence[str]) -> pa.Table:
         """Runs whose text is of another type in a source now, so that its values are written again."""
-        found = set[tuple[str, int]]()
-        for source, schema in self._schemas_of_sources():
-            for name in names:
-                if name in schema.names and schema.field(name).type not in (TEXT, pa.string()):
-                    found |= {(source, run) for run in self.rows.text_runs(name)}
+        found = {
+            (source, run)
+            for source, schema in self._schemas_of_sources()
+            for name in names
+            if name in schema.names and schema.field(name).type not in (TEXT, pa.string())
+            for run in self.rows.text_runs(name)
+        }
         return pa.Table.from_pylist([{"source": source, "run": run} for source, run in sorted(found)], _SOURCE_RUNS)
 
     def _schemas_of_sources(self) -> Iterator[tuple[str, pa.Schema]]:
@@ -143,12 +146,11 @@ class Decisions:
     @cached_property
     def sources(self) -> list[str]:
         """The source of the listing; and those with rows of another model, as an index has one model's vectors."""
-        return [self._job.source, *sorted(self._mixed - {self._job.source})]
+        return [self._job.source, *(source for source in self._mixed if source != self._job.source)]
 
     @cached_property
-    def _mixed(self) -> set[str]:
-        live = [self.rows.runs[number] for number in self.rows.live_counts]
-        return {run.source for run in live if not run.model.agrees_with(self._job.model)}
+    def _mixed(self) -> list[str]:
+        return list(map(str, self._table("SELECT DISTINCT source FROM others ORDER BY source")["source"].to_pylist()))
 
     def _judge(self) -> None:
         """Find the images that the filter leaves out, and rows whose outcome it changes or cannot decide."""
@@ -175,21 +177,22 @@ class Decisions:
             outcomes = pa.table([known["number"], reasons, stale], schema=_OUTCOMES)
             yield outcomes.filter(pc.or_(out, stale))
 
-    def _resume(self) -> None:
-        """Take over what counts of the unfinished runs."""
+    def _resume(self, columns: Sequence[str]) -> dict[str, int]:
+        """Take over what counts of the unfinished runs; returns their numbers by source."""
         numbers = {run.run.run_id: number for number, run in enumerate(self.rows.runs) if run.run}
         started = self._table("SELECT DISTINCT source FROM undecided WHERE NOT stays ORDER BY source")["source"]
-        self.resumed = dict[str, int]()
+        resumed = dict[str, int]()
         for source in map(str, started.to_pylist()):
             run = unfinished_run(self._snapshot, source, self._job.model, self.filter_of(source))
             if run and run.run_id in numbers:
-                self.resumed[source] = numbers[run.run_id]
-        pairs = [{"source": source, "run": run} for source, run in self.resumed.items()]
-        resumed = sql.resumed_files(self._known_columns) + sql.RESUMED if pairs else sql.NOTHING_RESUMED
+                resumed[source] = numbers[run.run_id]
+        pairs = [{"source": source, "run": run} for source, run in resumed.items()]
+        files = sql.resumed_files(columns) + sql.RESUMED if pairs else sql.NOTHING_RESUMED
         self._create(
-            "CREATE OR REPLACE TABLE resumable AS FROM given;" + resumed + sql.SETTLED,
+            "CREATE OR REPLACE TABLE resumable AS FROM given;" + files + sql.SETTLED,
             given=pa.Table.from_pylist(pairs, _SOURCE_RUNS),
         )
+        return resumed
 
     def _verify(self) -> None:
         """Find images that seem unchanged, and have other bytes."""
@@ -256,10 +259,6 @@ class Decisions:
         rest = {"action": "keep", "why": "unchanged", "status": "unchanged"}
         return [*found, *({**rest, "source": source, "images": images} for source, images in unchanged.items())]
 
-    def table(self) -> pa.Table:
-        """The `action` of each image by `image_id`, why, and its `status`; without rows that have no image."""
-        return self._table(sql.EVERY_DECISION)
-
     def missing(self) -> dict[str, Any]:
         """How many rows of the source have no image; `kept` counts those that searches will still find."""
         [counts] = self._table(sql.MISSING_COUNTS).to_pylist()
@@ -269,7 +268,7 @@ class Decisions:
         """Of each other source, how many `images` lose their ids to other images of the listing, and the first."""
         return self._table(sql.REPLACED).to_pylist()
 
-    def planned(self, source: str) -> PlannedRun:
+    def planned(self, source: str) -> Plan:
         """The run to write for a source."""
         wanted = quoted(source)
         written = self.rows.runs[self.resumed[source]].files if source in self.resumed else []
@@ -279,11 +278,18 @@ class Decisions:
         for row in self.counts:
             if row["source"] == source:
                 counts.update({row["action"]: row["images"], row["why"]: row["images"], "listed": row["images"]})
-        plan = Plan(
+        actions = [action for action in ("copy", "refuse", "embed") if counts[action]]
+        every = Todo(itertools.chain.from_iterable(self._to_do(wanted, action) for action in actions))
+        names = [name for name in every.schema.names if name not in (*REFUSAL.names, *FILE_FACTS.names)]
+        return Plan(
             source=source,
             model=self._job.model,
             listed=counts["listed"],
-            todo=Todo(self._to_do(wanted)),
+            todo=every.slice(counts["copy"] + counts["refuse"]).select(name for name in names if name != COPIED),
+            copies=every.slice(0, counts["copy"]).select(names) if counts["copy"] else None,
+            catalog=self.rows,
+            refused=every.slice(counts["copy"], counts["copy"] + counts["refuse"]) if counts["refuse"] else None,
+            filtered=counts["filtered"],
             rejects=self._store(sql.REJECTS.replace("{wanted}", wanted)),
             run=self.rows.runs[self.resumed[source]].run if source in self.resumed else None,
             files=[file for number, file in enumerate(written) if number in numbers],
@@ -291,17 +297,10 @@ class Decisions:
             deletes=self._store("SELECT seq, image_id FROM missing WHERE gone") if own else None,
             image_filter=self.filter_of(source),
         )
-        return PlannedRun(
-            plan=plan,
-            copies=counts["copy"],
-            refused=counts["refuse"],
-            filtered=counts["filtered"],
-            catalog=self.rows,
-        )
 
-    def _to_do(self, wanted: str) -> Iterator[pa.Table]:
-        """The images of a source that are not kept, with the place `COPIED`."""
-        for rows, listed in self._with_listing(sql.TO_DO.replace("{wanted}", wanted)):
+    def _to_do(self, wanted: str, action: str) -> Iterator[pa.Table]:
+        """The images of a source that get an action, with the place `COPIED`."""
+        for rows, listed in self._with_listing(sql.TO_DO.replace("{wanted}", wanted).replace("{action}", action)):
             numbers, message = np.asarray(rows["number"], np.int64), rows["message"]
             is_listed = numbers < sql.RELISTED
             if not is_listed.all():

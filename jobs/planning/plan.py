@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from index.collection.catalog.catalog import StoredAnswer
+from index.collection.catalog.catalog import Catalog, StoredAnswer
 from index.collection.collection import Collection
 from index.collection.records import ModelRecord, RowFile, RunStart
 from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter
@@ -17,33 +17,35 @@ from jobs.planning.todo import Todo
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """`todo` is the part of a listing of `listed` images to embed. `run` is the unfinished run to resume, `files` those
-    of its files that count. `attempt` numbers the tries at a run: rows of later ones win, so the names of their files
-    sort later.
+    """`todo` is the part of a listing of `listed` images to embed. Others need no model: `copies` take the outcome of
+    the rows of `catalog` at `COPIED`; `refused` are rejected by the listing, or the `filtered` ones by `image_filter`.
+    `run` is the unfinished run to resume, `files` those of its files that count. `attempt` numbers the tries at a run:
+    rows of later ones win, so the names of their files sort later.
 
     `rejects` has `image_id`, `uri`, `error_reason` and `retryable` of the live rejects of the listed images, `deletes`
     the `seq` and `image_id` of rows that the run will record as deleted; None: there are none.
-    `refused` counts the rows that were written as rejects because the listing refuses them; `image_filter` leaves out
-    `filtered` of these.
     """
 
     source: str
     model: ModelRecord
     listed: int
     todo: Todo
+    copies: Todo | None = None
+    catalog: Catalog | None = None
+    refused: Todo | None = None
     rejects: StoredAnswer | None = None
     run: RunStart | None = None
     files: Sequence[RowFile] = ()
     attempt: int = 1
     deletes: StoredAnswer | None = None
-    refused: int = 0
     filtered: int = 0
     image_filter: ImageFilter = EVERY_IMAGE
 
     @property
     def done(self) -> bool:
         """Whether there is nothing to embed and nothing to commit."""
-        return self.todo.num_rows == 0 and self.run is None and self.deleted == 0
+        known = (self.copies.num_rows if self.copies else 0) + self.refusals
+        return self.todo.num_rows + known + self.deleted == 0 and self.run is None
 
     @property
     def deleted(self) -> int:
@@ -51,7 +53,11 @@ class Plan:
 
     @property
     def already_there(self) -> int:
-        return self.listed - self.todo.num_rows - self.refused
+        return self.listed - self.todo.num_rows - self.refusals
+
+    @property
+    def refusals(self) -> int:
+        return self.refused.num_rows if self.refused else 0
 
     def start(self, collection: Collection) -> RunStart:
         """The run to resume, or a new one."""

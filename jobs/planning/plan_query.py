@@ -301,17 +301,12 @@ FROM missing
 """
 COUNTS = "SELECT source, action, why, status, count(*) AS images FROM decisions GROUP BY ALL"
 TO_DO = """
-SELECT number, action, decisions.seq, settled.message, error_reason, covered,
+SELECT number, decisions.seq, settled.message, covered,
        settled.size, settled.content_hash, width, height, format
 FROM decisions JOIN settled USING (number)
-WHERE decisions.source = {wanted} AND action <> 'keep'
+WHERE decisions.source = {wanted} AND action = '{action}'
 """
 RELISTED_COUNTS = "SELECT source, count(*) AS images FROM images WHERE NOT listed GROUP BY source"
-EVERY_DECISION = """
-SELECT image_id, coalesce(action, 'keep') AS action, coalesce(why, 'unchanged') AS why,
-       coalesce(status, 'unchanged') AS status
-FROM images LEFT JOIN decisions USING (number)
-"""
 REJECTS = """
 SELECT image_id, uri, error_reason, retried AS retryable
 FROM (FROM known WHERE same_model AND error_reason IS NOT NULL)

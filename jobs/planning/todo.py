@@ -80,6 +80,10 @@ class Todo:
                 yield parquet.read().drop_columns(POSITION)
 
     @property
+    def _end(self) -> int:
+        return self._start + self.num_rows
+
+    @property
     def storage(self) -> Storage:
         return self._scratch.storage
 
@@ -94,31 +98,32 @@ class Todo:
         other.schema = pa.schema([self.schema.field(name) for name in names])
         return other
 
-    def slice(self, start: int) -> Todo:
-        """The rows from this one on."""
+    def slice(self, start: int, end: int | None = None) -> Todo:
+        """The rows from this one on, until the one at `end`."""
         other = copy(self)
-        other._start, other.num_rows = self._start + start, self.num_rows - start
+        other._start, other.num_rows = self._start + start, (self.num_rows if end is None else end) - start
         return other
 
     @property
     def sql(self) -> str:
         """The rows in the queries of any catalog."""
         paths = ", ".join(quoted(self.storage.absolute(path)) for path in self.files)
-        return f"(FROM read_parquet([{paths}]) WHERE {POSITION} >= {self._start})"
+        return f"(FROM read_parquet([{paths}]) WHERE {POSITION} BETWEEN {self._start} AND {self._end - 1})"
 
     def groups(self, rows: int = GROUP) -> Iterator[RowGroup]:
         """Where these rows are, in order, at most `rows` each."""
-        skipped = self._start
+        position = 0  # of the first row of a group
         for path, length in zip(self.files, self._lengths, strict=True):
             for number, begin in enumerate(range(0, length, GROUP)):
-                end = min(GROUP, length - begin)
-                for first in range(min(skipped, end), end, rows):
+                size = min(GROUP, length - begin)
+                end = min(size, self._end - position)
+                for first in range(max(0, self._start - position), end, rows):
                     yield RowGroup(path=path, number=number, first=first, rows=min(rows, end - first))
-                skipped = max(0, skipped - end)
+                position += size
 
     def copy_files(self, storage: Storage, folder: str) -> None:
-        """Copy the files to a folder, where other machines can read them."""
-        for path in self.files:
+        """Copy the files that have these rows to a folder, where other machines can read them."""
+        for path in dict.fromkeys(group.path for group in self.groups()):
             size = self.storage.size(path)
             storage.write_atomic(f"{folder}/{path}", self.storage.read(path, max_bytes=size))
 

@@ -8,6 +8,7 @@ from functools import partial
 from index.collection import Collection, writing
 from index.errors import CollectionError
 from index.versions.prune import prune
+from jobs.embedding.report import Report
 from jobs.schedule.history import HistoryEntry, last_success, outcome_of, save
 from jobs.schedule.metrics_file import write_metrics
 from jobs.schedule.notify import notify
@@ -26,7 +27,7 @@ def run_job(update: Update) -> None:
     try:
         update.run()
         _annotate(update)
-        prune_versions(update)
+        prune_versions(spec, report)
     except BaseException as error:
         finish(spec, entry.end(*outcome_of(error), report))
         raise
@@ -76,12 +77,12 @@ def _annotate(update: Update) -> None:
         report.index_after = collection.current()
 
 
-def prune_versions(update: Update) -> None:
+def prune_versions(spec: JobSpec, report: Report) -> None:
     """Remove old index versions. Errors are only noted: the job itself is done, and the next one tries again."""
     try:
-        prune(Collection.open(update.spec.collection), update.spec.retention.keep)
+        prune(Collection.open(spec.collection), spec.retention.keep)
     except (CollectionError, OSError) as error:
-        update.report.notes.append(f"old index versions stay for now: {error}")
+        report.notes.append(f"old index versions stay for now: {error}")
 
 
 def _last_success(spec: JobSpec, entry: HistoryEntry) -> HistoryEntry | None:

@@ -5,7 +5,7 @@ nothing is lost if a round fails, a change goes unnoticed, or this process ends.
 """
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, NoReturn
@@ -37,86 +37,73 @@ _RETRIED = (JobError, CollectionError, EmbedderError, OSError)
 _RETRIED_AT_FIRST = (LeaseError, EmptySourceError, EmptyCollectionError)
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Watch:
     """Runs a job in rounds. `wait` returns once the source has changed, at the latest after the given seconds; `pause`
     always waits that long; `say` prints a line. Without changes, the source is listed every `interval_s` seconds.
     """
 
-    update: Update
+    job: Update
     say: Callable[[str], None]
     interval_s: float
     wait: Callable[[float], object]
     pause: Callable[[float], object] = sleep
-    _has_begun: bool = field(default=False, init=False)
-    _retry_s: float = field(default=1.0, init=False)
-    _last_prune: float = field(default_factory=monotonic, init=False)
-    _last_line: str = field(default="", init=False)
 
     def run(self) -> NoReturn:
         """Run rounds until KeyboardInterrupt. Until one has succeeded, errors that retrying cannot help are raised."""
+        job, has_begun, retry_s, last_prune, said = self.job, False, 1.0, monotonic(), ""
         while True:
-            report = self.update.report = Report()
             started = monotonic()
             try:
-                if not self._has_begun:
-                    self.update.load()
-                self._bring_up_to_date()
+                if not has_begun:
+                    job.load()
+                report = _run_round(job)
             except _RETRIED as error:
                 passes = isinstance(error, _RETRIED_AT_FIRST) or getattr(error, "errno", None) in PASSING
-                if not self._has_begun and not passes:
+                if not has_begun and not passes:
                     raise
-                self._retry_later(error)
-            else:
-                self._finish_round(report, started)
+                said = self._say_unless(said, f"{error}; retrying, at most a minute apart")
+                retry_s = min(2 * retry_s, 60.0)
+                # In an empty source, the first picture ends the wait.
+                (self.wait if isinstance(error, EmptySourceError) else self.pause)(retry_s)
+                continue
+            seconds, changed = monotonic() - started, bool(report.runs) or report.promoted
+            if changed and started - last_prune >= _PRUNE_S:
+                last_prune = started
+                prune_versions(job.spec, report)
+            if changed:
+                self.say(round_line(report, seconds))
+            if report.note:
+                said = self._say_unless(said, report.note)
+            if not has_begun:
+                self.say(f"waiting for changes in {report.source}")
+                job = replace(job, console=Console(quiet=True))
+            has_begun, retry_s = True, 1.0
+            # While a file is being written for a long time, rounds take at most half of it.
+            self.pause(max(0.0, ROUND_S - seconds) if changed else seconds if report.recently_changed else 0.0)
+            self.wait(SETTLE_S if report.recently_changed else self.interval_s)
 
-    def _bring_up_to_date(self) -> None:
-        """One job. If too many images are gone, none are deleted, and the others are still embedded."""
-        update, spec = self.update, self.update.spec
-        try:
-            update.run()
-        except TooManyMissingError:
-            gone = update.report.counts.missing - update.report.counts.moved
-            update.spec = spec.model_copy(update={"missing": "keep"})
-            try:
-                update.run()
-            finally:
-                update.spec = spec
-            update.report.notes.append(
-                f"searches still find {counted(gone, 'image')} gone from {update.report.source}: more than "
-                f"--max-missing {spec.max_missing:g} allows. Is a disk not mounted? Otherwise, `likeness "
-                "reembed` with a higher --max-missing removes what is gone"
-            )
-
-    def _retry_later(self, error: Exception) -> None:
-        self._retry_s = min(2 * self._retry_s, 60.0)
-        self._say_once(f"{error}; retrying, at most a minute apart")
-        # In an empty source, the first picture ends the wait.
-        (self.wait if isinstance(error, EmptySourceError) else self.pause)(self._retry_s)
-
-    def _finish_round(self, report: Report, started: float) -> None:
-        """Print a line about the round, and wait for the next."""
-        seconds = monotonic() - started
-        changed = bool(report.runs) or report.promoted
-        if changed and started - self._last_prune >= _PRUNE_S:
-            self._last_prune = started
-            prune_versions(self.update)
-        if changed:
-            self.say(round_line(report, seconds))
-        if report.note:
-            self._say_once(report.note)
-        if not self._has_begun:
-            self.say(f"waiting for changes in {report.source}")
-            self.update.console = Console(quiet=True)
-        self._has_begun, self._retry_s = True, 1.0
-        # While a file is being written for a long time, rounds take at most half of it.
-        self.pause(max(0.0, ROUND_S - seconds) if changed else seconds if report.recently_changed else 0.0)
-        self.wait(SETTLE_S if report.recently_changed else self.interval_s)
-
-    def _say_once(self, line: str) -> None:
-        if line != self._last_line:
+    def _say_unless(self, said: str, line: str) -> str:
+        """Print a line unless it is what was `said` last; returns it."""
+        if line != said:
             self.say(line)
-        self._last_line = line
+        return line
+
+
+def _run_round(job: Update) -> Report:
+    """One job. If too many images are gone, none are deleted, and the others are still embedded."""
+    job, spec = replace(job, report=Report()), job.spec
+    try:
+        return job.run()
+    except TooManyMissingError:
+        gone = job.report.counts.missing - job.report.counts.moved
+    report = replace(job, spec=spec.model_copy(update={"missing": "keep"})).run()
+    report.notes.append(
+        f"searches still find {counted(gone, 'image')} gone from {report.source}: more than --max-missing "
+        f"{spec.max_missing:g} allows. Is a disk not mounted? Otherwise, `likeness reembed` with a higher "
+        "--max-missing removes what is gone"
+    )
+    return report
 
 
 def round_line(report: Report, seconds: float) -> str:
@@ -137,16 +124,16 @@ def round_line(report: Report, seconds: float) -> str:
     return line
 
 
-def watch(update: Update, say: Callable[[str], None], interval_s: float | None = None) -> NoReturn:
+def watch(job: Update, say: Callable[[str], None], interval_s: float | None = None) -> NoReturn:
     """Run a job whenever its source changes. The source is listed every `interval_s` seconds, by default `LIST_S`. A
     folder of this machine is watched for changes as well, and by default listed every `LIST_FOLDER_S`.
     """
-    source = Storage.open(update.spec.source)
-    update.settle_s = SETTLE_S if source.is_local else 0.0  # an object appears only once it is complete
+    source = Storage.open(job.spec.source)
+    job = replace(job, settle_s=SETTLE_S if source.is_local else 0.0)  # an object appears only once it is complete
     if source.is_local and Path(source.root).is_dir():
-        changes = FolderChanges(source.root, say, Exclusions(update.spec.exclude))
-        Watch(update=update, say=say, interval_s=interval_s or LIST_FOLDER_S, wait=changes.wait).run()
-    Watch(update=update, say=say, interval_s=interval_s or LIST_S, wait=sleep).run()
+        changes = FolderChanges(source.root, say, Exclusions(job.spec.exclude))
+        Watch(job=job, say=say, interval_s=interval_s or LIST_FOLDER_S, wait=changes.wait).run()
+    Watch(job=job, say=say, interval_s=interval_s or LIST_S, wait=sleep).run()
 
 
 class FolderChanges:

@@ -87,15 +87,15 @@ def test_the_bare_loop_finds_what_the_service_finds(tmp_path: Path) -> None:
     collection = make_collection(tmp_path / "collection", str(tmp_path / "model"), 300)
     bare = Bare(collection.location, str(tmp_path / "model"))
     pictures = [plan_exhibit(number).data() for number in range(3)]
-    scores, positions = bare.search(pictures)
+    together = bare.search(pictures)
     alone = [bare.search([picture]) for picture in pictures]
-    np.testing.assert_allclose(scores, np.concatenate([scores for scores, _ in alone]), atol=1e-5)
+    np.testing.assert_allclose(together.scores, np.concatenate([hits.scores for hits in alone]), atol=1e-5)
 
     searcher = Searcher.open(collection)
-    row_of = searcher.segments.ids(positions[0])
+    row_of = searcher.segments.ids(together.positions[0])
     nearest = searcher.search(bare.embed(pictures[:1]), 10)[0]
     assert list(row_of) == [match.image_id for match in nearest]
     with TestClient(bare_app(bare)) as client:
         answer = client.post("/search", files={"image": pictures[0]}).json()
-    assert answer["positions"] == alone[0][1][0].tolist()
-    np.testing.assert_allclose(answer["scores"], scores[0], atol=1e-5)
+    assert answer["positions"] == alone[0].positions[0].tolist()
+    np.testing.assert_allclose(answer["scores"], together.scores[0], atol=1e-5)

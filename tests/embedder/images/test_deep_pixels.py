@@ -174,4 +174,5 @@ def test_a_pil_image_as_a_query_looks_like_its_file(name: str) -> None:
 )  # fmt: skip
 def test_an_array_as_a_query_looks_like_the_file(pixels: npt.NDArray[Any], expected: npt.NDArray[np.uint8]) -> None:
     image = example_of(pixels, NO_SEARCHER)["image"]
+    assert image is not None
     assert np.abs(pixels_of(image_bytes(image)) - shown(expected)).max() <= 1

@@ -51,7 +51,7 @@ class Halves:
         return {"": ["left" if value < 0 else "right" for value in first], "first": first}
 
     def recipe(self, *_: Any) -> Recipe:
-        return Recipe(id="halves", fingerprint="f" * 64, needs="embedding", make=lambda _: self)
+        return Recipe(id="halves", fingerprint="f" * 64, needs="embedding", make=lambda: self)
 
 
 @dataclass
@@ -278,9 +278,9 @@ def test_a_repeatedly_stopped_job_annotates_every_image_once(
         tries += 1
         if tries % 2 == 0:
             raise Stopped
-        return inner.make({})(batch)
+        return inner.make()(batch)
 
-    stopping = replace(inner, make=lambda _: failing)
+    stopping = replace(inner, make=lambda: failing)
     for attempt in range(20):
         try:
             with writing(collection, "annotate") as leased:

@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -29,7 +28,7 @@ from jobs.cluster.pool import Pool
 from jobs.cluster.session import ray_cluster
 from jobs.demo.gallery import Gallery, make_gallery
 from jobs.embedding.model_source import ModelSource
-from jobs.embedding.on_ray import blocks_on_ray
+from jobs.embedding.placement import Place
 from jobs.embedding.report import EmbedReport, Report
 from jobs.errors import JobError
 from jobs.indexing.on_ray import run_on_ray
@@ -175,7 +174,7 @@ def assert_no_row_is_lost_or_doubled(nodes: Nodes, gallery: Gallery, tmp_path: P
         assert pool.actors == (count, count)
         events = AfterRows((60, lose), (150, lose))
         load = Slow(str(log), 0.05)
-        report = embed(gallery.folder, tmp_path / "c", load=load, blocks=partial(blocks_on_ray, pool), progress=events)
+        report = embed(gallery.folder, tmp_path / "c", load=load, where=Place(pool=pool), progress=events)
     assert events.then == []
     assert (report.embedded, report.rejected) == (COUNT - BROKEN, BROKEN)
     assert_gallery_is_embedded(Collection.open(str(tmp_path / "c")), gallery)
@@ -229,9 +228,7 @@ def test_a_pool_grows_and_rays_metrics_count_its_stages(three: Nodes, gallery: G
         before, seen = seen, {}
         pool = Pool.for_cluster((1, 2), None, resources={"npu": 1})
         load = Slow(str(tmp_path / "log"), 0.1)
-        report = embed(
-            gallery.folder, tmp_path / "c", load=load, blocks=partial(blocks_on_ray, pool), progress=Watched()
-        )
+        report = embed(gallery.folder, tmp_path / "c", load=load, where=Place(pool=pool), progress=Watched())
     assert report.embedded == COUNT - BROKEN
     assert set((tmp_path / "log").read_text().split()) == three.ids
     assert len(report.actors) == 2

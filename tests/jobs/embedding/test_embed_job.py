@@ -16,8 +16,8 @@ from embedder.protocol import Embedder
 from index.collection import Collection
 from jobs.cluster.session import ray_cluster
 from jobs.demo.gallery import Gallery
-from jobs.embedding.here import blocks_here
 from jobs.embedding.model_source import ModelSource
+from jobs.embedding.placement import Place
 from jobs.errors import JobError
 from tests.support.nights.fake_job import assert_gallery_is_embedded, embed
 
@@ -46,9 +46,9 @@ class TestEmbed:
     ) -> None:
         load = ModelSource(model="demo", device="cpu")
         demo = load()
-        for name, blocks, size in (("ray", None, 16), ("here", blocks_here, 16), ("larger", blocks_here, 64)):
+        for name, where, size in (("ray", None, 16), ("here", Place(), 16), ("larger", Place(), 64)):
             keep = {"colourfulness": {"$gt": 40}}  # which the workers measure
-            options: Any = {"blocks": blocks, "block_size": size, "keep": keep, "tiles": tiles}
+            options: Any = {"where": where, "block_size": size, "keep": keep, "tiles": tiles}
             embed(gallery.folder, tmp_path / name, load=load, like=demo, **options)
         ray, *others = (
             Collection.open(str(tmp_path / name)).live_rows().sort_by("image_id") for name in ("ray", "here", "larger")

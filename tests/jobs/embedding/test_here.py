@@ -4,6 +4,7 @@ import io
 import threading
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
+from contextlib import nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -15,11 +16,13 @@ from rich.console import Console
 from embedder.errors import ModelError
 from embedder.fake import FakeEmbedder
 from index.collection import Collection
+from jobs.cluster.pool import Pool
 from jobs.demo.gallery import Gallery
 from jobs.embedding.here import blocks_here
-from jobs.embedding.placement import Blocks, Placement
+from jobs.embedding.model_source import ModelCache
+from jobs.embedding.placement import Place, choose_place
 from jobs.embedding.report import BlockSummary
-from jobs.embedding.stages import DecodeSettings, EmbedSettings, fetch_and_decode, stop_decoders
+from jobs.embedding.stages import DecodeSettings, Work, fetch_and_decode, stop_decoders
 from jobs.errors import RayStartError, TooManyRejectsError
 from jobs.planning.todo import Todo
 from jobs.sources.listing import listing_table
@@ -40,13 +43,13 @@ def test_a_failure_ends_decoding_and_the_next_job_goes_on(
     stopped = list[DecodeSettings]()
     monkeypatch.setattr("jobs.embedding.here.stop_decoders", stopped.append)
     with pytest.raises(ModelError, match="no memory left"):
-        embed(gallery.folder, tmp_path / "c", load=WithoutMemory, blocks=blocks_here)
+        embed(gallery.folder, tmp_path / "c", load=WithoutMemory, where=Place())
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("likeness-decode")]
     assert len(stopped) == 1
     stop_decoders(*stopped)
     collection = Collection.open(str(tmp_path / "c"))
     assert collection.runs() == []
-    embed(gallery.folder, tmp_path / "c", blocks=blocks_here)
+    embed(gallery.folder, tmp_path / "c", where=Place())
     assert_gallery_is_embedded(collection, gallery)
 
 
@@ -54,11 +57,11 @@ def test_too_many_rejects_leave_the_work_for_the_next_attempt(gallery: Gallery, 
     with pytest.raises(
         TooManyRejectsError, match=r"20 of 60 .* \(33.3%; mostly not_an_image.*more than the 5.0% allowed"
     ):
-        embed(gallery.folder, tmp_path / "c", max_reject_rate=0.05, blocks=blocks_here)
+        embed(gallery.folder, tmp_path / "c", max_reject_rate=0.05, where=Place())
     collection = Collection.open(str(tmp_path / "c"))
     assert collection.runs() == []
     assert collection.live_rows().num_rows == 0
-    report = embed(gallery.folder, tmp_path / "c", max_reject_rate=0.4, blocks=blocks_here)
+    report = embed(gallery.folder, tmp_path / "c", max_reject_rate=0.4, where=Place())
     # A picture with too many pixels is tried again: the limit may have been raised.
     assert (report.already_there, report.embedded, report.rejected) == (59, 0, 1)
     assert sum(report.reject_reasons.values()) == 20
@@ -72,11 +75,9 @@ class Elsewhere:
     def __init__(self) -> None:
         self.row_counts: list[int] = []
 
-    def __call__(
-        self, todo: Todo, decode: DecodeSettings, embed: EmbedSettings, block_size: int
-    ) -> Iterator[BlockSummary]:
+    def __call__(self, todo: Todo, work: Work, _: Pool) -> Iterator[BlockSummary]:
         self.row_counts.append(todo.num_rows)
-        yield from blocks_here(todo, decode, embed, block_size)
+        yield from blocks_here(todo, work, ModelCache())
 
 
 @pytest.mark.parametrize(
@@ -101,7 +102,11 @@ def test_ray_runs_jobs_that_take_hours_or_request_it(
     monkeypatch.setattr("jobs.embedding.placement._MIN_HOURS_FOR_RAY", min_hours)
     monkeypatch.setattr("jobs.embedding.placement._FORECAST_AFTER_S", 0.0)
     other, console = Elsewhere(), Console(record=True, file=io.StringIO(), width=200)
-    embed(gallery.folder, tmp_path / "c", blocks=Placement(resources, lambda: other, console))
+    monkeypatch.setattr("jobs.cluster.session.ray_cluster", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(Pool, "for_cluster", lambda *_, **__: Pool())
+    monkeypatch.setattr("jobs.embedding.on_ray.blocks_on_ray", other)
+    with choose_place("embedding", resources, 0, console, model_cache=ModelCache()) as where:
+        embed(gallery.folder, tmp_path / "c", where=where)
     assert other.row_counts == row_counts
     assert console.export_text().splitlines()[-1] == f"embedding {printed}"
     assert_gallery_is_embedded(Collection.open(str(tmp_path / "c")), gallery)
@@ -114,12 +119,14 @@ def test_a_long_job_stays_in_this_process_if_ray_does_not_start(
     monkeypatch.setattr("jobs.embedding.placement._FORECAST_AFTER_S", 0.0)
     tried: list[int] = []
 
-    def start() -> Blocks:
+    def start(*_: object, **__: object) -> None:
         tried.append(1)
         raise RayStartError("Ray did not start")
 
+    monkeypatch.setattr("jobs.cluster.session.ray_cluster", start)
     console = Console(record=True, file=io.StringIO(), width=200)
-    embed(gallery.folder, tmp_path / "c", blocks=Placement(Resources(), start, console))
+    with choose_place("embedding", Resources(), 0, console, model_cache=ModelCache()) as where:
+        embed(gallery.folder, tmp_path / "c", where=where)
     assert tried == [1]
     assert console.export_text().splitlines()[-1] == "embedding remains in this process: Ray did not start"
     assert_gallery_is_embedded(Collection.open(str(tmp_path / "c")), gallery)

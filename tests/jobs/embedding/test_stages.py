@@ -25,8 +25,9 @@ from index.collection import Collection
 from jobs.embedding.commit import commit
 from jobs.embedding.model_source import model_record
 from jobs.embedding.pipeline import write
+from jobs.embedding.placement import Place
 from jobs.embedding.report import BlockSummary
-from jobs.embedding.stages import DecodeSettings, EmbedBlock, EmbedSettings, drop_fetcher, fetch_and_decode
+from jobs.embedding.stages import DecodeSettings, EmbedBlock, EmbedSettings, Work, drop_fetcher, fetch_and_decode
 from jobs.planning.todo import Todo
 from jobs.sources.listing import listing_table
 from tests.support.collections.run_plans import run_plan_of
@@ -96,19 +97,22 @@ def test_a_line_of_a_list_gets_its_size_and_one_without_a_uri_is_rejected(tmp_pa
     assert table["size"].to_pylist() == [len(png((1, 2, 3))), None]
 
 
-def test_a_late_block_does_not_replace_the_file_that_counts(collection: Collection, tmp_path: Path) -> None:
+def test_a_late_block_does_not_replace_the_file_that_counts(
+    collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The actor was frozen, and is on another device: its vectors differ, and so does the size of its file."""
     (tmp_path / "a.png").write_bytes(png((1, 2, 3)))
     table = fetch_and_decode(listed(str(tmp_path / "a.png")), settings=SETTINGS)
     frozen = []
 
-    def blocks(_: Todo, __: DecodeSettings, embed: EmbedSettings, ___: int) -> Iterator[BlockSummary]:
-        frozen.append(EmbedBlock(replace(embed, load=OtherDevice)))
-        for each in (EmbedBlock(embed), *frozen):
+    def report_both(_: Todo, work: Work, __: Place) -> Iterator[BlockSummary]:
+        frozen.append(EmbedBlock(replace(work.embed, load=OtherDevice)))
+        for each in (EmbedBlock(work.embed), *frozen):
             yield each(table)
 
+    monkeypatch.setattr("jobs.embedding.pipeline.run_blocks", report_both)
     plan = run_plan_of(listed(str(tmp_path / "a.png")), collection, "/pictures", MODEL)
-    written = write(plan, collection, load=FakeEmbedder, crop=FAKE.crop, blocks=blocks)
+    written = write(plan, collection, load=FakeEmbedder, decode=SETTINGS, where=Place())
     assert (written.report.embedded, len(written.files)) == (1, 1)
     frozen[0](table)
     commit(collection, [written], 0.0)
@@ -123,13 +127,14 @@ def test_credentials_reach_the_actors_but_not_rays_logs(
 ) -> None:
     received: list[EmbedSettings] = []
 
-    def blocks(_: Todo, __: DecodeSettings, embed: EmbedSettings, ___: int) -> Iterator[BlockSummary]:
-        received.append(embed)
+    def receive(_: Todo, work: Work, __: Place) -> Iterator[BlockSummary]:
+        received.append(work.embed)
         return iter(())
 
+    monkeypatch.setattr("jobs.embedding.pipeline.run_blocks", receive)
     plan = run_plan_of(listed("a"), collection, "/pictures", MODEL)
     there = Collection(replace(collection.storage, address="s3://KEY:hush%2Fhush@bucket/c"))
-    write(plan, there, load=FakeEmbedder, crop=FAKE.crop, blocks=blocks)
+    write(plan, there, load=FakeEmbedder, decode=SETTINGS, where=Place())
     monkeypatch.setattr(Collection, "open", lambda address: address)
     assert pickle.loads(pickle.dumps(received[0].collection))() == "s3://KEY:hush%2Fhush@bucket/c"
     shown = str(sanitize_for_struct(received))  # type: ignore[no-untyped-call]

@@ -70,7 +70,9 @@ def plan_of(collection: Collection, *images: Row, source: str = SOURCE, model: M
 
 
 def todo(plan: Plan) -> list[Any]:
-    return images_to_do(plan.todo)["image_id"].to_pylist()
+    """The ids of the images that are not kept."""
+    parts = (images_to_do(part) for part in (plan.copies, plan.refused, plan.todo) if part)
+    return [image_id for part in parts for image_id in part["image_id"].to_pylist()]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from index.collection.records import ModelRecord
 from jobs.errors import SourceError
 from jobs.planning.changes import compare
 from jobs.planning.decide import PlannedJob
+from jobs.planning.known_rows import write_known
 from jobs.planning.plan import write_block
 from jobs.sources.listing import listing_table
 from jobs.sources.stored_listing import Listing
@@ -37,9 +38,9 @@ def test_rows_that_are_kept_keep_their_metadata_with_another_model(collection: C
     add_run(collection, rows(["stays", "missing"], metadata=metadata))
     listing = listed("stays", label=["cat"], year=[1999.5], price=["dear"])
     change = compare(Listing.of([listing]), collection.snapshot(), PlannedJob(source="memory:", model=OTHER))
-    [known] = change.runs
+    [plan] = change.plans
     names = ["image_id", "label", "year", "price", "stars"]
-    assert images_to_do(known.plan.todo).select(names).to_pylist() == [
+    assert images_to_do(plan.todo).select(names).to_pylist() == [
         {"image_id": "stays", "label": "cat", "year": 1999.5, "price": "dear", "stars": None},
         {"image_id": "missing", "label": "dog", "year": 2001.0, "price": "2", "stars": 4},
     ]
@@ -70,7 +71,8 @@ def test_rows_whose_metadata_changed_are_rewritten(
     change = compare(
         Listing.of([listing]), collection.snapshot(), PlannedJob(source="memory:", model=MODEL, may_delete=True)
     )
-    assert images_to_do(change.runs[0].plan.todo)["image_id"].to_pylist() == changed
+    [plan] = change.plans
+    assert (images_to_do(plan.copies)["image_id"].to_pylist() if plan.copies else []) == changed
     assert (change.counts.changed, change.counts.reused, change.counts.to_embed) == (len(changed), len(changed), 0)
     assert change.counts.unchanged == 3 - len(changed)
 
@@ -80,12 +82,10 @@ def test_text_columns_have_a_type_without_a_limit_of_2_gib(collection: Collectio
     add_run(collection, rows(["c"], unit_vectors(1, dim=4)), model=OTHER)
     listing = listed("a", "b", "new", label=["cat", "cow", "y"], year=["1", None, "z"], price=[None, 1, 2])
     for delete in (True, False):
-        [known] = compare(
+        [plan] = compare(
             Listing.of([listing]), collection.snapshot(), PlannedJob(source="memory:", model=MODEL, may_delete=delete)
-        ).runs
-        plan = known.plan
-        columns = images_to_do(plan.todo).columns
-        types = [column.type for column in columns]
+        ).plans
+        types = images_to_do(plan.todo).schema.types
         assert pa.large_string() in types
         assert pa.string() not in types
 
@@ -138,7 +138,7 @@ def test_what_a_stopped_job_wrote_counts_even_beside_files_that_no_longer_do(col
                 Listing.of([listing]), snapshot, PlannedJob(source="memory:", model=MODEL, may_delete=True)
             )
             assert (change.counts.resumed, change.counts.reused) == (resumed, 2 - resumed)
-            change.runs[0].write_known(collection)
+            write_known(change.plans[0], collection)
 
 
 @pytest.mark.parametrize("missing", ["keep", "delete"])
@@ -181,5 +181,5 @@ def test_a_source_may_have_any_name(collection: Collection, source: str) -> None
         Listing.of([listed("a")]), collection.snapshot(), PlannedJob(source=source, model=MODEL, may_delete=True)
     )
     assert (change.counts.unchanged, change.counts.missing, change.rows, change.others) == (1, 1, 2, 1)
-    assert [run.plan.source for run in change.runs] == [source, f"{source}/other"]
-    assert [run.plan.todo.num_rows for run in change.runs] == [0, 1]
+    assert [plan.source for plan in change.plans] == [source, f"{source}/other"]
+    assert [plan.todo.num_rows for plan in change.plans] == [0, 1]

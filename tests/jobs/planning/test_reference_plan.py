@@ -16,6 +16,7 @@ from jobs.embedding.commit import commit
 from jobs.errors import UsageError
 from jobs.planning.changes import SourceChange, compare
 from jobs.planning.decide import PlannedJob
+from jobs.planning.known_rows import write_known
 from jobs.sources.listing import UNREADABLE
 from jobs.sources.stored_listing import Listing
 from tests.jobs.planning.decisions import WHYS
@@ -29,13 +30,20 @@ HISTORIES = 50
 """In each test."""
 
 
-def decisions_of(change: SourceChange) -> dict[str, tuple[str, str, str]]:
+_DECISIONS = """
+SELECT image_id, coalesce(action, 'keep') AS action, coalesce(why, 'unchanged') AS why,
+       coalesce(status, 'unchanged') AS status
+FROM images LEFT JOIN decisions USING (number)
+"""
+
+
+def decisions_of(change: SourceChange, listing: Listing) -> dict[str, tuple[str, str, str]]:
     """The action of each image by id, why, and its status; without images that are gone and kept."""
     found = {
         str(each["image_id"]): (each["action"], each["why"], each["status"])
-        for each in change.decisions.table().to_pylist()
+        for each in listing.catalog.rows(_DECISIONS)
     }
-    return found | dict.fromkeys(ids_to_delete(change.runs[0].plan), ("delete", "gone", "missing"))
+    return found | dict.fromkeys(ids_to_delete(change.plans[0]), ("delete", "gone", "missing"))
 
 
 def counts_of(plan: ReferencePlan, night: Night) -> dict[str, int]:
@@ -57,10 +65,10 @@ def counts_of(plan: ReferencePlan, night: Night) -> dict[str, int]:
     }
 
 
-def compared(history: History, night: Night) -> SourceChange:
+def compared(history: History, night: Night, listing: Listing) -> SourceChange:
     job = night.job
     return compare(
-        Listing.of([night.listing]),
+        listing,
         history.collection.snapshot(),
         PlannedJob(
             source=job.source,
@@ -74,9 +82,9 @@ def compared(history: History, night: Night) -> SourceChange:
     )
 
 
-def assert_agrees(change: SourceChange, expected: ReferencePlan, night: Night) -> None:
+def assert_agrees(change: SourceChange, listing: Listing, expected: ReferencePlan, night: Night) -> None:
     wanted = {name: tuple(each) for name, each in expected.decisions.items() if each[:2] != ("keep", "gone")}
-    assert decisions_of(change) == wanted
+    assert decisions_of(change, listing) == wanted
     counts = asdict(change.counts) | {"rows": change.rows, "others": change.others, "kept": change.kept}
     assert counts == counts_of(expected, night)
 
@@ -88,13 +96,14 @@ def live_through(history: History) -> Counter[str]:
         history.sources.change()
         night = history.night()
         with patch.object(Fetcher, "download", history.sources.download):
-            change = compared(history, night)
+            listing = Listing.of([night.listing])
+            change = compared(history, night, listing)
             expected = ReferencePlan(history.runs, night.images, night.job)
-        assert_agrees(change, expected, night)
+        assert_agrees(change, listing, expected, night)
         seen.update(each.why for each in expected.decisions.values())
         # A filter that keeps none of the images is refused.
         with suppress(KilledError, UsageError), history.recording(night.killed_after):
-            plans = [run.write_known(history.collection) for run in change.runs]
+            plans = [write_known(plan, history.collection) for plan in change.plans]
             commit(history.collection, [history.write(plan, night) for plan in plans if not plan.done], 1.0)
     return seen
 

@@ -75,6 +75,20 @@ def test_groups_say_where_the_rows_are(tmp_path: Path) -> None:
     assert pa.concat_tables(read).equals(images_to_do(todo.select(["image_id"])))
 
 
+@pytest.mark.parametrize(("start", "end"), [(0, 0), (0, 3), (2, 5), (3, 4), (4, 9), (7, 9)])
+def test_a_part_has_its_rows_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, start: int, end: int) -> None:
+    monkeypatch.setattr("index.collection.catalog.facts._ROWS", 1)  # a file for each table
+    part, ids = Todo([numbered(9).slice(first, 3) for first in (0, 3, 6)]).slice(start, end), [*map(str, range(9))]
+    assert (part.num_rows, images_to_do(part)["image_id"].to_pylist()) == (end - start, ids[start:end])
+    found = Catalog(part.storage, [], live=False).table(f"SELECT image_id FROM {part.sql}")["image_id"].to_pylist()
+    assert sorted(map(str, found)) == ids[start:end]
+    if end - start > 1:
+        assert images_to_do(part.slice(1))["image_id"].to_pylist() == ids[start + 1 : end]
+    part.copy_files(Storage.open(tmp_path), "there")
+    files = [f"{number:06}.parquet" for number in range(3) if start < 3 * number + 3 and end > 3 * number]
+    assert sorted(path.name for path in tmp_path.glob("there/*.parquet")) == (files if end > start else [])
+
+
 def test_tables_that_differ_get_a_type_for_all_values(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("index.collection.catalog.facts._ROWS", 1)  # a file for each table
     tables = [

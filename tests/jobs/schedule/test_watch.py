@@ -83,7 +83,7 @@ def watch(nights: Nights, *steps: Step, source: str | None = None, **fields: obj
         spec=spec, console=Console(quiet=True), command="watch", settle_s=0.0 if "://" in str(source) else SETTLE_S
     )
     with patch.object(ClipEmbedder, "load", load_once), pytest.raises(KeyboardInterrupt):
-        Watch(update=update, say=said.append, interval_s=INTERVAL_S, wait=wait, pause=pause).run()
+        Watch(job=update, say=said.append, interval_s=INTERVAL_S, wait=wait, pause=pause).run()
     return said, waits
 
 
@@ -256,7 +256,7 @@ def test_usage_errors_end_it_at_once(nights: Nights, run: Run) -> None:
     spec = JobSpec(source=f"{nights.pictures}-", collection=nights.location, model=DEMO, resources=resources)
     update = Update(spec=spec, console=Console(), command="watch")
     with pytest.raises(SourceError, match="does not exist"):
-        Watch(update=update, say=print, interval_s=INTERVAL_S, wait=print).run()
+        Watch(job=update, say=print, interval_s=INTERVAL_S, wait=print).run()
     assert not Path(nights.location).exists()
     Collection.create_or_open(nights.location)
     for option, message in {"0": "--every is 0: expected a duration", "soon": "--every is 'soon': expected"}.items():

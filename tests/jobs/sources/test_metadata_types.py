@@ -19,8 +19,8 @@ from index.builder.build_index import build_index
 from index.collection import Collection
 from index.errors import FilterError
 from index.search import Searcher
-from jobs.embedding.here import blocks_here
 from jobs.embedding.model_source import model_record
+from jobs.embedding.placement import Place
 from jobs.planning.changes import compare
 from jobs.planning.decide import PlannedJob
 from jobs.sources.stored_listing import Listing
@@ -81,7 +81,7 @@ ORDERED: dict[str, Compare] = {"$gt": operator.gt, "$gte": operator.ge, "$lt": o
 
 def embed_list(folder: Path, path: Path) -> Collection:
     """A collection of the pictures of a list, indexed."""
-    embed(path, folder / "collection", blocks=blocks_here)
+    embed(path, folder / "collection", where=Place())
     collection = Collection.open(str(folder / "collection"))
     build_index(collection)
     return collection

@@ -43,7 +43,7 @@ def collection(tmp_path: Path) -> Collection:
         id="ones",
         fingerprint="f" * 64,
         needs="embedding",
-        make=lambda _: lambda batch: {"": [1] * len(batch["image_id"])},
+        make=lambda: lambda batch: {"": [1] * len(batch["image_id"])},
     )
     with writing(collection, "annotate") as leased:
         job = Annotate(collection=leased, console=Console(quiet=True), recipe=lambda *_: recipe)

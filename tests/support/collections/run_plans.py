@@ -14,7 +14,8 @@ from jobs.sources.stored_listing import Listing
 def run_plan_of(listing: pa.Table, collection: Collection, source: str, model: ModelRecord) -> Plan:
     """The plan of a run over a listing."""
     change = compare(Listing.of([listing]), collection.snapshot(), PlannedJob(source=source, model=model))
-    return change.runs[0].plan
+    [plan, *_] = change.plans
+    return plan
 
 
 def ids_to_delete(plan: Plan) -> list[str]:

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,12 @@ from jobs.cluster.pool import Pool
 from jobs.demo.gallery import Gallery
 from jobs.embedding.commit import commit
 from jobs.embedding.model_source import model_record
-from jobs.embedding.on_ray import blocks_on_ray
 from jobs.embedding.pipeline import write
-from jobs.embedding.placement import Blocks
+from jobs.embedding.placement import Place
 from jobs.embedding.report import EmbedReport
+from jobs.embedding.stages import DecodeSettings
 from jobs.planning.image_filter import ImageFilter
+from jobs.planning.known_rows import write_known
 from jobs.sources.list_images import list_images
 from tests.support.collections.hand_made import written_rows
 from tests.support.collections.run_plans import run_plan_of
@@ -35,7 +35,7 @@ def embed(
     location: Path,
     *,
     load: Callable[[], Embedder] = FakeEmbedder,
-    blocks: Blocks | None = None,
+    where: Place | None = None,
     block_size: int = 16,
     max_reject_rate: float = 0.5,
     progress: Callable[[EmbedReport], None] = lambda _: None,
@@ -51,9 +51,10 @@ def embed(
         plan = replace(plan, image_filter=ImageFilter.parse(keep, listing.schema))
     if plan.done:
         return EmbedReport.of(plan)
-    blocks = blocks or partial(blocks_on_ray, Pool())
-    crop = replace(like.crop, tiles=plan.model.boxes)
-    written = write(plan, collection, load=load, crop=crop, blocks=blocks, block_size=block_size, progress=progress)
+    plan = write_known(plan, collection)
+    where = where or Place(pool=Pool())
+    decode = DecodeSettings(crop=replace(like.crop, tiles=plan.model.boxes))
+    written = write(plan, collection, load=load, decode=decode, where=where, block_size=block_size, progress=progress)
     commit(collection, [written], max_reject_rate)
     return written.report
 

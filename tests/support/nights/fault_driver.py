@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from embedder.fake import FakeEmbedder
 from jobs.cluster.session import ray_cluster
-from jobs.embedding.here import blocks_here
+from jobs.embedding.placement import Place
 from tests.support.nights.fake_job import embed
 
 BLOCK: Final = 32
@@ -42,7 +42,7 @@ if __name__ == "__main__":
     source, location, log = (Path(argument).absolute() for argument in sys.argv[1:4])
     load = partial(LoggingEmbedder, str(log))
     if sys.argv[4] == "local":
-        embed(source, location, load=load, block_size=BLOCK, blocks=blocks_here)
+        embed(source, location, load=load, block_size=BLOCK, where=Place())
     else:
         with ray_cluster(None, verbose=False):
             embed(source, location, load=load, block_size=BLOCK)

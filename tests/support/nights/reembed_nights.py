@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Generator, Iterator
 from collections.abc import Collection as Names
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -24,8 +24,9 @@ from index.collection import Collection
 from index.collection.live_rows import LiveRows
 from index.search import Searcher
 from jobs.embedding.here import blocks_here
+from jobs.embedding.model_source import ModelCache
 from jobs.embedding.report import BlockSummary, Report
-from jobs.embedding.stages import DecodeSettings, EmbedSettings
+from jobs.embedding.stages import Work
 from jobs.planning.todo import Todo
 from jobs.spec import JobSpec, Resources
 from jobs.update import Update
@@ -95,8 +96,8 @@ class Nights:
         embedded: list[str] = []
         self.embedded.append(embedded)
 
-        def blocks(todo: Todo, decode: DecodeSettings, embed: EmbedSettings, _: int) -> Generator[BlockSummary]:
-            for number, block in enumerate(blocks_here(todo, decode, embed, self.block)):
+        def blocks(todo: Todo, work: Work, cache: ModelCache) -> Generator[BlockSummary]:
+            for number, block in enumerate(blocks_here(todo, replace(work, block_size=self.block), cache)):
                 embedded.extend(
                     map(str, images_to_do(todo)["image_id"].slice(number * self.block, self.block).to_pylist())
                 )
