@@ -13,7 +13,9 @@ from index.storage.retries import ATTEMPTS
 
 _SCHEMES: Final = {"s3": "s3", "gs": "gs", "gcs": "gs", "az": "az", "abfs": "az", "abfss": "az"}
 _OPTIONS: Final = {"s3": ("endpoint_override", "scheme", "region"), "gs": ("endpoint_override", "scheme")}
-_ANONYMOUS: Final = "anonymous"
+ANONYMOUS: Final = "anonymous"
+ODD_PART: Final = re.compile(r"(?:^|/)\.{0,2}(?:/|$)")
+"""A part of a key that is empty, "." or "..": obstore reads no such object."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +45,10 @@ class Bucket:
         if not name or ":" in name:
             raise CollectionError(f"{shown}: expected {parts.scheme}://bucket/prefix")
         prefix = parts.path.strip("/")
+        if prefix and ODD_PART.search(prefix):
+            raise CollectionError(
+                f'{shown}: a part of the prefix is empty, "." or "..": move the objects to another prefix'
+            )
         if scheme == "az":
             if "." in name or parts.scheme == "abfss":
                 raise CollectionError(f"{shown}: write az://account@container/prefix")
@@ -79,7 +85,7 @@ class Bucket:
     @property
     def anonymous(self) -> bool:
         """Whether to use no credentials: for s3://anonymous@bucket/… and Google's emulator."""
-        return self.user == _ANONYMOUS or (self.scheme == "gs" and bool(self.endpoint))
+        return self.user == ANONYMOUS or (self.scheme == "gs" and bool(self.endpoint))
 
     def azure_secrets(self) -> tuple[str | None, str | None]:
         """Account key and shared access signature; without either, Azure's own credential chain is used."""
