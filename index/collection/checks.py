@@ -20,8 +20,8 @@ from index.collection.collection import Collection
 from index.collection.layout import CHECKS
 from index.collection.row_files import map_in_threads, write_table
 from index.storage import Storage
-from index.storage.file_info import FileInfo
 from index.storage.scratch import Scratch
+from index.storage.storage import FileInfo
 
 _TIME = pa.timestamp("us", tz="UTC")
 _COLUMNS: dict[str, pa.DataType] = {

@@ -15,7 +15,6 @@ from obstore.store import AzureStore
 from index.errors import CollectionError
 from index.storage.bucket_address import ODD_PART, Bucket
 from index.storage.clients import object_store, s3_client
-from index.storage.file_info import FileInfo
 from index.storage.objects import as_os_error, delete
 from index.storage.retries import with_retries
 
@@ -36,16 +35,19 @@ class KeyOrderError(CollectionError):
     """Keys are not listed in the order of their bytes."""
 
 
-def find(bucket: Bucket, key: str, path: str) -> FileInfo | None:
-    """The object, or the folder: a prefix with objects below it, or a bucket. Raises UnreachableError."""
+def find(bucket: Bucket, key: str) -> ObjectMeta | None:
+    """The object; None for a folder, which is a prefix with objects below it, or the bucket.
+
+    Raises FileNotFoundError if there is neither, and UnreachableError.
+    """
     store = object_store(bucket)
-    with suppress(FileNotFoundError), as_os_error(bucket, key):
+    with as_os_error(bucket, key):
         with suppress(FileNotFoundError):
             if key:
-                return FileInfo.of_object(path, with_retries(lambda: obstore.head(store, key)))
-        if _first_objects(bucket, key, "") or not key:
-            return FileInfo.of_object(path, None)
-    return None
+                return with_retries(lambda: obstore.head(store, key))
+        if not _first_objects(bucket, key, "") and key:
+            raise FileNotFoundError(f"{bucket.scheme}://{bucket.name}/{key}")
+        return None
 
 
 def list_folder(bucket: Bucket, prefix: str) -> list[tuple[str, ObjectMeta | None]]:
@@ -71,8 +73,8 @@ def delete_folder(bucket: Bucket, prefix: str) -> None:
     """Remove all objects below a prefix. Raises UnreachableError."""
     if keys := [key for found in list_objects(bucket, prefix) if not ODD_PART.search(key := found["path"])]:
         delete(bucket, keys)
-    if bucket.scheme == "s3" and find(bucket, prefix, prefix):
-        with as_os_error(bucket, prefix, "removed"):
+    with as_os_error(bucket, prefix, "removed"):
+        if bucket.scheme == "s3" and _first_objects(bucket, prefix, ""):
             for found in _list_any_keys(bucket, prefix, ""):
                 s3_client(bucket).delete_object(Bucket=bucket.name, Key=found["path"])
 

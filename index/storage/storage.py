@@ -5,18 +5,20 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
 from index.errors import CollectionError
-from index.storage.bucket_address import Bucket, is_bucket, split_address, without_secrets
+from index.storage.bucket_address import SCHEMES, Bucket, split_address, without_secrets
 from index.storage.disk import (
     list_below,
     name_full_disk,
@@ -27,7 +29,9 @@ from index.storage.disk import (
     walk_below,
     write_atomic,
 )
-from index.storage.file_info import FileInfo
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
 
 MIN_READ = 1 << 16
 """Minimum bytes of a request: enough for the footer of most Parquet files."""
@@ -38,13 +42,42 @@ MAX_READ = 1 << 28
 _CHUNK = 8 << 20
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileInfo:
+    """A file or a folder. `path` is relative to the storage's root; `size` in bytes, 0 for a folder."""
+
+    path: str
+    size: int
+    is_folder: bool
+    modified: datetime | None = field(default=None, compare=False)
+    """In UTC; None for a folder of a bucket."""
+    etag: str | None = field(default=None, compare=False)
+    """That of an object, mostly a hash of its content; it changes whenever the object is rewritten."""
+
+    @classmethod
+    def of_status(cls, path: str, status: os.stat_result) -> Self:
+        is_folder, modified = stat.S_ISDIR(status.st_mode), datetime.fromtimestamp(status.st_mtime, UTC)
+        return cls(path=path, size=0 if is_folder else status.st_size, is_folder=is_folder, modified=modified)
+
+    @classmethod
+    def of_object(cls, path: str, found: ObjectMeta | None) -> Self:
+        """An object; a folder of a bucket if it is None."""
+        if found is None:
+            return cls(path=path, size=0, is_folder=True)
+        size, modified, etag = found["size"], found["last_modified"], found["e_tag"]
+        return cls(path=path, size=size, is_folder=False, modified=modified, etag=etag)
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
+
+
 def canonical_address(address: str) -> str:
     """One spelling for all absolute addresses of a location: no bucket options, `..`, file:// or trailing slash."""
-    if not is_bucket(address):
-        return os.path.normpath(unquote(urlsplit(address).path) if address.startswith("file://") else address)
     parts = split_address(address)
-    # What precedes the @ is the account of an az:// container, but for other buckets credentials or `anonymous`.
-    bucket = parts.netloc if parts.scheme == "az" else parts.netloc.rpartition("@")[2]
+    if parts.scheme not in SCHEMES:
+        return os.path.normpath(unquote(urlsplit(address).path) if address.startswith("file://") else address)
+    bucket = parts.netloc if SCHEMES[parts.scheme].has_account else parts.netloc.rpartition("@")[2]
     return f"{parts.scheme}://{bucket}/{parts.path.strip('/')}".rstrip("/")
 
 
@@ -86,11 +119,12 @@ class Storage:
             root = require_utf8(str(Path(os.path.expanduser(text)).absolute()))  # noqa: PTH111  # keeps an unknown ~user
             return cls(root, root, root)
         shown = without_secrets(text)
-        if is_bucket(text):
+        if scheme in SCHEMES:
             bucket, prefix = Bucket.of(text)
             return cls(f"{bucket.name}/{prefix}".rstrip("/"), shown, text, bucket)
         if scheme != "file":
-            raise CollectionError(f"{shown}: expected a folder or a file:// s3:// gs:// az:// address, got {scheme}://")
+            schemes = " ".join(f"{name}://" for name, each in SCHEMES.items() if name == each.name)
+            raise CollectionError(f"{shown}: expected a folder or a file:// {schemes} address, got {scheme}://")
         address = urlsplit(text)
         if address.netloc or not address.path:
             raise CollectionError(f"{shown}: expected an absolute path after file://, as in file:///pictures")
@@ -115,13 +149,13 @@ class Storage:
 
     def info(self, path: str = "") -> FileInfo | None:
         """A file or a folder, or None if there is neither. Of two with one name in a bucket, the file."""
-        if self.bucket is None:
-            with suppress(FileNotFoundError, NotADirectoryError):
+        with suppress(FileNotFoundError, NotADirectoryError):
+            if self.bucket is None:
                 return FileInfo.of_status(path, Path(self._checked(path)).stat())
-            return None
-        from index.storage.list_objects import find  # imports obstore, which is slow and not needed for folders
+            from index.storage.list_objects import find  # imports obstore, which is slow and not needed for folders
 
-        return find(self.bucket, self.key(path), path)
+            return FileInfo.of_object(path, find(self.bucket, self.key(path)))
+        return None
 
     def exists(self, path: str = "") -> bool:
         return self.info(path) is not None

@@ -21,7 +21,7 @@ from index.collection.layout import (
 from index.collection.merged.read import MANIFEST_PATH, read_manifest
 from index.collection.records import VersionManifest
 from index.errors import CollectionError, DamagedVersionError, OvertakenError
-from index.storage.file_info import FileInfo
+from index.storage.storage import FileInfo
 from index.versions.servable import UNFIT_VERSION, require_servable
 
 ABANDONED_AFTER = timedelta(days=1)

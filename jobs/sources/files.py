@@ -14,13 +14,11 @@ import pyarrow as pa
 
 from index.errors import CollectionError
 from index.storage import Storage
-from index.storage.bucket_address import split_address, without_secrets
+from index.storage.bucket_address import SCHEMES, split_address, without_secrets
 from index.storage.storage import MIN_READ
 from jobs.errors import EmptySourceError, SourceError
 from jobs.exclusions import Exclusions
 from jobs.sources.listing import Refused, escaped, listing_table
-
-_SCHEMES = ("", "file", "s3", "gs", "az")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,28 +88,25 @@ def extension(path: str) -> str:
 def _open(location: str) -> Storage:
     if not location:
         raise SourceError("the source is empty: give a folder, a bucket prefix, a list of URLs, Parquet files or tars")
+    shown = without_secrets(location)
     try:
-        parts, shown = split_address(location), without_secrets(location)
-    except CollectionError as error:
+        parts = split_address(location)
+        if parts.scheme in ("http", "https"):
+            raise SourceError(
+                f"{shown}: a source cannot be one web address. Put URLs in a list: a CSV with a column `url`"
+            )
+        storage = Storage.open(location)
+    except (CollectionError, OSError) as error:
         raise SourceError(str(error)) from error
-    if parts.scheme in ("http", "https"):
-        raise SourceError(f"{shown}: a source cannot be one web address. Put URLs in a list: a CSV with a column `url`")
-    if parts.scheme not in _SCHEMES:
-        raise SourceError(f"{shown}: expected a folder or a file:// s3:// gs:// az:// address, got {parts.scheme}://")
     if "endpoint_override" in parse_qs(parts.query):
         # Each picture is fetched by its own address, which cannot name a server.
         raise SourceError(f"{shown}: name the server in AWS_ENDPOINT_URL, not in the address; set it on every machine")
-    if parts.password is not None or "sig=" in parts.query:
-        names = {"s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY", "az": "AZURE_STORAGE_KEY"}
+    if storage.bucket and (parts.password is not None or "sig=" in parts.query):
         raise SourceError(
             f"{shown}: each picture is fetched by its own address, which must not contain credentials: set "
-            f"{names.get(parts.scheme, 'GOOGLE_APPLICATION_CREDENTIALS')}, or whatever your cloud's tools read, on "
-            "every machine"
+            f"{SCHEMES[parts.scheme].credentials}, or whatever your cloud's tools read, on every machine"
         )
-    try:
-        return Storage.open(location)
-    except (CollectionError, OSError) as error:
-        raise SourceError(str(error)) from error
+    return storage
 
 
 def _local_files(storage: Storage, exclusions: Exclusions) -> Iterator[SourceFile]:

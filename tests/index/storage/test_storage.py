@@ -29,9 +29,8 @@ from index.collection.records import IndexSettings, RunStart
 from index.errors import CollectionError, UnreachableError
 from index.search import Searcher
 from index.storage.bucket_address import without_secrets
-from index.storage.file_info import FileInfo
 from index.storage.picture_reader import PictureReader
-from index.storage.storage import Storage, canonical_address
+from index.storage.storage import FileInfo, Storage, canonical_address
 from tests.support.collections.hand_made import MODEL, AnyRecord, add_run, rows, unit_vectors
 from tests.support.collections.s3_server import FAULTS, Bucket, FaultyProxy
 from tests.support.scripted_server import Reply, scripted
