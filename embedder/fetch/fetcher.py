@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from embedder.fetch.files import Buckets, Files, require_bytes
 from embedder.fetch.parquet_cells import Cells
-from embedder.fetch.policy import BUCKET_SCHEMES, FetchPolicy
+from embedder.fetch.policy import FetchPolicy
 from embedder.fetch.public_addresses import Resolver, resolve_host
 from embedder.fetch.uris import WEB_SCHEMES, Cell, FrameAt, fetch_error, scheme_of, split_fragment
 from embedder.fetch.validators import UNKNOWN, Download, Validators
@@ -33,7 +33,7 @@ class Fetcher:
         self, policy: FetchPolicy | None = None, *, resolve: Resolver = resolve_host, buckets: Buckets | None = None
     ) -> None:
         self.policy = policy or FetchPolicy()
-        self._schemes = self.policy.schemes - (frozenset() if buckets else BUCKET_SCHEMES)
+        self._schemes = self.policy.schemes | (buckets.schemes if buckets else frozenset())
         self._resolve = resolve
         self._files = Files(buckets)
         self._cells = Cells(self._files)

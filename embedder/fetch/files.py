@@ -23,6 +23,9 @@ class Buckets(Protocol):
     Raises FileNotFoundError, PermissionError, TimeoutError or another OSError, and ValueError for a malformed address.
     """
 
+    @property
+    def schemes(self) -> frozenset[str]: ...
+
     def read(self, bucket: str, key: str, span: tuple[int, int] | None, check_size: Callable[[int], None]) -> bytes:
         """An object, or its bytes in `span` (start and end, the end excluded).
 
@@ -93,7 +96,7 @@ def _bucket_and_key(uri: str) -> tuple[str, str]:
     parts, scheme = _OBJECT.fullmatch(uri), scheme_of(uri)
     if parts is None:
         raise fetch_error(uri, "bad_uri", f"expected {scheme}://bucket/key")
-    if scheme != "az" and parts["user"] not in (None, "", "anonymous"):
+    if ":" in (parts["user"] or ""):
         raise fetch_error(uri, "forbidden_userinfo", "keys in URIs are not used; set them in the environment")
     if parts["key"].endswith("/"):
         raise fetch_error(uri, "not_a_file", "expected a file, found a folder")

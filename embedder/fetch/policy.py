@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-BUCKET_SCHEMES = frozenset({"s3", "gs", "az"})
 PORTS = {"http": 80, "https": 443}
 
 
@@ -24,7 +23,7 @@ class FetchPolicy:
     backoff_s: float = 0.5
     max_redirects: int = 5
     per_host: int | None = 8
-    schemes: frozenset[str] = BUCKET_SCHEMES | {"file", *PORTS}
+    schemes: frozenset[str] = frozenset({"file", *PORTS})
     public_only: bool = False
     allowed_hosts: frozenset[str] = frozenset()
 

@@ -11,9 +11,28 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 from index.errors import CollectionError
 from index.storage.retries import ATTEMPTS
 
-_SCHEMES: Final = {"s3": "s3", "gs": "gs", "gcs": "gs", "az": "az", "abfs": "az", "abfss": "az"}
-_OPTIONS: Final = {"s3": ("endpoint_override", "scheme", "region"), "gs": ("endpoint_override", "scheme")}
-_ANONYMOUS: Final = "anonymous"
+
+@dataclass(frozen=True)
+class Scheme:
+    """What addresses of a cloud say. `name` is its usual scheme, `credentials` the variables to set instead of a key.
+
+    `options` may follow the question mark. With `has_account`, an account precedes the @, instead of credentials.
+    """
+
+    name: str
+    credentials: str
+    options: tuple[str, ...] = ()
+    has_account: bool = False
+
+
+_S3: Final = Scheme("s3", "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY", ("endpoint_override", "scheme", "region"))
+_GS: Final = Scheme("gs", "GOOGLE_APPLICATION_CREDENTIALS", ("endpoint_override", "scheme"))
+_AZ: Final = Scheme("az", "AZURE_STORAGE_KEY", has_account=True)
+SCHEMES: Final = {"s3": _S3, "gs": _GS, "gcs": _GS, "az": _AZ, "abfs": _AZ, "abfss": _AZ}
+"""By what addresses begin with."""
+ANONYMOUS: Final = "anonymous"
+ODD_PART: Final = re.compile(r"(?:^|/)\.{0,2}(?:/|$)")
+"""A part of a key that is empty, "." or "..": obstore reads no such object."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,28 +56,32 @@ class Bucket:
     def of(cls, address: str) -> tuple[Bucket, str]:
         """The bucket and the prefix of an s3:// gs:// az:// address, or CollectionError. Sends no request."""
         parts, shown = split_address(address), without_secrets(address)
-        scheme = _SCHEMES[parts.scheme]
+        scheme = SCHEMES[parts.scheme]
         login, _, name = parts.netloc.rpartition("@")
         user, _, secret = login.partition(":")
         if not name or ":" in name:
             raise CollectionError(f"{shown}: expected {parts.scheme}://bucket/prefix")
         prefix = parts.path.strip("/")
-        if scheme == "az":
+        if prefix and ODD_PART.search(prefix):
+            raise CollectionError(
+                f'{shown}: a part of the prefix is empty, "." or "..": move the objects to another prefix'
+            )
+        if scheme.has_account:
             if "." in name or parts.scheme == "abfss":
                 raise CollectionError(f"{shown}: write az://account@container/prefix")
             return cls._azure(address, name, unquote(user), parts.query), prefix
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
-        if options.keys() - set(_OPTIONS[scheme]):
-            raise CollectionError(f"{shown}: expected only {', '.join(_OPTIONS[scheme])} after the question mark")
+        if options.keys() - set(scheme.options):
+            raise CollectionError(f"{shown}: expected only {', '.join(scheme.options)} after the question mark")
         endpoint = options.get("endpoint_override", "")
         if endpoint and "://" not in endpoint:
             endpoint = f"{options.get('scheme', 'https')}://{endpoint}"
         bucket = cls(
-            scheme=scheme,
+            scheme=scheme.name,
             name=name,
             user=unquote(user),
             secret=unquote(secret),
-            endpoint=endpoint or _endpoint(scheme),
+            endpoint=endpoint or _endpoint(scheme.name),
             region=options.get("region", ""),
         )
         return bucket, prefix
@@ -79,7 +102,7 @@ class Bucket:
     @property
     def anonymous(self) -> bool:
         """Whether to use no credentials: for s3://anonymous@bucket/… and Google's emulator."""
-        return self.user == _ANONYMOUS or (self.scheme == "gs" and bool(self.endpoint))
+        return self.user == ANONYMOUS or (self.scheme == "gs" and bool(self.endpoint))
 
     def azure_secrets(self) -> tuple[str | None, str | None]:
         """Account key and shared access signature; without either, Azure's own credential chain is used."""
@@ -102,10 +125,6 @@ def split_address(address: str) -> SplitResult:
         return urlsplit(address if "://" in address else "", allow_fragments=False)
     except ValueError:  # its message may contain credentials
         raise CollectionError(f"{without_secrets(address)}: expected an address such as s3://bucket/prefix") from None
-
-
-def is_bucket(address: str) -> bool:
-    return split_address(address).scheme in _SCHEMES
 
 
 def without_secrets(text: str) -> str:

@@ -1,7 +1,4 @@
-"""The clients of a bucket, one of each kind per process, so that connections are reused.
-
-obstore reads, writes and lists; pyarrow looks up names, and lists keys that obstore refuses (`a//b`).
-"""
+"""The clients of a bucket, one of each kind per process, so that connections are reused."""
 
 from __future__ import annotations
 
@@ -11,10 +8,8 @@ from datetime import timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow.fs as pafs
-
-from index.errors import CollectionError
-from index.storage.bucket_address import Bucket
+from index.errors import CollectionError, UnreachableError
+from index.storage.bucket_address import ANONYMOUS, Bucket
 
 if TYPE_CHECKING:
     from obstore.store import AzureStore, ClientConfig, GCSStore, RetryConfig, S3Store
@@ -60,8 +55,8 @@ def _s3_store(bucket: Bucket) -> S3Store:
         keys: Any = {"access_key_id": bucket.user, "secret_access_key": bucket.secret, "expires_at": None}
         return S3Store(bucket.name, config=config, **_options(bucket), credential_provider=lambda: keys)
     try:
-        # Unlike boto3 and pyarrow, obstore does not read the profiles of ~/.aws. boto3 renews a role's credentials ten
-        # minutes before they expire, so they are always valid for that long.
+        # Unlike boto3, obstore does not read the profiles of ~/.aws. boto3 renews a role's credentials ten minutes
+        # before they expire, so they are always valid for that long.
         provider = Boto3CredentialProvider(ttl=timedelta(minutes=10))
     except ValueError as error:
         raise CollectionError(
@@ -88,40 +83,18 @@ def _options(bucket: Bucket) -> Any:
 
 
 @cache
-def filesystem(bucket: Bucket) -> pafs.FileSystem:
-    """pyarrow's client. OSError if the region of a bucket at Amazon cannot be looked up."""
-    if bucket.scheme == "s3":
-        return _s3_filesystem(bucket)
-    scheme, _, host = bucket.endpoint.partition("://")
-    if bucket.scheme == "gs":
-        server: dict[str, Any] = {"scheme": scheme, "endpoint_override": host} if host else {}
-        limit = timedelta(seconds=bucket.request_s)
-        return pafs.GcsFileSystem(anonymous=bucket.anonymous, retry_time_limit=limit, **server)
-    key, signature = bucket.azure_secrets()
-    server = {}
-    if host:
-        # pyarrow adds the account itself: before a host that begins with a dot, otherwise (for an emulator) after it.
-        host = host.removesuffix(f"/{bucket.user}")
-        host = f".{host.removeprefix(f'{bucket.user}.')}" if host.startswith(f"{bucket.user}.") else host
-        server = {"blob_storage_authority": host, "dfs_storage_authority": host.replace(".blob.", ".dfs.", 1)}
-        server |= {f"{kind}_storage_scheme": scheme for kind in ("blob", "dfs")}
-    return pafs.AzureFileSystem(bucket.user, account_key=key, sas_token=signature, **server)
+def s3_client(bucket: Bucket) -> Any:
+    """boto3's client, for keys that obstore cannot name: those with an empty part, such as `a//b` and `a/`."""
+    import boto3  # type: ignore[import-untyped]
+    from botocore import UNSIGNED  # type: ignore[import-untyped]
+    from botocore.config import Config  # type: ignore[import-untyped]
 
-
-def _s3_filesystem(bucket: Bucket) -> pafs.S3FileSystem:
-    with_keys = bucket.secret and not bucket.anonymous
-    return pafs.S3FileSystem(
-        access_key=bucket.user if with_keys else None,
-        secret_key=bucket.secret if with_keys else None,
-        anonymous=bucket.anonymous,
-        endpoint_override=bucket.endpoint or None,
-        region=_region(bucket),
-        connect_timeout=_CONNECT_S,
-        request_timeout=bucket.request_s,
-        # Amazon's "standard" strategy waits a second on average before the first retry, and gives up early if many
-        # requests fail at once.
-        retry_strategy=pafs.AwsDefaultS3RetryStrategy(max_attempts=bucket.attempts),
-    )
+    keys = {"aws_access_key_id": bucket.user, "aws_secret_access_key": bucket.secret} if bucket.secret else {}
+    limits = {"connect_timeout": _CONNECT_S, "read_timeout": bucket.request_s}
+    retries = {"total_max_attempts": bucket.attempts}
+    config = Config(signature_version=UNSIGNED if bucket.anonymous else None, retries=retries, **limits)
+    session = boto3.Session(region_name=_region(bucket), **keys)  # the default session is not safe in threads
+    return session.client("s3", endpoint_url=bucket.endpoint or None, config=config)
 
 
 def _region(bucket: Bucket) -> str | None:
@@ -131,5 +104,15 @@ def _region(bucket: Bucket) -> str | None:
 
 
 @cache
-def _amazons_region(name: str) -> str:
-    return pafs.resolve_s3_region(name)
+def _amazons_region(name: str) -> str | None:
+    from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
+
+    bucket = Bucket(scheme="s3", name=name, user=ANONYMOUS, region="us-east-1", request_s=_CONNECT_S, attempts=3)
+    try:
+        answer = s3_client(bucket).head_bucket(Bucket=name)
+    except ClientError as error:  # a refusal names the region too, unless there is no such bucket
+        answer = error.response
+    except BotoCoreError as error:
+        raise UnreachableError(f"s3://{name} cannot be reached: {error}") from error
+    region: str | None = answer["ResponseMetadata"]["HTTPHeaders"].get("x-amz-bucket-region")
+    return region

@@ -43,6 +43,19 @@ def path_below(root: str, path: str) -> str:
     return at or root
 
 
+def list_below(root: str, folder: str) -> Iterator[tuple[str, os.stat_result]]:
+    """Path and status of the entries of a folder, of what links lead to; empty if it is missing."""
+    with suppress(FileNotFoundError), os.scandir(path_below(root, folder)) as entries:
+        for entry in entries:
+            try:
+                entry.name.encode()  # records and Arrow take no other text
+            except UnicodeEncodeError:
+                name = os.fsencode(entry.path)
+                raise CollectionError(f"{name!r} has a name that is not UTF-8: rename or move it") from None
+            with suppress(FileNotFoundError):  # removed meanwhile, or a link to nothing
+                yield f"{folder}/{entry.name}".lstrip("/"), entry.stat()
+
+
 def walk_below(root: str, folder: str) -> Iterator[tuple[str, os.stat_result]]:
     """Path and status of everything below a folder, without following links; empty if it is missing."""
 

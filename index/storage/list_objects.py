@@ -1,20 +1,21 @@
-"""Lists a bucket in parallel, through obstore because pyarrow lists no ETags."""
+"""Looks up names in a bucket, and lists it in parallel."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import suppress
 from itertools import accumulate, chain, dropwhile, islice, takewhile
 from typing import TYPE_CHECKING, Final
 
 import obstore
-from obstore.exceptions import BaseError, InvalidPathError
+from obstore.exceptions import InvalidPathError
 from obstore.store import AzureStore
 
 from index.errors import CollectionError
-from index.storage.bucket_address import Bucket
-from index.storage.clients import object_store
-from index.storage.objects import first_line
+from index.storage.bucket_address import ODD_PART, Bucket
+from index.storage.clients import object_store, s3_client
+from index.storage.objects import as_os_error, delete
 from index.storage.retries import with_retries
 
 if TYPE_CHECKING:
@@ -30,28 +31,60 @@ Range = tuple[str, str]
 """The names after the first, up to and including the second ("": no limit), in the order of UTF-8 and of `str`."""
 
 
-class OddKeyError(CollectionError):
-    """A key has a segment that is empty, "." or "..", or the keys are not listed in the order of their bytes."""
+class KeyOrderError(CollectionError):
+    """Keys are not listed in the order of their bytes."""
+
+
+def find(bucket: Bucket, key: str) -> ObjectMeta | None:
+    """The object; None for a folder, which is a prefix with objects below it, or the bucket.
+
+    Raises FileNotFoundError if there is neither, and UnreachableError.
+    """
+    store = object_store(bucket)
+    with as_os_error(bucket, key):
+        with suppress(FileNotFoundError):
+            if key:
+                return with_retries(lambda: obstore.head(store, key))
+        if not _first_objects(bucket, key, "") and key:
+            raise FileNotFoundError(f"{bucket.scheme}://{bucket.name}/{key}")
+        return None
+
+
+def list_folder(bucket: Bucket, prefix: str) -> list[tuple[str, ObjectMeta | None]]:
+    """Keys of the folders and objects of one level; None for folders. Raises UnreachableError."""
+    with suppress(FileNotFoundError), as_os_error(bucket, prefix):
+        objects, folders = _one_level(object_store(bucket), prefix)
+        return [*((folder, None) for folder in folders), *((found["path"], found) for found in objects)]
+    return []
 
 
 def list_objects(bucket: Bucket, prefix: str) -> Iterator[ObjectMeta]:
-    """All objects below a prefix, in no order. CollectionError if they cannot be listed."""
-    store = object_store(bucket)
-    try:
-        # Azure cannot start at a name: every page would be reached from the first one.
-        yield from _by_folders(store, prefix) if isinstance(store, AzureStore) else _by_ranges(store, prefix)
-    except InvalidPathError as error:
-        raise OddKeyError(first_line(error)) from error
-    except (BaseError, FileNotFoundError) as error:
-        raise CollectionError(first_line(error)) from error
+    """All objects below a prefix, in no order; none if the bucket does not exist. Raises UnreachableError.
+
+    Objects whose keys end in a slash stand for folders. They are listed without it.
+    """
+    # Azure cannot start at a name: every page would be reached from the first one.
+    by_folders = isinstance(object_store(bucket), AzureStore)
+    with suppress(FileNotFoundError), as_os_error(bucket, prefix):
+        yield from (_by_folders if by_folders else _by_ranges)(bucket, prefix)
 
 
-def _by_ranges(store: Store, prefix: str) -> Iterator[ObjectMeta]:
+def delete_folder(bucket: Bucket, prefix: str) -> None:
+    """Remove all objects below a prefix. Raises UnreachableError."""
+    if keys := [key for found in list_objects(bucket, prefix) if not ODD_PART.search(key := found["path"])]:
+        delete(bucket, keys)
+    with as_os_error(bucket, prefix, "removed"):
+        if bucket.scheme == "s3" and _first_objects(bucket, prefix, ""):
+            for found in _list_any_keys(bucket, prefix, ""):
+                s3_client(bucket).delete_object(Bucket=bucket.name, Key=found["path"])
+
+
+def _by_ranges(bucket: Bucket, prefix: str) -> Iterator[ObjectMeta]:
     """Objects by ranges of names, split while threads are free: at most two more requests for each full page."""
     letters: set[str] = set()
     spare = 0
     with ThreadPoolExecutor(_MAX_LISTINGS) as pool:
-        running = {pool.submit(_page, store, prefix, (prefix, f"{prefix}0" if prefix else ""))}  # "0" comes after "/"
+        running = {pool.submit(_page, bucket, prefix, (prefix, f"{prefix}0" if prefix else ""))}  # "0" comes after "/"
         while running:
             done, running = wait(running, return_when=FIRST_COMPLETED)
             page, rest = done.pop().result()
@@ -61,29 +94,57 @@ def _by_ranges(store: Store, prefix: str) -> Iterator[ObjectMeta]:
                 letters.update(*(found["path"] for found in page))
                 parts = _split(rest, letters, min(spare + 3, _MAX_LISTINGS - len(running)))
                 spare += 3 - len(parts)
-                running |= {pool.submit(_page, store, prefix, part) for part in parts}
+                running |= {pool.submit(_page, bucket, prefix, part) for part in parts}
 
 
-def _page(store: Store, prefix: str, names: Range) -> tuple[list[ObjectMeta], Range | None]:
+def _page(bucket: Bucket, prefix: str, names: Range) -> tuple[list[ObjectMeta], Range | None]:
     """The first objects of a range, and the rest of the range.
 
     An object that stands for a folder has a slash at the end of its key, but not of its path: `a/` is listed after
     `a-b`, as `a`. So a range begins with the first path above its lower bound, and a page ends before its greatest one.
     """
     after, last = names
-    found: list[ObjectMeta] = with_retries(
-        lambda: list(next(iter(obstore.list(store, prefix or None, offset=after or None, chunk_size=_PAGE)), []))
-    )
+    found = _first_objects(bucket, prefix, after)
     paths = [entry["path"] for entry in found]
-    for before, path in zip(accumulate(paths, max, initial=after), paths, strict=False):
-        if path < before and not before.startswith(path):
-            raise OddKeyError(f"{path} is listed after {before}: expected keys in the order of their bytes")
     here = dropwhile(lambda entry: entry["path"] <= after, found)
     greatest = max(paths, default=after)
     if len(found) < _PAGE or (last and greatest > last):
         return list(takewhile(lambda entry: not last or entry["path"] <= last, here)), None
     page = list(takewhile(lambda entry: entry["path"] < greatest, here))
     return page, (max(entry["path"] for entry in page), last)
+
+
+def _first_objects(bucket: Bucket, prefix: str, after: str) -> Sequence[ObjectMeta]:
+    """The first objects after a name: up to a page, fewer only if there are no more."""
+    store = object_store(bucket)
+    try:
+        found: Sequence[ObjectMeta] = with_retries(
+            lambda: next(iter(obstore.list(store, prefix or None, offset=after or None, chunk_size=_PAGE)), [])
+        )
+        return _in_order(found, after)
+    except (InvalidPathError, KeyOrderError, ValueError):  # for one key that obstore cannot name
+        if bucket.scheme != "s3":
+            raise
+    found = list(islice(_list_any_keys(bucket, prefix, after), _PAGE))
+    return _in_order([{**entry, "path": entry["path"].removesuffix("/")} for entry in found], after)
+
+
+def _in_order(found: Sequence[ObjectMeta], after: str) -> Sequence[ObjectMeta]:
+    """The same objects. Raises KeyOrderError."""
+    paths = [entry["path"] for entry in found]
+    for before, path in zip(accumulate(paths, max, initial=after), paths, strict=False):
+        if path < before and not before.startswith(path):
+            raise KeyOrderError(f"{path} is listed after {before}: expected keys in the order of their bytes")
+    return found
+
+
+def _list_any_keys(bucket: Bucket, prefix: str, after: str) -> Iterator[ObjectMeta]:
+    """Objects of S3 by boto3, which can name all keys."""
+    pages = s3_client(bucket).get_paginator("list_objects_v2")
+    for page in pages.paginate(Bucket=bucket.name, Prefix=f"{prefix}/" if prefix else "", StartAfter=after):
+        for found in page.get("Contents", ()):
+            size, modified, etag = found["Size"], found["LastModified"], found.get("ETag")
+            yield {"path": found["Key"], "size": size, "last_modified": modified, "e_tag": etag, "version": None}
 
 
 def _split(names: Range, letters: Set[str], parts: int) -> list[Range]:
@@ -110,8 +171,9 @@ def _split(names: Range, letters: Set[str], parts: int) -> list[Range]:
     return list(zip([after, *bounds], [*bounds, last], strict=True))
 
 
-def _by_folders(store: Store, prefix: str) -> Iterator[ObjectMeta]:
+def _by_folders(bucket: Bucket, prefix: str) -> Iterator[ObjectMeta]:
     """Objects by folders of one level, or of two if the first has few."""
+    store = object_store(bucket)
     first = _list_below(store, prefix, pages=1)
     if len(first) < _PAGE:
         yield from first

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import obstore
 import pyarrow as pa
-from obstore.exceptions import AlreadyExistsError, BaseError, GenericError, PreconditionError
+from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
+from obstore.exceptions import AlreadyExistsError, BaseError, GenericError, InvalidPathError, PreconditionError
 
 from index.errors import CollectionError, UnreachableError, UnsafeFileError
-from index.storage.bucket_address import Bucket
+from index.storage.bucket_address import Bucket, without_secrets
 from index.storage.clients import object_store
 from index.storage.retries import MAX_WRITES, with_retries
 
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 _PART_BYTES: Final = 8 << 20
 _MAX_PARTS: Final = 10_000  # the limit of S3 and Google for one object; 78 GiB in parts of 8 MiB
 _PARALLEL_PARTS: Final = 3  # of an upload; at a megabyte a second, they take most of each part's time limit
+_MISSING: Final = "status code: 404 "
+_ANSWER: Final = re.compile(r"<.*<Code>(.*?)</Code>.*?<Message>(.*?)</Message>.*", re.DOTALL)
 
 
 def put(bucket: Bucket, key: str, content: bytes | Path) -> None:
@@ -36,7 +40,7 @@ def put(bucket: Bucket, key: str, content: bytes | Path) -> None:
         with_retries(lambda: obstore.put(store, key, content, chunk_size=part, max_concurrency=_PARALLEL_PARTS))
     except (BaseError, FileNotFoundError) as error:
         raise CollectionError(
-            f"{bucket.scheme}://{bucket.name}/{key} cannot be written ({first_line(error)}): expected a bucket that "
+            f"{bucket.scheme}://{bucket.name}/{key} cannot be written ({reason(error)}): expected a bucket that "
             "exists and credentials that may write to it"
         ) from error
 
@@ -47,7 +51,7 @@ def update_object(bucket: Bucket, key: str, change: Callable[[bytes], bytes]) ->
         _update(object_store(bucket), key, change)
     except (BaseError, FileNotFoundError) as error:
         raise CollectionError(
-            f"{bucket.name}/{key} cannot be written conditionally ({first_line(error)}): expected "
+            f"{bucket.name}/{key} cannot be written conditionally ({reason(error)}): expected "
             "credentials that may read and write it, and a store that supports If-Match and If-None-Match"
         ) from error
 
@@ -114,7 +118,7 @@ def read_part(bucket: Bucket, key: str, span: tuple[int, int] | None, check_size
         try:
             return with_retries(once)
         except BaseError as error:
-            if span and "416" in first_line(error):  # the object may end before the span begins
+            if span and "416" in reason(error):  # the object may end before the span begins
                 check_size(_size(store, key))
             raise
 
@@ -124,10 +128,15 @@ def _size(store: Store, key: str) -> int:
 
 
 def delete(bucket: Bucket, keys: Sequence[str]) -> None:
-    """Remove objects, if they are there. pyarrow would put an empty object in place of the folder that each was in."""
+    """Remove objects, if they are there."""
     store = object_store(bucket)
-    with suppress(FileNotFoundError), as_os_error(bucket, keys[0], "removed"):
-        with_retries(lambda: obstore.delete(store, keys))
+    with as_os_error(bucket, keys[0], "removed"):
+        try:
+            with_retries(lambda: obstore.delete(store, keys))
+        except FileNotFoundError:  # Google and Azure stop at the first one that is missing
+            if len(keys) > 1:
+                for key in keys:
+                    delete(bucket, [key])
 
 
 def open_reader(bucket: Bucket, key: str, min_read: int) -> pa.NativeFile:
@@ -173,18 +182,22 @@ class _Reader(io.RawIOBase):
 
 @contextmanager
 def as_os_error(bucket: Bucket, key: str, action: str = "read") -> Iterator[None]:
-    """Raises UnreachableError for obstore's errors except FileNotFoundError."""
+    """Raises UnreachableError for errors of obstore and boto3, FileNotFoundError if there is no such bucket."""
     try:
         yield
-    except BaseError as error:
-        if isinstance(error, FileNotFoundError):
-            raise
+    except InvalidPathError as error:
+        raise CollectionError(
+            f"{bucket.scheme}://{bucket.name} has a key that cannot be read ({reason(error)}): rename or move it"
+        ) from error
+    except (BaseError, BotoCoreError, ClientError) as error:
+        if _MISSING in str(error):  # in a listing, where obstore does not say so by the type
+            raise FileNotFoundError(f"{bucket.scheme}://{bucket.name}") from error
         raise UnreachableError(
-            f"{bucket.scheme}://{bucket.name}/{key} cannot be {action} ({first_line(error)}): check the network and "
-            "the credentials, then try again"
+            f"{bucket.scheme}://{bucket.name}/{key} cannot be {action} ({reason(error)}): check the address, the "
+            "network, the region and the credentials, then try again"
         ) from error
 
 
-def first_line(error: Exception) -> str:
-    """obstore's error message, without the details of its source code that follow."""
-    return str(error).splitlines()[0]
+def reason(error: Exception) -> str:
+    """The first line of obstore's error message, with the code and the message of a store's answer in XML."""
+    return without_secrets(_ANSWER.sub(r"\1: \2", str(error)).splitlines()[0])

@@ -4,11 +4,12 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import pyarrow as pa
 
 from index.errors import CollectionError, UnreachableError
-from index.storage.bucket_address import Bucket
+from index.storage.bucket_address import SCHEMES, Bucket
 from index.storage.storage import MIN_READ
 
 _TIMED_OUT = re.compile(r"\bTimedOut\b|kind: Timeout")
@@ -18,6 +19,7 @@ _TIMED_OUT = re.compile(r"\bTimedOut\b|kind: Timeout")
 class PictureReader:
     """Implements `embedder.fetch.files.Buckets`. `request_s` and `attempts` are those of `Bucket`."""
 
+    schemes: ClassVar = frozenset(SCHEMES)
     request_s: float = Bucket.request_s
     attempts: int = Bucket.attempts
 

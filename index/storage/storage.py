@@ -8,20 +8,19 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
-import pyarrow.fs as pafs
 
 from index.errors import CollectionError
-from index.storage.bucket_address import Bucket, is_bucket, split_address, without_secrets
-from index.storage.clients import filesystem
+from index.storage.bucket_address import SCHEMES, Bucket, split_address, without_secrets
 from index.storage.disk import (
+    list_below,
     name_full_disk,
     path_below,
     publish,
@@ -30,6 +29,9 @@ from index.storage.disk import (
     walk_below,
     write_atomic,
 )
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
 
 MIN_READ = 1 << 16
 """Minimum bytes of a request: enough for the footer of most Parquet files."""
@@ -40,7 +42,7 @@ MAX_READ = 1 << 28
 _CHUNK = 8 << 20
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class FileInfo:
     """A file or a folder. `path` is relative to the storage's root; `size` in bytes, 0 for a folder."""
 
@@ -49,6 +51,21 @@ class FileInfo:
     is_folder: bool
     modified: datetime | None = field(default=None, compare=False)
     """In UTC; None for a folder of a bucket."""
+    etag: str | None = field(default=None, compare=False)
+    """That of an object, mostly a hash of its content; it changes whenever the object is rewritten."""
+
+    @classmethod
+    def of_status(cls, path: str, status: os.stat_result) -> Self:
+        is_folder, modified = stat.S_ISDIR(status.st_mode), datetime.fromtimestamp(status.st_mtime, UTC)
+        return cls(path=path, size=0 if is_folder else status.st_size, is_folder=is_folder, modified=modified)
+
+    @classmethod
+    def of_object(cls, path: str, found: ObjectMeta | None) -> Self:
+        """An object; a folder of a bucket if it is None."""
+        if found is None:
+            return cls(path=path, size=0, is_folder=True)
+        size, modified, etag = found["size"], found["last_modified"], found["e_tag"]
+        return cls(path=path, size=size, is_folder=False, modified=modified, etag=etag)
 
     @property
     def name(self) -> str:
@@ -57,11 +74,10 @@ class FileInfo:
 
 def canonical_address(address: str) -> str:
     """One spelling for all absolute addresses of a location: no bucket options, `..`, file:// or trailing slash."""
-    if not is_bucket(address):
-        return os.path.normpath(unquote(urlsplit(address).path) if address.startswith("file://") else address)
     parts = split_address(address)
-    # What precedes the @ is the account of an az:// container, but for other buckets credentials or `anonymous`.
-    bucket = parts.netloc if parts.scheme == "az" else parts.netloc.rpartition("@")[2]
+    if parts.scheme not in SCHEMES:
+        return os.path.normpath(unquote(urlsplit(address).path) if address.startswith("file://") else address)
+    bucket = parts.netloc if SCHEMES[parts.scheme].has_account else parts.netloc.rpartition("@")[2]
     return f"{parts.scheme}://{bucket}/{parts.path.strip('/')}".rstrip("/")
 
 
@@ -86,7 +102,7 @@ class Storage:
     """
 
     root: str
-    """The path for pyarrow's file system."""
+    """The path of the folder; of a bucket, its name and the prefix."""
     location: str
     """An absolute path or a URI as given, but without secrets; `open` accepts it."""
     address: str = field(repr=False, compare=False)
@@ -103,21 +119,16 @@ class Storage:
             root = require_utf8(str(Path(os.path.expanduser(text)).absolute()))  # noqa: PTH111  # keeps an unknown ~user
             return cls(root, root, root)
         shown = without_secrets(text)
-        if is_bucket(text):
+        if scheme in SCHEMES:
             bucket, prefix = Bucket.of(text)
-            try:
-                filesystem(bucket)
-            except OSError as error:
-                raise CollectionError(f"{shown} cannot be reached: {_reason(error)}") from error
             return cls(f"{bucket.name}/{prefix}".rstrip("/"), shown, text, bucket)
-        try:
-            if scheme != "file":
-                raise ValueError(f"got {scheme}://")
-            _, root = pafs.FileSystem.from_uri(require_utf8(text))
-        except ValueError as error:  # Arrow's too
-            raise CollectionError(
-                f"{shown}: expected a folder or a file:// s3:// gs:// az:// address ({without_secrets(str(error))})"
-            ) from error
+        if scheme != "file":
+            schemes = " ".join(f"{name}://" for name, each in SCHEMES.items() if name == each.name)
+            raise CollectionError(f"{shown}: expected a folder or a file:// {schemes} address, got {scheme}://")
+        address = urlsplit(text)
+        if address.netloc or not address.path:
+            raise CollectionError(f"{shown}: expected an absolute path after file://, as in file:///pictures")
+        root = require_utf8(unquote(address.path))
         return cls(root.rstrip("/") or "/", shown, text)
 
     def subfolder(self, folder: str) -> Storage:
@@ -136,14 +147,15 @@ class Storage:
     def is_local(self) -> bool:
         return self.bucket is None
 
-    @property
-    def _files(self) -> pafs.FileSystem:
-        return filesystem(self.bucket) if self.bucket else pafs.LocalFileSystem()
-
     def info(self, path: str = "") -> FileInfo | None:
-        with self._as_collection_error():
-            found = self._files.get_file_info(self._checked(path))
-        return None if found.type == pafs.FileType.NotFound else _file_info(found, path)
+        """A file or a folder, or None if there is neither. Of two with one name in a bucket, the file."""
+        with suppress(FileNotFoundError, NotADirectoryError):
+            if self.bucket is None:
+                return FileInfo.of_status(path, Path(self._checked(path)).stat())
+            from index.storage.list_objects import find  # imports obstore, which is slow and not needed for folders
+
+            return FileInfo.of_object(path, find(self.bucket, self.key(path)))
+        return None
 
     def exists(self, path: str = "") -> bool:
         return self.info(path) is not None
@@ -161,32 +173,31 @@ class Storage:
 
     def list(self, folder: str = "") -> list[FileInfo]:
         """The entries of a folder, sorted by name, without hidden ones; empty if the folder is missing."""
-        try:
-            entries = [entry for entry in self._below(folder, recursive=False) if not entry.name.startswith(".")]
-        except UnicodeDecodeError as error:
-            raise CollectionError(f"{error.object!r} has a name that is not UTF-8: rename or move it") from error
-        return sorted(entries, key=lambda entry: entry.path)
+        if self.bucket:
+            from index.storage.list_objects import list_folder
+
+            found = list_folder(self.bucket, self.key(folder))
+            entries = [FileInfo.of_object(self._path(key), entry) for key, entry in found]
+        else:
+            entries = [FileInfo.of_status(*entry) for entry in list_below(self.root, folder)]
+        shown = (entry for entry in entries if entry.path != folder and not entry.name.startswith("."))
+        return sorted(shown, key=lambda entry: entry.path)
 
     def walk(self, folder: str = "") -> Iterator[FileInfo]:
-        """Everything below a folder, including hidden files, in no order; empty if the folder is missing."""
-        if self.bucket:
-            return self._below(folder, recursive=True)
-        return (
-            FileInfo(
-                path=path,
-                size=0 if (is_folder := stat.S_ISDIR(status.st_mode)) else status.st_size,
-                is_folder=is_folder,
-                modified=datetime.fromtimestamp(status.st_mtime, UTC),
-            )
-            for path, status in walk_below(self.root, folder)
-        )
+        """Everything below a folder, including hidden files, in no order; empty if the folder is missing. A bucket has
+        no folders, but may have objects that stand for them.
+        """
+        if self.bucket is None:
+            return (FileInfo.of_status(*entry) for entry in walk_below(self.root, folder))
+        from index.storage.list_objects import list_objects
 
-    def _below(self, folder: str, *, recursive: bool) -> Iterator[FileInfo]:
-        selector = pafs.FileSelector(self._checked(folder), allow_not_found=True, recursive=recursive)
-        with self._as_collection_error():
-            infos = self._files.get_file_info(selector)
-        start = len(self.absolute("x")) - 1
-        return (_file_info(info, info.path[start:]) for info in infos)
+        found = list_objects(self.bucket, self.key(folder))
+        entries = (FileInfo.of_object(self._path(entry["path"]), entry) for entry in found)
+        return (entry for entry in entries if entry.path != folder)
+
+    def _path(self, key: str) -> str:
+        """The path of an object below the root."""
+        return key[len(self.key("x")) - 1 :]
 
     def open_input(self, path: str = "", *, min_read: int = MIN_READ) -> pa.NativeFile:
         """A seekable reader. A request to a bucket is for at least `min_read` bytes; 0: as many as are read."""
@@ -194,7 +205,7 @@ class Storage:
             from index.storage.objects import open_reader  # imports obstore, which is slow and not needed for folders
 
             return open_reader(self.bucket, self.key(path), min_read)
-        return self._files.open_input_file(self._checked(path))
+        return pa.OSFile(self._checked(path), "r")
 
     def read(self, path: str, *, max_bytes: int = MAX_READ) -> bytes:
         """The whole file, as it was at one moment. FileNotFoundError if it is missing, UnsafeFileError if it is larger.
@@ -275,17 +286,17 @@ class Storage:
         if found is None:
             return
         if self.bucket:
+            from index.storage.list_objects import delete_folder
             from index.storage.objects import delete
 
-            below = self.walk(path) if found.is_folder else [found]
-            if keys := [self.key(entry.path) for entry in below if not entry.is_folder]:
-                delete(self.bucket, keys)
-            if found.is_folder and self.exists(path):  # empty objects that stand for folders
-                self._files.delete_dir(self.absolute(path))
+            if found.is_folder:
+                delete_folder(self.bucket, self.key(path))
+            else:
+                delete(self.bucket, [self.key(path)])
         elif found.is_folder:
-            shutil.rmtree(self._checked(path))  # pyarrow would follow links
+            shutil.rmtree(self._checked(path))
         else:
-            self._files.delete_file(self.absolute(path))
+            Path(self._checked(path)).unlink(missing_ok=True)
 
     def absolute(self, path: str) -> str:
         return f"{self.root.rstrip('/')}/{path}" if path else self.root
@@ -297,26 +308,3 @@ class Storage:
     def key(self, path: str) -> str:
         """The object's key in the bucket."""
         return self.absolute(path).partition("/")[2]
-
-    @contextmanager
-    def _as_collection_error(self) -> Iterator[None]:
-        """Raises CollectionError, which says what to do, for a store's errors."""
-        try:
-            yield
-        except OSError as error:
-            if self.bucket is None or isinstance(error, FileNotFoundError):
-                raise
-            raise CollectionError(
-                f"{self.location} cannot be read ({_reason(error)}): check the address, the network, and the "
-                "credentials in this machine's environment"
-            ) from error
-
-
-def _file_info(info: pafs.FileInfo, path: str) -> FileInfo:
-    is_folder = info.type == pafs.FileType.Directory
-    modified = info.mtime.astimezone(UTC) if info.mtime else None
-    return FileInfo(path=path, size=0 if is_folder else int(info.size or 0), is_folder=is_folder, modified=modified)
-
-
-def _reason(error: OSError) -> str:
-    return without_secrets(str(error).splitlines()[0])

@@ -153,7 +153,7 @@ def find_vectors(
 
     SourceError names a file that is missing, superfluous or does not fit.
     """
-    found = [file for file in source_files(location, list) if not file.left_out]
+    found = [file for file in source_files(location) if not file.left_out]
     files = {file.name: file for file in sorted(found, key=lambda file: _natural_key(file.name))}
     address = without_secrets(location)
     arrays = [file for name, file in files.items() if extension(name) == "npy"]
@@ -248,7 +248,7 @@ def _npy_part(address: str, arrays: list[SourceFile], tables: list[SourceFile], 
             count = read_header(arrays[0]).rows
             write_ids(copy, (pa.array(range(start, min(start + _IDS, count))) for start in range(0, count, _IDS)))
     else:
-        files = [file for file in source_files(ids, list) if not file.left_out]
+        files = [file for file in source_files(ids) if not file.left_out]
         if len(files) != 1 or extension(files[0].name) not in ("parquet", "npy", "txt"):
             raise SourceError(f"--ids is {without_secrets(ids)}: expected a .parquet, .npy or .txt file, one id a line")
         rows = RowFile(files[0], None if extension(files[0].name) == "parquet" else copy)

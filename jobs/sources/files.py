@@ -3,26 +3,22 @@
 import datetime as dt
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple
 from urllib.parse import parse_qs, quote
 
 import pyarrow as pa
 
 from index.errors import CollectionError
 from index.storage import Storage
-from index.storage.bucket_address import split_address, without_secrets
-from index.storage.storage import MIN_READ, FileInfo
+from index.storage.bucket_address import SCHEMES, split_address, without_secrets
+from index.storage.storage import MIN_READ
 from jobs.errors import EmptySourceError, SourceError
 from jobs.exclusions import Exclusions
 from jobs.sources.listing import Refused, escaped, listing_table
-
-T = TypeVar("T")
-_Object: TypeAlias = tuple[str, int | None, dt.datetime | None, str | None]  # path, size, time, ETag
-
-_SCHEMES = ("", "file", "s3", "gs", "az")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,19 +57,12 @@ def file_listing(files: Sequence[SourceFile]) -> pa.Table:
     return listing_table({"image_id": [f.name for f in files], **columns}, metadata)
 
 
-def source_files(
-    location: str, consume: Callable[[Iterator[SourceFile]], T], exclusions: Exclusions | None = None
-) -> T:
-    """What `consume` returns for the files of a source, in any order. It is called again if the listing has to start
-    over. Raises `SourceError` if the source does not exist or cannot be listed.
-    """
-    storage = _open(location)
-    shown = without_secrets(location)
-    exclusions = exclusions or Exclusions()
+def source_files(location: str, exclusions: Exclusions | None = None) -> Iterator[SourceFile]:
+    """The files of a source, in any order. Raises `SourceError` if it does not exist or cannot be listed."""
+    storage, shown = _open(location), without_secrets(location)
+    files = _local_files if storage.is_local else _stored_files
     try:
-        if storage.is_local:
-            return consume(_local_files(storage, exclusions))
-        return _consume_bucket(storage, consume, exclusions)
+        yield from files(storage, exclusions or Exclusions())
     except FileNotFoundError:
         raise _not_found(shown, storage) from None
     except (CollectionError, OSError) as error:
@@ -99,32 +88,29 @@ def extension(path: str) -> str:
 def _open(location: str) -> Storage:
     if not location:
         raise SourceError("the source is empty: give a folder, a bucket prefix, a list of URLs, Parquet files or tars")
+    shown = without_secrets(location)
     try:
-        parts, shown = split_address(location), without_secrets(location)
-    except CollectionError as error:
+        parts = split_address(location)
+        if parts.scheme in ("http", "https"):
+            raise SourceError(
+                f"{shown}: a source cannot be one web address. Put URLs in a list: a CSV with a column `url`"
+            )
+        storage = Storage.open(location)
+    except (CollectionError, OSError) as error:
         raise SourceError(str(error)) from error
-    if parts.scheme in ("http", "https"):
-        raise SourceError(f"{shown}: a source cannot be one web address. Put URLs in a list: a CSV with a column `url`")
-    if parts.scheme not in _SCHEMES:
-        raise SourceError(f"{shown}: expected a folder or a file:// s3:// gs:// az:// address, got {parts.scheme}://")
     if "endpoint_override" in parse_qs(parts.query):
         # Each picture is fetched by its own address, which cannot name a server.
         raise SourceError(f"{shown}: name the server in AWS_ENDPOINT_URL, not in the address; set it on every machine")
-    if parts.password is not None or "sig=" in parts.query:
-        names = {"s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY", "az": "AZURE_STORAGE_KEY"}
+    if storage.bucket and (parts.password is not None or "sig=" in parts.query):
         raise SourceError(
             f"{shown}: each picture is fetched by its own address, which must not contain credentials: set "
-            f"{names.get(parts.scheme, 'GOOGLE_APPLICATION_CREDENTIALS')}, or whatever your cloud's tools read, on "
-            "every machine"
+            f"{SCHEMES[parts.scheme].credentials}, or whatever your cloud's tools read, on every machine"
         )
-    try:
-        return Storage.open(location)
-    except (CollectionError, OSError) as error:
-        raise SourceError(str(error)) from error
+    return storage
 
 
 def _local_files(storage: Storage, exclusions: Exclusions) -> Iterator[SourceFile]:
-    """Without pyarrow, whose listing omits broken links and fails on names that are not UTF-8."""
+    """With broken links, and with names that are not UTF-8."""
     root = storage.root
     below = len(root.rstrip("/")) + 1
     if Path(root).is_dir():
@@ -204,52 +190,27 @@ def _local_uri(path: str) -> str:
     return path
 
 
-def _consume_bucket(storage: Storage, consume: Callable[[Iterator[SourceFile]], T], exclusions: Exclusions) -> T:
-    # Imported late: importing obstore takes a while, and folders do not need it.
-    from index.storage.list_objects import OddKeyError, list_objects
-
-    info = storage.info()
-    if info is None or storage.bucket is None:
+def _stored_files(storage: Storage, exclusions: Exclusions) -> Iterator[SourceFile]:
+    """The files below a prefix of a bucket; if there are none, the object with this key."""
+    source = storage.info()
+    if source is None:
         raise FileNotFoundError(storage.location)
-    prefix = storage.key("")
-    objects = list_objects(storage.bucket, prefix)
-    start = len(prefix) + 1 if prefix else 0
-    known = ((found["path"][start:], found["size"], found["last_modified"], found["e_tag"]) for found in objects)
-    try:
-        return consume(_stored_files(storage, info, known, exclusions))
-    except OddKeyError:  # `walk` lists keys such as a//b too, but not in parallel and without ETags
-        files = (file for file in storage.walk() if not file.is_folder)
-        keys = ((file.path, file.size, file.modified, None) for file in files)
-        return consume(_stored_files(storage, info, keys, exclusions))
-
-
-def _stored_files(
-    storage: Storage, info: FileInfo, objects: Iterable[_Object], exclusions: Exclusions
-) -> Iterator[SourceFile]:
-    """The files for the objects below a prefix; `info` is that of the prefix itself."""
     scheme, _, rest = storage.location.partition("://")
     user, at, _ = rest.partition("/")[0].rpartition("@")
-
-    def file(path: str, size: int | None, modified: dt.datetime | None, etag: str | None) -> SourceFile:
-        uri = f"{scheme}://{user}{at}{storage.absolute(path)}"
-        return SourceFile(
+    below = storage.walk()
+    first = next(below, None if source.is_folder else source)
+    for found in chain([first] if first else [], below):
+        path = found.path
+        yield SourceFile(
             storage=storage,
             path=path,
             name=path or storage.root.rpartition("/")[2],
-            uri=uri,
-            size=size,
-            modified=modified,
-            etag=etag,
+            uri=f"{scheme}://{user}{at}{storage.absolute(path)}",
+            size=found.size,
+            modified=found.modified,
+            etag=found.etag if path else None,
             left_out=exclusions.reason(path) if path else None,
         )
-
-    is_empty = True
-    for object_ in objects:
-        is_empty = False
-        if object_[0]:  # an object with the prefix as its key stands for a folder
-            yield file(*object_)
-    if is_empty and not info.is_folder:  # the source is a single object
-        yield file("", info.size, info.modified, None)
 
 
 def _not_found(location: str, storage: Storage) -> SourceError:

@@ -5,7 +5,6 @@ lists (Parquet, CSV, TSV, JSONL) with a column of addresses, and frames of video
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import islice
 from typing import Any, Final
 
@@ -57,7 +56,7 @@ def list_images(
     that are not read, by kind. `listed_frames` returns the frames of videos that are already known.
     """
     exclusions = Exclusions(exclude)
-    found = source_files(location, partial(SortedFiles.of, extensions=extensions), exclusions)
+    found = SortedFiles.of(source_files(location, exclusions), extensions)
     location = without_secrets(location)  # from here on only for messages
     columns = ListColumns(uri=uri_column, id=id_column, types=column_types or {})
     named = {"--uri-column": uri_column, "--id-column": id_column, "--column-types": column_types}

@@ -1,4 +1,4 @@
-"""Both clients of a bucket follow its address and the environment."""
+"""The client of a bucket follows its address and the environment."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
-import pyarrow.fs as pafs
+import boto3  # type: ignore[import-untyped]
 import pytest
+from moto import mock_aws
 from obstore.store import AzureStore, S3Store
 
-from index.errors import CollectionError
-from index.storage import Storage
+from benchmarks.common.servers import free_port
+from index.errors import CollectionError, UnreachableError
+from index.storage import Storage, clients
 from index.storage.bucket_address import Bucket
-from index.storage.clients import filesystem, object_store
+from index.storage.clients import object_store
 from index.storage.objects import put, read
 from tests.support.scripted_server import Reply, scripted
 
@@ -29,17 +31,19 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPat
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
-    for cached in (object_store, filesystem):
+    for cached in (object_store, clients.s3_client, clients._amazons_region):
         cached.cache_clear()
     return monkeypatch
 
 
-def s3_clients(address: str) -> tuple[pafs.S3FileSystem, S3Store]:
-    bucket, _ = Bucket.of(address)
-    files, store = filesystem(bucket), object_store(bucket)
-    assert isinstance(files, pafs.S3FileSystem)
+def s3_store(address: str) -> S3Store:
+    store = object_store(Bucket.of(address)[0])
     assert isinstance(store, S3Store)
-    return files, store
+    return store
+
+
+def amazons_bucket(name: str, region: str) -> None:
+    boto3.client("s3", region).create_bucket(Bucket=name, CreateBucketConfiguration={"LocationConstraint": region})
 
 
 @pytest.mark.parametrize(
@@ -47,7 +51,6 @@ def s3_clients(address: str) -> tuple[pafs.S3FileSystem, S3Store]:
     [
         ("s3://mine/a", {"AWS_REGION": "eu-west-1", "AWS_DEFAULT_REGION": "us-west-2"}, "eu-west-1"),
         ("s3://mine/a", {"AWS_DEFAULT_REGION": "us-west-2"}, "us-west-2"),
-        # A process looks up a bucket's region once.
         ("s3://mine/a", {}, "ap-south-1"),
         ("s3://anonymous@public/a", {}, "ap-south-1"),
         ("s3://K:S@yours/a", {}, "ap-south-1"),
@@ -55,21 +58,36 @@ def s3_clients(address: str) -> tuple[pafs.S3FileSystem, S3Store]:
         ("s3://mine/a", {"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_REGION": "garage"}, "garage"),
     ],
 )
-def test_both_clients_use_the_same_region(
+def test_the_region_is_of_the_address_or_the_environment_or_looked_up_at_amazon(
     machine: pytest.MonkeyPatch, address: str, environment: dict[str, str], region: str
 ) -> None:
-    for name, value in environment.items():
-        machine.setenv(name, value)
-    amazon = Mock(return_value="ap-south-1")
-    machine.setattr(pafs, "resolve_s3_region", amazon)
-    files, store = s3_clients(address)
-    assert (files.region, store.config.get("region")) == (region, region)
-    assert amazon.call_count == (region == "ap-south-1")
+    with mock_aws():
+        for bucket in ("mine", "public", "yours"):
+            amazons_bucket(bucket, "ap-south-1")
+        for name, value in environment.items():
+            machine.setenv(name, value)
+        assert s3_store(address).config.get("region") == region
+
+
+@pytest.mark.parametrize(("status", "region"), [(403, "eu-west-3"), (404, None)], ids=["private", "missing"])
+def test_a_refusal_names_the_region_too(
+    machine: pytest.MonkeyPatch, tmp_path: Path, status: int, region: str | None
+) -> None:
+    reply = Reply(status=status, headers={"x-amz-bucket-region": region} if region else {})
+    with scripted(reply) as server:
+        (tmp_path / "config").write_text(f"[default]\nendpoint_url = {server.url}\n")  # of boto3 alone
+        assert s3_store("s3://mine/a").config.get("region") == region
+
+
+def test_a_lookup_of_the_region_that_fails_names_the_bucket(machine: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "config").write_text(f"[default]\nendpoint_url = http://127.0.0.1:{free_port()}\n")
+    with pytest.raises(UnreachableError, match="s3://mine cannot be reached: Could not connect to the endpoint URL"):
+        Storage.open("s3://mine/a").list()
 
 
 def test_a_profile_sets_the_region_of_another_server(machine: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "config").write_text("[default]\nregion = garage\n")
-    _, store = s3_clients("s3://mine/a?endpoint_override=127.0.0.1:1")
+    store = s3_store("s3://mine/a?endpoint_override=127.0.0.1:1")
     assert store.config.get("region") == "garage"
 
 
@@ -89,8 +107,7 @@ def test_the_sent_keys_and_session_token(machine: pytest.MonkeyPatch, login: str
 
 def test_credentials_of_a_role_are_renewed_before_they_expire() -> None:
     """boto3 renews them ten minutes before."""
-    _, store = s3_clients("s3://mine/a?region=eu-west-1")
-    provider: Any = store.credential_provider
+    provider: Any = s3_store("s3://mine/a?region=eu-west-1").credential_provider
     assert provider()["expires_at"] <= datetime.now(UTC) + timedelta(minutes=10)
 
 
@@ -104,12 +121,8 @@ def test_with_a_signature_the_account_is_taken_from_the_server_name(
     machine.setenv(
         "AZURE_STORAGE_CONNECTION_STRING", f"BlobEndpoint={endpoint};SharedAccessSignature=sv=2024&sig=abc%3D"
     )
-    server: Any = {f"{kind}_storage_authority": f".{kind}.{suffix}" for kind in ("blob", "dfs")}
-    server |= {f"{kind}_storage_scheme": "https" for kind in ("blob", "dfs")}
-    expected = pafs.AzureFileSystem("shop", sas_token="sv=2024&sig=abc%3D", **server)
     bucket, prefix = Bucket.of("az://images/here")
     assert (bucket.user, bucket.name, prefix) == ("shop", "images", "here")
-    assert filesystem(bucket) == expected
     store = object_store(bucket)
     assert isinstance(store, AzureStore)
     assert store.config["account_name"] == "shop"

@@ -104,6 +104,10 @@ def test_locations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert Storage.open("s3://bucket/set#2/a?region=eu-west-1").root == "bucket/set#2/a"
     with pytest.raises(CollectionError, match=r"expected a folder or a file:// s3:// gs:// az:// address"):
         Storage.open("ftp://host/folder")
+    with pytest.raises(CollectionError, match=r"^file://pictures/a: expected an absolute path after file://"):
+        Storage.open("file://pictures/a")
+    with pytest.raises(CollectionError, match=r'^s3://bucket/a//b: a part of the prefix is empty, "." or ".."'):
+        Storage.open("s3://bucket/a//b")
     with pytest.raises(CollectionError, match=r"^s3://\[x/a: expected an address such as s3://bucket/prefix$"):
         Storage.open("s3://[x/a")
 
@@ -208,6 +212,38 @@ def test_an_upload_that_fails_leaves_nothing(bucket: Bucket, tmp_path: Path, siz
     assert not (tmp_path / "new").exists()
 
 
+def test_names_in_a_bucket(bucket: Bucket) -> None:
+    for key in ("here/a/b", "here/both", "here/both/x", "here/.hidden", "here/marker/", "here/é %25#/x", "hereafter"):
+        bucket.put(key, key.encode())
+    storage = Storage.open(bucket.address("here"))
+
+    def found(path: str) -> tuple[int, bool] | None:
+        entry = storage.info(path)
+        return (entry.size, entry.is_folder) if entry else None
+
+    folder = (0, True)
+    assert [found(path) for path in ("", "a", "marker", "é %25#", "nothing", "b")] == [folder] * 4 + [None] * 2
+    assert [found(path) for path in ("a/b", "both", "both/x")] == [(8, False), (9, False), (11, False)]
+    entries = [(entry.path, entry.size, entry.is_folder) for entry in storage.list()]
+    both = [("both", *folder), ("both", 9, False)]
+    assert entries == [("a", *folder), *both, ("marker", *folder), ("é %25#", *folder)]
+    assert [entry.path for entry in storage.list("é %25#")] == ["é %25#/x"]
+    assert storage.list("marker") == storage.list("nothing") == []
+    below = {entry.path: entry.size for entry in storage.walk() if entry.path != "marker"}
+    assert below == {"a/b": 8, "both": 9, "both/x": 11, ".hidden": 12, "é %25#/x": 14}
+    assert [entry.path for entry in storage.walk("a")] == ["a/b"]
+
+
+def test_a_bucket_that_is_empty_or_missing(bucket: Bucket) -> None:
+    empty, missing = (Storage.open(replace(bucket, name=name).address("")) for name in (bucket.name, "missing"))
+    assert empty.exists()
+    assert not missing.exists()
+    for storage in (empty, missing):
+        assert storage.list() == list(storage.walk()) == []
+        assert not storage.exists("here")
+        storage.delete("here")
+
+
 def test_what_is_removed_from_a_bucket_leaves_nothing_behind(bucket: Bucket) -> None:
     storage = Storage.open(bucket.address("here"))
     for path in ("a/b/1", "a/b/2", "a/c/3", "d/4"):
@@ -215,9 +251,10 @@ def test_what_is_removed_from_a_bucket_leaves_nothing_behind(bucket: Bucket) -> 
     storage.delete("a/b")
     storage.delete("d/4")
     assert bucket.keys("here/") == ["here/a/c/3"]
-    bucket.put("here/a/c/", b"")  # as other tools mark a folder
+    for key in ("here/a/c/", "here/a/c/d/", "here/a/c//1", "here/a/c/../2"):  # other tools mark folders so
+        bucket.put(key, b"")
     storage.delete("a/c")
-    assert not storage.exists("a/c")
+    assert bucket.keys() == []
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -346,7 +383,7 @@ def test_a_refusing_bucket_is_not_called_damaged(bucket: Bucket, monkeypatch: py
     live = LiveRows.of_runs(collection.storage, [run])
     monkeypatch.setattr(row_files, "_WHOLE", row_files._WHOLE if call == "get" else 0)  # else read in parts
     monkeypatch.setattr(obstore, call, Mock(side_effect=PermissionDeniedError("403 Forbidden: ExpiredToken")))
-    message = r"parquet cannot be read \(403 Forbidden: ExpiredToken\): check the network and the credentials"
+    message = r"parquet cannot be read \(403 Forbidden: ExpiredToken\): check the address, the network, the region and"
     with pytest.raises(UnreachableError, match=message):
         list(live.embedded())
     if call == "get":
