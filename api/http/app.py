@@ -18,7 +18,7 @@ from api.http.routes.collections import collection_routes
 from api.http.routes.images import duplicate_routes, image_routes
 from api.http.routes.metrics import metrics_routes, register_engine_metrics
 from api.http.routes.pages import install_web
-from api.http.routes.search import facet_routes, search_routes
+from api.http.routes.search import batch_routes, facet_routes, search_routes
 from api.http.routes.versions import state_routes, version_routes
 from api.observe.metrics import Metrics
 from api.search.collections import Collections
@@ -74,7 +74,7 @@ def create_app(
     searching = Slots(limits.max_searches, "searches are in progress")
     runner = QueryRunner(collections, limits, searching)
     for routes in (
-        *(search_routes, facet_routes, image_routes, version_routes),
+        *(search_routes, batch_routes, facet_routes, image_routes, version_routes),
         *(duplicate_routes, state_routes, collection_routes),
     ):
         app.include_router(routes(runner), dependencies=[Depends(check_parameters)])

@@ -41,7 +41,7 @@ _BODY_ONLY_PROBLEMS: Final = frozenset(BODY_PROBLEMS) - {InvalidRequest, Interna
 
 
 def search_routes(runner: QueryRunner) -> APIRouter:
-    """`POST` and `GET /search`, `POST /search/batch` and `/embed`; each search and each embedding takes a slot."""
+    """`POST` and `GET /search`; a search takes a slot."""
     router, limits = APIRouter(tags=["search"]), runner.limits
     bodies = BodyReader(limits)
 
@@ -68,6 +68,14 @@ def search_routes(runner: QueryRunner) -> APIRouter:
         query = await bodies.search(request)
         runner.admit(request, query.parts)
         return json_response(await runner.search(query, service, service.engine))
+
+    return router
+
+
+def batch_routes(runner: QueryRunner) -> APIRouter:
+    """`POST /search/batch` and `/embed`; each search and each embedding takes a slot."""
+    router, limits = APIRouter(tags=["search"]), runner.limits
+    bodies = BodyReader(limits)
 
     @router.post(
         "/search/batch",
