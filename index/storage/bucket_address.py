@@ -70,6 +70,8 @@ class Bucket:
             if "." in name or parts.scheme == "abfss":
                 raise CollectionError(f"{shown}: write az://account@container/prefix")
             return cls._azure(address, name, unquote(user), parts.query), prefix
+        if user not in ("", ANONYMOUS) and not secret:
+            raise CollectionError(f"{shown}: expected a secret beside the key, or neither: set {scheme.credentials}")
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         if options.keys() - set(scheme.options):
             raise CollectionError(f"{shown}: expected only {', '.join(scheme.options)} after the question mark")

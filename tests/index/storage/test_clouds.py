@@ -13,11 +13,14 @@ from moto import mock_aws
 from obstore.store import AzureStore, S3Store
 
 from benchmarks.common.servers import free_port
+from embedder.errors import FetchError
+from embedder.fetch import Fetcher
 from index.errors import CollectionError, UnreachableError
 from index.storage import Storage, clients
 from index.storage.bucket_address import Bucket
 from index.storage.clients import object_store
 from index.storage.objects import put, read
+from index.storage.picture_reader import PictureReader
 from tests.support.scripted_server import Reply, scripted
 
 
@@ -152,3 +155,10 @@ def test_other_addresses_of_azure_are_refused_with_the_right_one(scheme: str) ->
         Storage.open(f"{scheme}://images@shop.dfs.core.windows.net/here")
     with pytest.raises(CollectionError, match=r"write az://account@container/prefix"):
         Storage.open("abfss://images/here")
+
+
+def test_a_key_without_its_secret_is_refused() -> None:
+    with pytest.raises(CollectionError, match=r"a secret beside the key, or neither: set AWS_ACCESS_KEY_ID and"):
+        Storage.open("s3://KEY@bucket/a")
+    with pytest.raises(FetchError, match="expected a secret beside the key"):
+        Fetcher(buckets=PictureReader()).fetch("s3://KEY@bucket/a.jpg")
