@@ -20,7 +20,10 @@ SOURCE_FIELDS: Final = ("url", "image", "text", "id", "embedding")
 Time = Annotated[str, WithJsonSchema({"type": "string", "format": "date-time"})]
 Uri = Annotated[
     str | None,
-    Field(description="where the collection found the picture; null if the server hides locations"),
+    Field(
+        description="where the collection found the picture; null if the server hides locations, and for a vector that "
+        "was imported without an address"
+    ),
 ]
 
 

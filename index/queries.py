@@ -63,8 +63,9 @@ def duplicate_cosine(distinct: object) -> float | None:
 
 
 class SearchOptions(TypedDict, total=False):
-    """Which neighbours of a query to return. Each option is declared here alone: `Searcher.search`, the client and the
-    notebook take them as keywords, a server as fields, and `likeness search` as options. None counts as absent.
+    """Which neighbours of a query to return. `Searcher.search`, the client and the notebook take these as keywords,
+    where None counts as absent; servers as fields, and `likeness search` as options: their names, types, bounds and
+    descriptions are read here. `QueryLimits.checked` checks what callers in Python pass, and what depends on several.
     """
 
     offset: Annotated[
@@ -128,7 +129,6 @@ class QueryLimits:
     def checked(cls, k: object, options: SearchOptions, exclude: Iterable[str] = ()) -> QueryLimits:
         """OptionError for the first option that is invalid."""
         offset, diversity = _or(options.get("offset"), 0), _or(options.get("diversity"), 0.0)
-        min_score = _or(options.get("min_score"), -math.inf)
         if not _is_whole(k) or not 1 <= k <= MAX_K:
             raise OptionError("k", k, f"a whole number from 1 to {MAX_K:,}")
         if not _is_whole(offset) or not 0 <= offset <= MAX_K - k:
@@ -136,9 +136,7 @@ class QueryLimits:
         if isinstance(diversity, bool) or not isinstance(diversity, int | float | np.number) or not 0 <= diversity <= 1:
             raise OptionError("diversity", diversity, "a number from 0 to 1")
         if diversity and k + offset > MAX_DIVERSE:
-            raise OptionError(
-                "diversity", diversity, f"k + offset of at most {MAX_DIVERSE:,} with it, not {k + offset:,}"
-            )
+            raise OptionError("diversity", {"k": k, "offset": offset}, f"k + offset of at most {MAX_DIVERSE:,} with it")
         if isinstance(exclude, str):  # whose characters would be taken for ids
             raise OptionError("exclude", exclude, "a set or a list of ids")
         try:
@@ -148,7 +146,7 @@ class QueryLimits:
         return cls(
             k=int(k),
             offset=int(offset),
-            min_score=min_score if min_score == -math.inf else checked_cosine("min_score", min_score),
+            min_score=-math.inf if (score := options.get("min_score")) is None else checked_min_score(score),
             distinct=distinct,
             diversity=float(diversity),
             exclude=frozenset(exclude),
@@ -159,10 +157,10 @@ class QueryLimits:
         return self.k + self.offset
 
 
-def checked_cosine(name: str, value: object) -> float:
-    """`value` as a float. QueryError if it is not a number from -1 to 1."""
+def checked_min_score(value: object) -> float:
+    """`value` as a float. OptionError if it is not a number from -1 to 1."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not -1 <= value <= 1:
-        raise OptionError(name, value, "a cosine, from -1 to 1")
+        raise OptionError("min_score", value, "a cosine, from -1 to 1")
     return float(value)
 
 

@@ -105,10 +105,19 @@ Amounts = Annotated[
     AfterValidator(checked_resources),
     WithJsonSchema({"type": "object", "additionalProperties": {"type": "number", "exclusiveMinimum": 0}}),
 ]
+
+
+def _plain_filter(expression: dict[str, Any]) -> Any:
+    try:
+        return plain_filter(expression)
+    except (TypeError, RecursionError) as error:
+        raise ValueError(f"expected a filter with values that JSON can hold: {error}") from error
+
+
 Expression = Annotated[
     dict[str, Any],
     _parsed_by(lambda text: parse_object(text, '{"width": {"$gte": 640}}')),
-    AfterValidator(plain_filter),
+    AfterValidator(_plain_filter),
     WithJsonSchema({"type": "object", "examples": [{"width": {"$gte": 640}, "format": {"$ne": "gif"}}]}),
 ]
 ColumnTypes = Annotated[

@@ -45,11 +45,11 @@ class Example(_Source, total=False):
     weight: float
 
 
-class _Sources(_Source, total=False):
+class Sources(_Source, total=False):
     queries: Sequence[Example] | None
 
 
-class Search(_Sources, QueryOptions, total=False):
+class Search(Sources, QueryOptions, total=False):
     """Exactly one of `url`, `image`, `text`, `id`, `embedding` and `queries` (a mix), and options.
 
     `id` is the id of an indexed image, `embedding` is `(dim,)` with any norm except zero, and `crop` is as in Example.

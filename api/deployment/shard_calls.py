@@ -18,7 +18,7 @@ from ray.serve.handle import DeploymentHandle
 
 from api.deployment.replica_calls import answer
 from api.observe.log import current_record
-from index.errors import CollectionError, QueryError
+from index.errors import CollectionError
 from index.search.sharded_index import Call
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class ShardCaller:
         self._lock = threading.Lock()
 
     def __call__(self, calls: Mapping[int, Call]) -> dict[int, Any]:
-        """The answers of the shards that answer in time, by number. Raises QueryError."""
+        """The answers of the shards that answer in time, by number."""
         started = monotonic()
         handles, edition = self._handles, self._edition
         starts = {number: partial(handles[number].call.remote, edition, *call) for number, call in calls.items()}
@@ -57,8 +57,6 @@ class ShardCaller:
         for number in sorted(calls, key=timeouts.__getitem__):
             try:
                 answers[number] = answer(starts[number], responses[number], started + timeouts[number])
-            except QueryError:
-                raise
             except _FAILURES as error:
                 logger.log(logging.DEBUG if number in self._lost else logging.WARNING, "shard %d: %r", number, error)
                 current_record().lost_shards.append(number)

@@ -33,7 +33,7 @@ class Exploration:
     def __init__(self, find: Find, query: Example, other: Example | None, options: Search) -> None:
         self._find = find
         self._options = options
-        self._k = options.get("k", 18)
+        self._k = options.get("k") or 18
         self._steps: list[_Step] = []
         self._go(_Step(query=query, other=other, share=0.5 if other else 0.0))
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from api.build_service import load_recorded
-from api.client.query import Example, Search, image_bytes, vector_of
+from api.client.query import Example, Search, Sources, image_bytes, vector_of
 from api.documents import SOURCE_FIELDS
 from api.errors import TextNotSupported
 from api.explore.exploration import Exploration
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Likeness", "Neighbours"]
 
-_SOURCES = (*SOURCE_FIELDS, "crop", "queries")
 _OPTIONS = tuple(name for name in QueryOptions.__annotations__ if name != "offset")  # of several searches
 # A grid should not wait for a host that is gone.
 _FETCH_POLICY = FetchPolicy(timeout_s=10.0, retries=1)
@@ -128,8 +127,8 @@ class Likeness:
         """The `k` (10) nearest to `query`, or to one of `url`, `image`, `text`, `id`, `embedding` and `queries`, a mix.
 
         A bare `query` is a URL, an id, a path, words, a picture, a vector or a match: see `example_of`. The keywords
-        are those of `LikenessClient.search`. Raises ModelError if the model cannot be loaded, and Problem for a wrong
-        query.
+        are those of `LikenessClient.search`. Raises ModelError if the model cannot be loaded, OptionError for a wrong
+        option, and Problem for another mistake in a query.
         """
         _check_known(search, Search.__annotations__)
         parts = tuple(self._query_part(example) for example in self._examples(query, search))
@@ -156,7 +155,7 @@ class Likeness:
 
     def vector(self, query: BareQuery | None = None, /, **search: Unpack[Search]) -> Vector:
         """The vector that `search` would use, `(dim,)` float32, unit norm. Raises like `search`."""
-        _check_known(search, _SOURCES)
+        _check_known(search, Sources.__annotations__)
         parts = [self._query_part(example).part for example in self._examples(query, search)]
         vectors = self._service.vectors(self._service.engine, parts, Stopwatch())
         return mix(np.stack(vectors), [part.weight for part in parts])

@@ -138,8 +138,8 @@ class BodyReader:
 
     def _query(self, parts: tuple[Part, ...], fields: Mapping[str, Any]) -> Query:
         options = options_in(fields)
-        if not 1 <= options.get("k", DEFAULT_K) <= self._limits.max_k:
-            raise invalid("k", f"a whole number from 1 to {self._limits.max_k}", options["k"])
+        if not 1 <= (k := options.get("k", DEFAULT_K)) <= self._limits.max_k:
+            raise invalid("k", f"a whole number from 1 to {self._limits.max_k}", k)
         try:
             return Query(parts=parts, options=options)
         except OptionError as error:

@@ -9,7 +9,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import iter_route_contexts
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
@@ -166,8 +166,7 @@ def _methods_of(request: Request) -> str:
 
 def _on_invalid_parameters(_: Request, error: RequestValidationError) -> Response:
     """Answers requests with invalid parameters in the path or the URL; `api.http.body` checks bodies."""
-    errors = [field_error(detail, str(detail["loc"][-1])) for detail in error.errors()]
-    return problem_response(invalid_fields(errors))
+    return problem_response(invalid_fields([field_error(each, str(each["loc"][-1])) for each in error.errors()]))
 
 
 def internal_problem() -> Problem:
@@ -196,25 +195,6 @@ def field_error(detail: Mapping[str, Any], field: str, known: Iterable[str] = ()
     else:
         expected = detail["msg"].removeprefix("Input should be ")
     return {"field": field, "expected": expected, "got": got}
-
-
-def invalid_document(
-    error: ValidationError, fields: Iterable[str], example_fields: Iterable[str], at: str = ""
-) -> Problem:
-    """The problem of an invalid document, field by field, whose valid fields these are, and those of its `queries`.
-    `at`: the field that is the document.
-    """
-    if (count := error.error_count()) > MAX_ERRORS:
-        return wrong_document(f"{count:,} mistakes")
-    located = [(detail, detail["loc"]) for detail in error.errors(include_url=False)]
-    return invalid_fields(
-        [
-            field_error(
-                detail, at or ".".join(map(str, loc)) or "body", example_fields if loc[:1] == ("queries",) else fields
-            )
-            for detail, loc in located
-        ]
-    )
 
 
 def wrong_document(got: str) -> Problem:

@@ -1,6 +1,6 @@
 """The bodies and parameters of requests: searches, alone and in batches, items to embed, versions to promote."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Generic, Required, TypeVar
 
@@ -15,12 +15,12 @@ from pydantic import (
     with_config,
 )
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, core_schema, from_json
+from pydantic_core import CoreSchema, ErrorDetails, core_schema, from_json
 from typing_extensions import TypedDict
 
 from api.documents import SOURCE_FIELDS
 from api.errors import abbreviate, invalid_fields
-from api.http.problems import MAX_ERRORS, invalid_document, wrong_document
+from api.http.problems import MAX_ERRORS, field_error, wrong_document
 from api.search.query import QueryOptions
 
 _MAX_NAMES: Final = 64
@@ -84,8 +84,17 @@ class Document(Generic[M]):
         try:
             read: M = self.adapter.validate_python(document)
         except ValidationError as error:
-            raise invalid_document(error, {*self.fields, *other_fields}, Example.__annotations__, at) from error
+            if (count := error.error_count()) > MAX_ERRORS:
+                raise wrong_document(f"{count:,} mistakes") from error
+            known = {*self.fields, *other_fields}
+            raise invalid_fields([_field_error(each, known, at) for each in error.errors(include_url=False)]) from error
         return read
+
+
+def _field_error(detail: ErrorDetails, known: Iterable[str], at: str) -> dict[str, str]:
+    location = detail["loc"]
+    fields = Example.__annotations__ if location[:1] == ("queries",) else known
+    return field_error(detail, at or ".".join(map(str, location)) or "body", fields)
 
 
 def read_texts(form: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from embedder.identity import ModelIdentity
+from index.errors import OptionError
 from index.matches import MATCH_COLUMNS, Match
 from index.queries import MAX_K, QueryKind, QueryLimits, SearchOptions, Source, kind_of
 
@@ -34,7 +35,7 @@ class QueryOptions(SearchOptions, total=False):
         Field(
             # Checked with the offset, and by servers against a lower maximum.
             json_schema_extra={"minimum": 1, "maximum": MAX_K},
-            description=f"how many matches to return; {DEFAULT_K} by default",
+            description=f"how many matches to return; {DEFAULT_K} by default; a server may set a lower maximum",
         ),
     ]
     min_percentile: Annotated[
@@ -109,6 +110,10 @@ class Query:
 
     def __post_init__(self) -> None:
         QueryLimits.checked(self.k, self.search_options)
+        percentile = self.options.get("min_percentile")
+        is_number = isinstance(percentile, int | float | np.number) and not isinstance(percentile, bool)
+        if percentile is not None and not (is_number and 0 <= percentile <= 100):
+            raise OptionError("min_percentile", percentile, "a number from 0 to 100")
 
     @property
     def k(self) -> int:

@@ -251,8 +251,6 @@ def _nearest(searcher: VersionSearcher, query: Query, vectors: Sequence[Vector])
 
 def _lowest_score(searcher: VersionSearcher, percentile: float, kind: QueryKind | None) -> float:
     """The lowest score of this percentile. Raises Problem."""
-    if not 0 <= percentile <= 100:
-        raise invalid("min_percentile", "a number from 0 to 100", percentile)
     if (score := searcher.lowest_score(percentile, kind)) is None:
         expected = "a query whose matches have percentiles: pictures alone, or words that the index knows; or min_score"
         raise invalid("min_percentile", expected, percentile)

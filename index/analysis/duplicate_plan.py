@@ -18,7 +18,7 @@ from pydantic import BaseModel, SkipValidation
 from index.collection import Collection
 from index.collection.bounds import parse_json
 from index.collection.catalog.catalog import Catalog
-from index.collection.catalog.sql import quoted
+from index.collection.catalog.sql import parquet
 from index.collection.layout import DUPLICATES, INDEX
 from index.collection.rows import TEXT
 from index.errors import CollectionError
@@ -118,8 +118,7 @@ def sort_groups(groups: Iterator[PlannedGroup], folder: Path, catalog: Catalog) 
                 [each.model_dump_json() for each in part],
             )
             writer.write_table(pa.table(dict(zip(types, columns, strict=True)), schema=schema))
-    rows = f"read_parquet({quoted(str(unsorted))}, file_row_number = true)"
-    sql = f"SELECT line FROM {rows} ORDER BY size DESC, keep, file_row_number"
+    sql = f"SELECT line FROM {parquet([unsorted], 'file_row_number')} ORDER BY size DESC, keep, file_row_number"
     with catalog.query(sql, _GROUPS) as batches, path.open("w", encoding="utf-8") as lines:
         for batch in batches:
             lines.writelines(f"{line}\n" for line in batch["line"].to_pylist())

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from index.arrays import Positions, Scores, Slots, Vectors
-from index.queries import checked_cosine
+from index.queries import checked_min_score
 from index.search import Searcher
 from index.search.ranking import rounded
 from index.segments.hits import Hits
@@ -36,7 +36,7 @@ def near_duplicates(
     Each image is looked up in the index, so an approximate index may miss a pair, though only if it misses it twice. If
     many images are alike, all are found by exact search. `progress` gets the number of images looked up, and of all.
     """
-    min_score = checked_cosine("min_score", min_score)
+    min_score = checked_min_score(min_score)
     segments = searcher.segments
     groups = _Groups(segments.ntotal)
     seen = 0

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from index.collection.catalog.catalog import Catalog
-from index.collection.catalog.sql import quoted
+from index.collection.catalog.sql import parquet
 from index.collection.collection import Collection
 from index.collection.layout import CHECKS
 from index.collection.row_files import map_in_threads, write_table
@@ -55,10 +55,9 @@ class Checks:
     def sql(self) -> str:
         """The checks in the queries of any catalog, with the columns of `CHECK_SCHEMA`, while this object lives."""
         # Not by a pattern: the folder's own name may look like one.
-        files = ", ".join(quoted(str(path)) for path in self._scratch.path.iterdir())
+        rows = parquet(self._scratch.path.iterdir(), "filename", "file_row_number")
         nth = "row_number() OVER (PARTITION BY source, uri ORDER BY filename DESC, file_row_number DESC)"
-        options = "filename = true, file_row_number = true"
-        return f"(SELECT {', '.join(CHECK_SCHEMA.names)} FROM read_parquet([{files}], {options}) QUALIFY {nth} = 1)"
+        return f"(SELECT {', '.join(CHECK_SCHEMA.names)} FROM {rows} QUALIFY {nth} = 1)"
 
 
 def write_checks(collection: Collection, checks: pa.Table) -> None:

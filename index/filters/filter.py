@@ -2,7 +2,7 @@
 
     {"label": "cat", "width": {"$gte": 640}, "$or": [{"tags": {"$in": ["red", "blue"]}}, {"year": None}]}
 
-Parsing checks everything against a schema and makes a tree. All else that asks what a filter says visits the tree.
+Parsing checks everything against a schema and makes a tree, which is what is evaluated.
 """
 
 from __future__ import annotations
@@ -35,15 +35,14 @@ class Filter:
     """The expression as canonical JSON."""
     expression: Mapping[str, Any] = field(compare=False, repr=False)
     """As JSON has it."""
-    tree: And = field(compare=False, repr=False)
-    """A part for each member of the expression, in its order."""
+    tree: Condition = field(compare=False, repr=False)
 
     @classmethod
     def parse(cls, expression: Mapping[str, object], schema: pa.Schema) -> Self:
         """Parse an expression on the columns of `schema`. FilterError says what is wrong with it.
 
         A column of lists matches if any element does. Times are ISO 8601, to the microsecond, and in UTC without a
-        zone. Operands of a float column are rounded to its type, so 0.1 matches a float32's 0.1. It may have times,
+        zone. Operands of a float column are rounded to its type, so 0.1 matches a float32's 0.1. Operands may be times,
         sets, and values of NumPy and pandas; TypeError for others that JSON cannot represent.
         """
         try:
@@ -58,11 +57,7 @@ class Filter:
             known = list_columns(by_name.values())
             message = f"{error}; columns that can be filtered: {known}"
             raise FilterError(message, error.expected or f"one of the columns {known}", error.got) from error
-        return cls._of(plain, tree)
-
-    @classmethod
-    def _of(cls, expression: Mapping[str, Any], tree: And) -> Self:
-        return cls(json.dumps(expression, sort_keys=True), expression, tree)
+        return cls(json.dumps(plain, sort_keys=True), plain, tree)
 
     def mask(self, batch: pa.RecordBatch) -> Mask:
         """Which rows match, `(len(batch),)`. Missing columns are null, others cast; CollectionError if that fails."""
@@ -72,22 +67,6 @@ class Filter:
     def columns(self) -> frozenset[str]:
         """The names of the columns that it depends on."""
         return columns(self.tree)
-
-    def without(self, column: str) -> Self:
-        """The filter without the member of the expression that has a column's name."""
-        members = zip(self.expression.items(), self.tree.parts, strict=True)
-        rest = [(member, part) for member, part in members if member[0] != column]
-        return self._of(dict(member for member, _ in rest), And(tuple(part for _, part in rest)))
-
-    def conditions(self) -> Iterator[Self]:
-        """The conditions that must all hold: the members of the expression, and those within `$and`."""
-        for (name, operand), part in zip(self.expression.items(), self.tree.parts, strict=True):
-            if name == "$and" and isinstance(part, And):
-                for each, tree in zip(operand, part.parts, strict=True):
-                    assert isinstance(tree, And)
-                    yield from self._of(each, tree).conditions()
-            else:
-                yield self._of({name: operand}, And((part,)))
 
 
 def named_columns(expression: object) -> Iterator[str]:

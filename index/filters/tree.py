@@ -120,8 +120,8 @@ def _any_element(compare: Callable[[Any, Any], Any]) -> Callable[[Column, Any, p
 
 
 class Operator(NamedTuple):
-    """`read` checks an operand and makes the condition, for equalities with `$in`; it raises FilterError. `mask` is of
-    the rows that compare with a Comparison's value.
+    """`read` checks an operand and makes the condition; it raises FilterError. `mask` is of the rows that compare with
+    a Comparison's value; the Comparisons of `$eq`, `$ne` and `$nin` have the operator `$in`.
     """
 
     read: Read

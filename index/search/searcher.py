@@ -21,7 +21,7 @@ from index.filters.columns import type_name
 from index.filters.facets import Counts, facet_columns
 from index.filters.filter import Filter
 from index.matches import Match
-from index.queries import QueryKind, QueryLimits, SearchOptions, checked_cosine, unit_vectors
+from index.queries import QueryKind, QueryLimits, SearchOptions, checked_min_score, unit_vectors
 from index.search.ranking import Hit, Ranking, Searchable, hits_of, rounded
 from index.segments.hits import Hits
 from index.segments.segmented_index import SegmentedIndex
@@ -103,7 +103,9 @@ class VersionSearcher:
         everything = self._count((*facet_columns(self._filterable),), None)
         shared = everything.shared(self._filterable)
         parts = [self._count((*(name for name in shared if name not in where.expression),), where)]
-        parts += [self._count((name,), where.without(name)) for name in shared if name in where.expression]
+        for name in (name for name in shared if name in where.expression):
+            others = {key: operand for key, operand in where.expression.items() if key != name}
+            parts.append(self._count((name,), Filter.parse(others, self._filterable)))
         counts = {name: count for part in parts for name, count in part.values.items()}
         return Counts(rows=everything.rows, values={name: counts[name] for name in shared if name in counts})
 
@@ -183,7 +185,7 @@ class Searcher(VersionSearcher):
         `vector` is `(dim,)`; it is compared with whole pictures, not with tiles. QueryError if there are more than
         `limit` (it gives their number).
         """
-        min_score = checked_cosine("min_score", min_score)
+        min_score = checked_min_score(min_score)
         eligible = self.segments.eligible(self._filter(filter))
         found, count = [], 0
         # Includes scores that are rounded up to the minimum.

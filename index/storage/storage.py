@@ -78,7 +78,7 @@ def canonical_address(address: str) -> str:
     if parts.scheme not in SCHEMES:
         return os.path.normpath(unquote(urlsplit(address).path) if address.startswith("file://") else address)
     bucket = parts.netloc if SCHEMES[parts.scheme].has_account else parts.netloc.rpartition("@")[2]
-    return f"{parts.scheme}://{bucket}/{parts.path.strip('/')}".rstrip("/")
+    return f"{SCHEMES[parts.scheme].name}://{bucket}/{parts.path.strip('/')}".rstrip("/")
 
 
 def require_utf8(path: str) -> str:

@@ -158,6 +158,6 @@ def _write_copies(written: WrittenRun, todo: Todo, collection: Collection, files
 
 def _decode_threads(todo: Todo) -> int:
     """Threads of a decode task: two for local files (one reads while the other decodes), more to wait for a network."""
-    sql = f"SELECT count(*) > 0 AS remote FROM {todo.sql} WHERE regexp_matches(uri, '^(https?|s3|gs|az)://')"
+    sql = f"SELECT count(*) > 0 AS remote FROM {todo.sql} WHERE contains(uri, '://') AND NOT starts_with(uri, 'file:')"
     [remote] = Catalog(todo.storage, [], live=False).table(sql)["remote"].to_pylist()
     return 16 if remote else 2

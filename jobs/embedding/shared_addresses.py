@@ -20,7 +20,8 @@ _FACTS: Final = tuple(name for name in STATE_COLUMNS if name not in ("image_id",
 _SHARED: Final = "SELECT (SELECT count(uri) FROM {todo}) - (SELECT count(*) FROM first) AS images"
 # A join, as DuckDB keeps all that an IN beside an OR may find in memory.
 _IS_FIRST: Final = f"""
-SELECT uri IS NULL OR number IS NOT NULL AS first FROM {{todo}} LEFT JOIN first ON number = {POSITION}
+SELECT uri IS NULL OR first.number IS NOT NULL AS first
+FROM (SELECT {POSITION}, uri FROM {{todo}}) LEFT JOIN first ON first.number = {POSITION}
 ORDER BY {POSITION}
 """
 _WRITTEN: Final = f"""

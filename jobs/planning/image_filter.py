@@ -9,7 +9,7 @@ outcome is taken from the row if its run had the same expression; otherwise the 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -64,7 +64,8 @@ class ImageFilter:
         except FilterError as error:
             raise UsageError(f"--keep: {error}") from error
         measured = tuple(name for name in measures if name in keep.columns)
-        return cls(key=keep.key, conditions=(*keep.conditions(),), measures=measured)
+        conditions = tuple(Filter.parse(each, in_files(schema)) for each in _conditions(keep.expression))
+        return cls(key=keep.key, conditions=conditions, measures=measured)
 
     def judge(self, images: pa.Table) -> tuple[Column, Mask]:
         """The reason why each image is left out, null if there is none so far; and a mask: all conditions are judged.
@@ -96,6 +97,16 @@ class ImageFilter:
         measures, by_file = {*self.measures}, {*_FACTS, *self.measures}
         mixed = any(each.columns & measures and each.columns - by_file for each in self.conditions)
         return run.keep == self.key and not mixed
+
+
+def _conditions(expression: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The conditions that must all hold: the members of the expression, and those within `$and`."""
+    for name, operand in expression.items():
+        if name == "$and":
+            for each in operand:
+                yield from _conditions(each)
+        else:
+            yield {name: operand}
 
 
 EVERY_IMAGE: Final = ImageFilter()

@@ -72,7 +72,7 @@ def _copied_rows(listed: pa.Table, catalog: Catalog, image_filter: ImageFilter) 
     """Those that are refused have no vector."""
     seqs, again = np.unique(np.asarray(listed[COPIED], np.int64), return_inverse=True)
     known, listed = LiveRows.at(catalog, seqs), listed.drop_columns(COPIED)
-    tiles = [TILES] if TILES in known.schema.names else []  # none where all are rejects
+    tiles = [TILES] if TILES in known.schema.names else []  # only models with tiles have them
     columns = [*OUTCOME_COLUMNS, *tiles, *REJECT_COLUMNS, *image_filter.exif_columns(known.metadata)]
     rows, refused = with_outcome(listed, known.read([*columns, "size"]).take(again), columns), refused_mask(listed)
     if pc.any(refused).as_py():

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from index.collection.catalog.facts import in_parts
-from index.collection.catalog.sql import quoted
+from index.collection.catalog.sql import parquet
 from index.collection.row_files import parquet_of
 from index.collection.rows import LOCATION_COLUMNS, conform
 from index.storage import Storage
@@ -107,8 +107,8 @@ class Todo:
     @property
     def sql(self) -> str:
         """The rows in the queries of any catalog."""
-        paths = ", ".join(quoted(self.storage.absolute(path)) for path in self.files)
-        return f"(FROM read_parquet([{paths}]) WHERE {POSITION} BETWEEN {self._start} AND {self._end - 1})"
+        rows = parquet(map(self.storage.absolute, self.files))
+        return f"(FROM {rows} WHERE {POSITION} BETWEEN {self._start} AND {self._end - 1})"
 
     def groups(self, rows: int = GROUP) -> Iterator[RowGroup]:
         """Where these rows are, in order, at most `rows` each."""

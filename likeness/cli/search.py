@@ -85,7 +85,7 @@ def search(
     try:
         search = Query(parts=(), options=model_of(QueryOptions, options, {"k": "-k"}))
     except OptionError as error:
-        flag = "-k" if error.name == "k" else f"--{error.name}"
+        flag = "-k" if error.name == "k" else f"--{error.name.replace('_', '-')}"
         raise UsageError(f"{flag} is {error.got}: expected {error.expected}") from error
     search = replace(search, parts=_query_parts(collection, query, text, like or [], unlike or [], crop))
     matches = _search(collection, options["model"], options["embedder"], search)

@@ -60,7 +60,7 @@ def search_routes(runner: QueryRunner) -> APIRouter:
         name="search_by_parameters",
         summary="The images nearest to a text, a URL's picture or an indexed image, as parameters of the URL",
         response_model=SearchResponse,
-        responses=problem_docs(*(slug for slug in SEARCH_PROBLEMS if slug not in _BODY_ONLY_PROBLEMS)),
+        responses=problem_docs(*(each for each in SEARCH_PROBLEMS if each not in _BODY_ONLY_PROBLEMS)),
         openapi_extra={"parameters": parameters_of(SEARCH_PARAMETERS)},
     )
     async def search(request: Request) -> Response:

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from index.collection.catalog.database import database, run_statement
 from index.collection.catalog.facts import MAX_POSITIONS, read_schema, write_facts
-from index.collection.catalog.sql import cast, quoted, shape, without_nan
+from index.collection.catalog.sql import cast, parquet, quoted, shape, without_nan
 from index.collection.merged.sets import MergedRun
 from index.collection.records import ModelRecord, RowFile, RunManifest, RunStart
 from index.collection.row_files import copies_here, map_in_threads
@@ -355,7 +355,7 @@ class Catalog:
 
     def _from(self, files: Sequence[_File], columns: str = "") -> str:
         """The rows of some files that are of this catalog's runs, each with its `place`. Columns may get names."""
-        rows = f"read_parquet([{', '.join(quoted(str(file.path)) for file in files)}]) AS rows{columns}"
+        rows = f"{parquet(file.path for file in files)} AS rows{columns}"
         runs = sorted({run for file in files for run in file.runs})
         places = ", ".join(f"({quoted(self.runs[run].run_id)}, {run}::BIGINT)" for run in runs)
         return f"FROM {rows} JOIN (VALUES {places}) AS place(id, run) ON {RUN_COLUMN} = place.id"

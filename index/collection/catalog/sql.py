@@ -2,6 +2,8 @@
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +14,14 @@ from index.collection.rows import JSON, is_list
 def quoted(text: str) -> str:
     """A text in SQL, without the braces that mark what is filled into statements."""
     return "'" + text.replace("'", "''").replace("{", "'||chr(123)||'") + "'"
+
+
+def parquet(paths: Iterable[str | Path], *columns: str) -> str:
+    """The rows of Parquet files, with these of DuckDB's own columns: `file_row_number`, `filename`."""
+    files = ", ".join(quoted(str(path)) for path in paths)
+    # Otherwise a folder such as `size=1` is a column.
+    options = ["hive_partitioning = false", *(f"{name} = true" for name in columns)]
+    return f"read_parquet([{files}], {', '.join(options)})"
 
 
 def shape(schema: pa.Schema) -> pa.Schema:

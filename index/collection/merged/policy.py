@@ -17,7 +17,7 @@ _SMALLEST: Final = 1_000  # smaller sets are all of the lowest level
 
 def choose(sizes: Sequence[int], max_size: int = MAX_SIZE, always: Iterable[int] = ()) -> list[int]:
     """The numbers of the sets that become one; none, if there is nothing to merge. A run is a set of its own. The sets
-    of the numbers `always` are written again in any case.
+    of the numbers `always` are candidates too, whatever their level.
 
     Lucene's LogMergePolicy: levels are a factor of `FACTOR` apart in size, and so many sets of one level become one of
     the next, with all smaller ones, which cost next to nothing. So after each night there are less than `FACTOR` of a

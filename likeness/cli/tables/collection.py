@@ -23,7 +23,8 @@ def match_table(matches: Sequence[Match], first: int = 1) -> TextTable:
     where it is the id.
     """
     rows = [{**vars(match), "uri": None if match.uri == match.image_id else match.uri} for match in matches]
-    shown = [name for name in MATCH_COLUMNS[1:] if name in ("score", "image_id") or any(row[name] for row in rows)]
+    used = {name for row in rows for name, value in row.items() if value not in (None, (), "")}
+    shown = [name for name in MATCH_COLUMNS[1:] if name in used | {"score", "image_id"}]
     names = list(dict.fromkeys(name for match in matches for name in match.metadata))
     return TextTable(
         ("rank", *shown, *map(metadata_column, names)),

@@ -264,6 +264,13 @@ def test_min_percentile(client: TestClient) -> None:
     assert error["expected"].startswith("a query whose matches have percentiles")
 
 
+def test_a_server_may_allow_fewer_matches_than_the_default(searcher: Searcher) -> None:
+    with TestClient(create_app(fake_service(searcher), limits=RequestLimits(max_k=5))) as client:
+        answers = [client.post("/search", json=BLUE), client.get("/search", params=BLUE)]
+        assert [(each.status_code, errors_of(each)[0]["got"]) for each in answers] == [(422, "10")] * 2
+        assert len(client.post("/search", json={**BLUE, "k": 5}).json()["matches"]) == 5
+
+
 def test_diverse_matches_keep_their_scores(client: TestClient) -> None:
     plain, diverse = (search(client, url=URL, diversity=diversity) for diversity in (0, 0.8))
     assert ids(plain)[:2] == ["red-1.png", "red-2.png"]

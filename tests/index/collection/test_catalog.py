@@ -56,6 +56,14 @@ def test_seq_says_where_a_row_is(collection: Collection) -> None:
     assert np.array(split_seq(seqs)).T.tolist() == [[0, 0, 0], [1, 0, 0], [1, 1, 0], [1, 1, 1]]
 
 
+@pytest.mark.parametrize("folder", ["label=dog", "image_id=5", "row_run=x", "[a]*"])
+def test_a_folders_name_is_no_column_and_no_pattern(tmp_path: Path, folder: str) -> None:
+    collection = Collection.create_or_open(str(tmp_path / folder / "c"))
+    add_run(collection, rows(["a", "b"], metadata={"label": ["x", "y"]}))
+    found = collection.live_rows(["image_id", "label"]).to_pylist()
+    assert found == [{"image_id": "a", "label": "x"}, {"image_id": "b", "label": "y"}]
+
+
 @pytest.mark.parametrize("name", ["facts", "deletes"])
 def test_an_altered_file_is_named(collection: Collection, name: str) -> None:
     run = add_run(collection, rows(["a"]), deletes=["b"])

@@ -248,18 +248,10 @@ def test_filters_are_equal_if_their_canonical_json_is() -> None:
     assert repr(one) == f"Filter(key={one.key!r})"
 
 
-def test_a_filter_is_the_conjunction_of_its_conditions() -> None:
+def test_a_filter_knows_its_columns() -> None:
     low, either = {"width": {"$gte": 1, "$lt": 11}}, {"$or": [{"label": "dog"}, {"$not": {"score": {"$exists": True}}}]}
     whole = Filter.parse({"$and": [low, {"$and": [either]}], "tags": {"$ne": "red"}}, BATCH.schema)
     assert whole.columns == {"width", "label", "score", "tags"}
-    assert [each.expression for each in whole.conditions()] == [low, either, {"tags": {"$ne": "red"}}]
-    assert [each.columns for each in whole.conditions()] == [{"width"}, {"label", "score"}, {"tags"}]
-    assert [np.flatnonzero(each.mask(BATCH)).tolist() for each in whole.conditions()] == [[0, 1], [1, 2, 3], [1, 2, 3]]
-    rest = whole.without("tags")
-    assert rest == Filter.parse({"$and": [low, {"$and": [either]}]}, BATCH.schema)
-    assert rest.mask(BATCH).tolist() == [False, True, False, False]
-    assert whole.without("width") == whole
-    assert [*rest.without("$and").conditions()] == []
 
 
 def test_equal_sets_make_equal_filters() -> None:
@@ -409,8 +401,6 @@ def test_masks_equal_a_plain_evaluator(rows: list[Row], expression: Row, start: 
     found = Filter.parse(expression, schema)
     assert found.mask(batch).tolist() == expected
     assert pickle.loads(pickle.dumps(found)).mask(batch).tolist() == expected
-    conjunction = np.all([np.ones(len(batch), bool), *(each.mask(batch) for each in found.conditions())], axis=0)
-    assert conjunction.tolist() == expected
 
 
 def matches(row: Row, expression: Row) -> bool:

@@ -110,6 +110,14 @@ def test_values_are_read_as_written(tmp_path: Path, line: str, expected: dict[st
         (WHOLE.replace("10m", "soon"), r"line 5, resources\.wait_for_nodes: 'soon': expected a duration such as 90s"),
         (WHOLE.replace("address: auto,", ""), r"line 5, resources\.wait_for_nodes: for an autoscaling Ray cluster: "),
         (WHOLE.replace("{width: {$gte: 640}}", "640"), r"line 20, keep: '640': expected a JSON object such as"),
+        (
+            WHOLE.replace("{$gte: 640}", "!!binary aGk="),
+            r"line 20, keep: .*expected a filter with values that JSON can",
+        ),
+        (
+            WHOLE.replace("{width: {$gte: 640}}", "&x {$not: *x}"),
+            r"line 20, keep: .*expected a filter with values that",
+        ),
         (WHOLE + "tiles: 1x1\n", r"line 21, tiles: '1x1': expected columns x rows, of 1 to 4 and not both 1"),
         ("source: [a\n", r"job\.yaml is not YAML: .* line 2"),
         ("source: !!int eight\n", r"job\.yaml is not YAML: .* 'eight'"),

@@ -31,7 +31,7 @@ ADDRESSES = [
     "broken.jpg",
 ]
 ROWS = [
-    {"uri": uri, "id": f"row-{night}-{row}", "price": row % 7}
+    {"uri": uri, "id": f"row-{night}-{row}", "price": row % 7, "Number": night}
     for night in range(3)
     for row, uri in enumerate(ADDRESSES)
 ]

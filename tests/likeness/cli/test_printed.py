@@ -47,11 +47,11 @@ def output_of(run: Run, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
 def test_in_a_pipe_each_match_is_a_line_with_tabs(collection: str, output_of: Callable[..., str]) -> None:
     out = output_of("search", collection, "--like", "plain.png")
     header, *matches = [line.split("\t") for line in out.splitlines()]
-    assert header == ["rank", "score", "percentile", "image", "label", "weight", "path"]
+    assert header == ["rank", "score", "percentile", "image_id", "uri", "label", "weight"]
     odd = "two\\nlines and a\\ttab :smile: [red]"
-    assert {tuple(match[3:5]) for match in matches} == {(LONG, LONG.removesuffix(".png")), (f"{odd}.png", odd)}
+    assert {(match[3], match[5]) for match in matches} == {(LONG, LONG.removesuffix(".png")), (f"{odd}.png", odd)}
     assert [match[0] for match in matches] == ["1", "2"]
-    assert {(match[3], match[6]) for match in matches} == {
+    assert {(match[3], match[4]) for match in matches} == {
         (LONG, f"memory:{LONG}"),
         (f"{odd}.png", f"memory:{odd}.png"),
     }
@@ -99,7 +99,7 @@ def test_on_a_terminal_columns_are_aligned_and_long_cells_folded() -> None:
     matches = [Match(image_id=name, score=0.5, uri="", metadata={}) for name in (LONG, ODD)]
     Console(file=out, width=60, force_terminal=True, color_system=None).print(match_table(matches))
     lines = out.getvalue().splitlines()
-    assert lines[0].rstrip() == "rank  score  image"
+    assert lines[0].rstrip() == "rank  score  image_id"
     assert max(map(len, lines)) <= 60
     assert "".join(line[13:].rstrip() for line in lines[1:5]).replace(" ", "") == LONG.replace(" ", "")
     assert lines[5].rstrip() == "2     0.500  two\\nlines and a\\ttab :smile: [red].png"
@@ -111,7 +111,7 @@ def test_a_terminal_too_narrow_for_the_columns_gets_a_line_for_each() -> None:
     matches = [Match(image_id=name, score=0.5, uri="", metadata=metadata) for name in ("one.png", "two.png")]
     Console(file=out, width=80, force_terminal=True, color_system=None).print(match_table(matches))
     lines = [line.rstrip() for line in out.getvalue().splitlines()]
-    assert lines[:4] == ["rank      1", "score     0.500", "image     one.png", "column_0  a text of some length"]
+    assert lines[:4] == ["rank      1", "score     0.500", "image_id  one.png", "column_0  a text of some length"]
     assert lines[12:14] == ["", "rank      2"]
 
 
