@@ -31,12 +31,21 @@ def match_table(matches: Sequence[Match], first: int = 1) -> TextTable:
         [
             (
                 str(rank),
-                *(f"{row[name]:.3f}" if isinstance(row[name], float) else _format(row[name]) for name in shown),
+                *(_match_cell(row[name]) for name in shown),
                 *(_format(row["metadata"].get(name)) for name in names),
             )
             for rank, row in enumerate(rows, start=first)
         ],
     )
+
+
+def _match_cell(value: object) -> str:
+    match value:
+        case float():
+            return f"{value:.3f}"
+        case (float(), *_):  # a box, as `--crop` takes it
+            return ",".join(f"{fraction:g}" for fraction in value)
+    return _format(value)
 
 
 def columns_table(facts: Sequence[Mapping[str, Any]]) -> Group:

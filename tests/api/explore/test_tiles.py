@@ -76,7 +76,7 @@ def test_every_interface_returns_the_box(
     assert json.loads(run(*command, "--format", "json").out)[0]["box"] == list(BOX)
     console.width = 120
     header, row = run(*command).out.splitlines()
-    assert (header.split("\t")[4], row.split("\t")[4]) == ("box", "0.45,0.45,0.55,0.55")
+    assert (header.split("\t")[5], row.split("\t")[5]) == ("box", "0.45,0.45,0.55,0.55")
 
 
 @pytest.mark.browser

@@ -152,7 +152,7 @@ def test_vectors_without_an_address_are_shown_without_a_picture(run: Run, tmp_pa
     pq.write_table(pa.table(table), source)
     assert run("import", source, collection).code == 0
     header, *lines = run("search", collection, "--like", "c").out.splitlines()
-    column = header.split("\t").index("path")
+    column = header.split("\t").index("uri")
     assert sorted(line.split("\t")[column] for line in lines) == sorted([path, "–"])
     with Likeness.open(collection) as likeness:
         shown = likeness.search(id="c")
