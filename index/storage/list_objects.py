@@ -12,7 +12,7 @@ import obstore
 from obstore.exceptions import InvalidPathError
 from obstore.store import AzureStore
 
-from index.errors import CollectionError
+from index.errors import CollectionError, UnreachableError
 from index.storage.bucket_address import ODD_PART, Bucket
 from index.storage.clients import object_store, s3_client
 from index.storage.objects import as_os_error, delete
@@ -65,8 +65,17 @@ def list_objects(bucket: Bucket, prefix: str) -> Iterator[ObjectMeta]:
     """
     # Azure cannot start at a name: every page would be reached from the first one.
     by_folders = isinstance(object_store(bucket), AzureStore)
-    with suppress(FileNotFoundError), as_os_error(bucket, prefix):
-        yield from (_by_folders if by_folders else _by_ranges)(bucket, prefix)
+    exists = False
+    try:
+        with as_os_error(bucket, prefix):
+            for page in (_by_folders if by_folders else _by_ranges)(bucket, prefix):
+                exists = True
+                yield from page
+    except FileNotFoundError as error:
+        if exists:  # the rest is not known, which is not the same as empty
+            raise UnreachableError(
+                f"{bucket.scheme}://{bucket.name}/{prefix} was listed in part, then there was no such bucket: try again"
+            ) from error
 
 
 def delete_folder(bucket: Bucket, prefix: str) -> None:
@@ -79,8 +88,8 @@ def delete_folder(bucket: Bucket, prefix: str) -> None:
                 s3_client(bucket).delete_object(Bucket=bucket.name, Key=found["path"])
 
 
-def _by_ranges(bucket: Bucket, prefix: str) -> Iterator[ObjectMeta]:
-    """Objects by ranges of names, split while threads are free: at most two more requests for each full page."""
+def _by_ranges(bucket: Bucket, prefix: str) -> Iterator[Sequence[ObjectMeta]]:
+    """Pages of objects by ranges of names, split while threads are free: at most two more requests for a full page."""
     letters: set[str] = set()
     spare = 0
     with ThreadPoolExecutor(_MAX_LISTINGS) as pool:
@@ -89,7 +98,7 @@ def _by_ranges(bucket: Bucket, prefix: str) -> Iterator[ObjectMeta]:
             done, running = wait(running, return_when=FIRST_COMPLETED)
             page, rest = done.pop().result()
             running |= done
-            yield from page
+            yield page
             if rest is not None:
                 letters.update(*(found["path"] for found in page))
                 parts = _split(rest, letters, min(spare + 3, _MAX_LISTINGS - len(running)))
@@ -171,22 +180,22 @@ def _split(names: Range, letters: Set[str], parts: int) -> list[Range]:
     return list(zip([after, *bounds], [*bounds, last], strict=True))
 
 
-def _by_folders(bucket: Bucket, prefix: str) -> Iterator[ObjectMeta]:
-    """Objects by folders of one level, or of two if the first has few."""
+def _by_folders(bucket: Bucket, prefix: str) -> Iterator[Sequence[ObjectMeta]]:
+    """Pages of objects by folders of one level, or of two if the first has few. The first page may be empty."""
     store = object_store(bucket)
     first = _list_below(store, prefix, pages=1)
     if len(first) < _PAGE:
-        yield from first
+        yield first
         return
+    yield []  # the bucket exists
     with ThreadPoolExecutor(_MAX_LISTINGS) as pool:
         objects, folders = _one_level(store, prefix)
         if len(folders) < _MAX_LISTINGS:
             below = list(pool.map(lambda folder: _one_level(store, folder), folders))
             objects += [found for here, _ in below for found in here]
             folders = [folder for _, deeper in below for folder in deeper]
-        yield from objects
-        for part in pool.map(lambda folder: _list_below(store, folder), folders):
-            yield from part
+        yield objects
+        yield from pool.map(lambda folder: _list_below(store, folder), folders)
 
 
 def _one_level(store: Store, prefix: str) -> tuple[list[ObjectMeta], list[str]]:

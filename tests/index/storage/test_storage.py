@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import itertools
 import os
 import pickle
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import numpy as np
 import obstore
 import pytest
 from obstore.exceptions import PermissionDeniedError
+from obstore.store import S3Store
 from pydantic import ValidationError
 
 from benchmarks.common.servers import free_port
@@ -28,7 +30,9 @@ from index.collection.live_rows import LiveRows
 from index.collection.records import IndexSettings, RunStart
 from index.errors import CollectionError, UnreachableError
 from index.search import Searcher
+from index.storage.bucket_address import Bucket as Address
 from index.storage.bucket_address import without_secrets
+from index.storage.clients import object_store
 from index.storage.picture_reader import PictureReader
 from index.storage.storage import FileInfo, Storage, canonical_address
 from tests.support.collections.hand_made import MODEL, AnyRecord, add_run, rows, unit_vectors
@@ -242,6 +246,37 @@ def test_a_bucket_that_is_empty_or_missing(bucket: Bucket) -> None:
         assert storage.list() == list(storage.walk()) == []
         assert not storage.exists("here")
         storage.delete("here")
+
+
+@pytest.mark.parametrize("by", ["by ranges", "by folders"])
+def test_a_bucket_that_vanishes_while_it_is_listed_is_no_short_listing(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """The objects of any request that fails would be taken as deleted."""
+    monkeypatch.setattr("index.storage.list_objects._PAGE", 5)
+    if by == "by folders":  # as on Azure, for which there is no server here
+        monkeypatch.setattr("index.storage.list_objects.AzureStore", S3Store)
+    for number in range(20):
+        bucket.put(f"here/{number % 3}/{number:02}", b"x")
+    storage, missing = Storage.open(bucket.address("here")), replace(bucket, name="missing").address("here")
+    requests = itertools.count(1)
+    fails = 0
+
+    def failing(call: Callable[..., Any]) -> Callable[..., Any]:
+        store = object_store(Address.of(missing)[0])
+        return lambda ours, *rest, **options: call(store if next(requests) == fails else ours, *rest, **options)
+
+    for name in ("list", "list_with_delimiter"):
+        monkeypatch.setattr(obstore, name, failing(getattr(obstore, name)))
+    assert len(list(storage.walk())) == 20
+    assert next(requests) > 5
+    for fails in range(1, 6):
+        requests = itertools.count(1)
+        if fails == 1:
+            assert list(storage.walk()) == []
+        else:
+            with pytest.raises(UnreachableError, match="/here was listed in part, then there was no such bucket"):
+                list(storage.walk())
 
 
 def test_what_is_removed_from_a_bucket_leaves_nothing_behind(bucket: Bucket) -> None:
