@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 _PART_BYTES: Final = 8 << 20
 _MAX_PARTS: Final = 10_000  # the limit of S3 and Google for one object; 78 GiB in parts of 8 MiB
 _PARALLEL_PARTS: Final = 3  # of an upload; at a megabyte a second, they take most of each part's time limit
-_MISSING: Final = "status code: 404 "
+_NO_BUCKET: Final = re.compile(r"[>(](?:NoSuchBucket|ContainerNotFound)[<)]")
+"""The code in a store's answer. A status of 404 may also be that of a token service."""
 _ANSWER: Final = re.compile(r"<.*<Code>(.*?)</Code>.*?<Message>(.*?)</Message>.*", re.DOTALL)
 
 
@@ -182,7 +183,9 @@ class _Reader(io.RawIOBase):
 
 @contextmanager
 def as_os_error(bucket: Bucket, key: str, action: str = "read") -> Iterator[None]:
-    """Raises UnreachableError for errors of obstore and boto3, FileNotFoundError if there is no such bucket."""
+    """Raises UnreachableError for errors of obstore and boto3, FileNotFoundError if a listing's bucket does not exist,
+    and CollectionError for a key that obstore cannot name. The FileNotFoundError of a missing object passes through.
+    """
     try:
         yield
     except InvalidPathError as error:
@@ -190,7 +193,7 @@ def as_os_error(bucket: Bucket, key: str, action: str = "read") -> Iterator[None
             f"{bucket.scheme}://{bucket.name} has a key that cannot be read ({reason(error)}): rename or move it"
         ) from error
     except (BaseError, BotoCoreError, ClientError) as error:
-        if _MISSING in str(error):  # in a listing, where obstore does not say so by the type
+        if _NO_BUCKET.search(str(error)):  # in a listing, where obstore does not say so by the type
             raise FileNotFoundError(f"{bucket.scheme}://{bucket.name}") from error
         raise UnreachableError(
             f"{bucket.scheme}://{bucket.name}/{key} cannot be {action} ({reason(error)}): check the address, the "

@@ -392,6 +392,35 @@ def test_the_environment_sets_the_servers_of_google_and_azure(monkeypatch: pytes
         assert ("SharedKey shop:" in request.headers.get("authorization", "")) == request.path.startswith("/shop/")
 
 
+@pytest.mark.parametrize(
+    ("address", "code"),
+    [
+        ("s3://anonymous@images/here", "NoSuchBucket"),
+        ("gs://images/here", "NoSuchBucket"),
+        ("az://shop@images/here", "ContainerNotFound"),
+    ],
+)
+def test_a_bucket_is_missing_only_if_the_store_says_so(
+    monkeypatch: pytest.MonkeyPatch, address: str, code: str
+) -> None:
+    """A proxy or a service for tokens may answer 404 too."""
+    answer = f"<Error><Code>{code}</Code><Message>There is no such bucket</Message></Error>".encode()
+    with scripted() as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        key = base64.b64encode(b"key").decode()
+        connection = f"AccountName=shop;AccountKey={key};BlobEndpoint={server.url}/shop"
+        monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", connection)
+        storage = Storage.open(address)
+        server.routes["*"] = Reply(status=404, data=answer)
+        assert not storage.exists()
+        assert storage.list() == list(storage.walk()) == []
+        server.routes["*"] = Reply(status=404, data=b"<html>no such page</html>")
+        for action in (storage.exists, storage.list, lambda: list(storage.walk())):
+            with pytest.raises(UnreachableError, match=r"images/here cannot be read \(.* 404 Not Found"):
+                action()
+
+
 def test_a_folder_with_a_name_that_is_not_text_is_no_collection(tmp_path: Path) -> None:
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/a\xff.jpg")).touch()
     for opened in (Collection.open, Collection.create_or_open):
