@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from itertools import accumulate, chain, dropwhile, islice, takewhile
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import obstore
 from obstore.exceptions import InvalidPathError
@@ -53,7 +53,12 @@ def find(bucket: Bucket, key: str) -> ObjectMeta | None:
 def list_folder(bucket: Bucket, prefix: str) -> list[tuple[str, ObjectMeta | None]]:
     """Keys of the folders and objects of one level; None for folders. Raises UnreachableError."""
     with suppress(FileNotFoundError), as_os_error(bucket, prefix):
-        objects, folders = _one_level(object_store(bucket), prefix)
+        try:
+            objects, folders = _one_level(object_store(bucket), prefix)
+        except InvalidPathError:
+            if bucket.scheme != "s3":
+                raise
+            objects, folders = _level_of_any_keys(bucket, prefix)
         return [*((folder, None) for folder in folders), *((found["path"], found) for found in objects)]
     return []
 
@@ -65,10 +70,11 @@ def list_objects(bucket: Bucket, prefix: str) -> Iterator[ObjectMeta]:
     """
     # Azure cannot start at a name: every page would be reached from the first one.
     by_folders = isinstance(object_store(bucket), AzureStore)
+    listing = _by_folders if by_folders else _in_any_order if bucket.scheme == "s3" else _by_ranges
     exists = False
     try:
         with as_os_error(bucket, prefix):
-            for page in (_by_folders if by_folders else _by_ranges)(bucket, prefix):
+            for page in listing(bucket, prefix):
                 exists = True
                 yield from page
     except FileNotFoundError as error:
@@ -86,6 +92,18 @@ def delete_folder(bucket: Bucket, prefix: str) -> None:
         if bucket.scheme == "s3" and _first_objects(bucket, prefix, ""):
             for found in _list_any_keys(bucket, prefix, ""):
                 s3_client(bucket).delete_object(Bucket=bucket.name, Key=found["path"])
+
+
+def _in_any_order(bucket: Bucket, prefix: str) -> Iterator[Iterable[ObjectMeta]]:
+    """Pages of objects by ranges. If the store lists keys in another order, the others follow in one long page."""
+    listed: set[tuple[str, bool]] = set()  # an empty object may stand for a folder, whose path is that of another
+    try:
+        for page in _by_ranges(bucket, prefix):
+            listed.update((found["path"], found["size"] > 0) for found in page)
+            yield page
+    except KeyOrderError:
+        everything = map(_as_path, _list_any_keys(bucket, prefix, ""))
+        yield (found for found in everything if (found["path"], found["size"] > 0) not in listed)
 
 
 def _by_ranges(bucket: Bucket, prefix: str) -> Iterator[Sequence[ObjectMeta]]:
@@ -115,6 +133,8 @@ def _page(bucket: Bucket, prefix: str, names: Range) -> tuple[list[ObjectMeta], 
     after, last = names
     found = _first_objects(bucket, prefix, after)
     paths = [entry["path"] for entry in found]
+    if disorder := _disorder(paths, after):
+        raise KeyOrderError(disorder)
     here = dropwhile(lambda entry: entry["path"] <= after, found)
     greatest = max(paths, default=after)
     if len(found) < _PAGE or (last and greatest > last):
@@ -126,34 +146,55 @@ def _page(bucket: Bucket, prefix: str, names: Range) -> tuple[list[ObjectMeta], 
 def _first_objects(bucket: Bucket, prefix: str, after: str) -> Sequence[ObjectMeta]:
     """The first objects after a name: up to a page, fewer only if there are no more."""
     store = object_store(bucket)
-    try:
+    with suppress(InvalidPathError, ValueError) if bucket.scheme == "s3" else nullcontext():
         found: Sequence[ObjectMeta] = with_retries(
             lambda: next(iter(obstore.list(store, prefix or None, offset=after or None, chunk_size=_PAGE)), [])
         )
-        return _in_order(found, after)
-    except (InvalidPathError, KeyOrderError, ValueError):  # for one key that obstore cannot name
-        if bucket.scheme != "s3":
-            raise
-    found = list(islice(_list_any_keys(bucket, prefix, after), _PAGE))
-    return _in_order([{**entry, "path": entry["path"].removesuffix("/")} for entry in found], after)
+        # obstore drops a slash at the beginning of a key.
+        if bucket.scheme != "s3" or not _disorder([entry["path"] for entry in found], after):
+            return found
+    return [_as_path(entry) for entry in islice(_list_any_keys(bucket, prefix, after), _PAGE)]
 
 
-def _in_order(found: Sequence[ObjectMeta], after: str) -> Sequence[ObjectMeta]:
-    """The same objects. Raises KeyOrderError."""
-    paths = [entry["path"] for entry in found]
+def _disorder(paths: Sequence[str], after: str) -> str:
+    """Which of the paths is not in the order of their bytes; empty if all are."""
     for before, path in zip(accumulate(paths, max, initial=after), paths, strict=False):
         if path < before and not before.startswith(path):
-            raise KeyOrderError(f"{path} is listed after {before}: expected keys in the order of their bytes")
-    return found
+            return f"{path} is listed after {before}: expected keys in the order of their bytes"
+    return ""
 
 
 def _list_any_keys(bucket: Bucket, prefix: str, after: str) -> Iterator[ObjectMeta]:
     """Objects of S3 by boto3, which can name all keys."""
+    for page in _pages_of_any_keys(bucket, prefix, **({"StartAfter": after} if after else {})):
+        yield from map(_of_boto3, page.get("Contents", ()))
+
+
+def _level_of_any_keys(bucket: Bucket, prefix: str) -> tuple[list[ObjectMeta], list[str]]:
+    """`_one_level` of S3 by boto3, without the folders and objects that obstore cannot name."""
+    pages = list(_pages_of_any_keys(bucket, prefix, Delimiter="/"))
+    folders = [found["Prefix"].removesuffix("/") for page in pages for found in page.get("CommonPrefixes", ())]
+    objects = [_of_boto3(found) for page in pages for found in page.get("Contents", ())]
+    return (
+        [found for found in objects if not ODD_PART.search(found["path"])],
+        [folder for folder in folders if not ODD_PART.search(folder)],
+    )
+
+
+def _pages_of_any_keys(bucket: Bucket, prefix: str, **options: str) -> Iterator[Any]:
+    """Pages of boto3's listing, which can name all keys of S3."""
     pages = s3_client(bucket).get_paginator("list_objects_v2")
-    for page in pages.paginate(Bucket=bucket.name, Prefix=f"{prefix}/" if prefix else "", StartAfter=after):
-        for found in page.get("Contents", ()):
-            size, modified, etag = found["Size"], found["LastModified"], found.get("ETag")
-            yield {"path": found["Key"], "size": size, "last_modified": modified, "e_tag": etag, "version": None}
+    yield from pages.paginate(Bucket=bucket.name, Prefix=f"{prefix}/" if prefix else "", **options)
+
+
+def _of_boto3(found: Any) -> ObjectMeta:
+    size, modified, etag = found["Size"], found["LastModified"], found.get("ETag")
+    return {"path": found["Key"], "size": size, "last_modified": modified, "e_tag": etag, "version": None}
+
+
+def _as_path(found: ObjectMeta) -> ObjectMeta:
+    """The object as obstore names it."""
+    return {**found, "path": found["path"].removesuffix("/")}
 
 
 def _split(names: Range, letters: Set[str], parts: int) -> list[Range]:

@@ -238,6 +238,17 @@ def test_names_in_a_bucket(bucket: Bucket) -> None:
     assert [entry.path for entry in storage.walk("a")] == ["a/b"]
 
 
+def test_a_folder_is_listed_without_keys_that_no_path_names(bucket: Bucket) -> None:
+    for key in ("here/a", "here/marker/", "here/x//b", "here//c", "here/./d", "here/../e", "here/", "/here"):
+        bucket.put(key, b"x")
+    storage = Storage.open(bucket.address("here"))
+    entries = [(entry.path, entry.size, entry.is_folder) for entry in storage.list()]
+    assert entries == [("a", 1, False), ("marker", 0, True), ("x", 0, True)]
+    assert storage.list()[0].etag == storage.info("a").etag  # type: ignore[union-attr]
+    assert storage.list("x") == []
+    assert [entry.path for entry in Storage.open(bucket.address("")).list()] == ["here"]
+
+
 def test_a_bucket_that_is_empty_or_missing(bucket: Bucket) -> None:
     empty, missing = (Storage.open(replace(bucket, name=name).address("")) for name in (bucket.name, "missing"))
     assert empty.exists()
