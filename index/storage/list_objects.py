@@ -85,8 +85,12 @@ def list_objects(bucket: Bucket, prefix: str) -> Iterator[ObjectMeta]:
 
 
 def delete_folder(bucket: Bucket, prefix: str) -> None:
-    """Remove all objects below a prefix. Raises UnreachableError."""
-    if keys := [key for found in list_objects(bucket, prefix) if not ODD_PART.search(key := found["path"])]:
+    """Remove all objects below a prefix; on Google and Azure, those that stand for folders stay. Raises
+    UnreachableError.
+    """
+    # Empty ones last: those that stand for folders are missing under their paths, and interrupt the removal of others.
+    objects = sorted(list_objects(bucket, prefix), key=lambda found: found["size"] == 0)
+    if keys := [key for found in objects if not ODD_PART.search(key := found["path"])]:
         delete(bucket, keys)
     with as_os_error(bucket, prefix, "removed"):
         if bucket.scheme == "s3" and _first_objects(bucket, prefix, ""):

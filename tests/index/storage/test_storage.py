@@ -303,6 +303,33 @@ def test_what_is_removed_from_a_bucket_leaves_nothing_behind(bucket: Bucket) -> 
     assert bucket.keys() == []
 
 
+@pytest.mark.parametrize("missing", ["here/runs/a/000", "here/runs/a/599"])
+def test_an_object_that_is_missing_does_not_keep_others_in_the_bucket(
+    monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    """Google and Azure stop at the first one; those that stand for folders cannot be named."""
+    keys = {f"here/runs/a/{number:03}" for number in range(600)} | {"here/runs/", "here/runs/a/", "here/runs/empty"}
+    found = [{"path": key.rstrip("/"), "size": len(key) if "a/" in key and key[-1] != "/" else 0} for key in keys]
+    found.sort(key=lambda entry: str(entry["path"]))
+    requests = 0
+
+    def remove(_: object, removed: list[str]) -> None:
+        nonlocal requests
+        requests += 1
+        for key in removed:
+            if key not in keys:
+                raise FileNotFoundError(key)
+            keys.remove(key)
+
+    monkeypatch.setattr(obstore, "head", Mock(side_effect=FileNotFoundError))
+    monkeypatch.setattr(obstore, "list", lambda *_, **__: iter([found]))
+    monkeypatch.setattr(obstore, "delete", remove)
+    keys.remove(missing)  # another process was faster
+    Storage.open("gs://anonymous@images/here").delete("runs")
+    assert keys == {"here/runs/", "here/runs/a/"}
+    assert requests < 400
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_reads_and_writes_survive_faults(bucket: Bucket, tmp_path: Path, fault: str) -> None:
     content = os.urandom(9_000_000)
