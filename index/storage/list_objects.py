@@ -51,7 +51,10 @@ def find(bucket: Bucket, key: str) -> ObjectMeta | None:
 
 
 def list_folder(bucket: Bucket, prefix: str) -> list[tuple[str, ObjectMeta | None]]:
-    """Keys of the folders and objects of one level; None for folders. Raises UnreachableError."""
+    """Keys of the folders and objects of one level; None for folders. Raises UnreachableError.
+
+    Those that obstore cannot name are left out on S3; on other stores they are a CollectionError.
+    """
     with suppress(FileNotFoundError), as_os_error(bucket, prefix):
         try:
             objects, folders = _one_level(object_store(bucket), prefix)
@@ -64,7 +67,8 @@ def list_folder(bucket: Bucket, prefix: str) -> list[tuple[str, ObjectMeta | Non
 
 
 def list_objects(bucket: Bucket, prefix: str) -> Iterator[ObjectMeta]:
-    """All objects below a prefix, in no order; none if the bucket does not exist. Raises UnreachableError.
+    """All objects below a prefix, in no order; none if the bucket does not exist. Raises UnreachableError, also if the
+    bucket is gone before the end; except on S3, KeyOrderError, and CollectionError for a key that obstore cannot name.
 
     Objects whose keys end in a slash stand for folders. They are listed without it.
     """
@@ -148,13 +152,13 @@ def _page(bucket: Bucket, prefix: str, names: Range) -> tuple[list[ObjectMeta], 
 
 
 def _first_objects(bucket: Bucket, prefix: str, after: str) -> Sequence[ObjectMeta]:
-    """The first objects after a name: up to a page, fewer only if there are no more."""
+    """The first objects after a name, in the store's order: up to a page, fewer only if there are no more."""
     store = object_store(bucket)
     with suppress(InvalidPathError, ValueError) if bucket.scheme == "s3" else nullcontext():
         found: Sequence[ObjectMeta] = with_retries(
             lambda: next(iter(obstore.list(store, prefix or None, offset=after or None, chunk_size=_PAGE)), [])
         )
-        # obstore drops a slash at the beginning of a key.
+        # A key that begins with a slash has lost it, and is at another place.
         if bucket.scheme != "s3" or not _disorder([entry["path"] for entry in found], after):
             return found
     return [_as_path(entry) for entry in islice(_list_any_keys(bucket, prefix, after), _PAGE)]
