@@ -61,6 +61,11 @@ class Bucket:
         user, _, secret = login.partition(":")
         if not name or ":" in name:
             raise CollectionError(f"{shown}: expected {parts.scheme}://bucket/prefix")
+        if not scheme.has_account and user not in ("", ANONYMOUS) and not secret:
+            raise CollectionError(
+                f"{parts.scheme}://{name}{parts.path}: expected a secret beside the key, or neither: set "
+                f"{scheme.credentials}"
+            )
         prefix = parts.path.strip("/")
         if prefix and ODD_PART.search(prefix):
             raise CollectionError(
@@ -70,8 +75,6 @@ class Bucket:
             if "." in name or parts.scheme == "abfss":
                 raise CollectionError(f"{shown}: write az://account@container/prefix")
             return cls._azure(address, name, unquote(user), parts.query), prefix
-        if user not in ("", ANONYMOUS) and not secret:
-            raise CollectionError(f"{shown}: expected a secret beside the key, or neither: set {scheme.credentials}")
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         if options.keys() - set(scheme.options):
             raise CollectionError(f"{shown}: expected only {', '.join(scheme.options)} after the question mark")

@@ -84,7 +84,7 @@ def _options(bucket: Bucket) -> Any:
 
 @cache
 def s3_client(bucket: Bucket) -> Any:
-    """boto3's client, for keys that obstore cannot name: those with an empty part, such as `a//b` and `a/`."""
+    """boto3's client, for keys that obstore cannot name, such as `a//b` and `a/`, or that are in another order."""
     import boto3  # type: ignore[import-untyped]
     from botocore import UNSIGNED  # type: ignore[import-untyped]
     from botocore.config import Config  # type: ignore[import-untyped]

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from itertools import accumulate, chain, dropwhile, islice, takewhile
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import obstore
 from obstore.exceptions import InvalidPathError
 from obstore.store import AzureStore
 
-from index.errors import CollectionError
+from index.errors import CollectionError, UnreachableError
 from index.storage.bucket_address import ODD_PART, Bucket
 from index.storage.clients import object_store, s3_client
 from index.storage.objects import as_os_error, delete
@@ -51,27 +51,50 @@ def find(bucket: Bucket, key: str) -> ObjectMeta | None:
 
 
 def list_folder(bucket: Bucket, prefix: str) -> list[tuple[str, ObjectMeta | None]]:
-    """Keys of the folders and objects of one level; None for folders. Raises UnreachableError."""
+    """Keys of the folders and objects of one level; None for folders. Raises UnreachableError.
+
+    Those that obstore cannot name are left out on S3; on other stores they are a CollectionError.
+    """
     with suppress(FileNotFoundError), as_os_error(bucket, prefix):
-        objects, folders = _one_level(object_store(bucket), prefix)
+        try:
+            objects, folders = _one_level(object_store(bucket), prefix)
+        except InvalidPathError:
+            if bucket.scheme != "s3":
+                raise
+            objects, folders = _level_of_any_keys(bucket, prefix)
         return [*((folder, None) for folder in folders), *((found["path"], found) for found in objects)]
     return []
 
 
 def list_objects(bucket: Bucket, prefix: str) -> Iterator[ObjectMeta]:
-    """All objects below a prefix, in no order; none if the bucket does not exist. Raises UnreachableError.
+    """All objects below a prefix, in no order; none if the bucket does not exist. Raises UnreachableError, also if the
+    bucket is gone before the end; except on S3, KeyOrderError, and CollectionError for a key that obstore cannot name.
 
     Objects whose keys end in a slash stand for folders. They are listed without it.
     """
     # Azure cannot start at a name: every page would be reached from the first one.
     by_folders = isinstance(object_store(bucket), AzureStore)
-    with suppress(FileNotFoundError), as_os_error(bucket, prefix):
-        yield from (_by_folders if by_folders else _by_ranges)(bucket, prefix)
+    listing = _by_folders if by_folders else _in_any_order if bucket.scheme == "s3" else _by_ranges
+    exists = False
+    try:
+        with as_os_error(bucket, prefix):
+            for page in listing(bucket, prefix):
+                exists = True
+                yield from page
+    except FileNotFoundError as error:
+        if exists:  # the rest is not known, which is not the same as empty
+            raise UnreachableError(
+                f"{bucket.scheme}://{bucket.name}/{prefix} was listed in part, then there was no such bucket: try again"
+            ) from error
 
 
 def delete_folder(bucket: Bucket, prefix: str) -> None:
-    """Remove all objects below a prefix. Raises UnreachableError."""
-    if keys := [key for found in list_objects(bucket, prefix) if not ODD_PART.search(key := found["path"])]:
+    """Remove all objects below a prefix; on Google and Azure, those that stand for folders stay. Raises
+    UnreachableError.
+    """
+    # Empty ones last: those that stand for folders are missing under their paths, and interrupt the removal of others.
+    objects = sorted(list_objects(bucket, prefix), key=lambda found: found["size"] == 0)
+    if keys := [key for found in objects if not ODD_PART.search(key := found["path"])]:
         delete(bucket, keys)
     with as_os_error(bucket, prefix, "removed"):
         if bucket.scheme == "s3" and _first_objects(bucket, prefix, ""):
@@ -79,8 +102,20 @@ def delete_folder(bucket: Bucket, prefix: str) -> None:
                 s3_client(bucket).delete_object(Bucket=bucket.name, Key=found["path"])
 
 
-def _by_ranges(bucket: Bucket, prefix: str) -> Iterator[ObjectMeta]:
-    """Objects by ranges of names, split while threads are free: at most two more requests for each full page."""
+def _in_any_order(bucket: Bucket, prefix: str) -> Iterator[Iterable[ObjectMeta]]:
+    """Pages of objects by ranges. If the store lists keys in another order, the others follow in one long page."""
+    listed: set[tuple[str, bool]] = set()  # an empty object may stand for a folder, whose path is that of another
+    try:
+        for page in _by_ranges(bucket, prefix):
+            listed.update((found["path"], found["size"] > 0) for found in page)
+            yield page
+    except KeyOrderError:
+        everything = map(_as_path, _list_any_keys(bucket, prefix, ""))
+        yield (found for found in everything if (found["path"], found["size"] > 0) not in listed)
+
+
+def _by_ranges(bucket: Bucket, prefix: str) -> Iterator[Sequence[ObjectMeta]]:
+    """Pages of objects by ranges of names, split while threads are free: at most two more requests for a full page."""
     letters: set[str] = set()
     spare = 0
     with ThreadPoolExecutor(_MAX_LISTINGS) as pool:
@@ -89,7 +124,7 @@ def _by_ranges(bucket: Bucket, prefix: str) -> Iterator[ObjectMeta]:
             done, running = wait(running, return_when=FIRST_COMPLETED)
             page, rest = done.pop().result()
             running |= done
-            yield from page
+            yield page
             if rest is not None:
                 letters.update(*(found["path"] for found in page))
                 parts = _split(rest, letters, min(spare + 3, _MAX_LISTINGS - len(running)))
@@ -106,6 +141,8 @@ def _page(bucket: Bucket, prefix: str, names: Range) -> tuple[list[ObjectMeta], 
     after, last = names
     found = _first_objects(bucket, prefix, after)
     paths = [entry["path"] for entry in found]
+    if disorder := _disorder(paths, after):
+        raise KeyOrderError(disorder)
     here = dropwhile(lambda entry: entry["path"] <= after, found)
     greatest = max(paths, default=after)
     if len(found) < _PAGE or (last and greatest > last):
@@ -115,36 +152,57 @@ def _page(bucket: Bucket, prefix: str, names: Range) -> tuple[list[ObjectMeta], 
 
 
 def _first_objects(bucket: Bucket, prefix: str, after: str) -> Sequence[ObjectMeta]:
-    """The first objects after a name: up to a page, fewer only if there are no more."""
+    """The first objects after a name, in the store's order: up to a page, fewer only if there are no more."""
     store = object_store(bucket)
-    try:
+    with suppress(InvalidPathError, ValueError) if bucket.scheme == "s3" else nullcontext():
         found: Sequence[ObjectMeta] = with_retries(
             lambda: next(iter(obstore.list(store, prefix or None, offset=after or None, chunk_size=_PAGE)), [])
         )
-        return _in_order(found, after)
-    except (InvalidPathError, KeyOrderError, ValueError):  # for one key that obstore cannot name
-        if bucket.scheme != "s3":
-            raise
-    found = list(islice(_list_any_keys(bucket, prefix, after), _PAGE))
-    return _in_order([{**entry, "path": entry["path"].removesuffix("/")} for entry in found], after)
+        # A key that begins with a slash has lost it, and is at another place.
+        if bucket.scheme != "s3" or not _disorder([entry["path"] for entry in found], after):
+            return found
+    return [_as_path(entry) for entry in islice(_list_any_keys(bucket, prefix, after), _PAGE)]
 
 
-def _in_order(found: Sequence[ObjectMeta], after: str) -> Sequence[ObjectMeta]:
-    """The same objects. Raises KeyOrderError."""
-    paths = [entry["path"] for entry in found]
+def _disorder(paths: Sequence[str], after: str) -> str:
+    """Which of the paths is not in the order of their bytes; empty if all are."""
     for before, path in zip(accumulate(paths, max, initial=after), paths, strict=False):
         if path < before and not before.startswith(path):
-            raise KeyOrderError(f"{path} is listed after {before}: expected keys in the order of their bytes")
-    return found
+            return f"{path} is listed after {before}: expected keys in the order of their bytes"
+    return ""
 
 
 def _list_any_keys(bucket: Bucket, prefix: str, after: str) -> Iterator[ObjectMeta]:
     """Objects of S3 by boto3, which can name all keys."""
+    for page in _pages_of_any_keys(bucket, prefix, **({"StartAfter": after} if after else {})):
+        yield from map(_of_boto3, page.get("Contents", ()))
+
+
+def _level_of_any_keys(bucket: Bucket, prefix: str) -> tuple[list[ObjectMeta], list[str]]:
+    """`_one_level` of S3 by boto3, without the folders and objects that obstore cannot name."""
+    pages = list(_pages_of_any_keys(bucket, prefix, Delimiter="/"))
+    folders = [found["Prefix"].removesuffix("/") for page in pages for found in page.get("CommonPrefixes", ())]
+    objects = [_of_boto3(found) for page in pages for found in page.get("Contents", ())]
+    return (
+        [found for found in objects if not ODD_PART.search(found["path"])],
+        [folder for folder in folders if not ODD_PART.search(folder)],
+    )
+
+
+def _pages_of_any_keys(bucket: Bucket, prefix: str, **options: str) -> Iterator[Any]:
+    """Pages of boto3's listing, which can name all keys of S3."""
     pages = s3_client(bucket).get_paginator("list_objects_v2")
-    for page in pages.paginate(Bucket=bucket.name, Prefix=f"{prefix}/" if prefix else "", StartAfter=after):
-        for found in page.get("Contents", ()):
-            size, modified, etag = found["Size"], found["LastModified"], found.get("ETag")
-            yield {"path": found["Key"], "size": size, "last_modified": modified, "e_tag": etag, "version": None}
+    yield from pages.paginate(Bucket=bucket.name, Prefix=f"{prefix}/" if prefix else "", **options)
+
+
+def _of_boto3(found: Any) -> ObjectMeta:
+    size, modified, etag = found["Size"], found["LastModified"], found.get("ETag")
+    return {"path": found["Key"], "size": size, "last_modified": modified, "e_tag": etag, "version": None}
+
+
+def _as_path(found: ObjectMeta) -> ObjectMeta:
+    """The object as obstore names it."""
+    return {**found, "path": found["path"].removesuffix("/")}
 
 
 def _split(names: Range, letters: Set[str], parts: int) -> list[Range]:
@@ -171,22 +229,22 @@ def _split(names: Range, letters: Set[str], parts: int) -> list[Range]:
     return list(zip([after, *bounds], [*bounds, last], strict=True))
 
 
-def _by_folders(bucket: Bucket, prefix: str) -> Iterator[ObjectMeta]:
-    """Objects by folders of one level, or of two if the first has few."""
+def _by_folders(bucket: Bucket, prefix: str) -> Iterator[Sequence[ObjectMeta]]:
+    """Pages of objects by folders of one level, or of two if the first has few. The first page may be empty."""
     store = object_store(bucket)
     first = _list_below(store, prefix, pages=1)
     if len(first) < _PAGE:
-        yield from first
+        yield first
         return
+    yield []  # the bucket exists
     with ThreadPoolExecutor(_MAX_LISTINGS) as pool:
         objects, folders = _one_level(store, prefix)
         if len(folders) < _MAX_LISTINGS:
             below = list(pool.map(lambda folder: _one_level(store, folder), folders))
             objects += [found for here, _ in below for found in here]
             folders = [folder for _, deeper in below for folder in deeper]
-        yield from objects
-        for part in pool.map(lambda folder: _list_below(store, folder), folders):
-            yield from part
+        yield objects
+        yield from pool.map(lambda folder: _list_below(store, folder), folders)
 
 
 def _one_level(store: Store, prefix: str) -> tuple[list[ObjectMeta], list[str]]:

@@ -6,6 +6,7 @@ import io
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 _PART_BYTES: Final = 8 << 20
 _MAX_PARTS: Final = 10_000  # the limit of S3 and Google for one object; 78 GiB in parts of 8 MiB
 _PARALLEL_PARTS: Final = 3  # of an upload; at a megabyte a second, they take most of each part's time limit
-_MISSING: Final = "status code: 404 "
+_BATCH: Final = 256  # the limit of Azure for one request
+_NO_BUCKET: Final = re.compile(r"[>(](?:NoSuchBucket|ContainerNotFound)[<)]")
+"""The code in a store's answer. A status of 404 may also be that of a token service."""
 _ANSWER: Final = re.compile(r"<.*<Code>(.*?)</Code>.*?<Message>(.*?)</Message>.*", re.DOTALL)
 
 
@@ -130,13 +133,15 @@ def _size(store: Store, key: str) -> int:
 def delete(bucket: Bucket, keys: Sequence[str]) -> None:
     """Remove objects, if they are there."""
     store = object_store(bucket)
+    step = len(keys) if bucket.scheme == "s3" else _BATCH
     with as_os_error(bucket, keys[0], "removed"):
-        try:
-            with_retries(lambda: obstore.delete(store, keys))
-        except FileNotFoundError:  # Google and Azure stop at the first one that is missing
-            if len(keys) > 1:
-                for key in keys:
-                    delete(bucket, [key])
+        for batch in (keys[start : start + step] for start in range(0, len(keys), step)):
+            try:
+                with_retries(partial(obstore.delete, store, batch))
+            except FileNotFoundError:  # S3: of the bucket; Google and Azure stop at the first object that is missing
+                if bucket.scheme != "s3" and len(batch) > 1:
+                    for key in batch:
+                        delete(bucket, [key])
 
 
 def open_reader(bucket: Bucket, key: str, min_read: int) -> pa.NativeFile:
@@ -182,7 +187,9 @@ class _Reader(io.RawIOBase):
 
 @contextmanager
 def as_os_error(bucket: Bucket, key: str, action: str = "read") -> Iterator[None]:
-    """Raises UnreachableError for errors of obstore and boto3, FileNotFoundError if there is no such bucket."""
+    """Raises UnreachableError for errors of obstore and boto3, FileNotFoundError if a listing's bucket does not exist,
+    and CollectionError for a key that obstore cannot name. The FileNotFoundError of a missing object passes through.
+    """
     try:
         yield
     except InvalidPathError as error:
@@ -190,7 +197,7 @@ def as_os_error(bucket: Bucket, key: str, action: str = "read") -> Iterator[None
             f"{bucket.scheme}://{bucket.name} has a key that cannot be read ({reason(error)}): rename or move it"
         ) from error
     except (BaseError, BotoCoreError, ClientError) as error:
-        if _MISSING in str(error):  # in a listing, where obstore does not say so by the type
+        if _NO_BUCKET.search(str(error)):  # in a listing, where obstore does not say so by the type
             raise FileNotFoundError(f"{bucket.scheme}://{bucket.name}") from error
         raise UnreachableError(
             f"{bucket.scheme}://{bucket.name}/{key} cannot be {action} ({reason(error)}): check the address, the "

@@ -30,10 +30,10 @@ class Listed:
         page = self._page(prefix or "", offset or "", chunk_size)
         if not all(is_path(key.removeprefix("/")) for key in (*page, offset or "a")):
             raise InvalidPathError("Encountered object with invalid path")
-        yield [{"path": key.strip("/")} for key in page]
+        yield [{"path": key.strip("/"), "size": size(key)} for key in page]
 
     def list_any_keys(self, bucket: Bucket, prefix: str, after: str) -> Iterator[Any]:
-        yield from ({"path": key} for key in self._page(prefix, after, len(self.keys)))
+        yield from ({"path": key, "size": size(key)} for key in self._page(prefix, after, len(self.keys)))
 
     def _page(self, prefix: str, after: str, count: int) -> Sequence[str]:
         self.requests += 1
@@ -43,9 +43,27 @@ class Listed:
         return [key.decode() for key in found]
 
 
-def listed(keys: set[str], prefix: str, page: int = 1000, scheme: str = "gs") -> tuple[list[str], int]:
+class Descending(Listed):
+    def _page(self, prefix: str, after: str, count: int) -> Sequence[str]:
+        return [key.decode() for key in self.keys[::-1]][:count]
+
+
+class Restarting(Listed):
+    """Cannot start at a name."""
+
+    def _page(self, prefix: str, after: str, count: int) -> Sequence[str]:
+        return super()._page(prefix, "", count)
+
+
+def size(key: str) -> int:
+    return 0 if key.endswith("/") else 1
+
+
+def listed(
+    keys: set[str], prefix: str, page: int = 1000, scheme: str = "gs", fake: Listed | None = None
+) -> tuple[list[str], int]:
     """Paths below a prefix, and the number of requests."""
-    fake = Listed(keys)
+    fake = fake or Listed(keys)
     with (
         patch("index.storage.list_objects.object_store", lambda _: S3Store("bucket")),
         patch("index.storage.list_objects.obstore.list", fake.list),
@@ -89,6 +107,14 @@ def test_keys_that_are_not_in_order_are_refused() -> None:
     """Their order decides where other listings begin and end."""
     with pytest.raises(KeyOrderError, match=r"0\.jpg is listed after b\.jpg: expected keys in the order"):
         listed({"/b.jpg", "0.jpg"}, "")
+
+
+@pytest.mark.parametrize("store", [Descending, Restarting])
+def test_keys_in_another_order_are_listed_once_on_s3(store: type[Listed]) -> None:
+    """Some are listed by then; a folder's object is not taken for the object with its name."""
+    keys = {f"b{number}" for number in range(3 * PAGE)} | {"a", "a/", "a/b", "b", "b/", "b//c"}
+    paths, _ = listed(keys, "", PAGE, "s3", store(keys))
+    assert sorted(paths) == sorted(key.removesuffix("/") for key in keys)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import itertools
 import os
 import pickle
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import numpy as np
 import obstore
 import pytest
 from obstore.exceptions import PermissionDeniedError
+from obstore.store import S3Store
 from pydantic import ValidationError
 
 from benchmarks.common.servers import free_port
@@ -28,7 +30,9 @@ from index.collection.live_rows import LiveRows
 from index.collection.records import IndexSettings, RunStart
 from index.errors import CollectionError, UnreachableError
 from index.search import Searcher
+from index.storage.bucket_address import Bucket as Address
 from index.storage.bucket_address import without_secrets
+from index.storage.clients import object_store
 from index.storage.picture_reader import PictureReader
 from index.storage.storage import FileInfo, Storage, canonical_address
 from tests.support.collections.hand_made import MODEL, AnyRecord, add_run, rows, unit_vectors
@@ -234,6 +238,17 @@ def test_names_in_a_bucket(bucket: Bucket) -> None:
     assert [entry.path for entry in storage.walk("a")] == ["a/b"]
 
 
+def test_a_folder_is_listed_without_keys_that_no_path_names(bucket: Bucket) -> None:
+    for key in ("here/a", "here/marker/", "here/x//b", "here//c", "here/./d", "here/../e", "here/", "/here"):
+        bucket.put(key, b"x")
+    storage = Storage.open(bucket.address("here"))
+    entries = [(entry.path, entry.size, entry.is_folder) for entry in storage.list()]
+    assert entries == [("a", 1, False), ("marker", 0, True), ("x", 0, True)]
+    assert storage.list()[0].etag == storage.info("a").etag  # type: ignore[union-attr]
+    assert storage.list("x") == []
+    assert [entry.path for entry in Storage.open(bucket.address("")).list()] == ["here"]
+
+
 def test_a_bucket_that_is_empty_or_missing(bucket: Bucket) -> None:
     empty, missing = (Storage.open(replace(bucket, name=name).address("")) for name in (bucket.name, "missing"))
     assert empty.exists()
@@ -242,6 +257,37 @@ def test_a_bucket_that_is_empty_or_missing(bucket: Bucket) -> None:
         assert storage.list() == list(storage.walk()) == []
         assert not storage.exists("here")
         storage.delete("here")
+
+
+@pytest.mark.parametrize("by", ["by ranges", "by folders"])
+def test_a_bucket_that_vanishes_while_it_is_listed_is_no_short_listing(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """The objects of any request that fails would be taken as deleted."""
+    monkeypatch.setattr("index.storage.list_objects._PAGE", 5)
+    if by == "by folders":  # as on Azure, for which there is no server here
+        monkeypatch.setattr("index.storage.list_objects.AzureStore", S3Store)
+    for number in range(20):
+        bucket.put(f"here/{number % 3}/{number:02}", b"x")
+    storage, missing = Storage.open(bucket.address("here")), replace(bucket, name="missing").address("here")
+    requests = itertools.count(1)
+    fails = 0
+
+    def failing(call: Callable[..., Any]) -> Callable[..., Any]:
+        store = object_store(Address.of(missing)[0])
+        return lambda ours, *rest, **options: call(store if next(requests) == fails else ours, *rest, **options)
+
+    for name in ("list", "list_with_delimiter"):
+        monkeypatch.setattr(obstore, name, failing(getattr(obstore, name)))
+    assert len(list(storage.walk())) == 20
+    assert next(requests) > 5
+    for fails in range(1, 6):
+        requests = itertools.count(1)
+        if fails == 1:
+            assert list(storage.walk()) == []
+        else:
+            with pytest.raises(UnreachableError, match="/here was listed in part, then there was no such bucket"):
+                list(storage.walk())
 
 
 def test_what_is_removed_from_a_bucket_leaves_nothing_behind(bucket: Bucket) -> None:
@@ -255,6 +301,33 @@ def test_what_is_removed_from_a_bucket_leaves_nothing_behind(bucket: Bucket) -> 
         bucket.put(key, b"")
     storage.delete("a/c")
     assert bucket.keys() == []
+
+
+@pytest.mark.parametrize("missing", ["here/runs/a/000", "here/runs/a/599"])
+def test_an_object_that_is_missing_does_not_keep_others_in_the_bucket(
+    monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    """Google and Azure stop at the first one; those that stand for folders cannot be named."""
+    keys = {f"here/runs/a/{number:03}" for number in range(600)} | {"here/runs/", "here/runs/a/", "here/runs/empty"}
+    found = [{"path": key.rstrip("/"), "size": len(key) if "a/" in key and key[-1] != "/" else 0} for key in keys]
+    found.sort(key=lambda entry: str(entry["path"]))
+    requests = 0
+
+    def remove(_: object, removed: list[str]) -> None:
+        nonlocal requests
+        requests += 1
+        for key in removed:
+            if key not in keys:
+                raise FileNotFoundError(key)
+            keys.remove(key)
+
+    monkeypatch.setattr(obstore, "head", Mock(side_effect=FileNotFoundError))
+    monkeypatch.setattr(obstore, "list", lambda *_, **__: iter([found]))
+    monkeypatch.setattr(obstore, "delete", remove)
+    keys.remove(missing)  # another process was faster
+    Storage.open("gs://anonymous@images/here").delete("runs")
+    assert keys == {"here/runs/", "here/runs/a/"}
+    assert requests < 400
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -355,6 +428,35 @@ def test_the_environment_sets_the_servers_of_google_and_azure(monkeypatch: pytes
     assert {azure for azure, method in by_method if method in ("PUT", "POST")} == {False, True}
     for request in server.requests:
         assert ("SharedKey shop:" in request.headers.get("authorization", "")) == request.path.startswith("/shop/")
+
+
+@pytest.mark.parametrize(
+    ("address", "code"),
+    [
+        ("s3://anonymous@images/here", "NoSuchBucket"),
+        ("gs://images/here", "NoSuchBucket"),
+        ("az://shop@images/here", "ContainerNotFound"),
+    ],
+)
+def test_a_bucket_is_missing_only_if_the_store_says_so(
+    monkeypatch: pytest.MonkeyPatch, address: str, code: str
+) -> None:
+    """A proxy or a service for tokens may answer 404 too."""
+    answer = f"<Error><Code>{code}</Code><Message>There is no such bucket</Message></Error>".encode()
+    with scripted() as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        key = base64.b64encode(b"key").decode()
+        connection = f"AccountName=shop;AccountKey={key};BlobEndpoint={server.url}/shop"
+        monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", connection)
+        storage = Storage.open(address)
+        server.routes["*"] = Reply(status=404, data=answer)
+        assert not storage.exists()
+        assert storage.list() == list(storage.walk()) == []
+        server.routes["*"] = Reply(status=404, data=b"<html>no such page</html>")
+        for action in (storage.exists, storage.list, lambda: list(storage.walk())):
+            with pytest.raises(UnreachableError, match=r"images/here cannot be read \(.* 404 Not Found"):
+                action()
 
 
 def test_a_folder_with_a_name_that_is_not_text_is_no_collection(tmp_path: Path) -> None:
