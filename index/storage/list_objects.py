@@ -68,7 +68,8 @@ def list_folder(bucket: Bucket, prefix: str) -> list[tuple[str, ObjectMeta | Non
 
 def list_objects(bucket: Bucket, prefix: str) -> Iterator[ObjectMeta]:
     """All objects below a prefix, in no order; none if the bucket does not exist. Raises UnreachableError, also if the
-    bucket is gone before the end; except on S3, KeyOrderError, and CollectionError for a key that obstore cannot name.
+    bucket is gone before the end; KeyOrderError, on S3 only from the third page on; except on S3, CollectionError for a
+    key that obstore cannot name.
 
     Objects whose keys end in a slash stand for folders. They are listed without it.
     """
@@ -103,15 +104,17 @@ def delete_folder(bucket: Bucket, prefix: str) -> None:
 
 
 def _in_any_order(bucket: Bucket, prefix: str) -> Iterator[Iterable[ObjectMeta]]:
-    """Pages of objects by ranges. If the store lists keys in another order, the others follow in one long page."""
-    listed: set[tuple[str, bool]] = set()  # an empty object may stand for a folder, whose path is that of another
+    """Pages of objects by ranges; one long page if the first two show that the store lists keys in another order."""
+    pages = _by_ranges(bucket, prefix)
     try:
-        for page in _by_ranges(bucket, prefix):
-            listed.update((found["path"], found["size"] > 0) for found in page)
-            yield page
+        head = list(islice(pages, 1))
+        yield ()  # the bucket exists
+        head += islice(pages, 1)
     except KeyOrderError:
-        everything = map(_as_path, _list_any_keys(bucket, prefix, ""))
-        yield (found for found in everything if (found["path"], found["size"] > 0) not in listed)
+        yield map(_as_path, _list_any_keys(bucket, prefix, ""))
+        return
+    yield from head
+    yield from pages
 
 
 def _by_ranges(bucket: Bucket, prefix: str) -> Iterator[Sequence[ObjectMeta]]:
