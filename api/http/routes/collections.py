@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import islice, repeat
 from urllib.parse import quote
 
+from anyio import to_thread
 from fastapi import APIRouter, Request
 from fastapi.responses import RedirectResponse, Response
 from starlette.datastructures import URL
@@ -41,12 +42,6 @@ def collection_routes(runner: QueryRunner) -> APIRouter:
     router = APIRouter(tags=["collections"])
     bodies = BodyReader(runner.limits)
 
-    def parse(document: object) -> tuple[list[str], Query]:
-        search = COLLECTIONS_SEARCH.read(document)
-        query = bodies.query_of(search)
-        _require_mergeable(query)
-        return list(dict.fromkeys(search["collections"])), query
-
     @router.get("/collections", summary="The collections of this server that the caller may search")
     async def collections(request: Request) -> CollectionsOut:
         key = request.scope.get(KEY)
@@ -68,10 +63,13 @@ def collection_routes(runner: QueryRunner) -> APIRouter:
         openapi_extra={"requestBody": COLLECTIONS_BODY},
     )
     async def search(request: Request) -> Response:
-        names, query = await bodies.json(request, parse)
+        body = await bodies.json(request, COLLECTIONS_SEARCH.read)
+        names = list(dict.fromkeys(body["collections"]))
         for name in names:
             require_collection(request.scope, name)
         services = {name: await runner.service_of(request, name) for name in names}
+        query = await to_thread.run_sync(bodies.query_of, body)  # pictures in base64 may be large
+        _require_mergeable(query)
         engines = {name: service.engine for name, service in services.items()}
         engine = _common_engine(engines)
         runner.admit(request, query.parts, searches=len(names), cost=len(names))
