@@ -137,14 +137,20 @@ def small_and_fast() -> Iterator[None]:
         yield
 
 
-SLOW = [pytest.param(HISTORIES, marks=pytest.mark.slow)]
-LONG = [pytest.param(first, marks=pytest.mark.long) for first in range(2 * HISTORIES, 2_000, HISTORIES)]
+QUICK = range(8)
+SLOW = pytest.param(range(HISTORIES, 2 * HISTORIES), marks=pytest.mark.slow)
+LONG = [
+    pytest.param(range(first, first + HISTORIES), marks=pytest.mark.long)
+    for first in (0, *range(2 * HISTORIES, 2_000, HISTORIES))
+]
 
 
-@pytest.mark.parametrize("first", [0, *SLOW, *LONG])
-def test_every_image_gets_its_action_for_the_same_reason_as_in_the_reference_model(tmp_path: Path, first: int) -> None:
+@pytest.mark.parametrize("seeds", [QUICK, SLOW, *LONG], ids=str)
+def test_every_image_gets_its_action_for_the_same_reason_as_in_the_reference_model(
+    tmp_path: Path, seeds: range
+) -> None:
     seen = Counter[str]()
-    for seed in range(first, first + HISTORIES):
+    for seed in seeds:
         history = History(Collection.create_or_open(str(tmp_path / str(seed))), seed)
         try:
             with small_and_fast():
@@ -152,4 +158,4 @@ def test_every_image_gets_its_action_for_the_same_reason_as_in_the_reference_mod
         except BaseException as error:
             error.add_note(f"history {seed}:\n" + "\n".join(history.sources.log))
             raise
-    assert seen.keys() == WHYS.keys()
+    assert seen.keys() == WHYS.keys() or (seeds == QUICK and seen.keys() < WHYS.keys())
