@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from typing import Any, Final, Self, TypeVar, Unpack, cast
 from urllib.parse import quote
 
@@ -38,7 +39,6 @@ T = TypeVar("T")
 _BATCH: Final = 64
 _BATCH_VALUES: Final = 2**18
 _BATCH_BYTES: Final = 16 * 2**20
-_MATCHES: Final = TypeAdapter(list[Match])
 
 
 class LikenessClient:
@@ -186,10 +186,15 @@ def _outcomes(answer: dict[str, Any], read: Callable[[Any], T]) -> list[T | Requ
     return _read_answer(lambda body: list(map(outcome, body["results"])), answer)
 
 
+@cache  # made by the first search, as making it takes as long as a tenth of the import
+def _matches() -> TypeAdapter[list[Match]]:
+    return TypeAdapter(list[Match])
+
+
 def _search_result(document: SearchResponse) -> SearchResult:
     model, index = document["model"], document["index"]
     return SearchResult(
-        matches=_MATCHES.validate_python(document["matches"]),
+        matches=_matches().validate_python(document["matches"]),
         version=index["version"],
         ntotal=index["ntotal"],
         searched=document["searched"]["rows"],

@@ -58,13 +58,13 @@ class ImageFilter:
         own = pa.schema([listing.field(name) for name in metadata_columns(listing)])
         measures = {name: kind for name, kind in MEASURE_TYPES.items() if name not in own.names}
         facts = {**{field.name: field.type for field in (*LISTING, *FILE_FACTS)}, **measures}
-        schema = pa.schema([*map(pa.field, facts, facts.values()), *own])
+        schema = in_files(pa.schema([*map(pa.field, facts, facts.values()), *own]))
         try:
-            keep = Filter.parse(expression, in_files(schema))
+            keep = Filter.parse(expression, schema)
         except FilterError as error:
             raise UsageError(f"--keep: {error}") from error
         measured = tuple(name for name in measures if name in keep.columns)
-        conditions = tuple(Filter.parse(each, in_files(schema)) for each in _conditions(keep.expression))
+        conditions = tuple(Filter.parse(each, schema) for each in _conditions(keep.expression))
         return cls(key=keep.key, conditions=conditions, measures=measured)
 
     def judge(self, images: pa.Table) -> tuple[Column, Mask]:

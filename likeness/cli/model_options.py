@@ -137,10 +137,14 @@ def model_of(model: type[Model], options: Mapping[str, Any], flags: Mapping[str,
         raise UsageError("; ".join(_problem(each, flags or {}) for each in error.errors())) from error
 
 
+def flag_of(name: str, flags: Mapping[str, str]) -> str:
+    """The flag of a field, as in `flags` if it is there; in capitals the name of an argument."""
+    return flags.get(name) or (name.upper() if name in ("source", "collection") else f"--{name.replace('_', '-')}")
+
+
 def _problem(error: "ErrorDetails", flags: Mapping[str, str]) -> str:
     if not error["loc"]:
         return sentence(error)
     name = str(next(each for each in reversed(error["loc"]) if isinstance(each, str)))
-    flag = flags.get(name) or (name.upper() if name in ("source", "collection") else f"--{name.replace('_', '-')}")
-    wrong = sentence(error)
+    flag, wrong = flag_of(name, flags), sentence(error)
     return f"{flag} is {error['input']!r}: {wrong}" if wrong.startswith("expected") else f"{flag} {wrong}"

@@ -15,7 +15,7 @@ import typer
 from embedder.errors import FetchError
 from jobs.errors import UsageError
 from jobs.values import model_named, parse_object
-from likeness.cli.model_options import Fields, model_of, with_fields
+from likeness.cli.model_options import Fields, flag_of, model_of, with_fields
 from likeness.cli.options import (
     CollectionArgument,
     FormatOption,
@@ -36,10 +36,11 @@ _FILTER = '{"label": "cat", "width": {"$gte": 640}}'
 
 
 _QUERY: Final = ("api.search.query", "QueryOptions")
+_FLAGS: Final = {"k": "-k"}
 
 
 @with_fields(
-    Fields(*_QUERY, "k", flag="-k"),
+    Fields(*_QUERY, "k", flag=_FLAGS["k"]),
     Fields(*_QUERY, "offset min_score min_percentile filter distinct diversity fields"),
     Fields("api.settings", "ServeSettings", "model"),
     Fields("jobs.spec", "JobSpec", "embedder"),
@@ -83,10 +84,9 @@ def search(
     if options["filter"] is not None:
         options["filter"] = parse_option("--filter", options["filter"], lambda text: parse_object(text, _FILTER))
     try:
-        search = Query(parts=(), options=model_of(QueryOptions, options, {"k": "-k"}))
+        search = Query(parts=(), options=model_of(QueryOptions, options, _FLAGS))
     except OptionError as error:
-        flag = "-k" if error.name == "k" else f"--{error.name.replace('_', '-')}"
-        raise UsageError(f"{flag} is {error.got}: expected {error.expected}") from error
+        raise UsageError(f"{flag_of(error.name, _FLAGS)} is {error.got}: expected {error.expected}") from error
     search = replace(search, parts=_query_parts(collection, query, text, like or [], unlike or [], crop))
     matches = _search(collection, options["model"], options["embedder"], search)
     show(output, json.loads(json_bytes(matches)), lambda: match_table(matches, first=search.offset + 1))
