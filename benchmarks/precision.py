@@ -1,7 +1,7 @@
-"""How int8 compares with fp32 in results and speed on this processor: `python -m benchmarks.precision [--quick]`.
+"""How precisions on CPUs compare in results and speed: `python -m benchmarks.precision [--quick]`.
 
 A model of ViT-B/32's size (random weights) is used for photographs, texts and speed. The demo model, which is trained,
-is used for neighbours: of the same pictures in both precisions, and of int8 queries among fp32 vectors.
+is used for neighbours: of the same pictures in each precision and in fp32, and of queries among fp32 vectors.
 """
 
 from functools import partial
@@ -15,16 +15,18 @@ from PIL import Image
 
 from benchmarks.common.models import save_clip
 from benchmarks.common.process import by_turns, seconds_of
-from benchmarks.common.report import Report, run
+from benchmarks.common.report import Figure, Report, run
 from benchmarks.demo_model import captions, draw_crops, nearest
 from embedder.identity import Precision
+from embedder.models.clip import ClipEmbedder
 from embedder.models.load import load_embedder
 from embedder.protocol import Embedder
 from jobs.values import DEMO_MODEL
 
 PHOTOGRAPHS = ("astronaut", "chelsea", "coffee", "rocket", "retina", "hubble_deep_field")
 PASS = 32
-PRECISIONS: Final[tuple[Precision, ...]] = ("int8", "fp32")
+BARS: Final[dict[Precision, tuple[float, float]]] = {"bf16": (0.9998, 0.99), "int8": (0.9995, 0.98)}
+"""Lowest cosine to fp32, and share of queries with the same first match."""
 
 
 def photographs(count: int, side: int) -> NDArray[np.uint8]:
@@ -48,57 +50,72 @@ def words() -> list[str]:
     return [f"a {pattern} {colour} {shape}" for pattern, colour, shape in captions()]
 
 
-def speed(report: Report, int8: Embedder, fp32: Embedder, *, rounds: int) -> None:
+def speed(report: Report, model: str, *, rounds: int) -> None:
     """Agreement on 300 photographs and 300 texts, and the speed of a batch and of one picture."""
-    crops, texts = photographs(300, int8.crop.side), words()[:300]
-    pictures = lowest_cosine(int8.embed_images(crops), fp32.embed_images(crops))
-    report.at_least("ViT-B/32: lowest cosine, photographs", pictures, 0.999)
-    report.at_least(
-        "ViT-B/32: lowest cosine, texts", lowest_cosine(int8.embed_texts(texts), fp32.embed_texts(texts)), 0.999
-    )
-    models = {"int8": int8, "fp32": fp32}
+    torch = ClipEmbedder.load(model, device="cpu")
+    models: dict[str, Embedder] = {"torch, fp32": torch}
+    models |= {each: load_embedder(model, device="cpu", precision=each) for each in ("fp32", *BARS, "auto")}
+    crops, texts = photographs(300, torch.crop.side), words()[:300]
+    pictures, words_ = torch.embed_images(crops), torch.embed_texts(texts)
     passes, single = (
         by_turns({name: partial(seconds_of, partial(each.embed_images, batch)) for name, each in models.items()}, times)
         for batch, times in ((crops[:PASS], rounds), (crops[:1], rounds * 5))
     )
-    report.table(
-        "ViT-B/32",
-        [
-            {"": name, f"images/s in passes of {PASS}": PASS / passes[name], "one picture, ms": 1000 * single[name]}
-            for name in models
-        ],
-    )
-    report.at_least("ViT-B/32: images/s, int8 ÷ fp32", passes["fp32"] / passes["int8"], 1.9)
-    report.at_most("ViT-B/32: p50 of one picture, int8 ÷ fp32", single["int8"] / single["fp32"], 0.6)
-
-
-def neighbours(report: Report, int8: Embedder, fp32: Embedder, *, pictures: int) -> None:
-    """The ten nearest of the demo's pictures in each precision, and the first match of int8 queries in fp32 vectors."""
-    crops = draw_crops(pictures, int8.crop)
-    ours, exact = int8.embed_images(crops), fp32.embed_images(crops)
-    itself = np.arange(500)
-    int8_nearest, fp32_nearest = (nearest(rows[itself], rows, 10, leave_out=itself) for rows in (ours, exact))
-    shared = [len(set(one) & set(other)) / 10 for one, other in zip(int8_nearest, fp32_nearest, strict=True)]
-    report.at_least("demo: share of the ten nearest that both find", float(np.mean(shared)), 0.98)
-    queries = {
-        "pictures": (ours[itself], exact[itself], itself),
-        "texts": (int8.embed_texts(words()), fp32.embed_texts(words()), None),
-    }
-    gaps = {}
-    for name, (low, full, leave_out) in queries.items():
-        first, expected = (nearest(rows, exact, 1, leave_out=leave_out)[:, 0] for rows in (low, full))
-        report.at_least(
-            f"demo: int8 queries with the same first match, {name}", float((first == expected).mean()), 0.99
+    table: list[dict[str, Figure]] = []
+    for name, each in models.items():
+        vectors = each.embed_images(crops)
+        cosines = {
+            "photographs": lowest_cosine(vectors, pictures),
+            "texts": lowest_cosine(each.embed_texts(texts), words_),
+        }
+        table.append(
+            {
+                "": name,
+                f"images/s in passes of {PASS}": PASS / passes[name],
+                "÷ torch": passes["torch, fp32"] / passes[name],
+                "one picture, ms": 1000 * single[name],
+                **{f"lowest cosine to torch, {kind}": cosine for kind, cosine in cosines.items()},
+            }
         )
-        gaps[name] = float(((exact[expected] - exact[first]) * full).sum(axis=1).max())
+        if name in BARS:
+            for kind, cosine in cosines.items():
+                report.at_least(f"ViT-B/32 in {name}: lowest cosine, {kind}", cosine, BARS[name][0])
+        if not isinstance(each, ClipEmbedder):
+            same = all((each.embed_images(crops[:n]) == vectors[:n]).all() for n in (1, 7, 64))
+            report.at_least(f"ViT-B/32 in {name}: the same bits in batches of 1, 7 and 64", float(same), 1)
+    report.table("ViT-B/32", table)
+    report.at_least("ViT-B/32: images/s, auto ÷ torch in fp32", passes["torch, fp32"] / passes["auto"], 1.9)
+    best = min(seconds for name, seconds in passes.items() if name != "auto")
+    report.at_least("ViT-B/32: images/s, auto ÷ the fastest precision", best / passes["auto"], 0.9)
+
+
+def neighbours(report: Report, model: str, *, pictures: int) -> None:
+    """The ten nearest of the demo's pictures in each precision, and the first match of its queries in fp32 vectors."""
+    fp32 = ClipEmbedder.load(model, device="cpu")
+    crops, itself = draw_crops(pictures, fp32.crop), np.arange(500)
+    exact, exact_texts = fp32.embed_images(crops), fp32.embed_texts(words())
+    gaps = {}
+    for precision, (_, same_first) in BARS.items():
+        low = load_embedder(model, device="cpu", precision=precision)
+        ours = low.embed_images(crops)
+        low_nearest, fp32_nearest = (nearest(rows[itself], rows, 10, leave_out=itself) for rows in (ours, exact))
+        shared = [len(set(one) & set(other)) / 10 for one, other in zip(low_nearest, fp32_nearest, strict=True)]
+        report.at_least(f"demo in {precision}: share of the ten nearest that both find", float(np.mean(shared)), 0.98)
+        queries = {
+            "pictures": (ours[itself], exact[itself], itself),
+            "texts": (low.embed_texts(words()), exact_texts, None),
+        }
+        for name, (rows, full, leave_out) in queries.items():
+            first, expected = (nearest(each, exact, 1, leave_out=leave_out)[:, 0] for each in (rows, full))
+            share = float((first == expected).mean())
+            report.at_least(f"demo: {precision} queries with the same first match, {name}", share, same_first)
+            gaps[f"{precision}, {name}"] = float(((exact[expected] - exact[first]) * full).sum(axis=1).max())
     report.values("demo: greatest loss of cosine by another first match", gaps)
 
 
 def main(report: Report, folder: Path, options: Any) -> None:
-    large, rounds = str(save_clip(folder / "vit-b-32")), 5 if options.quick else 20
-    speed(report, *(load_embedder(large, precision=each) for each in PRECISIONS), rounds=rounds)
-    int8, fp32 = (load_embedder(str(DEMO_MODEL), device="cpu", precision=each) for each in PRECISIONS)
-    neighbours(report, int8, fp32, pictures=2000)
+    speed(report, str(save_clip(folder / "vit-b-32")), rounds=5 if options.quick else 20)
+    neighbours(report, str(DEMO_MODEL), pictures=2000)
 
 
 if __name__ == "__main__":

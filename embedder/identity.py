@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Precision = Literal["auto", "fp32", "bf16", "int8"]
-"""The number format of a forward pass. auto: 16 bits on a GPU; on CPUs int8 if it measured as faster and agrees with
-fp32, else fp32. int8 is only for CPUs."""
+"""The number format of a forward pass. auto: 16 bits on a GPU; on CPUs the one that measured as fastest of those that
+agree with fp32. int8 is only for CPUs. bf16 is fp32 on CPUs that have no instructions for it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 It answers three questions by comparisons within one run:
 
 - Does the pipeline keep the model busy? Its images per second in steady state are compared with those of the bare
-  forward pass, with a model of ViT-B/32's size (random weights) in fp32. With the demo model, where decoding matters,
+  forward pass, with a model of ViT-B/32's size (random weights). With the demo model, where decoding matters,
   they are compared with the most that decoding and the model can reach on shared cores.
 - How much faster is the job than the usual tutorial script (`read_images`, the stock processor in the actor), and our
   decoding than the stock processor, per core?
@@ -25,9 +25,11 @@ from benchmarks.common.process import Command, in_new_process
 from benchmarks.common.report import Report, run
 from benchmarks.embed.jobs import command, our_job, tutorial_job
 from benchmarks.embed.rates import decode_rate, forward_rate, our_rate, photographs, stock_rate
-from embedder.identity import Precision
 from embedder.images import CropSpec
 from embedder.models.checkpoint import Checkpoint
+from embedder.models.clip import ClipEmbedder
+from embedder.models.load import load_embedder
+from embedder.protocol import Embedder
 from jobs.cluster.pool import Pool
 from jobs.cluster.session import ray_cluster
 from jobs.demo.gallery import Gallery, make_gallery
@@ -38,7 +40,7 @@ from jobs.values import DEMO_MODEL
 VIT, DEMO = "ViT-B/32", "demo model"
 FORWARD, DECODING = "bare forward pass", "decoding alone, all cores"
 JOB, ON_RAY = "the job, steady state", "the job on Ray, steady state"
-INT8 = "the job in int8, steady state"
+TORCH = "bare forward pass of torch in fp32"
 TUTORIAL = "tutorial script, steady state"
 STOCK, OURS = "stock processor, one core, 224 pixels", "our decoding, one core, 224 pixels"
 GALLERY, PHOTOGRAPHS = "gallery", "JPEGs of 500 × 375"
@@ -55,7 +57,6 @@ def measure(gallery: Gallery, folder: Path, *, quick: bool, device: str) -> Rate
     good = [str(gallery.folder / exhibit.image_id) for exhibit in gallery.exhibits]
     large = save_clip(folder / "vit-b-32")
     on_gpu = device == "cuda"
-    precision: Precision = "auto" if on_gpu else "fp32"
     vit_images, batch = (20_000, 256) if on_gpu else (640 if quick else 1920, 32)
     seconds, repeats = (8.0 if quick else 30.0), (2 if quick and not on_gpu else 10)
     many = pa.concat_tables([_renamed(listing, f"{i}/") for i in range(repeats)])
@@ -63,30 +64,29 @@ def measure(gallery: Gallery, folder: Path, *, quick: bool, device: str) -> Rate
     demo_crop = Checkpoint.find(str(DEMO_MODEL), None).preprocessing.crop
     rates: Rates = defaultdict(list)
 
-    def alone(name: str, model: Path, *, batch: int, precision: Precision) -> None:
-        bare = partial(forward_rate, model, batch=batch, precision=precision, seconds=seconds, device=device)
+    def alone(name: str, model: Path, *, batch: int, load: Callable[..., Embedder] = load_embedder) -> None:
+        bare = partial(forward_rate, model, load, batch=batch, seconds=seconds, device=device)
         # In a new process, since its threads and memory would slow down Ray's actor.
-        rates[f"{name}: {FORWARD}"].append(in_new_process(bare))
+        rates[f"{name}: {FORWARD if load is load_embedder else TORCH}"].append(in_new_process(bare))
 
     def demo_alone() -> None:
-        alone(DEMO, DEMO_MODEL, batch=64, precision="auto")
+        alone(DEMO, DEMO_MODEL, batch=64)
         rates[f"{DEMO}: {DECODING}"].append(decode_rate(listing, demo_crop))
 
     def vit_job(name: str, where: Place) -> Callable[[], float]:
         job = partial(our_job, some, large, folder / f"vit {name}", where=where, device=device)
-        return partial(job, block=2 * batch, batch=batch, precision=precision)
+        return partial(job, block=2 * batch, batch=batch)
 
     def demo_job(name: str, where: Place) -> Callable[[], float]:
         job = partial(our_job, many, DEMO_MODEL, folder / f"demo {name}", where=where, device=device)
         return partial(job, block=256, batch=64)
 
-    vit_alone = partial(alone, VIT, large, batch=batch, precision=precision)
+    vit_alone = partial(alone, VIT, large, batch=batch)
     vit_alone()
     rates[f"{VIT}: {JOB}"].append(in_new_process(vit_job(JOB, Place())))
     vit_alone()
     if not on_gpu:
-        int8 = partial(our_job, some, large, folder / "int8", where=Place(), block=64, batch=32, precision="int8")
-        rates[f"{VIT}: {INT8}"].append(in_new_process(int8))
+        alone(VIT, large, batch=batch, load=ClipEmbedder.load)
     demo_alone()
     rates[f"{DEMO}: {JOB}"].append(in_new_process(demo_job(JOB, Place())))
     demo_alone()
@@ -131,8 +131,8 @@ def judge(rates: Rates, commands: dict[tuple[str, int], Command], report: Report
     for name, around in ((JOB, bare[:2]), (ON_RAY, bare[2:])):
         share = mean(rates[f"{VIT}: {name}"]) / mean(around)
         report.at_least(f"{VIT}: {name} ÷ bare forward pass", share, 0.95)
-    if int8 := rates[f"{VIT}: {INT8}"]:
-        report.at_least(f"{VIT}: {INT8} ÷ in fp32", mean(int8) / mean(rates[f"{VIT}: {JOB}"]), 1.9)
+    if torch := rates[f"{VIT}: {TORCH}"]:
+        report.at_least(f"{VIT}: {JOB} ÷ {TORCH}", mean(rates[f"{VIT}: {JOB}"]) / mean(torch), 1.9)
     report.at_least(f"{DEMO}: {JOB} ÷ both, sharing the cores", mean(rates[f"{DEMO}: {JOB}"]) / limit, 0.90)
     for on in PLACES:
         small, big = commands[on, COUNTS[1]].peak_mib, commands[on, COUNTS[2]].peak_mib

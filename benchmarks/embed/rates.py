@@ -16,10 +16,10 @@ import pyarrow as pa
 from PIL import Image, ImageOps
 
 from benchmarks.common.process import CORES
-from embedder.identity import Precision
 from embedder.images import CropSpec
 from embedder.images.decoder_pool import DecodePool
 from embedder.models.load import load_embedder
+from embedder.protocol import Embedder
 from jobs.embedding.stages import DecodeSettings, fetch_and_decode
 
 
@@ -41,9 +41,11 @@ def steady_rate(ended: Sequence[tuple[float, int]]) -> float:
     return (total - before) / (last_at - first_at)
 
 
-def forward_rate(model: Path, *, batch: int, seconds: float, device: str, precision: Precision = "fp32") -> float:
+def forward_rate(
+    model: Path, load: Callable[..., Embedder] = load_embedder, *, batch: int, seconds: float, device: str
+) -> float:
     """The forward pass alone, on all cores or on the GPU."""
-    embedder = load_embedder(str(model), device=device, precision=precision, batch_size=batch, threads=CORES)
+    embedder = load(str(model), device=device, batch_size=batch, threads=CORES)
     side = embedder.crop.side
     pixels = np.random.default_rng(0).integers(0, 256, (batch, side, side, 3), dtype=np.uint8)
     embedder.embed_images(pixels)

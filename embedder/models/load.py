@@ -1,4 +1,4 @@
-"""Loads a model: with torch on a GPU, with ONNX Runtime on CPUs, which needs neither torch nor transformers."""
+"""Loads a model: with torch on a GPU, with OpenVINO on CPUs, which needs neither torch nor transformers."""
 
 import logging
 import sys
@@ -58,7 +58,7 @@ def load_embedder(
     if precision == "int8" and device not in (None, "cpu"):
         raise ModelError(f"int8 is only for CPUs, but the device is {device}: expected precision auto, fp32 or bf16")
     on_cpu = device == "cpu" or precision == "int8" or (device is None and not _may_have_accelerator())
-    if on_cpu and precision in ("auto", "int8"):
+    if on_cpu:
         if batch_size < 1 or (threads is not None and threads < 1):
             raise ModelError(f"expected a batch size and threads of at least 1, got {batch_size} and {threads}")
         model = Checkpoint.find(model, revision) if isinstance(model, str) else model  # once: its identity is a hash

@@ -73,7 +73,7 @@ def watch(nights: Nights, *steps: Step, source: str | None = None, **fields: obj
         if seconds >= 2 and said and "retrying" in said[-1]:
             wait(seconds)
 
-    resources = Resources(device="cpu", precision="fp32", on="local")
+    resources = Resources(device="cpu", on="local")
     spec = JobSpec.model_validate(
         {"source": source or str(nights.pictures), "collection": nights.location, "model": DEMO}
         | {"resources": resources, "max_reject_rate": 1.0}
@@ -82,7 +82,11 @@ def watch(nights: Nights, *steps: Step, source: str | None = None, **fields: obj
     update = Update(
         spec=spec, console=Console(quiet=True), command="watch", settle_s=0.0 if "://" in str(source) else SETTLE_S
     )
-    with patch.object(ClipEmbedder, "load", load_once), pytest.raises(KeyboardInterrupt):
+    with (
+        patch("embedder.models.load.conversion_folder", return_value=None),
+        patch.object(ClipEmbedder, "load", load_once),
+        pytest.raises(KeyboardInterrupt),
+    ):
         Watch(job=update, say=said.append, interval_s=INTERVAL_S, wait=wait, pause=pause).run()
     return said, waits
 
@@ -252,7 +256,7 @@ def test_a_bucket_is_listed(nights: Nights, store: Bucket) -> None:
 
 
 def test_usage_errors_end_it_at_once(nights: Nights, run: Run) -> None:
-    resources = Resources(device="cpu", precision="fp32", on="local")
+    resources = Resources(device="cpu", on="local")
     spec = JobSpec(source=f"{nights.pictures}-", collection=nights.location, model=DEMO, resources=resources)
     update = Update(spec=spec, console=Console(), command="watch")
     with pytest.raises(SourceError, match="does not exist"):

@@ -84,14 +84,18 @@ def deep(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 COMMAND: Final = LEFT_AT_EXIT + "from likeness.__main__ import main\nmain()"
-PROGRAM: Final = LEFT_AT_EXIT + "import sys\nfrom api.explore import Likeness\n"
+PROGRAM: Final = LEFT_AT_EXIT + (
+    "from api.explore import Likeness\n"
+    "from embedder.models import load\n"
+    "load.conversion_folder = lambda *_, **__: None\n"  # so that torch is used
+)
 SEARCHES: Final = "print(len({}.search('a red star')))"
 PROGRAMS: Final[dict[str, tuple[str, ...]]] = {
     "by words": (COMMAND, "search", "c", "--text", "a red star"),
     "by a picture": (COMMAND, "search", "c", "red.png"),
-    "closed": (PROGRAM + "with Likeness.open('deep', precision='fp32') as opened:\n    " + SEARCHES.format("opened"),),
-    "dropped": (PROGRAM + SEARCHES.format("Likeness.open('deep', precision='fp32')"),),
-    "forgotten": (PROGRAM + "likeness = Likeness.open('deep', precision='fp32')\n" + SEARCHES.format("likeness"),),
+    "closed": (PROGRAM + "with Likeness.open('deep') as opened:\n    " + SEARCHES.format("opened"),),
+    "dropped": (PROGRAM + SEARCHES.format("Likeness.open('deep')"),),
+    "forgotten": (PROGRAM + "likeness = Likeness.open('deep')\n" + SEARCHES.format("likeness"),),
 }
 
 
