@@ -11,11 +11,21 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import TypeAdapter
 
-from api.client.query import Body, Example, ImageLike, Search, image_base64, search_body, search_json, to_json
+from api.client.query import (
+    Body,
+    Example,
+    ImageLike,
+    Search,
+    image_base64,
+    search_body,
+    search_json,
+    to_json,
+    with_options,
+)
 from api.client.transport import Timeout, Transport, refusal
 from api.documents import IndexDetailsOut, SearchResponse, SwitchedOut, VersionOut
 from api.errors import ClientError, RequestRefused, ServerUnreachable, TooBusy
-from api.search.query import SearchResult
+from api.search.query import QueryOptions, SearchResult
 from embedder.identity import ModelIdentity
 from index.matches import Match
 
@@ -81,10 +91,16 @@ class LikenessClient:
         """
         return _read_answer(_search_result, self._http.json("POST", "/search", body=search_body(search)))
 
-    def search_batch(self, searches: Iterable[Search]) -> list[SearchResult | RequestRefused]:
-        """The result or error of each search, in order. Takes any number of searches and sends 64 at a time."""
+    def search_batch(
+        self, searches: Iterable[Search], /, **options: Unpack[QueryOptions]
+    ) -> list[SearchResult | RequestRefused]:
+        """The result or error of each search, in order. Takes any number of searches and sends 64 at a time.
+
+        `options` apply to those that do not set them. Raises TypeError for a search that is not a mapping.
+        """
         results: list[SearchResult | RequestRefused] = []
-        for answer in self._send_batches("/search/batch", "searches", map(search_json, searches)):
+        texts = (search_json(with_options(search, options)) for search in searches)
+        for answer in self._send_batches("/search/batch", "searches", texts):
             results += _outcomes(answer, _search_result)
         return results
 

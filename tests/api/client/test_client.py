@@ -234,6 +234,24 @@ def test_searches_are_sent_64_at_a_time(client: LikenessClient, server: Scripted
     assert sent == [[str(n) for n in some] for some in (range(64), range(64, 128), range(128, 130))]
 
 
+def test_options_apply_to_the_searches_of_a_batch_that_do_not_set_them(
+    client: LikenessClient, server: ScriptedServer
+) -> None:
+    server.replies = [Reply(document={"results": [{"ok": ANSWER}] * 3})]
+    client.search_batch([{"text": "a"}, {"text": "b", "k": 1}, {"text": "c", "k": None}], k=5, filter={"label": "x"})
+    assert server.requests[0].document == {
+        "searches": [{"k": k, "filter": {"label": "x"}, "text": text} for text, k in (("a", 5), ("b", 1), ("c", 5))]
+    }
+
+
+def test_a_search_of_a_batch_that_is_not_a_mapping_is_refused(client: LikenessClient, server: ScriptedServer) -> None:
+    words: Any
+    for words in (["a red star"], {"text": "a red star"}):
+        with pytest.raises(TypeError, match=r"""in searches: expected searches, such as \{"text": "a red star"\}"""):
+            client.search_batch(words)
+    assert not server.requests
+
+
 def embedded(*vectors: list[float], fingerprint: str = "f1") -> Reply:
     return Reply(document={"model": MODEL | {"fingerprint": fingerprint}, "results": [{"ok": v} for v in vectors]})
 
