@@ -133,11 +133,12 @@ class Likeness:
         _check_known(search, Search.__annotations__)
         parts = tuple(self._query_part(example) for example in self._examples(query, search))
         result = self._service.search(Query(parts=tuple(part.part for part in parts), options=options_in(search)))
-        schema = self.searcher.segments.schema
+        schema, fields = self.searcher.segments.schema, search.get("fields")
+        columns = [name for name in schema.names if name not in FIXED_COLUMNS] if fields is None else fields
         return Neighbours(
             matches=tuple(result.matches),
             parts=parts,
-            metadata=pa.schema([field for field in schema if field.name not in FIXED_COLUMNS]),
+            metadata=pa.schema([schema.field(name) for name in dict.fromkeys(columns)]),
             version=result.version,
             ntotal=result.ntotal,
             thumbnail=self.thumbnail,

@@ -309,6 +309,11 @@ def test_tables_have_a_row_for_each_match(likeness: Likeness) -> None:
     assert frame["image_id"].tolist() == [match.image_id for match in found]
     assert frame["rank"].tolist() == [1, 2]
     assert list(frame.columns) == table.schema.names
+    some = likeness.search("red.png", k=1, offset=1, fields=["width", "label"])
+    assert some.to_arrow().schema.names == [*own, "width", "label"]
+    assert some.to_arrow().select(["rank", "width", "label"]).to_pylist() == [
+        {"rank": 2, "width": 48, "label": found[1].metadata["label"]}
+    ]
 
 
 MANY = {f"{n:03}.png": png((n * 3, 250 - n * 3, 128)) for n in range(70)}
