@@ -136,14 +136,14 @@ class Likeness:
         schema, fields = self.searcher.segments.schema, search.get("fields")
         columns = [name for name in schema.names if name not in FIXED_COLUMNS] if fields is None else fields
         return Neighbours(
-            matches=tuple(result.matches),
+            matches=result.matches,
+            first=result.first,
             parts=parts,
             metadata=pa.schema([schema.field(name) for name in dict.fromkeys(columns)]),
             version=result.version,
             ntotal=result.ntotal,
             thumbnail=self.thumbnail,
             labels=self.labels,
-            first=(search.get("offset") or 0) + 1,
         )
 
     def search_batch(

@@ -107,6 +107,7 @@ class SearchService:
             matches, searcher = ask_shards(searcher, nearest, allow_partial=query.options.get("allow_partial", False))
         return SearchResult(
             matches=matches,
+            first=query.offset + 1,
             version=engine.searcher.version,
             ntotal=engine.searcher.ntotal,
             searched=searcher.searched,

@@ -208,6 +208,19 @@ def test_a_result_is_a_data_frame() -> None:
     assert list(replace(RESULT, matches=[]).to_pandas().columns) == names[:7]
 
 
+def test_a_result_is_a_sequence_of_matches_whose_ranks_start_after_the_offset(
+    client: LikenessClient, server: ScriptedServer
+) -> None:
+    refused = {"problem": {"type": "urn:likeness:problem:invalid-request", "status": 422, "detail": "k"}}
+    server.replies = [FOUND, Reply(document={"results": [refused, {"ok": ANSWER}, {"ok": ANSWER}]})]
+    found = client.search(text="a", offset=20)
+    assert [*found] == [found[0]] == found.matches == RESULT.matches
+    assert len(found) == 1
+    assert found.to_pandas()["rank"].tolist() == [21]
+    _, *pages = client.search_batch(({"text": "a", "offset": offset} for offset in (5, 0, 10)), k=5)
+    assert [result.to_pandas()["rank"].tolist() for result in pages if isinstance(result, SearchResult)] == [[1], [11]]
+
+
 # Batches
 
 
@@ -238,7 +251,8 @@ def test_options_apply_to_the_searches_of_a_batch_that_do_not_set_them(
     client: LikenessClient, server: ScriptedServer
 ) -> None:
     server.replies = [Reply(document={"results": [{"ok": ANSWER}] * 3})]
-    client.search_batch([{"text": "a"}, {"text": "b", "k": 1}, {"text": "c", "k": None}], k=5, filter={"label": "x"})
+    searches: list[Any] = [{"text": "a"}, {"text": "b", "k": 1}, {"text": "c", "k": None}]
+    client.search_batch(searches, k=5, filter={"label": "x"})
     assert server.requests[0].document == {
         "searches": [{"k": k, "filter": {"label": "x"}, "text": text} for text, k in (("a", 5), ("b", 1), ("c", 5))]
     }
