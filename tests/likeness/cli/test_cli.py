@@ -270,6 +270,8 @@ def test_info(run: Run, collection: Path) -> None:
     assert facts["collection"] == str(collection)
     assert (facts["embedded"], facts["rejected"], facts["runs"], facts["unfinished_runs"]) == (3, 1, 1, 1)
     assert (facts["model"]["id"], facts["model"]["dim"]) == (str(DEMO_MODEL), 64)
+    assert facts["columns"] == Searcher.open(Collection.open(str(collection))).filterable
+    assert facts["columns"]["width"] == "int32"
     index = facts["index"]
     assert (index["version"], index["ntotal"], index["kind"], index["up_to_date"]) == ("000001", 3, "Flat", True)
     assert (index["tombstones"], index["base"], index["memory"] > 0) == (0, None, True)
