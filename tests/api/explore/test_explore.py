@@ -183,6 +183,7 @@ def test_a_folder_is_not_searched_as_words(likeness: Likeness, tmp_path: Path, m
             TypeError,
             "one of url, .* of the queries, got id, txt",
         ),
+        (("red.png",), {"fields": "label"}, Problem, 'fields: expected a list of columns, got "label"'),
         (("red.png",), {"crop": 5}, TypeError, r"got crop 5: expected \[x, y, width, height\] as fractions"),
         ((object(),), {}, TypeError, "got a query of type object: expected a string"),
         ((np.zeros((8, 8, 3)),), {}, TypeError, r"pixels as float64 \(8, 8, 3\): expected uint8"),
