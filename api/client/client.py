@@ -88,8 +88,8 @@ class LikenessClient:
     def search(self, **search: Unpack[Search]) -> SearchResult:
         """The images nearest to one of `url`, `image`, `text`, `id`, `embedding`, or to a mix of `queries`.
 
-        `queries` are Examples: `[{"image": path}, {"text": "at night", "weight": -0.5}]`. For options see `Search`.
-        The `uri` of a match is None if the server hides locations.
+        `queries` are Examples: `[{"image": path}, {"text": "at night", "weight": -0.5}]`. For options, such as
+        `k`, `offset` and `filter`, see `QueryOptions`. The `uri` of a match is None if the server hides locations.
         """
         answer = self._http.json("POST", "/search", body=search_body(search))
         return replace(_read_answer(_search_result, answer), first=_first_rank(search))
