@@ -100,7 +100,7 @@ def collection_facts(collection: Collection) -> dict[str, Any]:
 
 def _columns(live: LiveRows, annotations: Iterable[LiveRows]) -> dict[str, str]:
     """The columns that a filter can name, with their types."""
-    schemas = [(live.catalog.schema_of(live.runs), (*FIXED_COLUMNS, *live.metadata))]
+    schemas = [(live.catalog.schema_of(live.runs), [*FIXED_COLUMNS, *live.metadata])]
     schemas += [(rows.schema, rows.metadata) for rows in annotations]
     columns = {name: type_name(schema.field(name).type) for schema, names in schemas for name in names}
     return {name: kind for name, kind in columns.items() if name not in (EMBEDDING, *REJECT_COLUMNS)}
