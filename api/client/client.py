@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import cache
+from itertools import tee
 from typing import Any, Final, Self, TypeVar, Unpack, cast
 from urllib.parse import quote
 
@@ -11,11 +13,21 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import TypeAdapter
 
-from api.client.query import Body, Example, ImageLike, Search, image_base64, search_body, search_json, to_json
+from api.client.query import (
+    Body,
+    Example,
+    ImageLike,
+    Search,
+    image_base64,
+    search_body,
+    search_json,
+    to_json,
+    with_options,
+)
 from api.client.transport import Timeout, Transport, refusal
 from api.documents import IndexDetailsOut, SearchResponse, SwitchedOut, VersionOut
 from api.errors import ClientError, RequestRefused, ServerUnreachable, TooBusy
-from api.search.query import SearchResult
+from api.search.query import QueryOptions, SearchResult
 from embedder.identity import ModelIdentity
 from index.matches import Match
 
@@ -45,7 +57,7 @@ class LikenessClient:
     """Sends queries to a Likeness server and returns the library's own objects. Thread-safe.
 
         with LikenessClient("http://127.0.0.1:8000") as client:
-            for match in client.search(image="star.jpg", k=5).matches:
+            for match in client.search(image="star.jpg", k=5):
                 print(match.score, match.image_id)
 
     `timeout` is a Timeout, or seconds for a whole call. Every method raises ServerUnreachable, and RequestRefused with
@@ -76,16 +88,26 @@ class LikenessClient:
     def search(self, **search: Unpack[Search]) -> SearchResult:
         """The images nearest to one of `url`, `image`, `text`, `id`, `embedding`, or to a mix of `queries`.
 
-        `queries` are Examples: `[{"image": path}, {"text": "at night", "weight": -0.5}]`. For options see `Search`.
-        The `uri` of a match is None if the server hides locations.
+        `queries` are Examples: `[{"image": path}, {"text": "at night", "weight": -0.5}]`. For options, such as
+        `k`, `offset` and `filter`, see `QueryOptions`. The `uri` of a match is None if the server hides locations.
         """
-        return _read_answer(_search_result, self._http.json("POST", "/search", body=search_body(search)))
+        answer = self._http.json("POST", "/search", body=search_body(search))
+        return replace(_read_answer(_search_result, answer), first=_first_rank(search))
 
-    def search_batch(self, searches: Iterable[Search]) -> list[SearchResult | RequestRefused]:
-        """The result or error of each search, in order. Takes any number of searches and sends 64 at a time."""
+    def search_batch(
+        self, searches: Iterable[Search], /, **options: Unpack[QueryOptions]
+    ) -> list[SearchResult | RequestRefused]:
+        """The result or error of each search, in order. Takes any number of searches and sends 64 at a time.
+
+        `options` apply to those that do not set them. Raises TypeError for a search that is not a mapping.
+        """
+        sent, answered = tee(with_options(search, options) for search in searches)
         results: list[SearchResult | RequestRefused] = []
-        for answer in self._send_batches("/search/batch", "searches", map(search_json, searches)):
-            results += _outcomes(answer, _search_result)
+        for answer in self._send_batches("/search/batch", "searches", map(search_json, sent)):
+            results += [
+                result if isinstance(result, RequestRefused) else replace(result, first=_first_rank(search))
+                for result, search in zip(_outcomes(answer, _search_result), answered, strict=False)
+            ]
         return results
 
     def embed_images(self, images: Iterable[ImageLike]) -> npt.NDArray[np.float32]:
@@ -189,6 +211,10 @@ def _outcomes(answer: dict[str, Any], read: Callable[[Any], T]) -> list[T | Requ
 @cache  # made by the first search, as making it takes as long as a tenth of the import
 def _matches() -> TypeAdapter[list[Match]]:
     return TypeAdapter(list[Match])
+
+
+def _first_rank(search: Search) -> int:
+    return (search.get("offset") or 0) + 1
 
 
 def _search_result(document: SearchResponse) -> SearchResult:

@@ -6,10 +6,10 @@ import base64
 import io
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -55,6 +55,13 @@ class Search(Sources, QueryOptions, total=False):
     `id` is the id of an indexed image, `embedding` is `(dim,)` with any norm except zero, and `crop` is as in Example.
     None counts as absent.
     """
+
+
+def with_options(search: Search, options: QueryOptions) -> Search:
+    """The search, with those of the options that it does not set. Raises TypeError if it is not a mapping."""
+    if not isinstance(search, Mapping):
+        raise TypeError(f'got {search!r:.80} in searches: expected searches, such as {{"text": "a red star"}}')
+    return cast(Search, {**options, **{name: value for name, value in search.items() if value is not None}})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from api.build_service import load_recorded
-from api.client.query import Example, Search, Sources, image_bytes, vector_of
+from api.client.query import Example, Search, Sources, image_bytes, vector_of, with_options
 from api.documents import SOURCE_FIELDS
 from api.errors import TextNotSupported
 from api.explore.exploration import Exploration
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Likeness", "Neighbours"]
 
-_OPTIONS = tuple(name for name in QueryOptions.__annotations__ if name != "offset")  # of several searches
+_OPTIONS = tuple(name for name in QueryOptions.__annotations__ if name != "offset")  # of `explore`, which turns pages
 # A grid should not wait for a host that is gone.
 _FETCH_POLICY = FetchPolicy(timeout_s=10.0, retries=1)
 _BUCKET_READER = PictureReader(request_s=10.0, attempts=3)
@@ -133,25 +133,37 @@ class Likeness:
         _check_known(search, Search.__annotations__)
         parts = tuple(self._query_part(example) for example in self._examples(query, search))
         result = self._service.search(Query(parts=tuple(part.part for part in parts), options=options_in(search)))
-        schema = self.searcher.segments.schema
+        schema, fields = self.searcher.segments.schema, search.get("fields")
+        columns = [name for name in schema.names if name not in FIXED_COLUMNS] if fields is None else fields
         return Neighbours(
-            matches=tuple(result.matches),
+            matches=result.matches,
+            first=result.first,
             parts=parts,
-            metadata=pa.schema([field for field in schema if field.name not in FIXED_COLUMNS]),
+            metadata=pa.schema([schema.field(name) for name in dict.fromkeys(columns)]),
             version=result.version,
             ntotal=result.ntotal,
             thumbnail=self.thumbnail,
             labels=self.labels,
-            first=(search.get("offset") or 0) + 1,
         )
 
-    def search_many(self, queries: Iterable[BareQuery], /, **options: Unpack[Search]) -> list[Neighbours]:
-        """Like `search` for each of the queries, in their order. They are embedded together."""
-        _check_known(options, _OPTIONS)
-        if isinstance(queries, str | bytes):
-            raise TypeError(f"got one query, {queries!r:.60}: expected a list of queries; use search(…) for one")
+    def search_batch(
+        self, searches: Iterable[BareQuery | Search], /, **options: Unpack[QueryOptions]
+    ) -> list[Neighbours]:
+        """Like `search` for each, in order: bare queries, or searches as `LikenessClient.search_batch` takes them.
+
+        They are embedded together. `options` apply to those that do not set them.
+        """
+        _check_known(options, QueryOptions.__annotations__)
+        if isinstance(searches, str | bytes | Mapping):
+            raise TypeError(f"got one query, {searches!r:.60}: expected a list of queries; use search(…) for one")
+
+        def search(each: BareQuery | Search) -> Neighbours:
+            if isinstance(each, Mapping):
+                return self.search(**with_options(each, options))
+            return self.search(each, **options)
+
         _ = self._service  # created before the threads share it
-        return map_concurrently(lambda query: self.search(query, **options), list(queries))
+        return map_concurrently(search, list(searches))
 
     def vector(self, query: BareQuery | None = None, /, **search: Unpack[Search]) -> Vector:
         """The vector that `search` would use, `(dim,)` float32, unit norm. Raises like `search`."""
@@ -265,7 +277,7 @@ class Likeness:
             )
         [(kind, value)] = fields.items()
         if kind in ("url", "text", "id") and not isinstance(value, str):
-            raise TypeError(f"got {kind} {value!r:.80}: expected one string; search_many takes several queries")
+            raise TypeError(f"got {kind} {value!r:.80}: expected one string; search_batch takes several queries")
         match kind:
             case "url":
                 part, caption = self._service.fetch(Part(url=value, **more)), value
@@ -283,7 +295,7 @@ class Likeness:
         return QueryPart(part=part, caption=caption if crop is None else f"a part of {caption}")
 
 
-def _check_known(keywords: Search, known: Iterable[str]) -> None:
+def _check_known(keywords: Search | QueryOptions, known: Iterable[str]) -> None:
     """Raises TypeError, which names the keywords that would have no effect, such as misspelt ones."""
     unknown = sorted(keywords.keys() - set(known))
     if unknown:

@@ -2,17 +2,17 @@
 
 import io
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 from PIL import Image, ImageDraw
 
 from api.errors import Problem
 from api.explore.grid import Card, grid_html
-from api.search.query import Part, match_rows, metadata_column
+from api.search.query import Matches, Part, metadata_column
 from api.search.service import region_of
 from embedder.errors import ImageError
 from embedder.images.decode import region_box, thumbnail
@@ -49,34 +49,19 @@ class QueryPart:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Neighbours(Sequence[Match]):
-    """Matches, best first, with their query. A notebook shows them as a grid of pictures.
+class Neighbours(Matches):
+    """Matches with their query. A notebook shows them as a grid of pictures.
 
-    `first` is the rank of the first match, `metadata` are the source's columns, `version` is the index version, which
-    has `ntotal` images, and `labels` are your own, by id. For a picture that cannot be read, the grid gives the reason.
+    `metadata` are the source's columns, `version` is the index version, which has `ntotal` images, and `labels` are
+    your own, by id. For a picture that cannot be read, the grid gives the reason.
     """
 
-    matches: tuple[Match, ...]
     parts: tuple[QueryPart, ...]
     metadata: pa.Schema
     version: str
     ntotal: int
     thumbnail: Thumbnail
     labels: Mapping[str, str] = field(default_factory=dict)
-    first: int = 1
-
-    @overload
-    def __getitem__(self, at: int) -> Match: ...
-    @overload
-    def __getitem__(self, at: slice) -> tuple[Match, ...]: ...
-    def __getitem__(self, at: int | slice) -> Match | tuple[Match, ...]:
-        return self.matches[at]
-
-    def __len__(self) -> int:
-        return len(self.matches)
-
-    def __iter__(self) -> Iterator[Match]:
-        return iter(self.matches)
 
     def __repr__(self) -> str:
         lines = [f"{match.score:7.3f}  {match.image_id}" for match in self.matches]
@@ -105,7 +90,7 @@ class Neighbours(Sequence[Match]):
         """
         metadata = [(metadata_column(field.name), field.type) for field in self.metadata]
         schema = pa.schema([*((name, _TYPES[name]) for name in MATCH_COLUMNS), *metadata])
-        return pa.Table.from_pylist(match_rows(self.matches, self.first), schema=schema)
+        return pa.Table.from_pylist(self.rows(), schema=schema)
 
     def to_pandas(self) -> "pd.DataFrame":
         frame: pd.DataFrame = self.to_arrow().to_pandas()

@@ -46,7 +46,7 @@ def example_of(query: BareQuery, searcher: Searcher) -> Example:
             if not isinstance(query, np.ndarray) and len(query) and not isinstance(query[0], numeric):
                 raise TypeError(
                     f"got a list of {type(query[0]).__name__}: expected one query, or a vector, a list of numbers; use "
-                    'search_many(…) for a result for each query, and queries=[{"image": path}, …] for a mix'
+                    'search_batch(…) for a result for each query, and queries=[{"image": path}, …] for a mix'
                 )
             return {"embedding": vector_of(query)}
         case bytes() | PathLike():

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -134,16 +134,42 @@ class Query:
         return kind_of([(part.source, part.weight) for part in self.parts])
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Matches(Sequence[Match]):
+    """Matches, best first; `first` is the rank of the first of them."""
+
+    matches: Sequence[Match]
+    first: int = 1
+
+    @overload
+    def __getitem__(self, at: int) -> Match: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Match]: ...
+    def __getitem__(self, at: int | slice) -> Match | Sequence[Match]:
+        return self.matches[at]
+
+    def __len__(self) -> int:
+        return len(self.matches)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A table row for each match: its rank, its fields, then the metadata."""
+        return [
+            {"rank": rank}
+            | {name: getattr(match, name) for name in MATCH_COLUMNS[1:]}
+            | {metadata_column(name): value for name, value in match.metadata.items()}
+            for rank, match in enumerate(self.matches, start=self.first)
+        ]
+
+
 @dataclass(frozen=True, kw_only=True)
-class SearchResult:
-    """Matches, best first, with the index version and model.
+class SearchResult(Matches):
+    """Matches with the index version and model.
 
     `searched` of the `ntotal` images were searched: fewer than all if a part of the index did not answer and the caller
     allowed that. `timing_ms`: milliseconds by stage (fetch, decode and embed if the query needed them, search), and
     `total`.
     """
 
-    matches: list[Match]
     version: str
     ntotal: int
     searched: int
@@ -151,24 +177,14 @@ class SearchResult:
     timing_ms: Mapping[str, float]
 
     def to_pandas(self) -> "pd.DataFrame":
-        """A row for each match: its rank among these, its fields, then the metadata.
+        """A row for each match: its rank, its fields, then the metadata.
 
         A metadata column with one of these names is called "metadata.<name>".
         """
         import pandas as pd
 
-        rows = match_rows(self.matches)
+        rows = self.rows()
         return pd.DataFrame(rows, columns=None if rows else list(MATCH_COLUMNS))
-
-
-def match_rows(matches: Sequence[Match], first: int = 1) -> list[dict[str, Any]]:
-    """A table row for each match; `first` is the rank of the first one."""
-    return [
-        {"rank": rank}
-        | {name: getattr(match, name) for name in MATCH_COLUMNS[1:]}
-        | {metadata_column(name): value for name, value in match.metadata.items()}
-        for rank, match in enumerate(matches, start=first)
-    ]
 
 
 def metadata_column(name: str) -> str:

@@ -107,6 +107,7 @@ class SearchService:
             matches, searcher = ask_shards(searcher, nearest, allow_partial=query.options.get("allow_partial", False))
         return SearchResult(
             matches=matches,
+            first=query.offset + 1,
             version=engine.searcher.version,
             ntotal=engine.searcher.ntotal,
             searched=searcher.searched,
@@ -261,6 +262,8 @@ def _check_fields(searcher: VersionSearcher, fields: Sequence[str] | None) -> No
     """Raises Problem, which names the `fields` that no match can have. None stands for all metadata columns."""
     if fields is None:
         return
+    if isinstance(fields, str):
+        raise invalid("fields", "a list of columns", fields)
     known = sorted((searcher.filterable.keys() - FIXED_COLUMNS) | PICTURE_FIELDS)
     wrong = [name for name in fields if name not in known]
     if wrong:

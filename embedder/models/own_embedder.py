@@ -36,7 +36,7 @@ class OwnModel:
             raise ModelError(
                 f"{self.source.name} {problem}: expected a class with `dim`, an int attribute of the class with the "
                 "length of its vectors, and the method `embed_images`, from (n, side, side, 3) uint8 to (n, dim) "
-                "float32"
+                f"float32. Its `side` is {self.crop.side}"
             )
         fingerprint = self.source.fingerprint((dim, self.crop))
         return ModelIdentity(model_id=self.source.name, revision=None, fingerprint=fingerprint, dim=dim)

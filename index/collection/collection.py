@@ -254,6 +254,8 @@ class Collection:
 
     def live_rows(self, columns: Sequence[str] | None = None) -> pa.Table:
         """The newest committed row of each id that was not deleted since, sorted by image_id. `columns` None: all."""
+        if isinstance(columns, str):
+            raise CollectionError(f"expected a list of columns, got {columns!r}")
         live = LiveRows.of_runs(self.storage, self.runs())
         names = list(live.schema.names if columns is None else columns)
         return live.read(list(dict.fromkeys([*names, "image_id"]))).sort_by("image_id").select(names)

@@ -4,10 +4,10 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, get_args
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from jobs.errors import SpecError
 from jobs.spec import JobSpec
@@ -63,13 +63,28 @@ def _problem(path: Path, node: yaml.Node | None, error: Any) -> str:
         node, line = pair[1], pair[0].start_mark.line + 1
     message = sentence(error)
     if error["type"] == "extra_forbidden":
-        message = "is not a field of a job: deploy/job.schema.json lists them"
+        message = f"is not a field here: expected some of {', '.join(_fields_beside(location))}"
     elif error["type"] == "value_error":
         message = message.removeprefix("is ")
     elif message.startswith("expected") and location and location[0] != "notify":  # its addresses are secret
         message = f"{message}, got {error['input']!r}"
     field = ".".join(map(str, location))
     return f"{path}, line {line}{f', {field}' if field else ''}: {message}"
+
+
+def _fields_beside(location: Sequence[str | int]) -> list[str]:
+    """The fields of the section in which a field is."""
+    section: type[BaseModel] = JobSpec
+    for name in location[:-1]:
+        if isinstance(name, str):  # not the number of an item
+            [section] = _models_in(section.model_fields[name].annotation)
+    return list(section.model_fields)
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in get_args(annotation) for model in _models_in(part)]
 
 
 def _is_path(model: str | None) -> TypeGuard[str]:

@@ -67,7 +67,7 @@ def columns(
     drop: Annotated[str | None, typer.Option(help="Remove the annotation with this name.")] = None,
     output: FormatOption = "table",
 ) -> None:
-    """List the columns added by `annotate`, or drop those of one annotation.
+    """List the columns added by `annotate`, or drop those of one annotation. `likeness info` lists all columns.
 
     Example: `likeness columns my-collection --drop animal`
     """

@@ -195,8 +195,9 @@ def _fetch_picture(query: str) -> bytes:
             raise FetchError(error.reason, f"{error}. {remedy}") from error
         if "://" in query or error.reason not in ("not_found", "bad_uri"):
             raise
-        words = f" (to search by words, use --text {shlex.quote(query)})" if query.strip() else ""
-        raise FetchError(error.reason, f"{error}{words}") from error
+        quoted = shlex.quote(query)
+        others = f" (to search by words, use --text {quoted}; by an image of the collection, --like {quoted})"
+        raise FetchError(error.reason, f"{error}{others if query.strip() else ''}") from error
 
 
 def _with_weight(part: "Part", searcher: "VersionSearcher") -> "Part":

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -118,11 +119,14 @@ def test_python_runs(page: Path, block: str, demo: str) -> None:
 
 
 def test_rows_become_a_data_frame(demo: str) -> None:
-    (block,) = (block for page, block in PYTHON if page.name == "python.md" and "to_pandas().dropna()" in block)
+    (block,) = (block for page, block in PYTHON if page.name == "python.md" and ".to_pandas().dropna(" in block)
     scope: dict[str, Any] = {}
     exec(block, scope)
     assert len(scope["rows"]) == 238  # the other two are broken on purpose
-    assert list(scope["rows"].columns) == ["image_id", "embedding"]
+    assert list(scope["rows"].columns) == ["image_id", "label", "embedding"]
+    vectors = scope["vectors"]
+    assert (vectors.shape, vectors.dtype) == ((238, 64), np.float32)
+    assert np.linalg.norm(vectors, axis=1) == pytest.approx(1, abs=1e-5)
 
 
 def test_settings_page_is_up_to_date() -> None:

@@ -1,17 +1,20 @@
 """Tables of matches, rejects and facts for the terminal."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from rich.console import Group
 
 from api.search.query import metadata_column
 from index.collection import Collection
+from index.collection.annotations import list_annotations, rows_with_values
 from index.collection.cache.file_cache import first_damage
 from index.collection.catalog.catalog import Catalog
 from index.collection.checks import Checks
+from index.collection.live_rows import LiveRows
 from index.collection.records import Option, RunManifest
-from index.collection.rows import FILTERED
+from index.collection.rows import EMBEDDING, FILTERED, FIXED_COLUMNS, REJECT_COLUMNS
+from index.filters.columns import type_name
 from index.matches import MATCH_COLUMNS, Match
 from index.versions.files import version_files
 from index.versions.servable import collection_model, live_version
@@ -78,12 +81,14 @@ def reject_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
 def collection_facts(collection: Collection) -> dict[str, Any]:
     """What `likeness info` prints, ready for JSON."""
     snapshot = collection.snapshot()
-    catalog = snapshot.live().catalog
+    live = snapshot.live()
+    catalog = live.catalog
     [counts] = catalog.table(_COUNTS).to_pylist()
     model = collection_model(collection, snapshot.committed)
     return {
         "collection": collection.location,
         **counts,
+        "columns": _columns(live, rows_with_values(list_annotations(collection))),
         "web_addresses": _address_facts(collection, catalog),
         "runs": len(snapshot.committed),
         "unfinished_runs": len(snapshot.unfinished),
@@ -91,6 +96,14 @@ def collection_facts(collection: Collection) -> dict[str, Any]:
         "index": _live_facts(collection, snapshot.committed),
         "versions": collection.versions(),
     }
+
+
+def _columns(live: LiveRows, annotations: Iterable[LiveRows]) -> dict[str, str]:
+    """The columns that a filter can name, with their types."""
+    schemas = [(live.catalog.schema_of(live.runs), [*FIXED_COLUMNS, *live.metadata])]
+    schemas += [(rows.schema, rows.metadata) for rows in annotations]
+    columns = {name: type_name(schema.field(name).type) for schema, names in schemas for name in names}
+    return {name: kind for name, kind in columns.items() if name not in (EMBEDDING, *REJECT_COLUMNS)}
 
 
 _COUNTS = f"""
@@ -115,6 +128,7 @@ def _address_facts(collection: Collection, catalog: Catalog) -> dict[str, Any] |
 
 def facts_table(facts: Mapping[str, Any]) -> Group:
     """Facts by name, nested ones with both names; then a line for each segment and for each kind of index."""
+    facts = {**facts, "columns": [f"{name} ({kind})" for name, kind in facts["columns"].items()]}
     index = facts["index"]
     if not index or "segments" not in index:
         return Group(TextTable((), _flat(facts)))

@@ -208,6 +208,19 @@ def test_a_result_is_a_data_frame() -> None:
     assert list(replace(RESULT, matches=[]).to_pandas().columns) == names[:7]
 
 
+def test_a_result_is_a_sequence_of_matches_whose_ranks_start_after_the_offset(
+    client: LikenessClient, server: ScriptedServer
+) -> None:
+    refused = {"problem": {"type": "urn:likeness:problem:invalid-request", "status": 422, "detail": "k"}}
+    server.replies = [FOUND, Reply(document={"results": [refused, {"ok": ANSWER}, {"ok": ANSWER}]})]
+    found = client.search(text="a", offset=20)
+    assert [*found] == [found[0]] == found.matches == RESULT.matches
+    assert len(found) == 1
+    assert found.to_pandas()["rank"].tolist() == [21]
+    _, *pages = client.search_batch(({"text": "a", "offset": offset} for offset in (5, 0, 10)), k=5)
+    assert [result.to_pandas()["rank"].tolist() for result in pages if isinstance(result, SearchResult)] == [[1], [11]]
+
+
 # Batches
 
 
@@ -232,6 +245,25 @@ def test_searches_are_sent_64_at_a_time(client: LikenessClient, server: Scripted
     assert client.search_batch({"text": str(n)} for n in range(130)) == [RESULT] * 130
     sent = [[search["text"] for search in request.document["searches"]] for request in server.requests]
     assert sent == [[str(n) for n in some] for some in (range(64), range(64, 128), range(128, 130))]
+
+
+def test_options_apply_to_the_searches_of_a_batch_that_do_not_set_them(
+    client: LikenessClient, server: ScriptedServer
+) -> None:
+    server.replies = [Reply(document={"results": [{"ok": ANSWER}] * 3})]
+    searches: list[Any] = [{"text": "a"}, {"text": "b", "k": 1}, {"text": "c", "k": None}]
+    client.search_batch(searches, k=5, filter={"label": "x"})
+    assert server.requests[0].document == {
+        "searches": [{"k": k, "filter": {"label": "x"}, "text": text} for text, k in (("a", 5), ("b", 1), ("c", 5))]
+    }
+
+
+def test_a_search_of_a_batch_that_is_not_a_mapping_is_refused(client: LikenessClient, server: ScriptedServer) -> None:
+    words: Any
+    for words in (["a red star"], {"text": "a red star"}):
+        with pytest.raises(TypeError, match=r"""in searches: expected searches, such as \{"text": "a red star"\}"""):
+            client.search_batch(words)
+    assert not server.requests
 
 
 def embedded(*vectors: list[float], fingerprint: str = "f1") -> Reply:

@@ -93,13 +93,23 @@ def test_a_picture_query_may_have_many_forms(likeness: Likeness, kind: str, tmp_
 
 def test_many_searches_at_once(likeness: Likeness) -> None:
     queries: list[Any] = [URL, "green.png", "a red star", BLUE]
-    found = likeness.search_many(queries, k=2, fields=["width"])
+    found = likeness.search_batch(queries, k=2, fields=["width"])
     assert [each.matches for each in found] == [
         likeness.search(query, k=2, fields=["width"]).matches for query in queries
     ]
     assert found[0][0].metadata == {"width": 48}
-    with pytest.raises(TypeError, match=r"got one query, 'abc': expected a list of queries; use search"):
-        likeness.search_many("abc")
+    searches: list[Any] = [{"id": "green.png"}, {"text": "a red star", "k": 1, "fields": None}, "green.png"]
+    found = likeness.search_batch(searches, k=2, offset=1, fields=["width"])
+    assert [[match.image_id for match in each] for each in found] == [
+        [match.image_id for match in likeness.search("green.png", k=2, offset=1)],
+        [match.image_id for match in likeness.search("a red star", k=1, offset=1)],
+        [match.image_id for match in likeness.search("green.png", k=2, offset=1)],
+    ]
+    assert [each[0].metadata for each in found] == [{"width": 48}] * 3
+    one: Any
+    for one in ("abc", {"text": "abc"}):
+        with pytest.raises(TypeError, match=r"got one query, .*abc.*: expected a list of queries; use search"):
+            likeness.search_batch(one)
 
 
 def test_a_crop_is_searched_for_and_shown_in_the_grid(likeness: Likeness, fetcher: RecordingFetcher) -> None:
@@ -173,6 +183,7 @@ def test_a_folder_is_not_searched_as_words(likeness: Likeness, tmp_path: Path, m
             TypeError,
             "one of url, .* of the queries, got id, txt",
         ),
+        (("red.png",), {"fields": "label"}, Problem, 'fields: expected a list of columns, got "label"'),
         (("red.png",), {"crop": 5}, TypeError, r"got crop 5: expected \[x, y, width, height\] as fractions"),
         ((object(),), {}, TypeError, "got a query of type object: expected a string"),
         ((np.zeros((8, 8, 3)),), {}, TypeError, r"pixels as float64 \(8, 8, 3\): expected uint8"),
@@ -214,7 +225,7 @@ def test_the_model_is_loaded_once_by_the_first_query_of_it(searcher: Searcher, f
     likeness.search("red.png")
     likeness.search(searcher.vector("red.png"))
     assert load.call_count == 0
-    likeness.search_many(["a red star", "a blue moon", png((1, 2, 3))])
+    likeness.search_batch(["a red star", "a blue moon", png((1, 2, 3))])
     assert load.call_count == 1
 
 
@@ -299,6 +310,11 @@ def test_tables_have_a_row_for_each_match(likeness: Likeness) -> None:
     assert frame["image_id"].tolist() == [match.image_id for match in found]
     assert frame["rank"].tolist() == [1, 2]
     assert list(frame.columns) == table.schema.names
+    some = likeness.search("red.png", k=1, offset=1, fields=["width", "label"])
+    assert some.to_arrow().schema.names == [*own, "width", "label"]
+    assert some.to_arrow().select(["rank", "width", "label"]).to_pylist() == [
+        {"rank": 2, "width": 48, "label": found[1].metadata["label"]}
+    ]
 
 
 MANY = {f"{n:03}.png": png((n * 3, 250 - n * 3, 128)) for n in range(70)}

@@ -163,7 +163,7 @@ PNG = png((1, 2, 3))
     ("query", "message"),
     [
         (["a.png", "b.png"], "got a list of str: expected one query, or a vector"),
-        (("a.png",), r"use search_many\(…\) for a result for each query, and queries=\[{"),
+        (("a.png",), r"use search_batch\(…\) for a result for each query, and queries=\[{"),
         ([Path("a.png")], "got a list of PosixPath"),
         ([PNG, PNG], "got a list of bytes"),
         ([{"id": "0"}], "got a list of dict"),
@@ -189,7 +189,7 @@ def test_an_image_and_an_embedding_are_one_each(likeness: Likeness, client: Like
             search(image=several)
     for name in ("id", "text", "url"):
         query: Any = {name: several}
-        with pytest.raises(TypeError, match=rf"got {name} \['a.png', 'b.png'\]: expected one string; search_many"):
+        with pytest.raises(TypeError, match=rf"got {name} \['a.png', 'b.png'\]: expected one string; search_batch"):
             likeness.search(**query)
     with pytest.raises(TypeError, match=r"got 'a\.png' in queries: expected examples"):
         likeness.search(queries=several)

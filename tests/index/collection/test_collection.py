@@ -180,6 +180,8 @@ def test_metadata_that_differs_between_runs_is_unified(collection: Collection) -
     assert collection.live_rows(["a"]).to_pylist() == [{"a": None}, {"a": "whole"}]
     with pytest.raises(CollectionError, match="no column colour: expected some of image_id"):
         collection.live_rows(["colour"])
+    with pytest.raises(CollectionError, match="expected a list of columns, got 'year'"):
+        collection.live_rows("year")
 
 
 def test_an_integer_too_large_for_a_float_is_rounded_among_floats(collection: Collection) -> None:

@@ -396,6 +396,9 @@ def test_labels_recognise_the_shapes_of_the_demo(run: Callable[..., Any], tmp_pa
     listed = json.loads(run("columns", collection.location, "--format", "json").out)
     assert [(each["name"], each["images"], each["indexed"]) for each in listed] == [("shape", len(shown), True)]
     assert set(listed[0]["columns"]) == {"shape", "shape_score", "shape_margin"}
+    known = json.loads(run("info", collection.location, "--format", "json").out)["columns"]
+    assert known == Searcher.open(collection).filterable
+    assert known.keys() >= {"label", "shape_score"}
 
 
 def test_annotations_in_a_bucket(bucket: Bucket) -> None:

@@ -106,7 +106,7 @@ REFUSED = {
     "index:Histogram": f"there is no Histogram in {ROOT / 'index/__init__.py'})",  # not the index.py that is here
     "missing:Histogram": "Set PYTHONPATH to the module's folder, or run the command there",
     "palette:Dimless": "has dim = None: expected a class with `dim`, an int attribute of the class",
-    "palette:Blind": "has no embed_images: expected a class with",
+    "palette:Blind": "`embed_images`, from (n, side, side, 3) uint8 to (n, dim) float32. Its `side` is 224",
     "palette:Sideless": "palette:Sideless: ",
     "palette:Halved": "palette:Halved: expected whole numbers, got side 64.0 and shortest_edge None",
     "palette:Unmade": "cannot be constructed (TypeError",

@@ -270,6 +270,8 @@ def test_info(run: Run, collection: Path) -> None:
     assert facts["collection"] == str(collection)
     assert (facts["embedded"], facts["rejected"], facts["runs"], facts["unfinished_runs"]) == (3, 1, 1, 1)
     assert (facts["model"]["id"], facts["model"]["dim"]) == (str(DEMO_MODEL), 64)
+    assert facts["columns"] == Searcher.open(Collection.open(str(collection))).filterable
+    assert facts["columns"]["width"] == "int32"
     index = facts["index"]
     assert (index["version"], index["ntotal"], index["kind"], index["up_to_date"]) == ("000001", 3, "Flat", True)
     assert (index["tombstones"], index["base"], index["memory"] > 0) == (0, None, True)
@@ -637,7 +639,9 @@ def test_texts_for_models_that_are_not_utf8_are_one_line(run: Run, collection: P
 
 @pytest.mark.parametrize("words", ["a red star", "star #3", "note: red", "red star" * 40])
 def test_words_in_place_of_a_picture_are_pointed_to_text(run: Run, collection: Path, words: str) -> None:
-    assert_one_line(run("search", collection, words), f" (to search by words, use --text {shlex.quote(words)})")
+    quoted = shlex.quote(words)
+    remedy = f" (to search by words, use --text {quoted}; by an image of the collection, --like {quoted})"
+    assert_one_line(run("search", collection, words), remedy)
 
 
 def test_a_ray_that_does_not_start_exits_with_75(
