@@ -36,9 +36,7 @@ _COLUMNS: Final = ("image_id", "uri", "content_hash", "width", "height", "format
 _NEIGHBOURS: Final = 16  # of each picture, whose pixels are compared with it
 _MIN_SCORE: Final = 0.9  # minimum cosine of such a neighbour
 _IMAGES: Final = "FROM live_rows WHERE error_reason IS NULL AND content_hash <> ''"
-_SAME_BYTES: Final = f"""
-SELECT {", ".join(_COLUMNS)} FROM ({_IMAGES}) SEMI JOIN repeated USING (content_hash) ORDER BY content_hash, seq
-"""
+_SAME_BYTES: Final = f"SELECT {', '.join(_COLUMNS)}, seq FROM ({_IMAGES}) SEMI JOIN repeated USING (content_hash)"
 _PICTURES: Final = 512  # files read at a time
 
 Progress = Callable[[str, int, int], None]
@@ -116,7 +114,10 @@ class Finder:
     def _same_bytes(self) -> Iterator[list[Row]]:
         """The rows of each content that several images have, without those that were moved."""
         self._catalog.group("repeated", "content_hash", _IMAGES, "content_hash", having="count(*) > 1")
-        rows = (row for row in self._catalog.rows(_SAME_BYTES) if row["image_id"] not in self._moved_ids)
+        # Stored, because joining and sorting tens of millions of rows in one query takes more memory than DuckDB has.
+        copies = self._catalog.store(_SAME_BYTES).sql
+        found = self._catalog.rows(f"SELECT {', '.join(_COLUMNS)} FROM {copies} ORDER BY content_hash, seq")
+        rows = (row for row in found if row["image_id"] not in self._moved_ids)
         groups = (list(group) for _, group in groupby(rows, itemgetter("content_hash")))
         return (group for group in groups if len(group) > 1)
 
