@@ -28,6 +28,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, core_schema
 
 from embedder.identity import Precision
+from embedder.images.exif import EXIF_COLUMNS
 from embedder.images.formats import IMAGE_EXTENSIONS
 from embedder.images.limits import DEFAULT_LIMITS
 from embedder.python_class import CLASS_NAME
@@ -375,8 +376,8 @@ class JobSpec(_Section):
     )
     exif: bool | None = Field(
         None,
-        description="store the time, camera and place of each picture: exif_taken, exif_camera, exif_latitude, "
-        "exif_longitude; by default as in the source's last run, off for a new source",
+        description=f"store the time, camera and place of each picture: {', '.join(EXIF_COLUMNS)}; by default as in "
+        "the source's last run, off for a new source",
     )
     missing: Literal["keep", "delete"] = Field(
         "delete", description="what to do with images that are gone from the source"

@@ -31,9 +31,7 @@ Mask = npt.NDArray[np.bool_]
 _FACTS: Final = ("size", *FILE_FACTS.names)
 """Columns that the listing may lack and that reading the file fills."""
 MEASURE_TYPES: Final = {name: pa.bool_() if name == "near_uniform" else pa.float64() for name in MEASURES}
-EXIF_TYPES: Final[dict[str, pa.DataType]] = dict(
-    zip(EXIF_COLUMNS, (pa.timestamp("us"), pa.string(), pa.float64(), pa.float64()), strict=True)
-)  # the time is that of the camera's clock, without a time zone
+EXIF_TYPES: Final[dict[str, pa.DataType]] = {name: pa.type_for_alias(kind) for name, kind in EXIF_COLUMNS.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
