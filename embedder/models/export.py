@@ -16,8 +16,9 @@ from transformers import PreTrainedModel
 from embedder.errors import ModelError
 from embedder.models.checkpoint import Checkpoint, Preprocessing
 from embedder.models.clip import image_features
+from embedder.models.families import FAMILIES
 from embedder.models.quantize import compare, prefers_int8, to_int8
-from embedder.models.torch_loading import PixelScale, is_siglip, load_tokenizer, load_weights, make_tokenize
+from embedder.models.torch_loading import PixelScale, load_tokenizer, load_weights, make_tokenize
 
 _SAMPLE_PICTURES = 16
 _SAMPLE_TEXTS = (
@@ -77,7 +78,7 @@ def export(checkpoint: Checkpoint, folder: Path, precision: str) -> None:
     towers: dict[str, tuple[nn.Module, NDArray[Any]]] = {
         "image": (_ImageTower(model, checkpoint.preprocessing), _sample_pictures(checkpoint.crop.side))
     }
-    text: dict[str, Any] = {"lower_case": is_siglip(checkpoint)}
+    text: dict[str, Any] = {"lower_case": FAMILIES[checkpoint.model_type].pads_texts}
     try:
         towers["text"] = (_TextTower(model), _save_tokenizer(checkpoint, model, folder / "tokenizer.json"))
     except ModelError as error:
