@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.errors import UnknownApiVersion, abbreviate
 from api.http.middleware.admission import PROBE_PATHS, route_path
-from api.http.problems import internal_problem, problem_response
+from api.http.problem_documents import internal_problem, problem_response
 from api.observe.log import RequestRecord, record_request
 from api.observe.metrics import Metrics
 
