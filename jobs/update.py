@@ -34,6 +34,7 @@ from jobs.planning.changes import SourceChange, compare
 from jobs.planning.decide import PlannedJob, last_filter
 from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter
 from jobs.planning.known_rows import write_known
+from jobs.planning.limits import check_limits
 from jobs.planning.plan import Plan
 from jobs.planning.recent_changes import leave_out_recent
 from jobs.sources.files import require_source_exists
@@ -306,7 +307,7 @@ class Update:
                 ),
             )
             self.report.counts = change.counts
-            change.check_limits(source, spec.max_missing, delete=delete)
+            check_limits(change, spec, source, delete=delete)
         for replaced in change.replaced:
             self._warn(replaced.warning)
         if unreadable.num_rows:
