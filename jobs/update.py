@@ -292,7 +292,8 @@ class Update:
         source, spec, listing = self.report.source, self.spec, checked.listing
         unreadable = listing.read(["error_message"], f"error_reason = '{UNREADABLE}'")
         delete = spec.missing == "delete" and not unreadable.num_rows and not incomplete
-        last = last_filter(snapshot, self._address)
+        exif = last_filter(snapshot, self._address).settings.exif if spec.exif is None else spec.exif
+        settings = image_filter.settings.model_copy(update={"exif": exif})
         with self.report.timed("compare"), self.console.status("comparing"):
             change = compare(
                 listing,
@@ -302,7 +303,7 @@ class Update:
                     model=model,
                     may_delete=delete,
                     verify_hash=spec.verify_hash,
-                    image_filter=replace(image_filter, exif=last.exif if spec.exif is None else spec.exif),
+                    image_filter=replace(image_filter, settings=settings),
                     postponed=checked.postponed,
                 ),
             )
