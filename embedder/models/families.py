@@ -11,10 +11,9 @@ from typing import Any, Final
 class Family:
     """`vision` are transformers' defaults for the vision model, because many configurations on the hub lack some keys.
 
-    With `has_text`, these settings are a part of the configuration, and pictures' vectors have its `projection_dim`, or
-    else the default here; None: the model has no projection. With `pads_texts`, texts are lower-cased, padded to the
-    full length and used without a mask, as in SigLIP's training. SigLIP takes the vector from the last position, which
-    may be padding; CLIP from the end-of-text token.
+    With `has_text`, these settings are a part of the configuration. `projection_dim` is the default of the vectors'
+    length; None: there is no projection. With `pads_texts`, texts are lower-cased, padded to the full length and used
+    without a mask, as SigLIP was trained: its vector is from the last position, CLIP's from the end-of-text token.
     """
 
     vision: Mapping[str, Any]
