@@ -12,20 +12,12 @@ from pydantic import ConfigDict, Field, WithJsonSchema, with_config
 from pydantic_core import to_json
 from typing_extensions import TypedDict  # pydantic refuses `typing.TypedDict` before Python 3.12
 
-from index.matches import Match
+from index.matches import Match, Uri
 
 SOURCE_FIELDS: Final = ("url", "image", "text", "id", "embedding")
 """The fields that say what to look for; an example has exactly one of them."""
 
 Time = Annotated[str, WithJsonSchema({"type": "string", "format": "date-time"})]
-Uri = Annotated[
-    str | None,
-    Field(
-        description="where the collection found the picture; null if the server hides locations, and for a vector that "
-        "was imported without an address"
-    ),
-]
-
 
 _URL_SAFE: Final = str.maketrans("-_", "+/")
 

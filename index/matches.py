@@ -8,6 +8,14 @@ from pydantic import Field, WithJsonSchema
 # Generators of clients do not agree on tuples.
 _FOUR_NUMBERS: Final = {"type": "array", "items": {"type": "number"}, "minItems": 4, "maxItems": 4}
 
+Uri = Annotated[
+    str | None,
+    Field(
+        description="where the collection found the picture; null if the server hides locations, and for a vector that "
+        "was imported without an address"
+    ),
+]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Match:
@@ -22,13 +30,7 @@ class Match:
         ),
     ] = None
     image_id: str
-    uri: Annotated[
-        str | None,
-        Field(
-            description="where the collection found the picture; null if the server hides locations, and for a vector "
-            "that was imported without an address"
-        ),
-    ]
+    uri: Uri
     duplicates: Annotated[
         tuple[str, ...],
         Field(description="ids of near-duplicates of this match, best first, which were left out"),

@@ -26,6 +26,7 @@ KINDS: Final[tuple[QueryKind, ...]] = get_args(QueryKind)
 Source = Literal["image", "text", "vector"]
 """What a part of a query was made from. A vector that a caller sends may be of anything."""
 
+DEFAULT_K = 10
 MAX_K = 10_000
 """Maximum of `k + offset`."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
 from typing import Annotated, Any, Literal, get_args
 
@@ -28,8 +28,9 @@ from pydantic import (
 from pydantic_core import CoreSchema, core_schema
 
 from embedder.identity import Precision
+from embedder.images.exif import EXIF_COLUMNS
 from embedder.images.formats import IMAGE_EXTENSIONS
-from embedder.images.limits import DEFAULT_LIMITS
+from embedder.images.limits import ACCEPTED_LIMITS, DEFAULT_LIMITS, ImageLimits
 from embedder.python_class import CLASS_NAME
 from index.filters.plain import plain_filter
 from index.matches import MATCH_COLUMNS
@@ -375,8 +376,8 @@ class JobSpec(_Section):
     )
     exif: bool | None = Field(
         None,
-        description="store the time, camera and place of each picture: exif_taken, exif_camera, exif_latitude, "
-        "exif_longitude; by default as in the source's last run, off for a new source",
+        description=f"store the time, camera and place of each picture: {', '.join(EXIF_COLUMNS)}; by default as in "
+        "the source's last run, off for a new source",
     )
     missing: Literal["keep", "delete"] = Field(
         "delete", description="what to do with images that are gone from the source"
@@ -412,6 +413,12 @@ class JobSpec(_Section):
     metrics_file: str | None = Field(
         None, pattern=r"\.prom$", description="written after each job for node_exporter's textfile collector"
     )
+
+    @property
+    def limits(self) -> ImageLimits:
+        """With more pixels than by default, the user accepts pictures such as plans, however little they weigh."""
+        limits = DEFAULT_LIMITS if self.max_pixels <= DEFAULT_LIMITS.max_pixels else ACCEPTED_LIMITS
+        return replace(limits, max_pixels=self.max_pixels)
 
     @field_validator("exclude", mode="before")
     @classmethod

@@ -34,6 +34,7 @@ from jobs.planning.changes import SourceChange, compare
 from jobs.planning.decide import PlannedJob, last_filter
 from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter
 from jobs.planning.known_rows import write_known
+from jobs.planning.limits import check_limits
 from jobs.planning.plan import Plan
 from jobs.planning.recent_changes import leave_out_recent
 from jobs.sources.files import require_source_exists
@@ -291,7 +292,8 @@ class Update:
         source, spec, listing = self.report.source, self.spec, checked.listing
         unreadable = listing.read(["error_message"], f"error_reason = '{UNREADABLE}'")
         delete = spec.missing == "delete" and not unreadable.num_rows and not incomplete
-        last = last_filter(snapshot, self._address)
+        exif = last_filter(snapshot, self._address).settings.exif if spec.exif is None else spec.exif
+        settings = image_filter.settings.model_copy(update={"exif": exif})
         with self.report.timed("compare"), self.console.status("comparing"):
             change = compare(
                 listing,
@@ -301,12 +303,12 @@ class Update:
                     model=model,
                     may_delete=delete,
                     verify_hash=spec.verify_hash,
-                    image_filter=replace(image_filter, exif=last.exif if spec.exif is None else spec.exif),
+                    image_filter=replace(image_filter, settings=settings),
                     postponed=checked.postponed,
                 ),
             )
             self.report.counts = change.counts
-            change.check_limits(source, spec.max_missing, delete=delete)
+            check_limits(change, spec, source, delete=delete)
         for replaced in change.replaced:
             self._warn(replaced.warning)
         if unreadable.num_rows:

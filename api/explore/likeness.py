@@ -124,7 +124,7 @@ class Likeness:
         return self.searcher.ntotal
 
     def search(self, query: BareQuery | None = None, /, **search: Unpack[Search]) -> Neighbours:
-        """The `k` (10) nearest to `query`, or to one of `url`, `image`, `text`, `id`, `embedding` and `queries`, a mix.
+        """The `k` nearest to `query`, or to one of `url`, `image`, `text`, `id`, `embedding` and `queries`, a mix.
 
         A bare `query` is a URL, an id, a path, words, a picture, a vector or a match: see `example_of`. The keywords
         are those of `LikenessClient.search`. Raises ModelError if the model cannot be loaded, OptionError for a wrong

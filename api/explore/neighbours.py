@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
 from PIL import Image, ImageDraw
@@ -28,11 +28,6 @@ SIDE = 160  # pixels of a thumbnail
 
 # Nearest neighbours, however far away, always exist, unless one of these options excludes them.
 _NO_MATCH = "passes filter, min_score, min_percentile and offset"
-
-_TYPES = {
-    **{"rank": pa.int64(), "score": pa.float64(), "percentile": pa.float64(), "image_id": pa.string()},
-    **{"uri": pa.string(), "duplicates": pa.list_(pa.string()), "box": pa.list_(pa.float64())},
-}
 
 Thumbnail = Callable[[str, int], bytes]
 """Returns a JPEG of the image with this id, whose longer side has at most so many pixels. Raises Problem."""
@@ -88,8 +83,9 @@ class Neighbours(Matches):
 
         A metadata column that has one of these names is called "metadata.<name>".
         """
+        hints = {"rank": int, **get_type_hints(Match)}
         metadata = [(metadata_column(field.name), field.type) for field in self.metadata]
-        schema = pa.schema([*((name, _TYPES[name]) for name in MATCH_COLUMNS), *metadata])
+        schema = pa.schema([*((name, _arrow_type(hints[name])) for name in MATCH_COLUMNS), *metadata])
         return pa.Table.from_pylist(self.rows(), schema=schema)
 
     def to_pandas(self) -> "pd.DataFrame":
@@ -117,6 +113,14 @@ class Neighbours(Matches):
             image_id = part.image_id
             return with_picture(card, lambda: self.thumbnail(image_id, SIDE))
         return replace(card, words=part.text, detail="words") if part.text else replace(card, words="a vector")
+
+
+def _arrow_type(hint: Any) -> pa.DataType:
+    """The type of a field, which may be optional."""
+    first = next(iter(get_args(hint)), None)
+    if get_origin(hint) is tuple:
+        return pa.list_(_arrow_type(first))
+    return pa.scalar(hint()).type if first is None else _arrow_type(first)
 
 
 class PictureRow:

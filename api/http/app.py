@@ -12,7 +12,7 @@ from api.http.middleware.auth import AuthMiddleware
 from api.http.middleware.every_request import CatchAll, EveryRequestMiddleware
 from api.http.openapi import install_openapi
 from api.http.parameters import check_parameters
-from api.http.problems import install_problems, problem_table
+from api.http.problem_documents import install_problems, problem_table
 from api.http.query_runner import QueryRunner
 from api.http.routes.collections import collection_routes
 from api.http.routes.images import duplicate_routes, image_routes

@@ -29,9 +29,10 @@ from api.http.requests import (
     UploadFields,
     read_texts,
 )
-from api.search.query import DEFAULT_K, Part, Query, fields_in, options_in
+from api.search.query import Part, Query, fields_in, options_in
 from api.settings import RequestLimits
 from index.errors import OptionError
+from index.queries import DEFAULT_K
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 from api import errors
 from api.http.middleware.auth import OPEN_PATHS
 from api.http.middleware.every_request import API_VERSION, VERSION
-from api.http.problems import ProblemOut, problem_docs
+from api.http.problem_documents import ProblemOut, problem_docs
 from api.http.requests import BATCH, COLLECTIONS_SEARCH, EMBED, JSON_TEXT_FIELDS, PROMOTE, SEARCH, UPLOAD, Document
 from api.settings import Access
 

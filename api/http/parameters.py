@@ -8,7 +8,7 @@ from fastapi import Request
 
 from api.errors import invalid_fields
 from api.http.middleware.admission import PROBE_PATHS
-from api.http.problems import MAX_ERRORS, wrong_document
+from api.http.problem_documents import MAX_ERRORS, wrong_document
 
 T = TypeVar("T")
 

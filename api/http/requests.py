@@ -20,7 +20,7 @@ from typing_extensions import TypedDict
 
 from api.documents import SOURCE_FIELDS
 from api.errors import abbreviate, invalid_fields
-from api.http.problems import MAX_ERRORS, field_error, wrong_document
+from api.http.problem_documents import MAX_ERRORS, field_error, wrong_document
 from api.search.query import QueryOptions
 
 _MAX_NAMES: Final = 64

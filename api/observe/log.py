@@ -40,6 +40,19 @@ class RequestRecord:
     collection: str | None = None
     closed: bool = False
 
+    def log_fields(self) -> dict[str, Any]:
+        """What the log line says of the request. Milliseconds of a stage are summed over the searches of a batch."""
+        stages: dict[str, float] = {}
+        for name, seconds in self.stages:
+            stages[name] = stages.get(name, 0.0) + seconds * 1e3
+        return {
+            "stages_ms": {name: round(ms, 3) for name, ms in stages.items()} or None,
+            "collection": self.collection,
+            "index": self.index,
+            "problems": sorted(set(self.problems)) or None,
+            "key": self.key,
+        }
+
 
 _current: ContextVar[RequestRecord | None] = ContextVar("likeness_request_record", default=None)
 

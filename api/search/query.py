@@ -11,7 +11,7 @@ from pydantic import Field
 from embedder.identity import ModelIdentity
 from index.errors import OptionError
 from index.matches import MATCH_COLUMNS, Match
-from index.queries import MAX_K, QueryKind, QueryLimits, SearchOptions, Source, kind_of
+from index.queries import DEFAULT_K, MAX_K, QueryKind, QueryLimits, SearchOptions, Source, kind_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,7 +20,6 @@ UNLIKE_WEIGHT: Final = 0.3
 """Default weight of an image to be unlike, if one to be like weighs 1. Searching for one drawn picture and against one
 of another shape, 94% of first matches have the right shape; 95% without the latter, and 67% if it weighs 1.
 """
-DEFAULT_K: Final = 10
 FITTING_PERCENTILE: Final = 99.995
 """Default minimum percentile of a match that fits its words. In the demo collection 99% of 200 captions find what they
 describe, and 97% of 200 for a shape, a colour or a subject that no image has find nothing.

@@ -11,8 +11,13 @@ from typing import Any, Final
 from PIL import Image
 from PIL.ExifTags import GPS, IFD, Base
 
-EXIF_COLUMNS: Final = ("exif_taken", "exif_camera", "exif_latitude", "exif_longitude")
-"""The columns that `read_exif` returns."""
+EXIF_COLUMNS: Final = {
+    "exif_taken": "timestamp[us]",  # by the camera's clock, without a time zone
+    "exif_camera": "string",
+    "exif_latitude": "double",
+    "exif_longitude": "double",
+}
+"""The columns that `read_exif` returns, with Arrow's names of their types."""
 
 _MAX_BYTES: Final = 2**20  # in a JPEG it has at most 64 KiB
 _MAX_CHARACTERS: Final = 100

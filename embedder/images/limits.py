@@ -143,10 +143,3 @@ class ImageLimits:
 DEFAULT_LIMITS = ImageLimits()
 ACCEPTED_LIMITS = ImageLimits(max_pixels=sys.maxsize, max_unpacked=float("inf"))
 """For pictures that a job has accepted, with a limit of its own."""
-
-
-def limits_of_job(max_pixels: int) -> ImageLimits:
-    """With a limit above the default one the user accepts large pictures, such as plans, however little they weigh."""
-    if max_pixels <= DEFAULT_LIMITS.max_pixels:
-        return ImageLimits(max_pixels=max_pixels)
-    return ImageLimits(max_pixels=max_pixels, max_unpacked=float("inf"))

@@ -15,9 +15,7 @@ from PIL import Image
 from embedder.errors import ModelError, ModelNotFoundError
 from embedder.identity import ModelIdentity
 from embedder.images import CropSpec
-from embedder.models.vision_config import embedding_dim, vision_config
-
-SUPPORTED = ("clip", "siglip", "dinov2", "dinov2_with_registers")
+from embedder.models.families import FAMILIES, embedding_dim, vision_config
 
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 # Settings that change a picture's vector without changing the weights' names and shapes. This lists the relevant
@@ -66,7 +64,7 @@ class Checkpoint:
     def find(cls, model: str, revision: str | None = None, *, task: Task | None = None) -> "Checkpoint":
         """Reads a local folder, or else downloads from the hub; raises ModelNotFoundError or ModelError.
 
-        Without a `task`, only the `SUPPORTED` types are accepted; with one, any type for that task.
+        Without a `task`, only the `FAMILIES` are accepted; with one, any type for that task.
         """
         folder, model_id, commit = _locate(model, revision)
         config_file = folder / "config.json"
@@ -81,7 +79,7 @@ class Checkpoint:
             architectures = config.get("architectures") or ["none"]
             if not all(str(name).endswith(_ARCHITECTURES[task]) for name in architectures):
                 raise ModelError(f"{model_id}: expected a model for {task}, got {', '.join(map(str, architectures))}")
-        elif model_type not in SUPPORTED:
+        elif model_type not in FAMILIES:
             raise ModelError(_unsupported(model_id, model_type))
         return cls(
             folder=folder,
@@ -200,7 +198,7 @@ def _utf8(folder: Path) -> str:
 def _unsupported(model_id: str, model_type: object) -> str:
     hint = ": SigLIP 2 NaFlex takes pictures of varying shape; use a checkpoint of fixed resolution, such as "
     hint = f"{hint}google/siglip2-base-patch16-224" if model_type == "siglip2" else ""
-    return f"{model_id}: expected a model of type {', '.join(SUPPORTED)}, got {model_type}{hint}"
+    return f"{model_id}: expected a model of type {', '.join(FAMILIES)}, got {model_type}{hint}"
 
 
 def _weight_files(folder: Path) -> list[Path]:

@@ -27,7 +27,8 @@ from embedder.identity import Precision
 from embedder.models.checkpoint import Checkpoint, Preprocessing
 from embedder.models.clip import image_features
 from embedder.models.converted import MIN_AGREEMENT, load_graph
-from embedder.models.torch_loading import PixelScale, is_siglip, load_tokenizer, load_weights, make_tokenize
+from embedder.models.families import FAMILIES
+from embedder.models.torch_loading import PixelScale, load_tokenizer, load_weights, make_tokenize
 
 _MIN_SPEEDUP = 1.25
 """Of a less exact precision, to be preferred."""
@@ -90,7 +91,7 @@ def export(checkpoint: Checkpoint, folder: Path, precision: Precision) -> None:
     towers: dict[str, tuple[nn.Module, NDArray[Any]]] = {
         "image": (_ImageTower(model, checkpoint.preprocessing), _sample_pictures(checkpoint.crop.side))
     }
-    text: dict[str, Any] = {"lower_case": is_siglip(checkpoint)}
+    text: dict[str, Any] = {"lower_case": FAMILIES[checkpoint.model_type].pads_texts}
     try:
         towers["text"] = (_TextTower(model), _save_tokenizer(checkpoint, model, folder / "tokenizer.json"))
     except ModelError as error:

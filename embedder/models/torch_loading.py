@@ -15,6 +15,7 @@ from transformers.utils import logging as transformers_logging
 from embedder.errors import ModelError, UnsupportedInputError
 from embedder.freed_memory import keep_freed_memory
 from embedder.models.checkpoint import Checkpoint, Preprocessing
+from embedder.models.families import FAMILIES
 
 Tokens = dict[str, torch.Tensor]
 
@@ -130,26 +131,19 @@ class PixelScale(nn.Module):
         return crops.permute(0, 3, 1, 2).float() * self._scale - self._shift
 
 
-def is_siglip(checkpoint: Checkpoint) -> bool:
-    """Whether texts are lower-cased, padded to the full length and used without a mask, as in SigLIP's training.
-    SigLIP takes the vector from the last position, which may be padding; CLIP from the end-of-text token.
-    """
-    return checkpoint.model_type == "siglip"
-
-
 def make_tokenize(checkpoint: Checkpoint, tokenizer: PreTrainedTokenizerBase) -> Callable[[Sequence[str]], Tokens]:
     """A thread-safe function from texts to the text model's input."""
-    siglip = is_siglip(checkpoint)
+    pads = FAMILIES[checkpoint.model_type].pads_texts
     lock = threading.Lock()  # each call sets padding and truncation on a fast tokenizer
 
     def tokenize(texts: Sequence[str]) -> Tokens:
         with lock:
             return dict(
                 tokenizer(
-                    [text.lower() for text in texts] if siglip else list(texts),
-                    padding="max_length" if siglip else "longest",
+                    [text.lower() for text in texts] if pads else list(texts),
+                    padding="max_length" if pads else "longest",
                     truncation=True,
-                    return_attention_mask=not siglip,
+                    return_attention_mask=not pads,
                     return_tensors="pt",
                 )
             )

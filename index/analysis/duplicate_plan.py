@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
-from typing import Final, Literal, Self, get_args
+from typing import Final, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel, SkipValidation
 
+from index.analysis.duplicate_kinds import KINDS, Kind
 from index.collection import Collection
 from index.collection.bounds import parse_json
 from index.collection.catalog.catalog import Catalog
@@ -22,10 +23,6 @@ from index.collection.catalog.sql import parquet
 from index.collection.layout import DUPLICATES, INDEX
 from index.collection.rows import TEXT
 from index.errors import CollectionError
-
-Kind = Literal["identical_bytes", "identical_pixels", "re_encoded", "cropped", "similar"]
-"""How a picture resembles the one to keep, the strongest kind first. `re_encoded` ones may be resized too."""
-KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
 _MAX_BYTES: Final = 1 << 30
 _GROUPS: Final = 1024  # in memory

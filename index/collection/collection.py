@@ -35,7 +35,15 @@ from index.collection.layout import (
 from index.collection.lease import TTL, Lease
 from index.collection.live_rows import LiveRows
 from index.collection.merged.sets import read_merged_runs
-from index.collection.records import ModelRecord, OtherFormatError, RowFile, RunManifest, RunStart, VersionManifest
+from index.collection.records import (
+    ModelRecord,
+    OtherFormatError,
+    RowFile,
+    RunManifest,
+    RunSettings,
+    RunStart,
+    VersionManifest,
+)
 from index.collection.row_files import block_of, describe, map_in_threads, write_table
 from index.collection.rows import RUN_COLUMN, check_rows, conform
 from index.errors import CollectionError, DamagedRunError, DamagedVersionError, NotACollectionError, UnsafeFileError
@@ -174,8 +182,7 @@ class Collection:
         source: str,
         model: ModelRecord,
         calibration: dict[str, float] | None = None,
-        keep: str | None = None,
-        exif: bool = False,
+        settings: RunSettings | None = None,
     ) -> RunStart:
         """Begin a run. Its id sorts after every other run's, even if the clock was set back."""
         started_at = datetime.now(UTC)
@@ -192,8 +199,7 @@ class Collection:
             model=model,
             started_at=started_at,
             calibration=calibration or {},
-            keep=keep,
-            exif=exif,
+            **(settings or RunSettings()).model_dump(include={*RunSettings.model_fields}),
         )
         self.storage.write_atomic(run_path(run_id, RUN_STARTED), start.to_bytes())
         return start

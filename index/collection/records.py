@@ -130,11 +130,24 @@ class RowFile(FileRecord):
         return self
 
 
-class RunStart(Record):
+class RunSettings(Record):
+    """What the rows of a run were made with, besides its model; rows that were made otherwise are written again.
+
+    `keep` is the filter for images, as canonical JSON; None: all were embedded. `exif`: they have columns from EXIF.
+    """
+
+    keep: str | None = None
+    exif: bool = False
+
+    def differing(self, other: "RunSettings") -> list[str]:
+        """The names of the settings in which both differ."""
+        return [name for name in RunSettings.model_fields if getattr(self, name) != getattr(other, name)]
+
+
+class RunStart(RunSettings):
     """`started.json`: a run that has begun. Run ids sort by start time.
 
-    In a run of an annotation, `model` is the predictor, and `calibration` was measured once for all of its runs. `keep`
-    is the filter for images, as canonical JSON; None: all were embedded. `exif`: its rows have columns from EXIF.
+    In a run of an annotation, `model` is the predictor, and `calibration` was measured once for all of its runs.
     """
 
     format: Literal[3] = 3
@@ -143,8 +156,6 @@ class RunStart(Record):
     model: ModelRecord
     started_at: Time
     calibration: dict[str, float] = {}
-    keep: str | None = None
-    exif: bool = False
 
 
 class RunManifest(RunStart):

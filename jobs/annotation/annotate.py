@@ -119,7 +119,7 @@ class Annotate:
                 decode=DecodeSettings(
                     crop=None if recipe.needs == "file" else recipe.crop,
                     draft=recipe.draft,
-                    max_pixels=ACCEPTED_LIMITS.max_pixels,
+                    limits=ACCEPTED_LIMITS,
                 ),
                 where=where,
                 block_size=resources.block_size,

@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from embedder.images.signature import Signature
-from index.analysis.duplicate_plan import Kind
+from index.analysis.duplicate_kinds import Kind
 from jobs.duplicates.detail import detail_difference
 from jobs.duplicates.picture_loader import PictureLoader
 from jobs.duplicates.same_picture import Comparison, compare

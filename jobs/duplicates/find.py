@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from index.analysis.duplicate_plan import KINDS, Duplicate, DuplicatePlan, Kind, PlannedGroup, PlannedImage, sort_groups
+from index.analysis.duplicate_kinds import KINDS, PIXEL_KINDS, Kind
+from index.analysis.duplicate_plan import Duplicate, DuplicatePlan, PlannedGroup, PlannedImage, sort_groups
 from index.analysis.duplicates import near_duplicates, nearest_pairs
 from index.builder.build_index import require_all_runs
 from index.collection import Collection
@@ -31,7 +32,6 @@ from jobs.values import MAX_DIFFERENCE, MIN_SIMILARITY
 _REASONS: Final = ("more pixels", "lossless format", "larger file", "has EXIF", "older file", "first by name")
 _LOSSLESS: Final = frozenset({"png", "gif", "bmp", "tiff", "raw"})
 _NO_DATE: Final = datetime.max.replace(tzinfo=UTC)
-_PIXEL_KINDS: Final = frozenset({"identical_pixels", "re_encoded", "cropped"})
 _COLUMNS: Final = ("image_id", "uri", "content_hash", "width", "height", "format", "size", "modified")
 _NEIGHBOURS: Final = 16  # of each picture, whose pixels are compared with it
 _MIN_SCORE: Final = 0.9  # minimum cosine of such a neighbour
@@ -122,7 +122,7 @@ class Finder:
         return (group for group in groups if len(group) > 1)
 
     def _copies(self) -> Iterator[PlannedGroup]:
-        if not _PIXEL_KINDS & set(self.kinds):
+        if not PIXEL_KINDS & set(self.kinds):
             for rows in self._same_bytes():
                 yield from self._groups([self._picture(rows)])
             return

@@ -117,7 +117,7 @@ def _manifest(written: WrittenRun, rows: Catalog, max_reject_rate: float) -> Run
     if report.filtered_in_all and report.unfiltered == rejected:
         raise UsageError(
             f"--keep keeps none of the {report.listed} images of {plan.source}, so nothing was published: expected "
-            f"an expression that matches some of them, got {plan.image_filter.key}. "
+            f"an expression that matches some of them, got {plan.image_filter.settings.keep}. "
             f"`likeness rejects --reason {FILTERED}` shows why each was left out"
         )
     if rejected > max_reject_rate * report.unfiltered:

@@ -53,7 +53,7 @@ def write_plans(
     model, pictures = plans[0].model, sum(plan.todo.num_rows for plan in plans)
     parts, checkpoint = 1 + len(model.boxes), model_cache.find_recorded(model, spec.embedder)
     crop = replace(checkpoint.crop, tiles=model.boxes)
-    decode = DecodeSettings(crop=crop, draft=spec.draft, per_host=spec.per_host, max_pixels=spec.max_pixels)
+    decode = DecodeSettings(crop=crop, draft=spec.draft, per_host=spec.per_host, limits=spec.limits)
     load = ModelSource.of(model, checkpoint, resources, convert=pictures * parts >= _MIN_IMAGES_TO_CONVERT)
     if model.boxes:
         cost = tile_cost(pictures, model, None if reason_for_ray(resources) else partial(model_cache.load, load))

@@ -22,7 +22,7 @@ from embedder.images import CropSpec
 from embedder.images.decode import DecodedImage
 from embedder.images.decoder_pool import DecodePool
 from embedder.images.decoder_process import IsAwaited
-from embedder.images.limits import BOMB, DEFAULT_LIMITS, TOO_MANY_PIXELS, limits_of_job
+from embedder.images.limits import BOMB, DEFAULT_LIMITS, TOO_MANY_PIXELS, ImageLimits
 from embedder.images.quality import MEASURED_CROP, measure
 from index.collection import Collection
 from index.collection.rows import FILTERED, in_files
@@ -59,7 +59,7 @@ class DecodeSettings:
     decoders: int = 2
     per_host: int = PER_HOST
     image_filter: ImageFilter = EVERY_IMAGE
-    max_pixels: int = DEFAULT_LIMITS.max_pixels
+    limits: ImageLimits = DEFAULT_LIMITS
 
 
 _OUTCOME: dict[str, pa.DataType] = {
@@ -77,9 +77,8 @@ def fetch_and_decode(table: pa.Table, *, settings: DecodeSettings, is_awaited: I
     Raises CancelledError soon after `is_awaited` returns False.
     """
     fetcher, crop, image_filter = _fetcher(settings.per_host), settings.crop, settings.image_filter
-    measures, exif = image_filter.measures, image_filter.exif
-    limits = limits_of_job(settings.max_pixels)
-    decode = partial(_decoders(settings.decoders).decode, limits=limits, draft=settings.draft, exif=exif)
+    measures, exif = image_filter.measures, image_filter.settings.exif
+    decode = partial(_decoders(settings.decoders).decode, limits=settings.limits, draft=settings.draft, exif=exif)
 
     def outcome(uri: str | None) -> dict[str, Any]:
         if not is_awaited():

@@ -18,7 +18,7 @@ from embedder.models.load import find_model
 from index.collection import Collection, writing
 from index.collection.collection import Snapshot
 from index.collection.layout import MANIFEST, run_path
-from index.collection.records import UNKNOWN_MODEL, ModelRecord, RowFile, RunManifest, RunStart
+from index.collection.records import UNKNOWN_MODEL, ModelRecord, RowFile, RunManifest, RunSettings, RunStart
 from index.collection.rows import EMBEDDING, TEXT, embedding_column
 from index.errors import NotACollectionError
 from index.storage.bucket_address import without_secrets
@@ -92,7 +92,7 @@ class VectorImport:
             # A source of its own: a job that embeds the same folder neither deletes these rows nor resumes this run.
             source = canonical_address(f"import:{address}")
             exif = any(part.rows.model and part.first_column(EXIF_COLUMNS) for part in parts)
-            run, files = leased.start_run(source, model, exif=exif), list[RowFile]()
+            run, files = leased.start_run(source, model, settings=RunSettings(exif=exif)), list[RowFile]()
             report, reasons = EmbedReport(listed=sum(map(len, parts)), already_there=0), Counter[str]()
             with _discard_on_error(leased, run.run_id):
                 for block in self._blocks(ids, model.dim):

@@ -3,7 +3,7 @@
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -42,7 +42,7 @@ class _Part:
     def __len__(self) -> int:
         return self.rows.num_rows
 
-    def first_column(self, names: Sequence[str]) -> str | None:
+    def first_column(self, names: Iterable[str]) -> str | None:
         """The first of these names that is a column."""
         return next((name for name in names if name in self.rows.schema.names), None)
 

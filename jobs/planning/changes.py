@@ -6,7 +6,6 @@ from collections import Counter
 from dataclasses import dataclass
 
 from index.collection.collection import Snapshot
-from jobs.errors import TooManyMissingError
 from jobs.planning.decide import Decisions, PlannedJob
 from jobs.planning.plan import Counts, Plan
 from jobs.sources.stored_listing import Listing
@@ -46,35 +45,6 @@ class SourceChange:
     kept: int
     counts: Counts
     replaced: list[ReplacedImages]
-
-    def check_limits(self, source: str, max_missing: float, *, delete: bool) -> None:
-        """Raise `TooManyMissingError` if too many images would be deleted or replaced, or none would be left."""
-        gone = self.counts.missing - self.counts.moved
-        if delete and self.counts.listed == self.others == 0:
-            # An index cannot be empty, so the current one would stay live and still find the deleted images.
-            raise TooManyMissingError(
-                f"{gone:,} of the {self.rows:,} images of {source} are no longer there, and the collection has no "
-                "others, so nothing was changed: an index cannot be empty. Is a disk not mounted, or the address "
-                "wrong? If the images are really gone, remove the collection, or embed other images into it first"
-            )
-        if delete:
-            missing = f"{source} are no longer there"
-            remedy = "Is a disk not mounted, or the address wrong? If the images are really gone"
-            _check_share(gone, self.rows, missing, remedy, max_missing)
-        for other in self.replaced:
-            replaced = f"{other.source} would be replaced by images with the same ids in {source}"
-            remedy = "Is the address wrong? To keep both, use a collection for each source. If you mean to replace them"
-            _check_share(other.images, other.rows, replaced, remedy, max_missing)
-
-
-def _check_share(count: int, rows: int, problem: str, remedy: str, max_missing: float) -> None:
-    if count <= max_missing * rows:
-        return
-    share = count / rows
-    raise TooManyMissingError(
-        f"{count:,} of the {rows:,} images of {problem} ({share:.1%}, over the {max_missing:.0%} of --max-missing), so "
-        f"nothing was changed. {remedy}, use --max-missing {min(1.0, share + 0.01):.2f}"
-    )
 
 
 def compare(listing: Listing, snapshot: Snapshot, job: PlannedJob) -> SourceChange:

@@ -47,12 +47,12 @@ Seqs = npt.NDArray[np.int64]
 
 _TYPES: dict[str, pa.DataType] = {
     **dict.fromkeys(("run", "number"), pa.int64()),
-    **dict.fromkeys(("source", "keep", "message"), TEXT),
-    **dict.fromkeys(("own", "same_model", "exif", "stale"), pa.bool_()),
+    **dict.fromkeys(("source", "keep", "differs", "message"), TEXT),
+    **dict.fromkeys(("own", "same_model", "stale"), pa.bool_()),
 }
 _RUNS, _SOURCE_RUNS, _OUTCOMES = (
     pa.schema({name: _TYPES[name] for name in names.split()})
-    for names in ("run source own same_model keep exif", "source run", "number message stale")
+    for names in ("run source own same_model keep differs", "source run", "number message stale")
 )
 
 
@@ -87,7 +87,7 @@ class Decisions:
 
     def _compare(self) -> list[str]:
         """Compare the images with their rows; returns the metadata of rows in SQL."""
-        job = self._job
+        job, settings = self._job, self._job.image_filter.settings
         described = [
             {
                 "run": number,
@@ -95,7 +95,7 @@ class Decisions:
                 "own": each.source == job.source,
                 "same_model": each.run.model.agrees_with(job.model),
                 "keep": each.run.keep,
-                "exif": each.run.exif,
+                "differs": next((name for name in settings.differing(each.run) if name != "keep"), None),
             }
             for number, each in enumerate(self.rows.runs)
             if each.run
@@ -155,7 +155,7 @@ class Decisions:
     def _judge(self) -> None:
         """Find the images that the filter leaves out, and rows whose outcome it changes or cannot decide."""
         images = self._job.image_filter
-        if images.key is None:
+        if images.settings.keep is None:
             outcomes, judged = _OUTCOMES.empty_table(), sql.judged(sql.WAS_LEFT_OUT)
         else:
             outcomes, judged = pa.concat_tables(self._judged(images)), sql.judged("coalesce(outcomes.stale, false)")
@@ -170,7 +170,7 @@ class Decisions:
             reasons = pc.if_else(refused_mask(listing), pa.scalar(None, TEXT), reasons)
             out, before = pc.is_valid(reasons), is_filtered(rows)
             failed: Any = pc.and_not(pc.is_valid(rows["error_reason"]), before)
-            same_filter: Any = pc.equal(known["keep"], pa.scalar(images.key, TEXT)).fill_null(False)
+            same_filter: Any = pc.equal(known["keep"], pa.scalar(images.settings.keep, TEXT)).fill_null(False)
             certain: Any = pa.array(judged)
             good = pc.or_(pc.or_(same_filter, failed), pc.and_not(certain, before))
             stale = pc.and_not(covered, pc.if_else(out, before, good))
@@ -344,7 +344,7 @@ class Decisions:
     def _filled(self, text: str) -> str:
         """A statement with what the job says: constants, as queries of them would become joins."""
         job = self._job
-        values = {"source": quoted(job.source), "exif": job.image_filter.exif, "c": self.rows.name}
+        values: dict[str, object] = {"source": quoted(job.source), "c": self.rows.name}
         values |= {"may_delete": job.may_delete, "verify_hash": job.verify_hash}
         for name, value in values.items():
             text = text.replace(f"{{{name}}}", str(value))
@@ -369,8 +369,8 @@ def unfinished_run(snapshot: Snapshot, source: str, model: ModelRecord, image_fi
     """The newest run of a source, a model and a filter that was started and not committed."""
     # A newer committed run would hide an older one's rows of the same ids; a new run copies these instead.
     newer = (run for run in snapshot.unfinished if run.run_id > snapshot.last_run)
-    same = (source, image_filter.key, image_filter.exif)
-    started = [run for run in newer if (run.source, run.keep, run.exif) == same and run.model.agrees_with(model)]
+    same = [run for run in newer if run.source == source and not image_filter.settings.differing(run)]
+    started = [run for run in same if run.model.agrees_with(model)]
     if not started:
         return None
     # A run that is in the live version has lost its manifest. If it were resumed, its new rows would seem indexed.
@@ -379,6 +379,6 @@ def unfinished_run(snapshot: Snapshot, source: str, model: ModelRecord, image_fi
 
 
 def last_filter(snapshot: Snapshot, source: str) -> ImageFilter:
-    """The filter of the source's last run, as recorded there: its key and `exif`, so it cannot judge images."""
+    """The filter of the source's last run, as recorded there: its settings, so it cannot judge images."""
     runs = (run for run in reversed(snapshot.committed) if canonical_address(run.source) == source)
-    return next((ImageFilter(key=run.keep, exif=run.exif) for run in runs), EVERY_IMAGE)
+    return next((ImageFilter(settings=run) for run in runs), EVERY_IMAGE)

@@ -10,7 +10,7 @@ from __future__ import annotations  # pyarrow's types take arguments in its stub
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from embedder.images.exif import EXIF_COLUMNS
 from embedder.images.quality import MEASURES
-from index.collection.records import RunStart
+from index.collection.records import RunSettings
 from index.collection.rows import FILTERED, TEXT, in_files, metadata_columns
 from index.errors import FilterError
 from index.filters.filter import Filter
@@ -31,23 +31,22 @@ Mask = npt.NDArray[np.bool_]
 _FACTS: Final = ("size", *FILE_FACTS.names)
 """Columns that the listing may lack and that reading the file fills."""
 MEASURE_TYPES: Final = {name: pa.bool_() if name == "near_uniform" else pa.float64() for name in MEASURES}
-EXIF_TYPES: Final[dict[str, pa.DataType]] = dict(
-    zip(EXIF_COLUMNS, (pa.timestamp("us"), pa.string(), pa.float64(), pa.float64()), strict=True)
-)  # the time is that of the camera's clock, without a time zone
+EXIF_TYPES: Final[dict[str, pa.DataType]] = {
+    name: pa.type_for_alias(kind)  # type: ignore[call-overload]  # takes any name
+    for name, kind in EXIF_COLUMNS.items()
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageFilter:
-    """`key` is the expression as canonical JSON, as runs record it; None if every image is embedded.
+    """`settings` are those of a run: `keep` is the expression; with `exif`, rows also get the columns of `EXIF_TYPES`.
 
-    `measures` are the measures of the pixels that it names. Without `conditions`, nothing is judged. With `exif`, rows
-    also get the columns of `EXIF_TYPES`.
+    `measures` are the measures of the pixels that the expression names. Without `conditions`, nothing is judged.
     """
 
-    key: str | None = None
+    settings: RunSettings = field(default_factory=RunSettings)
     conditions: tuple[Filter, ...] = ()
     measures: tuple[str, ...] = ()
-    exif: bool = False
 
     @classmethod
     def parse(cls, expression: Mapping[str, Any], listing: pa.Schema) -> ImageFilter:
@@ -65,7 +64,7 @@ class ImageFilter:
             raise UsageError(f"--keep: {error}") from error
         measured = tuple(name for name in measures if name in keep.columns)
         conditions = tuple(Filter.parse(each, schema) for each in _conditions(keep.expression))
-        return cls(key=keep.key, conditions=conditions, measures=measured)
+        return cls(settings=RunSettings(keep=keep.key), conditions=conditions, measures=measured)
 
     def judge(self, images: pa.Table) -> tuple[Column, Mask]:
         """The reason why each image is left out, null if there is none so far; and a mask: all conditions are judged.
@@ -86,17 +85,18 @@ class ImageFilter:
 
     def exif_columns(self, names: Sequence[str]) -> list[str]:
         """Those of these columns that hold EXIF, if it is read."""
-        return [name for name in EXIF_TYPES if self.exif and name in names]
+        return [name for name in EXIF_TYPES if self.settings.exif and name in names]
 
-    def can_reuse(self, run: RunStart) -> bool:
+    def can_reuse(self, run: RunSettings) -> bool:
         """Whether this filter can be judged by the rows of a run, even if the metadata has changed since."""
-        if self.exif and not run.exif:
+        others = set(self.settings.differing(run))
+        if others - {"keep", "exif"} or ("exif" in others and not run.exif):
             return False
         if not self.measures:
             return True
         measures, by_file = {*self.measures}, {*_FACTS, *self.measures}
         mixed = any(each.columns & measures and each.columns - by_file for each in self.conditions)
-        return run.keep == self.key and not mixed
+        return "keep" not in others and not mixed
 
 
 def _conditions(expression: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

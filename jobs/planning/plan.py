@@ -61,8 +61,7 @@ class Plan:
 
     def start(self, collection: Collection) -> RunStart:
         """The run to resume, or a new one."""
-        keep, exif = self.image_filter.key, self.image_filter.exif
-        return self.run or collection.start_run(self.source, self.model, keep=keep, exif=exif)
+        return self.run or collection.start_run(self.source, self.model, settings=self.image_filter.settings)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """What happens to each image of a source, and why, in SQL over a listing and the catalog of a collection.
 
 Statements run in the catalog of the listing, with the view `listing`; `{c}` is the name of the collection's catalog,
-and `{source}`, `{exif}`, `{may_delete}`, `{verify_hash}` are what the job says. They are told of the `runs`, the ids
+and `{source}`, `{may_delete}`, `{verify_hash}` are what the job says. They are told of the `runs`, the ids
 `postponed`, and the runs in which metadata is text and elsewhere not (`retyped`). Each step makes a view, or a table if
 few images are in it:
 
@@ -124,7 +124,7 @@ def compared(columns: int) -> str:
            coalesce(row.retried, false) AND {covers("row", "image", "false")} AS failed,
            CASE WHEN image.listed AND row.own THEN
                 CASE WHEN {relabelled(columns)} THEN 'relabelled'
-                     WHEN row.exif <> {{exif}} THEN 'other_exif' END
+                     WHEN row.differs IS NOT NULL THEN 'other_' || row.differs END
            END AS rewritten
     FROM images AS image LEFT JOIN (FROM known WHERE same_model) AS row ON row.image_id = image.image_id;
     """

@@ -18,7 +18,7 @@ _LABEL = 'A text such as "a dog"; may be repeated. Each image gets the nearest l
 
 
 @with_fields(
-    Fields(*_ANNOTATION, "name template none_below quality classifier top_k captioner prompt engine url predictor"),
+    Fields(*_ANNOTATION, but="labels"),
     Fields(*_JOB, "max_reject_rate embedder"),
     Fields(*_RESOURCES, "on address block_size device"),
 )

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.markup import escape
 
+from index.analysis.duplicate_kinds import KINDS, Kind
 from index.errors import CollectionError
 from jobs.errors import UsageError
 from jobs.values import MAX_DIFFERENCE, MIN_SIMILARITY, counted
 from likeness.cli.options import CollectionArgument, console, error_console, open_collection, print_json_list
 
 if TYPE_CHECKING:
-    from index.analysis.duplicate_plan import DuplicatePlan, Kind
+    from index.analysis.duplicate_plan import DuplicatePlan
     from jobs.duplicates.move import MoveReport
 
 
@@ -24,7 +25,7 @@ def duplicates(
     collection: CollectionArgument,
     kinds: Annotated[
         str | None,
-        typer.Option(help="Some of identical_bytes, identical_pixels, re_encoded, cropped, similar. By default, all."),
+        typer.Option(help=f"Some of {', '.join(KINDS)}. By default, all."),
     ] = None,
     min_score: Annotated[float, typer.Option(min=-1, max=1, help="Minimum cosine of similar images.")] = MIN_SIMILARITY,
     max_difference: Annotated[
@@ -95,9 +96,7 @@ def _show_plan(output: str, plan: "DuplicatePlan") -> None:
         console.print(plan_counts(plan))
 
 
-def _parse_kinds(text: str | None) -> "Sequence[Kind]":
-    from index.analysis.duplicate_plan import KINDS
-
+def _parse_kinds(text: str | None) -> Sequence[Kind]:
     names = [part.strip() for part in text.split(",")] if text is not None else KINDS
     if unknown := [name for name in names if name not in KINDS]:
         raise UsageError(f"--kinds names {', '.join(unknown) or 'none'}: expected some of {', '.join(KINDS)}")
@@ -106,7 +105,7 @@ def _parse_kinds(text: str | None) -> "Sequence[Kind]":
 
 def _plan(
     collection: str,
-    kinds: "Sequence[Kind]",
+    kinds: Sequence[Kind],
     min_score: float,
     max_difference: float,
     moved: frozenset[Path],

@@ -29,9 +29,8 @@ VersionArgument = Annotated[str, typer.Argument(help="The version's number from 
 
 
 @with_fields(
-    Fields(*_BUDGET, "target_recall max_memory"),
     Fields(*_BUDGET, "latency_ms", flag="--latency"),
-    Fields(*_BUDGET, "factory segment_rows queries"),
+    Fields(*_BUDGET, but="latency_ms"),
     Fields("jobs.spec", "JobSpec", "embedder"),
     _WHERE,
 )

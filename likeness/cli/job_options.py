@@ -11,11 +11,16 @@ if TYPE_CHECKING:
 
 _JOB, _RESOURCES, _BUDGET = (("jobs.spec", name) for name in ("JobSpec", "Resources", "IndexBudget"))
 
+# Arguments, what only a file has, and what some commands have beside these or below.
+_OTHERS = (
+    "source collection resources index retention annotations notify metrics_file missing max_missing verify_hash "
+    "column_types tiles max_reject_rate exif"
+)
+
 EMBEDDING = (
-    Fields(*_JOB, "model revision embedder extensions uri_column id_column exclude keep refresh gone_after per_host"),
+    Fields(*_JOB, but=_OTHERS),
     Fields(*_JOB, "column_types", metavar="COLUMN=TYPE,…"),
     Fields(*_JOB, "tiles", metavar="CxR"),
-    Fields(*_JOB, "draft max_pixels"),
     Fields(*_RESOURCES, "device precision"),
 )
 """What is embedded, and with which model."""

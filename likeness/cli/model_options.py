@@ -23,17 +23,19 @@ _FIELDS = "__fields__"
 
 
 class Fields:
-    """Some `fields` of a model in a module, as options; `shown` are arguments of `typer.Option`, and `default`.
+    """Some `fields` of a model in a module, or all `but` some, as options; `shown` are arguments of `typer.Option`, and
+    `default`.
 
     The model is imported when one of its commands is called: all models take longer than `likeness --help` does.
     """
 
-    def __init__(self, module: str, model: str, fields: str, **shown: Any) -> None:
-        self._module, self._model, self._names, self._shown = module, model, fields.split(), shown
+    def __init__(self, module: str, model: str, fields: str = "", *, but: str = "", **shown: Any) -> None:
+        self._module, self._model, self._shown = module, model, shown
+        self._names, self._but = fields.split(), but.split()
 
     def parameters(self) -> Iterator[inspect.Parameter]:
         fields = declared_fields(getattr(import_module(self._module), self._model))
-        for name in self._names:
+        for name in self._names or (name for name in fields if name not in self._but):
             yield _parameter(name, fields[name], dict(self._shown))
 
 

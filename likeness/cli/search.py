@@ -41,7 +41,7 @@ _FLAGS: Final = {"k": "-k"}
 
 @with_fields(
     Fields(*_QUERY, "k", flag=_FLAGS["k"]),
-    Fields(*_QUERY, "offset min_score min_percentile filter distinct diversity fields"),
+    Fields(*_QUERY, but="k allow_partial"),
     Fields("api.settings", "ServeSettings", "model"),
     Fields("jobs.spec", "JobSpec", "embedder"),
 )

@@ -11,7 +11,7 @@ from api.errors import Forbidden, Problem, Unauthorized, abbreviate
 from api.http.middleware.admission import PROBE_PATHS, route_path
 from api.http.middleware.every_request import COLLECTION, HAS_PREFIX
 from api.http.middleware.rate_limit import RateLimit
-from api.http.problems import problem_response
+from api.http.problem_documents import problem_response
 from api.observe.log import current_record
 from api.settings import Access
 

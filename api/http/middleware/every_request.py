@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.errors import UnknownApiVersion, abbreviate
 from api.http.middleware.admission import PROBE_PATHS, route_path
-from api.http.problems import internal_problem, problem_response
+from api.http.problem_documents import internal_problem, problem_response
 from api.observe.log import RequestRecord, record_request
 from api.observe.metrics import Metrics
 
@@ -105,11 +105,7 @@ class EveryRequestMiddleware:
                     "route": route,
                     "status": status,
                     "milliseconds": round(seconds * 1e3, 3),
-                    "stages_ms": _milliseconds(record.stages) or None,
-                    "collection": record.collection,
-                    "index": record.index,
-                    "problems": sorted(set(record.problems)) or None,
-                    "key": record.key,
+                    **record.log_fields(),
                 }
             },
         )
@@ -179,11 +175,3 @@ def _route(scope: Scope, outer_path: str) -> str | None:
         if match is not Match.NONE:
             return context.path_format
     return None
-
-
-def _milliseconds(stages: list[tuple[str, float]]) -> dict[str, float]:
-    """Milliseconds by stage, summed over the searches of a batch."""
-    sums: dict[str, float] = {}
-    for name, seconds in stages:
-        sums[name] = sums.get(name, 0.0) + seconds * 1e3
-    return {name: round(ms, 3) for name, ms in sums.items()}

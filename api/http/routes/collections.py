@@ -20,11 +20,11 @@ from api.documents import (
     SearchedOut,
     SearchResponse,
 )
-from api.errors import CollectionNotFound, Problem, invalid
+from api.errors import SEARCH_PROBLEMS, CollectionNotFound, Problem, invalid
 from api.http.body import BodyReader
 from api.http.middleware.auth import KEY, require_collection
 from api.http.openapi import COLLECTIONS_BODY
-from api.http.problems import SEARCH_PROBLEMS, problem_docs
+from api.http.problem_documents import problem_docs
 from api.http.query_runner import QueryRunner
 from api.http.requests import COLLECTIONS_SEARCH
 from api.http.responses import json_response, model_out, timing

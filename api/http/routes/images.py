@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from api.documents import ImageOut
 from api.errors import ImageNotFound, Internal, InvalidRequest, PictureNotFound, PictureUnavailable, ShardUnavailable
-from api.http.problems import problem_docs
+from api.http.problem_documents import problem_docs
 from api.http.query_runner import QueryRunner
 from api.http.responses import etag_response, image_out, json_response
 from api.search.service import row_of_image

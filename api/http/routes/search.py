@@ -21,10 +21,17 @@ from api.documents import (
     SearchResponse,
     json_bytes,
 )
-from api.errors import Internal, InvalidRequest, Problem, ShardUnavailable
+from api.errors import (
+    BODY_PROBLEMS,
+    SEARCH_PROBLEMS,
+    Internal,
+    InvalidRequest,
+    Problem,
+    ShardUnavailable,
+)
 from api.http.body import BodyReader
 from api.http.openapi import BATCH_BODY, EMBED_BODY, SEARCH_BODY, parameters_of
-from api.http.problems import BODY_PROBLEMS, SEARCH_PROBLEMS, failed_item, problem_docs
+from api.http.problem_documents import failed_item, problem_docs
 from api.http.query_runner import QueryRunner
 from api.http.requests import FACET_PARAMETERS, SEARCH_PARAMETERS, UPLOAD, read_texts
 from api.http.responses import check_filter, json_response, model_out

@@ -8,11 +8,11 @@ from anyio import to_thread
 from fastapi import APIRouter, Request
 
 from api.documents import IndexDetailsOut, SwitchedOut, VersionsOut
-from api.errors import Forbidden, Internal, NotReady, VersionNotUsable, invalid
+from api.errors import BODY_PROBLEMS, Forbidden, Internal, NotReady, VersionNotUsable, invalid
 from api.http.body import BodyReader
 from api.http.middleware.every_request import COLLECTION, HAS_PREFIX
 from api.http.openapi import PROMOTE_BODY
-from api.http.problems import BODY_PROBLEMS, problem_docs
+from api.http.problem_documents import problem_docs
 from api.http.query_runner import QueryRunner
 from api.http.requests import PROMOTE
 from api.http.responses import index_details, version_out

@@ -11,7 +11,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from api.access.keys import KeyRing, KeyScope, add_key
 from api.http.app import create_app
-from api.http.problems import MEDIA_TYPE
+from api.http.problem_documents import MEDIA_TYPE
 from api.settings import Access
 from embedder.fake import FakeEmbedder
 from index.search import Searcher

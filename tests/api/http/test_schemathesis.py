@@ -21,7 +21,7 @@ from schemathesis.engine import events, from_schema
 from api.access.keys import KeyRing, KeyScope, add_key
 from api.errors import PROBLEMS
 from api.http.app import create_app
-from api.http.problems import MEDIA_TYPE
+from api.http.problem_documents import MEDIA_TYPE
 from api.search.service import SearchService
 from api.settings import Access
 from embedder.fake import FakeEmbedder

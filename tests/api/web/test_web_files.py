@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from api.http.middleware.every_request import EveryRequestMiddleware
-from api.http.problems import install_problems
+from api.http.problem_documents import install_problems
 from api.http.routes.pages import FOLDER, install_web
 from api.observe.metrics import Metrics
 

@@ -23,7 +23,7 @@ from embedder.errors import ModelError, ModelNotFoundError
 from embedder.images import CropSpec
 from embedder.models.checkpoint import Checkpoint
 from embedder.models.clip import ClipEmbedder
-from embedder.models.vision_config import vision_config
+from embedder.models.families import vision_config
 from tests.support.pictures.tiny_checkpoints import noise
 
 Change = Callable[[Path], object]

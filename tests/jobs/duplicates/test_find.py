@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
-from index.analysis.duplicate_plan import KINDS, DuplicatePlan, Kind, PlannedGroup, read_plan, write_plan
+from index.analysis.duplicate_kinds import KINDS, Kind
+from index.analysis.duplicate_plan import DuplicatePlan, PlannedGroup, read_plan, write_plan
 from index.builder.build_index import build_index
 from index.collection import Collection
 from index.errors import CollectionError, DamagedRunError

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from index.analysis.duplicate_plan import Duplicate, DuplicatePlan, Kind, PlannedGroup, PlannedImage
+from index.analysis.duplicate_kinds import Kind
+from index.analysis.duplicate_plan import Duplicate, DuplicatePlan, PlannedGroup, PlannedImage
 from jobs.duplicates.move import LOG, movable_folders, move_duplicates, moved_files, undo_moves
 from jobs.errors import UsageError
 from tests.support.pictures.sample_images import put_pictures

@@ -13,7 +13,7 @@ from PIL import Image, ImageEnhance
 
 from benchmarks.documents import DOCUMENTS
 from embedder.images.signature import Signature
-from index.analysis.duplicate_plan import KINDS, Kind
+from index.analysis.duplicate_kinds import KINDS, Kind
 from jobs.demo.drawing import Subject, draw
 from jobs.duplicates.comparer import Comparer, Picture
 from jobs.duplicates.picture_loader import PictureLoader

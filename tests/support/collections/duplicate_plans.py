@@ -4,7 +4,8 @@ from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
 
-from index.analysis.duplicate_plan import Duplicate, DuplicatePlan, Kind, PlannedGroup, PlannedImage
+from index.analysis.duplicate_kinds import Kind
+from index.analysis.duplicate_plan import Duplicate, DuplicatePlan, PlannedGroup, PlannedImage
 from index.search import Searcher
 
 

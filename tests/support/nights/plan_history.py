@@ -13,7 +13,7 @@ from unittest.mock import patch
 import pyarrow as pa
 
 from index.collection import Collection
-from index.collection.records import ModelRecord, RowFile, RunManifest, RunStart
+from index.collection.records import ModelRecord, RowFile, RunManifest, RunSettings, RunStart
 from index.collection.rows import FILTERED, row_schema
 from jobs.embedding.commit import WrittenRun
 from jobs.planning.image_filter import EVERY_IMAGE, EXIF_TYPES, ImageFilter
@@ -72,7 +72,7 @@ class History:
         job = Job(
             source=source,
             model=self._model,
-            keep=replace(keep, key=image_filter.key),
+            keep=replace(keep, key=image_filter.settings.keep),
             exif=last.job.exif if last and drawn.random() < 0.85 else drawn.random() < 0.3,
             missing=drawn.choice(["delete", "delete", "delete", "keep"]),
             verify_hash=drawn.random() < 0.1,
@@ -86,7 +86,7 @@ class History:
             postponed=f"(SELECT unnest({sorted(job.postponed)}::VARCHAR[]) AS image_id)",
             listing=listing,
             model=ModelRecord(id=drawn.choice(["hub", "copy"]), revision=None, fingerprint=self._model * 64, dim=4),
-            image_filter=replace(image_filter, exif=job.exif),
+            image_filter=replace(image_filter, settings=RunSettings(keep=image_filter.settings.keep, exif=job.exif)),
             killed_after=drawn.randrange(1, 6) if drawn.random() < 0.3 else None,
         )
         self._last[source] = night
@@ -97,7 +97,7 @@ class History:
         """The rows of the images that need the model, in blocks."""
         written = WrittenRun.begin(plan, self.collection)
         metadata = [field for field in plan.todo.schema if field.name == "label"]
-        exif = [pa.field(name, EXIF_TYPES[name]) for name in ("exif_camera",) if plan.image_filter.exif]
+        exif = [pa.field(name, EXIF_TYPES[name]) for name in ("exif_camera",) if plan.image_filter.settings.exif]
         schema = row_schema(4, [*metadata, *exif])
         todo = images_to_do(plan.todo).to_pylist()
         for start in range(0, len(todo), _BLOCK):

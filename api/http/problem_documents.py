@@ -48,19 +48,6 @@ class ProblemOut(BaseModel):
 
 
 MEDIA_TYPE: Final = "application/problem+json"
-BODY_PROBLEMS: Final = (
-    *(errors.MalformedBody, errors.RequestTimeout, errors.TooLarge, errors.UnsupportedMediaType),
-    *(errors.InvalidRequest, errors.Internal),
-)
-"""Problems of every route that reads a body."""
-SEARCH_PROBLEMS: Final = (
-    *BODY_PROBLEMS,
-    *(errors.BadUrl, errors.ForbiddenScheme, errors.ForbiddenAddress),
-    *(errors.UrlNotUsable, errors.UrlUnreachable, errors.UrlTimeout),
-    *(errors.TextNotSupported, errors.UnusableImage, errors.ShardUnavailable),
-    *(errors.PictureNotFound, errors.PictureUnavailable, errors.ImageNotFound),
-)
-
 MAX_ERRORS: Final = 100
 
 # By pydantic's error type; other types get pydantic's own message.
