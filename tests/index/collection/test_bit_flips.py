@@ -6,7 +6,7 @@ import logging
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -92,11 +92,8 @@ class Untouched:
 
 
 @pytest.fixture(scope="module", params=[False], ids=[""])
-def untouched(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Untouched]:
-    # Waiting for the disk may be slow, and is not tested here.
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda _: None)
-        yield Untouched(tmp_path_factory.mktemp("flips"), merged=request.param)
+def untouched(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Untouched:
+    return Untouched(tmp_path_factory.mktemp("flips"), merged=request.param)
 
 
 def flip(data: bytes, drawn: random.Random) -> bytes:
