@@ -11,12 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from _pytest.nodeid import NodeId
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from index.collection import Collection
     from tests.support.collections.s3_server import Bucket
     from tests.support.command_line import Run
 
+# `make test-long` runs tests of Hypothesis with the other profile. On a busy machine, drawing examples may take long.
+settings.register_profile("quick", max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+settings.register_profile("long", settings.get_profile("quick"), max_examples=300)
+settings.load_profile("quick")
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_worker_niceness", "0")  # not 15, at which Ray's workers would be slow next to other tests
@@ -41,11 +46,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (not _uses_ray(item), *(item.get_closest_marker(name) is None for name in shared)))
 
 
-def pytest_collection_finish() -> None:
-    """What was imported stays: later collections of garbage need not look at it, and take a tenth of the time."""
-    gc.freeze()
-
-
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """Stop the shared Ray after the last test that uses it."""
@@ -62,11 +62,15 @@ def _uses_ray(item: pytest.Item | None) -> bool:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def unsynced() -> Iterator[None]:
-    """Nothing here has to survive a power cut: waiting for the disk takes a fifth of a job's time."""
+def faster() -> Iterator[None]:
+    """Nobody waits for the disk, as nothing here has to survive a power cut. What was imported stays: later collections
+    of garbage need not look at it.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
+        gc.freeze()
         yield
+        gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

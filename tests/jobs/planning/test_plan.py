@@ -1,13 +1,10 @@
 """The plan: what is left to embed of a listing, given the rows of a collection and of its unfinished run."""
 
 import datetime as dt
-import tempfile
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from embedder.fake import FakeEmbedder
 from index.collection import Collection
@@ -171,51 +168,6 @@ def test_rejects_are_those_of_the_newest_rows(collection: Collection) -> None:
     rejects = list_rejects(collection)
     assert [row["image_id"] for row in rejects] == ["a", "c", "old"]
     assert [row["error_message"] for row in rejects if row["error_reason"] == "timeout"] == ["late", "late"]
-
-
-NAMES = "abcd"
-OUTCOMES = ("embedded", "rejected for good", "rejected for now")
-# Steps: an image changes its size; the next images to do get an outcome; the run is committed.
-STEPS = st.one_of(
-    st.tuples(st.just("change"), st.sampled_from(NAMES), st.integers(1, 3)),
-    st.tuples(st.just("write"), st.lists(st.sampled_from(OUTCOMES), min_size=1, max_size=3)),
-    st.tuples(st.just("commit")),
-)
-
-
-def outcome_row(image_id: str, size: int, outcome: str) -> Row:
-    if outcome == "embedded":
-        return embedded(image_id, size=size)
-    return rejected(image_id, retryable=outcome == "rejected for now", size=size)
-
-
-@settings(max_examples=40, deadline=None)
-@given(steps=st.lists(STEPS, max_size=12))
-def test_any_history_leaves_the_same_to_do_as_a_dict(steps: list[tuple[Any, ...]]) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        collection = Collection.create_or_open(f"{folder}/collection")
-        sizes = dict.fromkeys(NAMES, 1)
-        there: dict[str, tuple[int, str]] = {}
-        newest: dict[str, tuple[int, str]] = {}
-        for number, (kind, *arguments) in enumerate(steps):
-            plan = plan_of(collection, *(image(name, size=size) for name, size in sizes.items()))
-            expected = uncovered(there, sizes) and uncovered(newest, sizes)
-            assert todo(plan) == expected
-            if kind == "change":
-                sizes[arguments[0]] = arguments[1]
-            elif kind == "write" and expected:
-                run = plan.run or collection.start_run(SOURCE, MODEL)
-                block = {name: (sizes[name], outcome) for name, outcome in zip(expected, arguments[0], strict=False)}
-                rows = [outcome_row(name, *state) for name, state in block.items()]
-                write(collection, run, f"{plan.attempt:04}-{number}", *rows)
-                newest.update(block)
-            elif kind == "commit" and plan.run:
-                commit(collection, plan.run)
-                there = dict(newest)
-
-
-def uncovered(rows: dict[str, tuple[int, str]], sizes: dict[str, int]) -> list[str]:
-    return [name for name in NAMES if rows.get(name) not in ((sizes[name], OUTCOMES[0]), (sizes[name], OUTCOMES[1]))]
 
 
 def test_an_unfinished_run_older_than_a_committed_one_is_left_alone(collection: Collection) -> None:
