@@ -235,7 +235,7 @@ QUICK = {"progressive", "cmyk", "webp", "rgba", "grey16", "lzw", "avif"}
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in COSTLY]
+    "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.long]) for name in COSTLY]
 )
 def test_decoding_takes_no_more_memory_than_estimated_and_returns_it(name: str) -> None:
     data = COSTLY[name]() + bytes(60_000)

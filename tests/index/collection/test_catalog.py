@@ -159,7 +159,7 @@ def test_facts_of_an_uncommitted_run_are_made_and_can_be_stored(collection: Coll
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("threads", [2, *(pytest.param(each, marks=pytest.mark.slow) for each in (1, 8))])
+@pytest.mark.parametrize("threads", [2, *(pytest.param(each, marks=pytest.mark.long) for each in (1, 8))])
 @pytest.mark.parametrize("kept", [False, True])
 def test_a_signal_ends_a_query_like_any_other_code(
     collection: Collection, signum: signal.Signals, threads: int, kept: bool

@@ -100,7 +100,7 @@ def test_a_collection_made_to_hurt(stranger: Stranger, name: str) -> None:
 
 FUZZ = [
     range(10),
-    pytest.param(range(10, 140), marks=[pytest.mark.slow]),
+    pytest.param(range(10, 110), marks=[pytest.mark.slow]),
     *(pytest.param(range(n, n + 500), marks=LONG) for n in range(1000, 6000, 500)),
 ]
 

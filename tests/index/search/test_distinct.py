@@ -71,7 +71,7 @@ def test_pages_of_distinct_matches(many: Crowded, owner: int, k: int, offset: in
     assert owners(many.searcher, query, k, offset=offset) == expected
 
 
-@pytest.mark.parametrize("shards", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("shards", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_shards_give_the_same_answers(many: Crowded, shards: int) -> None:
     query, searcher = unit_vectors(OTHERS, dim=DIM)[:1], InProcessShards(many.collection, shards).searcher()
     for options in ({"k": 30}, {"k": 30, "offset": 30, "filter": {"even": True}}, {"k": 9, "diversity": 0.3}):

@@ -22,7 +22,7 @@ from tests.support.collections.sharded import InProcessShards, ids_of
 
 COUNT = 700
 SHARDS = (1, 2, 3, 4, 5)
-QUICK, SLOW = (2, 5), pytest.param((1, 3, 4), marks=pytest.mark.slow)
+QUICK, LONG = (2, 5), pytest.param((1, 3, 4), marks=pytest.mark.long)
 FILTERS: tuple[dict[str, Any] | None, ...] = (
     None,
     {"label": "cat"},
@@ -63,7 +63,7 @@ OPTIONS: tuple[dict[str, Any], ...] = (
 )
 
 
-@pytest.mark.parametrize("counts", [QUICK, SLOW], ids=str)
+@pytest.mark.parametrize("counts", [QUICK, LONG], ids=str)
 @pytest.mark.parametrize("where", FILTERS, ids=str)
 def test_shards_answer_as_the_whole_does(
     collection: Collection, where: dict[str, Any] | None, counts: tuple[int, ...]

@@ -109,7 +109,7 @@ def test_a_source_that_mixes_kinds_is_read_as_all_of_them_and_the_rest_is_counte
     assert listed(source) == (ids, left_out)
 
 
-@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.long)])
 def test_a_bucket_is_read_and_counted_as_a_folder_is(store: Bucket, every: int) -> None:
     for number, (files, ids, left_out) in enumerate(LAYOUTS[::every]):
         for name, content in files.items():

@@ -63,7 +63,7 @@ def night(folder: Path, text: str, fields: dict[str, Any]) -> dict[str, tuple[An
 @pytest.mark.parametrize(
     "nights",
     [
-        pytest.param(nights, id=name, marks=[pytest.mark.slow] if number % 2 else [])
+        pytest.param(nights, id=name, marks=[pytest.mark.long] if number % 2 else [])
         for number, (name, nights) in enumerate(NIGHTS.items())
     ],
 )

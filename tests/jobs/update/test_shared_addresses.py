@@ -94,10 +94,10 @@ KEEPS: list[dict[str, Any]] = [
 
 
 FIELDS = [{"tiles": "2x2"}, {"exif": True}, *({"keep": keep} for keep in KEEPS)]
-SLOW = (pytest.param(fields, marks=pytest.mark.slow) for fields in FIELDS[1::2])
+LONG = (pytest.param(fields, marks=pytest.mark.long) for fields in FIELDS[1::2])
 
 
-@pytest.mark.parametrize("fields", [{}, *FIELDS[::2], *SLOW], ids=str)
+@pytest.mark.parametrize("fields", [{}, *FIELDS[::2], *LONG], ids=str)
 def test_each_row_is_as_if_it_were_alone(tmp_path: Path, fields: dict[str, Any]) -> None:
     nights = new_nights(tmp_path / "together")
     write(nights, ROWS)

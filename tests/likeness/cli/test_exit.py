@@ -54,7 +54,7 @@ QUICK: Final[dict[str, tuple[str, int, list[str]]]] = {
     "closed and loaded again": (SEARCH + CLOSE_AND_SEARCH, 0, ["3", "3", "freed"]),
     "a service": (SERVICE, 0, []),
 }
-SLOW: Final[dict[str, tuple[str, int, list[str]]]] = {
+LONG: Final[dict[str, tuple[str, int, list[str]]]] = {
     "closed": (SEARCH + "likeness.close()", 0, ["3", "freed"]),
     "with": (WITH, 0, ["3", "freed"]),
     "dropped": ("print(len(opened().search('a red star')))", 0, ["3", "freed"]),
@@ -66,7 +66,7 @@ SLOW: Final[dict[str, tuple[str, int, list[str]]]] = {
     ("program", "code", "printed"),
     [
         *(pytest.param(*each, id=name) for name, each in QUICK.items()),
-        *(pytest.param(*each, id=name, marks=pytest.mark.slow) for name, each in SLOW.items()),
+        *(pytest.param(*each, id=name, marks=pytest.mark.long) for name, each in LONG.items()),
     ],
 )
 def test_a_program_ends_with_its_own_code_and_leaves_no_thread(
