@@ -111,6 +111,7 @@ def test_images_are_left_out_as_early_as_possible(
     assert nights.collection.runs() == runs
 
 
+@pytest.mark.slow
 def test_another_expression_reads_only_what_the_rows_cannot_decide(nights: Nights) -> None:
     def change(keep: dict[str, Any] | None, *, index: bool = False) -> tuple[set[str], set[str]]:
         """The images that are embedded, and those that were read."""
@@ -135,6 +136,7 @@ def test_another_expression_reads_only_what_the_rows_cannot_decide(nights: Night
     assert change(None) == (everything, set())
 
 
+@pytest.mark.slow
 def test_a_filter_applies_to_the_source_of_its_job(nights: Nights, tmp_path: Path, other_model: str) -> None:
     """A job of another source that changes the model leaves out the same images of this one."""
     night(nights, {**VARIED, "size": {"$gte": 300}})
@@ -146,6 +148,7 @@ def test_a_filter_applies_to_the_source_of_its_job(nights: Nights, tmp_path: Pat
     assert (counts.unchanged, nights.embedded[-1]) == (5, [])
 
 
+@pytest.mark.slow
 def test_a_list_is_filtered_by_its_own_columns_and_without_sizes(nights: Nights) -> None:
     lines = nights.pictures.with_name("list.csv")
 
@@ -169,6 +172,7 @@ def test_a_list_is_filtered_by_its_own_columns_and_without_sizes(nights: Nights)
     assert change("2", mixed) == (["plain"], {"noise.jpg", "noise.png", "plain.png", "small.png"})
 
 
+@pytest.mark.slow
 def test_a_broken_picture_of_a_list_is_left_out_by_its_size(nights: Nights) -> None:
     """As in a folder, where the size is known without reading. So the next night finds no change."""
     lines = nights.pictures.with_name("list.csv")
@@ -209,7 +213,7 @@ def test_verify_hash_reads_no_image_left_out_unread(nights: Nights, monkeypatch:
     assert sorted(Path(uri).name for uri in read) == ["noise.jpg", "noise.png"]
 
 
-@pytest.mark.parametrize(("keep", "last"), [(WIDE, "plain"), (VARIED, "small")])
+@pytest.mark.parametrize(("keep", "last"), [pytest.param(WIDE, "plain", marks=pytest.mark.slow), (VARIED, "small")])
 def test_a_killed_job_is_resumed(nights: Nights, keep: dict[str, Any], last: str) -> None:
     nights.block = 2
     killed_night(nights, keep)
@@ -218,6 +222,7 @@ def test_a_killed_job_is_resumed(nights: Nights, keep: dict[str, Any], last: str
     assert embedded(nights) == {"noise.jpg", "noise", last}
 
 
+@pytest.mark.slow
 def test_another_filter_reuses_the_rows_of_a_killed_job(nights: Nights) -> None:
     nights.block = 3
     killed_night(nights, WIDE)

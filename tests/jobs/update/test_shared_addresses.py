@@ -94,10 +94,10 @@ KEEPS: list[dict[str, Any]] = [
 
 
 FIELDS = [{"tiles": "2x2"}, {"exif": True}, *({"keep": keep} for keep in KEEPS)]
-LONG = (pytest.param(fields, marks=pytest.mark.long) for fields in FIELDS[1::2])
+SLOW = (pytest.param(fields, marks=pytest.mark.slow) for fields in FIELDS)
 
 
-@pytest.mark.parametrize("fields", [{}, *FIELDS[::2], *LONG], ids=str)
+@pytest.mark.parametrize("fields", [{}, *SLOW], ids=str)
 def test_each_row_is_as_if_it_were_alone(tmp_path: Path, fields: dict[str, Any]) -> None:
     nights = new_nights(tmp_path / "together")
     write(nights, ROWS)
@@ -146,7 +146,7 @@ def test_a_changed_address_is_read_again(nights: Nights) -> None:
     assert nights.embedded[-1] == ["1"]
 
 
-@pytest.mark.parametrize("block", [1, 2, 4])
+@pytest.mark.parametrize("block", [*(pytest.param(each, marks=pytest.mark.long) for each in (1, 4)), 2])
 def test_a_killed_job_continues_with_what_it_has(tmp_path: Path, apart: dict[str, tuple[Any, ...]], block: int) -> None:
     nights = new_nights(tmp_path / "together")
     nights.block = block

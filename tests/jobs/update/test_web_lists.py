@@ -186,6 +186,7 @@ def test_too_many_gone_pictures_change_nothing(web: WebList) -> None:
     assert web.rows() == {str(seed): seed for seed in (0, 1, 5, 6, 7, 8, 9)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("refresh", "visits"), [("never", 0), ("2d", 2)])
 def test_an_address_is_visited_once_in_a_period(web: WebList, refresh: str, visits: int) -> None:
     web.server.routes |= {f"/{seed}": honest(seed, f'"{seed}"') for seed in range(5)}
