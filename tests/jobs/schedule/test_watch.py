@@ -126,7 +126,7 @@ POINTS = [*((step, True) for step in STEPS if step != "deletes"), *((step, False
 @pytest.mark.parametrize(
     ("step", "first", "code"),
     [
-        pytest.param(*point, code, marks=[pytest.mark.long] if number % 2 else [])
+        pytest.param(*point, code, marks=pytest.mark.long if number % 2 else pytest.mark.slow if point[1] else ())
         for row, point in enumerate(POINTS)
         for number, code in enumerate(CODES, start=row)
     ],

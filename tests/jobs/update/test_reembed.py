@@ -402,7 +402,9 @@ def test_a_rolled_back_version_stays_so_until_something_changes(nights: Nights) 
 # Crashes
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(
+    "step", [pytest.param(step, marks=pytest.mark.slow if number % 2 else ()) for number, step in enumerate(STEPS)]
+)
 @pytest.mark.parametrize("after", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_the_night_after_a_kill_at_any_step_completes(nights: Nights, step: str, after: bool) -> None:
     folder = nights.pictures / "a"
