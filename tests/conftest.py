@@ -11,17 +11,24 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from _pytest.nodeid import NodeId
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from index.collection import Collection
     from tests.support.collections.s3_server import Bucket
     from tests.support.command_line import Run
 
+# `make test-long` runs tests of Hypothesis with the other profile. On a busy machine, drawing examples may take long.
+settings.register_profile("quick", max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+settings.register_profile("long", settings.get_profile("quick"), max_examples=300)
+settings.load_profile("quick")
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_worker_niceness", "0")  # not 15, at which Ray's workers would be slow next to other tests
 if "PYTEST_XDIST_WORKER" in os.environ:
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # several processes share the cores: no busy waiting
+    # Several processes share the cores: no busy waiting, and no threads that mostly wait for each other.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -52,6 +59,18 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 def _uses_ray(item: pytest.Item | None) -> bool:
     return isinstance(item, pytest.Function) and "cluster" in item.fixturenames
+
+
+@pytest.fixture(scope="session", autouse=True)
+def faster() -> Iterator[None]:
+    """Nobody waits for the disk, as nothing here has to survive a power cut. What was imported stays: later collections
+    of garbage need not look at it.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        gc.freeze()
+        yield
+        gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ import io
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from fastapi.testclient import TestClient
@@ -14,7 +15,14 @@ from api.search.service import SearchService
 from embedder.fake import FakeEmbedder
 from index.collection import Collection
 from index.search import Searcher
-from tests.support.collections.small_collection import PLAIN, make_collection
+from tests.support.collections.small_collection import PLAIN, make_collection, shared_decoders
+
+
+@pytest.fixture(scope="session", autouse=True)
+def reuse_decoders() -> Iterator[None]:
+    """Servers share their decoding processes: starting some takes longer than most tests."""
+    with patch("api.build_service.DecodePool", lambda *_, **__: shared_decoders()):
+        yield
 
 
 @pytest.fixture(scope="session")

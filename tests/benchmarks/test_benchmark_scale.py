@@ -57,6 +57,7 @@ def test_requests_of_each_step_to_a_bucket(tmp_path: Path) -> None:
         assert sum(map(float, costs[f"{step}, for each row file"].values())) <= requests_of_a_file, step
 
 
+@pytest.mark.slow
 def test_costs_of_listing_and_comparing_are_marginal(tmp_path: Path) -> None:
     of_listing, of_comparing = listing(tmp_path, files=2_000, rows=20_000)[1::2]
     # A process of 150 MB, divided by 2,000 files, would be 75 kB.

@@ -13,16 +13,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import boto3  # type: ignore[import-untyped]
 import pytest
 import ray.autoscaler
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from ray.autoscaler._private.aws.config import bootstrap_aws
-from ray.autoscaler._private.aws.node_provider import AWSNodeProvider
 from ray.autoscaler._private.util import prepare_config, validate_config
-from ray.autoscaler.tags import STATUS_UNINITIALIZED, TAG_RAY_LAUNCH_CONFIG, TAG_RAY_NODE_KIND, TAG_RAY_NODE_STATUS
 from ray.dashboard.modules.job.cli import submit
 from ray.serve.schema import ServeDeploySchema
 
@@ -32,7 +28,6 @@ from index.collection import Collection
 from jobs.schedule.history import last_entries
 from jobs.schedule.scheduler import cron_times
 from jobs.schedule.spec_file import read_spec
-from tests.support.collections.s3_server import CREDENTIALS
 from tests.support.command_parsers import PROGRAMS, check, shell_lines
 from tests.support.nights.quiet_night import make_job
 from tests.support.paths import DEPLOY, ROOT
@@ -49,13 +44,6 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
     return make_job(tmp_path)
-
-
-@pytest.fixture
-def aws(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mock of AWS, set up in the environment."""
-    for name, value in {**CREDENTIALS, "AWS_ENDPOINT_URL": f"http://{s3}", "AWS_DEFAULT_REGION": "us-east-1"}.items():
-        monkeypatch.setenv(name, value)
 
 
 def schedule(name: str) -> str:
@@ -254,17 +242,6 @@ def test_the_server_of_compose_comes_back_by_itself(tmp_path: Path) -> None:
         assert log.read_text().splitlines() == deployed
 
 
-def test_the_bucket_of_compose_is_created(aws: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With another S3 server than SeaweedFS. At the second start, the bucket exists."""
-    service = SERVICES["make-bucket"]
-    monkeypatch.setenv("AWS_REGION", service["environment"]["AWS_REGION"])
-    assert service["entrypoint"] == ["python", "-c"]
-    for _ in range(2):
-        exec(service["command"][0], {})
-    buckets = [bucket["Name"] for bucket in boto3.client("s3").list_buckets()["Buckets"]]
-    assert buckets.count("likeness") == 1  # other tests' buckets are in the same server
-
-
 # A cluster on AWS
 
 
@@ -282,33 +259,6 @@ def test_the_cluster_file_fits_rays_schema() -> None:
     resources = read_spec(DEPLOY / "ray-cluster" / "files" / "job.yaml").resources
     assert (resources.address, resources.actors) == ("auto", (1, types["embed"]["max_workers"]))
     assert types["embed"]["min_workers"] or resources.wait_for_nodes  # otherwise a starting job finds no GPU
-
-
-@pytest.mark.slow
-def test_ray_launches_the_machines_of_the_file(aws: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the code of `ray up` on a mock of AWS. It fails if `node_config`, which Ray's schema ignores, is wrong."""
-    monkeypatch.setenv("HOME", str(tmp_path))  # for the key pair
-    (tmp_path / ".ssh").mkdir()
-    machine = AWS["available_node_types"]["head"]["node_config"]
-    boto3.client("iam").create_instance_profile(InstanceProfileName=machine["IamInstanceProfile"]["Arn"].split("/")[1])
-    [ami, *_] = boto3.client("ec2", AWS["provider"]["region"]).describe_images()["Images"]
-    config = prepare_config(AWS)
-    for each in config["available_node_types"].values():
-        each["node_config"]["ImageId"] = ami["ImageId"]
-    config = AWSNodeProvider.fillout_available_node_types_resources(bootstrap_aws(config))  # type: ignore[no-untyped-call]
-    provider = AWSNodeProvider(config["provider"], config["cluster_name"])  # type: ignore[no-untyped-call]
-    launched = {}
-    for name, each in config["available_node_types"].items():
-        tags = {TAG_RAY_NODE_KIND: name, TAG_RAY_LAUNCH_CONFIG: name, TAG_RAY_NODE_STATUS: STATUS_UNINITIALIZED}
-        [node] = provider.create_node(each["node_config"], tags, 1).values()
-        resources = {what: amount for what, amount in each["resources"].items() if what != "memory"}
-        launched[name] = (node.instance_type, node.instance_lifecycle, resources)
-    # As in the file's comments. Jobs request GPUs and their type.
-    assert launched == {
-        "head": ("m7i.2xlarge", None, {"CPU": 0}),
-        "decode": ("c7i.4xlarge", "spot", {"CPU": 16}),
-        "embed": ("g6.4xlarge", "spot", {"CPU": 16, "GPU": 1, "accelerator_type:L4": 1}),
-    }
 
 
 # The image
@@ -347,13 +297,3 @@ def test_the_requirements_of_the_image_are_the_projects_own_and_pinned() -> None
     installs = [rest for rest in instructions("RUN") if "pip install" in rest]
     assert ["-c constraints.txt" in rest for rest in installs] == [True, True, False]
     assert ["--no-deps ." in rest for rest in installs] == [False, False, True]
-
-
-def test_volumes_are_mounted_on_folders_of_the_images_user() -> None:
-    """A named volume belongs to root if the image lacks the folder."""
-    volumes = [volume for service in SERVICES.values() if "build" in service for volume in service.get("volumes", ())]
-    volumes += re.findall(r" -v (\S+)", (DEPLOY / "docker" / "README.md").read_text())
-    named = {target.rstrip("`") for volume, target in (each.split(":")[:2] for each in volumes) if volume.isalpha()}
-    assert named >= {"/data", "/metrics", "/home/likeness/.cache/huggingface"}
-    [made] = [made for rest in instructions("RUN") for made in re.findall(r"install -d -o 1000 -g 100 (.+)", rest)]
-    assert named <= set(made.split())

@@ -134,28 +134,6 @@ def test_the_cron_job_creates_the_job() -> None:
     assert maps == {mount["name"]: kinds["ConfigMap"]["metadata"]["name"]}
 
 
-def gib(quantity: str) -> int:
-    return int(quantity.removesuffix("Gi"))
-
-
-@pytest.mark.parametrize(("name", "with_index"), [*zip(NAMES, ({"head"}, {"head"}, {"cpu", "gpu"}), strict=True)])
-def test_the_nodes_disk_has_room_for_the_files_of_the_index(name: str, with_index: set[str]) -> None:
-    """Without a request, pods run on any node, and without LIKENESS_CACHE_BYTES they use half of its disk."""
-    for group_name, group in groups(name).items():
-        pod = group["template"]["spec"]
-        [container] = pod["containers"]
-        if group_name in with_index:
-            requested = gib(container["resources"]["requests"]["ephemeral-storage"])
-            env = {each["name"]: each.get("value") for each in container["env"]}
-            volumes = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
-            limits = {each["name"]: each["emptyDir"]["sizeLimit"] for each in pod["volumes"] if "emptyDir" in each}
-            # Evicted files stay on disk until the last process closes them.
-            limit = gib(limits[volumes[env["LIKENESS_CACHE_DIR"]]])
-            assert int(env["LIKENESS_CACHE_BYTES"]) / 2**30 < limit < requested
-        elif group_name != "head":  # builds segments, and Ray spills there
-            assert gib(container["resources"]["requests"]["ephemeral-storage"]) >= 20
-
-
 def test_the_service() -> None:
     config = yaml.safe_load(ray_resource("rayservice.yaml")["spec"]["serveConfigV2"])
     ServeDeploySchema.model_validate(config)

@@ -4,7 +4,6 @@
 """
 
 import ast
-import contextlib
 import inspect
 import json
 import os
@@ -12,26 +11,20 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import promql_parser
 import pytest
-import requests
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from ray.dashboard.modules.metrics import dashboards
 
-from api.http.app import create_app
 from api.http.routes.metrics import register_engine_metrics
-from api.local import running
 from api.observe.log import RequestRecord
 from api.observe.metrics import Metrics
 from api.search.collections import Collections
 from api.settings import RequestLimits
-from benchmarks.common.servers import free_port
-from benchmarks.common.waiting import eventually
 from embedder.fake import FakeEmbedder
 from jobs.embedding import worker_metrics
 from jobs.schedule.history import HistoryEntry
@@ -49,10 +42,6 @@ TARGET_LABELS = {"job", "instance"}
 """Labels of every scraped series."""
 
 
-def panels(name: str) -> list[dict[str, Any]]:
-    return [panel for panel in DASHBOARDS[name]["panels"] if panel["type"] != "row"]
-
-
 def substituted(expression: str) -> str:
     """An expression as Grafana sends it, with all values of variables selected."""
     return re.sub(r'"\$\w+"', '".*"', expression.replace("$__rate_interval", "5m"))
@@ -62,7 +51,7 @@ def expressions(name: str) -> list[str]:
     """The expressions of a dashboard, or of the alerts."""
     if name == "alerts.yml":
         return [rule["expr"] for rule in RULES]
-    found = [target["expr"] for panel in panels(name) for target in panel["targets"]]
+    found = [target["expr"] for panel in DASHBOARDS[name]["panels"] for target in panel.get("targets", ())]
     found += [each["expr"] for each in DASHBOARDS[name]["annotations"]["list"]]
     choices = [each["definition"] for each in DASHBOARDS[name]["templating"]["list"] if each["type"] == "query"]
     found += [expression for each in choices for expression in re.findall(r"^label_values\((.+), \w+\)$", each)]
@@ -138,32 +127,6 @@ def test_the_dashboard_of_jobs_shows_every_metric_of_jobs(tmp_path: Path) -> Non
     assert set(running_job_metrics()) | set(job_metrics(tmp_path)) <= shown
 
 
-@pytest.mark.parametrize("name", DASHBOARDS)
-def test_dashboards_can_be_imported_by_grafana(name: str) -> None:
-    content = DASHBOARDS[name]
-    assert content["uid"] == {"service": "likeness", "jobs": "likeness-jobs"}[name.partition("-")[0]]
-    assert content["templating"]["list"][0]["type"] == "datasource"
-    ids = [panel["id"] for panel in content["panels"]]
-    assert len(set(ids)) == len(ids)
-    variables = {"datasource"} | {each["name"] for each in content["templating"]["list"]}
-    used = set(re.findall(r"\$\{?(?!__)(\w+)", json.dumps(content)))
-    assert used <= variables
-    cells = [
-        (at["x"] + x, at["y"] + y)
-        for at in (panel["gridPos"] for panel in content["panels"])
-        for x, y in product(range(at["w"]), range(at["h"]))
-    ]
-    assert len(set(cells)) == len(cells), "panels overlap"
-    assert max(x for x, _ in cells) == 23
-    for panel in panels(name):
-        assert {target["datasource"]["uid"] for target in panel["targets"]} == {"${datasource}"}
-        named = re.findall(r"{{(\w+)}}", " ".join(target["legendFormat"] for target in panel["targets"]))
-        for target in panel["targets"]:
-            grouped = re.findall(r"by \(([^)]*)\)", target["expr"])
-            if grouped and named:
-                assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) <= set(re.split(r",\s*", grouped[0]))
-
-
 def test_configurations_of_prometheus_and_grafana_agree_with_compose() -> None:
     config = yaml.safe_load((FOLDER / "prometheus.yml").read_text())
     targets = {each["job_name"]: each["static_configs"][0]["targets"][0] for each in config["scrape_configs"]}
@@ -184,22 +147,17 @@ def test_configurations_of_prometheus_and_grafana_agree_with_compose() -> None:
         assert set(re.findall(r'job="([^"]+)"', expression)) <= set(targets)
 
 
-# With Prometheus itself
-
-
-def find_program(program: str) -> str:
-    found = shutil.which(program)
-    if found is None:
-        missing = f"needs {program}: `apt-get install prometheus prometheus-node-exporter`, as .ci/run does"
-        if os.environ.get("CI"):
-            pytest.fail(missing)
-        pytest.skip(missing)
-    return found
+# By Prometheus's own tool
 
 
 def promtool(*arguments: str) -> str:
     """Run a check, which must pass; returns both streams, because promtool prints findings to either."""
-    command = [find_program("promtool"), *arguments]
+    if shutil.which("promtool") is None:
+        missing = "needs promtool: `apt-get install prometheus`, as .ci/run does"
+        if os.environ.get("CI"):
+            pytest.fail(missing)
+        pytest.skip(missing)
+    command = ["promtool", *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     assert done.returncode == 0, done.stdout
     return done.stdout
@@ -226,87 +184,3 @@ def test_prometheus_accepts_the_configurations_in_the_pages(tmp_path: Path) -> N
         text = block.replace("kubernetes_sd_configs: [{role: pod}]", "static_configs: []")
         (tmp_path / "prometheus.yml").write_text(text)
         promtool("check", "config", "--syntax-only", str(tmp_path / "prometheus.yml"))
-
-
-def api(prometheus: str, path: str, **query: str) -> Any:
-    return requests.get(f"{prometheus}/api/v1/{path}", query, timeout=10).json()["data"]
-
-
-def await_scrapes(prometheus: str, times: int) -> None:
-    """Wait until Prometheus has scraped the server and the job's metrics `times` times."""
-
-    def scraped() -> bool:
-        with contextlib.suppress(OSError):  # includes the errors of requests
-            up = api(prometheus, "query", query='sum_over_time(up{job=~"likeness.*"}[1h])')["result"]
-            return len(up) == 2 and all(int(each["value"][1]) >= times for each in up)
-        return False
-
-    eventually(scraped, f"Prometheus has scraped both {times} times", 60)
-
-
-@contextlib.contextmanager
-def started(program: str, *options: str) -> Iterator[str]:
-    """Run a program during the block; yields its address."""
-    address = f"127.0.0.1:{free_port()}"
-    with subprocess.Popen([program, *options, f"--web.listen-address={address}"]) as process:
-        try:
-            yield f"http://{address}"
-        finally:
-            process.terminate()
-
-
-@contextlib.contextmanager
-def targets(folder: Path) -> Iterator[dict[str, str]]:
-    """Run a server, and node_exporter with a job's metrics, as compose does; yields address in prometheus.yml → URL."""
-    queries = {"http://a.example/1": PLAIN["red.png"], "http://a.example/2": b"text"}
-    service = fake_service(make_collection(folder / "collection", PLAIN, FakeEmbedder()), queries=queries)
-    job_metrics(folder)
-    options = SERVICES["job-metrics"]["command"]
-    options = [option.replace("=/metrics", f"={folder}") for option in options]
-    exporter = started(find_program("prometheus-node-exporter"), *options)
-    with running(create_app(service)) as server, exporter as metrics:
-        yield {"ray:8000": server, "job-metrics:9100": metrics, "ray:8080": "http://127.0.0.1:9"}
-
-
-@pytest.fixture(scope="module")
-def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Prometheus with our files, except for addresses and intervals, while the server gets requests."""
-    program, folder = find_program("prometheus"), tmp_path_factory.mktemp("prometheus")
-    config = (FOLDER / "prometheus.yml").read_text().replace("15s", "1s, evaluation_interval: 1s")
-    with targets(folder) as servers:
-        for name, url in servers.items():
-            config = config.replace(name, url.removeprefix("http://"))
-        (folder / "prometheus.yml").write_text(config)
-        shutil.copy(FOLDER / "alerts.yml", folder)
-        files = [f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}"]
-        with started(program, *files) as address:
-            # Rates need series that exist before the requests.
-            for times in (1, 3):
-                await_scrapes(address, times)
-                urls = [{"url": f"http://a.example/{name}"} for name in (1, 2, 3)]
-                for query in [{"text": f"a star {times}"}] * 2 + urls:
-                    requests.post(f"{servers['ray:8000']}/search", json=query, timeout=20)
-            await_scrapes(address, 5)
-            yield address
-
-
-@pytest.mark.slow
-def test_panels_have_figures(prometheus: str, tmp_path: Path) -> None:
-    """Panels of the server and of finished jobs."""
-    known = {*service_metrics(tmp_path), *job_metrics(tmp_path)}
-    queries, empty = 0, set()
-    for panel in [panel for name in DASHBOARDS for panel in panels(name)]:
-        for expression in [substituted(target["expr"]) for target in panel["targets"]]:
-            if {metric for metric, _ in metrics_in(expression)} <= known:
-                queries += 1
-                series = api(prometheus, "query", query=expression)["result"]
-                if not series or any(each["value"][1] == "NaN" for each in series):
-                    empty.add(panel["title"])
-    assert queries > 25
-    assert empty == {"Shards that did not answer"}  # there are none
-
-
-def test_no_alert_fires_without_a_problem(prometheus: str) -> None:
-    [group] = api(prometheus, "rules")["groups"]
-    assert [rule["health"] for rule in group["rules"]] == ["ok"] * len(RULES)
-    assert [rule["name"] for rule in group["rules"] if rule["state"] == "firing"] == []

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import pytest
 from fastapi.testclient import TestClient
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
@@ -85,7 +85,6 @@ def assert_answered(client: TestClient, request: dict[str, Any], headers: dict[b
         assert response.headers["api-version"] == "1", context
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     headers=st.dictionaries(
         st.sampled_from([name.encode() for name in (*READ, *OTHERS)]),

@@ -29,7 +29,7 @@ ENDLESS = hostile.progressive_jpeg(12_000, 12_000, 64)  # five seconds of work
 
 @pytest.fixture
 def service(searcher: Searcher) -> Iterator[SearchService]:
-    with closing(DecodePool(1, timeout_s=2, max_wait_s=0.1, max_waiting=1)) as decoders:
+    with closing(DecodePool(1, timeout_s=1, max_wait_s=0.1, max_waiting=1)) as decoders:
         yield fake_service(
             searcher,
             queries={"http://example.com/endless.jpg": ENDLESS},

@@ -52,7 +52,7 @@ def is_closed(connection: socket.socket) -> bool:
         REQUEST[:-2],
         b"POST /search HTTP/1.1\r\n",
         b"\r\n\r\n",
-        REQUEST,
+        pytest.param(REQUEST, marks=pytest.mark.slow),  # idle connections have five seconds
         REQUEST + REQUEST[:10],
         b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Long: " + b"x" * 50_000,
     ],

@@ -17,6 +17,7 @@ from api.search.query import Part, Query
 from api.search.service import SearchService, row_of_image
 from api.settings import ServeSettings
 from embedder.fake import FakeEmbedder
+from embedder.images.decoder_pool import DecodePool
 from index.collection import Collection
 from index.collection.rows import row_schema
 from index.search import Searcher
@@ -158,6 +159,7 @@ def test_each_replica_decodes_as_many_pictures_at_once_as_it_has_cores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replicas: int, at_once: int
 ) -> None:
     monkeypatch.setattr("api.settings.os.cpu_count", lambda: 3)
+    monkeypatch.setattr("api.build_service.DecodePool", DecodePool)  # its own
     make_collection(tmp_path / "c", {"red.png": png(COLOURS["red.png"])}, FakeEmbedder())
     settings = ServeSettings(collection=str(tmp_path / "c"), replicas=replicas)
     apart = build_service(settings, load_model=lambda _: FakeEmbedder())

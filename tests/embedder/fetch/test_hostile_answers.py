@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from embedder.errors import FetchError
@@ -185,7 +185,6 @@ LINES = [
 PIECES = st.sampled_from([*(line + b"\r\n" for line in LINES), gzip.compress(b"x")]) | st.binary(max_size=8)
 
 
-@settings(max_examples=300, deadline=None)
 @given(sent=st.lists(PIECES, max_size=12).map(b"".join))
 def test_arbitrary_bytes_give_a_body_or_a_fetch_error(sent: bytes) -> None:
     ends: list[socket.socket] = []

@@ -231,7 +231,12 @@ COSTLY: dict[str, Callable[[], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("name", COSTLY)
+QUICK = {"progressive", "cmyk", "webp", "rgba", "grey16", "lzw", "avif"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.long]) for name in COSTLY]
+)
 def test_decoding_takes_no_more_memory_than_estimated_and_returns_it(name: str) -> None:
     data = COSTLY[name]() + bytes(60_000)
     with decoder(2**30) as (process, ask):

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -98,7 +98,6 @@ def test_the_range_of_grey(pixels: Any, options: dict[str, Any], expected: npt.N
     predictor=st.booleans(),
     seed=st.integers(0, 2**16),
 )
-@settings(max_examples=150, deadline=None)
 def test_a_tiff_looks_like_a_png_with_the_same_shades(
     kind: str, bands: int, compression: str | None, byteorder: str, tile: Any, predictor: bool, seed: int
 ) -> None:

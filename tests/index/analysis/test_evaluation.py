@@ -115,7 +115,7 @@ def test_as_many_labels_as_images_need_no_table_of_all_pairs(tmp_path: Path) -> 
 
 
 def test_planted_wrong_labels_are_among_the_most_suspect(tmp_path: Path) -> None:
-    searcher = Searcher.open(make_demo_collection(tmp_path, count=400))
+    searcher = Searcher.open(make_demo_collection(tmp_path, count=200))
     positions = searcher.segments.live_positions()
     labels = labels_of(searcher, positions, "label").tolist()
     names, rng = sorted(set(labels)), np.random.default_rng(0)

@@ -40,11 +40,11 @@ def collection(tmp_path: Path) -> Collection:
 
 
 def test_nights_leave_two_segments_and_the_promised_recall(collection: Collection) -> None:
-    first, vectors, live = build_index(collection, SETTINGS), in_half(7_000, 0, 0), np.arange(7_000) < 4_000
+    first, vectors, live = build_index(collection, SETTINGS), in_half(5_500, 0, 0), np.arange(5_500) < 4_000
     vectors[:4_000] = in_half(4_000, 0, 0)
     rng = np.random.default_rng(0)
     trained = set()
-    for night in range(30):
+    for night in range(15):
         new = range(4_000 + 100 * night, 4_100 + 100 * night)
         gone = rng.choice(np.flatnonzero(live), 20, replace=False)
         live[gone], live[new.start : new.stop] = False, True

@@ -72,7 +72,7 @@ def test_few_rows_have_few_neighbours(tmp_path: Path, count: int) -> None:
 changes = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 300), st.floats(0, 0.7)), min_size=1, max_size=6)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=settings().max_examples // 3)
 @given(first=st.integers(3, 300), changes=changes, seed=st.integers(0, 1_000))
 def test_an_update_gives_what_is_computed_from_scratch(
     tmp_path_factory: pytest.TempPathFactory, first: int, changes: list[tuple[int, int, float]], seed: int

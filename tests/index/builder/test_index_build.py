@@ -163,7 +163,7 @@ for folder in Path(sys.argv[1]).iterdir():
 """
 
 _FILES = ("vectors.faiss", "rows.arrow", "ids.arrow", "tombstones.arrow", "queries.arrow", "manifest.json", "CURRENT")
-_POINTS = [f"{name} {when}" for name in _FILES for when in ("before", "after")]
+_POINTS = [f"{_FILES[0]} before", *(f"{name} after" for name in _FILES)]
 
 
 @pytest.fixture(scope="module")

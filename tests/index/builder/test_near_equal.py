@@ -37,7 +37,10 @@ def loosely_alike(rng: np.random.Generator) -> Vectors:
     return recompressed(rng, 0.2)
 
 
-@pytest.mark.parametrize("alike", [placeholders, recompressed, frames, loosely_alike])
+LONG = [pytest.param(alike, marks=pytest.mark.long) for alike in (recompressed, frames)]
+
+
+@pytest.mark.parametrize("alike", [placeholders, loosely_alike, *LONG])
 def test_an_index_stays_approximate(tmp_path: Path, alike: object) -> None:
     rng = np.random.default_rng(0)
     centres = normal(rng, 200)

@@ -34,7 +34,10 @@ def recall_at_10(segment: Segment, vectors: npt.NDArray[np.float32]) -> float:
     return float(np.mean(hits)) / 10
 
 
-@pytest.mark.parametrize("factory", ["IVF32,Flat", "HNSW16", "IVF32,PQ8x4fs", "IVF32,PQ8x4fs,Refine(SQ8)", "SQ8"])
+LONG = [pytest.param(factory, marks=pytest.mark.long) for factory in ("IVF32,PQ8x4fs", "SQ8")]
+
+
+@pytest.mark.parametrize("factory", ["IVF32,Flat", "HNSW16", "IVF32,PQ8x4fs,Refine(SQ8)", *LONG])
 def test_the_target_recall_is_reached(tmp_path: Path, factory: str) -> None:
     vectors = unit_vectors(ROWS, dim=DIM)
     segment = segment_of(tmp_path, factory, vectors)

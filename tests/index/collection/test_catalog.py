@@ -19,14 +19,12 @@ import pytest
 from index.collection import Collection
 from index.collection.cache import checked
 from index.collection.cache.file_cache import FileCache
-from index.collection.catalog.catalog import FIRST_SEQ, NO_RUN, Catalog, RunRows, split_seq
-from index.collection.catalog.facts import write_table_facts
+from index.collection.catalog.catalog import Catalog, RunRows
 from index.collection.live_rows import LiveRows
 from index.collection.records import RunStart
 from index.collection.rows import EMBEDDING, JSON, TILES
 from index.errors import CollectionError, DamagedRunError
 from index.storage import Storage
-from index.storage.scratch import Scratch
 from tests.support.collections.hand_made import MODEL, add_run, rows
 from tests.support.collections.s3_server import Bucket
 
@@ -47,13 +45,6 @@ def test_facts_have_all_columns_but_vectors_and_the_place_of_each_row(collection
         {"row_file": 0, "row_position": 1, "image_id": "b", "label": "y"},
         {"row_file": 1, "row_position": 0, "image_id": "c", "label": None},
     ]
-
-
-def test_seq_says_where_a_row_is(collection: Collection) -> None:
-    add_run(collection, rows(["a"]))
-    add_run(collection, rows(["b"]), rows(["c", "d"]))
-    seqs = catalog_of(collection).table("SELECT seq FROM live_rows ORDER BY image_id")["seq"].to_numpy()
-    assert np.array(split_seq(seqs)).T.tolist() == [[0, 0, 0], [1, 0, 0], [1, 1, 0], [1, 1, 1]]
 
 
 @pytest.mark.parametrize("folder", ["label=dog", "image_id=5", "row_run=x", "[a]*"])
@@ -150,30 +141,6 @@ def test_types_that_differ_between_runs_are_unified(
     assert collection.live_rows(["value"])["value"].to_pylist() == expected
 
 
-def test_rows_of_unfinished_runs_count_among_the_newest(collection: Collection) -> None:
-    def unfinished(image_id: str, uri: str) -> None:
-        start = collection.start_run("memory:", MODEL)
-        table = rows([image_id])
-        collection.write_rows(start.run_id, "0001-x", table.set_column(1, "uri", pa.array([uri])))
-
-    unfinished("a", "older")
-    unfinished("b", "older")
-    add_run(collection, rows(["a", "c"]))
-    unfinished("c", "newer")
-    found = collection.snapshot().newest().table("SELECT image_id, uri FROM live_rows ORDER BY image_id").to_pylist()
-    assert [(row["image_id"], row["uri"]) for row in found] == [("a", "memory:a"), ("b", "older"), ("c", "newer")]
-    assert collection.live_rows(["uri"])["uri"].to_pylist() == ["memory:a", "memory:c"]
-
-
-def test_a_query_can_name_tables_of_its_own(collection: Collection) -> None:
-    add_run(collection, rows(["a", "b", "c"]))
-    wanted = pa.table({"image_id": ["b", "x"]})
-    sql = "SELECT image_id FROM live_rows SEMI JOIN wanted USING (image_id)"
-    assert catalog_of(collection).table(sql, wanted=wanted)["image_id"].to_pylist() == ["b"]
-    with pytest.raises(CollectionError, match=r"the rows of .* cannot be read"):
-        catalog_of(collection).table("SELECT nothing FROM live_rows")
-
-
 def test_a_collection_of_an_earlier_format_is_refused_in_one_sentence(collection: Collection) -> None:
     start = collection.start_run("memory:", MODEL)
     old = {name: getattr(start, name) for name in RunStart.model_fields} | {"format": 1}
@@ -191,26 +158,19 @@ def test_facts_of_an_uncommitted_run_are_made_and_can_be_stored(collection: Coll
     assert catalog.store_facts() == collection.write_facts(start.run_id, files)
 
 
-def test_rows_of_unfinished_runs_are_written_but_not_live(collection: Collection) -> None:
-    add_run(collection, rows(["a"]))
-    run = collection.start_run("/pictures", MODEL)
-    collection.write_rows(run.run_id, "0001-x", rows(["a", "b"]))
-    catalog = collection.snapshot().everything()
-    written = catalog.table("SELECT run, image_id FROM written ORDER BY seq").to_pylist()
-    assert [(row["run"], row["image_id"]) for row in written] == [(0, "a"), (1, "a"), (1, "b")]
-    assert catalog.live_counts == {0: 1}
-
-
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("threads", [1, 2, 8])
+@pytest.mark.parametrize("threads", [2, *(pytest.param(each, marks=pytest.mark.long) for each in (1, 8))])
 @pytest.mark.parametrize("kept", [False, True])
-def test_a_signal_ends_a_query_like_any_other_code(signum: signal.Signals, threads: int, kept: bool) -> None:
+def test_a_signal_ends_a_query_like_any_other_code(
+    collection: Collection, signum: signal.Signals, threads: int, kept: bool
+) -> None:
     """However many threads DuckDB has: others may have all the work, and the one that asked sleeps."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    catalog, before = catalog_of_table(pa.table({"image_id": ["a"], "uri": ["/a"]})), signal.signal(signum, interrupt)
+    add_run(collection, rows(["a"]))
+    catalog, before = catalog_of(collection), signal.signal(signum, interrupt)
     timer = threading.Timer(0.5, os.kill, [os.getpid(), signum])
     ask = catalog.store if kept else catalog.table
     catalog.create(f"SET threads = {threads}")
@@ -223,51 +183,6 @@ def test_a_signal_ends_a_query_like_any_other_code(signum: signal.Signals, threa
         signal.signal(signum, before)
         catalog.create("RESET threads")
     assert catalog.table("SELECT count(*) AS rows FROM written").to_pylist() == [{"rows": 1}]
-
-
-def catalog_of_table(table: pa.Table) -> Catalog:
-    scratch = Scratch("test")
-    run = RunRows(facts=write_table_facts(scratch.storage, NO_RUN, table), here=scratch)
-    return Catalog(scratch.storage, [run], live=False)
-
-
-def test_a_catalog_of_rows_that_no_file_has() -> None:
-    table = pa.table({"image_id": ["a", "b"], "uri": ["/a", None], "tags": [["x"], None]})
-    catalog = catalog_of_table(table)
-    tags = catalog.aliases["tags"]
-    found = catalog.table(f"SELECT seq, image_id, uri, size, {tags} AS tags FROM written ORDER BY seq").to_pylist()
-    assert found == [
-        {"seq": FIRST_SEQ, "image_id": "a", "uri": "/a", "size": None, "tags": ["x"]},
-        {"seq": FIRST_SEQ + 1, "image_id": "b", "uri": None, "size": None, "tags": None},
-    ]
-    empty = catalog_of_table(table.slice(0, 0))
-    assert empty.table("SELECT count(*) AS rows FROM written").to_pylist() == [{"rows": 0}]
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "equal"),
-    [
-        ([1, 2], [1.0, 2.5], [True, False]),
-        ([float("nan"), None], [None, float("nan")], [True, True]),
-        ([[float("nan")], [1.0]], [[None], [1.0]], [True, True]),
-        ([1, 2], ["1", "two"], [True, False]),
-        ([["x"], None], ["x", None], [True, True]),
-        ([NOON, None], [NOON, NOON], [True, False]),
-        (None, [None, "x"], [True, False]),
-    ],
-)
-def test_columns_of_two_catalogs_are_compared_in_one_type(
-    one: list[Any] | None, other: list[Any], equal: list[bool]
-) -> None:
-    ids = {"image_id": ["a", "b"]}
-    tables = [pa.table(ids if values is None else {**ids, "it's": values}) for values in (one, other)]
-    mine, theirs = map(catalog_of_table, tables)
-    [(left, right)] = mine.shared_columns(theirs, ["it's"])
-    found = mine.table(
-        f"SELECT l IS NOT DISTINCT FROM r AS same FROM (SELECT image_id, {left} AS l FROM written) "
-        f"JOIN (SELECT image_id, {right} AS r FROM {theirs.name}.written) USING (image_id) ORDER BY image_id"
-    )
-    assert [bool(row["same"]) for row in found.to_pylist()] == equal
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from index.builder.segment_change import touched_ids
@@ -122,7 +122,7 @@ _RUN = st.tuples(
 )
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=settings().max_examples // 3)
 @given(runs=st.lists(_RUN, max_size=5))
 def test_live_rows_agree_with_a_dict(tmp_path_factory: pytest.TempPathFactory, runs: list[Any]) -> None:
     collection = Collection.create_or_open(str(tmp_path_factory.mktemp("fold")))

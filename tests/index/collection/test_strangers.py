@@ -80,7 +80,7 @@ def test_an_honest_collection_is_used(stranger: Stranger) -> None:
 
 
 TABLE = [
-    pytest.param(name, marks=[pytest.mark.slow] if number % 8 and "lock" not in name else [])
+    pytest.param(name, marks=[pytest.mark.slow] if number % 16 and "lock" not in name else [])
     for number, name in enumerate(HURTS)
 ]
 LONG = [pytest.mark.long, pytest.mark.timeout(3600)]
@@ -99,8 +99,8 @@ def test_a_collection_made_to_hurt(stranger: Stranger, name: str) -> None:
 
 
 FUZZ = [
-    range(40),
-    pytest.param(range(40, 140), marks=[pytest.mark.slow]),
+    range(5),
+    pytest.param(range(5, 105), marks=[pytest.mark.slow]),
     *(pytest.param(range(n, n + 500), marks=LONG) for n in range(1000, 6000, 500)),
 ]
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from index.errors import CollectionError, FilterError, QueryError
@@ -392,7 +392,6 @@ expressions = st.recursive(on_columns, joined, max_leaves=4)
 rows = st.lists(st.fixed_dictionaries({name: st.none() | values for name, values in VALUES.items()}), max_size=6)
 
 
-@settings(deadline=None)
 @given(rows, expressions, st.integers(0, 3))
 def test_masks_equal_a_plain_evaluator(rows: list[Row], expression: Row, start: int) -> None:
     schema = pa.schema(list(TYPES.items()))
@@ -450,7 +449,6 @@ json_values = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(KEYS), json_values, max_size=3) | json_values)
 def test_any_json_gives_a_mask_or_a_filter_error(expression: Any) -> None:
     try:

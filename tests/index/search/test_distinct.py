@@ -61,15 +61,17 @@ def owners(searcher: Searcher, query: npt.NDArray[np.float32], k: int, **options
     return [match.image_id.partition("-")[0] for match in found]
 
 
-@pytest.mark.parametrize("owner", [0, 2, 1_499])
-@pytest.mark.parametrize(("k", "offset"), [(1, 0), (10, 0), (10, 10), (50, 700), (100, 1_450), (20, 1_600)])
+PAGES = [(1, 0), (10, 0), (10, 10), (50, 700), (100, 1_450), (20, 1_600)]
+
+
+@pytest.mark.parametrize(("owner", "k", "offset"), [*((0, *page) for page in PAGES), (2, 10, 10), (1_499, 50, 700)])
 def test_pages_of_distinct_matches(many: Crowded, owner: int, k: int, offset: int) -> None:
     query = unit_vectors(OTHERS, dim=DIM)[owner]
     expected = many.nearest(query, OTHERS)[offset : offset + k]
     assert owners(many.searcher, query, k, offset=offset) == expected
 
 
-@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("shards", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_shards_give_the_same_answers(many: Crowded, shards: int) -> None:
     query, searcher = unit_vectors(OTHERS, dim=DIM)[:1], InProcessShards(many.collection, shards).searcher()
     for options in ({"k": 30}, {"k": 30, "offset": 30, "filter": {"even": True}}, {"k": 9, "diversity": 0.3}):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from index.builder.build_index import build_index
@@ -69,7 +69,7 @@ runs = st.tuples(
 )
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=settings().max_examples // 3)
 @given(
     steps=st.lists(st.one_of(runs, runs, runs, st.sampled_from(["compact", "two runs"])), min_size=1, max_size=14),
     segment_rows=st.sampled_from([4, 30, 1_000_000]),

@@ -118,7 +118,7 @@ def searcher(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
     return Searcher.open(collection)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=settings().max_examples // 3)
 @given(
     seed=st.integers(0, 50),
     k=st.integers(1, 20),
@@ -157,7 +157,6 @@ def test_the_collection_has_several_segments_with_tombstones(searcher: Searcher)
     assert (searcher.ntotal, searcher.segments.ntotal, len(ROWS.vectors)) == (240, 300, 240)
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     seed=st.integers(0, 50),
     k=st.integers(1, 300),
@@ -171,7 +170,6 @@ def test_any_options_give_what_brute_force_gives(searcher: Searcher, seed: int, 
     assert_as_brute_force(searcher, seed, k, options)
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     seed=st.integers(0, 50),
     min_score=st.integers(-16, 16).map(lambda sixteenths: sixteenths / 16),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from index.builder.build_index import build_index
@@ -22,6 +22,7 @@ from tests.support.collections.sharded import InProcessShards, ids_of
 
 COUNT = 700
 SHARDS = (1, 2, 3, 4, 5)
+QUICK, LONG = (2, 5), pytest.param((1, 3, 4), marks=pytest.mark.long)
 FILTERS: tuple[dict[str, Any] | None, ...] = (
     None,
     {"label": "cat"},
@@ -62,15 +63,18 @@ OPTIONS: tuple[dict[str, Any], ...] = (
 )
 
 
+@pytest.mark.parametrize("counts", [QUICK, LONG], ids=str)
 @pytest.mark.parametrize("where", FILTERS, ids=str)
-def test_shards_answer_as_the_whole_does(collection: Collection, where: dict[str, Any] | None) -> None:
-    whole, shards = Searcher.open(collection), [InProcessShards(collection, count).searcher() for count in SHARDS]
+def test_shards_answer_as_the_whole_does(
+    collection: Collection, where: dict[str, Any] | None, counts: tuple[int, ...]
+) -> None:
+    whole, shards = Searcher.open(collection), [InProcessShards(collection, count).searcher() for count in counts]
     assert len(whole.manifest.segments) >= 5
     queries = np.concatenate([unit_vectors(3, seed=11), whole.vector("0003")[np.newaxis]])
     for options in OPTIONS:
         together = whole.search(queries, filter=where, **options)
         apart = [whole.search(query[np.newaxis], filter=where, **options) for query in queries]
-        for count, sharded in zip(SHARDS, shards, strict=True):
+        for count, sharded in zip(counts, shards, strict=True):
             assert (sharded.filterable, sharded.searched) == (whole.filterable, whole.ntotal)
             assert sharded.search(queries, filter=where, **options) == together, (count, options)
             for query, matches in zip(queries, apart, strict=True):
@@ -145,7 +149,6 @@ def test_a_search_without_any_shard_fails(collection: Collection) -> None:
 # Which segments a shard holds
 
 
-@settings(deadline=None)
 @given(sizes=st.lists(st.integers(1, 1_000), max_size=30), count=st.integers(1, 12))
 def test_segments_are_split_evenly_and_in_order(sizes: list[int], count: int) -> None:
     shards = split_into_shards(segments_of(sizes), count)

@@ -7,7 +7,6 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import faiss
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -30,15 +29,6 @@ DIM, ROWS = 16, 2_000
 FACTORIES = ["Flat", "IVF16,Flat", "HNSW16", "HNSW16,SQ8", "SQ8", "IVF16,PQ4x4fs", "PCA8,IVF16,SQ8"]
 FACTORIES += ["OPQ4_8,IVF16,PQ4x4fs,Refine(SQ8)"]
 Built: TypeAlias = Callable[[str], tuple[Path, SegmentRecord]]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Faster with so little data, because threads do not wait for each other."""
-    before = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(1)
-    yield
-    faiss.omp_set_num_threads(before)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from obstore.exceptions import InvalidPathError
 from obstore.store import S3Store
@@ -81,7 +81,6 @@ def is_path(key: str) -> bool:
 KEYS = st.text("ab0-./é\U0010ffff", min_size=1, max_size=LONGEST).filter(is_path)
 
 
-@settings(deadline=None)
 @given(st.sets(KEYS, max_size=80), st.sampled_from(["", "pictures"]))
 @example({"a", "a.jpg", "a/", "a/b", "a-b/c", "a-b/", "a-"} | {f"a-{number}" for number in range(PAGE)}, "")
 def test_every_key_is_listed_once(keys: set[str], prefix: str) -> None:
@@ -91,7 +90,6 @@ def test_every_key_is_listed_once(keys: set[str], prefix: str) -> None:
     assert sorted(paths) == sorted(key.removesuffix("/") for key in below)
 
 
-@settings(deadline=None, max_examples=50)
 @given(
     st.sets(st.text("a0-./\U0010ffff", min_size=1, max_size=LONGEST), max_size=80),
     st.sampled_from(["", "pictures"]),
@@ -120,9 +118,9 @@ def test_keys_in_another_order_are_listed_once_on_s3(store: type[Listed]) -> Non
 @pytest.mark.parametrize(
     "names",
     [
-        {f"{number:06}.jpg" for number in range(100_000)},
-        {f"{number:0100}.jpg" for number in range(100_000)},
-        {f"{number:04}.jpg" for number in range(1_000)} | {f"a{number:06}/b.jpg" for number in range(100_000)},
+        {f"{number:06}.jpg" for number in range(30_000)},
+        {f"{number:0100}.jpg" for number in range(30_000)},
+        {f"{number:04}.jpg" for number in range(1_000)} | {f"a{number:06}/b.jpg" for number in range(30_000)},
     ],
     ids=["at one level", "long names", "loose files, then folders"],
 )

@@ -213,7 +213,7 @@ def test_an_exit_or_a_message_with_lone_surrogates_makes_a_reject(collection: Co
     assert annotate(collection, Returns(of=values)).reject_reasons == {type(error).__name__: 1}
 
 
-@pytest.mark.parametrize("other", ["text", True, [1]])
+@pytest.mark.parametrize("other", ["text", *(pytest.param(each, marks=pytest.mark.long) for each in (True, [1]))])
 def test_a_column_of_two_types_is_refused_before_it_is_published(
     collection: Collection, monkeypatch: pytest.MonkeyPatch, other: object
 ) -> None:
@@ -311,7 +311,7 @@ def test_columns_survive_a_rebuild_until_they_are_dropped(collection: Collection
 
 
 @pytest.mark.parametrize("number", range(1, 7))
-@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("after", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_drop_that_was_killed_finishes_when_run_again(collection: Collection, number: int, after: bool) -> None:
     """Killed before and after each change that it makes."""
     annotate(collection, Halves())

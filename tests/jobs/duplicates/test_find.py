@@ -162,10 +162,9 @@ class _Killed(BaseException):
 
 @pytest.mark.parametrize("after", range(7))
 def test_a_move_that_was_stopped_is_finished_when_run_again(
-    tmp_path: Path, reader: PictureLoader, after: int, monkeypatch: pytest.MonkeyPatch
+    location: Path, tmp_path: Path, reader: PictureLoader, after: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_pictures(tmp_path / "pictures")
-    collection = embed_here(tmp_path / "pictures", tmp_path / "collection")
+    pictures, collection = location / "pictures", Collection.open(str(location / "collection"))
     aside, removed, unlink = tmp_path / "aside", itertools.count(), Path.unlink
 
     def kill(path: Path) -> None:
@@ -175,15 +174,15 @@ def test_a_move_that_was_stopped_is_finished_when_run_again(
 
     monkeypatch.setattr(Path, "unlink", kill)
     with suppress(_Killed):
-        move_duplicates(plan(collection, reader, KINDS[:-1]), aside, [tmp_path / "pictures"])
+        move_duplicates(plan(collection, reader, KINDS[:-1]), aside, [pictures])
     monkeypatch.setattr(Path, "unlink", unlink)
     rest = plan(collection, reader, KINDS[:-1], moved=moved_files(aside))
-    again = move_duplicates(rest, aside, [tmp_path / "pictures"])
+    again = move_duplicates(rest, aside, [pictures])
     assert (again.refused, len(again.files)) == ({}, 6 - after)
-    left = {path.name for path in (tmp_path / "pictures").iterdir()}
+    left = {path.name for path in pictures.iterdir()}
     assert left == {"star.png", "still.gif", "moving.gif", "other star.jpg"}
     assert undo_moves(aside / LOG).refused == {}
-    assert len(list((tmp_path / "pictures").iterdir())) == 10
+    assert len(list(pictures.iterdir())) == 10
 
 
 def test_links_and_hard_links_are_not_copies(tmp_path: Path, reader: PictureLoader) -> None:

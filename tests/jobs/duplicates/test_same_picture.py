@@ -118,7 +118,7 @@ SAVED_AGAIN: dict[str, Callable[[Image.Image], Image.Image]] = {
     "less contrast": lambda picture: ImageEnhance.Contrast(picture).enhance(0.95),
     "sharper": lambda picture: ImageEnhance.Sharpness(picture).enhance(1.5),
 }
-QUICK = {"receipt_with_one_digit", "page_with_one_word", "chess", "ticket"}
+QUICK = {"receipt_with_one_digit", "chess"}
 SERIES = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in DOCUMENTS]
 
 

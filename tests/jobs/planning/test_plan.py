@@ -1,13 +1,10 @@
-"""The plan: what is left to embed of a listing, given the rows of a collection and of its unfinished run."""
+"""What is left to embed of a listing, where `test_reference_plan.py` draws no such sources and files."""
 
 import datetime as dt
-import tempfile
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from embedder.fake import FakeEmbedder
 from index.collection import Collection
@@ -21,7 +18,6 @@ from tests.support.collections.run_plans import images_to_do, run_plan_of
 
 IDENTITY = FakeEmbedder().identity
 MODEL = ModelRecord(id=IDENTITY.model_id, revision=None, fingerprint=IDENTITY.fingerprint, dim=IDENTITY.dim)
-OTHER = ModelRecord(id="other", revision=None, fingerprint="f" * 64, dim=IDENTITY.dim)
 SOURCE = "/pictures"
 NOON = dt.datetime(2026, 11, 21, 12, tzinfo=dt.UTC)
 
@@ -65,29 +61,14 @@ def committed(collection: Collection, *rows: Row) -> None:
     commit(collection, run)
 
 
-def plan_of(collection: Collection, *images: Row, source: str = SOURCE, model: ModelRecord = MODEL) -> Plan:
-    return run_plan_of(listed(*images), collection, source, model)
+def plan_of(collection: Collection, *images: Row) -> Plan:
+    return run_plan_of(listed(*images), collection, SOURCE, MODEL)
 
 
 def todo(plan: Plan) -> list[Any]:
     """The ids of the images that are not kept."""
     parts = (images_to_do(part) for part in (plan.copies, plan.refused, plan.todo) if part)
     return [image_id for part in parts for image_id in part["image_id"].to_pylist()]
-
-
-@pytest.mark.parametrize(
-    "change",
-    [{"size": 11}, {"modified": NOON + dt.timedelta(microseconds=1), "etag": None}, {"etag": "x"}, {"uri": "/moved/a"}],
-)
-def test_an_image_that_changed_is_embedded_again(collection: Collection, change: Row) -> None:
-    committed(collection, embedded("a"), embedded("b"))
-    assert todo(plan_of(collection, image("a", **change), image("b"))) == ["a"]
-
-
-def test_an_object_rewritten_with_the_same_content_is_not_embedded_again(collection: Collection) -> None:
-    committed(collection, embedded("a"), rejected("broken", retryable=False))
-    later = NOON + dt.timedelta(days=1)
-    assert plan_of(collection, image("a", modified=later), image("broken", modified=later)).done
 
 
 @pytest.mark.parametrize("name", ["size", "modified", "etag"])
@@ -120,22 +101,6 @@ def test_one_file_of_a_retried_block_counts(collection: Collection) -> None:
     assert (sorted(file.rows for file in plan.files), todo(plan), plan.attempt) == ([1, 2], [], 2)
 
 
-def test_runs_of_other_sources_and_models_are_left_alone(collection: Collection) -> None:
-    for source, model in (("/elsewhere", MODEL), (SOURCE, OTHER)):
-        write(collection, collection.start_run(source, model), "0001-x", embedded("a"))
-    plan = plan_of(collection, image("a"))
-    assert (plan.run, plan.files, todo(plan), plan.attempt) == (None, [], ["a"], 1)
-    older, newer = (collection.start_run(SOURCE, MODEL) for _ in range(2))
-    write(collection, older, "0001-x", embedded("a"))
-    assert plan_of(collection, image("a")).run == newer
-
-
-def test_a_copy_of_the_model_resumes_the_run(collection: Collection) -> None:
-    run = collection.start_run(SOURCE, MODEL)
-    copy = MODEL.model_copy(update={"id": "/copied/elsewhere", "revision": "r"})
-    assert plan_of(collection, image("a"), model=copy).run == run
-
-
 def test_foreign_and_damaged_files_are_left_out(collection: Collection) -> None:
     run = collection.start_run(SOURCE, MODEL)
     write(collection, run, "0001-good", embedded("a"))
@@ -150,16 +115,6 @@ def test_foreign_and_damaged_files_are_left_out(collection: Collection) -> None:
     assert (todo(plan), plan.attempt) == (["b"], 2)
 
 
-def test_an_unfinished_run_is_resumed_only_if_there_is_something_to_do(collection: Collection) -> None:
-    committed(collection, embedded("a"))
-    run = collection.start_run(SOURCE, MODEL)
-    write(collection, run, "0001-a", embedded("a", size=99))
-    plan = plan_of(collection, image("a"))
-    assert (plan.run, plan.files, todo(plan), plan.done) == (None, [], [], True)
-    # The committed row matches picture a, but committing the run for b will hide it.
-    assert todo(plan_of(collection, image("a"), image("b"))) == ["a", "b"]
-
-
 def test_rejects_are_those_of_the_newest_rows(collection: Collection) -> None:
     stopped = collection.start_run("/elsewhere", MODEL)
     write(collection, stopped, "0001-a", rejected("old", retryable=True), rejected("repaired", retryable=True))
@@ -171,56 +126,3 @@ def test_rejects_are_those_of_the_newest_rows(collection: Collection) -> None:
     rejects = list_rejects(collection)
     assert [row["image_id"] for row in rejects] == ["a", "c", "old"]
     assert [row["error_message"] for row in rejects if row["error_reason"] == "timeout"] == ["late", "late"]
-
-
-NAMES = "abcd"
-OUTCOMES = ("embedded", "rejected for good", "rejected for now")
-# Steps: an image changes its size; the next images to do get an outcome; the run is committed.
-STEPS = st.one_of(
-    st.tuples(st.just("change"), st.sampled_from(NAMES), st.integers(1, 3)),
-    st.tuples(st.just("write"), st.lists(st.sampled_from(OUTCOMES), min_size=1, max_size=3)),
-    st.tuples(st.just("commit")),
-)
-
-
-def outcome_row(image_id: str, size: int, outcome: str) -> Row:
-    if outcome == "embedded":
-        return embedded(image_id, size=size)
-    return rejected(image_id, retryable=outcome == "rejected for now", size=size)
-
-
-@settings(max_examples=40, deadline=None)
-@given(steps=st.lists(STEPS, max_size=12))
-def test_any_history_leaves_the_same_to_do_as_a_dict(steps: list[tuple[Any, ...]]) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        collection = Collection.create_or_open(f"{folder}/collection")
-        sizes = dict.fromkeys(NAMES, 1)
-        there: dict[str, tuple[int, str]] = {}
-        newest: dict[str, tuple[int, str]] = {}
-        for number, (kind, *arguments) in enumerate(steps):
-            plan = plan_of(collection, *(image(name, size=size) for name, size in sizes.items()))
-            expected = uncovered(there, sizes) and uncovered(newest, sizes)
-            assert todo(plan) == expected
-            if kind == "change":
-                sizes[arguments[0]] = arguments[1]
-            elif kind == "write" and expected:
-                run = plan.run or collection.start_run(SOURCE, MODEL)
-                block = {name: (sizes[name], outcome) for name, outcome in zip(expected, arguments[0], strict=False)}
-                rows = [outcome_row(name, *state) for name, state in block.items()]
-                write(collection, run, f"{plan.attempt:04}-{number}", *rows)
-                newest.update(block)
-            elif kind == "commit" and plan.run:
-                commit(collection, plan.run)
-                there = dict(newest)
-
-
-def uncovered(rows: dict[str, tuple[int, str]], sizes: dict[str, int]) -> list[str]:
-    return [name for name in NAMES if rows.get(name) not in ((sizes[name], OUTCOMES[0]), (sizes[name], OUTCOMES[1]))]
-
-
-def test_an_unfinished_run_older_than_a_committed_one_is_left_alone(collection: Collection) -> None:
-    old = collection.start_run(SOURCE, MODEL)
-    write(collection, old, "0001-a", embedded("a"))
-    committed(collection, embedded("a", size=3))
-    plan = plan_of(collection, image("a", size=4))
-    assert (plan.run, todo(plan)) == (None, ["a"])

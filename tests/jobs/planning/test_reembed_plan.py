@@ -48,6 +48,7 @@ def test_rows_that_are_kept_keep_their_metadata_with_another_model(collection: C
 
 NAN = float("nan")
 DAY = dt.date(2026, 11, 21)
+NOON = dt.datetime(2026, 11, 21, 12)
 
 
 @pytest.mark.parametrize(
@@ -59,6 +60,9 @@ DAY = dt.date(2026, 11, 21)
         ([0.5, NAN, None], [0.5, NAN, NAN], []),
         ([True, False, None], [True, True, None], ["b"]),
         ([DAY, DAY, None], [DAY, DAY + dt.timedelta(1), None], ["b"]),
+        ([NOON, None, None], [NOON, NOON, None], ["b"]),
+        ([["x"], None, ["y"]], ["x", None, "z"], ["c"]),
+        ([[NAN], [1.0], None], [[None], [1.0], [2.0]], ["c"]),
         (None, [None, "new", None], ["b"]),
         (["gone", None, None], None, ["a"]),
     ],

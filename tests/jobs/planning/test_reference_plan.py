@@ -126,13 +126,12 @@ class _ThisThread:
 
 @contextmanager
 def small_and_fast() -> Iterator[None]:
-    """Blocks of few rows, no threads, no waiting for the disk, and no records of visits to web addresses."""
+    """Blocks of few rows, no threads, and no records of visits to web addresses."""
     with (
         patch("jobs.planning.known_rows.BLOCK", 2),
         patch("index.collection.row_files.ThreadPoolExecutor", _ThisThread),
         patch("jobs.planning.content_hashes.ThreadPoolExecutor", _ThisThread),
         patch("jobs.embedding.commit.record_fetches", lambda *_, **__: None),
-        patch("os.fsync", lambda _: None),
     ):
         yield
 

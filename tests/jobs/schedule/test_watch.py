@@ -123,9 +123,17 @@ def test_rounds_follow_the_source_and_load_the_model_once(nights: Nights) -> Non
     assert_up_to_date(nights)
 
 
-@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+CODES = (errno.EIO, errno.ENOSPC)
+POINTS = [*((step, True) for step in STEPS if step != "deletes"), *((step, False) for step in STEPS)]
+
+
 @pytest.mark.parametrize(
-    ("step", "first"), [*((step, True) for step in STEPS if step != "deletes"), *((step, False) for step in STEPS)]
+    ("step", "first", "code"),
+    [
+        pytest.param(*point, code, marks=pytest.mark.long if number % 2 else pytest.mark.slow if point[1] else ())
+        for row, point in enumerate(POINTS)
+        for number, code in enumerate(CODES, start=row)
+    ],
 )
 def test_an_error_of_the_disk_does_not_end_it(nights: Nights, step: str, first: bool, code: int) -> None:
     """One error when a file of a step is written, in the first round or in the second."""

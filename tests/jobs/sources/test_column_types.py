@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.errors import SourceError
@@ -126,7 +126,6 @@ CELLS = st.one_of(
 
 
 @given(st.one_of(*(st.lists(cells, min_size=1, max_size=4) for cells in (CELLS, DIGITS, st.floats().map(repr), CELLS))))
-@settings(deadline=None, max_examples=300)
 def test_whatever_a_csv_says_can_be_written_back(texts: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         values = listed(Path(folder), texts)
@@ -137,7 +136,6 @@ def test_whatever_a_csv_says_can_be_written_back(texts: list[str]) -> None:
 
 
 @given(st.lists(st.one_of(st.integers(), st.integers(10**19, 10**21), st.integers(2**53, 2**64)), min_size=1))
-@settings(deadline=None, max_examples=100)
 def test_integers_of_json_keep_their_digits(numbers: list[int]) -> None:
     lines = [json.dumps({"uri": "a.jpg", "id": each, "n": each, "deep": {"n": [each, 0.5]}}) for each in numbers]
     with tempfile.TemporaryDirectory() as folder:

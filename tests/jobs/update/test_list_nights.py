@@ -60,7 +60,13 @@ def night(folder: Path, text: str, fields: dict[str, Any]) -> dict[str, tuple[An
     }
 
 
-@pytest.mark.parametrize("nights", NIGHTS.values(), ids=NIGHTS.keys())
+@pytest.mark.parametrize(
+    "nights",
+    [
+        pytest.param(nights, id=name, marks=[pytest.mark.long] if number % 2 else [])
+        for number, (name, nights) in enumerate(NIGHTS.items())
+    ],
+)
 def test_each_night_equals_a_new_collection(tmp_path: Path, nights: list[tuple[str, dict[str, Any]]]) -> None:
     for number, (text, fields) in enumerate(nights):
         found = night(tmp_path / "collection", text, fields)

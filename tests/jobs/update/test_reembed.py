@@ -34,13 +34,26 @@ class CrashedError(Exception):
     pass
 
 
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which `saved` has ten pictures and a collection of them, whose rows name them below `now`."""
+    folder = tmp_path_factory.mktemp("nights")
+    put_pictures(folder / "now" / "pictures" / "a", bmps(*range(10)))
+    Nights(folder / "now" / "pictures", str(folder / "now" / "collection")).night(DEMO)
+    (folder / "now").rename(folder / "saved")
+    return folder
+
+
+@pytest.fixture
+def tmp_path(places: Path) -> Path:
+    shutil.rmtree(places / "now", ignore_errors=True)
+    return Path(shutil.copytree(places / "saved", places / "now", symlinks=True))
+
+
 @pytest.fixture
 def nights(tmp_path: Path) -> Nights:
     """Ten pictures, embedded and indexed."""
-    put_pictures(tmp_path / "pictures" / "a", bmps(*range(10)))
-    nights = Nights(tmp_path / "pictures", str(tmp_path / "collection"))
-    nights.night(DEMO)
-    return nights
+    return Nights(tmp_path / "pictures", str(tmp_path / "collection"), embedded=[[f"a/{n}.bmp" for n in range(10)]])
 
 
 def later(path: Path) -> None:
@@ -364,11 +377,11 @@ def test_a_model_change_covers_every_source(nights: Nights, tmp_path: Path, othe
 
 @pytest.mark.parametrize("damaged", ["CURRENT", "index/000003/manifest.json"])
 def test_the_budget_outlives_a_damaged_live_version(tmp_path: Path, damaged: str) -> None:
-    spec = read_spec(make_job(tmp_path))
+    spec = read_spec(make_job(tmp_path / "job"))
     collection, budget = Collection.open(spec.collection), IndexSettings(target_recall=0.5, max_memory=2**30)
     build_index(collection, budget)
     add_version(collection, rows(["new"]), settings=budget)
-    (tmp_path / "collection" / damaged).write_text("damaged")
+    (tmp_path / "job" / "collection" / damaged).write_text("damaged")
     add_run(collection, rows(["newer"]))
     assert Update(spec=spec, console=Console(quiet=True)).run().index_after == "000004"
     assert collection.read_version("000004").settings == budget
@@ -389,7 +402,9 @@ def test_a_rolled_back_version_stays_so_until_something_changes(nights: Nights) 
 # Crashes
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(
+    "step", [pytest.param(step, marks=pytest.mark.slow if number % 2 else ()) for number, step in enumerate(STEPS)]
+)
 @pytest.mark.parametrize("after", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_the_night_after_a_kill_at_any_step_completes(nights: Nights, step: str, after: bool) -> None:
     folder = nights.pictures / "a"

@@ -65,8 +65,13 @@ def outcomes(nights: Nights) -> dict[str, tuple[Any, ...]]:
     return facts
 
 
-def apart(folder: Path, **fields: Any) -> dict[str, tuple[Any, ...]]:
+@pytest.fixture(scope="module")
+def apart(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, ...]]:
     """The outcomes of the same rows, each with a copy of its picture."""
+    return outcomes_apart(tmp_path_factory.mktemp("apart"))
+
+
+def outcomes_apart(folder: Path, **fields: Any) -> dict[str, tuple[Any, ...]]:
     nights = new_nights(folder)
     rows = [row | {"uri": row["uri"] and f"{row['id']}-{row['uri']}"} for row in ROWS]
     for row, copy in zip(ROWS, rows, strict=True):
@@ -88,12 +93,16 @@ KEEPS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("fields", [{}, {"tiles": "2x2"}, {"exif": True}, *({"keep": keep} for keep in KEEPS)], ids=str)
+FIELDS = [{"tiles": "2x2"}, {"exif": True}, *({"keep": keep} for keep in KEEPS)]
+SLOW = (pytest.param(fields, marks=pytest.mark.slow) for fields in FIELDS)
+
+
+@pytest.mark.parametrize("fields", [{}, *SLOW], ids=str)
 def test_each_row_is_as_if_it_were_alone(tmp_path: Path, fields: dict[str, Any]) -> None:
     nights = new_nights(tmp_path / "together")
     write(nights, ROWS)
     report = night(nights, **fields)
-    assert outcomes(nights) == apart(tmp_path / "apart", **fields)
+    assert outcomes(nights) == outcomes_apart(tmp_path / "apart", **fields)
     assert report.embedded + report.rejected + report.failed + report.filtered == len(ROWS)
     night(nights, **fields)
     assert nights.embedded[-1] == ["row-0-5"] or "keep" in fields  # the missing file is looked for once
@@ -137,8 +146,8 @@ def test_a_changed_address_is_read_again(nights: Nights) -> None:
     assert nights.embedded[-1] == ["1"]
 
 
-@pytest.mark.parametrize("block", [1, 2, 4])
-def test_a_killed_job_continues_with_what_it_has(tmp_path: Path, block: int) -> None:
+@pytest.mark.parametrize("block", [*(pytest.param(each, marks=pytest.mark.long) for each in (1, 4)), 2])
+def test_a_killed_job_continues_with_what_it_has(tmp_path: Path, apart: dict[str, tuple[Any, ...]], block: int) -> None:
     nights = new_nights(tmp_path / "together")
     nights.block = block
     write(nights, ROWS)
@@ -146,7 +155,7 @@ def test_a_killed_job_continues_with_what_it_has(tmp_path: Path, block: int) -> 
         night(nights, after_block=kill)
     expire(nights.collection.storage)
     night(nights)
-    assert outcomes(nights) == apart(tmp_path / "apart")
+    assert outcomes(nights) == apart
     first = {image_id for image_id in nights.embedded[0][:block] if image_id[-1] in "024"}
     assert first.isdisjoint(nights.embedded[1])
     assert len(nights.collection.live_rows()) == len(ROWS)

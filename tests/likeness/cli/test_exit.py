@@ -47,19 +47,27 @@ SERVICE: Final = (
 )
 
 
+WITH: Final = "with opened() as likeness:\n    print(len(likeness.search('a red star')))\ndel likeness"
+QUICK: Final[dict[str, tuple[str, int, list[str]]]] = {
+    "forgotten": (SEARCH, 0, ["3"]),
+    "exception": (SEARCH + "raise ValueError('mine')", 1, ["3"]),
+    "closed and loaded again": (SEARCH + CLOSE_AND_SEARCH, 0, ["3", "3", "freed"]),
+    "a service": (SERVICE, 0, []),
+}
+LONG: Final[dict[str, tuple[str, int, list[str]]]] = {
+    "closed": (SEARCH + "likeness.close()", 0, ["3", "freed"]),
+    "with": (WITH, 0, ["3", "freed"]),
+    "dropped": ("print(len(opened().search('a red star')))", 0, ["3", "freed"]),
+    "sys.exit": (SEARCH + "sys.exit(7)", 7, ["3"]),
+}
+
+
 @pytest.mark.parametrize(
     ("program", "code", "printed"),
     [
-        (SEARCH + "likeness.close()", 0, ["3", "freed"]),
-        ("with opened() as likeness:\n    print(len(likeness.search('a red star')))\ndel likeness", 0, ["3", "freed"]),
-        ("print(len(opened().search('a red star')))", 0, ["3", "freed"]),
-        (SEARCH, 0, ["3"]),
-        (SEARCH + "sys.exit(7)", 7, ["3"]),
-        (SEARCH + "raise ValueError('mine')", 1, ["3"]),
-        (SEARCH + CLOSE_AND_SEARCH, 0, ["3", "3", "freed"]),
-        (SERVICE, 0, []),
+        *(pytest.param(*each, id=name) for name, each in QUICK.items()),
+        *(pytest.param(*each, id=name, marks=pytest.mark.long) for name, each in LONG.items()),
     ],
-    ids=["closed", "with", "dropped", "forgotten", "sys.exit", "exception", "closed and loaded again", "a service"],
 )
 def test_a_program_ends_with_its_own_code_and_leaves_no_thread(
     tmp_path: Path, program: str, code: int, printed: list[str]

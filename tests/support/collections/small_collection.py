@@ -1,5 +1,6 @@
 """A collection of a few pictures of one colour each, for tests of the service and its HTTP interface."""
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,18 @@ from tests.support.collections.hand_made import add_version
 from tests.support.pictures.sample_images import encode
 
 COLOURS = {"red.png": (220, 30, 30), "green.png": (30, 200, 40), "blue.png": (20, 40, 210)}
+
+
+class SharedDecoders(DecodePool):
+    """Their processes stay for the next test, which would wait for others to start."""
+
+    def close(self) -> None:
+        pass
+
+
+@cache
+def shared_decoders() -> SharedDecoders:
+    return SharedDecoders()
 
 
 class RecordingFetcher(Fetcher):
@@ -101,7 +114,7 @@ def fake_service(
     return SearchService(
         live=LiveEngine(searcher, load_model or (lambda _: embedder), **following),
         query_fetcher=fetcher(queries),
-        pictures=Pictures(fetcher(pictures), decoders or DecodePool()),
+        pictures=Pictures(fetcher(pictures), decoders or shared_decoders()),
     )
 
 

@@ -81,7 +81,7 @@ def sets(collection: Collection) -> int:
     return len(read_manifest(collection.storage).sets)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 6))])
 def test_merged_runs_have_the_same_rows(collection: Collection, seed: int) -> None:
     drawn = random.Random(seed)
     for _ in range(24):
@@ -121,7 +121,7 @@ def test_a_run_whose_folder_is_gone_does_not_count(collection: Collection) -> No
     assert [run.run_id for run in collection.runs()] == [run.run_id for run in runs if run is not runs[3]]
 
 
-@pytest.mark.parametrize("where", ["folder", "bucket"])
+@pytest.mark.parametrize("where", ["folder", pytest.param("bucket", marks=pytest.mark.long)])
 @pytest.mark.parametrize("after", [False, True])
 def test_a_merge_that_is_killed_changes_nothing_or_is_complete(
     request: pytest.FixtureRequest, tmp_path: Path, after: bool, where: str
