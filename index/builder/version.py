@@ -45,7 +45,7 @@ from index.errors import EmptyCollectionError, FactoryError, LeaseError
 from index.segments.exact import MIN_TRAINING_ROWS
 from index.segments.segmented_index import SegmentedIndex
 from index.storage.scratch import Scratch
-from index.versions.files import file_record, write_tombstones
+from index.versions.files import store_file, write_tombstones
 from index.versions.opening import open_segments
 from index.versions.servable import check_version
 
@@ -261,9 +261,7 @@ class VersionBuild:
         home = version_path(self.version)
         with self.storage.scratch(home) as scratch:
             write(scratch / name)
-            record = file_record(scratch / name)
-            self.storage.put_file(scratch / name, f"{home}/{name}")
-        return record
+            return store_file(self.storage, scratch / name, f"{home}/{name}")
 
     def discard(self) -> None:
         self.storage.delete(version_path(self.version))
