@@ -119,14 +119,14 @@ class VersionBuild:
             if not held_out.fits(draft.ntotal):
                 return self._finish(draft, segments, None, held_out.of("text").vectors)
             held_out = held_out.updated(touched, segments)
-            # A new approximate index may miss what another one found.
-            made = range(len(change.retained), len(records))
-            held_out = held_out.unmeasured_near(segments, made, {kind: each.width for kind, each in base.kinds.items()})
             gained = {
                 number: each.base.ntotal if each.base else 0
-                for number, (_, each) in zip(made, built, strict=True)
+                for number, (_, each) in enumerate(built, len(change.retained))
                 if segments.parts[number].parameters
             }
+            # An approximate index may miss what another one, or a scan, found.
+            widths = {kind: each.width for kind, each in base.kinds.items()}
+            held_out = held_out.unmeasured_near(segments, gained, widths)
             if gained:
                 self._check_new_rows(segments, segments.positions(touched), gained, base.kinds["image"].width)
             return self._finish(draft, segments, held_out)
