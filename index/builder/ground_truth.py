@@ -197,9 +197,10 @@ class GroundTruth:
             missed_by = partial(self._missed_by, segment, inside[:, :_STABLE], widths)
             newest = first if _FEW * (segment.ntotal - first) <= first else 0
             newer = (inside[:, :_STABLE] >= newest).any(axis=1)
-            missed = missed_by(newer | (np.arange(len(self)) % _TRIED == 0))
+            chosen = newer | (np.arange(len(self)) % _TRIED == 0)
+            missed = missed_by(chosen)
             if missed[~newer].any():
-                missed = missed_by(np.full(len(self), True))
+                missed |= missed_by(~chosen)
             for column, k in enumerate(RECALL_KS):
                 near = (inside[:, : max(k, _STABLE)] >= 0).any(axis=1)
                 certain = ~missed & (recalls[:, column] == 1) & (k <= _STABLE)

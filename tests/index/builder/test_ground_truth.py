@@ -263,7 +263,8 @@ def test_a_segment_that_gained_rows_is_searched_for_older_ones_that_it_misses(tm
     manifest = build_index(collection, IndexSettings(latency_ms=1e-6, factory="IVF64,Flat", target_recall=0.9))
     segments = open_segments(collection, manifest, tmp_path)
     [segment] = segments.parts
-    held_out, widths = GroundTruth.sample(segments).of("image"), dict[QueryKind, float](image=1.0)
+    held_out = GroundTruth.sample(segments).of("image")
+    widths: dict[QueryKind, float] = {"image": 1.0}
     segment.tune({"nprobe": 64.0})
     found = held_out.measured(segments, "image", (1, 10))
     assert (found.recalls[:, :2] == 1).all()
