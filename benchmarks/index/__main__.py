@@ -118,7 +118,7 @@ def measure(name: str, rows: int, plan: Plan, folder: Path, report: Report) -> l
     report_filters(report, filters)
     if rows == plan.rows[0]:
         updates = update_often(collection, data, rows, times=plan.updates, queries=queries)
-        report_updates(report, updates, built.seconds, plan.at_size)
+        report_updates(report, updates, built, plan.at_size)
     return standings
 
 

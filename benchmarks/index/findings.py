@@ -109,19 +109,27 @@ def report_filters(report: Report, filters: Sequence[Filtered]) -> None:
         report.at_least(f"recall@10 for {each.kind} filtered to {each.share:.1%} by {each.column}", each.recall, 0.98)
 
 
-def report_updates(report: Report, updates: Updates, whole_build_s: float, at_size: bool) -> None:
+def report_updates(report: Report, updates: Updates, built: Built, at_size: bool) -> None:
     """Cost of updates, and recall after them."""
     report.table(
         f"updates of 1% added and 1% deleted, build_index alone; recall@10 after the last {updates.recall:.4f}, "
         f"segments {updates.segments}",
         [
-            {"update": number, "seconds": seconds, "% of the whole build": 100 * seconds / whole_build_s}
-            for number, seconds in enumerate(updates.seconds, start=1)
+            {
+                "update": number,
+                "seconds": seconds,
+                "% of the whole build": 100 * seconds / built.seconds,
+                "CPU seconds": cpu,
+                "% of the whole build's": 100 * cpu / built.cpu_seconds,
+            }
+            for number, (seconds, cpu) in enumerate(zip(updates.seconds, updates.cpu_seconds, strict=True), start=1)
         ],
     )
     report.at_least(f"recall@10 after {len(updates.seconds)} updates", updates.recall, 0.985)
     if at_size:
-        report.at_most("slowest update ÷ whole build", max(updates.seconds) / whole_build_s, 0.05)
+        mean = sum(updates.cpu_seconds) / len(updates.cpu_seconds)
+        report.at_most("CPU of an update, on average ÷ whole build", mean / built.cpu_seconds, 0.04)
+        report.at_most("slowest update ÷ whole build", max(updates.seconds) / built.seconds, 0.05)
 
 
 def _svs(standings: Sequence[Standing]) -> Standing | None:

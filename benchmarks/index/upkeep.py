@@ -74,9 +74,10 @@ def train_and_add(collection: Collection, manifest: VersionManifest, threads: in
 
 @dataclass(frozen=True, kw_only=True)
 class Updates:
-    """Seconds of each update; segments and recall@10 after the last."""
+    """Seconds and CPU seconds of each update; segments and recall@10 after the last."""
 
     seconds: list[float]
+    cpu_seconds: list[float]
     segments: int
     recall: float
 
@@ -87,18 +88,25 @@ def update_often(collection: Collection, data: Clustered, rows: int, *, times: i
     rng = np.random.default_rng(data.seed)
     live = np.ones(rows + times * share, bool)
     live[rows:] = False
-    seconds = []
+    seconds, cpu_seconds = [], []
     for number in range(times):
         deleted = rng.choice(np.flatnonzero(live), share, replace=False)
         fresh = range(rows + number * share, rows + (number + 1) * share)
         live[deleted], live[fresh.start : fresh.stop] = False, True
         add_rows(collection, data, fresh, deletes=deleted.tolist())
+        cpu = time.process_time()
         seconds.append(seconds_of(partial(build_index, collection)))
+        cpu_seconds.append(time.process_time() - cpu)
     remaining = np.flatnonzero(live)
     truth = remaining[exact(queries, data.array(len(live))[remaining], _K)[1]]
     searcher = Searcher.open(collection)
     found = rows_found(searcher, queries, None)
-    return Updates(seconds=seconds, segments=len(searcher.segments.parts), recall=recall(found, truth))
+    return Updates(
+        seconds=seconds,
+        cpu_seconds=cpu_seconds,
+        segments=len(searcher.segments.parts),
+        recall=recall(found, truth),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

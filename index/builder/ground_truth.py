@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ QUERY_COUNT = 1_000
 _WEIGHTS: dict[QueryKind, tuple[float, ...]] = {"mix": (1.0, 1.0), "contrast": (1.0, -0.7, 0.7)}
 _PARENTS: dict[QueryKind, int] = {"image": 1, "mix": 2, "contrast": 3, "text": 0}
 _STABLE = 10  # while so many nearest neighbours of a query stay the same, its recall is not measured again
+_FEW = 8  # times as many older rows
+_TRIED = 8  # every so many queries are searched for rows that newer ones crowd out
 _NEIGHBOURS = 130  # of each query are stored, so that deleting some does not require another pass over all rows
 _BLOCK_ROWS = 4_096
 
@@ -178,34 +181,50 @@ class GroundTruth:
         return replace(self, recalls=recalls)
 
     def unmeasured_near(
-        self, segments: SegmentedIndex, parts: Iterable[int], widths: Mapping[QueryKind, float]
+        self, segments: SegmentedIndex, gained: Mapping[int, int], widths: Mapping[QueryKind, float]
     ) -> GroundTruth:
-        """The same queries, without each recall for which a neighbour is in one of these segments, by their numbers,
-        and found approximately. A recall of 1 stays if the segment finds those of the nearest ten that it has, by
-        searches as wide as a kind's: the other segments answer as they did.
+        """The same queries, without each recall for which a neighbour is in an approximate segment that has `gained`
+        rows: those from a position on, by its number. A recall of 1 stays if the segment finds those of the nearest ten
+        that it has, by searches as wide as a kind's: the other segments answer as they did.
+
+        If it gained few, its older rows are found as before, unless newer ones crowd them out. Of the queries without a
+        newer neighbour only some are searched for that; if one of them misses a neighbour, so are all others.
         """
         recalls = self.recalls.copy()
-        for segment in (segments.parts[number] for number in parts if segments.parts[number].parameters):
+        for number, first in gained.items():
+            segment = segments.parts[number]
             inside = np.append(segment.positions(self.ids), -1)[self.nearest]
-            found = self._found_by(segment, inside[:, :_STABLE], widths)
+            missed_by = partial(self._missed_by, segment, inside[:, :_STABLE], widths)
+            newest = first if _FEW * (segment.ntotal - first) <= first else 0
+            newer = (inside[:, :_STABLE] >= newest).any(axis=1)
+            chosen = newer | (np.arange(len(self)) % _TRIED == 0)
+            missed = missed_by(chosen)
+            if missed[~newer].any():
+                missed |= missed_by(~chosen)
             for column, k in enumerate(RECALL_KS):
                 near = (inside[:, : max(k, _STABLE)] >= 0).any(axis=1)
-                certain = found & (recalls[:, column] == 1) & (k <= _STABLE)
+                certain = ~missed & (recalls[:, column] == 1) & (k <= _STABLE)
                 recalls[near & ~certain, column] = np.nan
         return replace(self, recalls=recalls)
 
-    def _found_by(
-        self, segment: Segment, neighbours: Positions, widths: Mapping[QueryKind, float]
+    def _missed_by(
+        self,
+        segment: Segment,
+        neighbours: Positions,
+        widths: Mapping[QueryKind, float],
+        chosen: npt.NDArray[np.bool_],
     ) -> npt.NDArray[np.bool_]:
-        """The queries with a recall of 1 whose `neighbours` in a segment, `(n, 10)`, or -1, it finds by itself."""
-        found = np.zeros(len(self), bool)
-        known = (neighbours >= 0).any(axis=1) & (self.recalls == 1).any(axis=1)
+        """The chosen queries with a recall of 1 for which a segment by itself does not find all `neighbours` in it,
+        `(n, 10)`, -1 for those elsewhere.
+        """
+        missed = np.zeros(len(self), bool)
+        known = chosen & (neighbours >= 0).any(axis=1) & (self.recalls[:, RECALL_KS.index(_STABLE)] == 1)
         for kind, width in widths.items():
             rows = np.flatnonzero(known & (self.kinds == kind))
             positions = segment.search(self.vectors[rows], _STABLE + _PARENTS[kind], width=width).positions
             among = (neighbours[rows, :, np.newaxis] == positions[:, np.newaxis]).any(axis=2)
-            found[rows] = (among | (neighbours[rows] < 0)).all(axis=1)
-        return found
+            missed[rows] = ~(among | (neighbours[rows] < 0)).all(axis=1)
+        return missed
 
     def measured(
         self, segments: SegmentedIndex, kind: QueryKind, ks: Sequence[int], *, width: float = 1.0, step: int = 1

@@ -17,6 +17,7 @@ from index.segments.segmented_index import SegmentedIndex
 
 _WIDTHS = [2 ** (step / 4) for step in range(25)]  # 1 … 64
 _IMAGE_WIDTHS = _WIDTHS[:5]  # 1 … 2: an index that needs more for images is not good enough
+_SAME_WIDTH = 1.01  # a manifest's widths are rounded
 _K = 10
 _MARGIN = 3  # standard errors above the target
 _MIN_MARGIN = 2  # below it a width is tuned again: other queries than the held-out ones may miss the target
@@ -64,9 +65,13 @@ def _kept_or_wider(
     recalls = _recalls(measured, kind)
     if width >= widths[-1] or _lower_bound(recalls, _MIN_MARGIN) >= target:
         return measured, width
-    tuned, wider = _tune(segments, measured, kind, target, widths)
+    wider = [each for each in widths if each > _SAME_WIDTH * width]
+    for choice in (wider[:1], wider):  # mostly the next one is enough
+        tuned, found = _tune(segments, measured, kind, target, choice)
+        if _lower_bound(_recalls(tuned, kind)) >= target:
+            break
     sure = _lower_bound(_recalls(tuned, kind), _MIN_MARGIN) >= target
-    return (tuned, wider) if sure or recalls.mean() < target else (measured, width)
+    return (tuned, found) if sure or recalls.mean() < target else (measured, width)
 
 
 def _tune(

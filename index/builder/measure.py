@@ -1,7 +1,7 @@
 """Measures the recall and the speed of an index version."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -16,6 +16,7 @@ from index.collection.records import ScoreDistribution, SegmentRecord
 from index.queries import KINDS, QueryKind
 from index.segments.exact import exact_neighbours
 from index.segments.hits import Hits
+from index.segments.segment import Segment
 from index.segments.segmented_index import SegmentedIndex
 
 _DEEP_QUERIES = 100  # for recall@100, which needs ten times as many neighbours of each
@@ -59,7 +60,7 @@ def measure_speed(segments: SegmentedIndex, held_out: GroundTruth, *, width: flo
     """The times of some of the held-out images, in a batch and one by one, in tiles as well if there are any."""
     few = held_out.of("image").every_nth(_step(held_out))
     timed = few.vectors[:: _DEEP_QUERIES // _SINGLES]
-    cost = _cost(segments, few.vectors)  # reads the mapped pages as well
+    cost = _cost(segments, timed)  # reads the mapped pages as well
     started = time.perf_counter()
     segments.search_parts(few.vectors, 10, width=width)
     seconds = time.perf_counter() - started
@@ -87,34 +88,34 @@ def cost_alike(before: Sequence[SegmentRecord], now: Sequence[SegmentRecord]) ->
 
 
 def _cost(segments: SegmentedIndex, queries: Vectors) -> float:
-    """CPU time of searching all segments ÷ that of the largest alone, so that the machine's speed plays no part."""
-    largest = SegmentedIndex([max(segments.parts, key=len)])
+    """CPU time of searching each segment ÷ that of the largest alone, so that the machine's speed plays no part."""
     threads = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(1)  # waiting threads use CPU time too
     try:
-        laps = [[_cpu_seconds(each, queries) for each in (segments, largest)] for _ in range(_LAPS)]
+        laps = [[_cpu_seconds(segment, queries) for segment in segments.parts] for _ in range(_LAPS)]
     finally:
         faiss.omp_set_num_threads(threads)
-    whole, alone = np.min(laps, axis=0)
-    return float(whole / alone) if len(segments.parts) > 1 and alone > 0 else 1.0
+    seconds = np.min(laps, axis=0)
+    largest = float(seconds[np.argmax([len(segment) for segment in segments.parts])])
+    return float(seconds.sum()) / largest if largest > 0 else 1.0
 
 
-def _cpu_seconds(segments: SegmentedIndex, queries: Vectors) -> float:
+def _cpu_seconds(segment: Segment, queries: Vectors) -> float:
     started = time.thread_time()
-    segments.search_parts(queries, 10)
+    segment.search_parts(queries, 10)
     return time.thread_time() - started
 
 
-def recall_of_new(segments: SegmentedIndex, new: Positions, parts: Sequence[int], width: float) -> float:
-    """Recall@10 of searches with rows that are `new`, plus three standard errors, as far as these segments, given by
-    their numbers, are to blame: only they are searched exactly.
+def recall_of_new(segments: SegmentedIndex, new: Positions, gained: Mapping[int, int], width: float) -> float:
+    """Recall@10 of searches with rows that are `new`, plus three standard errors, as far as the rows that segments have
+    `gained` are missed: only those from a position on, by the segment's number, are searched exactly.
 
     The held-out queries are older, and may be of other content than the index has never been trained for.
     """
     chosen = new[np.unique(np.linspace(0, len(new) - 1, min(_NEW_QUERIES, len(new))).astype(np.int64))]
     queries = segments.vectors(chosen)
     found = drop_own(segments.search(queries, _K + 1, width=width), chosen)
-    blocks = chain.from_iterable(segments.live_blocks_of(number) for number in parts)
+    blocks = chain.from_iterable(segments.live_blocks_of(number, first=first) for number, first in gained.items())
     exact = drop_own(exact_neighbours(queries, blocks, _K + 1), chosen)
     recalls = recall(found.scores, Hits.joined([found, exact]).distinct(_K).scores, _K)
     return float(recalls.mean() + 3 * recalls.std() / np.sqrt(len(recalls)))

@@ -25,7 +25,7 @@ from index.segments.segment import Segment
 from index.segments.vector_file import VectorFile, flat_header
 from index.segments.vector_index import VectorIndex
 from index.storage import Storage
-from index.versions.files import file_record
+from index.versions.files import store_file
 
 logger = logging.getLogger(__name__)
 
@@ -118,11 +118,10 @@ class SegmentJob:
             else:
                 parameters = self._tune(segment, scratch / ANN, factory)
                 tile_parameters = self._tune(segment.tiles, scratch / TILE_ANN, tile_factory)
-            files = {name: file_record(scratch / name) for name in _file_names(scratch)}
-            counts = {ANN: ntotal, TILE_ANN: ntotal * self._tiles}
-            remember_checked(sound_key(files[name].sha256, counts[name], self.dim) for name in counts.keys() & files)
-            for name in files:
-                self.storage.put_file(scratch / name, f"{home}/{name}")
+            names = _file_names(scratch)
+            files = {name: store_file(self.storage, scratch / name, f"{home}/{name}") for name in names}
+        counts = {ANN: ntotal, TILE_ANN: ntotal * self._tiles}
+        remember_checked(sound_key(files[name].sha256, counts[name], self.dim) for name in counts.keys() & files)
         searched = [index if index in files else vectors for vectors, index in ANN_OF.items() if vectors in files]
         return SegmentRecord(
             name=self.name,

@@ -27,10 +27,14 @@ class NewSegment:
     inherited: Inherited | None = None
 
     @property
+    def base(self) -> Segment | None:
+        """The segment whose rows come first."""
+        return self.inherited.base if self.inherited else None
+
+    @property
     def dead_positions(self) -> Positions:
         """The rows without life that the segment takes over."""
-        base = self.inherited.base if self.inherited else None
-        return base.dead_positions() if base else np.empty(0, np.int64)
+        return self.base.dead_positions() if self.base else np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Makes one index version: its segments, tombstones, held-out queries and measurements."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -45,7 +45,7 @@ from index.errors import EmptyCollectionError, FactoryError, LeaseError
 from index.segments.exact import MIN_TRAINING_ROWS
 from index.segments.segmented_index import SegmentedIndex
 from index.storage.scratch import Scratch
-from index.versions.files import file_record, write_tombstones
+from index.versions.files import store_file, write_tombstones
 from index.versions.opening import open_segments
 from index.versions.servable import check_version
 
@@ -119,23 +119,28 @@ class VersionBuild:
             if not held_out.fits(draft.ntotal):
                 return self._finish(draft, segments, None, held_out.of("text").vectors)
             held_out = held_out.updated(touched, segments)
-            # A new approximate index may miss what another one found.
-            made = range(len(change.retained), len(records))
-            held_out = held_out.unmeasured_near(segments, made, {kind: each.width for kind, each in base.kinds.items()})
-            approximate_parts = [number for number in made if segments.parts[number].parameters]
-            width = base.kinds["image"].width
-            if approximate_parts:
-                self._check_new_rows(segments, segments.positions(touched), approximate_parts, width)
+            gained = {
+                number: each.base.ntotal if each.base else 0
+                for number, (_, each) in enumerate(built, len(change.retained))
+                if segments.parts[number].parameters
+            }
+            # An approximate index may miss what another one, or a scan, found.
+            widths = {kind: each.width for kind, each in base.kinds.items()}
+            held_out = held_out.unmeasured_near(segments, gained, widths)
+            if gained:
+                self._check_new_rows(segments, segments.positions(touched), gained, base.kinds["image"].width)
             return self._finish(draft, segments, held_out)
 
     def _check_new_rows(
-        self, segments: SegmentedIndex, positions: Positions, parts: Sequence[int], width: float
+        self, segments: SegmentedIndex, positions: Positions, gained: Mapping[int, int], width: float
     ) -> None:
-        """FactoryError if approximate indexes that were trained for other rows miss the new ones."""
+        """FactoryError if approximate indexes that were trained for other rows miss the new ones that they `gained`,
+        see `recall_of_new`.
+        """
         new = positions[positions >= 0]
         if not len(new):
             return
-        found, target = recall_of_new(segments, new, parts, width), self.settings.target_recall
+        found, target = recall_of_new(segments, new, gained, width), self.settings.target_recall
         if found < target:
             raise FactoryError(
                 f"the new rows are unlike those that the index was trained for: recall@10 {found:.6g}, expected "
@@ -261,9 +266,7 @@ class VersionBuild:
         home = version_path(self.version)
         with self.storage.scratch(home) as scratch:
             write(scratch / name)
-            record = file_record(scratch / name)
-            self.storage.put_file(scratch / name, f"{home}/{name}")
-        return record
+            return store_file(self.storage, scratch / name, f"{home}/{name}")
 
     def discard(self) -> None:
         self.storage.delete(version_path(self.version))

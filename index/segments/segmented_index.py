@@ -141,9 +141,9 @@ class SegmentedIndex:
         for number in range(len(self.parts)):
             yield from self.live_blocks_of(number, rows)
 
-    def live_blocks_of(self, number: int, rows: int = 16_384) -> Iterator[tuple[Positions, Vectors]]:
-        """`live_blocks` of one segment."""
-        for positions, vectors in self.parts[number].live_blocks(rows):
+    def live_blocks_of(self, number: int, rows: int = 16_384, first: int = 0) -> Iterator[tuple[Positions, Vectors]]:
+        """`live_blocks` of one segment, from its position `first`."""
+        for positions, vectors in self.parts[number].live_blocks(rows, first):
             yield positions + self._starts[number], vectors
 
     def live_positions(self, numbers: npt.NDArray[np.int64] | None = None) -> Positions:

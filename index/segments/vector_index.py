@@ -24,6 +24,7 @@ MIN_DEPTH = TUNED_K + 2
 neighbours, and the three images that a query was mixed from."""
 
 _FETCH_ROWS = 16_384  # vectors at a time
+_COPIED_ROWS = 1_024
 _MAX_MASKED_QUERIES = 16  # for more, fetching the rows costs less than testing every row's bit for each query
 _WIDENING = 4  # with a smaller factor, two near misses in a row would look like results that no longer change
 _DEEPEN_WIDTH = 8  # times as wide, candidates that compression ranks too low are missed as often as lists
@@ -172,16 +173,19 @@ class VectorIndex:
         return np.flatnonzero(~self._live_mask)
 
     def all_blocks(self) -> Iterator[Vectors]:
-        """The vectors of all rows, also of those with tombstones, read from the file to save memory."""
-        return self._file.blocks()
+        """The vectors of all rows, also of those with tombstones, read from the file to save memory: in blocks so small
+        that the memory of one serves the next.
+        """
+        return self._file.blocks(_COPIED_ROWS)
 
-    def live_blocks(self, rows: int = 16_384) -> Iterator[tuple[Positions, Vectors]]:
-        """Positions and vectors of the live rows, block by block, read from the file to save memory."""
-        start = 0
-        for block in self._file.blocks(rows):
-            live = np.flatnonzero(self._live_mask[start : start + len(block)])
-            yield live + start, block if len(live) == len(block) else block[live]
-            start += len(block)
+    def live_blocks(self, rows: int = 16_384, first: int = 0) -> Iterator[tuple[Positions, Vectors]]:
+        """Positions and vectors of the live rows from the `first`, block by block, read from the file to save
+        memory.
+        """
+        for block in self._file.blocks(rows, first):
+            live = np.flatnonzero(self._live_mask[first : first + len(block)])
+            yield live + first, block if len(live) == len(block) else block[live]
+            first += len(block)
 
     def _exact(self, queries: Vectors, k: int, eligible: Eligible | None, count: int) -> Hits:
         """The k nearest of `count` eligible rows."""

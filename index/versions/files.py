@@ -10,14 +10,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from index.arrays import Positions
+from index.collection.cache.checked import remember_written
 from index.collection.layout import TOMBSTONES, columns_path, segment_path, version_path
 from index.collection.records import FileRecord, VersionManifest
+from index.storage import Storage
 from index.storage.arrow_file import read_batches, require_columns
 
 
 def file_record(path: Path) -> FileRecord:
     with path.open("rb") as file:
         return FileRecord(size=path.stat().st_size, sha256=hashlib.file_digest(file, "sha256").hexdigest())
+
+
+def store_file(storage: Storage, file: Path, path: str) -> FileRecord:
+    """Move a file written in `scratch` to `path`. This machine need not check it again before it opens it."""
+    record = file_record(file)
+    storage.put_file(file, path)
+    if local := storage.local_path(path):
+        remember_written(local, record.sha256)
+    return record
 
 
 def version_files(manifest: VersionManifest) -> dict[str, FileRecord]:

@@ -54,26 +54,38 @@ def is_unaltered(path: Path, digest: str, read: Callable[[], str], *, is_cached:
     """Whether a file of this machine has this digest, as `read` works it out; that is not called if the answer is
     remembered.
     """
-    key = _unaltered_key(path, digest, is_cached=is_cached)
-    if key and is_checked(key):
+    found = path.lstat()
+    if is_checked(key := _unaltered_key(path, digest, found, is_cached=is_cached)):
         return True
+    settled = _is_settled(found, is_cached=is_cached)
     unaltered = read() == digest
-    if unaltered and key and key == _unaltered_key(path, digest, is_cached=is_cached):  # not written to meanwhile
-        remember_checked([key])
+    if settled and unaltered and key == _unaltered_key(path, digest, path.lstat(), is_cached=is_cached):
+        remember_checked([key])  # it was not written to meanwhile
     return unaltered
 
 
-def _unaltered_key(path: Path, digest: str, *, is_cached: bool) -> str | None:
-    """The key of a file with this digest: another one as soon as anybody writes to the file, or replaces it. None for a
-    file that was just written, or is not a regular one.
+def remember_written(path: Path, digest: str) -> None:
+    """Remember a file that got its name after it was written, and its digest worked out.
+
+    Its last write need not be long ago: another one would be at the time of the new name or later.
+    """
+    found = path.lstat()
+    if found.st_mtime_ns < found.st_ctime_ns:
+        remember_checked([_unaltered_key(path, digest, found, is_cached=False)])
+
+
+def _is_settled(found: os.stat_result, *, is_cached: bool) -> bool:
+    """Whether anybody who writes to a file, or replaces it, changes its key. A link's target may change at any time."""
+    changed = found.st_mtime if is_cached else max(found.st_mtime, found.st_ctime)
+    return stat.S_ISREG(found.st_mode) and time.time() - changed >= _SETTLED_S
+
+
+def _unaltered_key(path: Path, digest: str, found: os.stat_result, *, is_cached: bool) -> str:
+    """The key of a file with this digest: another one as soon as anybody writes to the file, or replaces it.
 
     A time of change cannot be set back, but a new name of a file changes it too: it does not count for files of
     the cache, which get one with each use.
     """
-    found = path.lstat()
-    changed = found.st_mtime if is_cached else max(found.st_mtime, found.st_ctime)
-    if not stat.S_ISREG(found.st_mode) or time.time() - changed < _SETTLED_S:
-        return None
     identity = str(path.absolute()), found.st_dev, found.st_ino, found.st_size
     facts = (digest, *identity, found.st_mtime_ns, 0 if is_cached else found.st_ctime_ns)
     return hashlib.sha256(repr(facts).encode()).hexdigest()

@@ -18,7 +18,7 @@ from index.builder.recall import drop_own, recall
 from index.builder.segment import write_rows
 from index.collection import Collection
 from index.collection.records import IndexSettings
-from index.queries import KINDS
+from index.queries import KINDS, QueryKind
 from index.segments.hits import Hits
 from index.segments.segment import Segment
 from index.segments.segmented_index import SegmentedIndex
@@ -232,13 +232,14 @@ def test_recall_after_updates_is_that_of_all_queries_measured_again(tmp_path: Pa
 def test_recall_near_a_tail_with_an_index_is_that_of_all_queries_measured_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also when the tail joins the large segment."""
     monkeypatch.setattr("index.segments.kinds.ivf._SCANNED_PER_LIST", 0)
     vectors = unit_vectors(11_000, dim=8)
     collection = Collection.create_or_open(str(tmp_path / "collection"))
     add_run(collection, rows([str(number) for number in range(10_000)], vectors[:10_000]))
     build_index(collection, IndexSettings(latency_ms=1e-6, factory="IVF256,Flat", target_recall=0.8))
-    known_ones = 0
-    for start, stop in ((10_000, 10_140), (10_140, 10_270), (10_270, 10_370)):
+    known_ones, sizes = 0, []
+    for start, stop in ((10_000, 10_140), (10_140, 10_270), (10_270, 10_370), (10_370, 10_480)):
         new = range(start, stop)
         gone = [str(number) for number in range(start % 77, 10_000, 77)]
         add_run(collection, rows([str(number) for number in new], vectors[new.start : new.stop]), deletes=gone)
@@ -251,8 +252,28 @@ def test_recall_near_a_tail_with_an_index_is_that_of_all_queries_measured_again(
         assert (known <= full).all()
         assert 0.8 <= known[:, 1].mean() <= full[:, 1].mean() <= known[:, 1].mean() + 0.05  # tombstones widen
         known_ones += int((known == 1).sum())
-    assert [bool(part.parameters) for part in segments.parts] == [True, True]
+        sizes.append([part.ntotal for part in segments.parts if part.parameters])
+    assert sizes == [[10_000], [10_000, 270], [10_000, 370], [10_480]]
     assert known_ones > 500
+
+
+def test_a_segment_that_gained_rows_is_searched_for_older_ones_that_it_misses(tmp_path: Path) -> None:
+    collection = Collection.create_or_open(str(tmp_path / "collection"))
+    add_run(collection, rows([str(number) for number in range(4_000)], unit_vectors(4_000, dim=8)))
+    manifest = build_index(collection, IndexSettings(latency_ms=1e-6, factory="IVF64,Flat", target_recall=0.9))
+    segments = open_segments(collection, manifest, tmp_path)
+    [segment] = segments.parts
+    held_out = GroundTruth.sample(segments).of("image")
+    widths: dict[QueryKind, float] = {"image": 1.0}
+    segment.tune({"nprobe": 64.0})
+    found = held_out.measured(segments, "image", (1, 10))
+    assert (found.recalls[:, :2] == 1).all()
+    assert (found.unmeasured_near(segments, {0: 3_990}, widths).recalls[:, :2] == 1).all()
+    segment.tune({"nprobe": 8.0})
+    kept = found.unmeasured_near(segments, {0: 3_990}, widths).recalls_of("image", 10)
+    missed = held_out.measured(segments, "image", (10,)).recalls_of("image", 10) < 1
+    assert 0.2 < missed.mean() < 0.9
+    assert (np.isnan(kept) == missed).all()
 
 
 def neighbours_of(held_out: GroundTruth) -> Ids:

@@ -13,6 +13,7 @@ from index.collection import Collection
 from index.collection.records import IndexSettings, VersionManifest
 from index.errors import EmptyCollectionError, FactoryError, RecallTooLowError
 from index.search import Searcher
+from index.storage import Storage
 from index.versions.promotion import promote
 from tests.support.collections.hand_made import MODEL, add_run, rows, unit_vectors
 
@@ -58,6 +59,21 @@ def test_an_update_adds_a_segment_and_tombstones(collection: Collection) -> None
     assert Searcher.open(collection, "000001").ntotal == 600
     assert Searcher.open(collection, "000002").row("new") is not None
     assert Searcher.open(collection).row("new") is None
+
+
+def test_an_update_reads_no_segment_that_this_machine_has_built_to_check_it(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def digest(storage: Storage, path: str) -> str:
+        assert not path.startswith("index/segments/")
+        return of_file(storage, path)
+
+    of_file = Storage.sha256
+    monkeypatch.setattr(Storage, "sha256", digest)
+    first = build_index(collection, APPROXIMATE)
+    add_run(collection, rows(["new"], unit_vectors(1, seed=5)), deletes=["0001"])
+    second = build_index(collection)
+    assert (second.base, second.segments[0].files) == ("000001", first.segments[0].files)
 
 
 def test_a_collection_without_images_has_no_new_version(collection: Collection) -> None:

@@ -12,7 +12,7 @@ from index.collection.cache import checked
 from index.collection.cache.file_cache import first_damage
 from index.collection.records import FileRecord
 from index.storage import Storage
-from index.versions.files import file_record
+from index.versions.files import file_record, store_file
 
 Files = dict[str, FileRecord]
 
@@ -115,6 +115,32 @@ def test_a_file_that_was_just_written_is_read_again(tmp_path: Path, monkeypatch:
     assert damage(tmp_path, record) is None
     monkeypatch.setattr(Storage, "sha256", lambda *_: "0" * 64)
     assert damage(tmp_path, record) == ("a", ALTERED)
+
+
+def test_a_file_that_was_stored_here_is_not_read_again_until_it_is_altered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIKENESS_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(Storage, "sha256", lambda *_: "0" * 64)
+    storage = Storage.open(str(tmp_path))
+    with storage.scratch("") as scratch:
+        (scratch / "new").write_bytes(b"a" * 1_000)
+        time.sleep(0.02)  # longer than a step of the file system's clock
+        stored = {"a": store_file(storage, scratch / "new", "a")}
+    assert damage(tmp_path, stored) is None
+    overwritten(tmp_path / "a")
+    assert damage(tmp_path, stored) == ("a", ALTERED)
+
+
+def test_a_file_that_was_written_under_its_name_is_not_taken_for_one_that_was_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIKENESS_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "a").write_bytes(b"a")
+    record = file_record(tmp_path / "a")
+    checked.remember_written(tmp_path / "a", record.sha256)
+    monkeypatch.setattr(Storage, "sha256", lambda *_: "0" * 64)
+    assert damage(tmp_path, {"a": record}) == ("a", ALTERED)
 
 
 def test_without_a_cache_a_file_is_read_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
