@@ -1,4 +1,4 @@
-"""The shards of a version as one index: queried in parallel, with the same answers as `SegmentedIndex`."""
+"""The shards of a version as one index: queried in parallel, with the answers of `SegmentedIndex`."""
 
 from __future__ import annotations
 
