@@ -89,7 +89,7 @@ class _Search:
         return self.width * wider * part.index.breadth(self._depth, part.eligible)
 
     def _ranked(self, parts: Sequence[Part], queries: Vectors, wider: float) -> Hits:
-        """The k best candidates of a search that is `wider`, ranked by exact scores."""
+        """The k best of a search that is `wider`."""
         deeper = max(part.index.deeper(self.width) for part in parts)
         hits = self._best(parts, queries, wider, deeper)
         crowded = np.flatnonzero(hits.scores[:, TUNED_K - 1] >= min(part.index.crowd for part in parts))
@@ -99,34 +99,30 @@ class _Search:
         return hits if self.k >= TUNED_K else hits.best(self.k)
 
     def _best(self, parts: Sequence[Part], queries: Vectors, wider: float, deeper: float) -> Hits:
-        """The k best, and at least `TUNED_K`."""
+        """The k best candidates, and at least `TUNED_K`, by exact scores."""
         found = [
             part.index.candidates(queries, self._depth, part.eligible, self._breadth(part, wider), deeper)
             for part in parts
         ]
-        return _ranked_exactly(parts, queries, found, max(self.k, TUNED_K))
+        k = max(self.k, TUNED_K)
+        if len(parts) == 1:
+            [part], [hits] = parts, found
+            _request_if_on_disk(parts, [hits.positions])
+            return Hits.whole(part.index.scores(queries, hits.positions), hits.positions).best(k).shifted(part.start)
+        positions = self._best_positions(parts, found)
+        local = [part.local(positions) for part in parts]
+        _request_if_on_disk(parts, local)
+        scores = [part.index.scores(queries, each) for part, each in zip(parts, local, strict=True)]
+        return Hits.whole(np.maximum.reduce(scores), positions).best(k)
 
-
-def _ranked_exactly(parts: Sequence[Part], queries: Vectors, found: Sequence[Hits], k: int) -> Hits:
-    """The k best of the candidates that each part has found, by exact scores."""
-    if len(parts) == 1:
-        [part], [hits] = parts, found
-        _request_if_on_disk(parts, [hits.positions])
-        return Hits.whole(part.index.scores(queries, hits.positions), hits.positions).best(k).shifted(part.start)
-    positions = _best_positions(parts, found)
-    local = [part.local(positions) for part in parts]
-    _request_if_on_disk(parts, local)
-    scores = [part.index.scores(queries, each) for part, each in zip(parts, local, strict=True)]
-    return Hits.whole(np.maximum.reduce(scores), positions).best(k)
-
-
-def _best_positions(parts: Sequence[Part], found: Sequence[Hits]) -> Positions:
-    """The positions of the best candidates, as many as the deepest of the searches has. Approximate scores of different
-    indexes can be compared, as all of them estimate the cosine.
-    """
-    hits = Hits.joined([hits.shifted(part.start) for part, hits in zip(parts, found, strict=True)])
-    count = max(hits.scores.shape[1] for hits in found)
-    return hits.take(np.argpartition(-hits.scores, count - 1, axis=1)[:, :count]).positions
+    def _best_positions(self, parts: Sequence[Part], found: Sequence[Hits]) -> Positions:
+        """The positions of the best candidates: as many as the deepest search of a part has, and more for queries that
+        need a wider search. Approximate scores of different indexes can be compared: all of them estimate the cosine.
+        """
+        hits = Hits.joined([hits.shifted(part.start) for part, hits in zip(parts, found, strict=True)])
+        deepest = max(hits.scores.shape[1] for hits in found)
+        count = min(int(deepest * max(1.0, self.width)), hits.scores.shape[1])
+        return hits.take(np.argpartition(-hits.scores, count - 1, axis=1)[:, :count]).positions
 
 
 def _request_if_on_disk(parts: Sequence[Part], local: Sequence[Positions]) -> None:
