@@ -51,8 +51,8 @@ def sharded(collection: Collection, count: int) -> VersionSearcher:
     handles = []
     for number in range(count):
         name = f"shard-{number}-of-{count}"
-        deployment = serve.deployment(SearcherReplica, name=name, ray_actor_options={"num_cpus": 0.5})
-        application = deployment.options(max_ongoing_requests=64).bind(settings, number)
+        deployment = serve.deployment(name=name, ray_actor_options={"num_cpus": 0.5}, max_ongoing_requests=64)
+        application = deployment(SearcherReplica).bind(settings, number)
         handles.append(serve.run(application, name=name, route_prefix=None))
     return open_sharded(by_grpc(handles), _TIMEOUT_S, collection)
 

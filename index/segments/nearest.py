@@ -75,7 +75,7 @@ class _Search:
             hits.put(changing, new)
             gained = np.count_nonzero(old.scores < new.scores[:, -1:], axis=1)
             changing = changing[gained > self.k // 100]
-        short = np.flatnonzero(hits.positions[:, -1] < 0)  # the probed lists had too few eligible rows
+        short = np.flatnonzero(hits.positions[:, -1] < 0)  # too few eligible rows
         if len(short):
             hits.put(short, Hits.joined([part.scan(queries[short], self.k) for part in self.parts]).best(self.k))
         return hits
@@ -100,10 +100,7 @@ class _Search:
 
     def _best(self, parts: Sequence[Part], queries: Vectors, wider: float, deeper: float) -> Hits:
         """The k best candidates, and at least `TUNED_K`, by exact scores."""
-        found = [
-            part.index.candidates(queries, self._depth, part.eligible, self._breadth(part, wider), deeper)
-            for part in parts
-        ]
+        found = [self._candidates(part, queries, wider, deeper) for part in parts]
         k = max(self.k, TUNED_K)
         if len(parts) == 1:
             [part], [hits] = parts, found
@@ -114,6 +111,15 @@ class _Search:
         _request_if_on_disk(parts, local)
         scores = [part.index.scores(queries, each) for part, each in zip(parts, local, strict=True)]
         return Hits.whole(np.maximum.reduce(scores), positions).best(k)
+
+    def _candidates(self, part: Part, queries: Vectors, wider: float, deeper: float) -> Hits:
+        breadth = self._breadth(part, wider)
+        hits = part.index.candidates(queries, self._depth, part.eligible, breadth, deeper)
+        if part.eligible is None and len(short := np.flatnonzero(hits.positions[:, self.k - 1] < 0)):
+            # The probed lists had too few rows, as in a segment of few rows with the lists of a large one.
+            nearest = part.index.scan(queries[short], self.k, None)
+            hits.scores[short, : self.k], hits.positions[short, : self.k] = nearest.scores, nearest.positions
+        return hits
 
     def _best_positions(self, parts: Sequence[Part], found: Sequence[Hits]) -> Positions:
         """The positions of the best candidates: as many as the deepest search of a part has, and more for queries that
