@@ -22,6 +22,7 @@ from index.errors import DamagedVersionError
 from index.queries import QueryKind
 from index.segments.exact import exact_neighbours
 from index.segments.hits import Hits
+from index.segments.nearest import Part, nearest
 from index.segments.segment import Segment
 from index.segments.segmented_index import SegmentedIndex
 from index.storage.arrow_file import read_batches
@@ -185,7 +186,8 @@ class GroundTruth:
     ) -> GroundTruth:
         """The same queries, without each recall for which a neighbour is in an approximate segment that has `gained`
         rows: those from a position on, by its number. A recall of 1 stays if the segment finds those of the nearest ten
-        that it has, by searches as wide as a kind's: the other segments answer as they did.
+        that it has, by searches as wide as a kind's: the other segments find the same candidates as before, and all but
+        a few of the worst are still ranked exactly.
 
         If it gained few, its older rows are found as before, unless newer ones crowd them out. Of the queries without a
         newer neighbour only some are searched for that; if one of them misses a neighbour, so are all others.
@@ -221,7 +223,8 @@ class GroundTruth:
         known = chosen & (neighbours >= 0).any(axis=1) & (self.recalls[:, RECALL_KS.index(_STABLE)] == 1)
         for kind, width in widths.items():
             rows = np.flatnonzero(known & (self.kinds == kind))
-            positions = segment.search(self.vectors[rows], _STABLE + _PARENTS[kind], width=width).positions
+            k = _STABLE + _PARENTS[kind]
+            positions = nearest([Part(segment)], self.vectors[rows], k, width=width).positions
             among = (neighbours[rows, :, np.newaxis] == positions[:, np.newaxis]).any(axis=2)
             missed[rows] = ~(among | (neighbours[rows] < 0)).all(axis=1)
         return missed

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from index.builder.recall import drop_own, recall
 from index.segments.exact import exact_neighbours
 from index.segments.kinds.kind import Parameters
+from index.segments.nearest import Part, nearest
 from index.segments.vector_index import VectorIndex
 
 _QUERIES = 1_000
@@ -112,7 +113,7 @@ class _Trial:
         self.segment.tune(parameters)
         queries = self._queries[::step]
         started = time.perf_counter()
-        hits = self.segment.search(queries, k + 1)
+        hits = nearest([Part(self.segment)], queries, k + 1)
         seconds = time.perf_counter() - started
         return recall(drop_own(hits, self._own[::step]).scores, self._exact[::step], k), seconds
 

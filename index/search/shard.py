@@ -1,10 +1,11 @@
-"""A shard: the segments of a version that one searcher holds. Its methods take and return plain arrays, and `Hits`."""
+"""A shard: the segments of a version that one searcher holds. Its methods take and return arrays, rows, and `Hits`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,7 @@ from index.collection import Collection
 from index.collection.layout import ROWS, columns_path, segment_path
 from index.collection.records import SegmentRecord, VersionManifest
 from index.collection.row_files import map_in_threads
-from index.collection.rows import EMBEDDING, embedding_type
+from index.collection.rows import EMBEDDING, embedding_type, metadata_columns
 from index.errors import DamagedVersionError
 from index.filters.filter import Filter
 from index.segments.eligible import Unlike
@@ -24,6 +25,8 @@ from index.segments.segmented_index import SegmentedIndex, union_schema
 from index.storage.arrow_file import read_schema
 from index.storage.scratch import Scratch
 from index.versions.opening import open_segments
+
+_FEW = 64  # matches; rows of more would cost more than a second call, as each shard would send as many
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,7 @@ class Shard:
         self._segments = segments
         self.vectors, self.ids, self.rows = segments.vectors, segments.ids, segments.rows
         self.count_values = segments.count_values
+        self._columns = ["uri", *metadata_columns(segments.schema)]
 
     @classmethod
     def open(cls, collection: Collection, manifest: VersionManifest, shard: ShardSegments) -> Shard:
@@ -89,8 +93,13 @@ class Shard:
         with Scratch("segments") as cache:
             return cls(SegmentedIndex(open_segments(collection, part, cache.path).parts, schema))
 
-    def search(self, queries: Vectors, k: int, where: Filter | None, width: float, unlike: Unlike | None) -> Hits:
-        return self._segments.search_with_ids(queries, k, where, width=width, unlike=unlike)
+    def search(
+        self, queries: Vectors, k: int, where: Filter | None, width: float, unlike: Unlike | None
+    ) -> tuple[Hits, list[dict[str, Any]]]:
+        """The k nearest of each query, and if they are few, what matches show of their rows, in the same order."""
+        hits = self._segments.search_with_ids(queries, k, where, width=width, unlike=unlike)
+        positions = hits.positions[hits.positions >= 0]
+        return hits, self.rows(positions, self._columns) if len(positions) <= _FEW else []
 
     def positions(self, ids: Sequence[str]) -> Positions:
         return self._segments.positions(pa.array(ids, pa.string()))

@@ -1,12 +1,14 @@
-"""The shards of a version as one index: queried in parallel, with the same answers as `SegmentedIndex`."""
+"""The shards of a version as one index: queried in parallel, with the answers of `SegmentedIndex`."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+from cachetools import LRUCache
 
 from index.arrays import A, Ids, Positions, Vectors, by_part
 from index.errors import CollectionError
@@ -15,6 +17,8 @@ from index.filters.filter import Filter
 from index.search.shard import ShardSegments
 from index.segments.eligible import Unlike
 from index.segments.hits import Hits
+
+_MAX_ROWS = 4_096  # sent with the results of a search, until its matches need them
 
 Call: TypeAlias = tuple[str, tuple[Any, ...]]
 """A method of `Shard`, and its arguments."""
@@ -32,6 +36,8 @@ class ShardedIndex:
         self._starts = np.array([shard.start for shard in self._shards.values()], np.int64)
         self._dim = dim
         self._call = call
+        self._rows: LRUCache[int, dict[str, Any]] = LRUCache(_MAX_ROWS)
+        self._lock = threading.Lock()
         self.schema = schema
 
     def __len__(self) -> int:
@@ -54,8 +60,17 @@ class ShardedIndex:
         width: float = 1.0,
         unlike: Unlike | None = None,
     ) -> Hits:
-        answers = self._all("search", queries, k, where, width, unlike)
-        return Hits.joined([hits.shifted(start) for hits, start in zip(answers, self._starts, strict=True)]).best(k)
+        found, sent = [], dict[int, dict[str, Any]]()
+        for (hits, rows), start in zip(
+            self._all("search", queries, k, where, width, unlike), self._starts, strict=True
+        ):
+            found.append(hits.shifted(start))
+            positions = found[-1].positions
+            sent.update(zip(positions[positions >= 0].tolist(), rows, strict=False))
+        best = Hits.joined(found).best(k)
+        with self._lock:
+            self._rows.update((each, sent[each]) for each in best.positions.ravel().tolist() if each in sent)
+        return best
 
     def positions(self, ids: pa.Array[Any]) -> Positions:
         """Positions of the live rows of these ids. -1 for an id without one, which only all shards can tell."""
@@ -77,6 +92,10 @@ class ShardedIndex:
         return self._read(np.empty(len(positions), object), positions, "ids")
 
     def rows(self, positions: Positions, columns: Sequence[str]) -> list[dict[str, Any]]:
+        with self._lock:
+            known = [self._rows.get(position, {}) for position in positions.tolist()]
+        if all(row.keys() >= {*columns} for row in known):
+            return [{name: row[name] for name in columns} for row in known]
         return self._read(np.empty(len(positions), object), positions, "rows", list(columns)).tolist()
 
     def _all(self, method: str, *arguments: Any) -> list[Any]:

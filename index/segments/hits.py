@@ -69,6 +69,8 @@ class Hits:
 
     def shifted(self, start: int) -> Hits:
         """Those in a part that begins at `start`, at their positions in the whole."""
+        if not start:
+            return self
         positions = np.where(self.positions >= 0, self.positions + start, -1)
         return Hits(self.scores, positions, self.parts, self.ids)
 

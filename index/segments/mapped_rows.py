@@ -64,7 +64,7 @@ class MappedRows:
     def ids(self, positions: Positions) -> Ids:
         """The ids at these positions, as strings."""
         if len(positions) <= _FEW:
-            return np.array([row["image_id"] for row in self._few(["image_id"], positions)], object)
+            return np.array([self._ids[position].as_py() for position in positions.tolist()], object)
         return self._taken(lambda batch: batch.column("image_id"), positions)
 
     def _few(self, columns: list[str], positions: Positions) -> list[dict[str, Any]]:

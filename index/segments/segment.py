@@ -10,12 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from index.arrays import Ids, Positions, Vectors
+from index.arrays import Ids, Positions
 from index.collection.layout import ANN_OF, IDS, ROWS, TILE_VECTORS, VECTORS, segment_path
 from index.collection.rows import EMBEDDING, TILES, embedding_column, embedding_type
 from index.errors import DamagedVersionError
 from index.segments.eligible import Eligible
-from index.segments.hits import Hits
 from index.segments.mapped_rows import MappedRows
 from index.segments.vector_index import VectorIndex
 
@@ -75,17 +74,6 @@ class Segment(VectorIndex):
     def eligible(self, mask: npt.NDArray[np.bool_]) -> Eligible:
         """The rows of `mask`, `(ntotal,)`, without tombstones."""
         return Eligible.of(mask & self._live_mask, self.tiles_per_row)
-
-    def search_parts(self, queries: Vectors, k: int, eligible: Eligible | None = None, *, width: float = 1.0) -> Hits:
-        """Like `search`, but also among tiles: each picture once, by its nearest part."""
-        hits = self.search(queries, k, eligible, width=width)
-        if self.tiles is None:
-            return hits
-        # This many tiles belong to at least k pictures.
-        allowed = eligible.tiles if eligible else None
-        found = self.tiles.search(queries, k * self.tiles_per_row, allowed, width=width)
-        rows, numbers = np.divmod(found.positions, self.tiles_per_row)  # -1, for none, stays -1
-        return Hits.joined([hits, Hits(found.scores, rows, numbers + 1)]).distinct(k)
 
     def embedded(self) -> Iterator[pa.RecordBatch]:
         """The live rows in batches, each with its embedding, and with the vectors of its tiles."""

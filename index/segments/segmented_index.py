@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise
 from operator import attrgetter
 from typing import Any
@@ -21,6 +21,7 @@ from index.filters.facets import Counts, count_values, sampling_step
 from index.filters.filter import Filter
 from index.segments.eligible import Eligible, Unlike
 from index.segments.hits import Hits
+from index.segments.nearest import Part, nearest
 from index.segments.segment import Segment
 
 _CACHE_BYTES = 64 << 20  # of the rows that pass recent filters, a bit for each row and filter
@@ -34,6 +35,7 @@ class SegmentedIndex:
         self.parts = list(segments)
         self._starts = np.cumsum([0, *(segment.ntotal for segment in segments)])
         self.ntotal = int(self._starts[-1])  # including rows with tombstones
+        self._tiles_per_row = max((segment.tiles_per_row for segment in segments), default=0)
         self.schema = schema if schema is not None else union_schema([segment.schema for segment in segments])
         self._recast = [_recast(segment.schema, self.schema) for segment in segments]
         self._passing_by_filter: LRUCache[bytes, list[Eligible]] = LRUCache(_CACHE_BYTES, _size)
@@ -89,16 +91,25 @@ class SegmentedIndex:
     def search(
         self, queries: Vectors, k: int, eligible: Sequence[Eligible] | None = None, *, width: float = 1.0
     ) -> Hits:
-        """The k nearest. See `Segment.search`."""
-        pairs = self._with(eligible)
-        return self._best(k, (segment.search(queries, k, rows, width=width) for segment, rows in pairs))
+        """The k nearest whole pictures. See `nearest`."""
+        parts = [Part(segment, rows, start) for segment, rows, start in self._with(eligible)]
+        return nearest(parts, queries, k, width=width)
 
     def search_parts(
         self, queries: Vectors, k: int, eligible: Sequence[Eligible] | None = None, *, width: float = 1.0
     ) -> Hits:
-        """Like `search`, but also among tiles; see `Segment.search_parts`."""
-        pairs = self._with(eligible)
-        return self._best(k, (segment.search_parts(queries, k, rows, width=width) for segment, rows in pairs))
+        """Like `search`, but also among tiles: each picture once, by its nearest part."""
+        hits, count = self.search(queries, k, eligible, width=width), self._tiles_per_row
+        if not count:
+            return hits
+        parts = [
+            Part(segment.tiles, rows.tiles if rows else None, start * count)
+            for segment, rows, start in self._with(eligible)
+            if segment.tiles is not None
+        ]
+        found = nearest(parts, queries, k * count, width=width)  # so many tiles belong to at least k pictures
+        rows, numbers = np.divmod(found.positions, count)  # -1, for none, stays -1
+        return Hits.joined([hits, Hits(found.scores, rows, numbers + 1)]).distinct(k)
 
     def search_with_ids(
         self,
@@ -117,24 +128,13 @@ class SegmentedIndex:
 
     def within(self, query: Vectors, min_score: float, eligible: Sequence[Eligible] | None = None) -> Iterator[Hits]:
         """All rows that score `min_score` or more, segment by segment, in no order."""
-        for (segment, rows), start in zip(self._with(eligible), self._starts, strict=False):
+        for segment, rows, start in self._with(eligible):
             yield segment.within(query, min_score, rows).shifted(start)
 
-    def _with(self, eligible: Sequence[Eligible] | None) -> Iterator[tuple[Segment, Eligible | None]]:
+    def _with(self, eligible: Sequence[Eligible] | None) -> Iterator[tuple[Segment, Eligible | None, int]]:
+        """The segments, with the rows that a search may return and the position of the first."""
         allowed: Sequence[Eligible | None] = eligible or [None] * len(self.parts)
-        return zip(self.parts, allowed, strict=True)
-
-    def _best(self, k: int, found: Iterable[Hits]) -> Hits:
-        """The k best of what is found in each segment."""
-        best: Hits | None = None
-        for hits, start in zip(found, self._starts, strict=False):
-            if best is None:
-                best = hits
-            # Mostly not so for few newer rows, and merging takes as long as searching them.
-            elif (hits.scores[:, 0] > best.scores[:, -1]).any():
-                best = Hits.joined([best, hits.shifted(start)]).best(k)
-        assert best is not None  # a version has a segment
-        return best
+        return zip(self.parts, allowed, self._starts[:-1].tolist(), strict=True)
 
     def live_blocks(self, rows: int = 16_384) -> Iterator[tuple[Positions, Vectors]]:
         """Positions and vectors of all live rows, block by block."""

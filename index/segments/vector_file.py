@@ -8,7 +8,7 @@ from pathlib import Path
 import faiss
 import numpy as np
 
-from index.arrays import Vectors
+from index.arrays import Positions, Vectors
 
 _RUN = 8  # consecutive vectors that a sample reads at once
 _HEADER = 45  # bytes before the vectors
@@ -44,6 +44,13 @@ class VectorFile:
             self._read(sample[end : end + count], start)
             end += count
         return sample[: min(size, end)]
+
+    def request(self, positions: Positions) -> None:
+        """Have the system read the vectors at these positions into its cache, all at once. Does not wait for them."""
+        size = 4 * self._dim
+        if hasattr(os, "posix_fadvise"):
+            for offset in (_HEADER + np.unique(positions) * size).tolist():
+                os.posix_fadvise(self._descriptor, offset, size, os.POSIX_FADV_WILLNEED)
 
     def _read(self, vectors: Vectors, start: int) -> None:
         """Fill `vectors`, `(n, dim)`, from position `start`."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import resource
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import faiss
 import numpy as np
 
-from index.arrays import Positions, Vectors
+from index.arrays import Positions, Scores, Vectors
 from index.segments.eligible import Eligible
 from index.segments.exact import exact_neighbours
 from index.segments.hits import Hits
@@ -26,9 +29,8 @@ neighbours, and the three images that a query was mixed from."""
 _FETCH_ROWS = 16_384  # vectors at a time
 _COPIED_ROWS = 1_024
 _MAX_MASKED_QUERIES = 16  # for more, fetching the rows costs less than testing every row's bit for each query
-_WIDENING = 4  # with a smaller factor, two near misses in a row would look like results that no longer change
 _DEEPEN_WIDTH = 8  # times as wide, candidates that compression ranks too low are missed as often as lists
-_NO_CROWD, _CROWD_DEPTH = 2.0, 16.0  # a cosine that no row has; times as many candidates, twice
+_NO_CROWD = 2.0  # a cosine that no row has
 _MAX_PARAMETERS = 64  # sets of search parameters, for as many k and widths
 _EXACT_ROWS_PER_K = 32  # an approximate search ranks about 32 k rows, so an exact scan of as many costs the same
 
@@ -36,8 +38,8 @@ _EXACT_ROWS_PER_K = 32  # an approximate search ranks about 32 k rows, so an exa
 class VectorIndex:
     """The vectors of a file. Opening copies nothing, processes share the pages, and the files may then be unlinked.
 
-    Scores are always exact, also for results of the approximate index in `ann_path`. Up to `max_exact_rows` vectors are
-    scanned exactly even with one. faiss raises its own errors.
+    `nearest` searches them, with the approximate index in `ann_path` if there is one. Up to `max_exact_rows` vectors
+    are scanned exactly even with one. faiss raises its own errors.
     """
 
     def __init__(
@@ -52,13 +54,13 @@ class VectorIndex:
         # IO_FLAG_MMAP would silently copy a flat index into memory; this flag maps it.
         self._flat = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
         self.ntotal, self.dim = int(self._flat.ntotal), int(self._flat.d)
+        self._vectors: Vectors = faiss.rev_swig_ptr(self._flat.get_xb(), self.ntotal * self.dim).reshape(-1, self.dim)
         self._file = VectorFile(path, self.ntotal, self.dim)
         self.kind = map_index(ann_path) if ann_path else IndexKind(self._flat, [])
-        self._ann: faiss.IndexRefine | None = None  # the approximate index, with results ranked by exact vectors
-        self._breadth, self._crowd, self._widest = 0.5, _NO_CROWD, 1.0
-        self._live_parameters: dict[tuple[float, float], faiss.IndexRefineSearchParameters] = {}
-        if ann_path is not None:
-            self._ann = faiss.IndexRefine(self.kind.index, self._flat)
+        self._approximate = ann_path is not None
+        self._rescore, self._breadth, self.crowd, self.widest = 1.0, 0.5, _NO_CROWD, 1.0
+        self._live_parameters: dict[tuple[float, float], Any] = {}
+        if self._approximate:
             # A requested index is used even for few rows; only a selection of rows is scanned.
             self._exact_rows = min(max_exact_rows, self.ntotal // 2)
             self.tune(parameters or {})
@@ -79,80 +81,72 @@ class VectorIndex:
     @property
     def parameters(self) -> dict[str, float]:
         """Parameters of the approximate search; empty for a flat segment."""
-        if self._ann is None:
+        if not self._approximate:
             return {}
-        crowd = {} if self._crowd == _NO_CROWD else {"crowd": self._crowd}
-        return self.kind.parameters | {"rescore": float(self._ann.k_factor), "breadth": self._breadth, **crowd}
+        crowd = {} if self.crowd == _NO_CROWD else {"crowd": self.crowd}
+        return self.kind.parameters | {"rescore": self._rescore, "breadth": self._breadth, **crowd}
 
     def tune(self, parameters: Mapping[str, float]) -> None:
         """Set the parameters of the approximate search, named as in `parameters`. Not thread-safe with searches."""
-        if self._ann is not None:
+        if self._approximate:
             self._live_parameters.clear()
             self.kind.set(parameters)
-            self._ann.k_factor = parameters.get("rescore", self._ann.k_factor)
+            self._rescore = parameters.get("rescore", self._rescore)
             self._breadth = parameters.get("breadth", self._breadth)
-            self._crowd = parameters.get("crowd", self._crowd)
-            self._widest = self.kind.covering_breadth  # asking faiss takes as long as a search
+            self.crowd = parameters.get("crowd", self.crowd)
+            self.widest = self.kind.covering_breadth  # asking faiss takes as long as a search
 
-    def search(self, queries: Vectors, k: int, eligible: Eligible | None = None, *, width: float = 1.0) -> Hits:
-        """The k nearest.
+    def scans(self, k: int, eligible: Eligible | None) -> bool:
+        """Whether a search for the k nearest compares all of these rows (None: the live ones)."""
+        return not self._approximate or self._count(eligible) <= max(self._exact_rows, _EXACT_ROWS_PER_K * k)
 
-        `queries` is `(n, dim)` float32, contiguous, unit norm. `eligible` None: the live rows. An approximate
-        search is `width` times as wide as tuned.
+    def breadth(self, k: int, eligible: Eligible | None) -> float:
+        """How many times as wide as tuned a search for the k nearest of these rows is.
+
+        Ten times as many neighbours are about as far away as the same number among a tenth of the rows.
+        """
+        return float((max(1.0, k / MIN_DEPTH) * self.ntotal / self._count(eligible)) ** self._breadth)
+
+    def deeper(self, width: float) -> float:
+        """How many times as many candidates as tuned a search has that is `width` times as wide."""
+        return 1.0 if width <= 1 else max(1.0, width / max(1.0, min(_DEEPEN_WIDTH, self.widest)))
+
+    def candidates(self, queries: Vectors, k: int, eligible: Eligible | None, breadth: float, deeper: float) -> Hits:
+        """The rows with the best approximate scores, some of which are the k nearest, at least `MIN_DEPTH`, by a search
+        `breadth` times as wide as tuned, with `deeper` times as many results.
         """
         eligible = eligible or self.live
-        count = self.ntotal if eligible is None else eligible.count
-        if not len(queries) or self._ann is None or count <= max(self._exact_rows, _EXACT_ROWS_PER_K * k):
-            return self._exact(queries, k, eligible, count)
-        # Ten times as many neighbours are about as far away as the same number among a tenth of the rows.
-        breadth = width * (max(1.0, k / MIN_DEPTH) * self.ntotal / count) ** self._breadth
-        deeper = 1.0 if width <= 1 else max(1.0, width / max(1.0, min(_DEEPEN_WIDTH, self._widest)))
-        hits = self._approximate(queries, k, eligible, breadth, deeper)
-        changing = np.arange(0 if eligible is self.live else len(queries))
-        while len(changing) and breadth < self._widest:  # repeated until at most 1% of a query's results change
-            breadth *= _WIDENING
-            old, new = hits.of(changing), self._approximate(queries[changing], k, eligible, breadth, deeper)
-            # Earlier results stay if they are better: compressed vectors may rank them lower than new ones.
-            new = Hits.joined([old, new]).distinct(k)
-            hits.put(changing, new)
-            gained = np.count_nonzero(old.scores < new.scores[:, -1:], axis=1)
-            changing = changing[gained > k // 100]
-        short = np.flatnonzero(hits.positions[:, -1] < 0)  # the probed lists had too few eligible rows
-        if len(short):
-            hits.put(short, self._exact(queries[short], k, eligible, count))
-        return hits
+        params = self._search_parameters(eligible, breadth, deeper) if eligible or breadth > 1 else None
+        return Hits.whole(*self.kind.index.search(queries, max(k, int(k * self._rescore * deeper)), params=params))
 
-    def _approximate(self, queries: Vectors, k: int, eligible: Eligible | None, breadth: float, deeper: float) -> Hits:
-        """Results of the approximate index, ranked by exact scores, for a search `breadth` times as wide as tuned, with
-        `deeper` times as many candidates.
-        """
-        assert self._ann is not None
-        # The depth, a multiple of k, would be too shallow for a smaller k.
-        search_k = max(k, MIN_DEPTH)
-        params = None
-        if eligible or breadth > 1:
-            params = self._search_parameters(eligible, breadth, deeper)
-        scores, positions = self._ann.search(queries, search_k, params=params)
-        crowded = np.flatnonzero(scores[:, TUNED_K - 1] >= self._crowd)
-        if len(crowded) and deeper <= 1:
-            # Compression cannot tell so many near-equal rows apart: rank far more of them exactly.
-            params = self._search_parameters(eligible, breadth, _CROWD_DEPTH)
-            scores[crowded], positions[crowded] = self._ann.search(queries[crowded], search_k, params=params)
-        return Hits.whole(np.ascontiguousarray(scores[:, :k]), np.ascontiguousarray(positions[:, :k]))
-
-    def _search_parameters(
-        self, eligible: Eligible | None, breadth: float, deeper: float
-    ) -> faiss.IndexRefineSearchParameters:
+    def _search_parameters(self, eligible: Eligible | None, breadth: float, deeper: float) -> Any:
         """Kept for searches of all live rows, because making them takes as long as a search."""
-        assert self._ann is not None
         if eligible is self.live and (known := self._live_parameters.get((breadth, deeper))):
             return known
-        selector = eligible.selector if eligible else None
-        base = self.kind.search_parameters(selector, breadth, deeper)
-        params = faiss.IndexRefineSearchParameters(k_factor=self._ann.k_factor * deeper, base_index_params=base)
+        params = self.kind.search_parameters(eligible.selector if eligible else None, breadth, deeper)
         if eligible is self.live and len(self._live_parameters) < _MAX_PARAMETERS:
             self._live_parameters[breadth, deeper] = params
         return params
+
+    def scores(self, queries: Vectors, positions: Positions) -> Scores:
+        """Cosines of the queries with the vectors at `(n, m)` positions; -inf for -1."""
+        scores = np.empty(positions.shape, np.float32)
+        arrays = np.ascontiguousarray(queries), scores, np.ascontiguousarray(positions)  # faiss takes bare pointers
+        vectors, distances, labels = map(faiss.swig_ptr, arrays)
+        self._flat.compute_distance_subset(len(queries), vectors, positions.shape[1], distances, labels)
+        return scores
+
+    def reads_disk(self, positions: Positions) -> bool:
+        """Read these vectors. Whether the system had to get one from disk, as far as it tells."""
+        if sys.platform != "linux":
+            return False
+        faults = resource.getrusage(resource.RUSAGE_THREAD).ru_majflt
+        self._vectors[positions, 0]
+        return resource.getrusage(resource.RUSAGE_THREAD).ru_majflt > faults
+
+    def request(self, positions: Positions) -> None:
+        """Have the system read these vectors, all at once."""
+        self._file.request(positions)
 
     def within(self, query: Vectors, min_score: float, eligible: Eligible | None = None) -> Hits:
         """Every eligible row that scores `min_score` or more, in no order. `query` is `(dim,)`."""
@@ -163,8 +157,7 @@ class VectorIndex:
         return Hits.whole(scores[np.newaxis], positions[np.newaxis])
 
     def vectors(self, positions: Positions) -> Vectors:
-        found: Vectors = self._flat.reconstruct_batch(np.ascontiguousarray(positions))
-        return found
+        return self._vectors[positions]
 
     def live_positions(self) -> Positions:
         return np.flatnonzero(self._live_mask)
@@ -187,8 +180,9 @@ class VectorIndex:
             yield live + first, block if len(live) == len(block) else block[live]
             first += len(block)
 
-    def _exact(self, queries: Vectors, k: int, eligible: Eligible | None, count: int) -> Hits:
-        """The k nearest of `count` eligible rows."""
+    def scan(self, queries: Vectors, k: int, eligible: Eligible | None) -> Hits:
+        """The k nearest of these rows (None: the live ones), by comparing all."""
+        eligible, count = eligible or self.live, self._count(eligible)
         found, shape = min(k, count), (len(queries), k)
         scores, positions = np.full(shape, -np.inf, np.float32), np.full(shape, -1, np.int64)
         if not len(queries) or not found:
@@ -201,3 +195,6 @@ class VectorIndex:
         rows = np.flatnonzero(eligible.mask)
         parts = np.split(rows, range(_FETCH_ROWS, len(rows), _FETCH_ROWS))
         return exact_neighbours(queries, ((part, self.vectors(part)) for part in parts), k)
+
+    def _count(self, eligible: Eligible | None) -> int:
+        return eligible.count if eligible else self.live_count

@@ -10,6 +10,7 @@ import pytest
 from index.builder.segment import write_ann, write_rows
 from index.builder.tune import tune
 from index.collection.layout import ANN
+from index.segments.nearest import Part, nearest
 from index.segments.segment import Segment
 from tests.support.collections.hand_made import rows, unit_vectors
 
@@ -28,7 +29,7 @@ def recall_at_10(segment: Segment, vectors: npt.NDArray[np.float32]) -> float:
     """Recall of the rows as queries, without themselves, against brute force."""
     exact = vectors @ vectors.T
     np.fill_diagonal(exact, -np.inf)
-    found = segment.search(vectors, 11).positions
+    found = nearest([Part(segment)], vectors, 11).positions
     best = np.argsort(-exact, axis=1)[:, :10]
     hits = [len(set(positions) & set(exact)) for positions, exact in zip(found, best, strict=True)]
     return float(np.mean(hits)) / 10
@@ -88,7 +89,7 @@ def test_queries_amid_near_equal_rows_alone_get_a_deeper_search(
     assert tune(segment, 0.985) >= 0.985
     assert 0.5 < segment.parameters["crowd"] < 1
     assert recall_at_10(segment, vectors) >= 0.98
-    monkeypatch.setattr("index.segments.vector_index._CROWD_DEPTH", 1.0)
+    monkeypatch.setattr("index.segments.nearest._CROWD_DEPTH", 1.0)
     segment.tune(segment.parameters)
     assert recall_at_10(segment, vectors) < 0.98
     easy = segment_of(tmp_path, "IVF16,SQ8", vectors)

@@ -19,6 +19,7 @@ from index.collection.records import IndexSettings, SegmentRecord
 from index.collection.rows import EMBEDDING, embedding_type
 from index.errors import DamagedVersionError, FactoryError
 from index.segments.exact import max_exact_rows
+from index.segments.nearest import Part, nearest
 from index.segments.segment import Segment
 from index.segments.vector_file import flat_header
 from index.segments.vector_index import MIN_DEPTH
@@ -106,7 +107,7 @@ def test_every_kind_of_index_finds_the_nearest_eligible_rows(built: Built, facto
         eligible = None if share == 1 else segment.eligible(mask)
         allowed = live & mask if eligible else live
         k = min(10, int(allowed.sum()))
-        found = segment.search(queries, 10, eligible)
+        found = nearest([Part(segment, eligible)], queries, 10)
         scores, positions = found.scores, found.positions
         assert (positions[:, k:] == -1).all()
         positions = positions[:, :k]
@@ -133,10 +134,11 @@ def test_more_width_never_lowers_a_score(built: Built, factory: str) -> None:
     segment.tune({"nprobe": 1.0})
     every = segment.eligible(np.ones(ROWS, bool))
     for k in (1, 10):
-        assert (segment.search(queries, k, every).scores >= segment.search(queries, k).scores - 1e-6).all()
+        among_all, tuned = (nearest([Part(segment, rows)], queries, k).scores for rows in (every, None))
+        assert (among_all >= tuned - 1e-6).all()
     segment.tune({"rescore": ROWS / MIN_DEPTH, "k_factor": 1.0})
     for k in (1, 10):
-        found = [segment.search(queries, k, width=width).scores for width in (1, 1.5, 2, 4, 16, 64)]
+        found = [nearest([Part(segment)], queries, k, width=width).scores for width in (1, 1.5, 2, 4, 16, 64)]
         assert (np.diff(found, axis=0) >= -1e-6).all()
 
 
@@ -152,7 +154,7 @@ def test_neighbours_are_found_if_the_eligible_rows_are_far_from_the_query(tmp_pa
     queries = vectors[rng.choice(6_000, 200, replace=False)]
     for share in (0.9, 0.5, 0.2):
         mask = cluster < 100 * share
-        positions = segment.search(queries, 10, segment.eligible(mask)).positions
+        positions = nearest([Part(segment, segment.eligible(mask))], queries, 10).positions
         best = brute_force(queries, vectors, mask, 10)
         assert np.mean([len(set(a) & set(b)) / 10 for a, b in zip(positions, best, strict=True)]) >= 0.98, share
 
@@ -197,14 +199,14 @@ def test_k_results_are_returned_if_k_rows_are_eligible(built: Built, factory: st
     far = np.argsort(vectors @ vectors[0])[:400]
     eligible = segment.eligible(np.isin(np.arange(ROWS), far))
     for k in (1, 10, 12, 399, 400, 401, 5_000):
-        found = segment.search(vectors[:1], k, eligible)
+        found = nearest([Part(segment, eligible)], vectors[:1], k)
         scores, positions = found.scores, found.positions
         assert positions.shape == scores.shape == (1, k)
         matches = positions[0, : min(k, 400)]
         assert np.isin(matches, far).all()
         assert len(set(matches)) == len(matches)
         assert (positions[0, 400:] == -1).all()
-    assert set(segment.search(vectors[:1], 5_000).positions[0].tolist()) == {*range(ROWS), -1}
+    assert set(nearest([Part(segment)], vectors[:1], 5_000).positions[0].tolist()) == {*range(ROWS), -1}
 
 
 @pytest.mark.parametrize("factory", ["Flat", "IVF16,Flat"])

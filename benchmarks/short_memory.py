@@ -1,0 +1,128 @@
+"""Searches of an index that is larger than memory: `python -m benchmarks.short_memory [--rows 300000] [--quick]`.
+
+The same vectors, of 64 dimensions, in 1, 3 and 10 segments. Single queries are searched in a process that may use all
+memory, and in one that may use a quarter of the index's size for what it maps, with nothing of it in memory at first.
+A read is a page of 4 KiB that comes from disk. Memory is limited by a control group of Linux, if this process may make
+one.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+
+from benchmarks.common.clustered import BLOCK, MODEL, Clustered, Rows, Vectors, add_rows
+from benchmarks.common.process import can_limit_memory, in_new_process, limited_memory, seconds_of
+from benchmarks.common.report import Report, run
+from benchmarks.index.recall import exact, recall
+from index.builder.build_index import build_index
+from index.collection import Collection
+from index.collection.layout import SEGMENTS
+from index.collection.records import IndexSettings
+from index.collection.rows import EMBEDDING, vectors_of
+from index.search import Searcher
+
+_DIM, _K, _PAGE = 64, 10, 4096
+_SEGMENTS = (1, 3, 10)
+_ROWS, _QUICK_ROWS = 300_000, 100_000
+_QUERIES = 600  # the first half brings pages into memory
+_LATENCY_MS = 0.1  # so short that no segment is searched exactly
+_SHARE = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Searched:
+    """Single queries: median latency, recall@10, and pages read from disk for each."""
+
+    p50_ms: float
+    recall: float
+    reads: float
+
+
+def main(report: Report, folder: Path, options: Any) -> None:
+    rows = _QUICK_ROWS if options.quick else options.rows
+    data = Clustered()
+    tables = [data.table(first, min(first + BLOCK, rows), _DIM) for first in range(0, rows, BLOCK)]
+    vectors = np.concatenate([vectors_of(table.column(EMBEDDING)) for table in tables])
+    queries = np.ascontiguousarray(data.queries(_QUERIES)[:, :_DIM])
+    queries /= np.linalg.norm(queries, axis=1, keepdims=True)
+    truth = exact(queries, vectors, _K)[1]
+    found, size = {}, 0
+    for count in _SEGMENTS:
+        location = str(folder / str(count))
+        size = in_new_process(make, location, rows, count)
+        limits = (None, size // _SHARE) if can_limit_memory() else (None,)
+        found[count] = [in_new_process(search, location, queries, truth, limit) for limit in limits]
+    judge(report.about(f"{rows:,} × {_DIM}, {size / 1e6:.0f} MB"), found)
+
+
+def make(location: str, rows: int, segments: int) -> int:
+    """Build an index; returns the bytes that a server maps."""
+    collection = Collection.create_or_open(location)
+    model = MODEL.model_copy(update={"dim": _DIM})
+    add_rows(collection, Clustered(), range(rows), model=model)
+    manifest = build_index(collection, IndexSettings(latency_ms=_LATENCY_MS, segment_rows=-(-rows // segments)))
+    return sum(file.size for segment in manifest.segments for file in segment.files.values())
+
+
+def search(location: str, queries: Vectors, truth: Rows, limit: int | None) -> Searched:
+    """Search one by one, with `limit` bytes of memory for what is not yet in memory."""
+    faiss.omp_set_num_threads(1)
+    searcher = Searcher.open(Collection.open(location))
+    seconds, ids = [], []
+    with limited_memory(limit) if limit else nullcontext():
+        _load_or_drop(Path(location) / SEGMENTS, load=limit is None)
+        for number, query in enumerate(queries):
+            if number == len(queries) // 2:
+                read = _bytes_read()
+            asked = partial(searcher.search, query[np.newaxis], _K, kind="image")
+            seconds.append(seconds_of(lambda: ids.append([int(match.image_id) for match in asked()[0]])))  # noqa: B023
+        read = _bytes_read() - read
+    late = seconds[len(queries) // 2 :]
+    return Searched(
+        p50_ms=float(np.median(late)) * 1e3, recall=recall(np.array(ids), truth), reads=read / _PAGE / len(late)
+    )
+
+
+def _load_or_drop(folder: Path, *, load: bool) -> None:
+    """Have the system read the pages of these files into memory, or forget them."""
+    for path in folder.rglob("*.*"):
+        with path.open("rb") as file:
+            if load:
+                file.read()
+            else:
+                os.fsync(file.fileno())
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _bytes_read() -> int:
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("read_bytes:")).split()[1])
+
+
+def judge(report: Report, found: dict[int, list[Searched]]) -> None:
+    names = ("in memory", "a quarter of it")
+    table = [
+        {"segments": count, "memory": name, **vars(each)}
+        for count, several in found.items()
+        for name, each in zip(names, several, strict=False)
+    ]
+    report.table("single queries", table)
+    report.at_least("recall@10, lowest", min(each.recall for several in found.values() for each in several), 0.99)
+    if all(len(several) > 1 for several in found.values()):
+        for count, (whole, quarter) in found.items():
+            report.at_most(f"{count} segments: p50 ÷ that in memory", quarter.p50_ms / whole.p50_ms, 2)
+        few, many = (found[count][1].reads for count in (_SEGMENTS[0], _SEGMENTS[-1]))
+        report.at_most(f"reads a query in {_SEGMENTS[-1]} segments ÷ those in one", many / few, 1.2)
+
+
+if __name__ == "__main__":
+    rows = {"--rows": {"type": int, "default": _ROWS, "help": "rows of the index"}}
+    run("short_memory", __doc__, main, f"{_QUICK_ROWS:,} rows", rows)
