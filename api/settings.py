@@ -13,7 +13,7 @@ from api.errors import ListenError
 from api.observe.log import LogFormat
 from embedder.identity import Precision
 from embedder.python_class import CLASS_NAME
-from index.queries import MAX_K
+from index.search_options import MAX_K
 
 REQUESTS_PER_MINUTE: Final = 600
 _SEARCHES_PER_CORE: Final = 16

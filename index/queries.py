@@ -1,22 +1,18 @@
-"""Queries to an index: their kinds, their limits, and vectors that are mixed from examples.
+"""Queries to an index: their kinds, and vectors that are mixed from examples.
 
 How far a search has to look, and what its scores mean, depends on the kind.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal, TypeGuard, get_args
+from collections.abc import Sequence
+from typing import Final, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, GetPydanticSchema, PlainValidator, WithJsonSchema
-from typing_extensions import TypedDict  # pydantic refuses `typing.TypedDict` before Python 3.12
 
 from index.arrays import Vectors
-from index.errors import OptionError, QueryError
+from index.errors import QueryError
 
 QueryKind = Literal["image", "mix", "contrast", "text"]
 """One image; a mix of several; a mix in which some have a negative weight; text."""
@@ -25,16 +21,6 @@ KINDS: Final[tuple[QueryKind, ...]] = get_args(QueryKind)
 
 Source = Literal["image", "text", "vector"]
 """What a part of a query was made from. A vector that a caller sends may be of anything."""
-
-DEFAULT_K = 10
-MAX_K = 10_000
-"""Maximum of `k + offset`."""
-
-MAX_DIVERSE = 1_000
-"""Maximum of `k + offset` with `diversity`, whose cost grows with its square."""
-
-DISTINCT: Final = 0.98
-"""Default minimum cosine of duplicates."""
 
 _CANCELLED = 1e-4  # relative to the weights; a shorter sum is mostly rounding of its float32 terms
 
@@ -50,119 +36,6 @@ def kind_of(parts: Sequence[tuple[Source, float]]) -> QueryKind | None:
     if sources == {"image"}:
         return "contrast" if min(weights) < 0 else "mix" if len(weights) > 1 else "image"
     return "text" if sources == {"text"} and min(weights) > 0 else None
-
-
-def duplicate_cosine(distinct: object) -> float | None:
-    """The minimum cosine of duplicates that an option `distinct` stands for. ValueError says what was expected."""
-    if distinct is None or distinct is False:
-        return None
-    if distinct is True:
-        return DISTINCT
-    if isinstance(distinct, int | float | np.number) and -1 <= distinct <= 1:
-        return float(distinct)
-    raise ValueError(f"a cosine from -1 to 1, or true for {DISTINCT}")
-
-
-class SearchOptions(TypedDict, total=False):
-    """Which neighbours of a query to return. `Searcher.search`, the client and the notebook take these as keywords,
-    where None counts as absent; servers as fields, and `likeness search` as options: their names, types, bounds and
-    descriptions are read here. `QueryLimits.checked` checks what callers in Python pass, and what depends on several.
-    """
-
-    offset: Annotated[
-        int,
-        Field(
-            json_schema_extra={"minimum": 0, "maximum": MAX_K},  # checked with k
-            description=f"how many matches to skip, by default none; k + offset may be at most {MAX_K:,}",
-        ),
-    ]
-    min_score: Annotated[
-        float | None, Field(ge=-1, le=1, allow_inf_nan=False, description="the lowest cosine of a match")
-    ]
-    filter: Annotated[
-        Annotated[Mapping[str, Any], GetPydanticSchema(lambda _, schema_of: schema_of(dict[str, Any]))] | None,
-        Field(
-            description="a condition on columns, in MongoDB's syntax: a value, or $eq $ne $in $nin $gt $gte $lt $lte "
-            "$exists $prefix, combined by $and $or $not",
-            examples=[{"label": "cat", "width": {"$gte": 640}}],
-        ),
-    ]
-    distinct: Annotated[
-        Annotated[float, Field(ge=-1, le=1)] | bool | None,
-        PlainValidator(duplicate_cosine),
-        WithJsonSchema({"anyOf": [{"type": "number", "minimum": -1, "maximum": 1}, {"type": "boolean"}]}),
-        Field(
-            description=f"return only the best of images with this cosine or more between them; true means {DISTINCT}"
-        ),
-    ]
-    diversity: Annotated[
-        float | None,
-        Field(
-            ge=0,
-            le=1,
-            allow_inf_nan=False,
-            description="how much to prefer images that differ from the matches before them: 0 ranks by score alone, 1 "
-            f"by difference alone; k + offset may then be at most {MAX_DIVERSE:,}",
-        ),
-    ]
-    fields: Annotated[
-        Annotated[Sequence[str], GetPydanticSchema(lambda _, schema_of: schema_of(list[str]))] | None,
-        Field(
-            max_length=1_000,
-            description="metadata columns to return, and width, height, size and modified; by default all metadata",
-            examples=[["label"]],
-        ),
-    ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class QueryLimits:
-    """Which of a query's neighbours to return: `k` after the first `offset`, of those that meet the conditions."""
-
-    k: int
-    offset: int
-    min_score: float
-    distinct: float | None
-    diversity: float
-    exclude: frozenset[str]
-
-    @classmethod
-    def checked(cls, k: object, options: SearchOptions, exclude: Iterable[str] = ()) -> QueryLimits:
-        """OptionError for the first option that is invalid."""
-        offset, diversity = _or(options.get("offset"), 0), _or(options.get("diversity"), 0.0)
-        if not _is_whole(k) or not 1 <= k <= MAX_K:
-            raise OptionError("k", k, f"a whole number from 1 to {MAX_K:,}")
-        if not _is_whole(offset) or not 0 <= offset <= MAX_K - k:
-            raise OptionError("offset", offset, f"a whole number from 0 to {MAX_K - k:,}: k + offset is limited")
-        if isinstance(diversity, bool) or not isinstance(diversity, int | float | np.number) or not 0 <= diversity <= 1:
-            raise OptionError("diversity", diversity, "a number from 0 to 1")
-        if diversity and k + offset > MAX_DIVERSE:
-            raise OptionError("diversity", {"k": k, "offset": offset}, f"k + offset of at most {MAX_DIVERSE:,} with it")
-        if isinstance(exclude, str):  # whose characters would be taken for ids
-            raise OptionError("exclude", exclude, "a set or a list of ids")
-        try:
-            distinct = duplicate_cosine(options.get("distinct"))
-        except ValueError as error:
-            raise OptionError("distinct", options.get("distinct"), str(error)) from error
-        return cls(
-            k=int(k),
-            offset=int(offset),
-            min_score=-math.inf if (score := options.get("min_score")) is None else checked_min_score(score),
-            distinct=distinct,
-            diversity=float(diversity),
-            exclude=frozenset(exclude),
-        )
-
-    @property
-    def depth(self) -> int:
-        return self.k + self.offset
-
-
-def checked_min_score(value: object) -> float:
-    """`value` as a float. OptionError if it is not a number from -1 to 1."""
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not -1 <= value <= 1:
-        raise OptionError("min_score", value, "a cosine, from -1 to 1")
-    return float(value)
 
 
 def unit_vectors(vectors: npt.ArrayLike, dim: int) -> Vectors:
@@ -197,11 +70,3 @@ def mix(vectors: npt.ArrayLike, weights: Sequence[float]) -> Vectors:
         raise QueryError("the examples cancel each other out: leave one out, or change a weight")
     direction: Vectors = (total / norm).astype(np.float32)
     return direction
-
-
-def _or(value: Any, default: float) -> Any:
-    return default if value is None else value
-
-
-def _is_whole(value: object) -> TypeGuard[int]:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from api.client.query import Example, Search
 from api.errors import InvalidRequest
 from api.explore.neighbours import Neighbours
-from index.queries import MAX_K
+from index.search_options import MAX_K
 
 Find: TypeAlias = Callable[[Search], Neighbours]
 

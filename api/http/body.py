@@ -32,7 +32,7 @@ from api.http.requests import (
 from api.search.query import Part, Query, fields_in, options_in
 from api.settings import RequestLimits
 from index.errors import OptionError
-from index.queries import DEFAULT_K
+from index.search_options import DEFAULT_K
 
 T = TypeVar("T")
 

@@ -11,7 +11,8 @@ from pydantic import Field
 from embedder.identity import ModelIdentity
 from index.errors import OptionError
 from index.matches import MATCH_COLUMNS, Match
-from index.queries import DEFAULT_K, MAX_K, QueryKind, QueryLimits, SearchOptions, Source, kind_of
+from index.queries import QueryKind, Source, kind_of
+from index.search_options import DEFAULT_K, MAX_K, QueryLimits, SearchOptions
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from index.arrays import Positions, Scores, Slots, Vectors
-from index.queries import checked_min_score
 from index.search import Searcher
 from index.search.ranking import rounded
+from index.search_options import checked_min_score
 from index.segments.hits import Hits
 from index.segments.segmented_index import SegmentedIndex
 

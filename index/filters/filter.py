@@ -18,8 +18,8 @@ import pyarrow as pa
 from index.collection.rows import JSON
 from index.errors import FilterError
 from index.filters.columns import OPAQUE, Column, ColumnError, Mask, describe, list_columns
+from index.filters.operators import OPERATORS, And, Condition, Not, Or, columns, mask
 from index.filters.plain import plain_filter
-from index.filters.tree import OPERATORS, And, Condition, Not, Or, columns, mask
 
 MAX_DEPTH = 32
 """Maximum nesting of `$and`, `$or` and `$not`."""

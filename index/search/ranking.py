@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from index.arrays import Vectors
 from index.filters.filter import Filter
-from index.queries import MAX_K, QueryLimits
 from index.search.sharded_index import ShardedIndex
+from index.search_options import MAX_K, QueryLimits
 from index.segments.eligible import Unlike
 from index.segments.hits import Hits
 from index.segments.segmented_index import SegmentedIndex

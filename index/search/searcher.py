@@ -21,8 +21,9 @@ from index.filters.columns import type_name
 from index.filters.facets import Counts, facet_columns
 from index.filters.filter import Filter
 from index.matches import Match
-from index.queries import QueryKind, QueryLimits, SearchOptions, checked_min_score, unit_vectors
+from index.queries import QueryKind, unit_vectors
 from index.search.ranking import Hit, Ranking, Searchable, hits_of, rounded
+from index.search_options import QueryLimits, SearchOptions, checked_min_score
 from index.segments.hits import Hits
 from index.segments.segmented_index import SegmentedIndex
 from index.storage.scratch import Scratch

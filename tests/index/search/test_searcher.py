@@ -16,8 +16,9 @@ from index.collection import Collection
 from index.collection.records import ModelRecord, ScoreDistribution
 from index.errors import QueryError
 from index.matches import Match
-from index.queries import MAX_K, mix
+from index.queries import mix
 from index.search import Searcher
+from index.search_options import MAX_K
 from tests.support.collections.hand_made import add_version, rows, searcher_of, unit_vectors
 
 WIDTH = 16
