@@ -1,4 +1,4 @@
-"""What shards cost the front, on Ray Serve: `python -m benchmarks.shards [--quick]`.
+"""What shards cost the front, on Ray Serve: `python -m benchmarks.serve.shards [--quick]`.
 
 This process is the front: it searches 1, 2 and 4 shards of the same index by vectors, one query after another, and 16
 at once. The table has the CPU time of this process for a query. All processes share this machine's cores, so the

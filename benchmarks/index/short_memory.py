@@ -1,4 +1,4 @@
-"""Searches of an index that is larger than memory: `python -m benchmarks.short_memory [--rows 300000] [--quick]`.
+"""Searches of an index that is larger than memory: `python -m benchmarks.index.short_memory [--rows 300000] [--quick]`.
 
 The same vectors, of 64 dimensions, in 1, 3 and 10 segments. Single queries are searched in a process that may use all
 memory, and in one that may use a quarter of the index's size for what it maps, with nothing of it in memory at first.
