@@ -16,7 +16,6 @@ from index.collection.records import ScoreDistribution, SegmentRecord
 from index.queries import KINDS, QueryKind
 from index.segments.exact import exact_neighbours
 from index.segments.hits import Hits
-from index.segments.segment import Segment
 from index.segments.segmented_index import SegmentedIndex
 
 _DEEP_QUERIES = 100  # for recall@100, which needs ten times as many neighbours of each
@@ -88,21 +87,21 @@ def cost_alike(before: Sequence[SegmentRecord], now: Sequence[SegmentRecord]) ->
 
 
 def _cost(segments: SegmentedIndex, queries: Vectors) -> float:
-    """CPU time of searching each segment ÷ that of the largest alone, so that the machine's speed plays no part."""
+    """CPU time of searching all segments ÷ that of the largest alone, so that the machine's speed plays no part."""
+    largest = SegmentedIndex([max(segments.parts, key=len)])
     threads = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(1)  # waiting threads use CPU time too
     try:
-        laps = [[_cpu_seconds(segment, queries) for segment in segments.parts] for _ in range(_LAPS)]
+        laps = [[_cpu_seconds(each, queries) for each in (segments, largest)] for _ in range(_LAPS)]
     finally:
         faiss.omp_set_num_threads(threads)
-    seconds = np.min(laps, axis=0)
-    largest = float(seconds[np.argmax([len(segment) for segment in segments.parts])])
-    return float(seconds.sum()) / largest if largest > 0 else 1.0
+    whole, alone = np.min(laps, axis=0)
+    return float(whole / alone) if len(segments.parts) > 1 and alone > 0 else 1.0
 
 
-def _cpu_seconds(segment: Segment, queries: Vectors) -> float:
+def _cpu_seconds(segments: SegmentedIndex, queries: Vectors) -> float:
     started = time.thread_time()
-    segment.search_parts(queries, 10)
+    segments.search_parts(queries, 10)
     return time.thread_time() - started
 
 
