@@ -11,8 +11,9 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import cached_property
+from functools import cache, cached_property
 from math import ceil
 from pathlib import Path
 from typing import Any, Final
@@ -98,8 +99,6 @@ class ConvertedEmbedder:
 
 def load_graph(path: Path, precision: Precision, threads: int | None) -> Callable[[NDArray[Any]], NDArray[np.float32]]:
     """The graph in a file as a thread-safe function from its only input to its only output; raises ModelError."""
-    import openvino  # takes a tenth of a second, which a mistyped argument should not
-
     options: dict[str, Any] = {
         "INFERENCE_PRECISION_HINT": _ACTIVATIONS[precision],
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": _GROUP_SIZE,
@@ -109,7 +108,7 @@ def load_graph(path: Path, precision: Precision, threads: int | None) -> Callabl
     if threads:  # or else as many as there are physical cores
         options |= {"INFERENCE_NUM_THREADS": threads, "ENABLE_HYPER_THREADING": True}
     try:
-        request = openvino.Core().compile_model(path, "CPU", options).create_infer_request()
+        request = _runtime().compile_model(path, "CPU", options).create_infer_request()
     except RuntimeError as error:
         problem = str(error).strip().splitlines()[-1]
         raise ModelError(f"{path} cannot be loaded ({problem}): remove {path.parent} to convert it again") from error
@@ -120,6 +119,19 @@ def load_graph(path: Path, precision: Precision, threads: int | None) -> Callabl
             return request.infer([rows], share_inputs=True)[0]  # type: ignore[no-any-return]
 
     return run
+
+
+@cache
+def _runtime() -> Any:
+    """OpenVINO's `Core`, one for the process, made in a thread of its own: its plugin for CPUs changes the stack for
+    signals of the thread that loads it, and unmaps that stack when it is freed. The next signal then ends the process.
+    """
+    import openvino  # takes a tenth of a second, which a mistyped argument should not
+
+    core = openvino.Core()
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(core.get_versions, "CPU").result()
+    return core
 
 
 def conversion_folder(checkpoint: Checkpoint, precision: Precision, *, convert: bool = True) -> Path | None:

@@ -99,6 +99,26 @@ print({{"torch", "transformers"}} & set(sys.modules))
     assert python("-c", source).stdout.strip() == "set()"
 
 
+def test_signals_are_handled_when_models_are_gone(demo: Path) -> None:
+    """The runtime once left threads with a stack for signals that it had freed."""
+    source = f"""
+import gc, os, signal
+from embedder.models.load import load_embedder
+from numpy import zeros
+models = [load_embedder({str(DEMO_MODEL)!r}, device="cpu", precision="int8") for _ in range(2)]
+for model in models:
+    model.embed_texts(["a red star"]), model.embed_images(zeros((1, model.crop.side, model.crop.side, 3), "uint8"))
+del model, models[:]
+gc.collect()
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    done = python("-c", source)
+    assert (done.returncode, done.stdout) == (0, "interrupted\n")
+
+
 def test_conversions_are_not_reported_to_the_makers_of_the_runtime() -> None:
     source = "import embedder.models.export, openvino.tools.ovc.telemetry_utils as it; print(it.tm.__name__)"
     assert python("-c", source).stdout.strip() == "openvino.tools.ovc.telemetry_stub"
