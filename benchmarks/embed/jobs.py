@@ -14,7 +14,6 @@ import ray.data
 from benchmarks.common.embedding import embed
 from benchmarks.common.process import CORES, Command, likeness
 from benchmarks.embed.rates import steady_rate
-from embedder.identity import Precision
 from jobs.embedding.model_source import ModelSource
 from jobs.embedding.placement import Place
 
@@ -30,10 +29,9 @@ def our_job(
     block: int,
     batch: int,
     device: str = "cpu",
-    precision: Precision = "auto",
 ) -> float:
     """Images per second of the real job in steady state. A place on Ray needs a connected Ray."""
-    load = ModelSource(model=str(model), revision=None, device=device, precision=precision, batch_size=batch)
+    load = ModelSource(model=str(model), revision=None, device=device, batch_size=batch)
     progress = embed(listing, folder, load(), load, block=block, where=where)
     return steady_rate([(at, done) for at, done, _ in progress.records])
 

@@ -102,9 +102,8 @@ def export(checkpoint: Checkpoint, folder: Path, precision: Precision) -> None:
     for name, (tower, rows) in towers.items():
         graph = _graph(tower, rows)
         for each in candidates:
-            exact = each == "fp32"
             weights = _int8_weights(graph) if each == "int8" else graph
-            openvino.save_model(weights, folder / each / f"{name}.xml", compress_to_fp16=not exact)
+            openvino.save_model(weights, folder / each / f"{name}.xml", compress_to_fp16=each != "fp32")
     agreement, seconds = _measure(folder, candidates, {name: rows for name, (_, rows) in towers.items()})
     chosen = _fastest(agreement, seconds) if precision == "auto" else precision
     for file in (folder / chosen).iterdir():
@@ -133,9 +132,12 @@ def _int8_weights(graph: openvino.Model) -> openvino.Model:
     """
     copy = graph.clone()
     for product in copy.get_ordered_ops():
-        if product.get_type_name() != "MatMul" or product.input_value(1).get_node().get_type_name() != "Constant":
+        if product.get_type_name() != "MatMul":
             continue
-        weights: NDArray[Any] = product.input_value(1).get_node().data
+        constant = product.input_value(1).get_node()
+        if constant.get_type_name() != "Constant":
+            continue
+        weights: NDArray[Any] = constant.data
         depth = -1 if product.get_attributes()["transpose_b"] else -2
         scale = np.maximum(np.abs(weights).max(axis=depth, keepdims=True) / 127, 1e-30)
         levels = opset13.convert(opset13.constant(np.rint(weights / scale).astype(np.int8)), "f32")
@@ -154,15 +156,15 @@ def _measure(
     for name, rows in samples.items():
         graphs = {each: load_graph(folder / each / f"{name}.xml", each, threads=1) for each in candidates}
         for start in range(0, len(rows), _BATCH_SIZE):
-            batch = rows[start : start + _BATCH_SIZE]
-            vectors = {}
+            batch, exact = rows[start : start + _BATCH_SIZE], None
             for each, graph in graphs.items():
                 started = time.process_time()
                 features = graph(batch)
                 if name == "image":
                     seconds[each] = min(seconds[each], time.process_time() - started)
-                vectors[each] = features / np.linalg.norm(features, axis=1, keepdims=True)
-                cosines = (vectors[each] * vectors[candidates[0]]).sum(axis=1)
+                vectors = features / np.linalg.norm(features, axis=1, keepdims=True)
+                exact = vectors if exact is None else exact
+                cosines = (vectors * exact).sum(axis=1)
                 agreement[each] = float(np.minimum(agreement[each], cosines.min()))  # keeps NaN
     return agreement, seconds
 

@@ -117,8 +117,8 @@ class _Search:
         hits = part.index.candidates(queries, self._depth, part.eligible, breadth, deeper)
         if part.eligible is None and len(short := np.flatnonzero(hits.positions[:, self.k - 1] < 0)):
             # The probed lists had too few rows, as in a segment of few rows with the lists of a large one.
-            nearest = part.index.scan(queries[short], self.k, None)
-            hits.scores[short, : self.k], hits.positions[short, : self.k] = nearest.scores, nearest.positions
+            scanned = part.index.scan(queries[short], self.k, None)
+            hits.scores[short, : self.k], hits.positions[short, : self.k] = scanned.scores, scanned.positions
         return hits
 
     def _best_positions(self, parts: Sequence[Part], found: Sequence[Hits]) -> Positions:

@@ -116,7 +116,7 @@ class Finder:
         self._catalog.group("repeated", "content_hash", _IMAGES, "content_hash", having="count(*) > 1")
         # Stored, because joining and sorting tens of millions of rows in one query takes more memory than DuckDB has.
         copies = self._catalog.store(_SAME_BYTES).sql
-        found = self._catalog.rows(f"SELECT {', '.join(_COLUMNS)} FROM {copies} ORDER BY content_hash, seq")
+        found = self._catalog.rows(f"SELECT * EXCLUDE (seq) FROM {copies} ORDER BY content_hash, seq")
         rows = (row for row in found if row["image_id"] not in self._moved_ids)
         groups = (list(group) for _, group in groupby(rows, itemgetter("content_hash")))
         return (group for group in groups if len(group) > 1)
