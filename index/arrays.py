@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 Vectors = npt.NDArray[np.float32]
 Scores = npt.NDArray[np.float32]
@@ -17,6 +18,24 @@ Slots = npt.NDArray[np.intp]
 """Indices into another array."""
 
 A = TypeVar("A", bound=npt.NDArray[Any])
+
+_DECIMALS = 6  # float32 holds no more, and duplicates have to score the same
+
+
+def rounded(scores: Scores) -> npt.NDArray[np.float64]:
+    """Scores as reported."""
+    return np.round(scores.astype(np.float64), _DECIMALS)  # type: ignore[return-value]  # numpy's stub says float16
+
+
+def least_score(score: float) -> float:
+    """The least score that is reported as this one."""
+    return score - 0.5 * float(10**-_DECIMALS)
+
+
+def arrow_array(numbers: npt.NDArray[Any]) -> "pa.Array[Any]":
+    """The numbers, `(n,)`, for Arrow. `pa.array` would import pandas, which adds half a second to a server's start."""
+    contiguous: Any = np.ascontiguousarray(numbers)
+    return pa.Array.from_buffers(pa.from_numpy_dtype(numbers.dtype), len(numbers), [None, pa.py_buffer(contiguous)])
 
 
 def by_part(positions: Positions, starts: npt.NDArray[np.int64]) -> Iterator[tuple[int, Slots, Positions]]:

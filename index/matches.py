@@ -21,7 +21,9 @@ Uri = Annotated[
 class Match:
     """An image near the query. Answers of a server, tables and the terminal have these fields, in this order."""
 
-    score: Annotated[float, Field(description="cosine similarity; 1 means the same vector")]
+    score: Annotated[
+        float | None, Field(description="cosine similarity; 1 means the same vector; null without a query")
+    ]
     percentile: Annotated[
         float | None,
         Field(
@@ -41,6 +43,12 @@ class Match:
             description="in a collection with tiles: the part of the picture that matched, as x, y, width and height "
             "as fractions of the picture; null if the whole picture matches better"
         ),
+    ] = None
+    group: Annotated[
+        Any, Field(description="with `group_by`: the value that the group's images share, or the day of a time")
+    ] = None
+    group_size: Annotated[
+        int | None, Field(description="with `group_by`: how many images the group has; this is the first of them")
     ] = None
     metadata: Annotated[dict[str, Any], Field(description="columns of the source")]
 

@@ -20,6 +20,9 @@ MAX_K = 10_000
 MAX_DIVERSE = 1_000
 """Maximum of `k + offset` with `diversity`, whose cost grows with its square."""
 
+BEST_FIRST: Final = "-score"
+"""The default order of matches, if there is a query."""
+
 DISTINCT: Final = 0.98
 """Default minimum cosine of duplicates."""
 
@@ -77,6 +80,30 @@ class SearchOptions(TypedDict, total=False):
             f"by difference alone; k + offset may then be at most {MAX_DIVERSE:,}",
         ),
     ]
+    sort: Annotated[
+        str | None,
+        Field(
+            description="the column to sort by, ascending, or descending with - before its name; `score` is the score. "
+            "By default the best come first, and without a query it is by id. Images without a value come last",
+            examples=["-width"],
+        ),
+    ]
+    group_by: Annotated[
+        str | None,
+        Field(
+            description="return the first image of each group that has the same value of this column, or of a time the "
+            "same day, with the group's size",
+            examples=["label"],
+        ),
+    ]
+    facets: Annotated[
+        Annotated[Sequence[str], GetPydanticSchema(lambda _, schema_of: schema_of(list[str]))] | None,
+        Field(
+            max_length=100,
+            description="columns whose values to count among all images found",
+            examples=[["label"]],
+        ),
+    ]
     fields: Annotated[
         Annotated[Sequence[str], GetPydanticSchema(lambda _, schema_of: schema_of(list[str]))] | None,
         Field(
@@ -110,6 +137,12 @@ class QueryLimits:
             raise OptionError("diversity", diversity, "a number from 0 to 1")
         if diversity and k + offset > MAX_DIVERSE:
             raise OptionError("diversity", {"k": k, "offset": offset}, f"k + offset of at most {MAX_DIVERSE:,} with it")
+        for name in ("sort", "group_by"):
+            if not isinstance(value := options.get(name), str | None):
+                raise OptionError(name, value, "the name of a column")
+            for other in ("distinct", "diversity"):
+                if value not in (None, BEST_FIRST) and options.get(other):
+                    raise OptionError(other, options.get(other), f"none with {name}, because it keeps the best first")
         if isinstance(exclude, str):  # whose characters would be taken for ids
             raise OptionError("exclude", exclude, "a set or a list of ids")
         try:

@@ -19,7 +19,8 @@ from api.observe.log import configure_logs
 from api.settings import ServeSettings
 from index.collection import Collection
 from index.errors import CollectionError
-from index.search.searcher import VersionSearcher, searched_version
+from index.search.searcher import searched_version
+from index.search.version_searcher import VersionSearcher
 from index.search.shard import Shard, split_into_shards, version_schema
 from index.search.sharded_index import ShardedIndex
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from index.arrays import Positions, Scores, Slots, Vectors
+from index.arrays import Positions, Scores, Slots, Vectors, rounded
 from index.search import Searcher
-from index.search.ranking import rounded
 from index.search_options import checked_min_score
 from index.segments.hits import Hits
 from index.segments.segmented_index import SegmentedIndex

@@ -14,10 +14,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from index.arrays import Ids, Positions
+from index.arrays import Ids, Positions, rounded
 from index.errors import QueryError
 from index.search import Searcher
-from index.search.ranking import rounded
 
 DEPTHS: Final = (1, 5, 10)
 _BLOCK = 16_384  # vectors read at once

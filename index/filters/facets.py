@@ -37,7 +37,7 @@ class Counts:
     values: Mapping[str, Counter[Value]]
 
     @classmethod
-    def total(cls, parts: Iterable[Counts], names: Iterable[str]) -> Counts:
+    def total(cls, parts: Iterable[Counts], names: Iterable[str], max_distinct: int | None = None) -> Counts:
         """The sum for the columns among `names` that have few values in all parts."""
         parts = list(parts)
         values = {
@@ -45,7 +45,7 @@ class Counts:
             for name in names
             if all(name in part.values for part in parts)
         }
-        few = {name: counter for name, counter in values.items() if len(counter) <= MAX_DISTINCT}
+        few = {name: counter for name, counter in values.items() if len(counter) <= (max_distinct or MAX_DISTINCT)}
         return cls(rows=sum(part.rows for part in parts), values=few)
 
     def shared(self, schema: pa.Schema) -> list[str]:
@@ -62,11 +62,11 @@ class Counts:
 def facet_columns(schema: pa.Schema) -> list[str]:
     """Names of the columns that may have facets: text, integers, booleans and times; the source's, then `format`."""
     metadata = [field for field in schema if field.name not in FIXED_COLUMNS]
-    names = [field.name for field in metadata if _is_countable(Column.of(field).element)]
+    names = [field.name for field in metadata if is_countable(Column.of(field).element)]
     return [*names, "format"] if "format" in schema.names else names
 
 
-def count_values(batches: Batches, columns: Iterable[Column]) -> Counts:
+def count_values(batches: Batches, columns: Iterable[Column], max_distinct: int | None = None) -> Counts:
     """Counts the values of these columns; drops a column as soon as it has too many."""
     counters: dict[Column, Counter[Value]] = {column: Counter() for column in columns}
     rows = 0
@@ -75,7 +75,7 @@ def count_values(batches: Batches, columns: Iterable[Column]) -> Counts:
         rows += len(selected)
         for column in list(counters) if len(selected) else []:
             counters[column].update(_counts(column.read(selected)))
-            if len(counters[column]) > MAX_DISTINCT:
+            if len(counters[column]) > (max_distinct or MAX_DISTINCT):
                 del counters[column]
     return Counts(rows=rows, values={column.name: counter for column, counter in counters.items()})
 
@@ -102,7 +102,7 @@ def _counts(array: Any) -> dict[Value, int]:
     return dict(zip(values, np.from_dlpack(counts).tolist(), strict=True))
 
 
-def _is_countable(kind: pa.DataType) -> bool:
+def is_countable(kind: pa.DataType) -> bool:
     return is_text(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind) or is_time(kind)
 
 

@@ -9,4 +9,4 @@ starts again without it if the caller allows that.
 """
 
 from index.search.searcher import Searcher as Searcher
-from index.search.searcher import VersionSearcher as VersionSearcher
+from index.search.version_searcher import VersionSearcher as VersionSearcher

@@ -1,21 +1,20 @@
 """Ranks search results: orders ties by id, folds near-duplicates, diversifies; searches as deep as this needs."""
 
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from index.arrays import Vectors
+from index.arrays import Vectors, least_score, rounded
 from index.filters.filter import Filter
+from index.search.result_set import Hit
 from index.search.sharded_index import ShardedIndex
 from index.search_options import MAX_K, QueryLimits
 from index.segments.eligible import Unlike
 from index.segments.hits import Hits
 from index.segments.segmented_index import SegmentedIndex
 
-_DECIMALS = 6  # float32 holds no more, and duplicates have to score the same
 _DEEPER = 4  # times as deep, if there are too few results
 _MAX_TIES = 1_000  # images with the same score at the cut; with more, the index decides which come first
 _BLOCK = 256  # candidates that one matrix product compares with the distinct hits before them
@@ -23,17 +22,6 @@ _BLOCK = 256  # candidates that one matrix product compares with the distinct hi
 
 Searchable: TypeAlias = SegmentedIndex | ShardedIndex
 """The segments of a version as one, in this process or in others."""
-
-
-@dataclass(slots=True)
-class Hit:
-    """A row that matches with its whole picture (`part` 0) or its n-th tile. `duplicates` are ids folded into it."""
-
-    score: float
-    image_id: str
-    position: int
-    part: int = 0
-    duplicates: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -90,12 +78,12 @@ class Ranking:
 
     def _settled(self, hits: list[Hit]) -> tuple[list[Hit], bool]:
         """The hits that no other comes before, unlike some with the score of the last; and whether that is too low."""
-        last = hits[-1].score
-        return [hit for hit in hits if hit.score > last], last < self.limits.min_score
+        last = hits[-1].key
+        return [hit for hit in hits if hit.key > last], last < self.limits.min_score
 
     def _allowed(self, hits: list[Hit]) -> list[Hit]:
         limits = self.limits
-        return [hit for hit in hits if hit.score >= limits.min_score and hit.image_id not in limits.exclude]
+        return [hit for hit in hits if hit.key >= limits.min_score and hit.image_id not in limits.exclude]
 
     def _page(self, good: list[Hit]) -> list[Hit]:
         if self.limits.diversity:
@@ -113,7 +101,7 @@ class Ranking:
         depth, enough, complete = MAX_K + len(self.limits.exclude), False, False
         while not (enough or complete):
             known = len(unique)
-            hits = self._search(query, depth, Unlike(self._vectors(unique), _least(distinct)))[0]
+            hits = self._search(query, depth, Unlike(self._vectors(unique), least_score(distinct)))[0]
             complete = len(hits) < depth
             if not complete:
                 settled, complete = self._settled(hits)
@@ -134,8 +122,8 @@ class Ranking:
             block = hits[start : start + _BLOCK]
             vectors = self._vectors(block)
             alike = np.zeros((len(block), count), bool)
-            alike[:, : len(unique)] = vectors @ np.concatenate(before).T >= _least(distinct)
-            within = vectors @ vectors.T >= _least(distinct)
+            alike[:, : len(unique)] = vectors @ np.concatenate(before).T >= least_score(distinct)
+            within = vectors @ vectors.T >= least_score(distinct)
             for row, hit in enumerate(block):
                 if alike[row].any():
                     unique[alike[row].argmax()].duplicates.append(hit.image_id)
@@ -156,7 +144,7 @@ class Ranking:
         if not hits:
             return hits
         vectors = self._vectors(hits)
-        relevance = (1 - diversity) * np.array([hit.score for hit in hits])
+        relevance = (1 - diversity) * np.array([hit.key for hit in hits])
         alike = np.full(len(hits), -1.0)  # the highest cosine with a chosen one
         chosen: list[int] = []
         for rank in range(1, min(self.limits.depth, len(hits)) + 1):
@@ -167,24 +155,14 @@ class Ranking:
         return [hits[index] for index in chosen]
 
 
-def rounded(scores: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-    """Scores as reported."""
-    return np.round(scores.astype(np.float64), _DECIMALS)  # type: ignore[return-value]  # numpy's stub says float16
-
-
-def _least(cosine: float) -> float:
-    """The least cosine that is reported as this one."""
-    return cosine - 0.5 * float(10**-_DECIMALS)
-
-
 def hits_of(found: Hits) -> list[list[Hit]]:
     """The hits of each query, by score and then by image_id, of a search with ids."""
     assert found.ids is not None
     valid = found.positions >= 0
     scores, positions = rounded(found.scores[valid]).tolist(), found.positions[valid].tolist()
-    hits = map(Hit, scores, found.ids[valid], positions, found.parts[valid].tolist())
+    hits = map(Hit, scores, found.ids[valid], positions, scores, found.parts[valid].tolist())
     by_query = [list(itertools.islice(hits, count)) for count in valid.sum(axis=1).tolist()]
-    return [sorted(ranked, key=lambda hit: (-hit.score, hit.image_id)) for ranked in by_query]
+    return [sorted(ranked, key=lambda hit: (-hit.key, hit.image_id)) for ranked in by_query]
 
 
 def _pool_size(rank: int) -> int:

@@ -18,6 +18,8 @@ from index.collection.row_files import map_in_threads
 from index.collection.rows import EMBEDDING, embedding_type, metadata_columns
 from index.errors import DamagedVersionError
 from index.filters.filter import Filter
+from index.search.result_set import SetPage, SetRequest
+from index.search.set_search import SetSearch
 from index.segments.eligible import Unlike
 from index.segments.hits import Hits
 from index.segments.mapped_rows import with_columns
@@ -100,6 +102,9 @@ class Shard:
         hits = self._segments.search_with_ids(queries, k, where, width=width, unlike=unlike)
         positions = hits.positions[hits.positions >= 0]
         return hits, self.rows(positions, self._columns) if len(positions) <= _FEW else []
+
+    def page(self, request: SetRequest) -> SetPage:
+        return SetSearch(self._segments, request).page()
 
     def positions(self, ids: Sequence[str]) -> Positions:
         return self._segments.positions(pa.array(ids, pa.string()))

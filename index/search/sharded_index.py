@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,6 +15,7 @@ from index.arrays import A, Ids, Positions, Vectors, by_part
 from index.errors import CollectionError
 from index.filters.facets import Counts
 from index.filters.filter import Filter
+from index.search.result_set import SetPage, SetRequest
 from index.search.shard import ShardSegments
 from index.segments.eligible import Unlike
 from index.segments.hits import Hits
@@ -71,6 +73,13 @@ class ShardedIndex:
         with self._lock:
             self._rows.update((each, sent[each]) for each in best.positions.ravel().tolist() if each in sent)
         return best
+
+    def page(self, request: SetRequest) -> SetPage:
+        """Like `SetSearch.page`."""
+        # A group's first image may be in one shard, before the place, and the group's others in the rest.
+        sent = replace(request, after=None, depth=self.live_count) if request.group_by and request.after else request
+        pages = zip(self._all("page", sent), self._starts.tolist(), strict=True)
+        return SetPage.merged([page.shifted(start) for page, start in pages], request)
 
     def positions(self, ids: pa.Array[Any]) -> Positions:
         """Positions of the live rows of these ids. -1 for an id without one, which only all shards can tell."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from index.arrays import Ids, Positions, read_parts
+from index.arrays import Ids, Positions, arrow_array, read_parts
 from index.collection.rows import FIXED_COLUMNS
 from index.storage.arrow_file import read_batches, require_columns
 
@@ -79,7 +79,7 @@ class MappedRows:
     def _taken(self, part: Callable[[pa.RecordBatch], Any], positions: Positions) -> npt.NDArray[np.object_]:
         # Batch by batch, because taking from a table of many batches would first join them all.
         def read(number: int, local: Positions) -> list[Any]:
-            taken = part(self.batches[number]).take(_arrow(local))
+            taken = part(self.batches[number]).take(arrow_array(local))
             try:
                 values: list[Any] = taken.to_pylist()
             except OverflowError:
@@ -160,9 +160,3 @@ def _mapped(path: Path) -> tuple[pa.Schema, list[pa.RecordBatch]]:
         return read_batches(pa.memory_map(str(path)))
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from error
-
-
-def _arrow(positions: Positions) -> pa.Array[Any]:
-    # `pa.array` would import pandas, which adds half a second to a server's start.
-    contiguous: Any = positions.astype(np.int64, copy=False)
-    return pa.Array.from_buffers(pa.int64(), len(contiguous), [None, pa.py_buffer(contiguous)])

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from cachetools import LRUCache, cachedmethod
 
-from index.arrays import Ids, Positions, Vectors, read_parts
+from index.arrays import Ids, Positions, Vectors, arrow_array, read_parts
 from index.collection.rows import EMBEDDING, TILES, unify
 from index.filters.columns import Column, Mask
 from index.filters.facets import Counts, count_values, sampling_step
@@ -81,6 +81,18 @@ class SegmentedIndex:
         sample = islice(self._masked(allowed), 0, None, sampling_step(self.ntotal))
         return count_values(sample, [Column.of(self.schema.field(name)) for name in columns])
 
+    def batches_at(self, positions: Positions, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The rows at these positions, which ascend, batch by batch; without columns that a segment lacks."""
+        for segment, row in zip(self.parts, self._starts.tolist(), strict=False):
+            names = [name for name in columns if name in segment.schema.names]
+            for batch in segment.batches:
+                low, high = np.searchsorted(positions, [row, row + len(batch)]).tolist()
+                if high - low == len(batch):
+                    yield batch.select(names)
+                elif high > low:
+                    yield batch.select(names).take(arrow_array(positions[low:high] - row))
+                row += len(batch)
+
     def _masked(self, allowed: Sequence[Eligible | None]) -> Iterator[tuple[pa.RecordBatch, Mask | None]]:
         for segment, rows in zip(self.parts, allowed, strict=True):
             mask, start = None if rows is None else rows.mask, 0
@@ -131,6 +143,26 @@ class SegmentedIndex:
         for segment, rows, start in self._with(eligible):
             yield segment.within(query, min_score, rows).shifted(start)
 
+    def parts_within(self, query: Vectors, min_score: float, eligible: Sequence[Eligible] | None = None) -> Hits:
+        """Like `within`, but also among tiles: each picture once, by its best part, the best first."""
+        found, count = [*self.within(query, min_score, eligible)], self._tiles_per_row
+        for segment, rows, start in self._with(eligible):
+            if segment.tiles is not None:
+                tiles = segment.tiles.within(query, min_score, rows.tiles if rows else None)
+                positions, numbers = np.divmod(tiles.positions, count)
+                found.append(Hits(tiles.scores, positions, numbers + 1).shifted(start))
+        hits = Hits.joined(found)
+        return hits.distinct(hits.scores.shape[1]) if count else hits.best(hits.scores.shape[1])
+
+    def scans(self, k: int, eligible: Sequence[Eligible] | None = None) -> bool:
+        """Whether `search_parts` for the k nearest compares all of these rows."""
+        per_row = self._tiles_per_row
+        return all(
+            segment.scans(k, rows)
+            and (segment.tiles is None or segment.tiles.scans(k * per_row, rows.tiles if rows else None))
+            for segment, rows, _ in self._with(eligible)
+        )
+
     def _with(self, eligible: Sequence[Eligible] | None) -> Iterator[tuple[Segment, Eligible | None, int]]:
         """The segments, with the rows that a search may return and the position of the first."""
         allowed: Sequence[Eligible | None] = eligible or [None] * len(self.parts)
@@ -145,6 +177,13 @@ class SegmentedIndex:
         """`live_blocks` of one segment, from its position `first`."""
         for positions, vectors in self.parts[number].live_blocks(rows, first):
             yield positions + self._starts[number], vectors
+
+    def eligible_positions(self, eligible: Sequence[Eligible] | None) -> Positions:
+        """The positions of these rows; None: all live ones."""
+        if eligible is None:
+            return self.live_positions()
+        starts = self._starts[:-1]
+        return np.concatenate([np.flatnonzero(rows.mask) + start for rows, start in zip(eligible, starts, strict=True)])
 
     def live_positions(self, numbers: npt.NDArray[np.int64] | None = None) -> Positions:
         """Positions of the live rows, or of those with these numbers (ascending) among the live rows."""

@@ -1,0 +1,155 @@
+"""A page of the set of images that a query and a filter select, and how parts of it are merged."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+from typing import Any, Final
+
+from index.arrays import Vectors
+from index.errors import OptionError
+from index.filters.columns import Column
+from index.filters.facets import Counts
+from index.filters.filter import Filter
+from index.matches import Match
+
+MAX_VALUES: Final = 100_000
+"""Maximum of different values of a column that are counted among the images of a set."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """By a column, or by score if that is None; then by id. Images without a value come last."""
+
+    column: Column | None
+    descending: bool = False
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a page ended: the sorted value of its last image, as `Hit.key`, and its id."""
+
+    key: Any
+    image_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetRequest:
+    """A page of `depth` images, or groups of them, `after` a place. Without an `order` the set is only counted.
+
+    `query` is `(1, dim)`, unit norm. Searches look `width` times as far as the index is tuned to.
+    """
+
+    query: Vectors | None
+    min_score: float
+    where: Filter | None
+    exclude: frozenset[str]
+    width: float
+    order: Order | None
+    group_by: Column | None
+    facets: tuple[Column, ...]
+    after: Place | None
+    depth: int
+
+    @property
+    def is_ranked(self) -> bool:
+        """Whether the page has the best matches, without groups, which `Ranking` finds."""
+        by_score = self.order is not None and self.order.column is None and self.order.descending
+        return self.query is not None and by_score and self.group_by is None and self.after is None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """A page of a set: its matches, how many images the `total` of the set are, and how many `groups`, if it is
+    grouped. `exact`: all images were compared, or the filter alone decides. `end` is where the page ends, None if it is
+    the last.
+    """
+
+    matches: Sequence[Match]
+    total: int
+    exact: bool
+    groups: int | None
+    facets: Counts | None
+    end: Place | None
+
+
+@dataclass(slots=True)
+class Hit:
+    """An image of a page; with groups the first of its `group`. `key` is what it is sorted by.
+
+    `score` is None without a query. The whole picture (`part` 0) or its n-th tile matches. `duplicates` are ids folded
+    into it.
+    """
+
+    key: Any
+    image_id: str
+    position: int
+    score: float | None
+    part: int = 0
+    group: Any = None
+    duplicates: list[str] = field(default_factory=list)
+
+    @property
+    def place(self) -> Place:
+        """Where a page ends that this is the last of."""
+        return Place(self.key, self.image_id)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetPage:
+    """The `total` of a set, whether that is `exact`, the hits of a page, the sizes of all groups, and its facets."""
+
+    total: int
+    exact: bool
+    hits: Sequence[Hit]
+    group_sizes: Mapping[Any, int]
+    facets: Counts
+
+    @classmethod
+    def merged(cls, pages: Sequence[SetPage], request: SetRequest) -> SetPage:
+        """The page of several parts of an index, whose positions are those of the whole."""
+        sizes: Counter[Any] = Counter()
+        for page in pages:
+            sizes.update(page.group_sizes)
+        hits = [hit for page in pages for hit in page.hits]
+        return cls(
+            total=sum(page.total for page in pages),
+            exact=all(page.exact for page in pages),
+            hits=_merged(hits, request) if request.order else [],
+            group_sizes=sizes,
+            facets=Counts.total(
+                (page.facets for page in pages), (column.name for column in request.facets), MAX_VALUES
+            ),
+        )
+
+    def shifted(self, start: int) -> SetPage:
+        """That of a part which begins at `start`, with positions in the whole."""
+        return replace(self, hits=[replace(hit, position=hit.position + start) for hit in self.hits])
+
+    def require_facets(self, request: SetRequest) -> None:
+        """OptionError for a column that has too many values to count."""
+        for column in request.facets:
+            if column.name not in self.facets.values:
+                expected = f"columns with at most {MAX_VALUES:,} different values among the images found"
+                raise OptionError("facets", column.name, expected)
+
+
+def _merged(hits: Iterable[Hit], request: SetRequest) -> list[Hit]:
+    assert request.order is not None
+    by_id = sorted(hits, key=attrgetter("image_id"))
+    known = [hit for hit in by_id if hit.key is not None]
+    known.sort(key=attrgetter("key"), reverse=request.order.descending)
+    ranked = [*known, *(hit for hit in by_id if hit.key is None)]
+    if request.group_by is not None:
+        first: dict[Any, Hit] = {}
+        for hit in ranked:
+            first.setdefault(hit.group, hit)
+        ranked = [*first.values()]
+        if request.after is not None:
+            ids, last = [hit.image_id for hit in ranked], request.after.image_id
+            if last not in ids:
+                raise OptionError("after", last, "the end of a page of this search")
+            ranked = ranked[ids.index(last) + 1 :]
+    return ranked[: request.depth]
