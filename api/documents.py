@@ -124,8 +124,24 @@ class TimingOut(TypedDict):
     total: float
 
 
-class SearchResponse(TypedDict):
-    matches: Annotated[list[MatchOut], Field(description="best first")]
+class PageOut(TypedDict):
+    """How many images a search found in all, and how to read on."""
+
+    first: Annotated[int, Field(description="the rank of the first match of this page")]
+    total: Annotated[int, Field(description="how many images pass the filter and the lowest score, on all pages")]
+    exact: Annotated[
+        bool,
+        Field(description="whether `total` is exact; otherwise an approximate search found these images"),
+    ]
+    groups: Annotated[int | None, Field(description="with `group_by`: in how many groups; null without")]
+    facets: Annotated[
+        dict[str, FacetOut] | None, Field(description="the values of the columns that `facets` names; null without")
+    ]
+    cursor: Annotated[str | None, Field(description="`cursor` of a request for the next page; null on the last")]
+
+
+class SearchResponse(PageOut):
+    matches: Annotated[list[MatchOut], Field(description="a page, best first or as `sort` says")]
     index: IndexOut
     searched: SearchedOut
     model: ModelOut
@@ -234,8 +250,10 @@ class CollectionMatchOut(MatchOut):
     collection: str
 
 
-class CollectionsSearchResponse(TypedDict):
-    matches: Annotated[list[CollectionMatchOut], Field(description="of all collections, best first")]
+class CollectionsSearchResponse(PageOut):
+    matches: Annotated[
+        list[CollectionMatchOut], Field(description="a page, of all collections, best first or as `sort` says")
+    ]
     indexes: Annotated[dict[str, IndexOut], Field(description="by collection, the index version that answered")]
     searched: SearchedOut
     model: ModelOut

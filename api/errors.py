@@ -168,6 +168,10 @@ class VersionNotUsable(Problem, slug="version-not-usable", status=409, title="Th
     """it is damaged, or there is no earlier usable one"""
 
 
+class VersionGone(Problem, slug="version-gone", status=410, title="This index version is gone"):
+    """`cursor` is of a version that this server no longer has: search again without it"""
+
+
 class TooLarge(Problem, slug="too-large", status=413, title="Too large"):
     """the body, or the picture in it, is over the limit"""
 
@@ -264,7 +268,7 @@ SEARCH_PROBLEMS: Final = (
     *(BadUrl, ForbiddenScheme, ForbiddenAddress),
     *(UrlNotUsable, UrlUnreachable, UrlTimeout),
     *(TextNotSupported, UnusableImage, ShardUnavailable),
-    *(PictureNotFound, PictureUnavailable, ImageNotFound),
+    *(PictureNotFound, PictureUnavailable, ImageNotFound, VersionGone),
 )
 
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, default=repr)

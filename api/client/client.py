@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from functools import cache
-from itertools import tee
 from typing import Any, Final, Self, TypeVar, Unpack, cast
 from urllib.parse import quote
 
@@ -86,13 +84,14 @@ class LikenessClient:
         self._http.close()
 
     def search(self, **search: Unpack[Search]) -> SearchResult:
-        """The images nearest to one of `url`, `image`, `text`, `id`, `embedding`, or to a mix of `queries`.
+        """The images nearest to one of `url`, `image`, `text`, `id`, `embedding`, or to a mix of `queries`; without any
+        of these, the images that pass the `filter`.
 
         `queries` are Examples: `[{"image": path}, {"text": "at night", "weight": -0.5}]`. For options, such as
         `k`, `offset` and `filter`, see `QueryOptions`. The `uri` of a match is None if the server hides locations.
         """
         answer = self._http.json("POST", "/search", body=search_body(search))
-        return replace(_read_answer(_search_result, answer), first=_first_rank(search))
+        return _read_answer(_search_result, answer)
 
     def search_batch(
         self, searches: Iterable[Search], /, **options: Unpack[QueryOptions]
@@ -101,13 +100,10 @@ class LikenessClient:
 
         `options` apply to those that do not set them. Raises TypeError for a search that is not a mapping.
         """
-        sent, answered = tee(with_options(search, options) for search in searches)
+        sent = (search_json(with_options(search, options)) for search in searches)
         results: list[SearchResult | RequestRefused] = []
-        for answer in self._send_batches("/search/batch", "searches", map(search_json, sent)):
-            results += [
-                result if isinstance(result, RequestRefused) else replace(result, first=_first_rank(search))
-                for result, search in zip(_outcomes(answer, _search_result), answered, strict=False)
-            ]
+        for answer in self._send_batches("/search/batch", "searches", sent):
+            results += _outcomes(answer, _search_result)
         return results
 
     def embed_images(self, images: Iterable[ImageLike]) -> npt.NDArray[np.float32]:
@@ -213,14 +209,16 @@ def _matches() -> TypeAdapter[list[Match]]:
     return TypeAdapter(list[Match])
 
 
-def _first_rank(search: Search) -> int:
-    return (search.get("offset") or 0) + 1
-
-
 def _search_result(document: SearchResponse) -> SearchResult:
     model, index = document["model"], document["index"]
     return SearchResult(
         matches=_matches().validate_python(document["matches"]),
+        first=document["first"],
+        total=document["total"],
+        exact=document["exact"],
+        groups=document["groups"],
+        facets=document["facets"],
+        cursor=document["cursor"],
         version=index["version"],
         ntotal=index["ntotal"],
         searched=document["searched"]["rows"],

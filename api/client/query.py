@@ -50,7 +50,7 @@ class Sources(_Source, total=False):
 
 
 class Search(Sources, QueryOptions, total=False):
-    """Exactly one of `url`, `image`, `text`, `id`, `embedding` and `queries` (a mix), and options.
+    """At most one of `url`, `image`, `text`, `id`, `embedding` and `queries` (a mix), and options.
 
     `id` is the id of an indexed image, `embedding` is `(dim,)` with any norm except zero, and `crop` is as in Example.
     None counts as absent.

@@ -20,9 +20,9 @@ from api.settings import ServeSettings
 from index.collection import Collection
 from index.errors import CollectionError
 from index.search.searcher import searched_version
-from index.search.version_searcher import VersionSearcher
 from index.search.shard import Shard, split_into_shards, version_schema
 from index.search.sharded_index import ShardedIndex
+from index.search.version_searcher import VersionSearcher
 
 logger = logging.getLogger(__name__)
 

@@ -125,6 +125,7 @@ class Likeness:
 
     def search(self, query: BareQuery | None = None, /, **search: Unpack[Search]) -> Neighbours:
         """The `k` nearest to `query`, or to one of `url`, `image`, `text`, `id`, `embedding` and `queries`, a mix.
+        Without any of these: the first of those that pass the `filter`.
 
         A bare `query` is a URL, an id, a path, words, a picture, a vector or a match: see `example_of`. The keywords
         are those of `LikenessClient.search`. Raises ModelError if the model cannot be loaded, OptionError for a wrong
@@ -136,8 +137,10 @@ class Likeness:
         schema, fields = self.searcher.segments.schema, search.get("fields")
         columns = [name for name in schema.names if name not in FIXED_COLUMNS] if fields is None else fields
         return Neighbours(
-            matches=result.matches,
-            first=result.first,
+            **{
+                name: getattr(result, name)
+                for name in ("matches", "first", "total", "exact", "groups", "facets", "cursor")
+            },
             parts=parts,
             metadata=pa.schema([schema.field(name) for name in dict.fromkeys(columns)]),
             version=result.version,
@@ -243,14 +246,18 @@ class Likeness:
         )
 
     def _examples(self, query: BareQuery | None, search: Search) -> Sequence[Example]:
-        """The parts of a query: exactly one, perhaps with a crop, or those of a mix."""
+        """The parts of a query: one, perhaps with a crop, those of a mix, or none."""
         fields = [name for name in (*SOURCE_FIELDS, "queries") if search.get(name) is not None]
-        if (query is not None) + len(fields) != 1:
+        if (query is not None) + len(fields) > 1:
             raise TypeError(
-                f"expected exactly one of a query, {', '.join(SOURCE_FIELDS)} and queries, got "
-                f"{', '.join([*(['a query'] if query is not None else []), *fields]) or 'none'}"
+                f"expected at most one of a query, {', '.join(SOURCE_FIELDS)} and queries, got "
+                f"{', '.join([*(['a query'] if query is not None else []), *fields])}"
             )
         mixed, crop = search.get("queries"), search.get("crop")
+        if query is None and not fields:
+            if crop is not None:
+                raise TypeError("got crop without a picture to take it from")
+            return []
         if mixed is None:
             only: Example = {fields[0]: search[fields[0]]} if query is None else example_of(query, self.searcher)  # type: ignore[misc]
             return [{**only, "crop": crop}]

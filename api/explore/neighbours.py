@@ -59,7 +59,7 @@ class Neighbours(Matches):
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        lines = [f"{match.score:7.3f}  {match.image_id}" for match in self.matches]
+        lines = [f"{_score(match):>7}  {match.image_id}" for match in self.matches]
         return "\n".join([self.caption, *lines])
 
     def _repr_html_(self) -> str:
@@ -68,8 +68,16 @@ class Neighbours(Matches):
 
     @property
     def caption(self) -> str:
-        like = f"like {', '.join(part.title for part in self.parts)}"
-        return f"{len(self):,} of {self.ntotal:,} images {like}" if self else f"no image {like} {_NO_MATCH}"
+        like = f" like {', '.join(part.title for part in self.parts)}" if self.parts else ""
+        if not self:
+            return f"no image{like} {_NO_MATCH}"
+        about = "" if self.exact else "about "
+        of = (
+            f"{about}{self.total:,} images"
+            if self.groups is None
+            else f"{self.groups:,} groups of {self.total:,} images"
+        )
+        return f"{len(self):,} of {of}{like}"
 
     def query_cards(self) -> list[Card]:
         return [self._query_card(part) for part in self.parts]
@@ -84,8 +92,10 @@ class Neighbours(Matches):
         A metadata column that has one of these names is called "metadata.<name>".
         """
         hints = {"rank": int, **get_type_hints(Match)}
+        types = {name: _arrow_type(hints[name]) for name in MATCH_COLUMNS if name != "group"}
+        types["group"] = pa.array([match.group for match in self]).type
         metadata = [(metadata_column(field.name), field.type) for field in self.metadata]
-        schema = pa.schema([*((name, _arrow_type(hints[name])) for name in MATCH_COLUMNS), *metadata])
+        schema = pa.schema([*((name, types[name]) for name in MATCH_COLUMNS), *metadata])
         return pa.Table.from_pylist(self.rows(), schema=schema)
 
     def to_pandas(self) -> "pd.DataFrame":
@@ -95,9 +105,10 @@ class Neighbours(Matches):
     def _match_card(self, match: Match) -> Card:
         label, own_label = match.metadata.get("label"), self.labels.get(match.image_id)
         duplicates = f", and {len(match.duplicates)} alike" if match.duplicates else ""
+        group = "" if match.group_size is None else f" (one of {match.group_size:,}: {match.group})"
         card = Card(
-            heading=f"{match.score:.3f}" + (f" ● {own_label}" if own_label else ""),
-            detail=(match.image_id.rpartition("/")[2] if label is None else str(label)) + duplicates,
+            heading=_score(match) + (f" ● {own_label}" if own_label else ""),
+            detail=(match.image_id.rpartition("/")[2] if label is None else str(label)) + duplicates + group,
             tooltip="\n".join([match.image_id, *_facts(match)]),
         )
         return with_picture(card, lambda: _outline(self.thumbnail(match.image_id, SIDE), match.box))
@@ -113,6 +124,10 @@ class Neighbours(Matches):
             image_id = part.image_id
             return with_picture(card, lambda: self.thumbnail(image_id, SIDE))
         return replace(card, words=part.text, detail="words") if part.text else replace(card, words="a vector")
+
+
+def _score(match: Match) -> str:
+    return "" if match.score is None else f"{match.score:.3f}"
 
 
 def _arrow_type(hint: Any) -> pa.DataType:

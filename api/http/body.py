@@ -14,7 +14,7 @@ from starlette.datastructures import UploadFile
 from starlette.types import Message
 
 from api import errors
-from api.documents import decode_base64
+from api.documents import SOURCE_FIELDS, decode_base64
 from api.errors import Problem, abbreviate, invalid, invalid_fields
 from api.http.parameters import merged, single
 from api.http.requests import (
@@ -56,7 +56,7 @@ class BodyReader:
         """
         if request.method != "POST":
             parameters = SEARCH_PARAMETERS.read(read_texts(request.query_params))
-            return self._query((self._part(parameters, "{}"),), parameters)
+            return self._query(self._parts(parameters), parameters)
         media_type = _media_type(request)
         if media_type == "multipart/form-data":
             return await self._with_timeout(self._read_multipart(request))
@@ -89,7 +89,7 @@ class BodyReader:
     def query_of(self, search: SearchRequest) -> Query:
         """The query of a valid request. Raises Problem."""
         if (queries := search.get("queries")) is None:
-            return self._query((self._part(search, "{}"),), search)
+            return self._query(self._parts(search), search)
         if (crop := search.get("crop")) is not None:
             raise invalid("crop", "a crop beside each picture of `queries`", crop)
         parts = (self._part(example, f"queries.{number}.{{}}") for number, example in enumerate(queries))
@@ -145,6 +145,14 @@ class BodyReader:
             return Query(parts=parts, options=options)
         except OptionError as error:
             raise invalid(error.name, error.expected, error.got) from error
+
+    def _parts(self, source: Mapping[str, Any]) -> tuple[Part, ...]:
+        """The part of a query that is no mix, or none."""
+        if any(source.get(name) is not None for name in SOURCE_FIELDS):
+            return (self._part(source, "{}"),)
+        if (crop := source.get("crop")) is not None:
+            raise invalid("crop", "a picture to take it from: image, url or id", crop)
+        return ()
 
     def _part(self, source: Mapping[str, Any], at: str) -> Part:
         image, embedding = source.get("image"), source.get("embedding")

@@ -13,12 +13,12 @@ from api.errors import CollectionUnavailable, NotFound, TextNotSupported
 from api.http.middleware.admission import SLOT, Slots
 from api.http.middleware.every_request import COLLECTION
 from api.http.middleware.rate_limit import charge
-from api.http.responses import check_filter, redact, search_response, timing
+from api.http.responses import check_columns, redact, search_response, timing
 from api.observe.log import Stopwatch, current_record
 from api.search.collections import Collections
 from api.search.engine import Engine
 from api.search.query import Part, Query
-from api.search.service import SearchService, Vector
+from api.search.service import Answered, SearchService, Vector
 from api.settings import RequestLimits
 from index.collection import Collection
 
@@ -82,16 +82,33 @@ class QueryRunner:
         self, query: Query, service: SearchService, engine: Engine, vectors: Sequence[Vector] | None = None
     ) -> SearchResponse:
         """The answer to a query. `vectors` are those of its parts, if they are known. Raises Problem."""
-        check_filter(query.options.get("filter"), engine.searcher.filterable, self._show_locations)
         watch = Stopwatch()
-        if vectors is None:
-            query = replace(query, parts=await self._fetch(query.parts, service, engine, watch))
+        query, engine = await self._prepared(query, service, engine, watch, fetches=vectors is None)
         with self._searching.hold(), self._redacted_model(engine):
             # Converting a thousand matches takes milliseconds, for which other requests need not wait.
             return await to_thread.run_sync(
                 lambda: search_response(service.search(query, engine, watch, vectors), self._show_locations),
                 limiter=self._searchers,
             )
+
+    async def answer(self, query: Query, service: SearchService, engine: Engine, vectors: Sequence[Vector]) -> Answered:
+        """Like `search`, for an answer that is merged with others."""
+        query, engine = await self._prepared(query, service, engine, Stopwatch(), fetches=False)
+        with self._searching.hold():
+            return await to_thread.run_sync(
+                lambda: service.answer(query, engine, vectors=vectors), limiter=self._searchers
+            )
+
+    async def _prepared(
+        self, query: Query, service: SearchService, engine: Engine, watch: Stopwatch, *, fetches: bool
+    ) -> tuple[Query, Engine]:
+        """The query with its pictures, and the engine that answers it."""
+        if query.options.get("cursor") is not None:
+            engine = await to_thread.run_sync(service.engine_of, query, limiter=self._searchers)
+        check_columns(query.options, engine.searcher.filterable, self._show_locations)
+        if fetches:
+            query = replace(query, parts=await self._fetch(query.parts, service, engine, watch))
+        return query, engine
 
     async def vectors(
         self, parts: tuple[Part, ...], service: SearchService, engine: Engine, watch: Stopwatch

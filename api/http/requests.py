@@ -29,6 +29,7 @@ _MAX_BATCH: Final = 64
 JSON_TEXT_FIELDS: Final = {
     "crop": "[0.5, 0, 0.5, 1]",
     "distinct": "true or 0.98",
+    "facets": '["label"]',
     "fields": '["label"]',
     "filter": '{"label": "cat"}',
 }
@@ -39,9 +40,10 @@ _TEXTS: Final = ConfigDict(extra="forbid")
 
 @dataclass(frozen=True)
 class ExactlyOne:
-    """Of these fields of an object, exactly one is there and not null."""
+    """Of these fields of an object, exactly one is there and not null; or none, if it is `optional`."""
 
     names: tuple[str, ...]
+    optional: bool = False
 
     def __get_pydantic_core_schema__(self, kind: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_after_validator_function(self._check, handler(kind))
@@ -53,12 +55,16 @@ class ExactlyOne:
         one_of = [
             {"title": name, "required": [name], "properties": {name: {"type": kind}}} for name, kind in kinds.items()
         ]
+        if self.optional:
+            absent = {"enum": [None]}
+            one_of.append({"title": "none", "properties": dict.fromkeys(self.names, absent)})
         owner |= {"if": {"oneOf": one_of}, "else": False}  # generators of clients make models of a `oneOf` by itself
         return schema
 
     def _check(self, fields: dict[str, Any]) -> dict[str, Any]:
-        if sum(fields.get(name) is not None for name in self.names) != 1:
-            raise ValueError(f"exactly one of {', '.join(self.names[:-1])} and {self.names[-1]}")
+        if sum(fields.get(name) is not None for name in self.names) not in ((0, 1) if self.optional else (1,)):
+            number = "at most" if self.optional else "exactly"
+            raise ValueError(f"{number} one of {', '.join(self.names[:-1])} and {self.names[-1]}")
         return fields
 
 
@@ -66,12 +72,12 @@ M = TypeVar("M")
 
 
 class Document(Generic[M]):
-    """A kind of document: `fields` of a TypedDict, of `exactly_one` of which a document needs a value."""
+    """A kind of document: `fields` of a TypedDict, of some of which it may have or needs exactly one."""
 
-    def __init__(self, kind: type[M], exactly_one: tuple[str, ...] = ()) -> None:
+    def __init__(self, kind: type[M], one: ExactlyOne | None = None) -> None:
         self.name = kind.__name__
         self.fields = frozenset(kind.__annotations__)
-        annotation: Any = Annotated[kind, ExactlyOne(exactly_one)] if exactly_one else kind
+        annotation: Any = Annotated[kind, one] if one else kind
         self.adapter: TypeAdapter[Any] = TypeAdapter(annotation)
 
     def read(self, document: object, *other_fields: str, at: str = "") -> M:
@@ -177,7 +183,9 @@ class Example(QuerySource, total=False):
 
 @with_config(_STRICT)
 class SearchRequest(QuerySource, QueryOptions, total=False):
-    """A search: exactly one of url, image, text, id, embedding and queries, with options."""
+    """A search: one of url, image, text, id, embedding and queries, with options. With none of them it lists the images
+    that pass the filter.
+    """
 
     queries: Annotated[
         list[Annotated[Example, ExactlyOne(SOURCE_FIELDS)]] | None,
@@ -216,7 +224,7 @@ class UploadFields(QueryOptions, total=False):
 
 @with_config(_TEXTS)
 class SearchParameters(_UrlSource, QueryOptions, total=False):
-    """A search in a URL: exactly one of url, text and id, with the options of a form."""
+    """A search in a URL: at most one of url, text and id, with the options of a form."""
 
 
 @with_config(_TEXTS)
@@ -256,12 +264,14 @@ class PromoteRequest(TypedDict):
     version: Annotated[str, Field(pattern=r"^[0-9]{6}$", examples=["000012"])]
 
 
-SEARCH: Final = Document(SearchRequest, (*SOURCE_FIELDS, "queries"))
+SEARCH: Final = Document(SearchRequest, ExactlyOne((*SOURCE_FIELDS, "queries"), optional=True))
 BATCH: Final = Document(BatchRequest)
-EMBED: Final = Document(EmbedRequest, ("images", "texts", "urls"))
+EMBED: Final = Document(EmbedRequest, ExactlyOne(("images", "texts", "urls")))
 ITEM: Final = Document(QuerySource)
-COLLECTIONS_SEARCH: Final = Document(CollectionsSearchRequest, ("url", "image", "text", "embedding", "queries"))
+COLLECTIONS_SEARCH: Final = Document(
+    CollectionsSearchRequest, ExactlyOne(("url", "image", "text", "embedding", "queries"), optional=True)
+)
 UPLOAD: Final = Document(UploadFields)
-SEARCH_PARAMETERS: Final = Document(SearchParameters, ("url", "text", "id"))
+SEARCH_PARAMETERS: Final = Document(SearchParameters, ExactlyOne(("url", "text", "id"), optional=True))
 FACET_PARAMETERS: Final = Document(FacetParameters)
 PROMOTE: Final = Document(PromoteRequest)

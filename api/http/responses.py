@@ -22,7 +22,7 @@ from api.documents import (
     json_bytes,
 )
 from api.errors import invalid
-from api.search.query import SearchResult
+from api.search.query import QueryOptions, SearchResult
 from api.settings import RequestLimits
 from embedder.identity import ModelIdentity
 from index.collection.records import ModelRecord, VersionManifest
@@ -57,7 +57,13 @@ def etag_response(request: Request, data: bytes, media_type: str, headers: Mappi
 
 def search_response(result: SearchResult, show_locations: bool) -> SearchResponse:
     return {
-        "matches": [_match(match, show_locations) for match in result.matches],
+        "matches": [match_out(match, show_locations) for match in result.matches],
+        "first": result.first,
+        "total": result.total,
+        "exact": result.exact,
+        "groups": result.groups,
+        "facets": None if result.facets is None else dict(result.facets),
+        "cursor": result.cursor,
         "index": IndexOut(version=result.version, ntotal=result.ntotal),
         "searched": SearchedOut(rows=result.searched, of=result.ntotal),
         "model": model_out(result.model, show_locations),
@@ -119,7 +125,7 @@ def image_out(row: Mapping[str, Any], show_locations: bool) -> ImageOut:
     return cast(ImageOut, dict.fromkeys(ImageOut.__annotations__) | columns | others)
 
 
-def _match(match: Match, show_locations: bool) -> MatchOut:
+def match_out(match: Match, show_locations: bool) -> MatchOut:
     shown = vars(match) if show_locations else {**vars(match), "uri": None}
     return MatchOut(**shown, picture=_picture_path(match.image_id))
 
@@ -146,8 +152,15 @@ def visible_model_id(model_id: str, show_locations: bool) -> str:
     return re.split(r"[/\\]", model_id)[-1] if not show_locations and re.match(_ROOT, model_id) else model_id
 
 
-def check_filter(expression: object, columns: Collection[str], show_locations: bool) -> None:
-    """Raises Problem for a filter on columns that callers must not know about. `index.filters` checks the rest."""
-    for name in () if show_locations else named_columns(expression):
-        if name not in columns or name in LOCATION_COLUMNS:
-            raise invalid("filter", "columns that `GET /index` names", name)
+def check_columns(options: QueryOptions, columns: Collection[str], show_locations: bool) -> None:
+    """Raises Problem for options with columns that callers must not know about. The index checks the rest."""
+    named: dict[str, Iterable[str | None]] = {
+        "filter": [*named_columns(options.get("filter"))],
+        "sort": [(options.get("sort") or "").removeprefix("-")],
+        "group_by": [options.get("group_by")],
+        "facets": options.get("facets") or (),
+    }
+    for option, names in () if show_locations else named.items():
+        for name in names:
+            if name in LOCATION_COLUMNS or (option == "filter" and name not in columns):
+                raise invalid(option, "columns that `GET /index` names", name)

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from api.errors import ApiError, OtherModelError
+from api.errors import ApiError, OtherModelError, VersionGone, abbreviate
 from api.search.batcher import ContentKey, EmbeddingCache, QueryBatcher
 from embedder.errors import EmbedderError, Rejected, UnsupportedInputError
 from embedder.images import CropSpec
@@ -29,6 +29,7 @@ LoadModel = Callable[[ModelRecord], Embedder]
 """Loads the model that an index version records."""
 
 _RETRY_S: Final = 60.0
+_PAGES_S: Final = 600.0
 EXPECTED_ERRORS: Final = (CollectionError, EmbedderError, ApiError, OSError)
 """A version or model that cannot be opened; other errors are defects of ours and logged with a traceback."""
 
@@ -149,6 +150,7 @@ class LiveEngine:
         self.has_answered = False
         self.embeds_texts = True
         self.swaps = self.failed_swaps = 0
+        self._paged: dict[str, tuple[Engine, float]] = {}
         self._failed_version: str | None = None
         self._failed_at = 0.0
         self._refreshing = threading.Lock()
@@ -174,6 +176,28 @@ class LiveEngine:
         self.embeds_texts = self.engine.warm_up()
         self.has_answered = True
 
+    def engine_of(self, edition: str) -> Engine:
+        """The engine of an index version from which a page was answered, for the next page. Raises VersionGone."""
+        for _ in range(2):
+            for engine in (self.engine, *(engine for engine, _ in self._paged.values())):
+                if engine.searcher.manifest.edition == edition:
+                    return engine
+            self.refresh()  # another process of the server may have a newer version
+        raise VersionGone(
+            f"this server has index version {self.engine.searcher.version} now, and the cursor is of version "
+            f"{abbreviate(edition.partition(' ')[0])}: search again without it"
+        )
+
+    def keep_for_pages(self, engine: Engine) -> None:
+        """Keep the engine for ten minutes, as long as its model is in use anyway."""
+        self._paged[engine.searcher.manifest.edition] = engine, time.monotonic()
+
+    def _forget_pages(self) -> None:
+        oldest = time.monotonic() - _PAGES_S
+        for edition, (engine, last) in list(self._paged.items()):
+            if last < oldest or engine.batcher is not self.engine.batcher:
+                del self._paged[edition]
+
     def mark_unavailable(self, engine: Engine) -> None:
         """Record that the model of `engine` no longer answers."""
         if self.has_answered and engine.batcher is self.engine.batcher:
@@ -198,6 +222,7 @@ class LiveEngine:
                 self._record_failure(version, error)
             if not self.has_answered:
                 self._warm_up_again()
+            self._forget_pages()
 
     def _follow(self) -> None:
         while not self._stop.wait(self._interval_s):

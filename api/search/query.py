@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from api.documents import FacetOut
+from api.search.cursor import Cursor, digest_of
 from embedder.identity import ModelIdentity
 from index.errors import OptionError
 from index.matches import MATCH_COLUMNS, Match
@@ -25,6 +28,9 @@ FITTING_PERCENTILE: Final = 99.995
 """Default minimum percentile of a match that fits its words. In the demo collection 99% of 200 captions find what they
 describe, and 97% of 200 for a shape, a colour or a subject that no image has find nothing.
 """
+
+
+_OF_A_PAGE: Final = frozenset({"k", "offset", "fields", "facets", "cursor", "allow_partial"})
 
 
 class QueryOptions(SearchOptions, total=False):
@@ -45,6 +51,14 @@ class QueryOptions(SearchOptions, total=False):
             le=100,
             allow_inf_nan=False,
             description="the lowest percentile of a match; refused if the matches have none",
+        ),
+    ]
+    cursor: Annotated[
+        str | None,
+        Field(
+            max_length=10_000,
+            description="the `cursor` of an answer, for the next page of the same search in the same index version; "
+            "other options but k, fields and facets have to be the same",
         ),
     ]
     allow_partial: Annotated[
@@ -103,7 +117,9 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Query:
-    """A mix of `parts`, and how many and which of its neighbours to return. Raises OptionError."""
+    """A mix of `parts`, and how many and which of its neighbours to return. Without parts, images are only filtered,
+    sorted and counted. Raises OptionError.
+    """
 
     parts: tuple[Part, ...]
     options: QueryOptions = field(default_factory=QueryOptions)
@@ -114,6 +130,27 @@ class Query:
         is_number = isinstance(percentile, int | float | np.number) and not isinstance(percentile, bool)
         if percentile is not None and not (is_number and 0 <= percentile <= 100):
             raise OptionError("min_percentile", percentile, "a number from 0 to 100")
+        if percentile is not None and not self.parts:
+            raise OptionError("min_percentile", percentile, "a query with it: without one images have no percentile")
+        if self.cursor and self.offset:
+            raise OptionError("offset", self.offset, "none with cursor, which says where the page begins")
+
+    @cached_property
+    def cursor(self) -> Cursor | None:
+        """Where this page begins; None: at `offset`."""
+        text = self.options.get("cursor")
+        return None if text is None else Cursor.read(text, self.digest)
+
+    @property
+    def pages_by_offset(self) -> bool:
+        """Whether what a page has depends on all matches before it."""
+        return bool(self.options.get("distinct") or self.options.get("diversity"))
+
+    @cached_property
+    def digest(self) -> str:
+        """Of what all pages of a search have in common, apart from pictures and vectors."""
+        options = {name: value for name, value in self.options.items() if name not in _OF_A_PAGE and value is not None}
+        return digest_of([options, [(part.text, part.image_id, part.url, part.weight) for part in self.parts]])
 
     @property
     def k(self) -> int:
@@ -136,10 +173,19 @@ class Query:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Matches(Sequence[Match]):
-    """Matches, best first; `first` is the rank of the first of them."""
+    """A page of matches, in order; `first` is the rank of the first of them.
+
+    The search has `total` matches on all pages: `exact` unless an approximate search found them. With `group_by` they
+    are in `groups` groups. `facets` are the values of columns among all of them. `cursor` is for the next page.
+    """
 
     matches: Sequence[Match]
     first: int = 1
+    total: int
+    exact: bool
+    groups: int | None = None
+    facets: Mapping[str, FacetOut] | None = None
+    cursor: str | None = None
 
     @overload
     def __getitem__(self, at: int) -> Match: ...
@@ -163,7 +209,7 @@ class Matches(Sequence[Match]):
 
 @dataclass(frozen=True, kw_only=True)
 class SearchResult(Matches):
-    """Matches with the index version and model.
+    """A page of matches with the index version and model.
 
     `searched` of the `ntotal` images were searched: fewer than all if a part of the index did not answer and the caller
     allowed that. `timing_ms`: milliseconds by stage (fetch, decode and embed if the query needed them, search), and

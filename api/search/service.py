@@ -6,16 +6,18 @@ from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from api import errors
-from api.errors import Problem, abbreviate, invalid, invalid_fields
+from api.errors import Problem, abbreviate, invalid
 from api.observe.log import Stopwatch, current_record, is_awaited, record_outcome
 from api.search.batcher import ContentKey
 from api.search.engine import Engine, LiveEngine
+from api.search.facets import facets_out
+from api.search.page import check_fields, naming_option, next_cursor, page_of
 from api.search.partial_answers import ask_shards
 from api.search.pictures import Pictures, problem_of_query
 from api.search.query import Part, Query, SearchResult
@@ -23,21 +25,23 @@ from embedder.errors import Rejected, UnsupportedInputError
 from embedder.fetch import Fetcher
 from embedder.images import Region
 from embedder.images.limits import ImageLimits
-from index.collection.rows import FIXED_COLUMNS
-from index.errors import FilterError, QueryError
+from index.errors import QueryError
 from index.filters.facets import Counts
-from index.matches import Match
-from index.queries import QueryKind, mix
 from index.search import VersionSearcher
+from index.search.result_set import Answer
 
 logger = logging.getLogger(__name__)
 
 Vector = NDArray[np.float32]
 
-PICTURE_FIELDS: Final = frozenset({"width", "height", "size", "modified"})
-"""Columns besides the metadata that `fields` may name."""
-
 _ROUNDING: Final = 1e-6
+
+
+class Answered(NamedTuple):
+    answer: Answer
+    engine: Engine
+    searcher: VersionSearcher
+    """That of the engine, or of the shards that answered."""
 
 
 class SearchService:
@@ -92,28 +96,58 @@ class SearchService:
         watch: Stopwatch | None = None,
         vectors: Sequence[Vector] | None = None,
     ) -> SearchResult:
-        """The nearest neighbours of the query's mix, without the images that are parts of it.
+        """The nearest neighbours of the query's mix, without the images that are parts of it; or without parts, the
+        images that pass the filter.
 
         `vectors` are those of the query's parts, if they are known. Matches have a percentile if the query's kind has
         one. Raises Problem, which names the field; and like `ask_shards` if shards do not answer.
         """
-        engine, watch = engine or self.engine, watch or Stopwatch()
-        searcher = engine.searcher
-        _check_fields(searcher, query.options.get("fields"))
-        if vectors is None:
-            vectors = self.vectors(engine, query.parts, watch)
-        nearest = partial(_nearest, query=query, vectors=vectors)
-        with watch.stage("search"):
-            matches, searcher = ask_shards(searcher, nearest, allow_partial=query.options.get("allow_partial", False))
+        watch = watch or Stopwatch()
+        answer, engine, searcher = self.answer(query, engine, watch, vectors)
+        first = 1 + (query.cursor.seen if query.cursor else query.offset)
+        cursor = next_cursor(query, answer, engine.searcher.manifest.edition)
+        if cursor is not None:
+            self.live.keep_for_pages(engine)
         return SearchResult(
-            matches=matches,
-            first=query.offset + 1,
+            matches=answer.matches,
+            first=first,
+            total=answer.total,
+            exact=answer.exact,
+            groups=None if answer.group_sizes is None else len(answer.group_sizes),
+            facets=None if answer.facets is None else facets_out(answer.facets, searcher.filterable),
+            cursor=None if cursor is None else str(cursor),
             version=engine.searcher.version,
             ntotal=engine.searcher.ntotal,
             searched=searcher.searched,
             model=engine.embedder.identity,
             timing_ms=watch.milliseconds(),
         )
+
+    def answer(
+        self,
+        query: Query,
+        engine: Engine | None = None,
+        watch: Stopwatch | None = None,
+        vectors: Sequence[Vector] | None = None,
+    ) -> Answered:
+        """Like `search`, with the engine and the searcher that answered."""
+        engine, watch = self.engine_of(query, engine), watch or Stopwatch()
+        check_fields(engine.searcher, query.options.get("fields"))
+        if vectors is None:
+            vectors = self.vectors(engine, query.parts, watch)
+        page = partial(page_of, query=query, vectors=vectors)
+        with watch.stage("search"):
+            allow_partial = query.options.get("allow_partial", False)
+            answer, searcher = ask_shards(engine.searcher, page, allow_partial=allow_partial)
+        return Answered(answer, engine, searcher)
+
+    def engine_of(self, query: Query, engine: Engine | None = None) -> Engine:
+        """The engine that answers a query: by default the current one, for a further page that of the page before.
+        Raises Problem.
+        """
+        with naming_option():
+            cursor = query.cursor
+        return engine or self.engine if cursor is None else self.live.engine_of(cursor.edition)
 
     def fetch(self, part: Part, engine: Engine | None = None) -> Part:
         """The part with its picture, if it needs one: from its URL, or for a crop of an image of the index from that
@@ -211,10 +245,8 @@ def image_not_found(searcher: VersionSearcher, image_id: str, **extensions: str)
 
 def facets_of(searcher: VersionSearcher, where: Mapping[str, Any] | None) -> Counts:
     """Like `Searcher.facets`. InvalidRequest for a filter, ShardUnavailable as in `row_of_image`."""
-    try:
+    with naming_option():
         return ask_shards(searcher, lambda each: each.facets(where))[0]
-    except FilterError as error:
-        raise _wrong_filter(error) from error
 
 
 @contextmanager
@@ -228,47 +260,6 @@ def _naming_field(part: Part) -> Iterator[None]:
         if part.text is not None:
             raise errors.TextNotSupported(str(error), field=part.field_path.format("text")) from error
         raise invalid(part.picture_field, f"an id or a vector, because {error}", "a picture") from error
-
-
-def _nearest(searcher: VersionSearcher, query: Query, vectors: Sequence[Vector]) -> list[Match]:
-    ids = {part.image_id for part in query.parts if part.image_id is not None}
-    options = query.search_options
-    if (min_percentile := query.options.get("min_percentile")) is not None:
-        lowest = _lowest_score(searcher, min_percentile, query.kind)
-        min_score = options.get("min_score")
-        options["min_score"] = lowest if min_score is None else max(lowest, min_score)
-    weights = [part.weight for part in query.parts]
-    try:
-        direction = mix(np.stack(vectors), weights)
-    except QueryError as error:
-        expected = "examples that do not cancel each other out: leave one out, or change a weight"
-        raise invalid("queries", expected, weights) from error
-    try:
-        matches = searcher.search(direction[np.newaxis], query.k, exclude=ids, kind=query.kind, **options)[0]
-    except FilterError as error:
-        raise _wrong_filter(error) from error
-    return [replace(match, percentile=searcher.percentile(match.score, query.kind)) for match in matches]
-
-
-def _lowest_score(searcher: VersionSearcher, percentile: float, kind: QueryKind | None) -> float:
-    """The lowest score of this percentile. Raises Problem."""
-    if (score := searcher.lowest_score(percentile, kind)) is None:
-        expected = "a query whose matches have percentiles: pictures alone, or words that the index knows; or min_score"
-        raise invalid("min_percentile", expected, percentile)
-    return score
-
-
-def _check_fields(searcher: VersionSearcher, fields: Sequence[str] | None) -> None:
-    """Raises Problem, which names the `fields` that no match can have. None stands for all metadata columns."""
-    if fields is None:
-        return
-    if isinstance(fields, str):
-        raise invalid("fields", "a list of columns", fields)
-    known = sorted((searcher.filterable.keys() - FIXED_COLUMNS) | PICTURE_FIELDS)
-    wrong = [name for name in fields if name not in known]
-    if wrong:
-        expected = f"only {', '.join(known)}"
-        raise invalid_fields([{"field": "fields", "expected": expected, "got": abbreviate(name)} for name in wrong])
 
 
 def _result(part: Part, vector: "Future[Vector] | Vector") -> Vector:
@@ -290,7 +281,3 @@ def region_of(part: Part) -> Region | None:
             return x, y, min(width, 1 - x), min(height, 1 - y)
     expected = "[x, y, width, height] as fractions of the picture, from 0 to 1 and within its edges"
     raise invalid(part.field_path.format("crop"), expected, list(part.crop))
-
-
-def _wrong_filter(error: FilterError) -> Problem:
-    return invalid_fields([{"field": "filter", "expected": error.expected, "got": error.got}])

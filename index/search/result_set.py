@@ -62,15 +62,17 @@ class SetRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """A page of a set: its matches, how many images the `total` of the set are, and how many `groups`, if it is
-    grouped. `exact`: all images were compared, or the filter alone decides. `end` is where the page ends, None if it is
-    the last.
+    """A page of a set of `total` images. `exact`: all images were compared, or the filter alone decides.
+
+    `keys` are what the matches are sorted by. `group_sizes` are of all groups, None without groups, `facets` of the
+    whole set, None if none was asked for. `end` is where the page ends, None if it is the last.
     """
 
     matches: Sequence[Match]
+    keys: Sequence[Any]
     total: int
     exact: bool
-    groups: int | None
+    group_sizes: Mapping[Any, int] | None
     facets: Counts | None
     end: Place | None
 
@@ -117,7 +119,7 @@ class SetPage:
         return cls(
             total=sum(page.total for page in pages),
             exact=all(page.exact for page in pages),
-            hits=_merged(hits, request) if request.order else [],
+            hits=_after_place(hits, request),
             group_sizes=sizes,
             facets=Counts.total(
                 (page.facets for page in pages), (column.name for column in request.facets), MAX_VALUES
@@ -136,20 +138,27 @@ class SetPage:
                 raise OptionError("facets", column.name, expected)
 
 
-def _merged(hits: Iterable[Hit], request: SetRequest) -> list[Hit]:
-    assert request.order is not None
+def merged_hits(hits: Iterable[Hit], *, descending: bool, grouped: bool) -> list[Hit]:
+    """The hits of several parts of a set in order; with groups the first of each."""
     by_id = sorted(hits, key=attrgetter("image_id"))
     known = [hit for hit in by_id if hit.key is not None]
-    known.sort(key=attrgetter("key"), reverse=request.order.descending)
+    known.sort(key=attrgetter("key"), reverse=descending)
     ranked = [*known, *(hit for hit in by_id if hit.key is None)]
-    if request.group_by is not None:
-        first: dict[Any, Hit] = {}
-        for hit in ranked:
-            first.setdefault(hit.group, hit)
-        ranked = [*first.values()]
-        if request.after is not None:
-            ids, last = [hit.image_id for hit in ranked], request.after.image_id
-            if last not in ids:
-                raise OptionError("after", last, "the end of a page of this search")
-            ranked = ranked[ids.index(last) + 1 :]
-    return ranked[: request.depth]
+    if not grouped:
+        return ranked
+    first: dict[Any, Hit] = {}
+    for hit in ranked:
+        first.setdefault(hit.group, hit)
+    return [*first.values()]
+
+
+def _after_place(hits: Iterable[Hit], request: SetRequest) -> list[Hit]:
+    if request.order is None:
+        return []
+    hits = merged_hits(hits, descending=request.order.descending, grouped=request.group_by is not None)
+    if request.group_by is not None and request.after is not None:
+        ids, last = [hit.image_id for hit in hits], request.after.image_id
+        if last not in ids:
+            raise OptionError("after", last, "the end of a page of this search")
+        hits = hits[ids.index(last) + 1 :]
+    return hits[: request.depth]

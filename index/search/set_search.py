@@ -120,10 +120,11 @@ class SetSearch:
         if request.order is None or not len(members):
             return []
         if request.order.column is None and members.scores is None and request.query is not None:
-            best, complete = self._found(request.query)
-            hits = self._first_hits(best, request.order)
-            if complete or len(hits) == request.depth:
-                return hits
+            if request.order.descending:
+                best, complete = self._found(request.query)
+                hits = self._first_hits(best, request.order)
+                if complete or len(hits) == request.depth:
+                    return hits
             members = self._scanned(request.query)
         return self._first_hits(members, request.order)
 

@@ -120,9 +120,10 @@ class VersionSearcher:
         page.require_facets(request)
         return Answer(
             matches=self._matches(hits, options.get("fields"), page.group_sizes),
+            keys=[hit.key for hit in hits],
             total=page.total,
             exact=page.exact,
-            groups=len(page.group_sizes) if request.group_by is not None else None,
+            group_sizes=page.group_sizes if request.group_by is not None else None,
             facets=page.facets if request.facets else None,
             end=None if is_last else hits[-1].place,
         )

@@ -5,7 +5,6 @@ import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -28,8 +27,7 @@ from likeness.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from api.search.query import Part, Query
-    from index.matches import Match
+    from api.search.query import Part, Query, SearchResult
     from index.search import VersionSearcher
 
 _FILTER = '{"label": "cat", "width": {"$gte": 640}}'
@@ -67,15 +65,16 @@ def search(
     output: FormatOption = "table",
     **options: Any,
 ) -> None:
-    """Find the images most like a picture or words. This needs no server.
+    """Find the images most like a picture or words; with neither, list those that pass a filter. This needs no server.
 
     Examples: `likeness search my-collection cat.jpg`, `likeness search my-collection --text "a red star"`,
-    `likeness search my-collection --like cat.jpg --filter '{"width": {"$gte": 640}}' --min-score 0.8`
+    `likeness search my-collection --like cat.jpg --filter '{"width": {"$gte": 640}}' --min-score 0.8`,
+    `likeness search my-collection --sort=-width --group-by label --facets format`
     """
     from api.documents import json_bytes
     from api.search.query import FITTING_PERCENTILE, Query, QueryOptions
     from index.errors import OptionError
-    from likeness.cli.tables.collection import match_table
+    from likeness.cli.tables.matches import ResultTables
 
     if fitting and (text is None or options["min_percentile"] is not None):
         raise UsageError("--fitting goes with --text, in place of --min-percentile")
@@ -88,8 +87,8 @@ def search(
     except OptionError as error:
         raise UsageError(f"{flag_of(error.name, _FLAGS)} is {error.got}: expected {error.expected}") from error
     search = replace(search, parts=_query_parts(collection, query, text, like or [], unlike or [], crop))
-    matches = _search(collection, options["model"], options["embedder"], search)
-    show(output, json.loads(json_bytes(matches)), lambda: match_table(matches, first=search.offset + 1))
+    result = _search(collection, options["model"], options["embedder"], search)
+    show(output, json.loads(json_bytes(vars(result))), lambda: ResultTables(result))
 
 
 def evaluate(
@@ -217,11 +216,13 @@ def _query_parts(
 
     if unlike and not like:
         raise UsageError("--unlike goes with --like: also name an image that matches should be like")
-    if [query is not None, text is not None, bool(like)].count(True) != 1:
+    if [query is not None, text is not None, bool(like)].count(True) > 1:
         raise UsageError("expected one of a picture, --text and --like")
     fractions = None if crop is None else parse_option("--crop", crop, _parse_crop)
-    if fractions is not None and (text is not None or len(like) > 1):
+    if fractions is not None and (query is None and len(like) != 1):
         raise UsageError("--crop goes with one picture: name it, or one image by --like")
+    if query is None and text is None and not like:
+        return ()
     if not like:
         open_collection(collection)  # before the picture and the model, which may take seconds
         return (Part(data=None if query is None else _fetch_picture(query), text=text, crop=fractions),)
@@ -238,8 +239,8 @@ def _parse_crop(text: str) -> tuple[float, ...]:
         raise ValueError(f"is {text!r}: expected four numbers with commas, such as 0.1,0.2,0.5,0.5") from error
 
 
-def _search(collection: str, model: str | None, embedder: str | None, query: "Query") -> "Sequence[Match]":
-    """The matches of a query as a server would find them. The model is loaded if the query needs it."""
+def _search(collection: str, model: str | None, embedder: str | None, query: "Query") -> "SearchResult":
+    """The result of a query as a server would find it. The model is loaded if the query needs it."""
     from api.build_service import build_service
     from api.search.engine import UnknownModel
 
@@ -251,4 +252,4 @@ def _search(collection: str, model: str | None, embedder: str | None, query: "Qu
         service = build_service(settings, load_model=UnknownModel if by_id else None)
     with closing(service):
         parts = tuple(_with_weight(part, service.engine.searcher) for part in query.parts)
-        return service.search(replace(query, parts=parts)).matches
+        return service.search(replace(query, parts=parts))

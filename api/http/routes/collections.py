@@ -1,10 +1,11 @@
 """Routes that list the server's collections, and search several of them."""
 
 import asyncio
-import heapq
-from collections.abc import Awaitable, Mapping
+import json
+from collections import Counter
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice, repeat
+from typing import Any
 from urllib.parse import quote
 
 from anyio import to_thread
@@ -17,8 +18,8 @@ from api.documents import (
     CollectionOut,
     CollectionsOut,
     CollectionsSearchResponse,
+    IndexOut,
     SearchedOut,
-    SearchResponse,
 )
 from api.errors import SEARCH_PROBLEMS, CollectionNotFound, Problem, invalid
 from api.http.body import BodyReader
@@ -27,11 +28,19 @@ from api.http.openapi import COLLECTIONS_BODY
 from api.http.problem_documents import problem_docs
 from api.http.query_runner import QueryRunner
 from api.http.requests import COLLECTIONS_SEARCH
-from api.http.responses import json_response, model_out, timing
+from api.http.responses import json_response, match_out, model_out, timing
 from api.observe.log import Stopwatch
 from api.search.collections import CollectionState
+from api.search.cursor import Cursor
 from api.search.engine import Engine
-from api.search.query import Query
+from api.search.facets import facets_out
+from api.search.page import naming_option
+from api.search.query import Query, options_in
+from api.search.service import Answered
+from index.filters.facets import Counts
+from index.matches import Match
+from index.search.result_set import MAX_VALUES, Hit, merged_hits
+from index.search_options import BEST_FIRST
 
 
 def collection_routes(runner: QueryRunner) -> APIRouter:
@@ -70,17 +79,26 @@ def collection_routes(runner: QueryRunner) -> APIRouter:
         services = {name: await runner.service_of(request, name) for name in names}
         query = await to_thread.run_sync(bodies.query_of, body)  # pictures in base64 may be large
         _require_mergeable(query)
+        with naming_option():
+            cursor = query.cursor
         engines = {name: service.engine for name, service in services.items()}
-        engine = _common_engine(engines)
+        if cursor is not None:
+            editions = _editions(cursor, names)
+            engines = {name: services[name].live.engine_of(editions[name]) for name in names}
+        engine = _common_engine(engines) if query.parts else engines[names[0]]
         runner.admit(request, query.parts, searches=len(names), cost=len(names))
         watch = Stopwatch()
         vectors = await runner.vectors(query.parts, services[names[0]], engine, watch)
-        page = slice(query.offset, query.offset + query.k)
-        all_pages = replace(query, options={**query.options, "k": page.stop, "offset": 0})
-        with watch.stage("search"):
-            searches = (runner.search(all_pages, services[name], engines[name], vectors) for name in names)
-            answers = await asyncio.gather(*map(_search_named, names, searches))
-        return json_response(_merge(dict(zip(names, answers, strict=True)), page, watch))
+        first = cursor.seen if cursor is not None else query.offset
+        page = slice(first, first + query.k)
+        with watch.stage("search"), naming_option():
+            all_pages = replace(
+                query, options=options_in({**query.options, "k": page.stop, "offset": 0, "cursor": None})
+            )
+            answers = await asyncio.gather(
+                *(_named(name, runner.answer(all_pages, services[name], engines[name], vectors)) for name in names)
+            )
+        return json_response(_merge(dict(zip(names, answers, strict=True)), query, page, watch, runner))
 
     return router
 
@@ -108,12 +126,20 @@ def _common_engine(engines: Mapping[str, Engine]) -> Engine:
     return first[1]
 
 
-async def _search_named(name: str, search: Awaitable[SearchResponse]) -> SearchResponse:
+async def _named(name: str, answer: Awaitable[Answered]) -> Answered:
     """The answer. A Problem names the collection, because collections may have different columns."""
     try:
-        return await search
+        return await answer
     except Problem as problem:
         raise problem.with_detail(f"in {name}: {problem.detail}") from problem
+
+
+def _editions(cursor: Cursor, names: Sequence[str]) -> dict[str, str]:
+    """The edition of each collection's index version that answered the page before. Raises Problem."""
+    editions: dict[str, str] = json.loads(cursor.edition) if cursor.edition.startswith("{") else {}
+    if editions.keys() != set(names):
+        raise invalid("cursor", "the cursor of an earlier answer of the same collections", str(cursor))
+    return editions
 
 
 def _require_mergeable(query: Query) -> None:
@@ -126,19 +152,59 @@ def _require_mergeable(query: Query) -> None:
             raise invalid(part.field_path.format("id"), expected, part.image_id)
 
 
-def _merge(answers: Mapping[str, SearchResponse], page: slice, watch: Stopwatch) -> CollectionsSearchResponse:
-    """One answer with a page of the matches, which each answer has by score and then by id."""
-    named = [zip(answer["matches"], repeat(name)) for name, answer in sorted(answers.items())]
-    ranked = heapq.merge(*named, key=lambda pair: (-pair[0].score, pair[0].image_id))
-    matches = [
-        CollectionMatchOut(**{**vars(match), "picture": f"/collections/{quote(name)}{match.picture}"}, collection=name)
-        for match, name in islice(ranked, page.start, page.stop)
-    ]
-    searched = [answer["searched"] for answer in answers.values()]
+def _merge(
+    answers: Mapping[str, Answered], query: Query, page: slice, watch: Stopwatch, runner: QueryRunner
+) -> CollectionsSearchResponse:
+    """One answer with a page of the matches, from the first ones of each collection."""
+    sizes = sum((Counter(each.answer.group_sizes or {}) for each in answers.values()), Counter[Any]())
+    grouped = query.options.get("group_by") is not None
+    found = _ranked(answers, query, grouped=grouped)
+    total = sum(each.answer.total for each in answers.values())
+    is_last = page.stop >= (len(sizes) if grouped else total) or page.stop + query.k > runner.limits.max_k
+    editions = {name: each.engine.searcher.manifest.edition for name, each in answers.items()}
+    cursor = Cursor(edition=json.dumps(editions), search=query.digest, seen=page.stop)
+    facets = [each.answer.facets for each in answers.values() if each.answer.facets is not None]
+    counts = Counts.total(facets, facets[0].values, MAX_VALUES) if facets else None
+    first = next(iter(answers.values()))
     return {
-        "matches": matches,
-        "indexes": {name: answer["index"] for name, answer in answers.items()},
-        "searched": SearchedOut(rows=sum(each["rows"] for each in searched), of=sum(each["of"] for each in searched)),
-        "model": next(iter(answers.values()))["model"],
+        "matches": [_match_out(name, match, sizes, runner) for name, match in found[page]],
+        "first": page.start + 1,
+        "total": total,
+        "exact": all(each.answer.exact for each in answers.values()),
+        "groups": len(sizes) if grouped else None,
+        "facets": None if counts is None else facets_out(counts, first.searcher.filterable),
+        "cursor": None if is_last else str(cursor),
+        "indexes": {name: _index_out(each) for name, each in answers.items()},
+        "searched": SearchedOut(
+            rows=sum(each.searcher.searched for each in answers.values()),
+            of=sum(each.searcher.ntotal for each in answers.values()),
+        ),
+        "model": model_out(first.engine.embedder.identity, runner.limits.show_locations),
         "timing_ms": timing(watch.milliseconds()),
     }
+
+
+def _ranked(answers: Mapping[str, Answered], query: Query, *, grouped: bool) -> list[tuple[str, Match]]:
+    """All matches in order, each with the name of its collection; with groups the first of each. Raises Problem."""
+    named = [(name, match) for name, each in sorted(answers.items()) for match in each.answer.matches]
+    keys = [key for _, each in sorted(answers.items()) for key in each.answer.keys]
+    hits = [
+        Hit(key, match.image_id, number, match.score, group=match.group)
+        for number, (key, (_, match)) in enumerate(zip(keys, named, strict=True))
+    ]
+    sort = query.options.get("sort") or (BEST_FIRST if query.parts else "")
+    try:
+        return [named[hit.position] for hit in merged_hits(hits, descending=sort.startswith("-"), grouped=grouped)]
+    except TypeError as error:
+        raise invalid("sort", "a column that has the same type in all collections", sort) from error
+
+
+def _match_out(name: str, match: Match, sizes: Mapping[Any, int], runner: QueryRunner) -> CollectionMatchOut:
+    shown = vars(match_out(match, runner.limits.show_locations))
+    in_collection = {"picture": f"/collections/{quote(name)}{shown['picture']}", "group_size": sizes.get(match.group)}
+    return CollectionMatchOut(**{**shown, **in_collection}, collection=name)
+
+
+def _index_out(answered: Answered) -> IndexOut:
+    searcher = answered.engine.searcher
+    return IndexOut(version=searcher.version, ntotal=searcher.ntotal)

@@ -12,9 +12,7 @@ from fastapi.responses import Response
 from api.documents import (
     BatchResponse,
     EmbedResponse,
-    FacetOut,
     FacetsOut,
-    FacetValueOut,
     Failed,
     Found,
     IndexOut,
@@ -34,16 +32,16 @@ from api.http.openapi import BATCH_BODY, EMBED_BODY, SEARCH_BODY, parameters_of
 from api.http.problem_documents import failed_item, problem_docs
 from api.http.query_runner import QueryRunner
 from api.http.requests import FACET_PARAMETERS, SEARCH_PARAMETERS, UPLOAD, read_texts
-from api.http.responses import check_filter, json_response, model_out
+from api.http.responses import check_columns, json_response, model_out
+from api.search.facets import facets_out
 from api.search.query import Part, Query
 from api.search.service import facets_of
-from index.filters.facets import Counts, periods
+from index.filters.facets import Counts
 from index.search import VersionSearcher
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-_MAX_VALUES: Final = 100  # per column of facets
 _BODY_ONLY_PROBLEMS: Final = frozenset(BODY_PROBLEMS) - {InvalidRequest, Internal}
 
 
@@ -152,7 +150,7 @@ def facet_routes(runner: QueryRunner) -> APIRouter:
     async def facets(request: Request) -> Response:
         where = FACET_PARAMETERS.read(read_texts(request.query_params)).get("filter")
         searcher = (await runner.service(request)).engine.searcher
-        check_filter(where, searcher.filterable, limits.show_locations)
+        check_columns({"filter": where}, searcher.filterable, limits.show_locations)
         return json_response(_facets_out(searcher, await to_thread.run_sync(facets_of, searcher, where)))
 
     return router
@@ -160,10 +158,4 @@ def facet_routes(runner: QueryRunner) -> APIRouter:
 
 def _facets_out(searcher: VersionSearcher, counts: Counts) -> FacetsOut:
     index = IndexOut(version=searcher.version, ntotal=searcher.ntotal)
-    columns: dict[str, FacetOut] = {}
-    for name, counter in counts.values.items():
-        values: list[FacetValueOut] = [{"value": value, "count": count} for value, count in counter.most_common()]
-        if searcher.filterable[name].startswith(("timestamp", "date")):
-            values = [{"value": value, "count": count, "filter": period} for value, count, period in periods(counter)]
-        columns[name] = FacetOut(values=values[:_MAX_VALUES], others=max(0, len(values) - _MAX_VALUES))
-    return FacetsOut(index=index, rows=counts.rows, columns=columns)
+    return FacetsOut(index=index, rows=counts.rows, columns=facets_out(counts, searcher.filterable))

@@ -5,7 +5,6 @@ from typing import Any, Final
 
 from rich.console import Group
 
-from api.search.query import metadata_column
 from index.collection import Collection
 from index.collection.annotations import list_annotations, rows_with_values
 from index.collection.cache.file_cache import first_damage
@@ -15,40 +14,9 @@ from index.collection.live_rows import LiveRows
 from index.collection.records import Option, RunManifest
 from index.collection.rows import EMBEDDING, FILTERED, FIXED_COLUMNS, REJECT_COLUMNS
 from index.filters.columns import type_name
-from index.matches import MATCH_COLUMNS, Match
 from index.versions.files import version_files
 from index.versions.servable import collection_model, live_version
-from likeness.cli.tables.text_table import TextTable, human_size
-
-
-def match_table(matches: Sequence[Match], first: int = 1) -> TextTable:
-    """Rank, counted from `first`, fields and metadata of each match. Left out are fields that no match has, and `uri`
-    where it is the id.
-    """
-    rows = [{**vars(match), "uri": None if match.uri == match.image_id else match.uri} for match in matches]
-    used = {name for row in rows for name, value in row.items() if value not in (None, (), "")}
-    shown = [name for name in MATCH_COLUMNS[1:] if name in used | {"score", "image_id"}]
-    names = list(dict.fromkeys(name for match in matches for name in match.metadata))
-    return TextTable(
-        ("rank", *shown, *map(metadata_column, names)),
-        [
-            (
-                str(rank),
-                *(_match_cell(row[name]) for name in shown),
-                *(_format(row["metadata"].get(name)) for name in names),
-            )
-            for rank, row in enumerate(rows, start=first)
-        ],
-    )
-
-
-def _match_cell(value: object) -> str:
-    match value:
-        case float():
-            return f"{value:.3f}"
-        case (float(), *_):  # a box, as `--crop` takes it
-            return ",".join(f"{fraction:g}" for fraction in value)
-    return _format(value)
+from likeness.cli.tables.text_table import TextTable, format_cell, human_size
 
 
 def columns_table(facts: Sequence[Mapping[str, Any]]) -> Group:
@@ -196,13 +164,5 @@ def _flat(facts: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
         if isinstance(value, Mapping):
             rows += _flat(value, f"{prefix}{name} ")
         else:
-            rows.append((f"{prefix}{name}".replace("_", " "), _format(value)))
+            rows.append((f"{prefix}{name}".replace("_", " "), format_cell(value)))
     return rows
-
-
-def _format(value: object) -> str:
-    if value is None:
-        return "–"
-    if isinstance(value, list | tuple):
-        return ", ".join(map(str, value)) or "–"
-    return f"{value:,}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)

@@ -84,3 +84,11 @@ def human_size(size: int) -> str:
             return f"{value:.3g} {unit}"
         value /= 1000
     return f"{value:.3g} TB"
+
+
+def format_cell(value: object) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value)) or "–"
+    return f"{value:,}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)

@@ -15,7 +15,7 @@ from api.access.keys import KeyScope, add_key
 from embedder.fake import FakeEmbedder
 from index.matches import Match
 from likeness.cli.options import console, print_json_list
-from likeness.cli.tables.collection import match_table
+from likeness.cli.tables.matches import match_table
 from likeness.cli.tables.text_table import TextTable, print_table
 from tests.support.collections.small_collection import COLOURS, make_collection, png
 from tests.support.command_line import Run

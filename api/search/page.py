@@ -1,0 +1,94 @@
+"""A page of the matches of a query, from the vectors of its parts."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from api.errors import abbreviate, invalid, invalid_fields
+from api.search.cursor import Cursor
+from api.search.query import Query
+from index.collection.rows import FIXED_COLUMNS
+from index.errors import FilterError, OptionError, QueryError
+from index.queries import QueryKind, mix
+from index.search import VersionSearcher
+from index.search.result_set import Answer, Place
+from index.search_options import MAX_K
+
+PICTURE_FIELDS: Final = frozenset({"width", "height", "size", "modified"})
+"""Columns besides the metadata that `fields` may name."""
+
+
+def page_of(searcher: VersionSearcher, query: Query, vectors: Sequence[NDArray[np.float32]]) -> Answer:
+    """The page, of the mix of the vectors. Raises Problem."""
+    ids = {part.image_id for part in query.parts if part.image_id is not None}
+    options, cursor = query.search_options, query.cursor
+    if (min_percentile := query.options.get("min_percentile")) is not None:
+        lowest = _lowest_score(searcher, min_percentile, query.kind)
+        min_score = options.get("min_score")
+        options["min_score"] = lowest if min_score is None else max(lowest, min_score)
+    weights = [part.weight for part in query.parts]
+    try:
+        direction = mix(np.stack(vectors), weights) if vectors else None
+    except QueryError as error:
+        expected = "examples that do not cancel each other out: leave one out, or change a weight"
+        raise invalid("queries", expected, weights) from error
+    after = None
+    if cursor is not None and cursor.image_id is not None:
+        after = Place(cursor.score, cursor.image_id)
+    elif cursor is not None:
+        options["offset"] = cursor.seen
+    with naming_option():
+        answer = searcher.answer(direction, query.k, exclude=ids, kind=query.kind, after=after, **options)
+    matches = [
+        match if match.score is None else replace(match, percentile=searcher.percentile(match.score, query.kind))
+        for match in answer.matches
+    ]
+    return replace(answer, matches=matches)
+
+
+def next_cursor(query: Query, answer: Answer, edition: str) -> Cursor | None:
+    """The cursor for the page after an answer; None if that is the last, or the next is deeper than options allow."""
+    seen = (query.cursor.seen if query.cursor else query.offset) + len(answer.matches)
+    if answer.end is None or (query.pages_by_offset and seen + query.k > MAX_K):
+        return None
+    cursor = Cursor(edition=edition, search=query.digest, seen=seen)
+    if query.pages_by_offset:
+        return cursor
+    key = answer.end.key
+    return replace(cursor, image_id=answer.end.image_id, score=key if isinstance(key, float) else None)
+
+
+@contextmanager
+def naming_option() -> Iterator[None]:
+    """Raises the Problem of an option that does not fit the index."""
+    try:
+        yield
+    except FilterError as error:
+        raise invalid_fields([{"field": "filter", "expected": error.expected, "got": error.got}]) from error
+    except OptionError as error:
+        raise invalid("cursor" if error.name == "after" else error.name, error.expected, error.got) from error
+
+
+def _lowest_score(searcher: VersionSearcher, percentile: float, kind: QueryKind | None) -> float:
+    """The lowest score of this percentile. Raises Problem."""
+    if (score := searcher.lowest_score(percentile, kind)) is None:
+        expected = "a query whose matches have percentiles: pictures alone, or words that the index knows; or min_score"
+        raise invalid("min_percentile", expected, percentile)
+    return score
+
+
+def check_fields(searcher: VersionSearcher, fields: Sequence[str] | None) -> None:
+    """Raises Problem, which names the `fields` that no match can have. None stands for all metadata columns."""
+    if fields is None:
+        return
+    if isinstance(fields, str):
+        raise invalid("fields", "a list of columns", fields)
+    known = sorted((searcher.filterable.keys() - FIXED_COLUMNS) | PICTURE_FIELDS)
+    wrong = [name for name in fields if name not in known]
+    if wrong:
+        expected = f"only {', '.join(known)}"
+        raise invalid_fields([{"field": "fields", "expected": expected, "got": abbreviate(name)} for name in wrong])
