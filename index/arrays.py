@@ -5,7 +5,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 Vectors = npt.NDArray[np.float32]
 Scores = npt.NDArray[np.float32]
@@ -30,12 +29,6 @@ def rounded(scores: Scores) -> npt.NDArray[np.float64]:
 def least_score(score: float) -> float:
     """The least score that is reported as this one."""
     return score - 0.5 * float(10**-_DECIMALS)
-
-
-def arrow_array(numbers: npt.NDArray[Any]) -> "pa.Array[Any]":
-    """The numbers, `(n,)`, for Arrow. `pa.array` would import pandas, which adds half a second to a server's start."""
-    contiguous: Any = np.ascontiguousarray(numbers)
-    return pa.Array.from_buffers(pa.from_numpy_dtype(numbers.dtype), len(numbers), [None, pa.py_buffer(contiguous)])
 
 
 def by_part(positions: Positions, starts: npt.NDArray[np.int64]) -> Iterator[tuple[int, Slots, Positions]]:

@@ -130,8 +130,6 @@ class Query:
         is_number = isinstance(percentile, int | float | np.number) and not isinstance(percentile, bool)
         if percentile is not None and not (is_number and 0 <= percentile <= 100):
             raise OptionError("min_percentile", percentile, "a number from 0 to 100")
-        if percentile is not None and not self.parts:
-            raise OptionError("min_percentile", percentile, "a query with it: without one images have no percentile")
         if self.cursor and self.offset:
             raise OptionError("offset", self.offset, "none with cursor, which says where the page begins")
 

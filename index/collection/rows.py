@@ -64,6 +64,12 @@ STATE_COLUMNS = (
 """What decides whether an image has to be embedded again."""
 
 
+def number_array(numbers: npt.NDArray[Any]) -> pa.Array[Any]:
+    """The numbers, `(n,)`, for Arrow. `pa.array` would import pandas, which adds half a second to a server's start."""
+    contiguous: Any = np.ascontiguousarray(numbers)
+    return pa.Array.from_buffers(pa.from_numpy_dtype(numbers.dtype), len(numbers), [None, pa.py_buffer(contiguous)])
+
+
 def text_array(texts: Iterable[str]) -> pa.Array[Any]:
     """An array of `string`. `pa.array` would import pandas, which adds a quarter of a second to a command's start."""
     builder: Any = pa.lib.StringBuilder()

@@ -19,8 +19,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from index.arrays import Parts, Positions, Vectors, arrow_array, rounded
+from index.arrays import Parts, Positions, Vectors, rounded
 from index.collection.catalog.database import database
+from index.collection.rows import number_array, text_array
 from index.filters.columns import Column, is_time
 from index.filters.facets import count_values
 from index.search.result_set import MAX_VALUES, Hit, Order, SetPage, SetRequest
@@ -99,7 +100,7 @@ class SetSearch:
 
     @cached_property
     def _excluded(self) -> Positions:
-        return self.segments.positions(pa.array(sorted(self.request.exclude), pa.string()))
+        return self.segments.positions(text_array(sorted(self.request.exclude)))
 
     def _found(self, query: Vectors) -> tuple[Members, bool]:
         """The images that an approximate search finds, and whether no others score so much."""
@@ -158,7 +159,7 @@ class SetSearch:
             return "key IS NULL AND image_id > $id", values
         further, key = "<" if order.descending else ">", place.key
         if order.column is None and members.scores is not None:  # which may have been rounded otherwise
-            own = np.isin(members.positions, self.segments.positions(pa.array([place.image_id], pa.string())))
+            own = np.isin(members.positions, self.segments.positions(text_array([place.image_id])))
             key = next(iter(members.scores[own].tolist()), key)
         return f"(key {further} $key OR (key = $key AND image_id > $id) OR key IS NULL)", {"key": key} | values
 
@@ -189,11 +190,11 @@ class SetSearch:
             ids.append(batch.column("image_id"))
             keys.append(sortable(key, batch) if key is not None else None)
             groups.append(_groupable(by, batch) if by is not None else pa.nulls(len(batch)))
-        scores = pa.nulls(len(members)) if members.scores is None else arrow_array(members.scores)
+        scores = pa.nulls(len(members)) if members.scores is None else number_array(members.scores)
         return pa.table(
             {
                 "image_id": pa.chunked_array(ids),
-                "position": arrow_array(members.positions),
+                "position": number_array(members.positions),
                 "key": scores if key is None else pa.chunked_array(keys),
                 "grp": pa.chunked_array(groups),
             }

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from index.arrays import Ids, Positions, arrow_array, read_parts
-from index.collection.rows import FIXED_COLUMNS
+from index.arrays import Ids, Positions, read_parts
+from index.collection.rows import FIXED_COLUMNS, number_array
 from index.storage.arrow_file import read_batches, require_columns
 
 _FEW = 64  # rows; up to here reading value by value takes less time than a call of Arrow's for each batch
@@ -79,7 +79,7 @@ class MappedRows:
     def _taken(self, part: Callable[[pa.RecordBatch], Any], positions: Positions) -> npt.NDArray[np.object_]:
         # Batch by batch, because taking from a table of many batches would first join them all.
         def read(number: int, local: Positions) -> list[Any]:
-            taken = part(self.batches[number]).take(arrow_array(local))
+            taken = part(self.batches[number]).take(number_array(local))
             try:
                 values: list[Any] = taken.to_pylist()
             except OverflowError:

@@ -14,8 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from cachetools import LRUCache, cachedmethod
 
-from index.arrays import Ids, Positions, Vectors, arrow_array, read_parts
-from index.collection.rows import EMBEDDING, TILES, unify
+from index.arrays import Ids, Positions, Vectors, read_parts
+from index.collection.rows import EMBEDDING, TILES, number_array, unify
 from index.filters.columns import Column, Mask
 from index.filters.facets import Counts, count_values, sampling_step
 from index.filters.filter import Filter
@@ -90,7 +90,7 @@ class SegmentedIndex:
                 if high - low == len(batch):
                     yield batch.select(names)
                 elif high > low:
-                    yield batch.select(names).take(arrow_array(positions[low:high] - row))
+                    yield batch.select(names).take(number_array(positions[low:high] - row))
                 row += len(batch)
 
     def _masked(self, allowed: Sequence[Eligible | None]) -> Iterator[tuple[pa.RecordBatch, Mask | None]]:

@@ -73,7 +73,7 @@ def test_every_interface_returns_the_box(
     (tmp_path / "query.png").write_bytes(query)
     run = command_line(monkeypatch, capsys)
     command = ("search", collection.location, tmp_path / "query.png", "-k", "1")
-    assert json.loads(run(*command, "--format", "json").out)[0]["box"] == list(BOX)
+    assert json.loads(run(*command, "--format", "json").out)["matches"][0]["box"] == list(BOX)
     console.width = 120
     header, row = run(*command).out.splitlines()
     assert (header.split("\t")[5], row.split("\t")[5]) == ("box", "0.45,0.45,0.55,0.55")

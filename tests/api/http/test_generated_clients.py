@@ -42,7 +42,8 @@ show(search.sync(client=client, body=SearchRequest(id="blue.png", k=2, filter_=N
 with open(sys.argv[2], "rb") as file:
     picture = File(payload=BytesIO(file.read()), file_name="a.png")
 show(search.sync(client=client, body=SearchFilesBody(image=picture, k=1)))
-both = batch.sync(client=client, body=BatchRequest(searches=[SearchRequest(id="blue.png", k=1), SearchRequest()]))
+searches = [SearchRequest(id="blue.png", k=1), SearchRequest(id="gone")]
+both = batch.sync(client=client, body=BatchRequest(searches=searches))
 assert both is not None and not hasattr(both, "status"), both
 first, second = both.results
 assert isinstance(first, Found)
@@ -70,7 +71,7 @@ const form = new FormData();
 form.append("image", new Blob([readFileSync(process.argv[3]!)]), "a.png");
 form.append("k", "1");
 show((await client.POST("/search", { body: { image: "" }, bodySerializer: () => form })).data);
-const both = await client.POST("/search/batch", { body: { searches: [{ id: "blue.png", k: 1 }, {}] } });
+const both = await client.POST("/search/batch", { body: { searches: [{ id: "blue.png", k: 1 }, { id: "gone" }] } });
 const [first, second] = both.data!.results;
 show("ok" in first! ? first.ok : undefined);
 console.log("problem" in second! ? "Failed" : "Found");

@@ -71,7 +71,7 @@ STAR: dict[str, Any] = {"text": "a star", "k": 1}
         (PARSED, "/search", STAR),
         (PARSED, "/search/batch", {"searches": [STAR]}),
         (PARSED, "/embed", {"texts": ["a star"]}),
-        (WRITTEN, "/search/batch", {"searches": [STAR, {}]}),
+        (WRITTEN, "/search/batch", {"searches": [STAR, {"k": 0}]}),
     ],
 )
 def test_others_are_answered_while_a_body_is_parsed_or_a_batch_serialised(

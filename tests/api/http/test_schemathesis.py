@@ -34,7 +34,7 @@ PHASES: Final = ("examples", "coverage", "fuzzing", "stateful")
 EXCEPTIONS: Final[list[dict[str, Any]]] = [
     # Whether such a request is valid depends on the index: its ids, columns and versions, the length of vectors.
     {
-        "include-path": ["/search", "/facets", "/embed", "/index/promote"],
+        "include-path": ["/search", "/search/collections", "/facets", "/embed", "/index/promote"],
         "checks": {"positive_data_acceptance": {"enabled": False}},
     },
     # An invalid search of a batch fails alone. An empty field of a form counts as absent. What is refused in JSON is

@@ -14,8 +14,8 @@ from index.search import Searcher
 from tests.support.collections.small_collection import fake_service
 
 ONLY = (
-    "only allow_partial, crop, distinct, diversity, embedding, fields, filter, id, image, k, min_percentile, "
-    "min_score, offset, queries, text, url, "
+    "only allow_partial, crop, cursor, distinct, diversity, embedding, facets, fields, filter, group_by, id, image, k, "
+    "min_percentile, min_score, offset, queries, sort, text, url, "
     "got an unknown field"
 )
 OPERATORS = (
@@ -43,8 +43,10 @@ def filtered(expression: object) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("body", "detail"),
     [
-        ({"k": 5}, 'body: expected exactly one of url, image, text, id, embedding and queries, got "k"'),
-        ({"text": None}, "body: expected exactly one of url, image, text, id, embedding and queries, got nothing"),
+        (
+            {"text": "a", "id": "b"},
+            'body: expected at most one of url, image, text, id, embedding and queries, got "text", "id"',
+        ),
         ({"url": "hello"}, "hello: expected a URL with http:// or https://, got no scheme"),
         ({"url": "file:///x"}, "file:///x: expected a URL with http:// or https://, got file://"),
         ({"url": ""}, 'url: expected text that is not empty, got ""'),
@@ -113,14 +115,21 @@ def test_what_is_wrong_elsewhere_is_said_in_full(client: TestClient) -> None:
 
 PART, BOTH = {"text": "a"}, {"text": "a", "id": "b"}
 VALID: dict[str, list[dict[str, Any]]] = {
-    "SearchRequest": [{"text": "a"}, {"text": "a", "url": None, "k": 3}, {"embedding": [1, 0.5]}, {"queries": [PART]}],
+    "SearchRequest": [
+        {},
+        {"k": 3},
+        {"text": "a"},
+        {"text": "a", "url": None, "k": 3},
+        {"embedding": [1, 0.5]},
+        {"queries": [PART]},
+    ],
     "EmbedRequest": [{"texts": ["a"]}, {"texts": ["a"], "urls": None}],
-    "BatchRequest": [{"searches": [PART]}],
+    "BatchRequest": [{"searches": [PART, {}]}],
 }
 INVALID: dict[str, list[dict[str, Any]]] = {
-    "SearchRequest": [{}, {"text": None}, BOTH, {"queries": [BOTH]}, {"queries": [{"weight": 1}]}],
+    "SearchRequest": [BOTH, {"queries": [BOTH]}, {"queries": [{"weight": 1}]}],
     "EmbedRequest": [{}, {"texts": ["a"], "urls": ["b"]}],
-    "BatchRequest": [{"searches": [{}]}],
+    "BatchRequest": [{"searches": [BOTH]}],
 }
 
 

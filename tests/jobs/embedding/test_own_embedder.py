@@ -146,7 +146,7 @@ def embed(run: Run, folder: Path) -> Callable[..., Result]:
 
 def ids(result: Result) -> list[str]:
     assert result.code == 0, result.err
-    return [match["image_id"] for match in json.loads(result.out)]
+    return [match["image_id"] for match in json.loads(result.out)["matches"]]
 
 
 def service(location: str = "c", embedder: str = HISTOGRAM) -> SearchService:
@@ -272,7 +272,7 @@ def test_prints_of_a_class_go_to_stderr(folder: Path) -> None:
     assert json.loads(printed.stdout)["outcome"] == "succeeded", printed.stderr
     assert {"constructed", "from a child", "pictures", "from C"} <= set(printed.stderr.splitlines())
     printed = python("-m", "likeness", "search", "c", "--text", "red", *own, "--format", "json", folder=folder)
-    assert json.loads(printed.stdout)[0]["image_id"] == "red.png"
+    assert json.loads(printed.stdout)["matches"][0]["image_id"] == "red.png"
     assert {"constructed", "from a child", "texts"} <= set(printed.stderr.splitlines())
 
 

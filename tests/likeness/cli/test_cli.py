@@ -49,6 +49,11 @@ def facts_of(run: Run, *arguments: str | Path) -> Any:
     return json.loads(run(*arguments, "--format", "json").out)
 
 
+def matches_of(run: Run, *arguments: str | Path) -> Any:
+    """The matches of a search."""
+    return facts_of(run, "search", *arguments)["matches"]
+
+
 @pytest.fixture(autouse=True)
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -109,7 +114,7 @@ def reject(image_id: str, reason: str, message: str) -> dict[str, Any]:
 def test_search_by_picture(run: Run, collection: Path, pictures: Path) -> None:
     result = run("search", collection, pictures / "green.png", "-k", "2", "--format", "json")
     assert (result.code, result.err) == (0, "")
-    first, second = json.loads(result.out)
+    first, second = json.loads(result.out)["matches"]
     assert (first["image_id"], first["uri"]) == ("green.png", str(pictures / "green.png"))
     assert first["score"] == pytest.approx(1.0, abs=1e-3)  # torch embedded it, in fp32
     assert first["metadata"]["label"] == "[b]green"
@@ -118,7 +123,7 @@ def test_search_by_picture(run: Run, collection: Path, pictures: Path) -> None:
 
 
 def test_search_by_words(run: Run, collection: Path) -> None:
-    matches = facts_of(run, "search", collection, "--text", "a red star")
+    matches = matches_of(run, collection, "--text", "a red star")
     assert {match["image_id"] for match in matches} == set(COLOURS)
     assert [match["score"] for match in matches] == sorted((match["score"] for match in matches), reverse=True)
 
@@ -127,15 +132,15 @@ def test_search_by_id_loads_no_model(
     run: Run, collection: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("embedder.models.load.conversion_folder", lambda *_, **__: pytest.fail("a model was loaded"))
-    matches = facts_of(run, "search", collection, "--like", "red.png")
+    matches = matches_of(run, collection, "--like", "red.png")
     assert sorted(match["image_id"] for match in matches) == ["blue.png", "green.png"]  # itself left out
     best, second = matches
-    ((only,)) = facts_of(run, "search", collection, "--like", "red.png", "--offset", "1")
+    ((only,)) = matches_of(run, collection, "--like", "red.png", "--offset", "1")
     assert only == second
     result = run("search", collection, "--like", "red.png", "--min-score", str(best["score"]), "--format", "json")
-    assert json.loads(result.out) == [best]
+    assert json.loads(result.out)["matches"] == [best]
     where = json.dumps({"image_id": {"$in": ["red.png", "blue.png"]}})
-    (blue,) = facts_of(run, "search", collection, "--like", "red.png", "--filter", where)
+    (blue,) = matches_of(run, collection, "--like", "red.png", "--filter", where)
     assert blue["image_id"] == "blue.png"
     table = run("search", collection, "--like", "red.png", "--distinct", "-1").out.splitlines()
     assert table[0].split() == ["rank", "score", "percentile", "image_id", "uri", "duplicates", "label", "weight"]
@@ -147,7 +152,7 @@ def test_search_by_id_loads_no_model(
 
 def test_search_by_several_ids(run: Run, collection: Path) -> None:
     both: list[str | Path] = ["search", collection, "--like", "red.png", "--like", "blue.png"]
-    (only,) = facts_of(run, *both)
+    (only,) = facts_of(run, *both)["matches"]
     searcher = Searcher.open(Collection.open(str(collection)))
     assert (only["image_id"], only["percentile"]) == ("green.png", searcher.percentile(only["score"], "mix"))
 
@@ -180,7 +185,7 @@ def test_only_a_number_after_an_id_is_a_weight(
     weights = [(weight or default) * (1 if option == "--like" else -1), *[1 for _ in other[1:]]]
     query = mix([searcher.vector(name) for name in named], weights)
     ((*expected,),) = searcher.search([query], 3, exclude=named)
-    found = facts_of(run, "search", ids_with_colons, option, example, *other, "-k", "3")
+    found = matches_of(run, ids_with_colons, option, example, *other, "-k", "3")
     assert [(each["image_id"], each["score"]) for each in found] == [(each.image_id, each.score) for each in expected]
 
 
@@ -203,7 +208,7 @@ def ids_with_colons(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_examples_have_weights(run: Run, collection: Path) -> None:
     def score(unlike: str) -> float:
-        (only,) = facts_of(run, "search", collection, "--like", "red.png:2", "--unlike", unlike)
+        (only,) = matches_of(run, collection, "--like", "red.png:2", "--unlike", unlike)
         return float(only["score"])
 
     searcher = Searcher.open(Collection.open(str(collection)))
@@ -217,13 +222,13 @@ def test_search_by_a_part_of_a_picture(run: Run, collection: Path, pictures: Pat
     both = Image.new("RGB", (96, 48), COLOURS["red.png"])
     both.paste(COLOURS["blue.png"], (48, 0, 96, 48))
     both.save(tmp_path / "both.png")
-    (best, *_) = facts_of(run, "search", collection, tmp_path / "both.png", "--crop", "0.5,0,0.5,1")
+    (best, *_) = matches_of(run, collection, tmp_path / "both.png", "--crop", "0.5,0,0.5,1")
     assert (best["image_id"], best["score"]) == ("blue.png", pytest.approx(1, abs=1e-3))
-    whole = facts_of(run, "search", collection, "--like", "red.png")
-    part = facts_of(run, "search", collection, "--like", "red.png", "--crop", "0,0,0.5,0.5", "--diversity", "0.2")
+    whole = matches_of(run, collection, "--like", "red.png")
+    part = matches_of(run, collection, "--like", "red.png", "--crop", "0,0,0.5,0.5", "--diversity", "0.2")
     assert {match["image_id"] for match in part} == {match["image_id"] for match in whole}
     bar = str(whole[0]["percentile"])
-    assert facts_of(run, "search", collection, "--like", "red.png", "--min-percentile", bar) == whole[:1]
+    assert matches_of(run, collection, "--like", "red.png", "--min-percentile", bar) == whole[:1]
 
 
 def test_duplicates(run: Run, collection: Path) -> None:
@@ -504,7 +509,9 @@ def test_a_collection_without_an_index(run: Run, tmp_path: Path) -> None:
             (["--text", "x", "-k", k], f"-k is {k}: expected a whole number from 1 to 10,000")
             for k in ("0", "-1", "1000000")
         ),
-        ([], "expected one of a picture, --text and --like"),
+        (["--min-score", "0.5"], "expected a query with it"),
+        (["--crop", "0,0,1,1"], "--crop goes with one picture"),
+        (["--sort", "colour"], "sort: expected one of the columns image_id"),
         (["a.jpg", "--text", "x"], "expected one of a picture, --text and --like"),
         (["--like", "a", "--text", "x"], "expected one of a picture, --text and --like"),
         (["--like", "gone.png"], 'index version 000001 has no image "gone.png"'),

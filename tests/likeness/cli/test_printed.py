@@ -60,7 +60,7 @@ def test_in_a_pipe_each_match_is_a_line_with_tabs(collection: str, output_of: Ca
 def test_json_keeps_every_letter(collection: str, output_of: Callable[..., str]) -> None:
     out = output_of("search", collection, "--like", "plain.png", "--format", "json")
     assert "Ü 日.png" in out
-    assert {match["image_id"] for match in json.loads(out)} == {LONG, ODD}
+    assert {match["image_id"] for match in json.loads(out)["matches"]} == {LONG, ODD}
 
 
 def test_letters_that_a_locale_lacks_are_escaped(
@@ -71,7 +71,7 @@ def test_letters_that_a_locale_lacks_are_escaped(
     output_of("search", collection, "--like", "plain.png", "--format", "json")
     out = latin.buffer.getvalue().decode("latin-1")
     assert "Ü \\u65e5.png" in out
-    assert {match["image_id"] for match in json.loads(out)} == {LONG, ODD}
+    assert {match["image_id"] for match in json.loads(out)["matches"]} == {LONG, ODD}
 
 
 def test_in_a_pipe_every_other_table_is_lines_with_tabs(collection: str, output_of: Callable[..., str]) -> None:
