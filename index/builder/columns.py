@@ -1,4 +1,4 @@
-"""Annotation values of a segment's rows, by position."""
+"""Annotation values of a segment's rows, by position, and their words."""
 
 from __future__ import annotations
 

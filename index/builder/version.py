@@ -17,6 +17,7 @@ from index.builder.kinds import measure_kinds
 from index.builder.measure import cost_alike, measure_recall, measure_speed, recall_of_new, score_distribution
 from index.builder.segment import SegmentJob
 from index.builder.segment_change import NewSegment, mark_gone, plan_change, touched_ids
+from index.builder.words import KnownColumns, write_column_words
 from index.collection import Collection
 from index.collection.annotations import Annotation, rows_with_values
 from index.collection.current_file import begin_current
@@ -29,6 +30,7 @@ from index.collection.layout import (
     TOMBSTONES,
     columns_path,
     version_path,
+    words_path,
 )
 from index.collection.live_rows import LiveRows
 from index.collection.records import (
@@ -45,7 +47,7 @@ from index.errors import EmptyCollectionError, FactoryError, LeaseError
 from index.segments.exact import MIN_TRAINING_ROWS
 from index.segments.segmented_index import SegmentedIndex
 from index.storage.scratch import Scratch
-from index.versions.files import store_file, write_tombstones
+from index.versions.files import read_tombstones, store_file, write_tombstones
 from index.versions.opening import open_segments
 from index.versions.servable import check_version
 
@@ -72,6 +74,8 @@ class VersionBuild:
         self.run_jobs = run_jobs
         self.version = _reserve_version(collection)
         self.started = time.monotonic()
+        self._base: VersionManifest | None = None
+        """The version that is updated, with its annotations."""
 
     def from_scratch(self, texts: Texts) -> VersionManifest:
         """Build from all live rows, in segments of at most `segment_rows`, and measure with `texts` as well."""
@@ -90,7 +94,7 @@ class VersionBuild:
 
     def update(self, base: VersionManifest) -> VersionManifest:
         """Build from the base's segments, with more tombstones, and new ones. DamagedVersionError if it is damaged."""
-        known = set(base.runs)
+        self._base, known = base, set(base.runs)
         new = [run for run in self.runs if run.run_id not in known]
         base = base.without_columns()  # every version writes its own
         with self._discard_on_failure(), Scratch("segments") as cache:
@@ -152,6 +156,7 @@ class VersionBuild:
 
         DamagedVersionError if a file of the base has another size than its manifest says.
         """
+        self._base = base
         with self._discard_on_failure():
             check_version(self.collection, base, verify=False)
             for name, file in base.files.items():
@@ -245,9 +250,9 @@ class VersionBuild:
         return self._publish(draft.model_copy(update=facts))
 
     def _publish(self, draft: VersionManifest) -> VersionManifest:
-        """Write the columns of annotations, and the manifest last."""
+        """Write the columns of annotations and their words, and the manifest last."""
         rows = rows_with_values(self.annotations)
-        segments = [self._with_columns(segment, rows) for segment in draft.segments] if rows else draft.segments
+        segments = self._with_columns(draft, rows) if rows else draft.segments
         runs = {annotation.name: annotation.run_ids for annotation in self.annotations}
         seconds = round(time.monotonic() - self.started, 3)
         manifest = draft.model_copy(update={"segments": segments, "annotations": runs, "seconds": seconds})
@@ -256,10 +261,37 @@ class VersionBuild:
         self.storage.write_atomic(version_path(self.version, MANIFEST), manifest.to_bytes())
         return manifest
 
-    def _with_columns(self, segment: SegmentRecord, annotations: Sequence[LiveRows]) -> SegmentRecord:
-        name = columns_path(self.version, segment.name).rpartition("/")[2]
-        write = partial(write_columns, storage=self.storage, segment=segment.name, annotations=annotations)
-        return segment.model_copy(update={"columns": self._put(name, write)})
+    def _with_columns(self, draft: VersionManifest, annotations: Sequence[LiveRows]) -> list[SegmentRecord]:
+        before = {segment.name: segment for segment in self._base.segments} if self._base else {}
+        records = []
+        with Scratch("words") as here:
+            for segment, dead in zip(draft.segments, self._tombstones(draft, here.path), strict=True):
+                known = None
+                if self._base and segment.name in before:
+                    old = before[segment.name]
+                    known = KnownColumns.of_version(self.storage, self._base, old, dead, here.path)
+                records.append(self._with_columns_of(segment, annotations, known))
+        return records
+
+    def _tombstones(self, draft: VersionManifest, here: Path) -> list[Positions]:
+        path = version_path(self.version, TOMBSTONES)
+        local = self.storage.local_path(path) or here / TOMBSTONES
+        if TOMBSTONES in draft.files and not self.storage.is_local:
+            local.write_bytes(self.storage.read(path))
+        return read_tombstones(local, draft)
+
+    def _with_columns_of(
+        self, segment: SegmentRecord, annotations: Sequence[LiveRows], known: KnownColumns | None
+    ) -> SegmentRecord:
+        columns, words = columns_path(self.version, segment.name), words_path(self.version, segment.name)
+        with self.storage.scratch(version_path(self.version)) as scratch:
+            files = [scratch / Path(path).name for path in (columns, words)]
+            write_columns(files[0], self.storage, segment.name, annotations)
+            written = [columns]
+            if write_column_words(files[1], files[0], self.settings, known):
+                written.append(words)
+            stored = {path: store_file(self.storage, scratch / Path(path).name, path) for path in written}
+        return segment.model_copy(update={"columns": stored[columns], "words": stored.get(words)})
 
     def _put(self, name: str, write: Callable[[Path], None]) -> FileRecord:
         """Store one of the version's own files, which `write` writes to a local path."""

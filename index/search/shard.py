@@ -25,6 +25,8 @@ from index.segments.segmented_index import SegmentedIndex, union_schema
 from index.storage.arrow_file import read_schema
 from index.storage.scratch import Scratch
 from index.versions.opening import open_segments
+from index.words.ranked import Statistics, WordHit
+from index.words.text import Term
 
 _FEW = 64  # matches; rows of more would cost more than a second call, as each shard would send as many
 
@@ -82,7 +84,7 @@ class Shard:
     def __init__(self, segments: SegmentedIndex) -> None:
         self._segments = segments
         self.vectors, self.ids, self.rows = segments.vectors, segments.ids, segments.rows
-        self.count_values = segments.count_values
+        self.count_values, self.word_statistics = segments.count_values, segments.word_statistics
         self._columns = ["uri", *metadata_columns(segments.schema)]
 
     @classmethod
@@ -100,6 +102,16 @@ class Shard:
         hits = self._segments.search_with_ids(queries, k, where, width=width, unlike=unlike)
         positions = hits.positions[hits.positions >= 0]
         return hits, self.rows(positions, self._columns) if len(positions) <= _FEW else []
+
+    def search_words(
+        self,
+        terms: Sequence[Term],
+        k: int,
+        where: Filter | None,
+        columns: Sequence[str] | None,
+        statistics: Statistics,
+    ) -> list[WordHit]:
+        return self._segments.search_words(terms, k, where, columns=columns, statistics=statistics)
 
     def positions(self, ids: Sequence[str]) -> Positions:
         return self._segments.positions(pa.array(ids, pa.string()))

@@ -19,7 +19,7 @@ ONLY = (
     "got an unknown field"
 )
 OPERATORS = (
-    "filter: expected an operator on a column: $eq, $ne, $in, $nin, $gt, $gte, $lt, $lte, $prefix, $exists, $not; "
+    "filter: expected an operator on a column: $eq, $ne, $in, $nin, $gt, $gte, $lt, $lte, $prefix, $match, $exists, $not; "
     "on whole filters: $and, $or, $not, got unknown operator "
 )
 CANCEL = "queries: expected examples that do not cancel each other out: leave one out, or change a weight, got "

@@ -58,7 +58,7 @@ def test_a_manifest_describes_its_version(collection: Collection) -> None:
     assert (segment.name, segment.ntotal, segment.live, segment.factory) == ("000001-00", 250, 250, "Flat")
     files = {f"segments/000001-00/{name}": file for name, file in segment.files.items()}
     files |= {f"000001/{name}": file for name, file in manifest.files.items()}
-    assert len(files) == 4
+    assert len(files) == 5
     for name, file in files.items():
         assert file.size == index_file(collection, name).stat().st_size
         assert file.sha256 == collection.storage.sha256(f"index/{name}")
