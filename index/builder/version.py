@@ -11,13 +11,12 @@ from typing import Any
 
 from index.arrays import Positions, Vectors
 from index.builder.choose import choose
-from index.builder.columns import write_columns
+from index.builder.columns import with_columns
 from index.builder.ground_truth import GroundTruth
 from index.builder.kinds import measure_kinds
 from index.builder.measure import cost_alike, measure_recall, measure_speed, recall_of_new, score_distribution
 from index.builder.segment import SegmentJob
 from index.builder.segment_change import NewSegment, mark_gone, plan_change, touched_ids
-from index.builder.words import KnownColumns, write_column_words
 from index.collection import Collection
 from index.collection.annotations import Annotation, rows_with_values
 from index.collection.current_file import begin_current
@@ -28,9 +27,7 @@ from index.collection.layout import (
     SEGMENTS,
     STARTED,
     TOMBSTONES,
-    columns_path,
     version_path,
-    words_path,
 )
 from index.collection.live_rows import LiveRows
 from index.collection.records import (
@@ -47,7 +44,7 @@ from index.errors import EmptyCollectionError, FactoryError, LeaseError
 from index.segments.exact import MIN_TRAINING_ROWS
 from index.segments.segmented_index import SegmentedIndex
 from index.storage.scratch import Scratch
-from index.versions.files import read_tombstones, store_file, write_tombstones
+from index.versions.files import store_file, write_tombstones
 from index.versions.opening import open_segments
 from index.versions.servable import check_version
 
@@ -252,7 +249,7 @@ class VersionBuild:
     def _publish(self, draft: VersionManifest) -> VersionManifest:
         """Write the columns of annotations and their words, and the manifest last."""
         rows = rows_with_values(self.annotations)
-        segments = self._with_columns(draft, rows) if rows else draft.segments
+        segments = with_columns(self.storage, draft, rows, self._base) if rows else draft.segments
         runs = {annotation.name: annotation.run_ids for annotation in self.annotations}
         seconds = round(time.monotonic() - self.started, 3)
         manifest = draft.model_copy(update={"segments": segments, "annotations": runs, "seconds": seconds})
@@ -260,38 +257,6 @@ class VersionBuild:
         begin_current(self.storage)
         self.storage.write_atomic(version_path(self.version, MANIFEST), manifest.to_bytes())
         return manifest
-
-    def _with_columns(self, draft: VersionManifest, annotations: Sequence[LiveRows]) -> list[SegmentRecord]:
-        before = {segment.name: segment for segment in self._base.segments} if self._base else {}
-        records = []
-        with Scratch("words") as here:
-            for segment, dead in zip(draft.segments, self._tombstones(draft, here.path), strict=True):
-                known = None
-                if self._base and segment.name in before:
-                    old = before[segment.name]
-                    known = KnownColumns.of_version(self.storage, self._base, old, dead, here.path)
-                records.append(self._with_columns_of(segment, annotations, known))
-        return records
-
-    def _tombstones(self, draft: VersionManifest, here: Path) -> list[Positions]:
-        path = version_path(self.version, TOMBSTONES)
-        local = self.storage.local_path(path) or here / TOMBSTONES
-        if TOMBSTONES in draft.files and not self.storage.is_local:
-            local.write_bytes(self.storage.read(path))
-        return read_tombstones(local, draft)
-
-    def _with_columns_of(
-        self, segment: SegmentRecord, annotations: Sequence[LiveRows], known: KnownColumns | None
-    ) -> SegmentRecord:
-        columns, words = columns_path(self.version, segment.name), words_path(self.version, segment.name)
-        with self.storage.scratch(version_path(self.version)) as scratch:
-            files = [scratch / Path(path).name for path in (columns, words)]
-            write_columns(files[0], self.storage, segment.name, annotations)
-            written = [columns]
-            if write_column_words(files[1], files[0], self.settings, known):
-                written.append(words)
-            stored = {path: store_file(self.storage, scratch / Path(path).name, path) for path in written}
-        return segment.model_copy(update={"columns": stored[columns], "words": stored.get(words)})
 
     def _put(self, name: str, write: Callable[[Path], None]) -> FileRecord:
         """Store one of the version's own files, which `write` writes to a local path."""

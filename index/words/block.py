@@ -107,14 +107,18 @@ class BlockWords:
     def lengths(self) -> npt.NDArray[np.uint8]:
         """The number of words of each row, at most 255, `(BLOCK_ROWS,)`."""
         lengths = np.zeros(BLOCK_ROWS, np.uint8)
-        here = self._slice("")
+        here = slice(0, int(self._starts[int(self._is_at(0, ""))]))
         lengths[self._rows[here]] = self._places[here]
         return lengths
 
     def find(self, term: Term) -> Found:
         """The rows that have a term."""
         if len(term.words) == 1 and not term.prefix:
-            return Found(self._rows[self._slice(term.words[0])], self._rows[self._slice(term.words[0] + REPEATED)])
+            entry = self._entry(term.words[0])
+            again = entry + self._is_at(entry, term.words[0])
+            end = again + self._is_at(again, term.words[0] + REPEATED)
+            starts = self._starts[[entry, again, end]].tolist()
+            return Found(self._rows[starts[0] : starts[1]], self._rows[starts[1] : starts[2]])
         last = len(term.words) - 1
         slices = [self._occurrences(word, term.prefix and number == last) for number, word in enumerate(term.words)]
         if any(here.start == here.stop for here in slices):
@@ -147,10 +151,8 @@ class BlockWords:
         end = self._entry(word + (_LAST if prefix else REPEATED + REPEATED))
         return slice(int(self._starts[start]), int(self._starts[end]))
 
-    def _slice(self, word: str) -> slice:
-        entry = self._entry(word)
-        found = entry < len(self._words) and self._word(entry) == word
-        return slice(int(self._starts[entry]), int(self._starts[entry + found]))
+    def _is_at(self, entry: int, word: str) -> bool:
+        return entry < len(self._words) and self._word(entry) == word
 
     def _entry(self, word: str) -> int:
         """The number of the first word that is not before `word`."""
