@@ -40,8 +40,11 @@ def tokenised(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture
-def collection(tmp_path: Path) -> Collection:
-    collection = Collection.create_or_open(str(tmp_path / "collection"))
+def collection(tmp_path: Path, request: pytest.FixtureRequest) -> Collection:
+    """In a folder, or with the parameter "bucket" in a bucket."""
+    in_bucket = getattr(request, "param", "folder") == "bucket"
+    location = request.getfixturevalue("store").address("collection") if in_bucket else str(tmp_path / "collection")
+    collection = Collection.create_or_open(location)
     add_version(collection, rows(IDS, unit_vectors(300), metadata={"label": [f"label {each}" for each in IDS]}))
     return collection
 
@@ -62,6 +65,7 @@ def found(collection: Collection, query: str) -> list[str]:
     return [str(each) for each in index.ids(np.array([hit.position for hit in hits], np.int64))]
 
 
+@pytest.mark.parametrize("collection", ["folder", "bucket"], indirect=True)
 def test_an_update_reads_only_the_texts_of_new_rows(collection: Collection, tokenised: list[str]) -> None:
     caption(collection, {each: f"caption {each}" for each in IDS})
     first = collection.read_version("000002")
