@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from index.filters.columns import Column, Mask, is_text, of_steps, step_limits
+from index.collection.rows import is_text
+from index.filters.columns import Column, Mask, of_steps, step_limits
 from index.words.text import MAX_TERMS, all_terms
 from index.words.word_index import matching
 

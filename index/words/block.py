@@ -30,6 +30,7 @@ follow as another word, with REPEATED at its end. The word "" has the number of 
 REPEATED: Final = "\0"
 
 _PLACES = 256  # a place is modulo this, so words of a longer text that are so far apart may pass for a phrase
+_SEARCHED = 32  # rows that are marked in the time that a binary search takes
 _NOTHING = np.empty(0, np.uint16)
 _LAST = chr(0x10FFFF)
 
@@ -42,6 +43,11 @@ class Found(NamedTuple):
 
     rows: Rows
     repeats: Rows
+
+    def within(self, rows: npt.NDArray[np.intp]) -> Found:
+        """Those among some rows, which are ascending."""
+        few = rows.astype(np.uint16)
+        return Found(few[is_among(few, self.rows)], self.repeats[is_among(self.repeats, few)])
 
 
 class BlockWords:
@@ -142,7 +148,8 @@ class BlockWords:
             keys.append(np.sort(self._rows[here][good].astype(np.uint32) * _PLACES + places % _PLACES, kind="stable"))
         found, *others = sorted(keys, key=len)
         for other in others:
-            found = found[is_among(found, other)]
+            if len(found):
+                found = found[other[np.minimum(np.searchsorted(other, found), len(other) - 1)] == found]
         return (found // _PLACES).astype(np.uint16)
 
     def _occurrences(self, word: str, prefix: bool) -> slice:
@@ -163,13 +170,14 @@ class BlockWords:
         return word
 
 
-def is_among(values: npt.NDArray[Any], ascending: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Which values are among others."""
-    if not len(ascending):
-        return np.zeros(len(values), bool)
-    places = np.searchsorted(ascending, values)
-    among: npt.NDArray[np.bool_] = ascending[np.minimum(places, len(ascending) - 1)] == values
-    return among
+def is_among(rows: Rows, others: Rows) -> npt.NDArray[np.bool_]:
+    """Which rows of a block are among others, which are ascending."""
+    if len(rows) * _SEARCHED < len(others):
+        among: npt.NDArray[np.bool_] = others[np.minimum(np.searchsorted(others, rows), len(others) - 1)] == rows
+        return among
+    present = np.zeros(BLOCK_ROWS, bool)
+    present[others] = True
+    return present[rows]
 
 
 _RAMP = array("B", [number % _PLACES for number in range(2_000)])

@@ -105,7 +105,7 @@ class WordRanking:
         self._k = k
         names = dict.fromkeys(name for name, _ in statistics)
         self._gains = [{name: _gain(statistics, name, str(term)) for name in names} for term in terms]
-        bounds = [max((gain.bound for gain in gains.values()), default=0.0) for gains in self._gains]
+        bounds = [max((gain.weight for gain in gains.values()), default=0.0) for gains in self._gains]
         self._order = sorted(range(len(terms)), key=lambda number: -bounds[number])
         rest = np.cumsum([bounds[number] for number in reversed(self._order)])[::-1] * _ROUNDING
         self._rest = [*rest.tolist(), 0.0]
@@ -137,26 +137,18 @@ class WordRanking:
         self, terms: Sequence[Mapping[str, Found]], blocks: Mapping[str, BlockWords], allowed: npt.NDArray[np.bool_]
     ) -> tuple[Positions, Floats]:
         """Rows of a block, and scores, that may be among the best."""
-        scores = np.zeros(len(allowed), np.float32)
+        scores = np.zeros(BLOCK_ROWS, np.float32)
         least, done = self._least, 0
         # Rows without any of these terms can be among the best only if the rest is worth enough.
         while done < len(self._order) and self._rest[done] > least:
             number = self._order[done]
-            values = _values(terms[number], blocks, self._gains[number])
-            if len(values) == 1:
-                rows, gained = values[0]
-                scores[rows] += gained
-            elif values:
-                best = np.zeros_like(scores)
-                for rows, gained in values:
-                    best[rows] = np.maximum(best[rows], gained)
-                scores += best
+            scores += _gained(terms[number], blocks, self._gains[number])
             done += 1
-        candidates = np.flatnonzero((scores > max(least - self._rest[done], 0.0)) & allowed)
+        candidates = np.flatnonzero((scores[: len(allowed)] > max(least - self._rest[done], 0.0)) & allowed)
         for place in range(done, len(self._order)):
             candidates = candidates[scores[candidates] + self._rest[place] > least]
-            number = self._order[place]
-            scores[candidates] += _values_at(candidates.astype(np.uint16), terms[number], blocks, self._gains[number])
+            found = {name: each.within(candidates) for name, each in terms[self._order[place]].items()}
+            scores[candidates] += _gained(found, blocks, self._gains[self._order[place]])[candidates]
         return candidates, scores[candidates]
 
     def _keep(self, positions: Positions, scores: Floats) -> None:
@@ -177,19 +169,15 @@ class _Gain:
     weight: float
     penalties: Floats
 
-    @property
-    def bound(self) -> float:
-        return self.weight
-
-    def of(self, found: Found, lengths: npt.NDArray[np.uint8]) -> Floats:
+    def of(self, found: Found, lengths: npt.NDArray[np.uint8]) -> Iterator[tuple[npt.NDArray[np.intp], Floats]]:
+        """Rows and what they gain; then again those with further occurrences, which gain more."""
+        rows = found.rows.astype(np.intp)  # NumPy would convert them at each use
         once: Floats = (self.weight / (1 + self.penalties)).astype(np.float32)
-        gained = once.take(lengths.take(found.rows))
+        yield rows, once.take(lengths.take(rows))
         if len(found.repeats):
             ends = np.flatnonzero(np.append(found.repeats[1:] != found.repeats[:-1], True))
-            rows, counts = found.repeats[ends], (1 + np.diff(ends, prepend=-1)).astype(np.float32)
-            places = np.minimum(np.searchsorted(found.rows, rows), len(gained) - 1)
-            gained[places] = np.float32(self.weight) * counts / (counts + self.penalties[lengths[rows]])
-        return gained
+            rows, counts = found.repeats[ends].astype(np.intp), (1 + np.diff(ends, prepend=-1)).astype(np.float32)
+            yield rows, np.float32(self.weight) * counts / (counts + self.penalties.take(lengths.take(rows)))
 
 
 def _gain(statistics: Statistics, column: str, term: str) -> _Gain:
@@ -200,29 +188,11 @@ def _gain(statistics: Statistics, column: str, term: str) -> _Gain:
     return _Gain(float(idf) * (_K1 + 1) if having else 0.0, penalties.astype(np.float32))
 
 
-def _values(
-    by_column: Mapping[str, Found], blocks: Mapping[str, BlockWords], gains: Mapping[str, _Gain]
-) -> list[tuple[npt.NDArray[np.intp], Floats]]:
-    """The rows of each column that has a term, and what they gain."""
-    return [
-        (found.rows.astype(np.intp), gains[name].of(found, blocks[name].lengths))
-        for name, found in by_column.items()
-        if len(found.rows)
-    ]
-
-
-def _values_at(
-    candidates: npt.NDArray[np.uint16],
-    by_column: Mapping[str, Found],
-    blocks: Mapping[str, BlockWords],
-    gains: Mapping[str, _Gain],
-) -> Floats:
-    """What some rows, ascending, gain by a term."""
-    best = np.zeros(len(candidates), np.float32)
+def _gained(by_column: Mapping[str, Found], blocks: Mapping[str, BlockWords], gains: Mapping[str, _Gain]) -> Floats:
+    """What the rows of a block gain by a term, `(BLOCK_ROWS,)`."""
+    best = np.zeros(BLOCK_ROWS, np.float32)
     for name, found in by_column.items():
-        if len(found.rows) and len(candidates):
-            slots = np.flatnonzero(is_among(candidates, found.rows))
-            repeats = found.repeats[is_among(found.repeats, candidates)]
-            gained = gains[name].of(Found(candidates[slots], repeats), blocks[name].lengths)
-            best[slots] = np.maximum(best[slots], gained)
+        if len(found.rows):
+            for rows, gained in gains[name].of(found, blocks[name].lengths):
+                best[rows] = np.maximum(best[rows], gained)
     return best

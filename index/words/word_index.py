@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from index.collection.bounds import parse_json
-from index.collection.rows import is_list
+from index.collection.rows import is_list, is_text
 from index.storage.arrow_file import read_batches
 from index.words.block import BLOCK_ROWS, SCHEMA, BlockWords, is_among
 from index.words.text import Term, path_of
@@ -94,15 +94,15 @@ def rows_with_all(block: BlockWords, terms: Sequence[Term]) -> npt.NDArray[np.ui
 
 def text_columns(schema: pa.Schema, chosen: Sequence[str] | None) -> list[str]:
     """The columns with words, or those of them that are `chosen`."""
-    names = [field.name for field in schema if field.name not in NOT_WORDS and is_text_column(field.type)]
+    names = [field.name for field in schema if field.name not in NOT_WORDS and _has_text(field.type)]
     return names if chosen is None else [name for name in names if name in chosen]
 
 
-def is_text_column(kind: Any) -> bool:
+def _has_text(kind: Any) -> bool:
     """Whether values are texts, or lists of them."""
     if pa.types.is_dictionary(kind) or is_list(kind):
-        return is_text_column(kind.value_type)
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+        return _has_text(kind.value_type)
+    return is_text(kind)
 
 
 def texts_of(name: str, values: Any) -> Iterator[Sequence[str]]:
