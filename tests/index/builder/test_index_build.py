@@ -64,7 +64,9 @@ def test_a_manifest_describes_its_version(collection: Collection) -> None:
         assert file.sha256 == collection.storage.sha256(f"index/{name}")
     assert names(index_file(collection)) == ["000001", "segments"]
     assert names(index_file(collection, "000001")) == ["manifest.json", "queries.arrow", "started"]
-    assert names(index_file(collection, "segments/000001-00")) == ["ids.arrow", "rows.arrow", "vectors.faiss"]
+    assert names(index_file(collection, "segments/000001-00")) == [
+        *("ids.arrow", "rows.arrow", "vectors.faiss", "words.arrow")
+    ]
 
 
 def test_the_manifest_of_another_version_is_refused(collection: Collection) -> None:
