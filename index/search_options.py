@@ -58,7 +58,7 @@ class SearchOptions(TypedDict, total=False):
         Annotated[Mapping[str, Any], GetPydanticSchema(lambda _, schema_of: schema_of(dict[str, Any]))] | None,
         Field(
             description="a condition on columns, in MongoDB's syntax: a value, or $eq $ne $in $nin $gt $gte $lt $lte "
-            "$exists $prefix, combined by $and $or $not",
+            "$exists $prefix $match, combined by $and $or $not",
             examples=[{"label": "cat", "width": {"$gte": 640}}],
         ),
     ]

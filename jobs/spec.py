@@ -145,6 +145,8 @@ Refresh = Annotated[
 ]
 Extensions = Annotated[tuple[str, ...], _parsed_by(lambda text: text.split(",")), AfterValidator(checked_extensions)]
 
+WordColumns = Annotated[tuple[Text, ...], _parsed_by(lambda text: text.split(","))]
+
 
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -223,12 +225,23 @@ class IndexBudget(_Section):
     queries: str | None = Field(
         None, min_length=1, description="a file of texts, one per line, for measuring searches by words"
     )
+    words: WordColumns | None = Field(
+        None,
+        min_length=1,
+        description="columns of text whose words are indexed: caption,uri, where uri has the names of files and "
+        "folders; all (initially), or none",
+    )
 
     def changes(self, texts: Sequence[str]) -> dict[str, Any]:
         """What changes in the settings of an index, with the digest of the `texts` in place of their file."""
         changes = self.model_dump(exclude_none=True, exclude={"queries"})
-        cleared = {"max_memory": self.max_memory == NO_LIMIT, "factory": self.factory == "auto"}
-        changes |= {name: None for name, clear in cleared.items() if clear}
+        none = {"words": ()} if self.words == ("none",) else {}
+        cleared = {
+            "max_memory": self.max_memory == NO_LIMIT,
+            "factory": self.factory == "auto",
+            "words": self.words == ("all",),
+        }
+        changes |= {name: None for name, clear in cleared.items() if clear} | none
         return changes | ({"queries": digest(texts)} if texts else {})
 
 

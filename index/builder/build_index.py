@@ -13,7 +13,7 @@ from index.builder.segment import SegmentJob
 from index.builder.version import RunJobs, Texts, VersionBuild
 from index.collection import Collection
 from index.collection.annotations import list_annotations
-from index.collection.layout import MANIFEST, QUERIES, run_path, version_path
+from index.collection.layout import MANIFEST, QUERIES, WORDS, run_path, version_path
 from index.collection.records import IndexSettings, RunManifest, SegmentRecord, VersionManifest
 from index.errors import (
     DamagedRunError,
@@ -171,10 +171,13 @@ def _unpublished_version(
 
 
 def _can_update(version: VersionManifest, runs: Sequence[RunManifest]) -> bool:
-    """Whether a version covers the first of these runs, and the other runs are of its model."""
+    """Whether a version covers the first of these runs, the other runs are of its model, and it has an index of words,
+    which older releases did not write.
+    """
     included, newer = runs[: len(version.runs)], runs[len(version.runs) :]
     agree = all(run.model.agrees_with(version.model) for run in newer)
-    return agree and version.runs == [run.run_id for run in included]
+    words = version.settings.words == () or all(WORDS in segment.files for segment in version.segments)
+    return agree and words and version.runs == [run.run_id for run in included]
 
 
 def _try_update(build: VersionBuild, base: VersionManifest) -> VersionManifest | None:

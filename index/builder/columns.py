@@ -1,4 +1,4 @@
-"""Annotation values of a segment's rows, by position."""
+"""Annotation values of a segment's rows, by position, and their words."""
 
 from __future__ import annotations
 
@@ -8,11 +8,60 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from index.collection.layout import ROWS, segment_path
+from index.arrays import Positions
+from index.builder.words import KnownColumns, write_column_words
+from index.collection.layout import ROWS, TOMBSTONES, columns_path, segment_path, version_path, words_path
 from index.collection.live_rows import LiveRows, annotation_values
+from index.collection.records import FileRecord, SegmentRecord, VersionManifest
 from index.collection.rows import in_files
 from index.storage import Storage
 from index.storage.arrow_file import read_batches
+from index.storage.scratch import Scratch
+from index.versions.files import read_tombstones, store_file
+
+
+def with_columns(
+    storage: Storage, draft: VersionManifest, annotations: Sequence[LiveRows], base: VersionManifest | None
+) -> list[SegmentRecord]:
+    """The segments of a version with the files of their annotations, which are written. Words are copied from those of
+    `base` where they are the same.
+    """
+    before = {segment.name: segment for segment in base.segments} if base else {}
+    records = []
+    with Scratch("words") as here:
+        for segment, dead in zip(draft.segments, _tombstones(storage, draft, here.path), strict=True):
+            known = None
+            if base and segment.name in before:
+                known = KnownColumns.of_version(storage, base, before[segment.name], dead, here.path)
+            stored = _store(storage, draft, segment.name, annotations, known)
+            columns, words = (path(draft.version, segment.name) for path in (columns_path, words_path))
+            records.append(segment.model_copy(update={"columns": stored[columns], "words": stored.get(words)}))
+    return records
+
+
+def _tombstones(storage: Storage, draft: VersionManifest, here: Path) -> list[Positions]:
+    path = version_path(draft.version, TOMBSTONES)
+    local = storage.local_path(path) or here / TOMBSTONES
+    if TOMBSTONES in draft.files and not storage.is_local:
+        local.write_bytes(storage.read(path))
+    return read_tombstones(local, draft)
+
+
+def _store(
+    storage: Storage,
+    draft: VersionManifest,
+    segment: str,
+    annotations: Sequence[LiveRows],
+    known: KnownColumns | None,
+) -> dict[str, FileRecord]:
+    """Write the columns of a segment and their words; the files' records by path."""
+    columns, words = columns_path(draft.version, segment), words_path(draft.version, segment)
+    with storage.scratch(version_path(draft.version)) as scratch:
+        files = {path: scratch / Path(path).name for path in (columns, words)}
+        write_columns(files[columns], storage, segment, annotations)
+        if not write_column_words(files[words], files[columns], draft.settings, known):
+            del files[words]
+        return {path: store_file(storage, file, path) for path, file in files.items()}
 
 
 def write_columns(path: Path, storage: Storage, segment: str, annotations: Sequence[LiveRows]) -> None:

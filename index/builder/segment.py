@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from index.builder.choose import ann_factory, factory_of
 from index.builder.tune import tune
+from index.builder.words import write_row_words
 from index.collection.cache.checked import remember_checked, sound_key
 from index.collection.layout import ANN, ANN_OF, IDS, ROWS, TILE_ANN, TILE_VECTORS, VECTORS, segment_path
 from index.collection.records import FLAT, IndexSettings, Option, SegmentRecord
@@ -113,6 +114,7 @@ class SegmentJob:
             segment = Segment(scratch, max_exact_rows=max_exact, files=_file_names(scratch))
             if sample:  # all new rows may be rejects
                 check_rows_found(segment, pa.Table.from_batches(sample))
+            write_row_words(segment, self.settings, self._base)
             if self.inherited:
                 parameters, tile_parameters = self.inherited.record.parameters, self.inherited.record.tile_parameters
             else:

@@ -11,7 +11,7 @@ from typing import Any
 
 from index.arrays import Positions, Vectors
 from index.builder.choose import choose
-from index.builder.columns import write_columns
+from index.builder.columns import with_columns
 from index.builder.ground_truth import GroundTruth
 from index.builder.kinds import measure_kinds
 from index.builder.measure import cost_alike, measure_recall, measure_speed, recall_of_new, score_distribution
@@ -27,7 +27,6 @@ from index.collection.layout import (
     SEGMENTS,
     STARTED,
     TOMBSTONES,
-    columns_path,
     version_path,
 )
 from index.collection.live_rows import LiveRows
@@ -72,6 +71,8 @@ class VersionBuild:
         self.run_jobs = run_jobs
         self.version = _reserve_version(collection)
         self.started = time.monotonic()
+        self._base: VersionManifest | None = None
+        """The version that is updated, with its annotations."""
 
     def from_scratch(self, texts: Texts) -> VersionManifest:
         """Build from all live rows, in segments of at most `segment_rows`, and measure with `texts` as well."""
@@ -90,7 +91,7 @@ class VersionBuild:
 
     def update(self, base: VersionManifest) -> VersionManifest:
         """Build from the base's segments, with more tombstones, and new ones. DamagedVersionError if it is damaged."""
-        known = set(base.runs)
+        self._base, known = base, set(base.runs)
         new = [run for run in self.runs if run.run_id not in known]
         base = base.without_columns()  # every version writes its own
         with self._discard_on_failure(), Scratch("segments") as cache:
@@ -152,6 +153,7 @@ class VersionBuild:
 
         DamagedVersionError if a file of the base has another size than its manifest says.
         """
+        self._base = base
         with self._discard_on_failure():
             check_version(self.collection, base, verify=False)
             for name, file in base.files.items():
@@ -245,9 +247,9 @@ class VersionBuild:
         return self._publish(draft.model_copy(update=facts))
 
     def _publish(self, draft: VersionManifest) -> VersionManifest:
-        """Write the columns of annotations, and the manifest last."""
+        """Write the columns of annotations and their words, and the manifest last."""
         rows = rows_with_values(self.annotations)
-        segments = [self._with_columns(segment, rows) for segment in draft.segments] if rows else draft.segments
+        segments = with_columns(self.storage, draft, rows, self._base) if rows else draft.segments
         runs = {annotation.name: annotation.run_ids for annotation in self.annotations}
         seconds = round(time.monotonic() - self.started, 3)
         manifest = draft.model_copy(update={"segments": segments, "annotations": runs, "seconds": seconds})
@@ -255,11 +257,6 @@ class VersionBuild:
         begin_current(self.storage)
         self.storage.write_atomic(version_path(self.version, MANIFEST), manifest.to_bytes())
         return manifest
-
-    def _with_columns(self, segment: SegmentRecord, annotations: Sequence[LiveRows]) -> SegmentRecord:
-        name = columns_path(self.version, segment.name).rpartition("/")[2]
-        write = partial(write_columns, storage=self.storage, segment=segment.name, annotations=annotations)
-        return segment.model_copy(update={"columns": self._put(name, write)})
 
     def _put(self, name: str, write: Callable[[Path], None]) -> FileRecord:
         """Store one of the version's own files, which `write` writes to a local path."""

@@ -39,12 +39,16 @@ QUERIES: Final = "queries.arrow"
 
 COLUMNS: Final = "columns"
 """Prefix of the files with annotations, one for each segment."""
+COLUMN_WORDS: Final = "words"
+"""Prefix of the files with the words of annotations, one for each segment."""
 
 # In the folder of a segment
 VECTORS: Final = "vectors.faiss"
 ROWS: Final = "rows.arrow"
 IDS: Final = "ids.arrow"
 """The positions of the rows, in the order of their ids."""
+WORDS: Final = "words.arrow"
+"""The words of the rows' own columns."""
 ANN: Final = "ann.faiss"
 TILE_VECTORS: Final = "tiles.faiss"
 TILE_ANN: Final = "tiles-ann.faiss"
@@ -66,6 +70,10 @@ def version_path(version: str, *names: str) -> str:
 
 def columns_path(version: str, segment: str) -> str:
     return version_path(version, f"{COLUMNS}-{segment}.arrow")
+
+
+def words_path(version: str, segment: str) -> str:
+    return version_path(version, f"{COLUMN_WORDS}-{segment}.arrow")
 
 
 def annotation_path(name: str) -> str:

@@ -24,7 +24,7 @@ from index.collection.bounds import (
     keys,
     parse_json,
 )
-from index.collection.layout import ANN, IDS, QUERIES, ROWS, TILE_ANN, TILE_VECTORS, TOMBSTONES, VECTORS
+from index.collection.layout import ANN, IDS, QUERIES, ROWS, TILE_ANN, TILE_VECTORS, TOMBSTONES, VECTORS, WORDS
 from index.queries import QueryKind
 from index.tiles import Box, tile_boxes
 
@@ -181,7 +181,7 @@ class IndexSettings(Record):
 
     An exact scan is preferred if it takes at most `latency_ms`. `max_memory` is in bytes for all segments. `factory`, a
     faiss factory string, overrides the choice. `queries` is the digest of the texts that recall is measured with; None:
-    captions chosen for the collection.
+    captions chosen for the collection. `words` are the columns of text whose words are indexed; None: all of them.
     """
 
     target_recall: float = Field(0.99, gt=0, le=1)
@@ -190,6 +190,7 @@ class IndexSettings(Record):
     factory: Name | None = None
     segment_rows: int = Field(1_000_000, ge=1)
     queries: str | None = None
+    words: tuple[Name, ...] | None = None
 
     def target_of(self, kind: QueryKind) -> float:
         """The recall@10 that queries of a kind must reach. Texts may miss twice as many as images: all images are
@@ -213,7 +214,7 @@ class SegmentRecord(Record):
     `factory` is "Flat" or a faiss factory string, `trained` the number of rows that its quantizers were trained for (0
     if these are too few); `parameters` are tuned, as are `tile_parameters`, those of the tiles' approximate index.
     `memory` counts the bytes that searches keep hot: the vectors of a flat segment, otherwise only the approximate
-    index. `columns`, a file of the version, has the annotations of the segment's rows.
+    index. `columns` and `words`, files of the version, have the annotations of the segment's rows, and their words.
     """
 
     name: SegmentName
@@ -227,9 +228,10 @@ class SegmentRecord(Record):
     files: Annotated[
         # Those that are read always are required, because only listed files are checked.
         dict[str, FileRecord],
-        keys(VECTORS, ROWS, IDS, ANN, TILE_VECTORS, TILE_ANN, required=(VECTORS, ROWS, IDS)),
+        keys(VECTORS, ROWS, IDS, WORDS, ANN, TILE_VECTORS, TILE_ANN, required=(VECTORS, ROWS, IDS)),
     ]
     columns: FileRecord | None = None
+    words: FileRecord | None = None
 
 
 class ScoreDistribution(Record):
@@ -305,7 +307,7 @@ class VersionManifest(Record):
 
     def without_columns(self) -> "VersionManifest":
         """The same version without annotations."""
-        segments = [segment.model_copy(update={"columns": None}) for segment in self.segments]
+        segments = [segment.model_copy(update={"columns": None, "words": None}) for segment in self.segments]
         return self.model_copy(update={"segments": segments, "annotations": {}})
 
     @property

@@ -153,6 +153,10 @@ def is_list(kind: pa.DataType) -> bool:
     return pa.types.is_nested(kind) and hasattr(kind, "value_type")
 
 
+def is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+
+
 def as_json(value: object) -> str:
     """JSON text of any column's value. Bytes that are not UTF-8 are escaped."""
     return json.dumps(value, default=str, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pydantic import TypeAdapter, ValidationError
 
-from index.collection.rows import JSON, conform, is_list
+from index.collection.rows import JSON, conform, is_list, is_text
 from index.errors import FilterError
 
 Mask = npt.NDArray[np.bool_]
@@ -209,10 +209,6 @@ def _ticks(span: timedelta, operand: object, kind: pa.DataType) -> Fraction:
 
 def _ticks_per_second(kind: Any) -> Fraction:
     return Fraction(1, 86_400) if pa.types.is_date32(kind) else Fraction(_TICKS[getattr(kind, "unit", "ms")])
-
-
-def is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
 
 
 def is_time(kind: pa.DataType) -> bool:

@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from index.collection.rows import FIXED_COLUMNS
-from index.filters.columns import Column, Mask, is_text, is_time
+from index.collection.rows import FIXED_COLUMNS, is_text
+from index.filters.columns import Column, Mask, is_time
 
 MAX_ROWS = 1_000_000
 """Maximum number of rows that are counted; if there are more, every n-th batch is."""

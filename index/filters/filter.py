@@ -18,7 +18,7 @@ import pyarrow as pa
 from index.collection.rows import JSON
 from index.errors import FilterError
 from index.filters.columns import OPAQUE, Column, ColumnError, Mask, describe, list_columns
-from index.filters.operators import OPERATORS, And, Condition, Not, Or, columns, mask
+from index.filters.operators import OPERATORS, And, Comparison, Condition, Not, Or, comparisons, mask
 from index.filters.plain import plain_filter
 
 MAX_DEPTH = 32
@@ -59,14 +59,21 @@ class Filter:
             raise FilterError(message, error.expected or f"one of the columns {known}", error.got) from error
         return cls(json.dumps(plain, sort_keys=True), plain, tree)
 
-    def mask(self, batch: pa.RecordBatch) -> Mask:
-        """Which rows match, `(len(batch),)`. Missing columns are null, others cast; CollectionError if that fails."""
-        return mask(self.tree, batch)
+    def mask(self, batch: pa.RecordBatch, known: Mapping[Comparison, Mask] | None = None) -> Mask:
+        """Which rows match, `(len(batch),)`. Missing columns are null, others cast; CollectionError if that fails.
+        Results of some comparisons are `known`.
+        """
+        return mask(self.tree, batch, known or {})
 
     @cached_property
     def columns(self) -> frozenset[str]:
         """The names of the columns that it depends on."""
-        return columns(self.tree)
+        return frozenset(each.column.name for each in comparisons(self.tree))
+
+    @property
+    def of_words(self) -> list[Comparison]:
+        """The comparisons that an index of words can answer."""
+        return [each for each in comparisons(self.tree) if each.operator == "$match"]
 
 
 def named_columns(expression: object) -> Iterator[str]:

@@ -1,9 +1,9 @@
-"""A checked filter as a tree of conditions; the operators in it; and its visitors, `mask` and `columns`."""
+"""A checked filter as a tree of conditions; the operators in it; and its visitors, `mask` and `comparisons`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, NamedTuple, TypeAlias
@@ -12,7 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from index.filters.columns import Column, Mask, is_text, of_steps, step_limits
+from index.collection.rows import is_text
+from index.filters.columns import Column, Mask, of_steps, step_limits
+from index.words.text import MAX_TERMS, all_terms
+from index.words.word_index import matching
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,28 +46,28 @@ Condition: TypeAlias = Comparison | Not | And | Or
 Read = Callable[[Column, str, Any], Condition]
 
 
-def mask(condition: Condition, batch: pa.RecordBatch) -> Mask:
-    """The rows of a batch for which it holds, `(len(batch),)`."""
+def mask(condition: Condition, batch: pa.RecordBatch, known: Mapping[Comparison, Mask]) -> Mask:
+    """The rows of a batch for which it holds, `(len(batch),)`. Those of some comparisons are `known`."""
     match condition:
         case And(parts):
-            return reduce(np.logical_and, (mask(part, batch) for part in parts), np.ones(len(batch), bool))
+            return reduce(np.logical_and, (mask(part, batch, known) for part in parts), np.ones(len(batch), bool))
         case Or(parts):
-            return reduce(np.logical_or, (mask(part, batch) for part in parts), np.zeros(len(batch), bool))
+            return reduce(np.logical_or, (mask(part, batch, known) for part in parts), np.zeros(len(batch), bool))
         case Not(part):
-            return ~mask(part, batch)
+            return ~mask(part, batch, known)
         case Comparison(column, operator, value):
-            return OPERATORS[operator].mask(column, value, batch)
+            return known[condition] if condition in known else OPERATORS[operator].mask(column, value, batch)
 
 
-def columns(condition: Condition) -> frozenset[str]:
-    """The names of the columns that it depends on."""
+def comparisons(condition: Condition) -> Iterator[Comparison]:
     match condition:
         case And(parts) | Or(parts):
-            return frozenset[str]().union(*map(columns, parts))
+            for part in parts:
+                yield from comparisons(part)
         case Not(part):
-            return columns(part)
-        case Comparison(column):
-            return frozenset([column.name])
+            yield from comparisons(part)
+        case Comparison():
+            yield condition
 
 
 def _among(column: Column, operator: str, operands: object) -> Condition:
@@ -94,10 +97,17 @@ def _ordered(column: Column, operator: str, operand: object) -> Condition:
     return Comparison(column, operator, pa.scalar(value, stored))
 
 
-def _prefixed(column: Column, operator: str, operand: object) -> Condition:
+def _prefixed(column: Column, operator: str, operand: object) -> Comparison:
     if not is_text(column.comparison_type):
         raise column.error(f"{operator} works only on text", f"a column of text for {operator}", column.title)
     return Comparison(column, operator, column.value(operator, operand))
+
+
+def _matched(column: Column, operator: str, operand: object) -> Condition:
+    terms = all_terms(_prefixed(column, operator, operand).value)
+    if len(terms) > MAX_TERMS:
+        raise column.refusal(operator, f"at most {MAX_TERMS} words and phrases", operand)
+    return Comparison(column, operator, terms)
 
 
 def _exists(column: Column, operator: str, operand: object) -> Condition:
@@ -138,5 +148,6 @@ OPERATORS = {
     "$lt": Operator(_ordered, _any_element(pc.less)),
     "$lte": Operator(_ordered, _any_element(pc.less_equal)),
     "$prefix": Operator(_prefixed, _any_element(pc.starts_with)),
+    "$match": Operator(_matched, lambda column, terms, batch: matching(column.name, column.read(batch), terms)),
     "$exists": Operator(_exists, lambda column, _, batch: column.present(batch)),
 }

@@ -27,6 +27,8 @@ from index.segments.segmented_index import SegmentedIndex, union_schema
 from index.storage.arrow_file import read_schema
 from index.storage.scratch import Scratch
 from index.versions.opening import open_segments
+from index.words.ranked import Statistics, WordHit
+from index.words.text import Term
 
 _FEW = 64  # matches; rows of more would cost more than a second call, as each shard would send as many
 
@@ -84,7 +86,7 @@ class Shard:
     def __init__(self, segments: SegmentedIndex) -> None:
         self._segments = segments
         self.vectors, self.ids, self.rows = segments.vectors, segments.ids, segments.rows
-        self.count_values = segments.count_values
+        self.count_values, self.word_statistics = segments.count_values, segments.word_statistics
         self._columns = ["uri", *metadata_columns(segments.schema)]
 
     @classmethod
@@ -105,6 +107,16 @@ class Shard:
 
     def page(self, request: SetRequest) -> SetPage:
         return SetSearch(self._segments, request).page()
+
+    def search_words(
+        self,
+        terms: Sequence[Term],
+        k: int,
+        where: Filter | None,
+        columns: Sequence[str] | None,
+        statistics: Statistics,
+    ) -> list[WordHit]:
+        return self._segments.search_words(terms, k, where, columns=columns, statistics=statistics)
 
     def positions(self, ids: Sequence[str]) -> Positions:
         return self._segments.positions(pa.array(ids, pa.string()))

@@ -19,6 +19,8 @@ from index.search.result_set import SetPage, SetRequest
 from index.search.shard import ShardSegments
 from index.segments.eligible import Unlike
 from index.segments.hits import Hits
+from index.words.ranked import WordHit, best_hits, total
+from index.words.text import Term
 
 _MAX_ROWS = 4_096  # sent with the results of a search, until its matches need them
 
@@ -80,6 +82,20 @@ class ShardedIndex:
         sent = replace(request, after=None, depth=self.live_count) if request.group_by and request.after else request
         pages = zip(self._all("page", sent), self._starts.tolist(), strict=True)
         return SetPage.merged([page.shifted(start) for page, start in pages], request)
+
+    def search_words(
+        self,
+        terms: Sequence[Term],
+        k: int,
+        where: Filter | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+    ) -> list[WordHit]:
+        """As in `SegmentedIndex`, with the statistics of all shards, which are asked for them first."""
+        statistics = total(self._all("word_statistics", terms, columns))
+        parts = self._all("search_words", terms, k, where, columns, statistics)
+        found = zip(parts, self._starts.tolist(), strict=True)
+        return best_hits((hit.shifted(start) for hits, start in found for hit in hits), k)
 
     def positions(self, ids: pa.Array[Any]) -> Positions:
         """Positions of the live rows of these ids. -1 for an id without one, which only all shards can tell."""

@@ -31,12 +31,15 @@ class MappedRows:
 
     def __init__(self, path: Path, by_id: Path, columns: Path | None = None) -> None:
         self.schema, self.batches = _mapped(path)
+        self.replaced = frozenset[str]()
+        """The columns whose values are those of the file `columns`."""
         if columns is not None:
             schema, further = _mapped(columns)
             if fixed := sorted(set(schema.names).intersection(FIXED_COLUMNS)):
                 raise ValueError(f"{columns.name} has {', '.join(fixed)}, which only {path.name} may have")
             if [*map(len, further)] != [*map(len, self.batches)]:
                 raise ValueError(f"{columns.name} has other rows than {path.name}")
+            self.replaced = frozenset(schema.names)
             self.schema = with_columns(self.schema, schema)
             self.batches = [
                 pa.RecordBatch.from_arrays(

@@ -11,19 +11,22 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from index.arrays import Ids, Positions
-from index.collection.layout import ANN_OF, IDS, ROWS, TILE_VECTORS, VECTORS, segment_path
+from index.collection.layout import ANN_OF, IDS, ROWS, TILE_VECTORS, VECTORS, WORDS, segment_path
 from index.collection.rows import EMBEDDING, TILES, embedding_column, embedding_type
 from index.errors import DamagedVersionError
+from index.filters.filter import Filter
 from index.segments.eligible import Eligible
 from index.segments.mapped_rows import MappedRows
 from index.segments.vector_index import VectorIndex
+from index.words.word_index import WordIndex
 
 
 class Segment(VectorIndex):
     """An open segment: the vectors of whole pictures, their rows, and the vectors of their tiles if it has any.
 
-    Tiles and approximate indexes are used if their files are among `files`. The file `columns` has further columns of
-    its rows. DamagedVersionError if the numbers of vectors and rows differ; faiss and Arrow raise their own errors.
+    Tiles, words and approximate indexes are used if their files are among `files`. The file `columns` has further
+    columns of its rows, and the file `words` their words. DamagedVersionError if the numbers of vectors and rows
+    differ; faiss and Arrow raise their own errors.
     """
 
     def __init__(
@@ -36,6 +39,7 @@ class Segment(VectorIndex):
         max_exact_rows: int = 0,
         files: Collection[str] = (),
         columns: Path | None = None,
+        words: Path | None = None,
     ) -> None:
         self.folder = folder
         self.tiles: VectorIndex | None = None
@@ -45,6 +49,9 @@ class Segment(VectorIndex):
         )
         self._rows = MappedRows(folder / ROWS, folder / IDS, columns)
         self.batches = self._rows.batches
+        own = WordIndex.open(folder / WORDS, self.ntotal) if WORDS in files else None
+        further = WordIndex.open(words, self.ntotal) if words is not None else None
+        self.words = WordIndex.joined(self.ntotal, own, further, self._rows.replaced)
         if TILE_VECTORS in files:
             self.tiles = VectorIndex(
                 folder / TILE_VECTORS,
@@ -74,6 +81,23 @@ class Segment(VectorIndex):
     def eligible(self, mask: npt.NDArray[np.bool_]) -> Eligible:
         """The rows of `mask`, `(ntotal,)`, without tombstones."""
         return Eligible.of(mask & self._live_mask, self.tiles_per_row)
+
+    def mask_of(self, eligible: Eligible | None) -> npt.NDArray[np.bool_]:
+        """These rows, `(ntotal,)`; None: the live ones."""
+        return self._live_mask if eligible is None else eligible.mask[: self.ntotal]
+
+    def passing(self, where: Filter) -> npt.NDArray[np.bool_]:
+        """Which rows pass a filter, `(ntotal,)`, with tombstones. Words are looked up in the index of words."""
+        known = {
+            each: self.words.with_terms(each.column.name, each.value)
+            for each in where.of_words
+            if each.column.name in self.words.columns
+        }
+        masks = [np.zeros(0, bool)]
+        for batch, start in zip(self.batches, self._rows.starts.tolist(), strict=False):
+            part = {each: mask[start : start + len(batch)] for each, mask in known.items()}
+            masks.append(where.mask(batch, part))
+        return np.concatenate(masks)
 
     def embedded(self) -> Iterator[pa.RecordBatch]:
         """The live rows in batches, each with its embedding, and with the vectors of its tiles."""

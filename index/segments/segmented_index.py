@@ -23,6 +23,8 @@ from index.segments.eligible import Eligible, Unlike
 from index.segments.hits import Hits
 from index.segments.nearest import Part, nearest
 from index.segments.segment import Segment
+from index.words.ranked import FoundWords, Statistics, WordHit, WordRanking, best_hits, total
+from index.words.text import Term
 
 _CACHE_BYTES = 64 << 20  # of the rows that pass recent filters, a bit for each row and filter
 _ENTRY_BYTES = 500  # of Python objects for each filter
@@ -55,8 +57,7 @@ class SegmentedIndex:
         lock=attrgetter("_lock"),
     )
     def _passing(self, where: Filter) -> list[Eligible]:
-        masks = [[np.zeros(0, bool), *map(where.mask, segment.batches)] for segment in self.parts]
-        return [segment.eligible(np.concatenate(mask)) for segment, mask in zip(self.parts, masks, strict=True)]
+        return [segment.eligible(segment.passing(where)) for segment in self.parts]
 
     def _unlike(self, unlike: Unlike, allowed: Sequence[Eligible] | None) -> list[Eligible]:
         """The rows among those allowed that meet the condition, for each segment; all vectors are read."""
@@ -167,6 +168,34 @@ class SegmentedIndex:
         """The segments, with the rows that a search may return and the position of the first."""
         allowed: Sequence[Eligible | None] = eligible or [None] * len(self.parts)
         return zip(self.parts, allowed, self._starts[:-1].tolist(), strict=True)
+
+    def search_words(
+        self,
+        terms: Sequence[Term],
+        k: int,
+        where: Filter | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        statistics: Statistics | None = None,
+    ) -> list[WordHit]:
+        """The k rows, among those that pass, that any of the terms describe best, in some columns or in all that have
+        an index of words. `statistics` are by default those of these segments.
+        """
+        found = self._find_words(terms, columns)
+        if statistics is None:
+            statistics = total(each.statistics for each in found)
+        ranking = WordRanking(terms, statistics, k)
+        for each, (segment, rows, start) in zip(found, self._with(self.eligible(where)), strict=True):
+            ranking.add(each, segment.mask_of(rows), start)
+        parts = zip(found, self._starts[:-1].tolist(), strict=True)
+        return best_hits((hit for each, start in parts for hit in ranking.hits(start, each)), k)
+
+    def word_statistics(self, terms: Sequence[Term], columns: Sequence[str] | None = None) -> Statistics:
+        """How often the terms occur; see `search_words`."""
+        return total(each.statistics for each in self._find_words(terms, columns))
+
+    def _find_words(self, terms: Sequence[Term], columns: Sequence[str] | None) -> list[FoundWords]:
+        return [FoundWords.of(segment.words, terms, columns) for segment in self.parts]
 
     def live_blocks(self, rows: int = 16_384) -> Iterator[tuple[Positions, Vectors]]:
         """Positions and vectors of all live rows, block by block."""

@@ -16,9 +16,11 @@ _HEADER, _DICTIONARY_BATCH, _COMPRESSION = 2, 1, 3
 """Numbers of fields in the tables Message, DictionaryBatch and RecordBatch."""
 
 
-def read_batches(source: pa.NativeFile, columns: Sequence[str] | None = None) -> tuple[pa.Schema, list[pa.RecordBatch]]:
+def read_batches(
+    source: pa.NativeFile, columns: Sequence[str] | None = None, *, expected: pa.Schema | None = None
+) -> tuple[pa.Schema, list[pa.RecordBatch]]:
     """Schema and batches of a file, all columns or some, without a copy if it is mapped. ValueError says what is wrong
-    with it.
+    with it, such as another schema than `expected`.
     """
     with _as_value_error():
         # Read as the stream that it contains, so that the messages are those that were looked at.
@@ -30,9 +32,12 @@ def read_batches(source: pa.NativeFile, columns: Sequence[str] | None = None) ->
             raise ValueError("it is compressed: its values may be far larger than the file")
         reader = pa.ipc.open_stream(pa.BufferReader(stream))
         schema, batches = _checked(reader.schema), []
+        if expected is not None and not schema.equals(expected):
+            raise ValueError(f"it has the columns {dict(zip(schema.names, schema.types, strict=True))}")
         for batch in reader:
             batch.validate(full=True)
-            _show(batch)
+            if expected is None:
+                _show(batch)
             batches.append(batch if columns is None else batch.select(list(columns)))
         return schema, batches
 

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from index.arrays import Positions
 from index.collection.cache.checked import remember_written
-from index.collection.layout import TOMBSTONES, columns_path, segment_path, version_path
+from index.collection.layout import TOMBSTONES, columns_path, segment_path, version_path, words_path
 from index.collection.records import FileRecord, VersionManifest
 from index.storage import Storage
 from index.storage.arrow_file import read_batches, require_columns
@@ -38,6 +38,8 @@ def version_files(manifest: VersionManifest) -> dict[str, FileRecord]:
         files |= {segment_path(segment.name, name): record for name, record in segment.files.items()}
         if segment.columns:
             files[columns_path(manifest.version, segment.name)] = segment.columns
+        if segment.words:
+            files[words_path(manifest.version, segment.name)] = segment.words
     return files
 
 

@@ -19,6 +19,7 @@ from index.collection.layout import (
     columns_path,
     segment_path,
     version_path,
+    words_path,
 )
 from index.collection.records import SegmentRecord, VersionManifest
 from index.collection.rows import schema_problem
@@ -114,6 +115,7 @@ def _open_segment(folder: Path, manifest: VersionManifest, record: SegmentRecord
             tombstones=tombstones,
             max_exact_rows=max_exact_rows(manifest.settings, manifest.dim),
             columns=folder / columns_path(manifest.version, record.name) if record.columns else None,
+            words=folder / words_path(manifest.version, record.name) if record.words else None,
             files=record.files,  # others were not verified
         )
         if problem := schema_problem(opened.schema):

@@ -19,8 +19,8 @@ ONLY = (
     "got an unknown field"
 )
 OPERATORS = (
-    "filter: expected an operator on a column: $eq, $ne, $in, $nin, $gt, $gte, $lt, $lte, $prefix, $exists, $not; "
-    "on whole filters: $and, $or, $not, got unknown operator "
+    "filter: expected an operator on a column: $eq, $ne, $in, $nin, $gt, $gte, $lt, $lte, $prefix, $match, $exists, "
+    "$not; on whole filters: $and, $or, $not, got unknown operator "
 )
 CANCEL = "queries: expected examples that do not cancel each other out: leave one out, or change a weight, got "
 NO_BASE64 = "image: expected a picture's file in base64 (Only base64 data is allowed), got "

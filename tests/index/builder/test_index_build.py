@@ -58,13 +58,15 @@ def test_a_manifest_describes_its_version(collection: Collection) -> None:
     assert (segment.name, segment.ntotal, segment.live, segment.factory) == ("000001-00", 250, 250, "Flat")
     files = {f"segments/000001-00/{name}": file for name, file in segment.files.items()}
     files |= {f"000001/{name}": file for name, file in manifest.files.items()}
-    assert len(files) == 4
+    assert len(files) == 5
     for name, file in files.items():
         assert file.size == index_file(collection, name).stat().st_size
         assert file.sha256 == collection.storage.sha256(f"index/{name}")
     assert names(index_file(collection)) == ["000001", "segments"]
     assert names(index_file(collection, "000001")) == ["manifest.json", "queries.arrow", "started"]
-    assert names(index_file(collection, "segments/000001-00")) == ["ids.arrow", "rows.arrow", "vectors.faiss"]
+    assert names(index_file(collection, "segments/000001-00")) == [
+        *("ids.arrow", "rows.arrow", "vectors.faiss", "words.arrow")
+    ]
 
 
 def test_the_manifest_of_another_version_is_refused(collection: Collection) -> None:

@@ -123,7 +123,7 @@ def test_types_that_the_plain_evaluator_does_not_cover(expression: object, rows:
     assert matching(expression) == rows
 
 
-COMPARISONS = "$eq, $ne, $in, $nin, $gt, $gte, $lt, $lte, $prefix, $exists, $not"
+COMPARISONS = "$eq, $ne, $in, $nin, $gt, $gte, $lt, $lte, $prefix, $match, $exists, $not"
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,8 @@ def seal(root: Path) -> None:
                 update(record, root / "index/segments" / segment["name"] / name)
             if segment["columns"]:
                 update(segment["columns"], folder / f"columns-{segment['name']}.arrow")
+            if segment["words"]:
+                update(segment["words"], folder / f"words-{segment['name']}.arrow")
 
     manifests = {path: partial(run, log=path.parents[2]) for path in root.glob("**/runs/*/manifest.json")}
     manifests |= {path: partial(version, folder=path.parent) for path in root.glob("index/*/manifest.json")}

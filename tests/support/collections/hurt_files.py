@@ -98,6 +98,11 @@ def repeated(value: Any) -> Callable[[pa.Table], Any]:
     return lambda table: pa.chunked_array([pa.array([value] * table.num_rows)])
 
 
+def occurrences(value: list[dict[str, int]] | None) -> Callable[[pa.Table], Any]:
+    """The same occurrences of all words."""
+    return lambda table: pa.chunked_array([pa.array([value] * table.num_rows, table.schema.field("occurrences").type)])
+
+
 def tombstone(position: int | None) -> Hurt:
     return arrow(
         "index/000005/tombstones.arrow",

@@ -20,6 +20,7 @@ from tests.support.collections.hurt_files import (
     link,
     made,
     not_a_number,
+    occurrences,
     on_disk,
     parquet,
     pipe,
@@ -123,11 +124,13 @@ _FILES: dict[str, Hurt] = {
         _MANIFEST,
         f"{LARGE}/rows.arrow",
         f"{LARGE}/ids.arrow",
+        f"{LARGE}/words.arrow",
         f"{LARGE}/vectors.faiss",
         f"{LARGE}/ann.faiss",
         "index/000005/queries.arrow",
         "index/000005/tombstones.arrow",
         "index/000005/columns-000001-00.arrow",
+        "index/000005/words-000001-00.arrow",
         "runs/*/manifest.json",
         "runs/*/rows/*.parquet",
         "history/*.json",
@@ -185,6 +188,18 @@ _ARROW: dict[str, Hurt] = {
     "a time zone that is a path": zoned("../../../../etc/passwd"),
     "columns that replace addresses": arrow("index/000005/columns-000001-00.arrow", added("uri", repeated(7))),
     "columns of fewer rows": arrow("index/000005/columns-000001-00.arrow", lambda table: table.slice(9)),
+    "words of no column": arrow(f"{LARGE}/words.arrow", lambda table: table.replace_schema_metadata({"columns": "[]"})),
+    "words of columns nested deeply": arrow(
+        f"{LARGE}/words.arrow", lambda table: table.replace_schema_metadata({"columns": "[" * 100_000})
+    ),
+    "words of other rows": arrow(f"{LARGE}/words.arrow", lambda table: pa.concat_tables([table] * 3)),
+    "words at rows that are not there": arrow(
+        f"{LARGE}/words.arrow", column("occurrences", occurrences([{"row": 60_000, "place": 1}]))
+    ),
+    "words at rows in disorder": arrow(
+        f"{LARGE}/words.arrow", column("occurrences", occurrences([{"row": row, "place": 1} for row in (9, 2, 9)]))
+    ),
+    "words without rows": arrow(f"{LARGE}/words.arrow", column("occurrences", occurrences(None))),
     "queries of other dimensions": arrow(
         "index/000005/queries.arrow",
         column("vector", lambda table: pa.array([[0.5, 0.5]] * table.num_rows, pa.list_(pa.float32(), 2))),
