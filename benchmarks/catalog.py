@@ -128,7 +128,7 @@ def _commit_facts(collection: Collection, more: str, first: int, last: int) -> R
             digest = file_digest(file, "sha256").hexdigest()
         facts.append(RowFile(path=path, rows=count, size=target.stat().st_size, sha256=digest))
         files.append(facts[-1].model_copy(update={"path": path.replace(f"/{FACTS}/", f"/{ROW_FILES}/0001-")}))
-    manifest = manifest_of(start, files, facts)
+    manifest = manifest_of(start, collection.list_files(start.run_id, files), facts)
     collection.storage.write_atomic(run_path(start.run_id, MANIFEST), manifest.to_bytes())
     return manifest
 

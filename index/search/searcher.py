@@ -34,7 +34,7 @@ _MAX_COUNTS = 64  # cached facets, each with at most a thousand values for a col
 
 def no_index(collection: Collection) -> EmptyCollectionError:
     """The error for a collection without an index version; says which command to run."""
-    embedded = any(run.files for run in collection.runs())
+    embedded = any(run.files.rows for run in collection.runs())
     advice = "build one with `likeness index`" if embedded else "embed images first with `likeness embed`"
     return EmptyCollectionError(f"{collection.location} has no index to search: {advice}")
 

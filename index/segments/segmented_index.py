@@ -55,7 +55,7 @@ class SegmentedIndex:
         lock=attrgetter("_lock"),
     )
     def _passing(self, where: Filter) -> list[Eligible]:
-        masks = [[np.zeros(0, bool), *map(where.mask, segment.batches)] for segment in self.parts]
+        masks = ([np.zeros(0, bool), *map(where.mask, segment.batches)] for segment in self.parts)
         return [segment.eligible(np.concatenate(mask)) for segment, mask in zip(self.parts, masks, strict=True)]
 
     def _unlike(self, unlike: Unlike, allowed: Sequence[Eligible] | None) -> list[Eligible]:
