@@ -155,8 +155,9 @@ def _expected(file: RowFile, names: Sequence[str]) -> Sequence[str]:
     """The columns that a file, which has those of these `names`, must have."""
     folder = file.path.rpartition("/")[0]
     if folder.endswith(f"/{FACTS}"):
-        no_rows = [*LOCATION_COLUMNS, *DELETED_COLUMNS]
-        return no_rows if names == no_rows else [*LOCATION_COLUMNS, *(set(FIXED_COLUMNS) - {EMBEDDING})]
+        of_deleted = [*LOCATION_COLUMNS, *DELETED_COLUMNS]
+        of_rows = [*LOCATION_COLUMNS, *(column for column in FIXED_COLUMNS if column != EMBEDDING)]
+        return of_deleted if names == of_deleted else of_rows
     return FIXED_COLUMNS if folder.endswith(f"/{ROW_FILES}") else ()
 
 
