@@ -11,7 +11,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import file_digest
 from pathlib import Path
@@ -75,14 +75,18 @@ CASE WHEN n % 10 = 0 THEN false END AS retryable
 
 @dataclass(kw_only=True)
 class Peaks:
-    """Peak MiB of each command by the number of rows, and the seconds of the largest."""
+    """Peak MiB of each command by the number of rows, without and `with_files` that it maps, whose pages the system may
+    take back; and the seconds of the largest.
+    """
 
     mib: dict[str, dict[int, float]] = field(default_factory=dict)
+    with_files: dict[str, dict[int, float]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
     def measure(self, home: Path, rows: int, name: str, words: Sequence[str]) -> None:
         done = likeness(*(word.format(home) for word in words))
-        self.add(name, rows, done.peak_mib, done.seconds)
+        self.add(name, rows, done.anonymous_mib, done.seconds)
+        self.with_files.setdefault(name, {})[rows] = done.peak_mib
 
     def add(self, name: str, rows: int, mib: float, seconds: float) -> None:
         self.mib.setdefault(name, {})[rows] = mib
@@ -94,7 +98,8 @@ class Peaks:
             *_, (few, small), (many, large) = [(0, 0.0), *peaks.items()]
             a_row = (large - small) * 2**20 / (many - few)
             sizes = {f"MiB, {rows:,} rows": round(peak) for rows, peak in peaks.items()}
-            table.append({"command": name, **sizes, "bytes a row": a_row, "s": self.seconds[name]})
+            mapped = {"with files": round(max(self.with_files.get(name, peaks).values()))}
+            table.append({"command": name, **sizes, **mapped, "bytes a row": a_row, "s": self.seconds[name]})
             report.at_most(f"{name}: peak MiB", max(peaks.values()), BAR_MIB)
             if few >= SIZES[1]:
                 report.at_most(f"{name}: bytes a row", a_row, BAR_BYTES)
@@ -128,7 +133,7 @@ def _commit_facts(collection: Collection, more: str, first: int, last: int) -> R
             digest = file_digest(file, "sha256").hexdigest()
         facts.append(RowFile(path=path, rows=count, size=target.stat().st_size, sha256=digest))
         files.append(facts[-1].model_copy(update={"path": path.replace(f"/{FACTS}/", f"/{ROW_FILES}/0001-")}))
-    manifest = manifest_of(start, files, facts)
+    manifest = manifest_of(start, collection.list_files(start.run_id, files), facts)
     collection.storage.write_atomic(run_path(start.run_id, MANIFEST), manifest.to_bytes())
     return manifest
 
@@ -179,6 +184,17 @@ def _changed_images(numbers: range) -> pa.Table:
     return images.set_column(images.column_names.index("size"), "size", pa.array(sizes))
 
 
+def _delete(home: Path, rows: int) -> tuple[float, float]:
+    """Commit that all images but one are gone."""
+    collection, started = Collection.open(str(home)), time.perf_counter()
+    job = PlannedJob(source=SOURCE, model=_MODEL, may_delete=True)
+    [plan] = compare(Listing.of([usual_images(range(1, 2))]), collection.snapshot(), job).plans
+    commit(collection, [WrittenRun.begin(replace(plan, todo=Todo([])), collection)], 1.0)
+    if plan.deleted != rows - 1:
+        raise RuntimeError(f"expected {rows - 1:,} images to be deleted, got {plan.deleted:,}")
+    return peak_rss() / 2**20, time.perf_counter() - started
+
+
 def _commit(home: Path, rows: int) -> tuple[float, float]:
     """Commit a run that has written this many rows."""
     collection, model = Collection.create_or_open(str(home)), _MODEL
@@ -210,6 +226,7 @@ def main(report: Report, folder: Path, options: Any) -> None:
         for name, words in _FACT_COMMANDS.items():
             facts.measure(home, rows, name, words)
             report.console.log(f"{rows:,} rows: {name}")
+        facts.add("plan and commit, all deleted", rows, *in_new_process(_delete, home, rows))
     facts.report(report, "of facts alone")
     for rows in sizes[:2]:
         home = folder / f"vectors-{rows}"

@@ -32,10 +32,13 @@ def in_new_process(function: Callable[..., T], *arguments: Any) -> T:
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """A finished `likeness …`: seconds from start to end, peak memory of its process, and its output."""
+    """A finished `likeness …`: seconds from start to end, peak memory of its process, with and without pages of mapped
+    files, which the system may take back, and its output.
+    """
 
     seconds: float
     peak_mib: float
+    anonymous_mib: float
     printed: str
 
 
@@ -43,19 +46,21 @@ def likeness(*arguments: str) -> Command:
     """Run `likeness` in a new process. Raises RuntimeError with its errors if it fails."""
     command = [sys.executable, "-m", "likeness", *arguments]
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        started, peak = time.perf_counter(), 0
+        started, peaks = time.perf_counter(), {"VmHWM": 0, "RssAnon": 0}
         with subprocess.Popen(command, stdout=out, stderr=err) as process:
             while process.poll() is None:
                 # Not `ru_maxrss`, which a new process begins with its parent's.
                 status = Path(f"/proc/{process.pid}/status").read_text()
-                peak = max([peak, *map(int, re.findall(r"VmHWM:\s+(\d+) kB", status))])
+                for name, size in re.findall(r"(VmHWM|RssAnon):\s+(\d+) kB", status):
+                    peaks[name] = max(peaks[name], int(size))
                 time.sleep(0.02)
         seconds = time.perf_counter() - started
         out.seek(0)
         err.seek(0)
         if process.returncode:
             raise RuntimeError(f"likeness {arguments[0]} exited with {process.returncode}: {err.read()[-4000:]}")
-        return Command(seconds=seconds, peak_mib=peak / 2**10, printed=out.read())
+        peak_mib, anonymous_mib = (size / 2**10 for size in peaks.values())
+        return Command(seconds=seconds, peak_mib=peak_mib, anonymous_mib=anonymous_mib, printed=out.read())
 
 
 def seconds_of(work: Callable[[], object]) -> float:

@@ -49,6 +49,6 @@ def usual_rows(numbers: range, dim: int) -> pa.Table:
     return usual_images(numbers).append_column(EMBEDDING, embedding_column(vectors))
 
 
-def manifest_of(start: RunStart, files: list[RowFile], facts: Sequence[RowFile] = ()) -> RunManifest:
-    """The manifest of a run that has written these files."""
+def manifest_of(start: RunStart, files: RowFile, facts: Sequence[RowFile] = ()) -> RunManifest:
+    """The manifest of a run that has written the row files in this list."""
     return RunManifest(**start.model_dump(), finished_at=start.started_at, files=files, facts=list(facts), counts={})

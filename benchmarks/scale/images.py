@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 import pyarrow as pa
 from PIL import Image
 
 from benchmarks.common.process import CORES
-from benchmarks.common.rows import manifest_of, model_of, usual_rows
+from benchmarks.common.rows import model_of, usual_rows
 from benchmarks.scale.costs import Cost
 from embedder.images import CropSpec
 from index.collection import Collection
-from index.collection.records import RowFile, RunStart
 from jobs.embedding.stages import DecodeSettings, fetch_and_decode
 from jobs.sources.listing import listing_table
 
@@ -66,10 +66,16 @@ def decoding(folder: Path, seconds: float) -> list[Cost]:
 def _decode_ms(path: Path, draft: bool, seconds: float) -> float:
     """CPU milliseconds per picture."""
     _decoded(path, draft)
-    done, started, cpu = 0, time.perf_counter(), time.process_time()
+    done, started, cpu = 0, time.perf_counter(), _cpu_seconds()
     while time.perf_counter() - started < seconds:
         done += _decoded(path, draft).num_rows
-    return (time.process_time() - cpu) * 1e3 / done
+    return (_cpu_seconds() - cpu) * 1e3 / done
+
+
+def _cpu_seconds() -> float:
+    """CPU time of this process and of those that decode for it."""
+    here = psutil.Process()
+    return sum(sum(each.cpu_times()[:2]) for each in (here, *here.children(recursive=True)))
 
 
 def _decoded(path: Path, draft: bool) -> pa.Table:
@@ -93,9 +99,9 @@ def forward(name: str, model: str, batch: int, seconds: float) -> Cost:
 
 
 def row_bytes(folder: Path) -> list[Cost]:
-    """Bytes of a row by dimensions and rows per file, with the usual columns; then bytes of a file's manifest entry."""
+    """Bytes of a row by dimensions and rows per file, with the usual columns; then bytes of a file in a list."""
     collection = Collection.create_or_open(str(folder))
-    found, manifest_bytes = [], 0.0
+    found, entry_bytes = [], 0.0
     for dim in (64, 512, 768):
         start = collection.start_run("memory:", model_of(dim))
         table = _rows(BLOCKS[-1], dim)
@@ -106,14 +112,9 @@ def row_bytes(folder: Path) -> list[Cost]:
             files = [collection.write_rows(start.run_id, name, part) for name, part in parts.items()]
             costs[f"in files of {block}"] = sum(file.size for file in files) / table.num_rows
             if len(files) > 1:
-                manifest_bytes = _manifest_bytes(start, files)
+                entry_bytes = collection.list_files(start.run_id, files).size / len(files)
         found.append(Cost(what=f"a row of {dim} dimensions in Parquet", unit="bytes", costs=costs))
-    return [*found, Cost(what="a row file in its run's manifest", unit="bytes", costs={"": manifest_bytes})]
-
-
-def _manifest_bytes(start: RunStart, files: list[RowFile]) -> float:
-    """Bytes of a manifest per file."""
-    return (len(manifest_of(start, files).to_bytes()) - len(manifest_of(start, []).to_bytes())) / len(files)
+    return [*found, Cost(what="a row file in its run's list of files", unit="bytes", costs={"": entry_bytes})]
 
 
 def _rows(count: int, dim: int) -> pa.Table:

@@ -131,7 +131,7 @@ def _cycle(folder: Path, counting: Counting, *, files: int, segments: int) -> di
     written = [collection.write_rows(start.run_id, f"{file:06}", _rows(file)) for file in range(files)]
     steps["write"] = counting.take()
     facts = collection.write_facts(start.run_id, written)
-    collection.commit_run(manifest_of(start, written, facts))
+    collection.commit_run(manifest_of(start, collection.list_files(start.run_id, written), facts))
     steps["commit"] = counting.take()
     runs = collection.runs()
     counting.take()

@@ -295,7 +295,7 @@ def _reserve_version(collection: Collection) -> str:
 
 def _empty(collection: Collection, runs: Sequence[RunManifest]) -> EmptyCollectionError:
     rows = len(LiveRows.of_runs(collection.storage, runs))
-    if rows or not any(run.files for run in runs):
+    if rows or not any(run.files.rows for run in runs):
         advice = "see `likeness rejects`" if rows else "embed images first with `likeness embed`"
         return EmptyCollectionError(f"embedded 0 of {rows} rows in {collection.location}: {advice}")
     return EmptyCollectionError(

@@ -25,8 +25,8 @@ EntryId = Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z-]{1,64}$")]
 RowFilePath = Annotated[
     str,
     StringConstraints(
-        pattern=r"^(runs/[0-9]{8}T[0-9]{6}Z-[0-9a-f]{4,16}/((rows|facts)/[A-Za-z0-9_-]{1,100}|deletes)"
-        r"|merged/[0-9]{8}/(facts/[0-9]{4,8}|deletes)|checks/[0-9]{1,12}(-merged)?)"
+        pattern=r"^(runs/[0-9]{8}T[0-9]{6}Z-[0-9a-f]{4,16}/((rows|facts)/[A-Za-z0-9_-]{1,100}|files)"
+        r"|merged/[0-9]{8}/facts/[0-9]{4,8}|checks/[0-9]{1,12}(-merged)?)"
         r"\.[0-9a-f]{16,64}\.parquet$"
     ),
 ]

@@ -9,18 +9,18 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from itertools import chain
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from index.collection.catalog.catalog import Catalog, RunRows
-from index.collection.catalog.facts import write_facts
+from index.collection.catalog.facts import write_deletes, write_facts
 from index.collection.current_file import read_current, replace_current
 from index.collection.layout import (
     ANNOTATIONS,
     CHECKS,
     CURRENT,
-    DELETES,
     HISTORY,
     INDEX,
     MANIFEST,
@@ -44,8 +44,8 @@ from index.collection.records import (
     RunStart,
     VersionManifest,
 )
-from index.collection.row_files import block_of, describe, map_in_threads, write_table
-from index.collection.rows import RUN_COLUMN, check_rows, conform
+from index.collection.row_files import FileList, block_of, describe, map_in_threads, write_table
+from index.collection.rows import check_rows
 from index.errors import CollectionError, DamagedRunError, DamagedVersionError, NotACollectionError, UnsafeFileError
 from index.storage import Storage
 from index.storage.bucket_address import without_secrets
@@ -54,7 +54,6 @@ from index.storage.storage import canonical_address
 R = TypeVar("R", RunStart, RunManifest)
 
 _MEMBERS = {RUNS, INDEX, CURRENT}
-_DELETES = pa.schema([(RUN_COLUMN, pa.string()), ("image_id", pa.string())])
 _VERSION = re.compile(r"[0-9]{6}")
 _RUN_ID_TIME = "%Y%m%dT%H%M%SZ"
 
@@ -82,7 +81,7 @@ class Snapshot:
 
     def everything(self) -> Catalog:
         """All that was written, by unfinished runs too; the live rows are those of committed runs."""
-        runs = [*map(RunRows.of, self.committed), *self._unfinished(committed=False)]
+        runs = [*self._committed_rows, *self._unfinished(committed=False)]
         return Catalog(self.collection.storage, sorted(runs, key=lambda rows: rows.run_id))
 
     def newest(self) -> Catalog:
@@ -90,7 +89,11 @@ class Snapshot:
         unfinished = self._unfinished(committed=True)
         older = [rows for rows in unfinished if rows.run_id <= self.last_run]
         newer = [rows for rows in unfinished if rows.run_id > self.last_run]
-        return Catalog(self.collection.storage, [*older, *map(RunRows.of, self.committed), *newer])
+        return Catalog(self.collection.storage, [*older, *self._committed_rows, *newer])
+
+    @property
+    def _committed_rows(self) -> list[RunRows]:
+        return [RunRows.of(self.collection.storage, run) for run in self.committed]
 
     def _unfinished(self, *, committed: bool) -> list[RunRows]:
         return [
@@ -208,10 +211,17 @@ class Collection:
         """Write rows as `runs/<run_id>/rows/<name>.<token>.parquet`; see `check_rows` and `write_table`."""
         return write_table(self.storage, run_path(run_id, ROW_FILES, name), check_rows(table))
 
-    def write_deletes(self, run_id: str, image_ids: pa.ChunkedArray[Any] | Sequence[str]) -> RowFile:
-        """Write ids that have left the source to a file, which the run's manifest has to name."""
-        table = conform(pa.table({RUN_COLUMN: pa.repeat(run_id, len(image_ids)), "image_id": image_ids}), _DELETES)
-        return write_table(self.storage, run_path(run_id, DELETES), table)
+    def write_deletes(self, run_id: str, ids: Iterable[pa.Array[Any]], start: int) -> list[RowFile]:
+        """Write ids that have left the source as facts, which the run's manifest has to name after `start` others."""
+        return write_deletes(self.storage, run_id, ids, start)
+
+    def files_of(self, run: RunManifest) -> FileList:
+        """The row files of a committed run, in order."""
+        return FileList(self.storage, run.files)
+
+    def list_files(self, run_id: str, files: Sequence[RowFile]) -> RowFile:
+        """Write the list of a run's row files, which the run's manifest has to name."""
+        return FileList.write(self.storage, run_id, files)
 
     def row_files(self, run_id: str) -> list[str]:
         """Paths of all row files of a run, finished or not, sorted by name."""
@@ -238,7 +248,7 @@ class Collection:
     def commit_run(self, manifest: RunManifest) -> None:
         """Make a run's rows live. DamagedRunError if a file that it names is missing or has another size."""
         sizes = {entry.path: entry.size for entry in self.storage.walk(run_path(manifest.run_id))}
-        for file in [*manifest.files, *manifest.facts, *([manifest.deletes] if manifest.deletes else [])]:
+        for file in chain(self.files_of(manifest), [manifest.files, *manifest.facts]):
             if sizes.get(file.path) != file.size:
                 raise DamagedRunError(f"{file.path} is missing or has changed since it was written", file.path)
         self.check_lease()
@@ -250,9 +260,10 @@ class Collection:
         """Write and commit a run, with a file for each table."""
         start = self.start_run(source, model)
         files = [self.write_rows(start.run_id, f"{number:04}", table) for number, table in enumerate(tables)]
-        gone = self.write_deletes(start.run_id, deletes) if deletes else None
         facts = self.write_facts(start.run_id, files)
-        manifest = RunManifest(**dict(start), finished_at=datetime.now(UTC), files=files, facts=facts, deletes=gone)
+        facts += self.write_deletes(start.run_id, [pa.array(deletes, pa.string())] if deletes else [], len(facts))
+        files_list = self.list_files(start.run_id, files)
+        manifest = RunManifest(**dict(start), finished_at=datetime.now(UTC), files=files_list, facts=facts)
         self.commit_run(manifest)
         return manifest
 

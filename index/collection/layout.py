@@ -24,9 +24,9 @@ MANIFEST: Final = "manifest.json"
 # In the folder of a run
 RUN_STARTED: Final = "started.json"
 ROW_FILES: Final = "rows"
-DELETES: Final = "deletes"
+FILE_LIST: Final = "files"
 FACTS: Final = "facts"
-"""Files with all columns of the rows but vectors, for the catalog."""
+"""Files with all columns of the rows but vectors, for the catalog; those of deleted ids have nothing else."""
 TODO: Final = "todo-"
 """Prefix of a folder with the images that are left to embed, while a job embeds them on Ray."""
 

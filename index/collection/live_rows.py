@@ -36,7 +36,7 @@ class LiveRows:
     @classmethod
     def of_runs(cls, storage: Storage, runs: Sequence[RunManifest]) -> LiveRows:
         """The newest row of each id, unless it was deleted since. `runs` are sorted, oldest first."""
-        catalog = Catalog(storage, list(map(RunRows.of, runs)))
+        catalog = Catalog(storage, [RunRows.of(storage, run) for run in runs])
         return cls(catalog, list(catalog.live_counts), runs[-1].model if runs else None)
 
     @classmethod

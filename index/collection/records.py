@@ -150,7 +150,7 @@ class RunStart(RunSettings):
     In a run of an annotation, `model` is the predictor, and `calibration` was measured once for all of its runs.
     """
 
-    format: Literal[3] = 3
+    format: Literal[4] = 4
     run_id: RunId
     source: str
     model: ModelRecord
@@ -159,14 +159,14 @@ class RunStart(RunSettings):
 
 
 class RunManifest(RunStart):
-    """`manifest.json` of a run. `facts` has all columns of the rows in `files` but vectors; `deletes`: images that left
-    the source. `finished_at` and `counts` are informative.
+    """`manifest.json` of a run. `files` lists its row files (see `FileList`), of which there may be millions; `facts`
+    has all columns of their rows but vectors, and the ids of images that left the source. `finished_at` and `counts`
+    are informative.
     """
 
     finished_at: Time
-    files: list[RowFile]
+    files: RowFile
     facts: list[RowFile]
-    deletes: RowFile | None = None
     counts: dict[str, int] = {}
 
 

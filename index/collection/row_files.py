@@ -1,5 +1,5 @@
-"""Reads and writes the files of runs. `fetch` (vectors) and `copies_here` (facts and deletes) check the SHA-256 of
-the whole file; whoever opens a row file for other columns has its schema and Parquet's page checksums checked.
+"""Reads and writes the files of runs. `fetch` (vectors) and `copies_here` (facts) check the SHA-256 of the whole file;
+whoever opens a row file for other columns has its schema and Parquet's page checksums checked.
 """
 
 from __future__ import annotations
@@ -8,17 +8,19 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from index.collection.cache.checked import problem_of
 from index.collection.cache.file_cache import first_damage
-from index.collection.layout import DELETES, FACTS, MANIFEST, MERGED
+from index.collection.layout import FACTS, FILE_LIST, MANIFEST, MERGED, ROW_FILES, run_path
 from index.collection.records import RowFile
-from index.collection.rows import EMBEDDING, FIXED_COLUMNS, LOCATION_COLUMNS, RUN_COLUMN, TILES, schema_problem
+from index.collection.rows import DELETED_COLUMNS, EMBEDDING, FIXED_COLUMNS, LOCATION_COLUMNS, TILES, schema_problem
 from index.errors import PASSING, DamagedRunError, UnreachableError
 from index.storage import Storage
 
@@ -26,6 +28,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _THREADS = 16
+_LISTED_ROWS = 4096  # Python objects in memory
 _TOKEN = 16  # digits of a file's SHA-256 in its name
 _FILES_AHEAD, _BYTES_AHEAD = 64, 64 << 20
 _WHOLE = 8 << 20  # maximum size of a file that is fetched in one request, in bytes; a larger one is read piece by piece
@@ -81,7 +84,7 @@ def open_rows(source: Storage | Path | bytes, file: RowFile) -> Iterator[pq.Parq
         with pq.ParquetFile(opened, page_checksum_verification=True) as parquet:
             if parquet.metadata.num_rows != file.rows:
                 raise OSError(f"it has {parquet.metadata.num_rows} rows, its manifest says {file.rows}")
-            if problem := schema_problem(parquet.schema_arrow, _expected(file)):
+            if problem := schema_problem(parquet.schema_arrow, _expected(file, parquet.schema_arrow.names)):
                 raise OSError(problem)
             yield parquet
 
@@ -148,14 +151,48 @@ def parquet_of(table: pa.Table, row_group_size: int | None = None) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def _expected(file: RowFile) -> Sequence[str]:
-    """The columns that a file must have."""
-    folder, _, name = file.path.rpartition("/")
-    if name.startswith(DELETES):
-        return (RUN_COLUMN, FIXED_COLUMNS[0])
-    if folder.endswith(FACTS):
-        return [*LOCATION_COLUMNS, *(column for column in FIXED_COLUMNS if column != EMBEDDING)]
-    return FIXED_COLUMNS
+def _expected(file: RowFile, names: Sequence[str]) -> Sequence[str]:
+    """The columns that a file, which has those of these `names`, must have."""
+    folder = file.path.rpartition("/")[0]
+    if folder.endswith(f"/{FACTS}"):
+        of_deleted = [*LOCATION_COLUMNS, *DELETED_COLUMNS]
+        of_rows = [*LOCATION_COLUMNS, *(column for column in FIXED_COLUMNS if column != EMBEDDING)]
+        return of_deleted if names == of_deleted else of_rows
+    return FIXED_COLUMNS if folder.endswith(f"/{ROW_FILES}") else ()
+
+
+@dataclass(frozen=True)
+class FileList(Sequence[RowFile]):
+    """The row files of a committed run, in order, which its manifest's `file` lists. It is read when it is needed."""
+
+    storage: Storage
+    file: RowFile
+
+    @classmethod
+    def write(cls, storage: Storage, run_id: str, files: Sequence[RowFile]) -> RowFile:
+        """Write the list of a run's files, which the run's manifest has to name."""
+        columns = {name: [getattr(file, name) for file in files] for name in RowFile.model_fields}
+        return write_table(storage, run_path(run_id, FILE_LIST), pa.table(columns))
+
+    def __len__(self) -> int:
+        return self.file.rows
+
+    def __getitem__(self, number: Any) -> Any:  # not typed for slices, which nobody needs
+        [file] = self._files(self._table.slice(number, 1))
+        return file
+
+    def __iter__(self) -> Iterator[RowFile]:
+        for batch in self._table.to_batches(_LISTED_ROWS):
+            yield from self._files(batch)
+
+    def _files(self, rows: pa.Table | pa.RecordBatch) -> list[RowFile]:
+        with _as_damaged_run(self.file.path):
+            return [RowFile.model_validate(row) for row in rows.to_pylist()]
+
+    @cached_property
+    def _table(self) -> pa.Table:
+        with open_rows(fetch(self.storage, self.file), self.file) as parquet:
+            return valid(parquet.read())
 
 
 def read_schema(storage: Storage, file: RowFile) -> pa.Schema:

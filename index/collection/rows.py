@@ -48,6 +48,9 @@ RUN_COLUMN = "row_run"
 LOCATION_COLUMNS = (RUN_COLUMN, "row_file", "row_position")
 """The first columns of facts: the id of the row's run, the number of its file in that, and of the row in that file."""
 
+DELETED_COLUMNS = ("image_id",)
+"""The other columns of facts that say which ids a run deletes."""
+
 OUTCOME_COLUMNS = ("content_hash", "width", "height", "format", EMBEDDING)
 """Results of embedding an image."""
 

@@ -25,7 +25,7 @@ from index.versions.opening import open_segments
 
 def no_index(collection: Collection) -> EmptyCollectionError:
     """The error for a collection without an index version; says which command to run."""
-    embedded = any(run.files for run in collection.runs())
+    embedded = any(run.files.rows for run in collection.runs())
     advice = "build one with `likeness index`" if embedded else "embed images first with `likeness embed`"
     return EmptyCollectionError(f"{collection.location} has no index to search: {advice}")
 

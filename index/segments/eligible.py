@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import faiss
 import numpy as np
@@ -39,6 +40,11 @@ class Eligible:
     def mask(self) -> npt.NDArray[np.bool_]:
         """A value for each row, then up to seven values of padding."""
         return np.unpackbits(self.bits, bitorder="little").astype(bool)
+
+    def at(self, positions: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+        """Whether these rows are among them."""
+        found: npt.NDArray[np.bool_] = (self.bits[positions >> 3] >> (positions & 7)) & 1 == 1
+        return found
 
     @property
     def nbytes(self) -> int:

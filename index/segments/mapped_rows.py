@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from index.arrays import Ids, Positions, read_parts
 from index.collection.rows import FIXED_COLUMNS, number_array
+from index.segments.eligible import Eligible
 from index.storage.arrow_file import read_batches, require_columns
 
 _FEW = 64  # rows; up to here reading value by value takes less time than a call of Arrow's for each batch
@@ -91,8 +92,8 @@ class MappedRows:
 
         return read_parts(np.empty(len(positions), object), positions, self.starts, read)
 
-    def positions(self, ids: pa.Array[Any], live: npt.NDArray[np.bool_]) -> Positions:
-        """The positions of the `live` rows with these ids, which are distinct; -1 for an id without one."""
+    def positions(self, ids: pa.Array[Any], live: Eligible | None) -> Positions:
+        """The positions of the `live` rows (None: all) with these ids, which are distinct; -1 for an id without one."""
         if len(ids) * _SCANNED < len(self):
             return np.array([self._position(id_, live) for id_ in ids.to_pylist()], np.int64)
         indices: Any = pc.index_in(self._ids.cast(ids.type), value_set=ids)
@@ -100,17 +101,22 @@ class MappedRows:
         rows = np.from_dlpack(pc.indices_nonzero(indices.is_valid()))
         slots = np.from_dlpack(indices.drop_null().combine_chunks())
         positions = np.full(len(ids), -1, np.int64)
-        positions[slots[live[rows]]] = rows[live[rows]]
+        if live is not None:
+            alive = live.at(rows)
+            rows, slots = rows[alive], slots[alive]
+        positions[slots] = rows
         return positions
 
-    def _position(self, id_: str | None, live: npt.NDArray[np.bool_]) -> int:
+    def _position(self, id_: str | None, live: Eligible | None) -> int:
         if id_ is None:
             return -1
         # Arrow sorts text by its bytes in UTF-8, which is the order of Python's strings too.
         places = range(len(self))
         start = bisect_left(places, id_, key=self._id_at)
         end = bisect_right(places, id_, lo=start, key=self._id_at)  # an updated image has dead rows as well
-        found = self._by_id[start:end][live[self._by_id[start:end]]]
+        found = self._by_id[start:end]
+        if live is not None:
+            found = found[live.at(found)]
         return int(found.max()) if len(found) else -1
 
     def _id_at(self, place: int) -> str:

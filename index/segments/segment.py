@@ -80,7 +80,7 @@ class Segment(VectorIndex):
 
     def eligible(self, mask: npt.NDArray[np.bool_]) -> Eligible:
         """The rows of `mask`, `(ntotal,)`, without tombstones."""
-        return Eligible.of(mask & self._live_mask, self.tiles_per_row)
+        return Eligible.of(mask & self._live_mask(), self.tiles_per_row)
 
     def mask_of(self, eligible: Eligible | None) -> npt.NDArray[np.bool_]:
         """These rows, `(ntotal,)`; None: the live ones."""
@@ -101,8 +101,9 @@ class Segment(VectorIndex):
 
     def embedded(self) -> Iterator[pa.RecordBatch]:
         """The live rows in batches, each with its embedding, and with the vectors of its tiles."""
+        live = self._live_mask()
         for batch, start in zip(self.batches, self._rows.starts, strict=False):
-            positions = np.flatnonzero(self._live_mask[start : start + len(batch)]) + start
+            positions = np.flatnonzero(live[start : start + len(batch)]) + start
             if len(positions):
                 rows = batch.take(pa.array(positions - start)).append_column(
                     EMBEDDING, embedding_column(self.vectors(positions))
@@ -119,7 +120,7 @@ class Segment(VectorIndex):
         return self._rows.ids(positions)
 
     def positions(self, ids: pa.Array[Any]) -> Positions:
-        return self._rows.positions(ids, self._live_mask)
+        return self._rows.positions(ids, self.live)
 
     def _tiles_of(self, positions: Positions) -> Positions:
         """The positions of the tiles of these rows, row by row."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import faiss
 import numpy as np
+import numpy.typing as npt
 
 from index.arrays import Positions, Scores, Vectors
 from index.segments.eligible import Eligible
@@ -64,16 +65,22 @@ class VectorIndex:
             # A requested index is used even for few rows; only a selection of rows is scanned.
             self._exact_rows = min(max_exact_rows, self.ntotal // 2)
             self.tune(parameters or {})
-        self._live_mask = np.ones(self.ntotal, bool)
-        self.add_tombstones(np.empty(0, np.int64))
+        self.live: Eligible | None = None
+        """The rows without tombstones; None: all."""
+        self.live_count = self.ntotal
 
     def add_tombstones(self, positions: Positions) -> None:
         """These rows are no longer found. Not thread-safe with searches."""
         self._live_parameters.clear()
-        self._live_mask[positions] = False
-        live = Eligible.of(self._live_mask)
-        self.live: Eligible | None = None if live.count == self.ntotal else live
+        mask = self._live_mask()
+        mask[positions] = False
+        live = Eligible.of(mask)
+        self.live = None if live.count == self.ntotal else live
         self.live_count = live.count
+
+    def _live_mask(self) -> npt.NDArray[np.bool_]:
+        """Whether each row has no tombstone."""
+        return np.ones(self.ntotal, bool) if self.live is None else self.live.mask[: self.ntotal]
 
     def __len__(self) -> int:
         return self.live_count
@@ -160,10 +167,10 @@ class VectorIndex:
         return self._vectors[positions]
 
     def live_positions(self) -> Positions:
-        return np.flatnonzero(self._live_mask)
+        return np.flatnonzero(self._live_mask())
 
     def dead_positions(self) -> Positions:
-        return np.flatnonzero(~self._live_mask)
+        return np.flatnonzero(~self._live_mask())
 
     def all_blocks(self) -> Iterator[Vectors]:
         """The vectors of all rows, also of those with tombstones, read from the file to save memory: in blocks so small
@@ -175,8 +182,9 @@ class VectorIndex:
         """Positions and vectors of the live rows from the `first`, block by block, read from the file to save
         memory.
         """
+        mask = self._live_mask()
         for block in self._file.blocks(rows, first):
-            live = np.flatnonzero(self._live_mask[first : first + len(block)])
+            live = np.flatnonzero(mask[first : first + len(block)])
             yield live + first, block if len(live) == len(block) else block[live]
             first += len(block)
 

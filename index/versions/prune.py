@@ -40,7 +40,9 @@ FORGOTTEN_AFTER = timedelta(days=30)
 _FOLDER = re.compile(r"index/(?:segments/)?([0-9]{6})(?:-[0-9-]+)?(?=/|$)")
 """A version's or segment's folder. The group is the version whose build made it."""
 
-_IN_RUN = re.compile(rf"(.*{layout.RUNS}/[^/]+)/(?:{layout.ROW_FILES}|{layout.FACTS}|{layout.TODO}[^/]*)/.*")
+_IN_RUN = re.compile(
+    rf"(.*{layout.RUNS}/[^/]+)/(?:(?:{layout.ROW_FILES}|{layout.FACTS}|{layout.TODO}[^/]*)/|{layout.FILE_LIST}[.]).*"
+)
 """A file of a run. The group is the run's folder."""
 
 _ENTRY = re.compile(r"[^/]+/[^/]+")
@@ -236,7 +238,7 @@ def _leftovers(log: Collection) -> tuple[dict[str, int], dict[str, int], dict[st
         if path in files and _are_older(files[path], age):
             runs[path] = _bytes(files[path])
     for run in snapshot.committed:
-        named = {file.path for file in (*run.files, *run.facts)}
+        named = {file.path for file in (*log.files_of(run), run.files, *run.facts)}
         for file in files.get(run_path(run.run_id), ()):
             is_unnamed = _IN_RUN.fullmatch(file.path) and not file.is_folder and file.path not in named
             if is_unnamed and _are_older([file], ABANDONED_AFTER):

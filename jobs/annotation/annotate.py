@@ -96,7 +96,7 @@ class Annotate:
                 written = _write_from_vectors(plan, log, live, load=load, progress=progress)
         else:
             written = self._write_from_pictures(plan, log, recipe, load=load, activity=activity)
-        files = [*(file for run in earlier for file in run.files), *written.files]
+        files = [*(file for run in earlier for file in log.files_of(run)), *written.files]
         require_one_type(recipe.id, map_in_threads(partial(read_schema, log.storage), files))
         try:
             commit(log, [written], self.max_reject_rate)
@@ -215,8 +215,9 @@ SELECT image_id, uri, error_reason, retryable FROM done SEMI JOIN listed USING (
 
 def _plan(live: LiveRows, log: Snapshot, recipe: Recipe, run: RunStart | None) -> Plan:
     files = log.collection.written_files(run) if run else []
-    runs = [RunRows.of(manifest) for manifest in log.committed] + ([RunRows(run=run, files=files)] if run else [])
-    catalog = Catalog(log.collection.storage, runs)
+    storage, resumed = log.collection.storage, [RunRows(run=run, files=files)] if run else []
+    runs = [*(RunRows.of(storage, manifest) for manifest in log.committed), *resumed]
+    catalog = Catalog(storage, runs)
     same = [number for number, each in enumerate(runs) if each.model.agrees_with(recipe.record)]
     catalog.create(
         _DONE.format(

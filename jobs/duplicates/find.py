@@ -104,7 +104,8 @@ class Finder:
         """The rows that the version was built from."""
         runs = [run for run in self.collection.runs() if run.run_id in self._manifest.runs]
         require_all_runs(self.collection, self._manifest, runs)
-        return Catalog(self.collection.storage, list(map(RunRows.of, runs)))
+        storage = self.collection.storage
+        return Catalog(storage, [RunRows.of(storage, run) for run in runs])
 
     @cached_property
     def _moved_ids(self) -> set[str]:

@@ -54,21 +54,15 @@ def commit(
     """
     collection.check_lease()
     catalogs = [(each, each.catalog(collection)) for each in written]
-    checked = [(each, rows, _manifest(each, rows, max_reject_rate)) for each, rows in catalogs]
+    checked = [(each, rows, _checked_counts(each, rows, max_reject_rate)) for each, rows in catalogs]
     now = now or datetime.now(UTC)
     for each, rows in catalogs:
         plan, began = each.plan, each.run.started_at
         record_fetches(collection, plan.source, rows, plan.todo.sql, now=now, began=began)
     published = []
-    for each, rows, manifest in checked:
-        if manifest is None:
-            continue
-        deletes, gone = None, each.plan.deletes
-        if gone and gone.num_rows:
-            ids = gone.catalog.table(f"SELECT image_id FROM {gone.sql} ORDER BY seq")["image_id"]
-            deletes = collection.write_deletes(manifest.run_id, ids)
-        published.append(manifest.model_copy(update={"deletes": deletes, "facts": rows.store_facts()}))
-        collection.commit_run(published[-1])
+    for each, rows, counts in checked:
+        if counts is not None:
+            published.append(_publish(collection, each, rows, counts))
     if published:
         merge_runs(collection)
     return published
@@ -96,9 +90,21 @@ WHERE reason IS NOT NULL GROUP BY reason ORDER BY reason
 """
 
 
-def _manifest(written: WrittenRun, rows: Catalog, max_reject_rate: float) -> RunManifest | None:
-    """The manifest of a run that passes the checks, still without deletes and facts; None if it would change
-    nothing. `rows` has its rows alone.
+def _publish(collection: Collection, written: WrittenRun, rows: Catalog, counts: dict[str, int]) -> RunManifest:
+    run, gone, facts = written.run, written.plan.deletes, [*rows.store_facts()]
+    if gone and gone.num_rows:
+        # In no order: DuckDB would need the memory to sort them.
+        with gone.catalog.query(f"SELECT image_id FROM {gone.sql}") as batches:
+            facts += collection.write_deletes(run.run_id, (batch[0] for batch in batches), len(facts))
+    files, finished_at = collection.list_files(run.run_id, written.files), datetime.now(UTC)
+    manifest = RunManifest(**dict(run), finished_at=finished_at, files=files, facts=facts, counts=counts)
+    collection.commit_run(manifest)
+    return manifest
+
+
+def _checked_counts(written: WrittenRun, rows: Catalog, max_reject_rate: float) -> dict[str, int] | None:
+    """What the manifest of a run that passes the checks counts; None if it would change nothing. `rows` has its rows
+    alone.
     """
     plan, report = written.plan, written.report
     before = plan.rejects.sql if plan.rejects else _NO_REJECTS
@@ -125,13 +131,7 @@ def _manifest(written: WrittenRun, rows: Catalog, max_reject_rate: float) -> Run
     if counts.pop("failed_again") and not plan.deleted:
         return None
     listed = {"listed": report.listed, "already_there": report.already_there, "deleted": plan.deleted}
-    return RunManifest(
-        **dict(written.run),
-        finished_at=datetime.now(UTC),
-        files=written.files,
-        facts=[],
-        counts={**listed, **counts},
-    )
+    return {**listed, **counts}
 
 
 def _too_many_message(report: EmbedReport, allowed: float) -> str:

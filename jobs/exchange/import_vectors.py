@@ -119,9 +119,9 @@ class VectorImport:
             )
         counts = {"listed": report.listed, "already_there": 0, "deleted": 0}
         counts |= {"embedded": report.embedded, "filtered": 0, "rejected": report.rejected}
-        facts = leased.write_facts(run.run_id, files)
+        listed, facts = leased.list_files(run.run_id, files), leased.write_facts(run.run_id, files)
         leased.commit_run(
-            RunManifest(**dict(run), finished_at=datetime.now(UTC), files=files, facts=facts, counts=counts)
+            RunManifest(**dict(run), finished_at=datetime.now(UTC), files=listed, facts=facts, counts=counts)
         )
 
     def _model(self, parts: Sequence[VectorPart], dim: int) -> ModelRecord:

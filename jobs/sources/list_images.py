@@ -83,8 +83,7 @@ def list_images(
     if left_out is not None:
         left_out.update(+counts)
     if listing := writer.listing() if writer.rows else None:
-        may_number = pa.array(FIRST_SEQ + ends[1] + np.flatnonzero(np.concatenate(lists.have_no_id)))
-        return _with_refused(listing, writer, refused, may_number)
+        return _with_refused(listing, writer, refused, lists.have_no_id, FIRST_SEQ + ends[1])
     if refused:
         raise SourceError(f"{location} lists no images: {refused[0].message}")
     if found.tars or found.tables:
@@ -117,8 +116,8 @@ class _Lists:
                 self._stored.add(part.images)
                 self.parts.append(replace(part, images=LISTING.empty_table()))
         self._typed = TypedLists(self._stored, columns.types)
-        self.have_no_id = [np.zeros(0, bool)]
-        """Masks of the `rows` so far, see `without_id`."""
+        self.have_no_id = list[Column]()
+        """Masks, a bit for each, of the `rows` so far, see `without_id`."""
 
     def pictures(self) -> Iterator[pa.Table]:
         """The pictures that no list names."""
@@ -131,7 +130,7 @@ class _Lists:
     def rows(self) -> Iterator[pa.Table]:
         """What the lists list, with what is known of the pictures beside them."""
         for table in self._typed:
-            self.have_no_id.append(np.asarray(without_id(table)))
+            self.have_no_id.append(without_id(table))
             yield self._pictures.join(table) if isinstance(self._pictures, Pictures) else table
 
 
@@ -193,17 +192,20 @@ FROM again LEFT JOIN taken USING (image_id, mark)
 """
 
 
-def _with_refused(listing: Listing, writer: ListingWriter, refused: Sequence[Refused], may_number: Column) -> Listing:
-    """The listing with an id of its own for each row, and with the `refused` rows. Rows of lists without an id, those
-    that `may_number` names by `seq`, have the address, or the id of the picture there: those that share it are
-    numbered. Another row that repeats the id of an earlier one is refused, under another id.
+def _with_refused(
+    listing: Listing, writer: ListingWriter, refused: Sequence[Refused], have_no_id: Sequence[Column], first: int
+) -> Listing:
+    """The listing with an id of its own for each row, and with the `refused` rows. Rows of lists that `have_no_id`, the
+    first of which is at `first`, have the address, or the id of the picture there: those that share it are numbered.
+    Another row that repeats the id of an earlier one is refused, under another id.
     """
     catalog, view = listing.catalog, listing.view
     catalog.group("repeated", "image_id", f"SELECT image_id FROM {view}", "image_id", having="count(*) > 1")
     rows, repeats = writer.rows, None
     writer.add(refused_listing(refused))
     if catalog.table("SELECT 1 FROM repeated LIMIT 1").num_rows:  # mostly not, and what follows reads all ids again
-        repeats = catalog.store(_REPEATS.format(listing=view), may_number=pa.table({"seq": may_number}))
+        seqs = first + np.flatnonzero(np.concatenate([np.zeros(0, bool), *map(np.asarray, have_no_id)]))
+        repeats = catalog.store(_REPEATS.format(listing=view), may_number=pa.table({"seq": seqs}))
         repeated = catalog.rows(f"FROM {repeats.sql} WHERE NOT may ORDER BY seq")
         while part := list(map(_repeated, islice(repeated, _REFUSED))):
             writer.add(refused_listing(part))

@@ -28,8 +28,9 @@ from index.collection.catalog.facts import MAX_POSITIONS, read_schema, write_fac
 from index.collection.catalog.sql import cast, parquet, quoted, shape, without_nan
 from index.collection.merged.sets import MergedRun
 from index.collection.records import ModelRecord, RowFile, RunManifest, RunStart
-from index.collection.row_files import copies_here, map_in_threads
+from index.collection.row_files import FileList, copies_here, map_in_threads
 from index.collection.rows import (
+    DELETED_COLUMNS,
     EMBEDDING,
     LOCATION_COLUMNS,
     RUN_COLUMN,
@@ -61,25 +62,22 @@ _FIXED: Final = tuple(name for name in row_schema(0).names if name != EMBEDDING)
 
 @dataclass(frozen=True, kw_only=True)
 class RunRows:
-    """What a run has written: its row files, in order, with their facts (None: not written yet), and its deletes.
+    """What a run has written: its row files, in order, with their facts (None: not written yet).
 
-    Files of facts and deletes may have those of other runs too. Rows of a run that is not `committed` are `written`,
+    Files of facts may have those of other runs too. Rows of a run that is not `committed` are `written`,
     but not `live`. Rows that are in no row file have their facts in a folder of this process, `here`.
     """
 
     run: RunStart | None = None
     files: Sequence[RowFile] = ()
     facts: Sequence[RowFile] | None = None
-    deletes: RowFile | None = None
     committed: bool = True
     here: Scratch | None = None
 
     @classmethod
-    def of(cls, manifest: RunManifest) -> RunRows:
-        facts, deletes = manifest.facts, manifest.deletes
-        if isinstance(manifest, MergedRun):
-            facts, deletes = manifest.merged_facts, manifest.merged_deletes
-        return cls(run=manifest, files=manifest.files, facts=facts, deletes=deletes)
+    def of(cls, storage: Storage, manifest: RunManifest) -> RunRows:
+        facts = manifest.merged_facts if isinstance(manifest, MergedRun) else manifest.facts
+        return cls(run=manifest, files=FileList(storage, manifest.files), facts=facts)
 
     @property
     def model(self) -> ModelRecord:
@@ -98,7 +96,7 @@ class RunRows:
 
 @dataclass(frozen=True)
 class _File:
-    """A file of facts or deletes, its path on this machine, and the numbers of the runs that it has something of."""
+    """A file of facts, its path on this machine, and the numbers of the runs that it has something of."""
 
     file: RowFile
     path: Path
@@ -126,15 +124,17 @@ class Catalog:
             cursor.execute(f"CREATE SCHEMA {self.name}")
         weakref.finalize(self, _drop, self.name).atexit = False
         self._made = list[RowFile]()
-        facts = self._facts()
-        self._rows = sum(each.file.rows for each in facts)
-        self._runs_of_facts = [each.runs for each in facts]
+        files = self._facts()
+        self._rows = sum(each.file.rows for each in files)
         unique = dict[pa.Schema, pa.Schema]()  # equal schemas as one object: there may be thousands
-        schemas = map_in_threads(lambda each: read_schema(each.path, each.file), facts)
-        self._schemas = [unique.setdefault(schema, schema) for schema in schemas]
+        schemas = map_in_threads(lambda each: read_schema(each.path, each.file), files)
+        pairs = [(unique.setdefault(schema, schema), file) for schema, file in zip(schemas, files, strict=True)]
+        facts = [(schema, file) for schema, file in pairs if schema.names != [*DELETED_COLUMNS]]
+        self._schemas = [schema for schema, _ in facts]
+        self._runs_of_facts = [file.runs for _, file in facts]
         self._create_written(facts)
         if live:
-            self._create_live()
+            self._create_live([file for schema, file in pairs if schema.names == [*DELETED_COLUMNS]])
 
     def _facts(self) -> list[_File]:
         """The files on this machine, in the order of their first run."""
@@ -149,12 +149,9 @@ class Catalog:
             else:
                 for file in run.facts:
                     named.setdefault(file, []).append(number)
-        return sorted([*self._here(named), *found], key=lambda each: each.runs[0])
-
-    def _here(self, named: Mapping[RowFile, list[int]]) -> list[_File]:
-        """Copies of files on this machine, each with the numbers of the runs that it has something of."""
         paths = copies_here(self.storage, list(named), self._scratch.path)
-        return [_File(file, path, runs) for (file, runs), path in zip(named.items(), paths, strict=True)]
+        found += [_File(file, path, runs) for (file, runs), path in zip(named.items(), paths, strict=True)]
+        return sorted(found, key=lambda each: each.runs[0])
 
     def store_facts(self) -> list[RowFile]:
         """Copy the facts of a run that had none to the collection, for its manifest."""
@@ -304,9 +301,9 @@ class Catalog:
                 cursor.register(name, table)
             yield cursor
 
-    def _create_written(self, facts: Sequence[_File]) -> None:
+    def _create_written(self, facts: Sequence[tuple[pa.Schema, _File]]) -> None:
         groups = dict[pa.Schema, list[_File]]()
-        for schema, file in zip(self._schemas, facts, strict=True):
+        for schema, file in facts:
             groups.setdefault(schema, []).append(file)
         nothing = ", ".join(f"CAST(NULL AS {self._kinds[name]}) AS {alias}" for name, alias in self.aliases.items())
         empty = f"SELECT CAST(NULL AS BIGINT) AS seq, CAST(NULL AS BIGINT) AS run, {nothing} WHERE false"
@@ -327,17 +324,13 @@ class Catalog:
         source = self._from(files, f"({', '.join([*LOCATION_COLUMNS, *found.values()])})")
         return f"SELECT {seq} AS seq, place.run, {', '.join(columns)} {source}"
 
-    def _create_live(self) -> None:
+    def _create_live(self, deletes: Sequence[_File]) -> None:
         unfinished = [number for number, run in enumerate(self.runs) if not run.committed]
         committed = f"WHERE run NOT IN ({', '.join(map(str, unfinished))})" if unfinished else ""
         ids = f"SELECT seq, image_id FROM written {committed}"
-        deleted = dict[RowFile, list[int]]()
-        for number, run in enumerate(self.runs):
-            if run.deletes:
-                deleted.setdefault(run.deletes, []).append(number)
         gone = "SELECT CAST(NULL AS BIGINT) AS seq, CAST(NULL AS VARCHAR) AS image_id WHERE false"
-        if deleted:
-            gone = f"SELECT place.run << {_RUN_BITS} AS seq, image_id {self._from(self._here(deleted))}"
+        if deletes:
+            gone = f"SELECT place.run << {_RUN_BITS} AS seq, image_id {self._from(deletes)}"
             ids += f" UNION ALL FROM {self.name}.deleted"
         self.create(f"CREATE VIEW deleted AS {gone}")
         self.create("CREATE TABLE dead (seq BIGINT)")

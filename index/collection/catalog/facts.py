@@ -1,4 +1,6 @@
-"""The facts of a run: all columns of its rows but vectors, and where each row is, in a few Parquet files."""
+"""The facts of a run: all columns of its rows but vectors, and where each row is, in a few Parquet files. Those that
+say which ids it deletes have no other column.
+"""
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
@@ -14,7 +16,7 @@ from index.arrays import Positions
 from index.collection.layout import FACTS, run_path
 from index.collection.records import RowFile
 from index.collection.row_files import open_rows, read_ahead, valid, write_table
-from index.collection.rows import EMBEDDING, LOCATION_COLUMNS, TILES, conform, in_files, unify
+from index.collection.rows import DELETED_COLUMNS, EMBEDDING, LOCATION_COLUMNS, TILES, conform, in_files, unify
 from index.storage import Storage
 
 MAX_POSITIONS: Final = 1 << 24
@@ -36,6 +38,14 @@ def write_table_facts(storage: Storage, run_id: str, rows: pa.Table, start: int 
     `start`.
     """
     return write_parts(storage, run_path(run_id, FACTS), map(_as_one, _counted(run_id, rows, start)), first=start)
+
+
+def write_deletes(storage: Storage, run_id: str, ids: Iterable[pa.Array[Any]], start: int) -> list[RowFile]:
+    """Write ids that have left the source as `write_facts` does, to files that are numbered from `start`."""
+    tables = (pa.table([each.cast(pa.string())], list(DELETED_COLUMNS)) for each in ids)
+    nowhere = ((np.zeros(len(table), np.int64), table) for table in tables)
+    placed = in_parts(_placed(run_id, zeros, zeros, table) for zeros, table in nowhere)
+    return write_parts(storage, run_path(run_id, FACTS), map(pa.concat_tables, placed), first=start)
 
 
 def _counted(run_id: str, rows: pa.Table, start: int) -> Iterator[list[pa.Table]]:

@@ -1,9 +1,9 @@
 """Many small runs, such as those of nights and of `watch`, merged, so that no job opens a file for each.
 
-What is merged are the facts and deletes of runs, and copies of their manifests; the runs, with their manifests, row
-files and facts, stay as they are. `merged/<number>/` holds one such set: `runs.json`, with the manifests, `facts/`,
-whose rows say of which run they are, and `deletes`. `merged/manifest.json` names the sets that count. Everything here
-can be made again from the runs, so nothing is lost if it is removed.
+What is merged are the facts of runs, and copies of their manifests; the runs, with their manifests, row files and
+facts, stay as they are. `merged/<number>/` holds one such set: `runs.json`, with the manifests, and `facts/`, whose
+rows say of which run they are. `merged/manifest.json` names the sets that count. Everything here can be made again from
+the runs, so nothing is lost if it is removed.
 
 - Which sets and runs become one is up to `policy.py`, like that of segments: there are at most three of a size, and a
   row is written again once for each factor of four by which its set has grown.

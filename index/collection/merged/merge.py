@@ -13,7 +13,7 @@ import pyarrow as pa
 from index.collection.catalog.catalog import RunRows
 from index.collection.catalog.facts import in_parts, read_schema, write_parts
 from index.collection.collection import Collection
-from index.collection.layout import DELETES, FACTS, MERGED, merged_path
+from index.collection.layout import FACTS, MERGED, merged_path
 from index.collection.merged.policy import choose
 from index.collection.merged.sets import (
     MANIFEST_PATH,
@@ -27,11 +27,11 @@ from index.collection.merged.sets import (
     read_manifest,
 )
 from index.collection.records import RowFile, RunManifest
-from index.collection.row_files import copies_here, open_rows, valid, write_table
+from index.collection.row_files import copies_here, open_rows, valid
 from index.storage import Storage
 from index.storage.scratch import Scratch
 
-_FILE_SIZE: Final = 16  # of a row file's entry in a manifest, in rows of facts: fewer, but manifests are read whole
+_MANIFEST_SIZE: Final = 16  # in rows of facts: it has the bytes of about as many, and manifests are read whole
 
 KEPT_FOR: Final = timedelta(days=1)
 """How long a set that was merged into another stays: someone may be reading it."""
@@ -68,8 +68,7 @@ def merge_runs(collection: Collection) -> None:
 
 def size_of(run: RunManifest) -> int:
     """What a run costs to merge, in rows of facts."""
-    deletes = run.deletes.rows if run.deletes else 0
-    return sum(file.rows for file in run.files) + deletes + _FILE_SIZE * len(run.files)
+    return _MANIFEST_SIZE + sum(file.rows for file in run.facts)
 
 
 def _new_number(collection: Collection, manifest: MergedManifest) -> int:
@@ -81,18 +80,12 @@ def _new_number(collection: Collection, manifest: MergedManifest) -> int:
 
 def _write_set(collection: Collection, number: int, runs: Sequence[RunManifest]) -> None:
     storage = collection.storage
-    facts, deletes = dict[RowFile, set[int]](), dict[RowFile, None]()
-    for position, rows in enumerate(map(RunRows.of, runs)):
+    facts = dict[RowFile, set[int]]()
+    for position, rows in enumerate(RunRows.of(storage, run) for run in runs):
         for file in rows.facts or ():
             facts.setdefault(file, set()).add(position)
-        if rows.deletes:
-            deletes[rows.deletes] = None
     with Scratch("merge") as scratch:
-        merged = MergedSet(
-            runs=list(runs),
-            facts=_write_facts(storage, number, facts, scratch.path),
-            deletes=_write_deletes(storage, number, list(deletes), scratch.path),
-        )
+        merged = MergedSet(runs=list(runs), facts=_write_facts(storage, number, facts, scratch.path))
     collection.check_lease()
     storage.write_atomic(merged_path(number, RUNS_FILE), merged.to_bytes())
 
@@ -109,13 +102,6 @@ def _write_facts(storage: Storage, number: int, files: Mapping[RowFile, set[int]
         made = write_parts(storage, merged_path(number, FACTS), tables, first=len(written))
         written += [MergedFacts(file=file, runs=positions) for file in made]
     return written
-
-
-def _write_deletes(storage: Storage, number: int, files: Sequence[RowFile], folder: Path) -> RowFile | None:
-    if not files:
-        return None
-    tables = map(_read, copies_here(storage, files, folder), files)
-    return write_table(storage, merged_path(number, DELETES), pa.concat_tables(tables))
 
 
 def _read(path: Path, file: RowFile) -> pa.Table:

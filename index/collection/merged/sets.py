@@ -10,7 +10,7 @@ from pydantic import Field
 
 from index.collection.bounds import Count, Time
 from index.collection.layout import MANIFEST, MERGED, merged_path
-from index.collection.records import Record, RowFile, RunManifest
+from index.collection.records import OtherFormatError, Record, RowFile, RunManifest
 from index.collection.row_files import damaged_run, map_in_threads
 from index.storage import Storage
 
@@ -31,12 +31,10 @@ class MergedFacts(Record):
 
 
 class MergedSet(Record):
-    """`runs.json`: the manifests of merged runs, oldest first, and the files that have their facts and deletes."""
+    """`runs.json`: the manifests of merged runs, oldest first, and the files that have their facts."""
 
-    format: Literal[1] = 1
     runs: list[RunManifest]
     facts: list[MergedFacts]
-    deletes: RowFile | None
 
 
 class SetEntry(Record):
@@ -56,17 +54,16 @@ class Replaced(Record):
 class MergedManifest(Record):
     """`merged/manifest.json`: the sets that count, and those that stay for a while."""
 
-    format: Literal[1] = 1
+    format: Literal[2] = 2
     sets: list[SetEntry]
     replaced: list[Replaced]
 
 
 class MergedRun(RunManifest):
-    """A run's manifest, from a set, with the files that have its facts and deletes, among others'."""
+    """A run's manifest, from a set, with the files that have its facts, among others'."""
 
     merged_in: SetNumber
     merged_facts: list[RowFile]
-    merged_deletes: RowFile | None
 
 
 def read_merged_runs(storage: Storage) -> dict[str, MergedRun]:
@@ -90,12 +87,7 @@ def _read_set(storage: Storage, number: int) -> list[MergedRun]:
         for run in each.runs:
             facts[run].append(each.file)
     return [
-        MergedRun.model_construct(
-            **dict(run),
-            merged_in=number,
-            merged_facts=facts[position],
-            merged_deletes=found.deletes if run.deletes else None,
-        )
+        MergedRun.model_construct(**dict(run), merged_in=number, merged_facts=facts[position])
         for position, run in enumerate(found.runs)
     ]
 
@@ -103,7 +95,7 @@ def _read_set(storage: Storage, number: int) -> list[MergedRun]:
 def _read(storage: Storage, path: str, record: type[R]) -> R | None:
     try:
         return record.from_bytes(storage.read(path))
-    except FileNotFoundError:
-        return None
+    except (FileNotFoundError, OtherFormatError):
+        return None  # as if nothing was merged: the runs say of which format they are
     except ValueError as error:
         raise damaged_run(path, error) from error

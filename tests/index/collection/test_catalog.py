@@ -21,6 +21,7 @@ from index.collection.cache import checked
 from index.collection.cache.file_cache import FileCache
 from index.collection.catalog.catalog import Catalog, RunRows
 from index.collection.live_rows import LiveRows
+from index.collection.merged.sets import MANIFEST_PATH, MergedManifest, SetEntry
 from index.collection.records import RunStart
 from index.collection.rows import EMBEDDING, JSON, TILES
 from index.errors import CollectionError, DamagedRunError
@@ -55,11 +56,10 @@ def test_a_folders_name_is_no_column_and_no_pattern(tmp_path: Path, folder: str)
     assert found == [{"image_id": "a", "label": "x"}, {"image_id": "b", "label": "y"}]
 
 
-@pytest.mark.parametrize("name", ["facts", "deletes"])
-def test_an_altered_file_is_named(collection: Collection, name: str) -> None:
+@pytest.mark.parametrize("number", [0, 1])
+def test_an_altered_file_is_named(collection: Collection, number: int) -> None:
     run = add_run(collection, rows(["a"]), deletes=["b"])
-    file = run.facts[0] if name == "facts" else run.deletes
-    assert file
+    file = run.facts[number]
     path = Path(collection.location) / file.path
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
@@ -146,7 +146,9 @@ def test_a_collection_of_an_earlier_format_is_refused_in_one_sentence(collection
     old = {name: getattr(start, name) for name in RunStart.model_fields} | {"format": 1}
     path = Path(collection.location) / "runs" / start.run_id / "started.json"
     path.write_bytes(RunStart.model_construct(**old).to_bytes())
-    with pytest.raises(CollectionError, match=r"has format 1, .* reads 3, .*: embed the source into a new folder"):
+    merged: dict[str, Any] = {"format": 1, "sets": [SetEntry(number=1, size=1)], "replaced": []}
+    collection.storage.write_atomic(MANIFEST_PATH, MergedManifest.model_construct(**merged).to_bytes())
+    with pytest.raises(CollectionError, match=r"has format 1, .* reads 4, .*: embed the source into a new folder"):
         collection.snapshot()
 
 
@@ -214,8 +216,7 @@ def test_facts_are_checked_once_and_again_when_they_were_written_to(
 def test_facts_of_a_bucket_come_once_and_are_checked_once(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     collection = Collection.create_or_open(bucket.address("likeness"))
     run = add_run(collection, rows(["a", "b"]), deletes=["c"])
-    assert run.deletes
-    named = [*run.facts, run.deletes]
+    named = run.facts
     for _ in range(2):
         assert len(collection.snapshot().live()) == 2
     with monkeypatch.context() as patch:

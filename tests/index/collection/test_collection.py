@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from index.builder.segment_change import touched_ids
-from index.collection import Collection, row_files
+from index.collection import Collection, bounds, row_files
 from index.collection.annotations import annotation_log, list_annotations
 from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord, RowFile
@@ -91,7 +91,7 @@ def test_rows_are_read_as_they_were_written(collection: Collection) -> None:
     ]
     assert live.schema.field("embedding").type == pa.list_(pa.float32(), DIM)
     assert np.array_equal(np.array(live.column("embedding").to_pylist(), np.float32), vectors[[1, 0, 2]])
-    file = collection.runs()[0].files[0]
+    file, *_ = collection.files_of(collection.runs()[0])
     plain = pq.read_schema(f"{collection.location}/{file.path}").field("embedding").type
     assert plain == pa.list_(pa.float32(), DIM)
 
@@ -155,8 +155,7 @@ def test_live_rows_agree_with_a_dict(tmp_path_factory: pytest.TempPathFactory, r
 def test_text_is_large_string_in_memory_and_string_in_files(collection: Collection) -> None:
     label = pa.array(["cat"], pa.large_string())
     run = add_run(collection, rows(["a"], metadata={"label": label}), deletes=["gone"])
-    assert run.deletes
-    for file in (run.files[0], run.deletes):
+    for file in (*collection.files_of(run), *run.facts):
         schema = pq.read_schema(f"{collection.location}/{file.path}")
         assert pa.large_string() not in schema.types
         assert schema.field("image_id").type == pa.string()
@@ -230,18 +229,28 @@ def test_a_file_of_another_user_is_not_called_damaged(collection: Collection, mo
     with pytest.raises(PermissionError):
         LiveRows.of_runs(collection.storage, [run])
     with pytest.raises(PermissionError):
-        row_files.describe(collection.storage, run.files[0].path)
+        row_files.describe(collection.storage, run.facts[0].path)
 
 
 def test_a_commit_checks_its_files_and_a_manifest_its_content(collection: Collection) -> None:
     run = add_run(collection, rows(["a"]))
-    missing = run.model_copy(update={"files": [run.files[0].model_copy(update={"path": "runs/x/rows/y.parquet"})]})
-    with pytest.raises(DamagedRunError, match=r"runs/x/rows/y\.parquet is missing or has changed"):
-        collection.commit_run(missing)
+    [file] = collection.files_of(run)
+    larger = collection.list_files(run.run_id, [file.model_copy(update={"size": file.size + 1})])
+    with pytest.raises(DamagedRunError, match=f"{file.path} is missing or has changed"):
+        collection.commit_run(run.model_copy(update={"files": larger}))
     path = Path(collection.location) / "runs" / run.run_id / "manifest.json"
     path.write_bytes(path.read_bytes().replace(b'"rows": 1', b'"rows": 2'))
     with pytest.raises(DamagedRunError, match=r"manifest\.json is damaged"):
         collection.runs()
+
+
+def test_a_run_has_more_files_than_a_record_may_name(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "MAX_RECORD", 3_000)
+    run = add_run(collection, *(rows([f"{number:02}"], unit_vectors(1, seed=number)) for number in range(40)))
+    assert [file.rows for file in collection.files_of(run)] == [1] * 40
+    found = collection.live_rows()
+    assert found["image_id"].to_pylist() == [f"{number:02}" for number in range(40)]
+    assert found["embedding"][7].as_py() == unit_vectors(1, seed=7)[0].tolist()
 
 
 def test_vectors_of_two_models_are_not_mixed(collection: Collection) -> None:
@@ -269,9 +278,10 @@ def test_vectors_are_streamed_in_order(
     add_run(collection, rows(["b"]), deletes=["f"])
     embedded = pa.Table.from_batches(newest_rows(collection).embedded(batch_rows=2))
     assert embedded["image_id"].to_pylist() == ["a", "c", "d", "e", "b"]
-    path = Path(collection.location) / run.files[1].path
+    _, file, _ = collection.files_of(run)
+    path = Path(collection.location) / file.path
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(DamagedRunError, match=f"{run.files[1].path} cannot be read .*restore it from a backup"):
+    with pytest.raises(DamagedRunError, match=f"{file.path} cannot be read .*restore it from a backup"):
         list(newest_rows(collection).embedded())
 
 
@@ -285,7 +295,7 @@ def test_rows_are_taken_by_position(collection: Collection, positions: list[int]
     live = LiveRows.of_runs(collection.storage, collection.runs())
     taken = live.take(np.array(positions, np.int64))
     assert (len(taken), taken.read(["image_id"])["image_id"].to_pylist()) == (len(expected), expected)
-    last = written_rows(collection, run, run.files).take(np.array([1]))
+    last = written_rows(collection, run, collection.files_of(run)).take(np.array([1]))
     assert last.read(["image_id"]).to_pylist() == [{"image_id": "f"}]
 
 

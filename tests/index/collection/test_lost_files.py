@@ -210,7 +210,8 @@ def test_a_lost_run_is_embedded_again_under_a_new_id(collection: Collection) -> 
 
 def test_a_damaged_row_file_can_be_embedded_again(collection: Collection) -> None:
     run = collection.runs()[0]
-    (Path(collection.location) / run.files[0].path).write_bytes(b"")
+    file, *_ = collection.files_of(run)
+    (Path(collection.location) / file.path).write_bytes(b"")
     with pytest.raises(DamagedRunError, match="remove its run's manifest"):
         build_index(collection, rebuild=True)
     lose_run(collection, 0)

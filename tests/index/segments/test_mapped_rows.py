@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from index.segments import mapped_rows
+from index.segments.eligible import Eligible
 from index.segments.mapped_rows import MappedRows, write_by_id
 
 
@@ -53,8 +54,8 @@ def test_the_newest_live_row_of_an_id_is_found(tmp_path: Path, scanned: int, mon
     assert -1 < expected["a"] < 500
     assert expected["z"] == -1
     for name, position in expected.items():
-        assert rows.positions(pa.array([name]), live).tolist() == [position], name
-    assert rows.positions(pa.array([*expected, None]), live).tolist() == [*expected.values(), -1]
+        assert rows.positions(pa.array([name]), Eligible.of(live)).tolist() == [position], name
+    assert rows.positions(pa.array([*expected, None]), Eligible.of(live)).tolist() == [*expected.values(), -1]
 
 
 @pytest.mark.parametrize(

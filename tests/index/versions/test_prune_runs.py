@@ -102,7 +102,7 @@ def test_files_that_a_committed_run_does_not_name_are_removed(collection: Collec
     assert bool(pruned.bytes_freed) == (idle > ABANDONED_AFTER)
     for log in (collection, annotation_log(collection, "rows")):
         [run] = log.runs()
-        assert len(log.row_files(run.run_id)) == len(run.files) + (idle < ABANDONED_AFTER)
+        assert len(log.row_files(run.run_id)) == run.files.rows + (idle < ABANDONED_AFTER)
         assert len(log.live_rows(["image_id"])) == 2
 
 

@@ -249,7 +249,9 @@ def test_a_job_killed_ten_times_captions_every_image_once(collection: Collection
 
     annotations = annotation_log(collection, "c")
     (run,) = annotations.runs()
-    written = written_rows(annotations, run, run.files).read(["image_id", "c", "error_message"]).to_pylist()
+    written = (
+        written_rows(annotations, run, annotations.files_of(run)).read(["image_id", "c", "error_message"]).to_pylist()
+    )
     assert Counter(row["image_id"] for row in written) == Counter(files.keys())
     assert {row["image_id"] for row in written if row["error_message"]} == {"100.png", "broken.png"}
     captions = {str(row["image_id"]): row["c"] for row in written}

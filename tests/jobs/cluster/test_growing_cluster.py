@@ -57,6 +57,6 @@ def test_a_job_waits_for_nodes_and_names_those_that_never_come(gallery: Gallery,
     assert "waiting up to 300 s for nodes" in said
     assert (report.embedded, report.rejected, report.failed) == (COUNT - BROKEN, BROKEN - 1, 1)
     collection = Collection.open(str(tmp_path / "c"))
-    assert sum(file.rows for run in collection.runs() for file in run.files) == COUNT
+    assert sum(file.rows for run in collection.runs() for file in collection.files_of(run)) == COUNT
     ids = [*(each.image_id for each in gallery.exhibits), *gallery.broken]
     assert Counter(collection.live_rows()["image_id"].to_pylist()) == dict.fromkeys(ids, 1)

@@ -54,8 +54,9 @@ class TestEmbed:
             Collection.open(str(tmp_path / name)).live_rows().sort_by("image_id") for name in ("ray", "here", "larger")
         )
         assert ray.num_rows == 60
-        [run] = Collection.open(str(tmp_path / "ray")).runs()
-        assert sorted(file.rows for file in run.files) == [12, 16, 16, 16]
+        by_ray = Collection.open(str(tmp_path / "ray"))
+        [run] = by_ray.runs()
+        assert sorted(file.rows for file in by_ray.files_of(run)) == [12, 16, 16, 16]
         assert not list((tmp_path / "ray").rglob("todo-*"))
         assert ray["error_reason"].to_pylist().count("filtered") == 10
         assert all(other.equals(ray) for other in others)

@@ -51,8 +51,8 @@ def write(collection: Collection, run: RunStart, name: str, *rows: Row) -> None:
 
 def commit(collection: Collection, run: RunStart) -> None:
     files = collection.written_files(run)
-    facts = collection.write_facts(run.run_id, files)
-    collection.commit_run(RunManifest(**dict(run), finished_at=NOON, files=files, facts=facts))
+    listed, facts = collection.list_files(run.run_id, files), collection.write_facts(run.run_id, files)
+    collection.commit_run(RunManifest(**dict(run), finished_at=NOON, files=listed, facts=facts))
 
 
 def committed(collection: Collection, *rows: Row) -> None:

@@ -124,7 +124,7 @@ def test_rounds_follow_the_source_and_load_the_model_once(nights: Nights) -> Non
 
 
 CODES = (errno.EIO, errno.ENOSPC)
-POINTS = [*((step, True) for step in STEPS if step != "deletes"), *((step, False) for step in STEPS)]
+POINTS = [(step, first) for first in (True, False) for step in STEPS]
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,6 @@ from tests.support.nights.reembed_nights import (
 
 STEPS = {
     "facts": r"merged/[0-9]+/facts/.*",
-    "deletes": r"merged/[0-9]+/deletes.*",
     "runs": r"merged/[0-9]+/runs\.json",
     "commit": r"merged/manifest\.json",
 }
@@ -99,7 +98,7 @@ def assert_complete(nights: Nights) -> None:
 
 
 @pytest.mark.parametrize("after", [pytest.param(False, marks=pytest.mark.slow), True])
-@pytest.mark.parametrize("step", [pytest.param("facts", marks=pytest.mark.slow), "deletes", "runs", "commit"])
+@pytest.mark.parametrize("step", ["facts", "runs", "commit"])
 def test_a_night_that_is_killed_while_it_merges(nights: Nights, step: str, after: bool) -> None:
     with (
         at(lambda path: re.fullmatch(STEPS[step], path) is not None, after=after, action=kill),

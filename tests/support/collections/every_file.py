@@ -10,6 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from index.analysis.duplicate_plan import write_plan
 from index.builder.build_index import build_index
 from index.collection import Collection
@@ -100,7 +103,13 @@ def seal(root: Path) -> None:
             record |= {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
     def run(content: dict[str, Any], log: Path) -> None:
-        for record in [*content["files"], *([content["deletes"]] if content["deletes"] else [])]:
+        path = log / content["files"]["path"]
+        with suppress(OSError, pa.ArrowException):
+            files = pq.read_table(path).to_pylist()
+            for record in files:
+                update(record, log / record["path"])
+            pq.write_table(pa.Table.from_pylist(files), path)
+        for record in [content["files"], *content["facts"]]:
             update(record, log / record["path"])
 
     def version(content: dict[str, Any], folder: Path) -> None:

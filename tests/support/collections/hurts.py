@@ -99,9 +99,9 @@ _FIELDS: dict[str, Hurt] = {
             "runs/*/manifest.json": [
                 ("run_id", "../../outside"),
                 ("run_id", "20200101T000000Z-0000"),
-                *(("files.0.path", each) for each in ("../outside/secret", "/etc/passwd", "CURRENT")),
-                *(("files.0.rows", each) for each in (10**15, -1, 10**30)),
-                ("files.0.size", 10**15),
+                *(("files.path", each) for each in ("../outside/secret", "/etc/passwd", "CURRENT")),
+                *(("facts.0.rows", each) for each in (10**15, -1, 10**30)),
+                ("files.size", 10**15),
                 ("model.dim", 10**6),
                 ("model.dim", 0),
                 ("finished_at", "0001-01-01T00:00:00+23:00"),
@@ -212,8 +212,11 @@ _ARROW: dict[str, Hurt] = {
     "row files whose ids are null": parquet(column("image_id", lambda table: pa.nulls(table.num_rows, pa.string()))),
     "row files with a column twice": parquet(added("uri", repeated("a"))),
     "row files with other types": parquet(column("size", repeated("large"))),
-    "deletes that are numbers": parquet(column("image_id", repeated(7)), "runs/*/deletes.*"),
-    "deletes without ids": parquet(lambda table: table.rename_columns(["row_run", "id"]), "runs/*/deletes.*"),
+    "facts whose ids are numbers": parquet(column("image_id", repeated(7)), "runs/*/facts/*"),
+    "facts without addresses": parquet(lambda table: table.drop_columns("row_file"), "runs/*/facts/*"),
+    "a list of files elsewhere": parquet(column("path", repeated("../../secret")), "runs/*/files.*"),
+    "a list of files without digests": parquet(lambda table: table.drop_columns("sha256"), "runs/*/files.*"),
+    "a list of files that is empty": parquet(lambda table: table.slice(0, 0), "runs/*/files.*"),
 }
 
 _FAISS: dict[str, Hurt] = {

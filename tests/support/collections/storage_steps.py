@@ -14,7 +14,8 @@ from index.storage import Storage
 
 STEPS = {
     "rows": r"runs/[^/]+/rows/.*\.parquet",
-    "deletes": r"runs/[^/]+/deletes[^/]*\.parquet",
+    "file list": r"runs/[^/]+/files[^/]*\.parquet",
+    "facts": r"runs/[^/]+/facts/.*\.parquet",
     "run manifest": r"runs/[^/]+/manifest\.json",
     "segment": r"index/segments/.*/rows\.arrow",
     "version manifest": r"index/[^/]+/manifest\.json",

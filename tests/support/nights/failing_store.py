@@ -87,7 +87,8 @@ def _incomplete_files(bucket: Bucket, location: str, seen: Counter[str]) -> list
     for manifest in manifests:
         named |= {path: record.size for path, record in version_files(manifest).items()}
     for run in collection.runs():
-        named |= {file.path: file.size for file in [*run.files, *([run.deletes] if run.deletes else [])]}
+        files = [*collection.files_of(run), run.files, *run.facts]
+        named |= {file.path: file.size for file in files}
     pages = bucket.client.get_paginator("list_objects_v2").paginate(Bucket=bucket.name, Prefix="collection/")
     sizes = {entry["Key"].removeprefix("collection/"): entry["Size"] for page in pages for entry in page["Contents"]}
     seen.update({"reads": 1, f"live {live}": 1})

@@ -68,7 +68,7 @@ def crops_of(gallery: Gallery) -> dict[str, NDArray[np.uint8]]:
 def assert_gallery_is_embedded(collection: Collection, gallery: Gallery) -> None:
     """One run has each picture once: a good one with its own vector, a broken one with its reason."""
     (run,) = collection.runs()
-    written = written_rows(collection, run, run.files).read(["image_id"])["image_id"].to_pylist()
+    written = written_rows(collection, run, collection.files_of(run)).read(["image_id"])["image_id"].to_pylist()
     exhibits = {exhibit.image_id: exhibit for exhibit in gallery.exhibits}
     assert Counter(written) == Counter([*exhibits, *gallery.broken])
     rows = {str(row["image_id"]): row for row in collection.live_rows().to_pylist()}

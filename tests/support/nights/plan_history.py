@@ -153,16 +153,17 @@ class History:
             self._rows[file.path] = run.files[file.path] = rows
             return file
 
-        def write_deletes(collection: Collection, run_id: str, ids: Any) -> RowFile:
-            self._deletes[run_id] = ids.to_pylist()
-            return _WRITE_DELETES(collection, run_id, ids)
+        def write_deletes(collection: Collection, run_id: str, ids: Any, start: int) -> list[RowFile]:
+            parts = list(ids)
+            self._deletes[run_id] = [each for part in parts for each in part.to_pylist()]
+            return _WRITE_DELETES(collection, run_id, parts, start)
 
         def commit_run(collection: Collection, manifest: RunManifest) -> None:
             _step(left)
             _COMMIT_RUN(collection, manifest)
             run = self._runs[manifest.run_id]
-            run.files = {file.path: self._rows[file.path] for file in manifest.files}
-            run.deletes, run.committed = self._deletes[manifest.run_id] if manifest.deletes else (), True
+            run.files = {file.path: self._rows[file.path] for file in collection.files_of(manifest)}
+            run.deletes, run.committed = self._deletes.get(manifest.run_id, ()), True
 
         with (
             patch.object(Collection, "start_run", start_run),
