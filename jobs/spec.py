@@ -280,7 +280,7 @@ NO_LABEL = "none of these"
 
 
 class AnnotationSpec(_Section):
-    """Columns that a predictor adds to the images: labels, quality, classes, captions, or those of your own class."""
+    """Columns that a predictor adds to the images: labels, quality, words, classes, captions, or your own class's."""
 
     name: ColumnName = Field(description="the column's name, and the prefix of further columns: NAME_score")
     labels: tuple[Text, ...] = Field((), description="texts; each image gets the nearest one")
@@ -293,6 +293,9 @@ class AnnotationSpec(_Section):
     )
     quality: bool = Field(
         False, description="sharpness, brightness, contrast, entropy, colourfulness, and whether it is near-uniform"
+    )
+    ocr: bool = Field(
+        False, description="lines of text in pictures, in Latin letters, Chinese and Japanese; needs likeness[ocr]"
     )
     classifier: str | None = Field(None, description="an image-classification model: hub id or ./folder")
     top_k: int = Field(5, ge=1, description="classes to keep for each image")
@@ -333,9 +336,9 @@ class AnnotationSpec(_Section):
 
     @model_validator(mode="after")
     def _require_one(self) -> AnnotationSpec:
-        if sum(map(bool, (self.labels, self.quality, self.classifier, self.captioner, self.predictor))) != 1:
+        if sum(map(bool, (self.labels, self.quality, self.ocr, self.classifier, self.captioner, self.predictor))) != 1:
             raise ValueError(
-                "expected one of labels (--label or --labels), quality, classifier, captioner and predictor"
+                "expected one of labels (--label or --labels), quality, ocr, classifier, captioner and predictor"
             )
         if not self.captioner and (self.prompt or self.url or self.engine == "vllm"):
             raise ValueError("prompt, engine and url are for a captioner: expected captioner as well, or none of these")

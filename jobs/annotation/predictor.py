@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from embedder.errors import Rejected
 from embedder.identity import ModelIdentity
 from embedder.images import CropSpec
 from embedder.models.checkpoint import Checkpoint
@@ -196,8 +197,13 @@ def annotated_rows(table: pa.Table, loaded: LoadedPredictor) -> pa.Table:
     positions[usable] = np.arange(len(usable))
     values = columns.take(pa.array(positions, mask=positions < 0))
     rows = with_columns(rows, {name: values[name] for name in values.column_names})
-    reasons = {row: ("predict", type(error).__name__, _error_text(error), True) for row, error in failed.items()}
-    return refuse(rows, {int(usable[row]): reason for row, reason in reasons.items()})
+    return refuse(rows, {int(usable[row]): _reason(error) for row, error in failed.items()})
+
+
+def _reason(error: BaseException) -> tuple[str, str, str, bool]:
+    if isinstance(error, Rejected):
+        return error.stage, error.reason, error.message, error.retryable
+    return "predict", type(error).__name__, _error_text(error), True
 
 
 def _reject_changed(table: pa.Table) -> pa.Table:
@@ -217,11 +223,11 @@ def _reject_changed(table: pa.Table) -> pa.Table:
 
 
 def _array(values: Any, failed: Collection[int]) -> pa.Array[Any]:
-    if failed:
+    if failed and not isinstance(values, pa.Array):
         values = [None if row in failed else value for row, value in enumerate(values)]
     elif isinstance(values, np.ndarray) and values.ndim > 1:
         values = list(values)
-    array: pa.Array[Any] = pa.array(values)
+    array: pa.Array[Any] = values if isinstance(values, pa.Array) else pa.array(values)
     return array
 
 

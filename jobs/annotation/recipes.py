@@ -13,6 +13,7 @@ from embedder.python_class import PythonClass
 from index.collection.records import ModelRecord
 from jobs.annotation.captions import captioner_recipe
 from jobs.annotation.labels import labels_recipe
+from jobs.annotation.ocr import ocr_recipe
 from jobs.annotation.predictor import NEEDS, Batch, Columns, Predictor, Recipe, checkpoint_recipe
 from jobs.errors import UsageError
 from jobs.spec import AnnotationSpec, Resources
@@ -33,6 +34,8 @@ def recipe_of(spec: AnnotationSpec, model: ModelRecord, resources: Resources, *,
         return _classifier_recipe(spec.classifier, spec.top_k, resources)
     if spec.captioner:
         return captioner_recipe(spec, resources)
+    if spec.ocr:
+        return ocr_recipe()
     return labels_recipe(spec, model, device=resources.device, embedder=embedder)
 
 

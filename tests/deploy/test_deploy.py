@@ -289,7 +289,8 @@ def test_the_requirements_of_the_image_are_the_projects_own_and_pinned() -> None
     command = run.partition("> requirements.txt")[0].replace("python", sys.executable, 1)
     printed = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     extras = PROJECT["project"]["optional-dependencies"]
-    assert printed.splitlines() == [*PROJECT["project"]["dependencies"], *extras["formats"], *extras["video"]]
+    used = [*extras["formats"], *extras["video"], *extras["ocr"]]
+    assert printed.splitlines() == [*PROJECT["project"]["dependencies"], *used]
     pinned = re.findall(r"(?m)^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text())
     pins = {canonicalize_name(name): version for name, version in pinned}
     for requirement in map(Requirement, printed.splitlines()):

@@ -1,0 +1,1 @@
+"""How many words `likeness annotate --ocr` reads, and what it costs."""

@@ -1,0 +1,175 @@
+"""`likeness annotate --ocr`: the lines of text in pictures, with boxes and confidences."""
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import ExifTags, Image, ImageDraw, ImageFont
+
+from benchmarks.hostile.pictures import progressive_jpeg
+from benchmarks.ocr.pictures import SCRIPTS, draw_words
+from embedder.ocr import line_reader
+from index.collection import Collection
+from index.collection.annotations import annotation_log
+from index.search import Searcher
+from tests.support.collections.hand_made import add_files, metadata_of, written_rows
+from tests.support.command_line import Run
+from tests.support.paths import ROOT
+from tests.support.pictures.sample_images import encode
+
+_ANY_REJECTS = ("--max-reject-rate", 1)
+
+
+def drawn(*lines: tuple[str, int, int], size: tuple[int, int] = (640, 400)) -> Image.Image:
+    """A white picture with texts of 40 pixels, each at its place."""
+    picture = Image.new("RGB", size, "white")
+    for text, x, y in lines:
+        ImageDraw.Draw(picture).text((x, y), text, fill="black", font=ImageFont.load_default(40))
+    return picture
+
+
+def ocr(run: Run, collection: Collection, *options: object) -> str:
+    """Annotate `w`; returns what was printed."""
+    done = run("annotate", collection.location, "--name", "w", "--ocr", *options)
+    assert (done.code, done.err) == (0, "")
+    return done.out
+
+
+def test_lines_are_read_with_their_boxes(collection: Collection, run: Run, tmp_path: Path) -> None:
+    sign = drawn(("Harbour Street", 60, 40), ("Closed on Monday", 60, 240))
+    turned = sign.transpose(Image.Transpose.ROTATE_90)
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    files = {
+        "sign.png": encode(sign, "png"),
+        "turned.jpg": encode(turned, "jpeg", exif=exif),
+        "large.png": encode(sign.resize((6400, 4000)), "png"),
+        "blank.png": encode(drawn(), "png"),
+        "tilted.png": encode(sign.rotate(-12, Image.Resampling.BICUBIC, fillcolor="white"), "png"),
+    }
+    add_files(collection, tmp_path, files)
+    printed = ocr(run, collection)
+    assert "5 of 5 images annotated" in printed
+    assert "RapidOCR" not in printed
+    found = metadata_of(collection)
+    assert found["blank.png"] == {"w": "", "w_boxes": [], "w_confidences": []}
+    for name in files.keys() - {"blank.png"}:
+        assert found[name]["w"] == "Harbour Street\nClosed on Monday", name
+        assert min(found[name]["w_confidences"]) > 0.9
+    for name in ("sign.png", "turned.jpg", "large.png"):
+        boxes = np.array(found[name]["w_boxes"])
+        assert boxes == pytest.approx(np.array([[0.09, 0.11, 0.45, 0.12], [0.09, 0.61, 0.53, 0.12]]), abs=0.03), name
+    with_words = metadata_of(collection, {"w": {"$ne": ""}, "w_confidences": {"$gt": 0.9}})
+    assert with_words.keys() == files.keys() - {"blank.png"}
+    assert metadata_of(collection, {"w": ""}).keys() == {"blank.png"}
+    listed = run("columns", collection.location).out
+    assert "PP-OCRv6" in listed
+    assert run("info", collection.location).code == run("search", collection.location, "--like", "sign.png").code == 0
+
+
+def test_five_scripts_are_read(collection: Collection, run: Run, tmp_path: Path) -> None:
+    pictures = {f"{number}.jpg": draw_words(number) for number in range(2 * len(SCRIPTS))}
+    add_files(collection, tmp_path, {name: picture.data for name, picture in pictures.items()})
+    ocr(run, collection)
+    found = metadata_of(collection)
+    read = Counter[str]()
+    for name, picture in pictures.items():
+        text = "".join(found[name]["w"].split())
+        read[picture.script] += sum(word in text for word in picture.words)
+    drawn_words = Counter[str]()
+    for picture in pictures.values():
+        drawn_words[picture.script] += len(picture.words)
+    assert {script: read[script] / drawn_words[script] > 0.8 for script in SCRIPTS} == dict.fromkeys(SCRIPTS, True)
+
+
+def test_hostile_pictures_cost_no_more_than_themselves(collection: Collection, run: Run, tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    small = Image.new("RGB", (400, 400), "white")
+    for y in range(2, 390, 12):
+        ImageDraw.Draw(small).text((2, y), "no yes " * 20, fill="black", font=ImageFont.load_default(8))
+    files = {
+        "line.png": encode(Image.new("RGB", (1, 30_000)), "png"),
+        "strip.png": encode(Image.fromarray(rng.integers(0, 256, (17, 30_000, 3)).astype(np.uint8)), "png"),
+        "noise.png": encode(Image.fromarray(rng.integers(0, 256, (900, 900, 3)).astype(np.uint8)), "png"),
+        "small.png": encode(small, "png"),
+        "scans.jpg": progressive_jpeg(8_000, 8_000, 300),
+        "cut.png": encode(drawn(("Harbour", 60, 40)), "png")[:500],
+        "good.png": encode(drawn(("Harbour", 60, 40)), "png"),
+    }
+    add_files(collection, tmp_path, files)
+    assert "5 of 7 images annotated, 0 were up to date, 2 have no value" in ocr(run, collection, *_ANY_REJECTS)
+    found = metadata_of(collection)
+    assert found["good.png"]["w"] == "Harbour"
+    assert {name: found[name]["w"] for name in ("line.png", "strip.png", "noise.png")} == dict.fromkeys(
+        ("line.png", "strip.png", "noise.png"), ""
+    )
+    assert len(found["small.png"]["w_boxes"]) == len(found["small.png"]["w"].splitlines())
+    assert found["scans.jpg"]["w"] is found["cut.png"]["w"] is None
+    # Neither will be readable before its file changes.
+    assert "0 of 7 images annotated, 7 were up to date, 2 have no value" in ocr(run, collection, *_ANY_REJECTS)
+
+
+@pytest.mark.parametrize(("limit", "reason"), [("_WALL_S", "decode_timeout"), ("_CPU_S", "too_slow")])
+def test_a_picture_that_takes_too_long_is_stopped(
+    limit: str, reason: str, collection: Collection, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = drawn(*((f"Harbour Street {row}", 10, 50 * row) for row in range(30)), size=(1000, 1500))
+    add_files(collection, tmp_path, {"page.png": encode(page, "png")})
+    monkeypatch.setattr(line_reader, limit, 0.4)
+    ocr(run, collection, *_ANY_REJECTS)
+    log = annotation_log(collection, "w")
+    [last] = log.runs()
+    [row] = written_rows(log, last, last.files).read(["error_reason", "error_message"]).to_pylist()
+    assert row["error_reason"] == reason
+    assert str(row["error_message"]).startswith("reading its words: ")
+
+
+def test_only_new_and_changed_pictures_are_read(collection: Collection, run: Run, tmp_path: Path) -> None:
+    files = {f"{number}.png": encode(drawn((f"Number {number}", 60, 40)), "png") for number in range(4)}
+    add_files(collection, tmp_path, files)
+    assert "4 of 4 images annotated" in ocr(run, collection)
+    add_files(collection, tmp_path, {"2.png": encode(drawn(("Changed", 60, 40)), "png")})
+    assert "1 of 4 images annotated, 3 were up to date" in ocr(run, collection)
+    row = Searcher.open(collection).row("2.png")
+    assert row is not None
+    assert row["w"] == "Changed"
+
+
+def test_a_missing_extra_is_named(collection: Collection, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line_reader, "find_spec", lambda name: None if name == "rapidocr" else find_spec(name))
+    add_files(collection, Path(collection.location).parent, {"a.png": encode(drawn(), "png")})
+    refused = run("annotate", collection.location, "--name", "w", "--ocr")
+    assert (refused.code, "pip install 'likeness[ocr]'" in refused.err) == (2, True)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_job_killed_ten_times_reads_every_picture_once(collection: Collection, tmp_path: Path) -> None:
+    pictures = [drawn((f"Number {number}", 20, 20), size=(320, 100)) for number in range(60)]
+    files = {f"{number:02}.png": encode(picture, "png") for number, picture in enumerate(pictures)}
+    add_files(collection, tmp_path, files)
+    options: list[Any] = ["--name", "w", "--ocr", "--block-size", 4, "--on", "local"]
+    command = list(map(str, [sys.executable, "-m", "likeness", "annotate", collection.location, *options]))
+    log, moments = annotation_log(collection, "w"), random.Random(4)
+    blocks = Path(collection.location) / "annotations" / "w" / "runs"
+    for _ in range(10):
+        job = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=ROOT, env={**os.environ})
+        before = len(list(blocks.rglob("*.parquet")))
+        while job.poll() is None and len(list(blocks.rglob("*.parquet"))) == before:
+            time.sleep(0.01)
+        time.sleep(moments.uniform(0, 0.5))
+        job.kill()
+        job.wait()
+    subprocess.run(command, stdout=subprocess.DEVNULL, cwd=ROOT, check=True)
+    [run] = log.runs()
+    written = written_rows(log, run, run.files).read(["image_id", "w"]).to_pylist()
+    assert sorted(row["image_id"] for row in written) == sorted(files)
+    assert all(row["w"] == f"Number {int(str(row['image_id'])[:2])}" for row in written)
