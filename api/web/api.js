@@ -47,12 +47,6 @@ export const image = (id, signal) => json(`image?id=${encodeURIComponent(id)}`, 
 /** A page of the plan of duplicates: `limit` groups, starting at `offset`. */
 export const duplicates = (offset, limit) => json(`duplicates/plan?offset=${offset}&limit=${limit}`, {});
 
-/** Example pictures: those nearest to a random vector. */
-export async function examples(dim, count) {
-  const embedding = Array.from({ length: dim }, () => Math.random() - 0.5);
-  return (await search({ embedding, k: count, distinct: 0.9 })).matches;
-}
-
 /** Show a picture from the server in `img`; with `size`, a thumbnail of at most that many pixels a side. */
 export async function showPicture(img, path, size) {
   const address = pictureAddress(path, size);

@@ -13,6 +13,7 @@ import { isRounded, stringify } from "./json.js";
 
 // The columns of every row. The source's own columns are more interesting and are listed first.
 export const COMMON_COLUMNS = ["image_id", "format", "width", "height", "size", "modified", "uri", "content_hash", "etag"];
+const UNIQUE = ["image_id", "uri"];
 const END_OF_DAY = "T23:59:59.999999";
 
 /** The columns that the fields can filter by, as [name, kind]; `types` are Arrow's, by column. */
@@ -21,6 +22,13 @@ export function filterable(types) {
   const rank = ([name]) => COMMON_COLUMNS.indexOf(name);
   return columns.filter(([, kind]) => kind).sort((one, other) => rank(one) - rank(other));
 }
+
+/** Those that pictures can be sorted by, because each has one value. */
+export const sortable = (types) => filterable(types).filter(([name]) => !/^(\w*list|decimal256)/.test(types[name]));
+
+/** Those that pictures can be grouped by; of times by their days. */
+export const groupable = (types) => sortable(types).filter(([name, kind]) =>
+  !UNIQUE.includes(name) && (["text", "boolean", "time"].includes(kind) || /^(u?int|dictionary<values=u?int)/.test(types[name])));
 
 /** The kind of an Arrow type. A column of lists is filtered by its elements. */
 function kindOf(type) {

@@ -1,18 +1,24 @@
 // Facets: values that several pictures share. A click on a value adds it to the filter or removes it.
 
-import { element, formatCount } from "./elements.js";
+import * as api from "./api.js";
+import { element, formatCount, screenReaderText } from "./elements.js";
 import { stringify } from "./json.js";
-import { PAGE, toAddress } from "./query.js";
+import { PAGE, isRanked, toAddress, toBody } from "./query.js";
 
 const MAX_VALUES = 12; // per column; a button shows the others
 const MAX_CHIPS = 2; // per picture
+const NO_VALUE = { $exists: false };
+const MS_PER_DAY = 86_400_000;
+const LAST_DAY = "9999-12-31"; // ISO 8601 has no day after it
 
 /** The values of a column that a filter allows, if it lists them. */
 export const allowedValues = (filter, column) => listedValues(isObject(filter) ? filter[column] : undefined);
 
 /** A condition in words if it is a list of values or a range, otherwise as JSON. */
 export function conditionText(operand) {
+  if (isSame(operand, NO_VALUE)) return "no value";
   const bounds = isObject(operand) ? Object.keys(operand).join() : "";
+  if (bounds === "$gte,$lt" && isSame(operand, dayOf(operand.$gte))) return operand.$gte;
   if (bounds === "$gte,$lt") return `from ${operand.$gte}, before ${operand.$lt}`;
   if (bounds === "$gte,$lte") return `from ${operand.$gte} to ${operand.$lte}`;
   const values = listedValues(operand);
@@ -21,13 +27,38 @@ export function conditionText(operand) {
 
 /** The filter with a value of a column added or removed. `range` is the condition for the value, if it is a period. */
 function toggleValue(filter, column, value, range) {
-  const { [column]: operand, ...others } = isObject(filter) ? filter : {};
-  const withoutColumn = Object.keys(others).length ? others : null;
-  if (range) return isSame(operand, range) ? withoutColumn : { ...others, [column]: range };
+  const others = without(filter, column);
+  const operand = filter?.[column];
+  if (range) return isSame(operand, range) ? others : { ...others, [column]: range };
   const before = listedValues(operand);
   const values = before.includes(value) ? before.filter((each) => each !== value) : [...before, value];
-  if (!values.length) return withoutColumn;
+  if (!values.length) return others;
   return { ...others, [column]: values.length === 1 ? values[0] : { $in: values } };
+}
+
+/** A filter without its condition on a column; null if it has no other. */
+function without(filter, column) {
+  const { [column]: _, ...others } = isObject(filter) ? filter : {};
+  return Object.keys(others).length ? others : null;
+}
+
+/**
+ * The values of the columns of `facets`, counted among the pictures that a query finds; null if the server does not
+ * answer. A column is counted without its own condition, so that its other values can be chosen.
+ */
+export async function countValues(query, facets, file, maxK, signal) {
+  if (!isRanked(query)) return query.filter ? api.facets(query.filter, signal) : facets;
+  const names = Object.keys(facets.columns);
+  const filtered = names.filter((name) => query.filter?.[name] !== undefined);
+  const counted = { ...query, k: 1, sort: "", groupBy: "", distinct: false, diversity: null };
+  const count = async (columns, filter) =>
+    (await api.search(await toBody({ ...counted, filter }, file, maxK, { facets: columns }), signal)).facets;
+  const counts = await Promise.all([
+    count(names.filter((name) => !filtered.includes(name)), query.filter),
+    ...filtered.map((name) => count([name], without(query.filter, name))),
+  ]).catch(() => null);
+  const found = counts && Object.assign({}, ...counts);
+  return found && { ...facets, rows: facets.index.ntotal, columns: Object.fromEntries(names.map((name) => [name, found[name]])) };
 }
 
 /** The values of each column with their counts. Each is a link that adds it to the filter of `query` or removes it. */
@@ -41,11 +72,13 @@ export function facetGroups({ columns, rows, index }, query) {
   });
 }
 
-/** The values that a picture shares with others, each a link that filters by it. */
-export function chips(metadata, facets, query) {
+/** The values that a picture shares with others, each a link that filters by it. One that is there already is left out. */
+export function chips({ metadata, group }, facets, query) {
+  const shown = new Set([group]);
   const isTime = (name) => facets.columns[name].values.some((each) => each.filter);
   const names = Object.keys(facets?.columns ?? {}).filter((name) => !isTime(name));
-  return names.filter((name) => metadata?.[name] && typeof metadata[name] === "string").slice(0, MAX_CHIPS).map((name) => {
+  const isNew = (value) => value && typeof value === "string" && !shown.has(value) && shown.add(value);
+  return names.filter((name) => isNew(metadata?.[name])).slice(0, MAX_CHIPS).map((name) => {
     const value = metadata[name];
     const isActive = allowedValues(query.filter, name).includes(value);
     const filter = isActive ? query.filter : toggleValue(query.filter, name, value);
@@ -57,12 +90,21 @@ export function chips(metadata, facets, query) {
 export function activeFilters(query) {
   if (!isObject(query.filter)) return [];
   return Object.keys(query.filter).map((column) => {
-    const { [column]: operand, ...others } = query.filter;
-    const filter = Object.keys(others).length ? others : null;
-    const title = "Remove this filter";
-    const link = queryLink({ ...query, k: PAGE, filter }, { class: "chip", title }, `${column}: ${conditionText(operand)} ×`);
-    return element("li", {}, link);
+    const changed = { ...query, k: PAGE, filter: without(query.filter, column) };
+    const text = `${column}: ${conditionText(query.filter[column])} ×`;
+    return element("li", {}, queryLink(changed, { class: "chip", title: "Remove this filter" }, text));
   });
+}
+
+/** The value and size of the group whose first picture this is, as a link to the group's pictures. */
+export function groupLink({ group, group_size: size }, query, { kinds }) {
+  const column = query.groupBy;
+  const isDay = kinds[column] === "time" && group !== null;
+  const condition = isDay ? dayOf(group) : (group ?? NO_VALUE);
+  const changed = { ...query, k: PAGE, filter: { ...query.filter, [column]: condition }, groupBy: "" };
+  const name = group === null ? `no ${column}` : isDay ? group : namedValue(column, group);
+  const count = element("span", { class: "count" }, formatCount(size), screenReaderText(size === 1 ? " picture" : " pictures"));
+  return queryLink(changed, { class: "group", title: "Show this group" }, name, " ", count);
 }
 
 /** A link to `query` that does not reload the page. */
@@ -103,6 +145,12 @@ export const namedValue = (column, value) =>
     ? value : `${column}: ${valueText(value)}`;
 
 export const valueText = (value) => (typeof value === "boolean" ? (value ? "yes" : "no") : String(value));
+
+/** The condition for the times of a day, such as "2024-05-31". */
+function dayOf(day) {
+  const next = new Date(Date.parse(day) + MS_PER_DAY);
+  return { $gte: day, ...(day < LAST_DAY && !Number.isNaN(next.getTime()) && { $lt: next.toISOString().slice(0, 10) }) };
+}
 
 const countText = (count, rows, total) =>
   rows < total ? `≈ ${formatCount(Math.round((count * total) / rows))}` : formatCount(count);

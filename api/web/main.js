@@ -4,16 +4,17 @@ import * as api from "./api.js";
 import { offerCollections } from "./collections.js";
 import { takePictures } from "./drop.js";
 import { byId, element, plural } from "./elements.js";
-import { activeFilters, facetGroups, foldLongLists, queryLink } from "./facets.js";
+import { filterable } from "./conditions.js";
+import { activeFilters, countValues, facetGroups, foldLongLists, queryLink } from "./facets.js";
 import { Filters } from "./filters.js";
 import { placesMap } from "./map.js";
 import { Marks, mixList } from "./mix.js";
-import { fillOptions, readOptions, watchOptions } from "./options.js";
+import { fillOptions, offerColumns, readOptions, watchOptions } from "./options.js";
 import { showProblem, watchKey } from "./problems.js";
 import { PAGE, emptyQuery, fromAddress, hasQuery, parseInput, toAddress, toBody } from "./query.js";
-import { grid, skeleton, summary } from "./results.js";
+import { grid, skeleton, summary, tiles } from "./results.js";
 import { imagePanel, queryHeading, uploadPanel } from "./subject.js";
-import { matchFields, offerColumns, sortMatches, watchView } from "./view.js";
+import { watchView } from "./view.js";
 import { welcome } from "./welcome.js";
 
 const form = byId("search-form");
@@ -22,9 +23,10 @@ const filterPanel = byId("filter-panel");
 const uploads = new Map(); // the pictures uploaded in this tab, by number
 const marks = new Marks(({ like, unlike }) =>
   changeQuery({ like: [...current.like, ...like], unlike: [...current.unlike, ...unlike] }));
+const VERSION_GONE = 410; // the status if the index version of the pages before is gone
 let filters = null;
 let description = null; // a promise of the answers to GET /index and GET /facets
-let facets = null;
+let collection = null; // its values and the kinds of its columns
 let current = emptyQuery();
 let result = null; // the answer to the last search
 let controller = new AbortController();
@@ -50,12 +52,11 @@ async function show(query, { focus = false, scroll = 0 } = {}) {
   current = query;
   showWaiting(query);
   try {
-    const options = await describe();
+    await describe();
     filters.filter = query.filter;
     countFilters(query.filter);
     showFacets(signal);
-    if (hasQuery(query)) await runQuery(query, options, signal, focus);
-    else await welcome(byId("pictures"), options, { facets, marks }, signal);
+    await runQuery(query, signal, focus);
     if (scroll) scrollTo(0, scroll);
   } catch (error) {
     if (error.name !== "AbortError" && !signal.aborted) showProblem(error);
@@ -84,7 +85,7 @@ function showWaiting(query) {
   byId("answer").classList.remove("beside");
   byId("answer").ariaBusy = "true";
   byId("status").textContent = busy ? "Searching…" : "";
-  byId("pictures").replaceChildren(skeleton(busy ? 12 : 8));
+  byId("pictures").replaceChildren(skeleton(12));
   updateTitle();
 }
 
@@ -94,56 +95,61 @@ function updateTitle() {
   document.title = current.kind === "text" ? `${current.value} – ${name}` : name;
 }
 
-async function runQuery(query, options, signal, focus) {
+async function runQuery(query, signal, focus) {
   const file = uploads.get(query.value);
   if (query.kind === "upload" && !file) throw lostUpload();
-  const pending = toBody(query, file, options).then((body) => api.search(body, signal));
+  const pending = toBody(query, file, collection.maxK).then((body) => api.search(body, signal));
   pending.catch(() => {}); // awaited below, but it may fail earlier
   const panel = await subjectPanel(query, file, signal);
   byId("subject").replaceChildren(panel);
-  byId("subject").querySelector("h2").after(mixList(query) ?? "");
-  byId("answer").classList.toggle("beside", panel.matches(".subject"));
-  if (focus && !form.contains(document.activeElement)) {
-    byId("subject").querySelector("h2").focus({ preventScroll: true });
-  }
+  const title = byId("subject").querySelector("h2"); // not in the welcome
+  title?.after(mixList(query) ?? "");
+  byId("answer").classList.toggle("beside", panel !== "" && panel.matches(".subject"));
+  if (focus && !form.contains(document.activeElement)) title?.focus({ preventScroll: true });
   result = await pending;
-  showMatches(query);
+  const { matches } = result;
+  byId("pictures").replaceChildren(matches.length ? grid() : nothing(query));
+  byId("active").replaceChildren(...activeFilters(query));
+  byId("active").hidden = !byId("active").childElementCount;
+  showPage(matches);
 }
 
 async function subjectPanel(query, file, signal) {
   const onCrop = (crop) => changeQuery({ crop });
+  if (!hasQuery(query)) return welcome(collection.facets) ?? "";
   if (query.kind === "upload") return uploadPanel(file, query, onCrop);
   if (query.kind !== "id") return queryHeading(query);
   return imagePanel(await api.image(query.value, signal), query, history.state?.trail ?? [], onCrop);
 }
 
-function showMatches(query) {
-  const { k } = query;
-  const { matches } = result;
+/** Add these matches to those that are shown. */
+function showPage(matches) {
+  const query = current;
   byId("status").textContent = summary(result);
-  byId("tools").hidden = !matches.length;
-  byId("map").replaceChildren(placesMap(matches, query.filter, (filter) => navigate({ ...query, k: PAGE, filter })) ?? "");
-  byId("active").replaceChildren(...activeFilters(query));
-  byId("active").hidden = !byId("active").childElementCount;
-  byId("pictures").replaceChildren(matches.length ? grid(sortMatches(matches), query, { facets, marks }) : noMatches(query));
-  byId("more").hidden = matches.length < k;
+  byId("tools").hidden = !result.matches.length;
+  byId("map").replaceChildren(
+    placesMap(result.matches, query.filter, (filter) => navigate({ ...query, k: PAGE, filter })) ?? "");
+  byId("pictures").querySelector(".grid")?.append(...tiles(matches, query, collection, marks));
+  byId("more").hidden = result.cursor === null;
   byId("more-status").textContent = "";
 }
 
-function noMatches({ kind, filter, fitting, minScore }) {
+/** What to do if nothing was found. */
+function nothing({ kind, filter, fitting, minScore }) {
   const advice = [];
   if (filter) advice.push("Loosen or remove a filter.");
   if (fitting && kind === "text") advice.push("Try other words, or turn off “Only what fits the words”.");
   if (minScore !== null) advice.push("Lower the minimum score.");
+  if (!result.index.ntotal) advice.push("This collection has no pictures yet.");
   return element("p", { class: "nothing" }, advice.join(" ") || "The collection has nothing to compare with.");
 }
 
-/** The model has no words: the form asks for pictures only. */
+/** The model has no words: the page asks for pictures only. */
 function offerNoWords() {
   const words = "A picture’s web address";
+  document.body.classList.add("wordless");
   queryInput.placeholder = words;
   queryInput.labels[0].textContent = words;
-  byId("fitting").parentElement.hidden = true;
   byId("welcome-text").textContent = "Show a picture to find the most similar ones in this collection.";
 }
 
@@ -160,23 +166,23 @@ function lostUpload() {
 /** The part of the query that makes sense in another collection too: words, or a picture's URL. */
 const sharedQuery = () => ["text", "url"].includes(current.kind) ? `?${new URLSearchParams({ [current.kind]: current.value })}` : "";
 
-/** Fetch the collection's description once. Returns the part that `toBody` needs. */
+/** Fetch the collection's description once. */
 async function describe() {
   description ??= Promise.all([api.index(), api.facets(null)]);
   try {
     const [index, values] = await description;
     if (!filters) {
-      facets = values;
+      collection = { facets: values, kinds: Object.fromEntries(filterable(index.columns)), maxK: index.max_k };
       byId("collection").textContent = index.collection ?? "";
       byId("about").textContent = plural(index.ntotal, "picture");
       filters = new Filters(byId("filters"), index.columns, () => current.filter && changeQuery({ filter: filters.filter }));
       offerColumns(index.columns);
+      fillOptions(current);
       if (!index.embeds_texts) offerNoWords();
       filterPanel.hidden = false;
       updateTitle();
       offerCollections(index.collection, sharedQuery);
     }
-    return { dim: index.model.dim, maxK: index.max_k, fields: matchFields(index.columns) };
   } catch (error) {
     description = null;
     offerCollections(null);
@@ -189,16 +195,17 @@ function countFilters(filter) {
   byId("filter-count").textContent = count ? `${count}` : "";
 }
 
-/** Show the values to filter by, with their counts for the current filter. */
+/** Show the values to filter by, with their counts for the current search. */
 async function showFacets(signal) {
-  if (!filterPanel.open) return;
-  const counted = current.filter ? await api.facets(current.filter, signal) : facets;
+  if (!filterPanel.open || !collection?.facets) return;
+  const counted = await countValues(current, collection.facets, uploads.get(current.value), collection.maxK, signal);
   if (!signal.aborted) byId("facets").replaceChildren(...(counted ? foldLongLists(facetGroups(counted, current)) : []));
 }
 
 /** Search with the current query, the form's options and this change. */
 function changeQuery(change) {
-  const options = { filter: filters ? filters.filter : current.filter, ...readOptions() };
+  const { filter, sort, groupBy } = current; // until their fields are there
+  const options = { ...readOptions(), ...(filters ? { filter: filters.filter } : { filter, sort, groupBy }) };
   const query = { ...current, k: PAGE, ...options, ...change };
   if (hasQuery(query) || hasQuery(current)) navigate(query, history.state?.trail);
 }
@@ -221,18 +228,28 @@ function searchUpload(file) {
 /** Show one more page of matches. */
 async function showMore() {
   const { signal } = controller;
-  const previousCount = byId("pictures").querySelectorAll(".tile-link").length;
-  const wider = { ...current, k: current.k + PAGE };
+  const { cursor, matches } = result;
   const status = byId("more-status"); // the status above the pictures is out of view here
   status.textContent = "Searching…";
   try {
-    result = await api.search(await toBody(wider, uploads.get(wider.value), await describe()), signal);
-    current = wider;
-    showMatches(wider);
+    const body = await toBody({ ...current, k: PAGE }, uploads.get(current.value), collection.maxK, { cursor });
+    const page = await api.search(body, signal);
+    if (result?.cursor !== cursor) return; // two clicks, one page
+    result = { ...page, matches: [...matches, ...page.matches] };
+    current = { ...current, k: result.matches.length };
+    showPage(page.matches);
     history.replaceState(history.state, "", toAddress(current));
-    byId("pictures").querySelectorAll(".tile-link")[previousCount]?.focus({ preventScroll: true });
+    byId("pictures").querySelectorAll(".tile-link")[matches.length]?.focus({ preventScroll: true });
   } catch (error) {
     if (signal.aborted) return;
+    if (error.status === VERSION_GONE) {
+      const again = element("button", { type: "button", class: "primary" }, "Search again");
+      again.addEventListener("click", () => navigate(current, history.state?.trail));
+      status.replaceChildren("The collection has changed since this search, so it has no more pages. ", again);
+      byId("more").hidden = true;
+      again.focus();
+      return;
+    }
     if (error.status === 401) {
       showProblem(error);
       return;
@@ -254,7 +271,7 @@ byId("skip").addEventListener("click", (event) => {
   byId("answer").focus();
 });
 watchOptions(() => changeQuery({}));
-watchView(() => result && showMatches(current));
+watchView();
 filterPanel.addEventListener("toggle", () => showFacets(controller.signal));
 byId("unfold").addEventListener("click", () => {
   const open = !form.classList.contains("open");

@@ -1,11 +1,34 @@
-// The search options in the form: fold duplicates, minimum score, only what fits the words, diversity.
+// The options of a search: in the form fold duplicates, minimum score, only what fits the words, diversity; above the
+// pictures their order and their groups.
 
-import { byId } from "./elements.js";
+import { groupable, sortable } from "./conditions.js";
+import { byId, element } from "./elements.js";
+import { isRanked } from "./query.js";
 
 const distinct = byId("distinct");
 const minScore = byId("min-score");
 const fitting = byId("fitting");
 const diversity = byId("diversity");
+const sort = byId("sort");
+const groupBy = byId("group-by");
+
+const DIRECTIONS = {
+  text: ["a to z", "z to a"],
+  boolean: ["no first", "yes first"],
+  time: ["oldest first", "newest first"],
+  clock: ["earliest first", "latest first"],
+  seconds: ["shortest first", "longest first"],
+  number: ["lowest first", "highest first"],
+  decimal: ["lowest first", "highest first"],
+};
+
+/** Offer to sort and group by the columns of `types`, which are Arrow's, by column. */
+export function offerColumns(types) {
+  const option = (value, text) => element("option", { value }, text);
+  sort.append(...sortable(types).flatMap(([name, kind]) =>
+    DIRECTIONS[kind].map((direction, descending) => option((descending ? "-" : "") + name, `${name}, ${direction}`))));
+  groupBy.append(...groupable(types).map(([name]) => option(name, name)));
+}
 
 /** Show the options of a query. */
 export function fillOptions(query) {
@@ -13,6 +36,11 @@ export function fillOptions(query) {
   minScore.value = query.minScore ?? "";
   fitting.checked = query.fitting;
   diversity.value = query.diversity ?? 0;
+  const [byDefault, byScore] = sort.options;
+  byDefault.text = isRanked(query) ? "best first" : "by id";
+  byScore.disabled = !isRanked(query);
+  sort.value = query.sort;
+  groupBy.value = query.groupBy;
 }
 
 export function readOptions() {
@@ -21,9 +49,21 @@ export function readOptions() {
     minScore: minScore.value === "" ? null : minScore.valueAsNumber,
     fitting: fitting.checked,
     diversity: diversity.valueAsNumber || null,
+    sort: sort.value,
+    groupBy: groupBy.value,
   };
 }
 
+/** `onChange` is called after a change. Of options that exclude each other, the server accepts one: the last choice. */
 export function watchOptions(onChange) {
-  for (const input of [distinct, minScore, fitting, diversity]) input.addEventListener("change", onChange);
+  for (const input of [distinct, minScore, fitting, diversity, sort, groupBy]) {
+    input.addEventListener("change", () => {
+      if ([distinct, diversity].includes(input)) sort.value = groupBy.value = "";
+      if ([sort, groupBy].includes(input)) {
+        distinct.checked = false;
+        diversity.value = 0;
+      }
+      onChange();
+    });
+  }
 }

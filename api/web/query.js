@@ -6,6 +6,8 @@
 //   unlike     ids of pictures that matches should be unlike
 //   k          maximum number of matches
 //   filter     conditions on columns, in the server's syntax, or null
+//   sort       the column to sort by, with - before it descending; "score": the least similar first; "": the default
+//   groupBy    the column whose values make groups, or ""
 //   distinct   whether near-duplicates are folded into one match
 //   minScore   minimum score, or null
 //   fitting    whether matches must fit the words; no effect without words
@@ -21,13 +23,13 @@ const UNLIKE = -0.3; // a weight of -1 would outweigh the pictures that matches 
 
 export const emptyQuery = () => ({
   kind: null, value: "", crop: null, like: [], unlike: [],
-  k: PAGE, filter: null, distinct: false, minScore: null, fitting: false, diversity: null,
+  k: PAGE, filter: null, sort: "", groupBy: "", distinct: false, minScore: null, fitting: false, diversity: null,
 });
 
-/** Whether there is anything to search for; otherwise the page shows examples. */
-export const hasQuery = ({ kind, filter, like, unlike }) => Boolean(kind || filter || like.length || unlike.length);
+/** Whether anything was chosen; otherwise the page welcomes, and lists all pictures. */
+export const hasQuery = (query) => Boolean(isRanked(query) || query.filter || query.sort || query.groupBy);
 
-/** Whether scores mean anything: pictures that merely pass a filter have none. */
+/** Whether there is something to compare with: pictures that merely pass a filter have no scores. */
 export const isRanked = ({ kind, like, unlike }) => Boolean(kind || like.length || unlike.length);
 
 /** The query in an address. An uploaded picture is in `state`, the history entry's, because no address can hold it. */
@@ -44,6 +46,8 @@ export function fromAddress(address, state) {
     unlike: params.getAll("unlike"),
     k: Number.isInteger(k) && k > 0 ? k : PAGE,
     filter: parseFilter(params.get("filter")),
+    sort: params.get("sort") ?? "",
+    groupBy: params.get("group_by") ?? "",
     distinct: params.get("distinct") === "1",
     minScore: number(params.get("min_score")),
     fitting: params.get("fitting") === "1",
@@ -52,7 +56,8 @@ export function fromAddress(address, state) {
 }
 
 /** The address of a query, relative to the page. */
-export function toAddress({ kind, value, crop, like, unlike, k, filter, distinct, minScore, fitting, diversity }) {
+export function toAddress(query) {
+  const { kind, value, crop, like, unlike, k, filter, sort, groupBy, distinct, minScore, fitting, diversity } = query;
   const params = new URLSearchParams();
   if (ADDRESS_KINDS.includes(kind)) params.set(kind, value);
   if (crop) params.set("crop", crop.join(","));
@@ -60,6 +65,8 @@ export function toAddress({ kind, value, crop, like, unlike, k, filter, distinct
   for (const id of unlike) params.append("unlike", id);
   if (k !== PAGE) params.set("k", k);
   if (filter) params.set("filter", stringify(filter));
+  if (sort) params.set("sort", sort);
+  if (groupBy) params.set("group_by", groupBy);
   if (distinct) params.set("distinct", "1");
   if (minScore !== null) params.set("min_score", minScore);
   if (fitting) params.set("fitting", "1");
@@ -69,22 +76,27 @@ export function toAddress({ kind, value, crop, like, unlike, k, filter, distinct
 }
 
 /**
- * The body of a search request. `file` is the uploaded picture, `dim` the length of the model's vectors, `maxK` the
- * server's largest k, and `fields` are the columns to return with each match.
+ * The body of a search request, with these `others` of its fields. `file` is the uploaded picture, and `maxK` the
+ * server's largest k. What needs scores has no effect without a query.
  */
-export async function toBody(query, file, { dim, maxK, fields }) {
-  const { kind, value, crop, like, unlike, k, filter, distinct, minScore, fitting, diversity } = query;
+export async function toBody(query, file, maxK, others = {}) {
+  const { kind, value, crop, like, unlike, k, filter, sort, groupBy, distinct, minScore, fitting, diversity } = query;
+  const ranked = isRanked(query);
   const options = {
     k: Math.min(k, maxK),
-    fields,
     ...(filter && { filter }),
+    ...(sort && (ranked || sort !== "score") && { sort }),
+    ...(groupBy && { group_by: groupBy }),
+    ...others,
+  };
+  if (!ranked) return options;
+  Object.assign(options, {
     ...(distinct && { distinct }),
     ...(minScore !== null && { min_score: minScore }),
     ...(fitting && kind === "text" && !like.length && !unlike.length && { min_percentile: FITTING }),
     ...(diversity !== null && { diversity }),
-  };
+  });
   const cropped = crop && { crop };
-  if (!isRanked(query)) return { embedding: fixedDirection(dim), ...options };
   if (!like.length && !unlike.length) {
     return kind === "upload" ? form(file, { ...cropped, ...options }) : { [kind]: value, ...cropped, ...options };
   }
@@ -116,9 +128,6 @@ async function base64(file) {
   for (let at = 0; at < bytes.length; at += CHUNK) pieces.push(String.fromCharCode(...bytes.subarray(at, at + CHUNK)));
   return btoa(pieces.join(""));
 }
-
-/** An arbitrary vector, always the same, so that pictures that merely pass a filter keep their order. */
-const fixedDirection = (dim) => Array.from({ length: dim }, (_, position) => Math.sin((position + 1) ** 2));
 
 const number = (text) => (text === null || text === "" || Number.isNaN(Number(text)) ? null : Number(text));
 

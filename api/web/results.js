@@ -3,7 +3,7 @@
 import { pictureProblem, showPicture } from "./api.js";
 import { showCrop } from "./crop.js";
 import { element, formatCount, plural, screenReaderText, titleOf } from "./elements.js";
-import { chips, queryLink } from "./facets.js";
+import { chips, groupLink, queryLink } from "./facets.js";
 import { emptyQuery, isRanked } from "./query.js";
 
 const THUMBNAIL = 384; // pixels a side; sharp on a dense display
@@ -11,10 +11,11 @@ const SMALL_SIDE = 128; // pixels a side; pictures up to this size are enlarged 
 /** By id, the part of the picture that matched in the last search; null for the whole picture. */
 export const boxes = new Map();
 
-/** The grid of a query's matches. `facets` are the collection's; `marks` adds buttons that mark pictures. */
-export function grid(matches, query, { facets = null, marks = null } = {}) {
-  return element("ol", { class: "grid", role: "list" }, ...matches.map((match) => tile(match, query, facets, marks)));
-}
+/** The grid of a query's matches. */
+export const grid = () => element("ol", { class: "grid", role: "list" });
+
+/** Tiles for the grid. Of the collection, `facets` are its values and `kinds` those of its columns; `marks` adds buttons. */
+export const tiles = (matches, query, collection, marks) => matches.map((match) => tile(match, query, collection, marks));
 
 /** Empty tiles to show while a search runs. */
 export function skeleton(count) {
@@ -40,8 +41,8 @@ export function pictureMat(path, size, alt) {
   return mat;
 }
 
-function tile(match, query, facets, marks) {
-  const { image_id: id, picture, duplicates = [], metadata, box } = match;
+function tile(match, query, collection, marks) {
+  const { image_id: id, picture, duplicates, box } = match;
   const name = titleOf(match);
   const { filter, distinct, minScore, fitting, diversity } = query; // a search by one of the matches keeps these
   const mat = pictureMat(picture, THUMBNAIL, "");
@@ -58,12 +59,13 @@ function tile(match, query, facets, marks) {
       box ? screenReaderText("matched by a part of it") : null,
     ),
   );
-  const values = chips(metadata, facets, query);
-  return element("li", { class: "tile" },
+  const values = chips(match, collection.facets, query);
+  return element("li", { class: match.group_size > 1 ? "tile stack" : "tile" },
     link,
+    query.groupBy ? groupLink(match, query, collection) : null,
     values.length ? element("div", { class: "chips" }, ...values) : null,
     duplicates.length ? duplicatesBadge(duplicates) : null,
-    marks?.buttons(id, name),
+    marks.buttons(id, name),
   );
 }
 
@@ -87,7 +89,14 @@ const breakable = (name) => name.split(/(?<=[-_. ])/).flatMap((part) => [part, e
 const percentText = (percentile) => `${Math.floor(percentile * 10) / 10}%`;
 
 /** The status line above the matches. */
-export function summary({ matches, index, timing_ms: timing }) {
-  if (!matches.length) return `None of the ${plural(index.ntotal, "picture")} qualifies.`;
-  return `${plural(matches.length, "picture")} of ${formatCount(index.ntotal)} · ${Math.ceil(timing.total)} ms`;
+export function summary({ matches, total, exact, groups, index, timing_ms: timing }) {
+  if (!matches.length) return index.ntotal ? `None of the ${plural(index.ntotal, "picture")} qualifies.` : "";
+  const about = exact ? "" : "about ";
+  const counts = groups === null
+    ? [shownOf(matches.length, total, about, "picture")]
+    : [shownOf(matches.length, groups, about, "group"), `${about}${plural(total, "picture")}`];
+  return `${counts.join(", ")} · ${Math.ceil(timing.total)} ms`;
 }
+
+const shownOf = (shown, all, about, noun) =>
+  `${shown < all ? `${formatCount(shown)} of ` : ""}${about}${plural(all, noun)}`;

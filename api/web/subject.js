@@ -8,8 +8,7 @@ import { stringify } from "./json.js";
 import { showProblem } from "./problems.js";
 import { boxes, pictureMat } from "./results.js";
 
-const NOT_SHARED = "Your own picture is not part of the address. To share a search, use words, "
-  + "a picture’s web address or one of the matches.";
+const NOT_SHARED = "Your own picture is not part of the address, so this search cannot be shared.";
 const PREVIEW = 768; // pixels a side
 
 /** The heading of a query that is not shown as a picture. */
@@ -20,7 +19,7 @@ export function queryHeading(query) {
   if (query.like.length || query.unlike.length) return title("A mix of pictures");
   const columns = Object.keys(query.filter ?? {});
   const values = columns.flatMap((column) => allowedValues(query.filter, column).map((value) => namedValue(column, value)));
-  return title(values.join(", ") || "Pictures that pass the filter");
+  return title(values.join(", ") || (query.filter ? "Pictures that pass the filter" : "All pictures"));
 }
 
 /** An uploaded picture. It exists only in this tab, so it is not part of the address. */
@@ -98,13 +97,23 @@ function files({ picture: path, image_id: id, uri }) {
 function imageFacts({ image_id: id, uri, size, width, height, format, modified, metadata }) {
   const facts = { id };
   for (const [name, value] of Object.entries(metadata)) {
-    if (value !== null && value !== "") facts[name] = typeof value === "object" ? stringify(value) : String(value);
+    if (value !== null && value !== "") facts[name] = fact(value);
   }
   if (width && height) facts.pixels = `${formatCount(width)} × ${formatCount(height)}`;
   if (format || size) facts.file = [format?.toUpperCase(), size && bytes(size)].filter(Boolean).join(", ");
   if (modified) facts.modified = new Date(modified).toLocaleDateString("en", { dateStyle: "medium" });
-  if (uri) facts.source = /^https?:\/\//.test(uri) ? element("a", { href: uri, rel: "noreferrer" }, uri) : uri;
+  if (uri) facts.source = fact(uri);
   return facts;
+}
+
+/** A value in full: web addresses as links, a list without brackets, with each address on a line of its own. */
+function fact(value) {
+  const isAddress = (each) => typeof each === "string" && /^https?:\/\/\S+$/i.test(each);
+  if (isAddress(value)) return element("a", { href: value, rel: "noreferrer" }, value);
+  const isSimple = (each) => each === null || typeof each !== "object";
+  if (!Array.isArray(value) || !value.every(isSimple)) return isSimple(value) ? String(value) : stringify(value);
+  if (!value.some(isAddress)) return value.join(", ");
+  return element("ul", { role: "list" }, ...value.map((each) => element("li", {}, fact(each))));
 }
 
 export function bytes(size) {

@@ -56,6 +56,7 @@ def test_words_are_not_offered_if_the_model_takes_none(open_page: Callable[..., 
     page.get_by_text("Filters and options").click()
     expect(page.get_by_label("Minimum score")).to_be_visible()
     expect(page.get_by_label("Only what fits the words")).to_be_hidden()
+    assert not re.search("words|describe", page.locator("body").inner_text(), re.IGNORECASE)
 
 
 def test_titles_and_values_say_what_they_are(open_page: Callable[..., Page]) -> None:
