@@ -84,6 +84,7 @@ class IndexDetailsOut(IndexOut):
     columns: Annotated[dict[str, str], Field(description="columns that filters can use, with Arrow's type names")]
     max_k: Annotated[int, Field(description="the largest k that this server accepts")]
     embeds_texts: Annotated[bool, Field(description="whether the model takes searches by words")]
+    has_words: Annotated[bool, Field(description="whether searches by words look for them in text")]
 
 
 class FacetValueOut(TypedDict):

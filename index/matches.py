@@ -1,5 +1,6 @@
 """The result of a search. Not in `index.search`, so that a client of the server need not import faiss."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Final
 
@@ -43,6 +44,14 @@ class Match:
             description="in a collection with tiles: the part of the picture that matched, as x, y, width and height "
             "as fractions of the picture; null if the whole picture matches better"
         ),
+    ] = None
+    words: Annotated[
+        Mapping[str, tuple[str, ...]] | None,
+        Field(description="in a search by text: the words that matched, by column; null if none did, or none counted"),
+    ] = None
+    vector_rank: Annotated[
+        int | None,
+        Field(description="in a search by text and words: the rank by score alone; null for one found by its words"),
     ] = None
     group: Annotated[
         Any, Field(description="with `group_by`: the value that the group's images share, or the day of a time")

@@ -92,7 +92,8 @@ class Neighbours(Matches):
         A metadata column that has one of these names is called "metadata.<name>".
         """
         hints = {"rank": int, **get_type_hints(Match)}
-        types = {name: _arrow_type(hints[name]) for name in MATCH_COLUMNS if name != "group"}
+        types = {name: _arrow_type(hints[name]) for name in MATCH_COLUMNS if name not in ("group", "words")}
+        types["words"] = pa.map_(pa.string(), pa.list_(pa.string()))
         types["group"] = pa.array([match.group for match in self]).type
         metadata = [(metadata_column(field.name), field.type) for field in self.metadata]
         schema = pa.schema([*((name, types[name]) for name in MATCH_COLUMNS), *metadata])

@@ -13,7 +13,7 @@ from api.errors import CollectionUnavailable, NotFound, TextNotSupported
 from api.http.middleware.admission import SLOT, Slots
 from api.http.middleware.every_request import COLLECTION
 from api.http.middleware.rate_limit import charge
-from api.http.responses import check_columns, redact, search_response, timing
+from api.http.responses import LOCATION_COLUMNS, check_columns, redact, search_response, timing
 from api.observe.log import Stopwatch, current_record
 from api.search.collections import Collections
 from api.search.engine import Engine
@@ -106,6 +106,8 @@ class QueryRunner:
         if query.options.get("cursor") is not None:
             engine = await to_thread.run_sync(service.engine_of, query, limiter=self._searchers)
         check_columns(query.options, engine.searcher.filterable, self._show_locations)
+        if not self._show_locations:
+            query = replace(query, hidden=LOCATION_COLUMNS)
         if fetches:
             query = replace(query, parts=await self._fetch(query.parts, service, engine, watch))
         return query, engine

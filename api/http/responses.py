@@ -95,6 +95,7 @@ def index_details(
         "columns": {name: kind for name, kind in columns.items() if show_locations or name not in LOCATION_COLUMNS},
         "max_k": limits.max_k,
         "embeds_texts": embeds_texts,
+        "has_words": searcher.has_words,
     }
     return cast(IndexDetailsOut, _facts(searcher.manifest, IndexDetailsOut.__annotations__) | others)
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from api.errors import abbreviate, invalid, invalid_fields
 from api.search.cursor import Cursor
-from api.search.query import Query
+from api.search.query import WITHOUT_WORDS, Query
 from index.collection.rows import FIXED_COLUMNS
 from index.errors import FilterError, OptionError, QueryError
 from index.queries import QueryKind, mix
@@ -36,18 +36,39 @@ def page_of(searcher: VersionSearcher, query: Query, vectors: Sequence[NDArray[n
     except QueryError as error:
         expected = "examples that do not cancel each other out: leave one out, or change a weight"
         raise invalid("queries", expected, weights) from error
+    _check_words(query)
     after = None
     if cursor is not None and cursor.image_id is not None:
         after = Place(cursor.score, cursor.image_id)
     elif cursor is not None:
         options["offset"] = cursor.seen
     with naming_option():
-        answer = searcher.answer(direction, query.k, exclude=ids, kind=query.kind, after=after, **options)
+        answer = searcher.answer(
+            direction,
+            query.k,
+            exclude=ids,
+            kind=query.kind,
+            after=after,
+            words=query.words,
+            hidden=query.hidden,
+            **options,
+        )
     matches = [
         match if match.score is None else replace(match, percentile=searcher.percentile(match.score, query.kind))
         for match in answer.matches
     ]
     return replace(answer, matches=matches)
+
+
+def _check_words(query: Query) -> None:
+    """Raises Problem for a search for words alone that has none, or options that it does not take."""
+    if query.options.get("words") != "only":
+        return
+    if query.words is None:
+        raise invalid("words", "auto or off, or a search by text alone", "only")
+    for name in (*WITHOUT_WORDS, "facets"):
+        if value := query.options.get(name):
+            raise invalid(name, "none with words: only; a filter with $match takes any options", value)
 
 
 def next_cursor(query: Query, answer: Answer, edition: str) -> Cursor | None:

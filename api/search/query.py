@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Final, cast, overload
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,8 @@ describe, and 97% of 200 for a shape, a colour or a subject that no image has fi
 """
 
 
+WITHOUT_WORDS: Final = ("min_score", "min_percentile", "distinct", "diversity", "sort", "group_by")
+"""Options that are about scores, or about images in another order."""
 _OF_A_PAGE: Final = frozenset({"k", "offset", "fields", "facets", "cursor", "allow_partial"})
 
 
@@ -51,6 +53,14 @@ class QueryOptions(SearchOptions, total=False):
             le=100,
             allow_inf_nan=False,
             description="the lowest percentile of a match; refused if the matches have none",
+        ),
+    ]
+    words: Annotated[
+        Literal["auto", "off", "only"],
+        Field(
+            description="whether a search by `text` also looks for images that have these words in a column of text, "
+            "such as captions, or in the name of a file: `auto`, the default, ranks both as one list if the best come "
+            "first without groups and without a lowest score; `only` needs no model; `off`",
         ),
     ]
     cursor: Annotated[
@@ -123,6 +133,8 @@ class Query:
 
     parts: tuple[Part, ...]
     options: QueryOptions = field(default_factory=QueryOptions)
+    hidden: frozenset[str] = frozenset()
+    """Columns whose words do not count."""
 
     def __post_init__(self) -> None:
         QueryLimits.checked(self.k, self.search_options)
@@ -140,9 +152,17 @@ class Query:
         return None if text is None else Cursor.read(text, self.digest)
 
     @property
+    def words(self) -> str | None:
+        """The words to look for in text; None if they do not count."""
+        mode, parts = self.options.get("words") or "auto", self.parts
+        if mode == "off" or len(parts) != 1 or (text := parts[0].text) is None or parts[0].weight < 0:
+            return None
+        return text if mode == "only" or not any(self.options.get(name) for name in WITHOUT_WORDS) else None
+
+    @property
     def pages_by_offset(self) -> bool:
         """Whether what a page has depends on all matches before it."""
-        return bool(self.options.get("distinct") or self.options.get("diversity"))
+        return bool(self.options.get("distinct") or self.options.get("diversity") or self.words is not None)
 
     @cached_property
     def digest(self) -> str:

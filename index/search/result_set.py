@@ -82,7 +82,8 @@ class Hit:
     """An image of a page; with groups the first of its `group`. `key` is what it is sorted by.
 
     `score` is None without a query. The whole picture (`part` 0) or its n-th tile matches. `duplicates` are ids folded
-    into it.
+    into it. In a search for words too, `words` are those that matched, by column, and `vector_rank` is None for one of
+    the images that only have words.
     """
 
     key: Any
@@ -92,6 +93,8 @@ class Hit:
     part: int = 0
     group: Any = None
     duplicates: list[str] = field(default_factory=list)
+    words: Mapping[str, tuple[str, ...]] | None = None
+    vector_rank: int | None = None
 
     @property
     def place(self) -> Place:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any, Unpack
@@ -22,12 +22,13 @@ from index.filters.facets import Counts, facet_columns
 from index.filters.filter import Filter
 from index.matches import Match
 from index.queries import QueryKind, unit_vectors
+from index.search.fused import WORD_HITS, fused, strong, word_hits
 from index.search.ranking import Ranking, Searchable
 from index.search.result_set import Answer, Hit, Order, Place, SetPage, SetRequest
 from index.search.set_columns import SetColumns
 from index.search.set_search import SetSearch, sortable
 from index.search.sharded_index import ShardedIndex
-from index.search_options import QueryLimits, SearchOptions
+from index.search_options import MAX_K, QueryLimits, SearchOptions
 
 _MAX_COUNTS = 64  # cached facets, each with at most a thousand values for a column
 
@@ -48,6 +49,11 @@ class VersionSearcher:
         self._boxes = (None, *manifest.model.boxes)
         self._lock = threading.Lock()
         self._counts: LRUCache[Any, Counts] = LRUCache(_MAX_COUNTS)
+
+    @property
+    def has_words(self) -> bool:
+        """Whether there is an index of words."""
+        return self.manifest.settings.words != ()
 
     @property
     def searched(self) -> int:
@@ -86,17 +92,19 @@ class VersionSearcher:
         exclude: Iterable[str] = (),
         kind: QueryKind | None = None,
         after: Place | None = None,
+        words: str | None = None,
+        hidden: Container[str] = (),
         **options: Unpack[SearchOptions],
     ) -> Answer:
         """A page of the set of images that a query selects: one vector, `(dim,)`, or none, to browse all that pass the
-        filter.
+        filter. With `words` it has the best of both, or of the words alone; the columns `hidden` do not count.
 
         The page has the first k after the first `offset`, or `after` the end of an earlier page in this version. The
         set is what scores `min_score` or more, or without that all that passes the filter. Raises like `search`.
         """
         _check_known(options)
         limits = QueryLimits.checked(k, options, exclude)
-        columns = SetColumns.of(self._filterable, options, has_query=vector is not None)
+        columns = SetColumns.of(self._filterable, options, has_query=vector is not None or words is not None)
         query = None if vector is None else unit_vectors(np.asarray(vector)[np.newaxis], self.dim)
         request = SetRequest(
             query=query,
@@ -110,7 +118,10 @@ class VersionSearcher:
             after=after and self._place(after, columns.order),
             depth=limits.depth + 1,  # one more shows whether this is the last page
         )
-        if query is not None and request.is_ranked:
+        if words is not None:
+            page, hits = self._with_words(words, hidden, request, limits)
+            is_last = page.total <= limits.depth or not hits
+        elif query is not None and request.is_ranked:
             page = self._counted(replace(request, order=None))
             hits = Ranking(self._index, limits, request.where, request.width).rank(query)[0]
             is_last = len(hits) < limits.k or page.total <= limits.depth
@@ -127,6 +138,21 @@ class VersionSearcher:
             facets=page.facets if request.facets else None,
             end=None if is_last else hits[-1].place,
         )
+
+    def _with_words(
+        self, words: str, hidden: Container[str], request: SetRequest, limits: QueryLimits
+    ) -> tuple[SetPage, list[Hit]]:
+        """The set, and the page of its best images by vector and words, or by words alone."""
+        page = slice(limits.offset, limits.depth)
+        columns = [name for name in self._index.schema.names if name not in hidden]
+        by_words = word_hits(self._index, request, words, columns)
+        if request.query is None:
+            counts = Counts(rows=0, values={})
+            exact = len(by_words) < MAX_K
+            return SetPage(total=len(by_words), exact=exact, hits=[], group_sizes={}, facets=counts), by_words[page]
+        deeper = replace(limits, k=min(limits.depth + WORD_HITS, MAX_K), offset=0)
+        nearest = Ranking(self._index, deeper, request.where, request.width).rank(request.query)[0]
+        return self._counted(replace(request, order=None)), fused(nearest, strong(by_words))[page]
 
     def _page(self, request: SetRequest) -> SetPage:
         index = self._index
@@ -217,6 +243,8 @@ class VersionSearcher:
                 box=self._boxes[hit.part],
                 group=hit.group,
                 group_size=(group_sizes or {}).get(hit.group),
+                words=hit.words,
+                vector_rank=hit.vector_rank,
             )
             for hit, row in zip(hits, rows, strict=True)
         ]

@@ -1,6 +1,6 @@
 """Tables of matches for the terminal."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -59,4 +59,6 @@ def _match_cell(value: object) -> str:
             return f"{value:.3f}"
         case (float(), *_):  # a box, as `--crop` takes it
             return ",".join(f"{fraction:g}" for fraction in value)
+        case Mapping():  # the words of each column
+            return "; ".join(f"{name}: {', '.join(words)}" for name, words in value.items())
     return format_cell(value)
