@@ -207,7 +207,7 @@ def not_found_once(soak: Soak, searcher: Searcher) -> list[str]:
     once = {
         name
         for name, first in zip(names, matches, strict=True)
-        if [round(match.score, 3) for match in first if match.image_id == name] == [1.0]
+        if [round(match.score or 0.0, 3) for match in first if match.image_id == name] == [1.0]
     }
     return [picture.name for picture in soak.saved if picture.name not in once]
 

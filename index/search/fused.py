@@ -46,7 +46,8 @@ def fused(by_vector: Sequence[Hit], by_words: Sequence[Hit]) -> list[Hit]:
     for rank, hit in enumerate(by_vector, start=1):
         gains[hit.position] = 1 / (_CONSTANT + rank)
         known[hit.position] = replace(hit, vector_rank=rank)
-    for rank, hit in enumerate(by_words, start=1):
+    ranks = 1 + np.searchsorted([-hit.key for hit in by_words], [-hit.key for hit in by_words])  # equal ones share one
+    for rank, hit in zip(ranks.tolist(), by_words, strict=True):
         gains[hit.position] = gains.get(hit.position, 0.0) + 1 / (_CONSTANT + rank)
         known[hit.position] = replace(known.get(hit.position, hit), words=hit.words)
     hits = [replace(hit, key=gains[position]) for position, hit in known.items()]

@@ -84,7 +84,7 @@ class Segment(VectorIndex):
 
     def mask_of(self, eligible: Eligible | None) -> npt.NDArray[np.bool_]:
         """These rows, `(ntotal,)`; None: the live ones."""
-        return self._live_mask if eligible is None else eligible.mask[: self.ntotal]
+        return self._live_mask() if eligible is None else eligible.mask[: self.ntotal]
 
     def passing(self, where: Filter) -> npt.NDArray[np.bool_]:
         """Which rows pass a filter, `(ntotal,)`, with tombstones. Words are looked up in the index of words."""

@@ -54,6 +54,12 @@ MATCH: dict[str, Any] = {"image_id": "a/b.png", "score": 0.5, "uri": "memory:a/b
 MATCH |= {"metadata": {"label": "red"}}
 ANSWER: dict[str, Any] = {
     "matches": [MATCH | {"picture": "/picture?id=a/b.png", "duplicates": ["c.png"], "box": [0, 0.45, 1, 0.55]}],
+    "first": 1,
+    "total": 4,
+    "exact": False,
+    "groups": None,
+    "facets": {"label": {"values": [{"value": "red", "count": 4}], "others": 0}},
+    "cursor": "next",
     "index": {"version": "000003", "ntotal": 7},
     "searched": {"rows": 5, "of": 7},
     "model": MODEL,
@@ -61,6 +67,10 @@ ANSWER: dict[str, Any] = {
 }
 RESULT = SearchResult(
     matches=[Match(**MATCH, duplicates=("c.png",), box=(0, 0.45, 1, 0.55))],
+    total=4,
+    exact=False,
+    facets=ANSWER["facets"],
+    cursor="next",
     version="000003",
     ntotal=7,
     searched=5,

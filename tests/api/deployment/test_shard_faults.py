@@ -107,7 +107,7 @@ def answers_of_one_process(collection: Collection) -> list[list[Match]]:
     whole = Searcher.open(collection).ntotal
     searches = [{"embedding": query.tolist(), "k": whole} for query in _QUERIES]
     answers = [service.search(BodyReader(RequestLimits()).parse_search(each)).matches for each in searches]
-    return [[(match.image_id, match.score, match.uri) for match in answer] for answer in answers]
+    return [[(match.image_id, match.score or 0.0, match.uri) for match in answer] for answer in answers]
 
 
 def searchers(number: int) -> list[psutil.Process]:

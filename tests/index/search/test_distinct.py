@@ -57,7 +57,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Crowded:
 
 def owners(searcher: Searcher, query: npt.NDArray[np.float32], k: int, **options: Any) -> list[str]:
     found = searcher.search(query[np.newaxis], k, distinct=DISTINCT, **options)[0]
-    assert [match.score for match in found] == sorted((match.score for match in found), reverse=True)
+    assert [match.score for match in found] == sorted((match.score or 0.0 for match in found), reverse=True)
     return [match.image_id.partition("-")[0] for match in found]
 
 
@@ -130,4 +130,4 @@ def test_placeholders_in_an_approximate_index(tmp_path: Path) -> None:
             assert len(found) == 10
             assert [match.image_id.startswith(name) for match in found] == [offset == 0] + [False] * 9
             expected = nearest[offset : offset + 10]
-            np.testing.assert_allclose([match.score for match in found], scores[expected], atol=2e-2)
+            np.testing.assert_allclose([match.score or 0.0 for match in found], scores[expected], atol=2e-2)

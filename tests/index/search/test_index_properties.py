@@ -50,14 +50,14 @@ def check_answers(searcher: Searcher, live: dict[str, Vectors], queries: Vectors
     for k in (1, 5, len(live), len(live) + 10):
         for query, matches in enumerate(searcher.search(queries, k)):
             best = np.sort(exact[query])[::-1][:k]
-            scores = [match.score for match in matches]
+            scores = [match.score or 0.0 for match in matches]
             ids = [match.image_id for match in matches]
             assert len(set(ids)) == len(ids) == min(k, len(live))
             # Brute force may order ties differently; searches order them by id.
             assert np.allclose(scores, best, atol=1e-5)
             assert np.allclose(scores, exact[query, [columns[image_id] for image_id in ids]], atol=1e-5)
-            assert [(-match.score, match.image_id) for match in matches] == sorted(
-                (-match.score, match.image_id) for match in matches
+            assert [(-(match.score or 0.0), match.image_id) for match in matches] == sorted(
+                (-(match.score or 0.0), match.image_id) for match in matches
             )
 
 
@@ -161,7 +161,9 @@ def check_approximate(searcher: Searcher, live: dict[str, Vectors], gone: set[st
             assert len(set(ids)) == len(ids) == k
             assert not gone & set(ids)
             assert np.allclose(
-                [match.score for match in matches], exact[query, [columns[image_id] for image_id in ids]], atol=1e-5
+                [match.score or 0.0 for match in matches],
+                exact[query, [columns[image_id] for image_id in ids]],
+                atol=1e-5,
             )
             hits += sum(match.score >= best[query, k - 1] - 1e-5 for match in matches)
         if k == 10:

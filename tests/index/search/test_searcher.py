@@ -150,7 +150,7 @@ def test_pages_of_diverse_results_follow_each_other(searcher: Searcher) -> None:
 
 
 def found(matches: Sequence[Match]) -> list[tuple[str, float, tuple[str, ...]]]:
-    return [(match.image_id, match.score, match.duplicates) for match in matches]
+    return [(match.image_id, match.score or 0.0, match.duplicates) for match in matches]
 
 
 def test_the_collection_has_several_segments_with_tombstones(searcher: Searcher) -> None:

@@ -61,7 +61,7 @@ def nearest(tiled: Tiled, query: npt.NDArray[np.float32], ids: list[str], k: int
 
 def found(matches: list[Match]) -> list[tuple[str, float, int]]:
     boxes = (None, *TILED.boxes)
-    return [(match.image_id, match.score, boxes.index(match.box)) for match in matches]
+    return [(match.image_id, match.score or 0.0, boxes.index(match.box)) for match in matches]
 
 
 def test_each_picture_is_found_once_by_its_nearest_part(tiled: Tiled) -> None:

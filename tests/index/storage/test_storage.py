@@ -511,5 +511,5 @@ def test_a_collection_in_a_bucket(bucket: Bucket) -> None:
     assert [match.image_id for match in matches] == [ids[row] for row in np.argsort(-exact)[:3]]
     assert matches[0].score == pytest.approx(1.0, abs=1e-6)
     # Its local copies have been unlinked by now.
-    groups = near_duplicates(searcher, matches[1].score)
+    groups = near_duplicates(searcher, matches[1].score or 0.0)
     assert any({"07", matches[1].image_id} <= set(group.ids) for group in groups)

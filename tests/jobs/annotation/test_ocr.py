@@ -127,7 +127,7 @@ def test_a_picture_that_takes_too_long_is_stopped(
     ocr(run, collection, *_ANY_REJECTS)
     log = annotation_log(collection, "w")
     [last] = log.runs()
-    [row] = written_rows(log, last, last.files).read(["error_reason", "error_message"]).to_pylist()
+    [row] = written_rows(log, last, log.files_of(last)).read(["error_reason", "error_message"]).to_pylist()
     assert row["error_reason"] == reason
     assert str(row["error_message"]).startswith("reading its words: ")
 
@@ -170,6 +170,6 @@ def test_a_job_killed_ten_times_reads_every_picture_once(collection: Collection,
         job.wait()
     subprocess.run(command, stdout=subprocess.DEVNULL, cwd=ROOT, check=True)
     [run] = log.runs()
-    written = written_rows(log, run, run.files).read(["image_id", "w"]).to_pylist()
+    written = written_rows(log, run, log.files_of(run)).read(["image_id", "w"]).to_pylist()
     assert sorted(row["image_id"] for row in written) == sorted(files)
     assert all(row["w"] == f"Number {int(str(row['image_id'])[:2])}" for row in written)

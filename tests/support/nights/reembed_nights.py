@@ -175,4 +175,6 @@ def assert_search_is_exact(collection: Collection) -> None:
     assert searcher.ntotal == len(rows)
     for vector, matches in zip(vectors, searcher.search(vectors, len(rows) + 1), strict=True):
         assert sorted(match.image_id for match in matches) == sorted(row["image_id"] for row in rows)
-        np.testing.assert_allclose([match.score for match in matches], np.sort(vectors @ vector)[::-1], atol=1e-5)
+        np.testing.assert_allclose(
+            [match.score or 0.0 for match in matches], np.sort(vectors @ vector)[::-1], atol=1e-5
+        )
