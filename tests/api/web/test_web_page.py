@@ -493,11 +493,11 @@ def test_the_page_works_by_keyboard_alone(open_page: Callable[..., Page], site: 
     expect(page).to_have_url(re.compile("group_by="))
     expect(tiles(page).first.locator(".group")).to_be_visible()
     expect(focused).to_have_id("group-by")
-    tab_to(tiles(page).first.locator(".group"), 3)
+    tab_to(tiles(page).first.locator(".group"), 4)
     page.go_back()
     expect(tiles(page).locator(".group")).to_have_count(0)
     page.get_by_label("Size").focus()
-    tab_to(tiles(page).first.locator(".tile-link"), 1)
+    tab_to(tiles(page).first.locator(".tile-link"), 2)
     page.keyboard.press("Enter")
     expect(heading(page, "More like")).to_be_focused()
     assert params(page)["id"] == first
