@@ -44,7 +44,7 @@ function navigate(query, trail = []) {
   return show(query, { focus: true });
 }
 
-/** Show a query and its matches. With `focus`, focus the heading, unless the focus is in the form. */
+/** Show a query and its matches. With `focus`, focus the heading, unless the focus is on an option. */
 async function show(query, { focus = false, scroll = 0 } = {}) {
   controller.abort();
   controller = new AbortController();
@@ -75,7 +75,6 @@ function showWaiting(query) {
   unfold(false);
   document.body.classList.toggle("answering", busy);
   byId("welcome").hidden = busy;
-  byId("tools").hidden = true;
   byId("active").hidden = true;
   byId("problem").replaceChildren();
   byId("key-form").hidden = true;
@@ -105,7 +104,7 @@ async function runQuery(query, signal, focus) {
   const title = byId("subject").querySelector("h2"); // not in the welcome
   title?.after(mixList(query) ?? "");
   byId("answer").classList.toggle("beside", panel !== "" && panel.matches(".subject"));
-  if (focus && !form.contains(document.activeElement)) title?.focus({ preventScroll: true });
+  if (focus && !document.activeElement.closest("#search-form, #tools")) title?.focus({ preventScroll: true });
   result = await pending;
   const { matches } = result;
   byId("pictures").replaceChildren(matches.length ? grid() : nothing(query));

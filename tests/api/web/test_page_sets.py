@@ -148,7 +148,7 @@ def counts(page: Page, column: str) -> dict[str, int]:
     return {value: int(count) for value, count in (item.split("\n") for item in items)}
 
 
-def test_values_are_counted_in_the_current_search(open_page: Callable[..., Page]) -> None:
+def test_values_are_counted_in_the_current_search(open_page: Callable[..., Page], site: Site) -> None:
     page = open_page("/?text=a+red+star&min_score=0.3")
     page.get_by_text("Filters and options").click()
     expect(page.get_by_role("list", name="label", exact=True)).to_be_visible()
@@ -163,6 +163,12 @@ def test_values_are_counted_in_the_current_search(open_page: Callable[..., Page]
     assert counts(page, "label") == shapes  # so that another can be chosen
     patterns = Counter(tiles(page).locator(".chip[title^='pattern: ']").all_inner_texts())
     assert counts(page, "pattern") == patterns
+    page.goto("/")
+    page.get_by_label("Choose a picture").set_input_files(site.gallery.folder / site.gallery.exhibits[1].image_id)
+    expect(heading(page, "Like your picture")).to_be_visible()
+    page.get_by_text("Filters and options").click()
+    expect(page.get_by_role("list", name="label", exact=True)).to_be_visible()
+    assert counts(page, "label") == Counter(each.subject.shape for each in subjects(site))
 
 
 def test_pages_end_with_the_index_version(open_page: Callable[..., Page]) -> None:
@@ -219,7 +225,7 @@ def test_browsing_without_a_query(open_page: Callable[..., Page], site: Site) ->
     page.goto("/?filter=" + quote('{"label": "ring"}') + "&distinct=1&min_score=0.99&diversity=0.5&sort=score")
     assert ids(page) == rings
     page.get_by_label("Sort").select_option("number, highest first")
-    expect(heading(page, "ring")).to_be_focused()
+    expect(page).to_have_url(re.compile("sort=-number"))
     assert ids(page) == rings[::-1]
 
 
@@ -255,12 +261,12 @@ def test_addresses_long_ids_and_large_numbers_are_shown_whole(shop: Page) -> Non
     expect(stacks(shop)).to_have_count(2)
     name = tiles(shop).first.locator(".tile-name")
     assert name.evaluate("it => it.scrollHeight <= it.clientHeight + 1")
-    assert shop.evaluate("document.documentElement.scrollWidth") == 360
+    assert shop.evaluate("document.documentElement.scrollWidth <= innerWidth")
     check_axe(shop)
     stacks(shop).filter(has_text=str(2**63 - 2)).click()
     expect(shop.get_by_role("list", name="Filters in use")).to_have_text(f"album: {2**63 - 2} ×")
     expect(tiles(shop)).to_have_count(2)
-    assert shop.evaluate("document.documentElement.scrollWidth") == 360
+    assert shop.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 def test_a_value_that_two_columns_repeat_is_one_chip(shop: Page) -> None:

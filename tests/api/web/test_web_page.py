@@ -488,7 +488,16 @@ def test_the_page_works_by_keyboard_alone(open_page: Callable[..., Page], site: 
     page.keyboard.press("Enter")
     expect(page).to_have_url(re.compile("filter="))
     assert labels(page) == {"star"}
-    tab_to(tiles(page).first.locator(".tile-link"), 12)
+    tab_to(page.get_by_label("Group by"), 12)
+    page.keyboard.press("ArrowDown")
+    expect(page).to_have_url(re.compile("group_by="))
+    expect(tiles(page).first.locator(".group")).to_be_visible()
+    expect(focused).to_have_id("group-by")
+    tab_to(tiles(page).first.locator(".group"), 4)
+    page.go_back()
+    expect(tiles(page).locator(".group")).to_have_count(0)
+    page.get_by_label("Size").focus()
+    tab_to(tiles(page).first.locator(".tile-link"), 2)
     page.keyboard.press("Enter")
     expect(heading(page, "More like")).to_be_focused()
     assert params(page)["id"] == first

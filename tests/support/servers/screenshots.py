@@ -33,6 +33,7 @@ _SHOTS: list[tuple[str, Any, str]] = [
     ("page-light", _WIDE, "/?text=a+striped+red+star"),
     ("page-dark", _WIDE | {"color_scheme": "dark"}, "/?id={id}"),
     ("page-filters", _WIDE, _FILTERS),
+    ("page-groups", _WIDE, "/?text=red&group_by=label"),
     ("page-phone", _PHONE, "/?text=a+dotted+blue+heart"),
 ]
 
