@@ -66,6 +66,8 @@ def _check_words(query: Query) -> None:
         return
     if query.words is None:
         raise invalid("words", "auto or off, or a search by text alone", "only")
+    if not query.words.strip():
+        raise invalid(query.parts[0].field_path.format("text"), "words that say what to look for", query.words)
     for name in (*WITHOUT_WORDS, "facets"):
         if value := query.options.get(name):
             raise invalid(name, "none with words: only; a filter with $match takes any options", value)

@@ -1,0 +1,189 @@
+"""A search by text also looks for its words: fused ranks, words alone, models without a text side, hidden names."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from fastapi.testclient import TestClient
+
+from api.http.app import create_app
+from api.search.service import SearchService
+from api.settings import RequestLimits
+from embedder.errors import UnsupportedInputError
+from embedder.fake import FakeEmbedder
+from index.collection import Collection
+from index.search import Searcher
+from index.search.fused import fused, strong
+from index.search.result_set import Hit
+from jobs.embedding.model_source import model_record
+from tests.support.collections.hand_made import add_version, rows, unit_vectors
+from tests.support.collections.sharded import InProcessShards
+from tests.support.collections.small_collection import fake_service
+
+COUNT = 300
+PLANTED = {"007": "a wombat in the garden", "123": "the garden", "250": "wombat"}
+
+
+class PicturesAlone(FakeEmbedder):
+    def embed_texts(self, texts: Any) -> Any:
+        raise UnsupportedInputError("it has no text side")
+
+
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory: pytest.TempPathFactory) -> Collection:
+    """Captions of a few common words; some with words of their own."""
+    collection = Collection.create_or_open(str(tmp_path_factory.mktemp("words")))
+    ids = [f"{number:03}" for number in range(COUNT)]
+    captions = [PLANTED.get(image_id, f"picture number {image_id}") for image_id in ids]
+    table = rows(
+        ids,
+        unit_vectors(COUNT, dim=FakeEmbedder().identity.dim),
+        uris=[f"/secret/{image_id}/x.png" for image_id in ids],
+        metadata={"caption": pa.array(captions)},
+    )
+    add_version(collection, table, model=model_record(FakeEmbedder().identity))
+    return collection
+
+
+@pytest.fixture(scope="module")
+def service(collection: Collection) -> SearchService:
+    return fake_service(Searcher.open(collection))
+
+
+@pytest.fixture
+def client(service: SearchService) -> Iterator[TestClient]:
+    with TestClient(create_app(service)) as client:
+        yield client
+
+
+def search(client: TestClient, **body: Any) -> dict[str, Any]:
+    answer = client.post("/search", json=body)
+    assert answer.status_code == 200, answer.text
+    document: dict[str, Any] = answer.json()
+    return document
+
+
+def ids(answer: dict[str, Any]) -> list[str]:
+    return [match["image_id"] for match in answer["matches"]]
+
+
+def test_the_best_of_both_are_one_list(client: TestClient) -> None:
+    answer = search(client, text="wombat", k=10)
+    off = search(client, text="wombat", k=200, words="off")
+    by_words = [match for match in answer["matches"] if match["words"]]
+    assert {match["image_id"] for match in by_words} == {"007", "250"}
+    assert all(match["words"] == {"caption": ["wombat"]} for match in by_words)
+    ranks = {image_id: rank for rank, image_id in enumerate(ids(off), start=1)}
+    scores = {match["image_id"]: match["score"] for match in off["matches"]}
+    for match in answer["matches"]:
+        assert match["vector_rank"] == ranks.get(match["image_id"]) or match["vector_rank"] is None
+        assert match["score"] == scores.get(match["image_id"], match["score"])
+    assert set(ids(off)[:7]) <= set(ids(answer))
+    assert answer["total"] == COUNT
+    assert all(match["words"] is None and match["vector_rank"] is None for match in off["matches"])
+
+
+def test_pages_of_both_follow_each_other(client: TestClient) -> None:
+    pages = [search(client, text="wombat garden", k=50)]
+    while (cursor := pages[-1]["cursor"]) is not None:
+        pages.append(search(client, text="wombat garden", k=50, cursor=cursor))
+    assert sorted(image_id for page in pages for image_id in ids(page)) == [f"{number:03}" for number in range(COUNT)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"min_score": -1}, {"distinct": True}, {"diversity": 0.2}, {"sort": "caption"}, {"group_by": "caption"}],
+    ids=str,
+)
+def test_options_about_scores_and_orders_are_for_vectors_alone(client: TestClient, options: dict[str, Any]) -> None:
+    assert all(match["words"] is None for match in search(client, text="wombat", **options)["matches"])
+
+
+def test_words_alone(client: TestClient) -> None:
+    answer = search(client, text="garden WOMBAT", words="only")
+    assert (ids(answer)[0], sorted(ids(answer)), answer["total"]) == ("007", ["007", "123", "250"], 3)
+    assert answer["matches"][0]["words"] == {"caption": ["garden", "wombat"]}
+    assert answer["matches"][0]["score"] is None
+    assert search(client, text="nothing of this", words="only", filter={"caption": "wombat"})["matches"] == []
+
+
+@pytest.mark.parametrize(
+    ("body", "detail"),
+    [
+        ({"id": "007", "words": "only"}, "words: expected auto or off, or a search by text alone"),
+        ({"text": "a", "words": "only", "sort": "caption"}, "sort: expected none with words: only"),
+        ({"text": "a", "words": "only", "facets": ["caption"]}, "facets: expected none with words: only"),
+        ({"text": "a", "words": "no"}, "words: expected"),
+        ({"text": " ", "words": "only"}, "text: expected words that say what to look for"),
+    ],
+)
+def test_wrong_options_are_refused(client: TestClient, body: dict[str, Any], detail: str) -> None:
+    answer = client.post("/search", json=body)
+    assert answer.status_code == 422
+    assert detail in answer.json()["detail"]
+
+
+def test_a_model_of_pictures_alone_is_searched_for_words(collection: Collection) -> None:
+    service = fake_service(Searcher.open(collection), embedder=PicturesAlone())
+    with TestClient(create_app(service)) as client:
+        assert sorted(ids(search(client, text="wombat"))) == ["007", "250"]
+        refused = client.post("/search", json={"text": "wombat", "words": "off"})
+        assert refused.json()["type"] == "urn:likeness:problem:text-not-supported"
+
+
+def test_names_of_hidden_files_are_not_searched(service: SearchService) -> None:
+    for show, found in ((True, COUNT), (False, 0)):
+        with TestClient(create_app(service, limits=RequestLimits(show_locations=show))) as client:
+            assert search(client, text="secret", words="only")["total"] == found
+
+
+def test_shards_find_the_same(collection: Collection) -> None:
+    whole, sharded = Searcher.open(collection), InProcessShards(collection, 3).searcher()
+    for vector in (None, *unit_vectors(2, seed=3, dim=whole.dim)):
+        for words in ("wombat garden", "number 123", "nothing"):
+            one, other = (each.answer(vector, 20, words=words) for each in (whole, sharded))
+            assert (one.matches, one.total) == (other.matches, other.total)
+
+
+def hit(position: int, key: float, **more: Any) -> Hit:
+    return Hit(key, f"{position}", position, None, **more)
+
+
+def test_ranks_are_fused_as_in_the_paper() -> None:
+    by_vector = [hit(1, 0.9), hit(2, 0.8), hit(3, 0.7)]
+    by_words = [hit(3, 5.0, words={"c": ("a",)}), hit(4, 5.0, words={"c": ("a",)}), hit(2, 3.0)]
+    found = fused(by_vector, by_words)
+    keys = {each.position: each.key for each in found}
+    expected = {1: 1 / 61, 2: 1 / 62 + 1 / 63, 3: 1 / 63 + 1 / 61, 4: 1 / 61}  # equal scores have equal ranks
+    assert keys == pytest.approx(expected)
+    assert [each.position for each in found] == [3, 2, 1, 4]
+    assert [each.vector_rank for each in found] == [3, 2, 1, None]
+
+
+def test_weak_words_do_not_count() -> None:
+    assert [each.position for each in strong([hit(1, 8.0), hit(2, 4.0), hit(3, 3.9)])] == [1, 2]
+    assert strong([]) == []
+
+
+def test_exact_words_are_among_the_first(tmp_path: Path) -> None:
+    """Each of 50 rare words, in one caption, is found whatever the vectors say, and so are the nearest vectors."""
+    count = 2_000
+    random = np.random.default_rng(1)
+    common = np.array([f"word{number}" for number in range(40)])
+    captions = [" ".join(random.choice(common, 8)) for _ in range(count)]
+    planted = {f"rare{number}": int(row) for number, row in enumerate(random.permutation(count)[:50])}
+    for word, row in planted.items():
+        captions[row] += f" {word}"
+    collection = Collection.create_or_open(str(tmp_path))
+    names = [f"{number:04}" for number in range(count)]
+    add_version(collection, rows(names, unit_vectors(count), metadata={"caption": pa.array(captions)}))
+    searcher = Searcher.open(collection)
+    for word, row in planted.items():
+        vector = unit_vectors(1, seed=row)[0]
+        found = [match.image_id for match in searcher.answer(vector, 10, words=f"{word} word3").matches]
+        nearest = [match.image_id for match in searcher.answer(vector, 10).matches]
+        assert names[row] in found[:2]
+        assert len(set(found) & set(nearest)) >= 5
