@@ -202,8 +202,9 @@ def test_an_images_row_is_flat_as_in_the_library(client: LikenessClient, server:
 def test_a_result_is_a_data_frame() -> None:
     odd = replace(RESULT.matches[0], metadata={"label": "red", "score": 7})
     frame = replace(RESULT, matches=[*RESULT.matches, odd]).to_pandas()
-    names = ["rank", "score", "percentile", "image_id", "uri", "duplicates", "box", "label", "metadata.score"]
-    assert list(frame.columns) == names
+    own = ["rank", "score", "percentile", "image_id", "uri", "duplicates", "box"]
+    own += ["words", "vector_rank", "group", "group_size"]
+    assert list(frame.columns) == [*own, "label", "metadata.score"]
     assert frame.iloc[1].to_list() == [
         2,
         0.5,
@@ -212,17 +213,22 @@ def test_a_result_is_a_data_frame() -> None:
         "memory:a/b.png",
         ("c.png",),
         (0, 0.45, 1, 0.55),
+        *[None] * 4,
         "red",
         7,
     ]
-    assert list(replace(RESULT, matches=[]).to_pandas().columns) == names[:7]
+    assert list(replace(RESULT, matches=[]).to_pandas().columns) == own
 
 
 def test_a_result_is_a_sequence_of_matches_whose_ranks_start_after_the_offset(
     client: LikenessClient, server: ScriptedServer
 ) -> None:
     refused = {"problem": {"type": "urn:likeness:problem:invalid-request", "status": 422, "detail": "k"}}
-    server.replies = [FOUND, Reply(document={"results": [refused, {"ok": ANSWER}, {"ok": ANSWER}]})]
+    page = {"ok": ANSWER | {"first": 11}}
+    server.replies = [
+        Reply(document=ANSWER | {"first": 21}),
+        Reply(document={"results": [refused, {"ok": ANSWER}, page]}),
+    ]
     found = client.search(text="a", offset=20)
     assert [*found] == [found[0]] == found.matches == RESULT.matches
     assert len(found) == 1
@@ -552,7 +558,7 @@ def test_matches_are_those_of_the_library(served: LikenessClient, service: Searc
         assert (found.matches[0].image_id, found.matches[0].metadata) == ("red.png", {"label": "red", "weight": None})
         assert (found.version, found.ntotal, found.model) == ("000001", len(PLAIN), service.engine.embedder.identity)
         assert found.timing_ms["total"] > 0
-    assert served.search(text="a star", k=4).matches == served.search(embedding=5 * vector, k=4).matches
+    assert served.search(text="a star", k=4, words="off").matches == served.search(embedding=5 * vector, k=4).matches
 
 
 def test_vectors_are_those_of_the_model(served: LikenessClient, service: SearchService) -> None:
@@ -580,7 +586,7 @@ def test_refusals_name_the_problem_and_field(served: LikenessClient) -> None:
     assert str(part).startswith("queries.1.image: expected a picture")
     assert (part.field, part.problem["reason"]) == ("queries.1.image", "not_an_image")
     both = refusal(text="a", url="http://pictures.example/red.png")
-    assert both.errors[0]["expected"].startswith("exactly one of url, image, text")
+    assert both.errors[0]["expected"].startswith("at most one of url, image, text")
     assert "colour" in refusal(text="a", filter={"colour": "red"}).detail
 
 

@@ -137,7 +137,7 @@ def test_the_image_of_an_id_or_match_is_not_among_its_own_matches(likeness: Like
 
 def test_any_other_string_is_words(likeness: Likeness) -> None:
     [vector] = FakeEmbedder().embed_texts(["a red star"])
-    found = likeness.search("a red star", k=4)
+    found = likeness.search("a red star", k=4, words="off")
     assert [m.score for m in found] == pytest.approx([m.score for m in likeness.searcher.search([vector], 4)[0]])
     assert found.caption == "4 of 4 images like “a red star”"
 

@@ -360,7 +360,7 @@ def test_a_defect_is_logged_but_not_disclosed(searcher: Searcher, caplog: pytest
         assert_problem(response, "internal", detail="its log says why")
         assert "secret" not in response.text
         assert "weights is corrupt" in caplog.text
-        response = client.post("/search", json={"text": "star"})
+        response = client.post("/search", json={"text": "star", "words": "off"})
         assert_problem(response, "text-not-supported", detail="no text side")
 
 

@@ -319,11 +319,10 @@ def test_a_body_may_be_just_a_picture(client: TestClient, media_type: str) -> No
 @pytest.mark.parametrize(
     ("params", "field", "expected"),
     [
-        ({}, "body", "exactly one of url, text and id"),
-        ({"text": "a", "id": "b"}, "body", "exactly one of url, text and id"),
+        ({"text": "a", "id": "b"}, "body", "at most one of url, text and id"),
         ({"text": "a", "k": "many"}, "k", "a whole number"),
         ({"text": "a", "fields": "label"}, "fields", "JSON text"),
-        ({"embedding": "[1]", "text": "a"}, "embedding", "only allow_partial, crop, distinct"),
+        ({"embedding": "[1]", "text": "a"}, "embedding", "only allow_partial, crop, cursor, distinct"),
     ],
 )
 def test_what_is_wrong_in_a_url_is_named(client: TestClient, params: dict[str, str], field: str, expected: str) -> None:
@@ -360,7 +359,12 @@ def test_options_in_the_url_apply_to_every_body(client: TestClient, body: str, o
             ("POST", f"/search?{query}", body, field, expected, got)
             for body in BODIES
             for query, field, expected, got in (
-                ("bogus=1", "bogus", "only allow_partial, crop, distinct, diversity, fields, filter, k,", "unknown"),
+                (
+                    "bogus=1",
+                    "bogus",
+                    "only allow_partial, crop, cursor, distinct, diversity, facets, fields, filter, group_by, k,",
+                    "unknown",
+                ),
                 ("k=2&bogus=", "bogus", "only allow_partial", "an unknown field"),
                 ("text=a", "text", "only allow_partial", "an unknown field"),
                 ("k=1&k=2", "k", "one value", "2 values"),
@@ -457,7 +461,7 @@ def test_a_vector_may_have_any_norm_but_only_finite_numbers(client: TestClient) 
         (
             {"url": "http://a.example/"},
             "url",
-            "only allow_partial, crop, distinct, diversity, fields, filter, image, k, min_percentile, min_score, off",
+            "only allow_partial, crop, cursor, distinct, diversity, facets, fields, filter, group_by, image, k, min_p",
         ),
     ],
 )

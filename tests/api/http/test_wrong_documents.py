@@ -15,7 +15,7 @@ from tests.support.collections.small_collection import fake_service
 
 ONLY = (
     "only allow_partial, crop, cursor, distinct, diversity, embedding, facets, fields, filter, group_by, id, image, k, "
-    "min_percentile, min_score, offset, queries, sort, text, url, "
+    "min_percentile, min_score, offset, queries, sort, text, url, words, "
     "got an unknown field"
 )
 OPERATORS = (

@@ -356,6 +356,7 @@ def test_index_takes_settings_and_prints_the_outcome(run: Run, growing: Path) ->
     assert settings == {
         **{"target_recall": 0.9, "max_memory": 2 * 1024**3, "segment_rows": 1000, "latency_ms": 5.0, "factory": None},
         "queries": None,
+        "words": None,
     }
     assert run("index", growing, "--max-memory", "none", "--latency", "7.5").code == 0  # the others stay as they were
     settings = facts_of(run, "info", growing)["index"]["settings"]
