@@ -92,9 +92,10 @@ def collection_routes(runner: QueryRunner) -> APIRouter:
         first = cursor.seen if cursor is not None else query.offset
         page = slice(first, first + query.k)
         with watch.stage("search"), naming_option():
-            all_pages = replace(
-                query, options=options_in({**query.options, "k": page.stop, "offset": 0, "cursor": None})
-            )
+            # Ranks in different collections say little about each other, scores do.
+            words = "only" if query.options.get("words") == "only" else "off"
+            up_to_page = {"k": page.stop, "offset": 0, "cursor": None, "words": words}
+            all_pages = replace(query, options=options_in({**query.options, **up_to_page}))
             answers = await asyncio.gather(
                 *(_named(name, runner.answer(all_pages, services[name], engines[name], vectors)) for name in names)
             )
