@@ -1,0 +1,182 @@
+"""Pages of a set over HTTP: cursors stay in one index version while others go live; several collections as one."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from fastapi.testclient import TestClient
+
+from api.build_service import build_collections
+from api.http.app import create_app
+from api.search import engine
+from api.search.service import SearchService
+from api.settings import RequestLimits, ServeSettings
+from embedder.fake import FakeEmbedder
+from index.collection import Collection
+from jobs.embedding.model_source import model_record
+from tests.support.collections.hand_made import add_version, rows, unit_vectors
+from tests.support.collections.small_collection import followed_service
+
+COUNT, DIM = 60, FakeEmbedder().identity.dim
+VECTOR = unit_vectors(1, seed=5, dim=DIM)[0].tolist()
+
+
+def add(location: Path, first: int, count: int, seed: int = 0) -> None:
+    """A version with further images, numbered from the first."""
+    ids = [f"{number:03}" for number in range(first, first + count)]
+    metadata = {
+        "label": pa.array([("cat", "dog", "owl")[number % 3] for number in range(first, first + count)]),
+        "year": pa.array([2000 + number % 7 for number in range(first, first + count)], pa.int16()),
+    }
+    table = rows(ids, unit_vectors(count, seed=seed, dim=DIM), metadata=metadata)
+    add_version(Collection.create_or_open(str(location)), table, model=model_record(FakeEmbedder().identity))
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> SearchService:
+    add(tmp_path / "c", 0, COUNT)
+    return followed_service(tmp_path / "c")
+
+
+@pytest.fixture
+def client(service: SearchService) -> Iterator[TestClient]:
+    with TestClient(create_app(service)) as client:
+        yield client
+
+
+def search(client: TestClient, path: str = "/search", **body: Any) -> dict[str, Any]:
+    answer = client.post(path, json=body)
+    assert answer.status_code == 200, answer.text
+    document: dict[str, Any] = answer.json()
+    return document
+
+
+def ids(*answers: dict[str, Any]) -> list[str]:
+    return [match["image_id"] for answer in answers for match in answer["matches"]]
+
+
+SEARCHES: tuple[dict[str, Any], ...] = (
+    {"embedding": VECTOR},
+    {"embedding": VECTOR, "min_score": -0.1, "sort": "-year"},
+    {"embedding": VECTOR, "distinct": 0.9},
+    {"filter": {"label": {"$ne": "owl"}}, "sort": "year"},
+    {"sort": "-label", "group_by": "year"},
+    {"text": "anything"},
+)
+
+
+@pytest.mark.parametrize("body", SEARCHES, ids=str)
+def test_pages_are_of_one_version_while_others_go_live(
+    service: SearchService, client: TestClient, tmp_path: Path, body: dict[str, Any]
+) -> None:
+    whole = search(client, **body, k=COUNT)
+    pages = [search(client, **body, k=3)]
+    for number in range(2):
+        add(tmp_path / "c", COUNT * (number + 1), COUNT, seed=number + 1)
+        service.live.refresh()
+        pages.append(search(client, **body, k=3, cursor=pages[-1]["cursor"]))
+    while pages[-1]["cursor"] is not None:
+        pages.append(search(client, **body, k=7, cursor=pages[-1]["cursor"]))
+    assert ids(*pages) == ids(whole)
+    assert {page["index"]["version"] for page in pages} == {"000001"}
+    assert {page["total"] for page in pages} == {whole["total"]}
+    assert [page["first"] for page in pages[:4]] == [1, 4, 7, 10][: len(pages)]
+    assert search(client, k=1)["index"]["version"] == "000003"
+
+
+def test_a_version_is_gone_ten_minutes_after_its_last_page(
+    service: SearchService, client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cursor = search(client, k=3)["cursor"]
+    add(tmp_path / "c", COUNT, 1)
+    service.live.refresh()
+    assert len(search(client, k=3, cursor=cursor)["matches"]) == 3
+    monkeypatch.setattr(engine, "_PAGES_S", 0.0)
+    service.live.refresh()
+    gone = client.post("/search", json={"k": 3, "cursor": cursor})
+    assert (gone.status_code, gone.json()["type"]) == (410, "urn:likeness:problem:version-gone")
+    assert "000002 now, and the cursor is of version" in gone.json()["detail"]
+
+
+def test_a_newer_version_of_another_replica_is_opened(
+    service: SearchService, client: TestClient, tmp_path: Path
+) -> None:
+    add(tmp_path / "c", COUNT, 5)
+    other = followed_service(tmp_path / "c")
+    with TestClient(create_app(other)) as ahead:
+        page = search(ahead, k=40)
+    assert search(client, k=1)["index"]["version"] == "000001"
+    assert len(search(client, k=40, cursor=page["cursor"])["matches"]) == 25
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"cursor": "x"},
+        {"cursor": "é" * 50},
+        {"cursor": ""},
+        {"sort": "label"},
+        {"filter": {"year": 2001}},
+        {"offset": 3},
+    ],
+    ids=str,
+)
+def test_a_cursor_of_another_search_is_refused(client: TestClient, change: dict[str, Any]) -> None:
+    cursor = search(client, sort="year", k=3)["cursor"]
+    answer = client.post("/search", json={"sort": "year", "k": 3, "cursor": cursor} | change)
+    assert answer.status_code == 422
+    assert ("offset" if "offset" in change else "cursor") in answer.json()["detail"]
+
+
+def test_groups_and_facets(client: TestClient) -> None:
+    answer = search(client, group_by="label", sort="-year", facets=["label", "year"], filter={"year": {"$gte": 2003}})
+    assert (answer["groups"], answer["total"], answer["exact"]) == (3, 33, True)
+    assert {match["group"]: match["group_size"] for match in answer["matches"]} == {
+        value["value"]: value["count"] for value in answer["facets"]["label"]["values"]
+    }
+    assert {match["metadata"]["year"] for match in answer["matches"]} == {2006}
+    assert sum(value["count"] for value in answer["facets"]["year"]["values"]) == 33
+    assert [match["score"] for match in answer["matches"]] == [None] * 3
+
+
+def test_hidden_columns_cannot_sort_or_group(service: SearchService) -> None:
+    with TestClient(create_app(service, limits=RequestLimits(show_locations=False))) as client:
+        for option in ({"sort": "uri"}, {"sort": "-uri"}, {"group_by": "uri"}, {"facets": ["uri"]}):
+            refused = client.post("/search", json=option)
+            assert (refused.status_code, "columns that `GET /index` names" in refused.text) == (422, True)
+
+
+def test_a_form_and_a_url_take_the_options_too(client: TestClient) -> None:
+    answer = client.get("/search", params={"sort": "-year", "facets": '["label"]', "k": 2}).json()
+    assert answer["matches"][0]["metadata"]["year"] == 2006
+    assert answer["facets"]["label"]["others"] == 0
+    assert client.get("/search").json()["total"] == COUNT
+
+
+@pytest.mark.parametrize("body", [each for each in SEARCHES if "text" not in each and "distinct" not in each], ids=str)
+def test_several_collections_answer_as_one(tmp_path: Path, body: dict[str, Any]) -> None:
+    for number, name in enumerate(("a", "b", "c")):
+        add(tmp_path / "several" / name, 20 * number, 20, seed=number)
+    whole = tmp_path / "whole"
+    for number in range(3):
+        add(whole, 20 * number, 20, seed=number)
+    several = build_collections(
+        ServeSettings(collection=str(tmp_path / "several")), load_model=lambda _: FakeEmbedder()
+    )
+    names = {"collections": ["a", "b", "c"]}
+    with (
+        TestClient(create_app(several)) as client,
+        TestClient(create_app(followed_service(whole))) as one,
+    ):
+        expected = search(one, **body, k=COUNT, facets=["label"])
+        pages = [search(client, "/search/collections", **names, **body, k=7, facets=["label"])]
+        while pages[-1]["cursor"] is not None:
+            cursor = pages[-1]["cursor"]
+            pages.append(search(client, "/search/collections", **names, **body, k=7, cursor=cursor, facets=["label"]))
+    assert ids(*pages) == ids(expected)
+    for name in ("total", "exact", "groups", "facets"):
+        assert all(page[name] == expected[name] for page in pages)
+    sizes = [match["group_size"] for page in pages for match in page["matches"]]
+    assert sizes == [match["group_size"] for match in expected["matches"]]
