@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -52,6 +53,10 @@ class SetRequest:
     facets: tuple[Column, ...]
     after: Place | None
     depth: int
+
+    @property
+    def is_uncut(self) -> bool:
+        return self.min_score == -math.inf
 
     @property
     def is_ranked(self) -> bool:

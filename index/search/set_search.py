@@ -23,7 +23,7 @@ from index.arrays import Parts, Positions, Vectors, rounded
 from index.collection.catalog.database import database
 from index.collection.rows import number_array, text_array
 from index.filters.columns import Column, is_time
-from index.filters.facets import count_values
+from index.filters.facets import Counts, count_values
 from index.search.result_set import MAX_VALUES, Hit, Order, SetPage, SetRequest
 from index.segments.eligible import Eligible
 from index.segments.hits import Hits
@@ -73,8 +73,11 @@ class SetSearch:
     request: SetRequest
 
     def page(self) -> SetPage:
-        members, exact = self._members()
         request, names = self.request, [column.name for column in self.request.facets]
+        if request.order is None and request.is_uncut and not names:
+            total = self.segments.count(self._eligible, self._excluded)
+            return SetPage(total=total, exact=True, hits=[], group_sizes={}, facets=Counts(rows=0, values={}))
+        members, exact = self._members()
         batches = self.segments.batches_at(members.positions, names) if names else iter(())
         return SetPage(
             total=len(members),
@@ -86,7 +89,7 @@ class SetSearch:
 
     def _members(self) -> tuple[Members, bool]:
         """The set, and whether every image was compared."""
-        if self.request.query is None or self.request.min_score == -math.inf:
+        if self.request.query is None or self.request.is_uncut:
             positions = self.segments.eligible_positions(self._eligible)
             return Members(positions).without(self._excluded), True
         members, complete = self._found(self.request.query)

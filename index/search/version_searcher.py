@@ -160,7 +160,7 @@ class VersionSearcher:
 
     def _counted(self, request: SetRequest) -> SetPage:
         """The set without rows. All images need not be counted."""
-        if request.min_score > -math.inf or request.where is not None or request.facets:
+        if not request.is_uncut or request.where is not None or request.facets:
             return self._page(request)
         total = self.searched - len(request.exclude)
         return SetPage(total=total, exact=True, hits=[], group_sizes={}, facets=Counts(rows=0, values={}))

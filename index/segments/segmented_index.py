@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from cachetools import LRUCache, cachedmethod
 
-from index.arrays import Ids, Positions, Vectors, read_parts
+from index.arrays import Ids, Positions, Vectors, by_part, read_parts
 from index.collection.rows import EMBEDDING, TILES, number_array, unify
 from index.filters.columns import Column, Mask
 from index.filters.facets import Counts, count_values, sampling_step
@@ -213,6 +213,14 @@ class SegmentedIndex:
             return self.live_positions()
         starts = self._starts[:-1]
         return np.concatenate([np.flatnonzero(rows.mask) + start for rows, start in zip(eligible, starts, strict=True)])
+
+    def count(self, eligible: Sequence[Eligible] | None, without: Positions) -> int:
+        """The number of these rows (None: the live ones) that are not at the positions `without`; -1 is none."""
+        without = without[without >= 0]
+        if eligible is None:
+            return self.live_count - len(without)
+        among = (int(eligible[number].at(local).sum()) for number, _, local in by_part(without, self._starts))
+        return sum(rows.count for rows in eligible) - sum(among)
 
     def live_positions(self, numbers: npt.NDArray[np.int64] | None = None) -> Positions:
         """Positions of the live rows, or of those with these numbers (ascending) among the live rows."""

@@ -174,6 +174,10 @@ def test_an_excluded_image_is_not_of_the_set(searchers: list[VersionSearcher]) -
         without = searcher.answer(vector, 5, sort="label", min_score=0.0, exclude={"0001"})
         assert without.total == everything.total - 1
         assert searcher.answer(vector, 5, exclude={"0001"}).total == searcher.ntotal - 1
+        label = searcher.answer(None, 1, filter={"image_id": "0001"}).matches[0].metadata["label"]
+        for where, counted in (({"label": label}, 1), ({"label": {"$ne": label}}, 0)):
+            found = searcher.answer(vector, 5, filter=where)
+            assert searcher.answer(vector, 5, filter=where, exclude={"0001"}).total == found.total - counted
 
 
 @pytest.mark.parametrize(
