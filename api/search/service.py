@@ -133,24 +133,21 @@ class SearchService:
         """Like `search`, with the engine and the searcher that answered."""
         engine, watch = self.engine_of(query, engine), watch or Stopwatch()
         check_fields(engine.searcher, query.options.get("fields"))
-        if vectors is None:
-            vectors = self._vectors_or_words(engine, query, watch)
+        if vectors is None and query.options.get("words") == "only":
+            vectors = []
+        try:
+            vectors, refusal = self.vectors(engine, query.parts, watch) if vectors is None else vectors, None
+        except errors.TextNotSupported as problem:
+            if query.words is None or not engine.searcher.has_words:
+                raise
+            vectors, refusal = [], problem  # the words alone may find something
         page = partial(page_of, query=query, vectors=vectors)
         with watch.stage("search"):
             allow_partial = query.options.get("allow_partial", False)
             answer, searcher = ask_shards(engine.searcher, page, allow_partial=allow_partial)
+        if refusal is not None and not answer.total:
+            raise refusal
         return Answered(answer, engine, searcher)
-
-    def _vectors_or_words(self, engine: Engine, query: Query, watch: Stopwatch) -> list[Vector]:
-        """The vectors of the query's parts; none if only its words count, such as with a model of pictures alone."""
-        if query.options.get("words") == "only":
-            return []
-        try:
-            return self.vectors(engine, query.parts, watch)
-        except errors.TextNotSupported:
-            if query.words is None or not engine.searcher.has_words:
-                raise
-            return []
 
     def engine_of(self, query: Query, engine: Engine | None = None) -> Engine:
         """The engine that answers a query: by default the current one, for a further page that of the page before.

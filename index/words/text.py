@@ -94,10 +94,18 @@ def all_terms(query: str) -> tuple[Term, ...]:
 
 def any_terms(query: str) -> tuple[Term, ...]:
     """The first distinct terms of a query that need not all be there: single words, pairs of characters in scripts
-    without spaces, and what is between quotes.
+    without spaces, and what is between quotes. Single letters are left out if there are words: "a" in a query would
+    find a file `a.png`.
     """
     found = (part for quoted, term in _terms(query) for part in ((term,) if quoted else _parts(term)))
-    return tuple(dict.fromkeys(found))[:MAX_TERMS]
+    terms = tuple(dict.fromkeys(found))
+    words = tuple(term for term in terms if not _is_letter(term))
+    return (words or terms)[:MAX_TERMS]
+
+
+def _is_letter(term: Term) -> bool:
+    [word, *more] = term.words
+    return not more and not term.prefix and len(word) == 1 and not _is_alone(ord(word)) and not word.isdigit()
 
 
 def _terms(query: str) -> Iterator[tuple[bool, Term]]:

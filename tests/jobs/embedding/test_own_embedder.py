@@ -163,8 +163,12 @@ def test_a_histogram_through_the_commands(run: Run, embed: Callable[..., Result]
     assert ids(run(*search, "--embedder", HISTOGRAM))[0] == "red.png"
     for refused in (run(*search), run(*search, "--model", HISTOGRAM), run("serve", "c", "--local", "--port", 0)):
         assert (refused.code, NOT_NAMED in refused.err) == (2, True), refused.err
-    refused = run("search", "c", "--text", "red", "--embedder", HISTOGRAM)
-    assert (refused.code, NO_TEXTS in refused.err) == (2, True)
+    assert ids(run("search", "c", "--text", "red", "--embedder", HISTOGRAM, "--format", "json")) == [
+        "red.png"
+    ]  # its name
+    for unknown in (["a mauve thing"], ["red", "--words", "off"]):
+        refused = run("search", "c", "--text", *unknown, "--embedder", HISTOGRAM)
+        assert (refused.code, NO_TEXTS in refused.err) == (2, True)
     assert len(ids(run("search", "c", "--like", "red.png", "--format", "json"))) == 2
     assert "already covers" in run("index", "c").out
     refused = run("annotate", "c", "--name", "a", "--label", "x", "--label", "y", "--embedder", HISTOGRAM)
@@ -226,7 +230,8 @@ def test_a_histogram_in_a_notebook(embed: Callable[..., Result], folder: Path) -
     with Likeness.open("c", embedder=HISTOGRAM) as likeness:
         assert next(iter(likeness.search(folder / "pictures/green.png"))).image_id == "green.png"
         with pytest.raises(TextNotSupported, match=re.escape(NO_TEXTS)):
-            likeness.search("a green thing")
+            likeness.search("a green thing", words="off")
+        assert [match.image_id for match in likeness.search("a green thing")] == ["green.png"]
     with Likeness.open("c") as likeness:
         assert len(likeness.search(id="red.png").matches) == 2
         with pytest.raises(ModelError, match=f"{NOT_NAMED}.*in Python embedder="):
@@ -341,5 +346,5 @@ def test_a_histogram_on_ray(folder: Path, cluster: int) -> None:
     with httpx.Client(base_url=serve(settings, blocking=False), timeout=30) as client:
         found = client.post("/search", files={"image": PLAIN["blue.png"]}).json()["matches"][0]
         assert (found["image_id"], found["score"]) == ("blue.png", pytest.approx(1))
-        refused = client.post("/search", json={"text": "blue"})
+        refused = client.post("/search", json={"text": "mauve"})
         assert (refused.status_code, NO_TEXTS in refused.json()["detail"]) == (422, True)

@@ -481,7 +481,7 @@ def test_vectors_of_an_unknown_model_are_searched_by_id_but_not_by_words(
     put_pictures(tmp_path / "pictures", PLAIN)
     pq.write_table(pa.table({"id": IDS, "embedding": VECTORS.tolist()}), tmp_path / "list.parquet")
     assert "40 images, Flat" in run("import", "list.parquet", "made").out
-    like = json.loads(run("search", "made", "--like", "00.jpg", "-k", "3", "--format", "json").out)
+    like = json.loads(run("search", "made", "--like", "00.jpg", "-k", "3", "--format", "json").out)["matches"]
     best = [IDS[n] for n in np.argsort(-(VECTORS @ VECTORS[0]))[1:4]]
     assert [match["image_id"] for match in like] == best
     for query in (["--text", "a star"], [next((tmp_path / "pictures").rglob("*.png"))]):
