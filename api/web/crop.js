@@ -9,18 +9,30 @@ const INSTRUCTIONS = "Part of the picture. Drag a box. Arrow keys move it; Shift
 /** Add a layer over the picture in `mat`, with a box at `crop`. */
 function addLayer(mat, crop) {
   const box = element("div", { class: "crop-box" });
-  const layer = element("div", { class: "crop" }, box);
+  draw(box, crop);
+  return { layer: layerOver(mat, box), box };
+}
+
+function layerOver(mat, ...boxes) {
+  const layer = element("div", { class: "crop" }, ...boxes);
   const img = mat.querySelector("img");
   new ResizeObserver(() => place(layer, img)).observe(img);
   img.addEventListener("load", () => place(layer, img));
   place(layer, img);
-  draw(box, crop);
   mat.append(layer);
-  return { layer, box };
+  return layer;
 }
 
 /** Show the part that the search used. */
 export const showCrop = (mat, crop) => addLayer(mat, crop).layer.classList.add("shown");
+
+/** Show where the lines with the words of a search are. */
+export function showLines(mat, lines) {
+  if (!lines.length) return;
+  const boxes = lines.map(() => element("div", { class: "line-box" }));
+  boxes.forEach((box, number) => draw(box, lines[number]));
+  layerOver(mat, ...boxes).classList.add("shown");
+}
 
 /** Buttons to draw a box on the picture in `mat`. `onCrop` gets the box as fractions of the picture. */
 export function cropButtons(mat, onCrop, [startText, doneText] = ["Search a part", "Search this part"]) {
@@ -29,7 +41,7 @@ export function cropButtons(mat, onCrop, [startText, doneText] = ["Search a part
   const cancel = element("button", { type: "button", class: "quiet", hidden: true }, "Cancel");
   let drawing = null;
   const toggle = (on) => {
-    mat.querySelector(".crop.shown")?.remove();
+    for (const layer of mat.querySelectorAll(".crop.shown")) layer.remove();
     drawing?.layer.remove();
     drawing = on ? editableBox(mat, { onDone: () => done.click(), onCancel: () => cancel.click() }) : null;
     mat.parentElement.classList.toggle("cropping", on);

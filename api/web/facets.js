@@ -3,7 +3,8 @@
 import * as api from "./api.js";
 import { element, formatCount, screenReaderText } from "./elements.js";
 import { stringify } from "./json.js";
-import { PAGE, isRanked, toAddress, toBody } from "./query.js";
+import { PAGE, isForWords, isRanked, toAddress, toBody } from "./query.js";
+import { marked } from "./words.js";
 
 const MAX_VALUES = 12; // per column; a button shows the others
 const MAX_CHIPS = 2; // per picture
@@ -44,10 +45,11 @@ function without(filter, column) {
 
 /**
  * The values of the columns of `facets`, counted among the pictures that a query finds; null if the server does not
- * answer. A column is counted without its own condition, so that its other values can be chosen.
+ * answer, or the query is for words alone. A column is counted without its own condition, so that its other values can be chosen.
  */
 export async function countValues(query, facets, file, maxK, signal) {
   if (!isRanked(query)) return query.filter ? api.facets(query.filter, signal) : facets;
+  if (isForWords(query)) return null;
   const names = Object.keys(facets.columns);
   const filtered = names.filter((name) => query.filter?.[name] !== undefined);
   const counted = { ...query, k: 1, sort: "", groupBy: "", distinct: false, diversity: null };
@@ -73,7 +75,7 @@ export function facetGroups({ columns, rows, index }, query) {
 }
 
 /** The values that a picture shares with others, each a link that filters by it. One that is there already is left out. */
-export function chips({ metadata, group }, facets, query) {
+export function chips({ metadata, group, words }, facets, query) {
   const shown = new Set([group]);
   const isTime = (name) => facets.columns[name].values.some((each) => each.filter);
   const names = Object.keys(facets?.columns ?? {}).filter((name) => !isTime(name));
@@ -82,7 +84,8 @@ export function chips({ metadata, group }, facets, query) {
     const value = metadata[name];
     const isActive = allowedValues(query.filter, name).includes(value);
     const filter = isActive ? query.filter : toggleValue(query.filter, name, value);
-    return queryLink({ ...query, k: PAGE, filter }, { class: "chip", title: `${name}: ${value}` }, namedValue(name, value));
+    return queryLink({ ...query, k: PAGE, filter }, { class: "chip", title: `${name}: ${value}` },
+      ...marked(namedValue(name, value), words?.[name]));
   });
 }
 

@@ -11,7 +11,7 @@ import { placesMap } from "./map.js";
 import { Marks, mixList } from "./mix.js";
 import { fillOptions, offerColumns, readOptions, watchOptions } from "./options.js";
 import { showProblem, watchKey } from "./problems.js";
-import { PAGE, emptyQuery, fromAddress, hasQuery, parseInput, toAddress, toBody } from "./query.js";
+import { PAGE, answerable, emptyQuery, fromAddress, hasQuery, isForWords, parseInput, toAddress, toBody } from "./query.js";
 import { grid, skeleton, summary, tiles } from "./results.js";
 import { imagePanel, queryHeading, uploadPanel } from "./subject.js";
 import { watchView } from "./view.js";
@@ -52,7 +52,10 @@ async function show(query, { focus = false, scroll = 0 } = {}) {
   current = query;
   showWaiting(query);
   try {
-    await describe();
+    const [index] = await describe();
+    if (signal.aborted) return;
+    query = current = answerable(query, index);
+    fillOptions(query);
     filters.filter = query.filter;
     countFilters(query.filter);
     showFacets(signal);
@@ -128,14 +131,15 @@ function showPage(matches) {
   byId("tools").hidden = !result.matches.length;
   byId("map").replaceChildren(
     placesMap(result.matches, query.filter, (filter) => navigate({ ...query, k: PAGE, filter })) ?? "");
-  byId("pictures").querySelector(".grid")?.append(...tiles(matches, query, collection, marks));
+  byId("pictures").querySelector(".grid")?.append(...tiles(matches, result.first, query, collection, marks));
   byId("more").hidden = result.cursor === null;
   byId("more-status").textContent = "";
 }
 
 /** What to do if nothing was found. */
-function nothing({ kind, filter, fitting, minScore }) {
-  const advice = [];
+function nothing(query) {
+  const { kind, filter, fitting, minScore } = query;
+  const advice = isForWords(query) ? ["No text has these words. Try others."] : [];
   if (filter) advice.push("Loosen or remove a filter.");
   if (fitting && kind === "text") advice.push("Try other words, or turn off “Only what fits the words”.");
   if (minScore !== null) advice.push("Lower the minimum score.");
@@ -143,13 +147,17 @@ function nothing({ kind, filter, fitting, minScore }) {
   return element("p", { class: "nothing" }, advice.join(" ") || "The collection has nothing to compare with.");
 }
 
-/** The model has no words: the page asks for pictures only. */
-function offerNoWords() {
+/** Ask for words only where the model knows them or texts are searched for them; otherwise for pictures alone. */
+function offerWords({ embeds_texts: embedsTexts, has_words: hasWords }) {
+  byId("words-choice").hidden = !(embedsTexts && hasWords);
+  document.body.classList.toggle("wordless", !embedsTexts);
+  if (embedsTexts) return;
+  const like = "Show a picture to find the most similar ones in this collection";
+  byId("welcome-text").textContent = `${like}${hasWords ? ", or type words from its texts and file names" : ""}.`;
+  if (hasWords) return;
   const words = "A picture’s web address";
-  document.body.classList.add("wordless");
   queryInput.placeholder = words;
   queryInput.labels[0].textContent = words;
-  byId("welcome-text").textContent = "Show a picture to find the most similar ones in this collection.";
 }
 
 function lostUpload() {
@@ -165,7 +173,7 @@ function lostUpload() {
 /** The part of the query that makes sense in another collection too: words, or a picture's URL. */
 const sharedQuery = () => ["text", "url"].includes(current.kind) ? `?${new URLSearchParams({ [current.kind]: current.value })}` : "";
 
-/** Fetch the collection's description once. */
+/** Fetch the collection's description once: the answers to GET /index and GET /facets. */
 async function describe() {
   description ??= Promise.all([api.index(), api.facets(null)]);
   try {
@@ -176,12 +184,12 @@ async function describe() {
       byId("about").textContent = plural(index.ntotal, "picture");
       filters = new Filters(byId("filters"), index.columns, () => current.filter && changeQuery({ filter: filters.filter }));
       offerColumns(index.columns);
-      fillOptions(current);
-      if (!index.embeds_texts) offerNoWords();
+      offerWords(index);
       filterPanel.hidden = false;
       updateTitle();
       offerCollections(index.collection, sharedQuery);
     }
+    return [index, values];
   } catch (error) {
     description = null;
     offerCollections(null);

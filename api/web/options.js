@@ -1,16 +1,19 @@
-// The options of a search: in the form fold duplicates, minimum score, only what fits the words, diversity; above the
+// The options of a search: in the form fold duplicates, minimum score, only what fits the words, words or their meaning, diversity; above the
 // pictures their order and their groups.
 
 import { groupable, sortable } from "./conditions.js";
 import { byId, element } from "./elements.js";
-import { isRanked } from "./query.js";
+import { isForWords, isRanked } from "./query.js";
 
 const distinct = byId("distinct");
 const minScore = byId("min-score");
 const fitting = byId("fitting");
+const words = byId("words");
 const diversity = byId("diversity");
 const sort = byId("sort");
 const groupBy = byId("group-by");
+
+const OF_SETS = [distinct, minScore, fitting, diversity, sort, groupBy]; // a search for words alone takes none
 
 const DIRECTIONS = {
   text: ["a to z", "z to a"],
@@ -35,12 +38,14 @@ export function fillOptions(query) {
   distinct.checked = query.distinct;
   minScore.value = query.minScore ?? "";
   fitting.checked = query.fitting;
+  words.value = query.words;
   diversity.value = query.diversity ?? 0;
   const [byDefault, byScore] = sort.options;
   byDefault.text = isRanked(query) ? "best first" : "by id";
   byScore.disabled = !isRanked(query);
   sort.value = query.sort;
   groupBy.value = query.groupBy;
+  for (const input of OF_SETS) input.disabled = isForWords(query);
 }
 
 export function readOptions() {
@@ -48,6 +53,7 @@ export function readOptions() {
     distinct: distinct.checked,
     minScore: minScore.value === "" ? null : minScore.valueAsNumber,
     fitting: fitting.checked,
+    words: words.value,
     diversity: diversity.valueAsNumber || null,
     sort: sort.value,
     groupBy: groupBy.value,
@@ -56,7 +62,7 @@ export function readOptions() {
 
 /** `onChange` is called after a change. Of options that exclude each other, the server accepts one: the last choice. */
 export function watchOptions(onChange) {
-  for (const input of [distinct, minScore, fitting, diversity, sort, groupBy]) {
+  for (const input of [...OF_SETS, words]) {
     input.addEventListener("change", () => {
       if ([distinct, diversity].includes(input)) sort.value = groupBy.value = "";
       if ([sort, groupBy].includes(input)) {

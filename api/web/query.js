@@ -11,6 +11,7 @@
 //   distinct   whether near-duplicates are folded into one match
 //   minScore   minimum score, or null
 //   fitting    whether matches must fit the words; no effect without words
+//   words      "off": look for what words mean, not for the words themselves; "only": the other way round; "": both
 //   diversity  how much the matches should differ, 0 to 1, or null
 
 import { parse, stringify } from "./json.js";
@@ -23,7 +24,8 @@ const UNLIKE = -0.3; // a weight of -1 would outweigh the pictures that matches 
 
 export const emptyQuery = () => ({
   kind: null, value: "", crop: null, like: [], unlike: [],
-  k: PAGE, filter: null, sort: "", groupBy: "", distinct: false, minScore: null, fitting: false, diversity: null,
+  k: PAGE, filter: null, sort: "", groupBy: "", distinct: false, minScore: null, fitting: false, words: "",
+  diversity: null,
 });
 
 /** Whether anything was chosen; otherwise the page welcomes, and lists all pictures. */
@@ -31,6 +33,23 @@ export const hasQuery = (query) => Boolean(isRanked(query) || query.filter || qu
 
 /** Whether there is something to compare with: pictures that merely pass a filter have no scores. */
 export const isRanked = ({ kind, like, unlike }) => Boolean(kind || like.length || unlike.length);
+
+/** Whether the query is a text alone. */
+const isText = ({ kind, like, unlike }) => kind === "text" && !like.length && !unlike.length;
+
+/** Whether the query is for words, not for what they mean. */
+export const isForWords = (query) => isText(query) && query.words === "only";
+
+/**
+ * The query as a collection can answer it: a search for words alone has neither another order nor a cut, and a model
+ * of pictures alone mixes no words with them.
+ */
+export function answerable(query, { embeds_texts: embedsTexts, has_words: hasWords }) {
+  const { kind, value, k, filter, words } = query;
+  if (kind === "text" && !isText(query) && !embedsTexts) return { ...query, kind: null, value: "" };
+  if (!isText(query) || !hasWords || (embedsTexts && words !== "only")) return query;
+  return { ...emptyQuery(), kind, value, k, filter, words: "only" };
+}
 
 /** The query in an address. An uploaded picture is in `state`, the history entry's, because no address can hold it. */
 export function fromAddress(address, state) {
@@ -51,13 +70,14 @@ export function fromAddress(address, state) {
     distinct: params.get("distinct") === "1",
     minScore: number(params.get("min_score")),
     fitting: params.get("fitting") === "1",
+    words: params.get("words") ?? "",
     diversity: number(params.get("diversity")),
   };
 }
 
 /** The address of a query, relative to the page. */
 export function toAddress(query) {
-  const { kind, value, crop, like, unlike, k, filter, sort, groupBy, distinct, minScore, fitting, diversity } = query;
+  const { kind, value, crop, like, unlike, k, filter, sort, groupBy, distinct, minScore, fitting, words, diversity } = query;
   const params = new URLSearchParams();
   if (ADDRESS_KINDS.includes(kind)) params.set(kind, value);
   if (crop) params.set("crop", crop.join(","));
@@ -70,6 +90,7 @@ export function toAddress(query) {
   if (distinct) params.set("distinct", "1");
   if (minScore !== null) params.set("min_score", minScore);
   if (fitting) params.set("fitting", "1");
+  if (words) params.set("words", words);
   if (diversity !== null) params.set("diversity", diversity);
   const search = params.toString();
   return search ? `?${search}` : "./";
@@ -80,7 +101,7 @@ export function toAddress(query) {
  * server's largest k. What needs scores has no effect without a query.
  */
 export async function toBody(query, file, maxK, others = {}) {
-  const { kind, value, crop, like, unlike, k, filter, sort, groupBy, distinct, minScore, fitting, diversity } = query;
+  const { kind, value, crop, like, unlike, k, filter, sort, groupBy, distinct, minScore, fitting, words, diversity } = query;
   const ranked = isRanked(query);
   const options = {
     k: Math.min(k, maxK),
@@ -93,7 +114,8 @@ export async function toBody(query, file, maxK, others = {}) {
   Object.assign(options, {
     ...(distinct && { distinct }),
     ...(minScore !== null && { min_score: minScore }),
-    ...(fitting && kind === "text" && !like.length && !unlike.length && { min_percentile: FITTING }),
+    ...(fitting && isText(query) && { min_percentile: FITTING }),
+    ...(words && isText(query) && { words }),
     ...(diversity !== null && { diversity }),
   });
   const cropped = crop && { crop };

@@ -1,12 +1,13 @@
 // Shows the query above or beside the matches: the words, or the picture with its columns.
 
 import { hasKey, pictureAddress, savePicture } from "./api.js";
-import { cropButtons, showCrop } from "./crop.js";
+import { cropButtons, showCrop, showLines } from "./crop.js";
 import { copy, element, fileName, formatCount, titleOf } from "./elements.js";
 import { allowedValues, namedValue, queryLink } from "./facets.js";
 import { stringify } from "./json.js";
 import { showProblem } from "./problems.js";
 import { boxes, pictureMat } from "./results.js";
+import { lineBoxes, marked, matchedWords } from "./words.js";
 
 const NOT_SHARED = "Your own picture is not part of the address, so this search cannot be shared.";
 const PREVIEW = 768; // pixels a side
@@ -40,14 +41,18 @@ export function imagePanel(image, query, trail, onCrop) {
   const mat = pictureMat(image.picture, PREVIEW, name);
   // Reserve its space, so that the matches below do not jump when the picture has loaded.
   Object.assign(mat.querySelector("img"), { width: image.width ?? 1, height: image.height ?? 1 });
-  const facts = Object.entries(imageFacts(image)).map(([term, fact]) =>
+  const words = matchedWords.get(query.value);
+  const lines = query.crop ? [] : lineBoxes(image.metadata, words);
+  showLines(mat, lines);
+  const facts = Object.entries(imageFacts(image, words ?? {})).map(([term, fact]) =>
     element("div", {}, element("dt", {}, term), element("dd", {}, fact)));
   const about = element("details", { open: matchMedia("(min-width: 40rem)").matches });
   about.append(element("summary", {}, "About this picture"), element("dl", { class: "facts" }, ...facts));
   const actions = element("p", { class: "actions" }, ...files(image), ...cropButtons(mat, onCrop));
   const box = !query.crop && boxes.get(query.value);
   if (box) showCrop(mat, box);
-  const note = box ? element("p", { class: "hint" }, "The part in the box matched.") : null;
+  const text = box ? "The part in the box matched." : lines.length && "The lines in boxes have words of the search.";
+  const note = text ? element("p", { class: "hint" }, text) : null;
   return panel(mat, query, title(withCrop(query, "More like "), name), [steps(query, trail), note, actions, about]);
 }
 
@@ -94,25 +99,27 @@ function files({ picture: path, image_id: id, uri }) {
   return [whole, file, copyButton];
 }
 
-function imageFacts({ image_id: id, uri, size, width, height, format, modified, metadata }) {
+function imageFacts({ image_id: id, uri, size, width, height, format, modified, metadata }, words) {
   const facts = { id };
   for (const [name, value] of Object.entries(metadata)) {
-    if (value !== null && value !== "") facts[name] = fact(value);
+    const isOfLines = name.endsWith("_boxes") && name.slice(0, -"_boxes".length) in metadata; // drawn, not written
+    if (value !== null && value !== "" && !isOfLines) facts[name] = fact(value, words[name]);
   }
   if (width && height) facts.pixels = `${formatCount(width)} × ${formatCount(height)}`;
   if (format || size) facts.file = [format?.toUpperCase(), size && bytes(size)].filter(Boolean).join(", ");
   if (modified) facts.modified = new Date(modified).toLocaleDateString("en", { dateStyle: "medium" });
-  if (uri) facts.source = fact(uri);
+  if (uri) facts.source = fact(uri, words.uri);
   return facts;
 }
 
 /** A value in full: web addresses as links, a list without brackets, with each address on a line of its own. */
-function fact(value) {
+function fact(value, terms) {
   const isAddress = (each) => typeof each === "string" && /^https?:\/\/\S+$/i.test(each);
   if (isAddress(value)) return element("a", { href: value, rel: "noreferrer" }, value);
+  if (typeof value === "string") return element("span", {}, ...marked(value, terms));
   const isSimple = (each) => each === null || typeof each !== "object";
   if (!Array.isArray(value) || !value.every(isSimple)) return isSimple(value) ? String(value) : stringify(value);
-  if (!value.some(isAddress)) return value.join(", ");
+  if (!value.some(isAddress)) return element("span", {}, ...marked(value.join(", "), terms));
   return element("ul", { role: "list" }, ...value.map((each) => element("li", {}, fact(each))));
 }
 

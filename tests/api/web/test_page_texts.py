@@ -15,6 +15,7 @@ from api.local import running
 from embedder.errors import UnsupportedInputError
 from embedder.fake import FakeEmbedder
 from index.collection import Collection
+from index.collection.records import IndexSettings
 from index.collection.rows import row_schema
 from index.search import Searcher
 from jobs.embedding.model_source import model_record
@@ -43,12 +44,12 @@ def url(tmp_path: Path) -> Iterator[str]:
     metadata = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
     schema = row_schema(embedder.identity.dim, [pa.field(name, pa.string()) for name in columns])
     table = pa.Table.from_pylist([row | more for row, more in zip(rows, metadata, strict=True)], schema=schema)
-    add_version(collection, table, model=model_record(embedder.identity))
+    add_version(collection, table, settings=IndexSettings(words=()), model=model_record(embedder.identity))
     with running(create_app(fake_service(Searcher.open(collection), embedder=embedder))) as url:
         yield url
 
 
-def test_words_are_not_offered_if_the_model_takes_none(open_page: Callable[..., Page]) -> None:
+def test_words_are_not_offered_if_neither_the_model_nor_the_index_takes_any(open_page: Callable[..., Page]) -> None:
     page = open_page()
     expect(page.get_by_role("textbox", name=re.compile("^A picture.s web address$"))).to_be_visible()
     expect(page.locator("#query-input")).to_have_attribute("placeholder", re.compile("^A picture.s web address$"))
@@ -56,6 +57,7 @@ def test_words_are_not_offered_if_the_model_takes_none(open_page: Callable[..., 
     page.get_by_text("Filters and options").click()
     expect(page.get_by_label("Minimum score")).to_be_visible()
     expect(page.get_by_label("Only what fits the words")).to_be_hidden()
+    expect(page.get_by_label("Search for")).to_be_hidden()
     assert not re.search("words|describe", page.locator("body").inner_text(), re.IGNORECASE)
 
 

@@ -224,7 +224,7 @@ def test_marked_pictures_are_mixed_into_the_query(open_page: Callable[..., Page]
 
 
 def test_search_options_and_tile_size(open_page: Callable[..., Page]) -> None:
-    page = open_page("/?text=star")
+    page = open_page("/?text=star&words=off")
     found, sent = ids(page), bodies(page)
     width = tiles(page).first.bounding_box()["width"]  # type: ignore[index]
     page.get_by_label("Size").select_option("large")
@@ -243,7 +243,7 @@ def test_search_options_and_tile_size(open_page: Callable[..., Page]) -> None:
     page.get_by_label("Only what fits the words").check()
     expect(tiles(page)).not_to_have_count(24)
     assert sent[-1]["min_percentile"] == FITTING_PERCENTILE
-    assert params(page) == {"text": "star", "fitting": "1"}
+    assert params(page) == {"text": "star", "words": "off", "fitting": "1"}
     page.get_by_label("Only what fits the words").uncheck()
     page.get_by_label("Minimum score").fill("0.999")
     page.get_by_label("Minimum score").blur()
@@ -253,7 +253,7 @@ def test_search_options_and_tile_size(open_page: Callable[..., Page]) -> None:
     page.get_by_label("Diversity").fill("0.8")
     expect(tiles(page)).to_have_count(24)
     assert sent[-1]["diversity"] == 0.8
-    assert params(page) == {"text": "star", "diversity": "0.8"}
+    assert params(page) == {"text": "star", "words": "off", "diversity": "0.8"}
     assert ids(page) != found
 
 

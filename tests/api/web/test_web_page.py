@@ -116,7 +116,9 @@ def test_search_by_text_and_more_matches(open_page: Callable[..., Page]) -> None
 def test_more_like_a_picture_with_its_facts(open_page: Callable[..., Page], site: Site) -> None:
     page = open_page("/?text=star")
     before = ids(page)
-    page.evaluate("scrollTo(0, 300)")
+    page.evaluate("scrollTo(0, 600)")
+    tiles(page).nth(5).locator(".tile-link").scroll_into_view_if_needed()
+    scrolled = page.evaluate("scrollY")
     tiles(page).nth(5).locator(".tile-link").click()
     chosen = next(each for each in site.gallery.exhibits if each.image_id == before[5])
     title = heading(page, f"More like {PurePosixPath(chosen.image_id).name}")
@@ -135,7 +137,7 @@ def test_more_like_a_picture_with_its_facts(open_page: Callable[..., Page], site
     page.go_back()
     expect(heading(page, "“star”")).to_be_visible()
     assert ids(page) == before
-    assert page.evaluate("scrollY") == 300
+    assert page.evaluate("scrollY") == scrolled > 0
     page.go_forward()
     expect(title).to_be_visible()
 
