@@ -114,6 +114,12 @@ class SearchOptions(TypedDict, total=False):
     ]
 
 
+def is_set(options: Mapping[str, Any], name: str) -> bool:
+    """Whether an option asks for something: a lowest score of 0 does, a diversity of 0 does not."""
+    value = options.get(name)
+    return bool(value) if name == "diversity" else value is not None and value is not False
+
+
 @dataclass(frozen=True, kw_only=True)
 class QueryLimits:
     """Which of a query's neighbours to return: `k` after the first `offset`, of those that meet the conditions."""
@@ -141,7 +147,7 @@ class QueryLimits:
             if not isinstance(value := options.get(name), str | None):
                 raise OptionError(name, value, "the name of a column")
             for other in ("distinct", "diversity"):
-                if value not in (None, BEST_FIRST) and options.get(other):
+                if value not in (None, BEST_FIRST) and is_set(options, other):
                     raise OptionError(other, options.get(other), f"none with {name}, because it keeps the best first")
         if isinstance(exclude, str):  # whose characters would be taken for ids
             raise OptionError("exclude", exclude, "a set or a list of ids")

@@ -163,5 +163,5 @@ def check_columns(options: QueryOptions, columns: Collection[str], show_location
     }
     for option, names in () if show_locations else named.items():
         for name in names:
-            if name in LOCATION_COLUMNS or (option == "filter" and name not in columns):
+            if name in LOCATION_COLUMNS or (name not in columns and name not in (None, "", "score")):
                 raise invalid(option, "columns that `GET /index` names", name)

@@ -30,6 +30,7 @@ LoadModel = Callable[[ModelRecord], Embedder]
 
 _RETRY_S: Final = 60.0
 _PAGES_S: Final = 600.0
+_PAGED: Final = 3  # versions that pages are answered from
 EXPECTED_ERRORS: Final = (CollectionError, EmbedderError, ApiError, OSError)
 """A version or model that cannot be opened; other errors are defects of ours and logged with a traceback."""
 
@@ -151,6 +152,7 @@ class LiveEngine:
         self.embeds_texts = True
         self.swaps = self.failed_swaps = 0
         self._paged: dict[str, tuple[Engine, float]] = {}
+        self._paging = threading.Lock()
         self._failed_version: str | None = None
         self._failed_at = 0.0
         self._refreshing = threading.Lock()
@@ -179,24 +181,29 @@ class LiveEngine:
     def engine_of(self, edition: str) -> Engine:
         """The engine of an index version from which a page was answered, for the next page. Raises VersionGone."""
         for _ in range(2):
-            for engine in (self.engine, *(engine for engine, _ in self._paged.values())):
+            for engine in (self.engine, *(engine for engine, _ in list(self._paged.values()))):
                 if engine.searcher.manifest.edition == edition:
                     return engine
-            self.refresh()  # another process of the server may have a newer version
+            self.refresh(now=False)  # another process of the server may have a newer version
         raise VersionGone(
             f"this server has index version {self.engine.searcher.version} now, and the cursor is of version "
             f"{abbreviate(edition.partition(' ')[0])}: search again without it"
         )
 
     def keep_for_pages(self, engine: Engine) -> None:
-        """Keep the engine for ten minutes, as long as its model is in use anyway."""
-        self._paged[engine.searcher.manifest.edition] = engine, time.monotonic()
+        """Keep the engine until ten minutes after this, as long as its model is in use anyway; the latest few."""
+        with self._paging:
+            self._paged.pop(engine.searcher.manifest.edition, None)
+            self._paged[engine.searcher.manifest.edition] = engine, time.monotonic()
+            for edition in list(self._paged)[:-_PAGED]:
+                del self._paged[edition]
 
     def _forget_pages(self) -> None:
         oldest = time.monotonic() - _PAGES_S
-        for edition, (engine, last) in list(self._paged.items()):
-            if last < oldest or engine.batcher is not self.engine.batcher:
-                del self._paged[edition]
+        with self._paging:
+            for edition, (engine, last) in list(self._paged.items()):
+                if last < oldest or engine.batcher is not self.engine.batcher:
+                    del self._paged[edition]
 
     def mark_unavailable(self, engine: Engine) -> None:
         """Record that the model of `engine` no longer answers."""

@@ -16,7 +16,7 @@ from index.errors import FilterError, OptionError, QueryError
 from index.queries import QueryKind, mix
 from index.search import VersionSearcher
 from index.search.result_set import Answer, Place
-from index.search_options import MAX_K
+from index.search_options import MAX_DIVERSE, MAX_K, is_set
 
 PICTURE_FIELDS: Final = frozenset({"width", "height", "size", "modified"})
 """Columns besides the metadata that `fields` may name."""
@@ -69,14 +69,16 @@ def _check_words(query: Query) -> None:
     if not query.words.strip():
         raise invalid(query.parts[0].field_path.format("text"), "words that say what to look for", query.words)
     for name in (*WITHOUT_WORDS, "facets"):
-        if value := query.options.get(name):
-            raise invalid(name, "none with words: only; a filter with $match takes any options", value)
+        if is_set(query.options, name):
+            expected = "none with words: only; a filter with $match takes any options"
+            raise invalid(name, expected, query.options.get(name))
 
 
 def next_cursor(query: Query, answer: Answer, edition: str) -> Cursor | None:
     """The cursor for the page after an answer; None if that is the last, or the next is deeper than options allow."""
     seen = (query.cursor.seen if query.cursor else query.offset) + len(answer.matches)
-    if answer.end is None or (query.pages_by_offset and seen + query.k > MAX_K):
+    deepest = MAX_DIVERSE if is_set(query.options, "diversity") else MAX_K
+    if answer.end is None or (query.pages_by_offset and seen + query.k > deepest):
         return None
     cursor = Cursor(edition=edition, search=query.digest, seen=seen)
     if query.pages_by_offset:

@@ -15,7 +15,7 @@ from embedder.identity import ModelIdentity
 from index.errors import OptionError
 from index.matches import MATCH_COLUMNS, Match
 from index.queries import QueryKind, Source, kind_of
-from index.search_options import DEFAULT_K, MAX_K, QueryLimits, SearchOptions
+from index.search_options import DEFAULT_K, MAX_K, QueryLimits, SearchOptions, is_set
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -142,14 +142,14 @@ class Query:
         is_number = isinstance(percentile, int | float | np.number) and not isinstance(percentile, bool)
         if percentile is not None and not (is_number and 0 <= percentile <= 100):
             raise OptionError("min_percentile", percentile, "a number from 0 to 100")
-        if self.cursor and self.offset:
+        if self.options.get("cursor") is not None and self.offset:
             raise OptionError("offset", self.offset, "none with cursor, which says where the page begins")
 
     @cached_property
     def cursor(self) -> Cursor | None:
         """Where this page begins; None: at `offset`."""
         text = self.options.get("cursor")
-        return None if text is None else Cursor.read(text, self.digest)
+        return None if text is None else Cursor.read(text, self.digest, by_offset=self.pages_by_offset)
 
     @property
     def words(self) -> str | None:
@@ -157,12 +157,12 @@ class Query:
         mode, parts = self.options.get("words") or "auto", self.parts
         if mode == "off" or len(parts) != 1 or (text := parts[0].text) is None or parts[0].weight < 0:
             return None
-        return text if mode == "only" or not any(self.options.get(name) for name in WITHOUT_WORDS) else None
+        return text if mode == "only" or not any(is_set(self.options, name) for name in WITHOUT_WORDS) else None
 
     @property
     def pages_by_offset(self) -> bool:
         """Whether what a page has depends on all matches before it."""
-        return bool(self.options.get("distinct") or self.options.get("diversity") or self.words is not None)
+        return is_set(self.options, "distinct") or is_set(self.options, "diversity") or self.words is not None
 
     @cached_property
     def digest(self) -> str:

@@ -106,8 +106,6 @@ class SearchService:
         answer, engine, searcher = self.answer(query, engine, watch, vectors)
         first = 1 + (query.cursor.seen if query.cursor else query.offset)
         cursor = next_cursor(query, answer, engine.searcher.manifest.edition)
-        if cursor is not None:
-            self.live.keep_for_pages(engine)
         return SearchResult(
             matches=answer.matches,
             first=first,
@@ -147,6 +145,8 @@ class SearchService:
             answer, searcher = ask_shards(engine.searcher, page, allow_partial=allow_partial)
         if refusal is not None and not answer.total:
             raise refusal
+        if answer.end is not None:
+            self.live.keep_for_pages(engine)
         return Answered(answer, engine, searcher)
 
     def engine_of(self, query: Query, engine: Engine | None = None) -> Engine:

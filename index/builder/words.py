@@ -25,9 +25,9 @@ KnownBlocks = Mapping[str, Sequence[BlockWords | None]]
 
 def write_row_words(segment: Segment, settings: IndexSettings, base: Segment | None) -> None:
     """Write the words of a segment's own columns into its folder. The first rows are those of `base`."""
-    names = text_columns(segment.schema, settings.words)
     if settings.words == ():
         return
+    names = text_columns(segment.schema, settings.words)
     known: KnownBlocks = {}
     if base is not None:
         whole = base.ntotal // BLOCK_ROWS

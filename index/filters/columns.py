@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import TypeAdapter, ValidationError
 
 from index.collection.rows import JSON, conform, is_list, is_text
@@ -99,6 +100,13 @@ class Column:
         table = conform(pa.Table.from_batches([batch.select(present)]), pa.schema([pa.field(self.name, self.type)]))
         chunks = table.column(0).chunks
         return chunks[0] if chunks else pa.array([], self.type)
+
+    def sortable(self, batch: pa.RecordBatch) -> Any:
+        """The column's values in a type that DuckDB sorts, and Python holds exactly; NaN is null."""
+        array = self.read(batch)
+        if pa.types.is_floating(array.type):
+            array = pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array)
+        return array if pa.types.is_decimal(array.type) else array.cast(self.comparison_type)
 
     def present(self, batch: pa.RecordBatch) -> Mask:
         """Which rows have a value; NaN is none, as an answer shows it as null."""

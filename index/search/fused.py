@@ -14,6 +14,8 @@ from index.words.text import any_terms
 
 WORD_HITS: Final = 100
 """How many images with matching words count."""
+VECTOR_HITS: Final = 1_000
+"""How many ranks by vector count for an image with matching words: so its place is the same on every page."""
 _CONSTANT: Final = 60  # as in the paper: the first ranks should not outweigh all others
 _LEAST_SHARE: Final = 0.5  # of the best score of words; the rest has one common word of several
 
@@ -43,7 +45,10 @@ def fused(by_vector: Sequence[Hit], by_words: Sequence[Hit]) -> list[Hit]:
     """The hits of both, by the sum of 1 ÷ (60 + rank), their new key, and then by id."""
     gains: dict[int, float] = {}
     known: dict[int, Hit] = {}
+    with_words = {hit.position for hit in by_words}
     for rank, hit in enumerate(by_vector, start=1):
+        if rank > VECTOR_HITS and hit.position in with_words:
+            continue
         gains[hit.position] = 1 / (_CONSTANT + rank)
         known[hit.position] = replace(hit, vector_rank=rank)
     ranks = 1 + np.searchsorted([-hit.key for hit in by_words], [-hit.key for hit in by_words])  # equal ones share one

@@ -13,7 +13,7 @@ from index.errors import OptionError
 from index.filters.columns import OPAQUE, Column, list_columns
 from index.filters.facets import is_countable
 from index.search.result_set import Order
-from index.search_options import BEST_FIRST, SearchOptions
+from index.search_options import BEST_FIRST, SearchOptions, is_set
 
 _SCORE: Final = "score"
 _OF_A_QUERY: Final = ("min_score", "distinct", "diversity")
@@ -30,10 +30,12 @@ class SetColumns:
         """Those that the options name. OptionError for one that cannot be used like that, or needs a query."""
         if not has_query:
             for name in _OF_A_QUERY:
-                if (value := options.get(name)) not in (None, False):
-                    raise OptionError(name, value, "a query with it, because there are no scores without one")
+                if is_set(options, name):
+                    raise OptionError(
+                        name, options.get(name), "a query with it, because there are no scores without one"
+                    )
         group_by, facets = options.get("group_by"), options.get("facets") or ()
-        if isinstance(facets, str):
+        if isinstance(facets, str) or not all(isinstance(name, str) for name in facets):
             raise OptionError("facets", facets, "a list of columns")
         return cls(
             _order(schema, options.get("sort") or (BEST_FIRST if has_query else "image_id"), has_query=has_query),

@@ -8,6 +8,7 @@ and groups the rows. Shards do so on their own, and send the first rows of a pag
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -183,7 +184,10 @@ class SetSearch:
         if by is None or not len(members):
             return {}
         sizes = _sql("SELECT grp, count(*) FROM members GROUP BY grp", self._table(members, None), {})
-        return {_group_value(by, group): count for group, count in sizes}
+        counts = Counter[Any]()
+        for group, count in sizes:  # several days beyond Python's years are one group, without a value
+            counts[_group_value(by, group)] += count
+        return counts
 
     def _table(self, members: Members, key: Column | None) -> pa.Table:
         """The images as DuckDB reads them; without a `key` the score is it."""
@@ -191,7 +195,7 @@ class SetSearch:
         names = {"image_id"} | {column.name for column in (key, by) if column is not None}
         for batch in self.segments.batches_at(members.positions, [*names]):
             ids.append(batch.column("image_id"))
-            keys.append(sortable(key, batch) if key is not None else None)
+            keys.append(key.sortable(batch) if key is not None else None)
             groups.append(_groupable(by, batch) if by is not None else pa.nulls(len(batch)))
         scores = pa.nulls(len(members)) if members.scores is None else number_array(members.scores)
         return pa.table(
@@ -218,19 +222,13 @@ def _sql(statement: str, members: pa.Table, values: dict[str, Any]) -> list[tupl
         return cursor.execute(statement, values).fetchall()
 
 
-def sortable(column: Column, batch: pa.RecordBatch) -> Any:
-    """The column as DuckDB sorts it."""
-    array = column.read(batch)
-    if pa.types.is_floating(array.type):
-        array = pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array)
-    return array if pa.types.is_decimal(array.type) else array.cast(column.comparison_type)
-
-
 def _groupable(column: Column, batch: pa.RecordBatch) -> Any:
     if not is_time(column.element):
-        return sortable(column, batch)
-    seconds = column.read(batch).cast(pa.timestamp("s"), safe=False)
-    return pc.floor_temporal(seconds, unit="day").cast(pa.int64())
+        return column.sortable(batch)
+    kind: Any = column.element
+    unit: Any = kind.unit if pa.types.is_timestamp(kind) else "ms"
+    times = column.read(batch).cast(pa.timestamp(unit))  # without its zone: in UTC
+    return pc.floor_temporal(times, unit="day").cast(pa.timestamp("s"), safe=False).cast(pa.int64())
 
 
 def _group_value(column: Column | None, group: Any) -> Any:

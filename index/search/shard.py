@@ -87,6 +87,7 @@ class Shard:
         self._segments = segments
         self.vectors, self.ids, self.rows = segments.vectors, segments.ids, segments.rows
         self.count_values, self.word_statistics = segments.count_values, segments.word_statistics
+        self.sort_keys = segments.sort_keys
         self._columns = ["uri", *metadata_columns(segments.schema)]
 
     @classmethod

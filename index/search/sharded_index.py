@@ -8,11 +8,13 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from cachetools import LRUCache
 
 from index.arrays import A, Ids, Positions, Vectors, by_part
 from index.errors import CollectionError
+from index.filters.columns import Column
 from index.filters.facets import Counts
 from index.filters.filter import Filter
 from index.search.result_set import SetPage, SetRequest
@@ -115,6 +117,9 @@ class ShardedIndex:
 
     def ids(self, positions: Positions) -> Ids:
         return self._read(np.empty(len(positions), object), positions, "ids")
+
+    def sort_keys(self, positions: Positions, column: Column) -> npt.NDArray[np.object_]:
+        return self._read(np.empty(len(positions), object), positions, "sort_keys", column)
 
     def rows(self, positions: Positions, columns: Sequence[str]) -> list[dict[str, Any]]:
         with self._lock:

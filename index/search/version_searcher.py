@@ -22,11 +22,11 @@ from index.filters.facets import Counts, facet_columns
 from index.filters.filter import Filter
 from index.matches import Match
 from index.queries import QueryKind, unit_vectors
-from index.search.fused import WORD_HITS, fused, strong, word_hits
+from index.search.fused import VECTOR_HITS, WORD_HITS, fused, strong, word_hits
 from index.search.ranking import Ranking, Searchable
 from index.search.result_set import Answer, Hit, Order, Place, SetPage, SetRequest
 from index.search.set_columns import SetColumns
-from index.search.set_search import SetSearch, sortable
+from index.search.set_search import SetSearch
 from index.search.sharded_index import ShardedIndex
 from index.search_options import MAX_K, QueryLimits, SearchOptions
 
@@ -128,14 +128,16 @@ class VersionSearcher:
         else:
             page = self._page(request)
             hits, is_last = [*page.hits[limits.offset : limits.depth]], len(page.hits) <= limits.depth
-        page.require_facets(request)
+        by_words = words is not None and query is None
+        if not by_words:
+            page.require_facets(request)
         return Answer(
             matches=self._matches(hits, options.get("fields"), page.group_sizes),
             keys=[hit.key for hit in hits],
             total=page.total,
             exact=page.exact,
             group_sizes=page.group_sizes if request.group_by is not None else None,
-            facets=page.facets if request.facets else None,
+            facets=page.facets if request.facets and not by_words else None,
             end=None if is_last else hits[-1].place,
         )
 
@@ -150,7 +152,7 @@ class VersionSearcher:
             counts = Counts(rows=0, values={})
             exact = len(by_words) < MAX_K
             return SetPage(total=len(by_words), exact=exact, hits=[], group_sizes={}, facets=counts), by_words[page]
-        deeper = replace(limits, k=min(limits.depth + WORD_HITS, MAX_K), offset=0)
+        deeper = replace(limits, k=min(max(VECTOR_HITS, limits.depth + WORD_HITS), MAX_K), offset=0)
         nearest = Ranking(self._index, deeper, request.where, request.width).rank(request.query)[0]
         return self._counted(replace(request, order=None)), fused(nearest, strong(by_words))[page]
 
@@ -169,11 +171,10 @@ class VersionSearcher:
         """The place, with the sorted value of its image. OptionError for an image that the version does not have."""
         if order.column is None:
             return after
-        row, name = self.row(after.image_id), order.column.name
-        if row is None:
+        positions = self._index.positions(text_array([after.image_id]))
+        if positions[0] < 0:
             raise OptionError("after", after.image_id, f"the id of an image of index version {self.version}")
-        stored = pa.record_batch([pa.array([row[name]], self._index.schema.field(name).type)], [name])
-        return Place(sortable(order.column, stored)[0].as_py(), after.image_id)
+        return Place(self._index.sort_keys(positions, order.column)[0], after.image_id)
 
     def facets(self, filter: Mapping[str, Any] | None = None) -> Counts:
         """The columns whose values images share, and how many of the images that pass `filter` have each value.

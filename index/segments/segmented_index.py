@@ -101,6 +101,11 @@ class SegmentedIndex:
                 yield batch, None if mask is None else mask[start : start + len(batch)]
                 start += len(batch)
 
+    def sort_keys(self, positions: Positions, column: Column) -> npt.NDArray[np.object_]:
+        """What the rows at these positions, which ascend, are sorted by."""
+        keys = (column.sortable(batch).to_pylist() for batch in self.batches_at(positions, [column.name]))
+        return np.array([key for part in keys for key in part], object)
+
     def search(
         self, queries: Vectors, k: int, eligible: Sequence[Eligible] | None = None, *, width: float = 1.0
     ) -> Hits:

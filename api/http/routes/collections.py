@@ -1,7 +1,6 @@
 """Routes that list the server's collections, and search several of them."""
 
 import asyncio
-import json
 from collections import Counter
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
@@ -84,16 +83,17 @@ def collection_routes(runner: QueryRunner) -> APIRouter:
         engines = {name: service.engine for name, service in services.items()}
         if cursor is not None:
             editions = _editions(cursor, names)
-            engines = {name: services[name].live.engine_of(editions[name]) for name in names}
-        engine = _common_engine(engines) if query.parts else engines[names[0]]
+            engines = {name: await to_thread.run_sync(services[name].live.engine_of, editions[name]) for name in names}
+        words = "only" if query.options.get("words") == "only" else "off"  # their ranks in several say little
+        engine = _common_engine(engines) if query.parts and words == "off" else engines[names[0]]
+        _require_same_types(query, engines)
         runner.admit(request, query.parts, searches=len(names), cost=len(names))
         watch = Stopwatch()
-        vectors = await runner.vectors(query.parts, services[names[0]], engine, watch)
+        parts = query.parts if words == "off" else ()
+        vectors = await runner.vectors(parts, services[names[0]], engine, watch)
         first = cursor.seen if cursor is not None else query.offset
         page = slice(first, first + query.k)
         with watch.stage("search"), naming_option():
-            # Ranks in different collections say little about each other, scores do.
-            words = "only" if query.options.get("words") == "only" else "off"
             up_to_page = {"k": page.stop, "offset": 0, "cursor": None, "words": words}
             all_pages = replace(query, options=options_in({**query.options, **up_to_page}))
             answers = await asyncio.gather(
@@ -137,10 +137,25 @@ async def _named(name: str, answer: Awaitable[Answered]) -> Answered:
 
 def _editions(cursor: Cursor, names: Sequence[str]) -> dict[str, str]:
     """The edition of each collection's index version that answered the page before. Raises Problem."""
-    editions: dict[str, str] = json.loads(cursor.edition) if cursor.edition.startswith("{") else {}
-    if editions.keys() != set(names):
+    if cursor.editions.keys() != set(names):
         raise invalid("cursor", "the cursor of an earlier answer of the same collections", str(cursor))
-    return editions
+    return cursor.editions
+
+
+def _require_same_types(query: Query, engines: Mapping[str, Engine]) -> None:
+    """Raises Problem for a column to sort, group or count by that has different types, and cannot be merged."""
+    options = query.options
+    named = [("sort", (options.get("sort") or "").removeprefix("-")), ("group_by", options.get("group_by"))]
+    for option, name in [*named, *(("facets", each) for each in options.get("facets") or ())]:
+        types = {engine.searcher.filterable.get(name or "") for engine in engines.values()} - {None}
+        if len({_family(each or "") for each in types}) > 1:
+            raise invalid(option, "a column that has the same type in all collections", name)
+
+
+def _family(type_name: str) -> str:
+    """Types of one family compare with each other."""
+    numbers = ("int", "uint", "float", "double", "halffloat", "decimal")
+    return "number" if type_name.startswith(numbers) else "text" if "string" in type_name else type_name
 
 
 def _require_mergeable(query: Query) -> None:
@@ -163,7 +178,7 @@ def _merge(
     total = sum(each.answer.total for each in answers.values())
     is_last = page.stop >= (len(sizes) if grouped else total) or page.stop + query.k > runner.limits.max_k
     editions = {name: each.engine.searcher.manifest.edition for name, each in answers.items()}
-    cursor = Cursor(edition=json.dumps(editions), search=query.digest, seen=page.stop)
+    cursor = Cursor(editions=editions, search=query.digest, seen=page.stop)
     facets = [each.answer.facets for each in answers.values() if each.answer.facets is not None]
     counts = Counts.total(facets, facets[0].values, MAX_VALUES) if facets else None
     first = next(iter(answers.values()))

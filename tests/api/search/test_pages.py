@@ -1,5 +1,7 @@
 """Pages of a set over HTTP: cursors stay in one index version while others go live; several collections as one."""
 
+import base64
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -180,3 +182,60 @@ def test_several_collections_answer_as_one(tmp_path: Path, body: dict[str, Any])
         assert all(page[name] == expected[name] for page in pages)
     sizes = [match["group_size"] for page in pages for match in page["matches"]]
     assert sizes == [match["group_size"] for match in expected["matches"]]
+
+
+def test_a_time_beyond_pythons_years_is_sorted_too(tmp_path: Path) -> None:
+    """Such as a database's infinity."""
+    ids = [f"{number:02}" for number in range(30)]
+    ticks = [2**62 - number if number % 3 else number * 10**6 for number in range(30)]
+    times = pa.array(ticks, pa.timestamp("us"))
+    table = rows(ids, unit_vectors(30, dim=DIM), metadata={"taken": times})
+    add_version(Collection.create_or_open(str(tmp_path)), table, model=model_record(FakeEmbedder().identity))
+    with TestClient(create_app(followed_service(tmp_path))) as client:
+        for sort in ("taken", "-taken"):
+            pages = [search(client, sort=sort, k=4)]
+            while pages[-1]["cursor"] is not None:
+                pages.append(search(client, sort=sort, k=4, cursor=pages[-1]["cursor"]))
+            expected = sorted(ids, key=lambda each: ticks[int(each)], reverse=sort[0] == "-")
+            assert [image_id for page in pages for image_id in [m["image_id"] for m in page["matches"]]] == expected
+
+
+@pytest.mark.parametrize("editions", ["{broken", {"a": 5, "b": None}, {"a": [], "b": {}}, {"a": "x"}, {}], ids=str)
+def test_forged_cursors_of_several_collections_are_refused(tmp_path: Path, editions: Any) -> None:
+    for name in ("a", "b"):
+        add(tmp_path / name, 0, 20)
+    several = build_collections(ServeSettings(collection=str(tmp_path)), load_model=lambda _: FakeEmbedder())
+    with TestClient(create_app(several)) as client:
+        page = search(client, "/search/collections", collections=["a", "b"], k=3)
+        known = json.loads(base64.urlsafe_b64decode(page["cursor"] + "=="))
+        forged = base64.urlsafe_b64encode(json.dumps(known | {"editions": editions}).encode()).decode()
+        body = {"collections": ["a", "b"], "k": 3, "cursor": forged}
+        refused = client.post("/search/collections", json=body)
+        assert (refused.status_code, "cursor" in refused.json()["detail"]) == (422, True)
+
+
+def test_columns_of_different_types_are_not_merged(tmp_path: Path) -> None:
+    for name, values in (("a", pa.array([1, 2])), ("b", pa.array(["x", "y"]))):
+        table = rows(["0", "1"], unit_vectors(2, dim=DIM), metadata={"mixed": values})
+        collection = Collection.create_or_open(str(tmp_path / name))
+        add_version(collection, table, model=model_record(FakeEmbedder().identity))
+    several = build_collections(ServeSettings(collection=str(tmp_path)), load_model=lambda _: FakeEmbedder())
+    with TestClient(create_app(several)) as client:
+        for option in ({"sort": "mixed"}, {"group_by": "mixed"}, {"facets": ["mixed"]}):
+            refused = client.post("/search/collections", json={"collections": ["a", "b"], **option})
+            assert "the same type in all collections" in refused.json()["detail"]
+
+
+def test_words_alone_are_found_in_several_collections(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        add(tmp_path / name, 0, 20)
+    several = build_collections(ServeSettings(collection=str(tmp_path)), load_model=lambda _: FakeEmbedder())
+    with TestClient(create_app(several)) as client:
+        answer = search(client, "/search/collections", collections=["a", "b"], text="owl", words="only", k=40)
+        assert (answer["total"], {match["metadata"]["label"] for match in answer["matches"]}) == (12, {"owl"})
+
+
+def test_a_diverse_page_has_a_cursor_only_as_deep_as_the_option_goes(client: TestClient) -> None:
+    assert search(client, embedding=VECTOR, diversity=0.3, k=20)["cursor"] is not None
+    page = search(client, embedding=VECTOR, diversity=0.3, k=20, offset=20)
+    assert len(search(client, embedding=VECTOR, diversity=0.3, k=20, cursor=page["cursor"])["matches"]) == 20
