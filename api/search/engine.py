@@ -123,8 +123,9 @@ class LiveEngine:
 
     The first one has this `searcher`. With a `collection` the engine then follows its CURRENT, which is read every
     `interval_s`. If a version cannot be opened, this is reported once and the engine stays; that version is tried again
-    after a minute, another one at once. A replaced engine is freed with the last request that holds it. `failure` says
-    why the engine is not that of CURRENT. `has_answered`: the engine has answered a query, and was not marked
+    after a minute, another one at once. A replaced engine is freed with the last request that holds it, or ten minutes
+    after the last of several pages that it answered, as further ones have to be of the same version. `failure` says why
+    the engine is not that of CURRENT. `has_answered`: the engine has answered a query, and was not marked
     unavailable since. If not, it is sent a query whenever CURRENT is read. `embeds_texts`: whether its model did so
     then.
 
