@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from index.arrays import Parts, Positions, Vectors, rounded
-from index.collection.catalog.database import database
+from index.collection.catalog.database import database, run_statement
 from index.collection.rows import number_array, text_array
 from index.filters.columns import Column, is_time
 from index.filters.facets import Counts, count_values
@@ -219,7 +219,7 @@ _FIRST_OF_GROUPS: Final = """(
 def _sql(statement: str, members: pa.Table, values: dict[str, Any]) -> list[tuple[Any, ...]]:
     with database().cursor() as cursor:
         cursor.register("members", members)
-        return cursor.execute(statement, values).fetchall()
+        return run_statement(cursor, lambda: cursor.execute(statement, values).fetchall())
 
 
 def _groupable(column: Column, batch: pa.RecordBatch) -> Any:

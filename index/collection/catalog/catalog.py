@@ -296,7 +296,7 @@ class Catalog:
     def _cursor(self, tables: Mapping[str, pa.Table]) -> Iterator[DuckDBPyConnection]:
         """A connection of its own, so that queries can be read side by side."""
         with database().cursor() as cursor:
-            cursor.execute(f"SET search_path = '{self.name}'")
+            run_statement(cursor, lambda: cursor.execute(f"SET search_path = '{self.name}'"))
             for name, table in tables.items():
                 cursor.register(name, table)
             yield cursor

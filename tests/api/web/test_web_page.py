@@ -498,6 +498,7 @@ def test_the_page_works_by_keyboard_alone(open_page: Callable[..., Page], site: 
     tab_to(tiles(page).first.locator(".group"), 4)
     page.go_back()
     expect(tiles(page).locator(".group")).to_have_count(0)
+    expect(tiles(page).first).to_be_visible()
     page.get_by_label("Size").focus()
     tab_to(tiles(page).first.locator(".tile-link"), 2)
     page.keyboard.press("Enter")
