@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from typing import Annotated, Any, Self
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -40,12 +41,17 @@ class Cursor:
         """
         try:
             padded = f"{text}{'=' * (-len(str(text)) % 4)}"
-            cursor: Self = TypeAdapter(cls).validate_json(base64.b64decode(padded, b"-_", validate=True))
+            cursor: Self = _adapter().validate_json(base64.b64decode(padded, b"-_", validate=True))
         except (ValueError, ValidationError) as error:
             raise OptionError("cursor", text, _EXPECTED) from error
         if cursor.search != search or (cursor.image_id is None) != (by_offset or bool(cursor.editions)):
             raise OptionError("cursor", text, _EXPECTED)
         return cursor
+
+
+@cache
+def _adapter() -> TypeAdapter[Any]:
+    return TypeAdapter(Cursor)
 
 
 def digest_of(search: Any) -> str:

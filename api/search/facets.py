@@ -13,8 +13,12 @@ def facets_out(counts: Counts, types: Mapping[str, str]) -> dict[str, FacetOut]:
     """The most frequent values of each column, whose Arrow types are `types`."""
     columns: dict[str, FacetOut] = {}
     for name, counter in counts.values.items():
-        values: list[FacetValueOut] = [{"value": value, "count": count} for value, count in counter.most_common()]
+        best = counter.most_common(_MAX_VALUES)
+        values: list[FacetValueOut] = [{"value": value, "count": count} for value, count in best]
+        known = len(counter)
         if types[name].startswith(("timestamp", "date")):
-            values = [{"value": value, "count": count, "filter": period} for value, count, period in periods(counter)]
-        columns[name] = FacetOut(values=values[:_MAX_VALUES], others=max(0, len(values) - _MAX_VALUES))
+            spans = periods(counter)
+            values = [{"value": at, "count": count, "filter": span} for at, count, span in spans[:_MAX_VALUES]]
+            known = len(spans)
+        columns[name] = FacetOut(values=values, others=known - len(values))
     return columns

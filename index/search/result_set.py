@@ -118,6 +118,11 @@ class SetPage:
     facets: Counts
 
     @classmethod
+    def counted(cls, total: int, *, exact: bool = True) -> SetPage:
+        """A set of which nothing but its size is known."""
+        return cls(total=total, exact=exact, hits=[], group_sizes={}, facets=Counts(rows=0, values={}))
+
+    @classmethod
     def merged(cls, pages: Sequence[SetPage], request: SetRequest) -> SetPage:
         """The page of several parts of an index, whose positions are those of the whole."""
         sizes: Counter[Any] = Counter()

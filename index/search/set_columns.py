@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -70,9 +70,5 @@ def _order(schema: pa.Schema, sort: str, *, has_query: bool) -> Order:
 def _column(schema: pa.Schema, option: str, name: object, fits: Callable[[Column], bool]) -> Column:
     fitting = {column.name: column for column in map(Column.of, schema) if fits(column)}
     if not isinstance(name, str) or name not in fitting:
-        raise OptionError(option, name, f"one of the columns {_listed(fitting.values())}")
+        raise OptionError(option, name, f"one of the columns {list_columns([*fitting.values()])}")
     return fitting[name]
-
-
-def _listed(columns: Iterable[Column]) -> str:
-    return list_columns([*columns])

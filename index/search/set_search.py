@@ -24,7 +24,7 @@ from index.arrays import Parts, Positions, Vectors, rounded
 from index.collection.catalog.database import database, run_statement
 from index.collection.rows import number_array, text_array
 from index.filters.columns import Column, is_time
-from index.filters.facets import Counts, count_values
+from index.filters.facets import count_values
 from index.search.result_set import MAX_VALUES, Hit, Order, SetPage, SetRequest
 from index.segments.eligible import Eligible
 from index.segments.hits import Hits
@@ -76,8 +76,7 @@ class SetSearch:
     def page(self) -> SetPage:
         request, names = self.request, [column.name for column in self.request.facets]
         if request.order is None and request.is_uncut and not names:
-            total = self.segments.count(self._eligible, self._excluded)
-            return SetPage(total=total, exact=True, hits=[], group_sizes={}, facets=Counts(rows=0, values={}))
+            return SetPage.counted(self.segments.count(self._eligible, self._excluded))
         members, exact = self._members()
         batches = self.segments.batches_at(members.positions, names) if names else iter(())
         return SetPage(

@@ -149,9 +149,7 @@ class VersionSearcher:
         columns = [name for name in self._index.schema.names if name not in hidden]
         by_words = word_hits(self._index, request, words, columns)
         if request.query is None:
-            counts = Counts(rows=0, values={})
-            exact = len(by_words) < MAX_K
-            return SetPage(total=len(by_words), exact=exact, hits=[], group_sizes={}, facets=counts), by_words[page]
+            return SetPage.counted(len(by_words), exact=len(by_words) < MAX_K), by_words[page]
         deeper = replace(limits, k=min(max(VECTOR_HITS, limits.depth + WORD_HITS), MAX_K), offset=0)
         nearest = Ranking(self._index, deeper, request.where, request.width).rank(request.query)[0]
         return self._counted(replace(request, order=None)), fused(nearest, strong(by_words))[page]
@@ -164,8 +162,7 @@ class VersionSearcher:
         """The set without rows. All images need not be counted."""
         if not request.is_uncut or request.where is not None or request.facets:
             return self._page(request)
-        total = self.searched - len(request.exclude)
-        return SetPage(total=total, exact=True, hits=[], group_sizes={}, facets=Counts(rows=0, values={}))
+        return SetPage.counted(self.searched - len(request.exclude))
 
     def _place(self, after: Place, order: Order) -> Place:
         """The place, with the sorted value of its image. OptionError for an image that the version does not have."""

@@ -201,7 +201,7 @@ def _merge(
 
 
 def _ranked(answers: Mapping[str, Answered], query: Query, *, grouped: bool) -> list[tuple[str, Match]]:
-    """All matches in order, each with the name of its collection; with groups the first of each. Raises Problem."""
+    """All matches in order, each with the name of its collection; with groups the first of each."""
     named = [(name, match) for name, each in sorted(answers.items()) for match in each.answer.matches]
     keys = [key for _, each in sorted(answers.items()) for key in each.answer.keys]
     hits = [
@@ -209,10 +209,7 @@ def _ranked(answers: Mapping[str, Answered], query: Query, *, grouped: bool) -> 
         for number, (key, (_, match)) in enumerate(zip(keys, named, strict=True))
     ]
     sort = query.options.get("sort") or (BEST_FIRST if query.parts else "")
-    try:
-        return [named[hit.position] for hit in merged_hits(hits, descending=sort.startswith("-"), grouped=grouped)]
-    except TypeError as error:
-        raise invalid("sort", "a column that has the same type in all collections", sort) from error
+    return [named[hit.position] for hit in merged_hits(hits, descending=sort.startswith("-"), grouped=grouped)]
 
 
 def _match_out(name: str, match: Match, sizes: Mapping[Any, int], runner: QueryRunner) -> CollectionMatchOut:

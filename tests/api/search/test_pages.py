@@ -20,6 +20,7 @@ from index.collection import Collection
 from jobs.embedding.model_source import model_record
 from tests.support.collections.hand_made import add_version, rows, unit_vectors
 from tests.support.collections.small_collection import followed_service
+from tests.support.servers.clients import ids, search
 
 COUNT, DIM = 60, FakeEmbedder().identity.dim
 VECTOR = unit_vectors(1, seed=5, dim=DIM)[0].tolist()
@@ -46,17 +47,6 @@ def service(tmp_path: Path) -> SearchService:
 def client(service: SearchService) -> Iterator[TestClient]:
     with TestClient(create_app(service)) as client:
         yield client
-
-
-def search(client: TestClient, path: str = "/search", **body: Any) -> dict[str, Any]:
-    answer = client.post(path, json=body)
-    assert answer.status_code == 200, answer.text
-    document: dict[str, Any] = answer.json()
-    return document
-
-
-def ids(*answers: dict[str, Any]) -> list[str]:
-    return [match["image_id"] for answer in answers for match in answer["matches"]]
 
 
 SEARCHES: tuple[dict[str, Any], ...] = (

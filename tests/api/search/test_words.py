@@ -22,6 +22,7 @@ from jobs.embedding.model_source import model_record
 from tests.support.collections.hand_made import add_version, rows, unit_vectors
 from tests.support.collections.sharded import InProcessShards
 from tests.support.collections.small_collection import fake_service
+from tests.support.servers.clients import ids, search
 
 COUNT = 300
 PLANTED = {"007": "a wombat in the garden", "123": "the garden", "250": "wombat"}
@@ -57,17 +58,6 @@ def service(collection: Collection) -> SearchService:
 def client(service: SearchService) -> Iterator[TestClient]:
     with TestClient(create_app(service)) as client:
         yield client
-
-
-def search(client: TestClient, **body: Any) -> dict[str, Any]:
-    answer = client.post("/search", json=body)
-    assert answer.status_code == 200, answer.text
-    document: dict[str, Any] = answer.json()
-    return document
-
-
-def ids(answer: dict[str, Any]) -> list[str]:
-    return [match["image_id"] for match in answer["matches"]]
 
 
 def test_the_best_of_both_are_one_list(client: TestClient) -> None:

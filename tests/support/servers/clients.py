@@ -17,6 +17,19 @@ def search_star(client: TestClient | httpx.Client, **options: Any) -> Any:
     return client.post("/search", json={"text": "star", "k": 1}, **options)
 
 
+def search(client: TestClient, path: str = "/search", **body: Any) -> dict[str, Any]:
+    """The answer to a search that succeeds."""
+    answer = client.post(path, json=body)
+    assert answer.status_code == 200, answer.text
+    document: dict[str, Any] = answer.json()
+    return document
+
+
+def ids(*answers: dict[str, Any]) -> list[str]:
+    """The images of answers, page after page."""
+    return [match["image_id"] for answer in answers for match in answer["matches"]]
+
+
 def refusal(response: Any) -> tuple[int, str]:
     """Status and the slug of the problem."""
     return response.status_code, response.json()["type"].removeprefix("urn:likeness:problem:")
