@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from index.collection.catalog.database import database, run_statement
+from index.collection.catalog.database import database, later, run_statement
 from index.collection.catalog.facts import MAX_POSITIONS, read_schema, write_facts
 from index.collection.catalog.sql import cast, parquet, quoted, shape, without_nan
 from index.collection.merged.sets import MergedRun
@@ -121,8 +121,8 @@ class Catalog:
         self._scratch = Scratch("catalog")
         self.name = f"catalog_{next(_numbers)}"
         with database().cursor() as cursor:
-            cursor.execute(f"CREATE SCHEMA {self.name}")
-        weakref.finalize(self, _drop, self.name).atexit = False
+            run_statement(cursor, lambda: cursor.execute(f"CREATE SCHEMA {self.name}"))
+        weakref.finalize(self, later, _drop, self.name).atexit = False
         self._made = list[RowFile]()
         files = self._facts()
         self._rows = sum(each.file.rows for each in files)
@@ -295,10 +295,13 @@ class Catalog:
     @contextmanager
     def _cursor(self, tables: Mapping[str, pa.Table]) -> Iterator[DuckDBPyConnection]:
         """A connection of its own, so that queries can be read side by side."""
-        with database().cursor() as cursor:
-            run_statement(cursor, lambda: cursor.execute(f"SET search_path = '{self.name}'"))
+        def prepare() -> None:
+            cursor.execute(f"SET search_path = '{self.name}'")
             for name, table in tables.items():
                 cursor.register(name, table)
+
+        with database().cursor() as cursor:
+            run_statement(cursor, prepare)
             yield cursor
 
     def _create_written(self, facts: Sequence[tuple[pa.Schema, _File]]) -> None:

@@ -6,6 +6,7 @@ import atexit
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -50,7 +51,7 @@ def _threads() -> ThreadPoolExecutor:
 
 def run_statement(cursor: DuckDBPyConnection, statement: Callable[[], T]) -> T:
     """What a statement returns. It runs in a thread: the one that asks DuckDB sleeps while others have all the work, so
-    the main thread would see no signal until the end.
+    the main thread would see no signal until the end; and DuckDB makes its own RuntimeError of what a handler raises.
     """
     running = _threads().submit(statement)
     try:
@@ -59,6 +60,12 @@ def run_statement(cursor: DuckDBPyConnection, statement: Callable[[], T]) -> T:
         while not wait([running], timeout=0.05).done:
             cursor.interrupt()
         raise
+
+
+def later(call: Callable[[str], None], argument: str) -> None:
+    """Call it in a thread, without waiting: an exception that a signal raises in a finalizer would be lost."""
+    with suppress(RuntimeError):  # the process ends
+        _threads().submit(call, argument)
 
 
 def _close(_: Scratch) -> None:

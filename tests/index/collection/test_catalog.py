@@ -5,8 +5,10 @@ from __future__ import annotations  # pyarrow's types take arguments in its stub
 import datetime as dt
 import hashlib
 import os
+import random
 import signal
 import threading
+from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -185,6 +187,29 @@ def test_a_signal_ends_a_query_like_any_other_code(
         signal.signal(signum, before)
         catalog.create("RESET threads")
     assert catalog.table("SELECT count(*) AS rows FROM written").to_pylist() == [{"rows": 1}]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_signal_at_any_moment_is_what_its_handler_raises(collection: Collection) -> None:
+    """DuckDB makes a RuntimeError or its own errors of it, in whatever call of the main thread it comes."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    add_run(collection, rows(["a"]))
+    members, moments = pa.table({"n": range(1_000)}), random.Random(0)
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for _ in range(100):
+            with suppress(KeyboardInterrupt):
+                signal.setitimer(signal.ITIMER_REAL, moments.uniform(0.0005, 0.05), 0.5)  # again if a finalizer loses it
+                catalog = catalog_of(collection)
+                while True:
+                    catalog.store("SELECT n % 10 AS n, count(*) FROM members GROUP BY ALL", members=members)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert catalog_of(collection).table("SELECT count(*) AS rows FROM written").to_pylist() == [{"rows": 1}]
 
 
 @pytest.fixture
