@@ -217,9 +217,7 @@ _FIRST_OF_GROUPS: Final = """(
 
 def _sql(statement: str, members: pa.Table, values: dict[str, Any]) -> list[tuple[Any, ...]]:
     with database().cursor() as cursor:
-        return run_statement(
-            cursor, lambda: cursor.register("members", members).execute(statement, values).fetchall()
-        )
+        return run_statement(cursor, lambda: cursor.register("members", members).execute(statement, values).fetchall())
 
 
 def _groupable(column: Column, batch: pa.RecordBatch) -> Any:

@@ -295,6 +295,7 @@ class Catalog:
     @contextmanager
     def _cursor(self, tables: Mapping[str, pa.Table]) -> Iterator[DuckDBPyConnection]:
         """A connection of its own, so that queries can be read side by side."""
+
         def prepare() -> None:
             cursor.execute(f"SET search_path = '{self.name}'")
             for name, table in tables.items():

@@ -202,7 +202,7 @@ def test_a_signal_at_any_moment_is_what_its_handler_raises(collection: Collectio
     try:
         for _ in range(100):
             with suppress(KeyboardInterrupt):
-                signal.setitimer(signal.ITIMER_REAL, moments.uniform(0.0005, 0.05), 0.5)  # again if a finalizer loses it
+                signal.setitimer(signal.ITIMER_REAL, moments.uniform(0.0005, 0.05), 0.5)  # again if one is lost
                 catalog = catalog_of(collection)
                 while True:
                     catalog.store("SELECT n % 10 AS n, count(*) FROM members GROUP BY ALL", members=members)
