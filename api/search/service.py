@@ -199,7 +199,7 @@ class SearchService:
     def _submit(self, engine: Engine, part: Part, watch: Stopwatch) -> "Future[Vector] | Vector":
         region = region_of(part)
         if part.data is not None:
-            data, key = part.data, ContentKey.of(part.data, engine.embedder.identity.fingerprint, region)
+            data, key = part.data, ContentKey.of(part.data, engine.fingerprint, region)
             with _naming_field(part):
                 return engine.batcher.embed(key, lambda: self._decode(engine, data, region, watch))
         if part.text is not None:
@@ -207,7 +207,7 @@ class SearchService:
             if not text.strip():
                 raise invalid(part.field_path.format("text"), expected, text)
             try:
-                key = ContentKey.of(text, engine.embedder.identity.fingerprint)
+                key = ContentKey.of(text, engine.fingerprint)
             except UnicodeEncodeError as error:  # from a shell, not from JSON, whose parser refuses it
                 raise invalid(part.field_path.format("text"), f"{expected}, in UTF-8", text) from error
             return engine.batcher.embed(key, lambda: text)
