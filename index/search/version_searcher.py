@@ -22,7 +22,7 @@ from index.filters.facets import Counts, facet_columns
 from index.filters.filter import Filter
 from index.matches import Match
 from index.queries import QueryKind, unit_vectors
-from index.search.fused import VECTOR_HITS, WORD_HITS, fused, strong, word_hits
+from index.search.fused import VECTOR_HITS, WORD_HITS, fused, word_hits
 from index.search.ranking import Ranking, Searchable
 from index.search.result_set import Answer, Hit, Order, Place, SetPage, SetRequest
 from index.search.set_columns import SetColumns
@@ -152,7 +152,7 @@ class VersionSearcher:
             return SetPage.counted(len(by_words), exact=len(by_words) < MAX_K), by_words[page]
         deeper = replace(limits, k=min(max(VECTOR_HITS, limits.depth + WORD_HITS), MAX_K), offset=0)
         nearest = Ranking(self._index, deeper, request.where, request.width).rank(request.query)[0]
-        return self._counted(replace(request, order=None)), fused(nearest, strong(by_words))[page]
+        return self._counted(replace(request, order=None)), fused(nearest, by_words, words)[page]
 
     def _page(self, request: SetRequest) -> SetPage:
         index = self._index
