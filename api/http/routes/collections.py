@@ -38,7 +38,7 @@ from api.search.query import Part, Query, options_in
 from api.search.service import Answered
 from index.filters.facets import Counts
 from index.matches import Match
-from index.search.result_set import MAX_VALUES, Hit, merged_hits
+from index.search.result_set import MAX_VALUES, Hit, Place, merged_hits
 from index.search_options import BEST_FIRST
 
 
@@ -91,11 +91,11 @@ def collection_routes(runner: QueryRunner) -> APIRouter:
         runner.admit(request, query.parts, searches=len(names), cost=len(names))
         watch = Stopwatch()
         vectors = await runner.vectors_of_models(parts, services, engines, watch)
-        first = cursor.seen if cursor is not None else query.offset
-        page = slice(first, first + query.k)
+        page = slice(query.place.seen, query.place.seen + query.k)
         with watch.stage("search"), naming_option():
             up_to_page = {"k": page.stop, "offset": 0, "cursor": None, "words": words}
-            all_pages = replace(query, options=options_in({**query.options, **up_to_page}))
+            start = Place(seen=0, first=query.place.first)
+            all_pages = replace(query, options=options_in({**query.options, **up_to_page}), start=start)
             answers = await asyncio.gather(
                 *(
                     _named(name, runner.answer(all_pages, services[name], engines[name], vectors[name]))
@@ -183,7 +183,8 @@ def _merge(
     total = sum(each.answer.total for each in answers.values())
     is_last = page.stop >= (len(sizes) if grouped else total) or page.stop + query.k > runner.limits.max_k
     editions = {name: each.engine.searcher.manifest.edition for name, each in answers.items()}
-    cursor = Cursor(editions=editions, search=query.digest, seen=page.stop)
+    end = Place(seen=page.stop, first=query.place.first)
+    cursor = Cursor(editions=editions, search=query.digest, place=end)
     facets = [each.answer.facets for each in answers.values() if each.answer.facets is not None]
     counts = Counts.total(facets, facets[0].values, MAX_VALUES) if facets else None
     first = next(iter(answers.values()))
