@@ -86,9 +86,20 @@ class _Form:
 
 
 ClassName = Annotated[str, _Form(CLASS_NAME, "module:Class, such as palette:Histogram")]
+
+
+def _not_of_matches(name: str) -> str:
+    if name in MATCH_COLUMNS:
+        raise ValueError(f"expected a name other than {', '.join(MATCH_COLUMNS)}, which every match has")
+    return name
+
+
 ColumnName = Annotated[
-    str, _Form("^[A-Za-z][A-Za-z0-9_]{0,63}$", "at most 64 letters, digits and _, beginning with a letter")
+    str,
+    _Form("^[A-Za-z][A-Za-z0-9_]{0,63}$", "at most 64 letters, digits and _, beginning with a letter"),
+    AfterValidator(_not_of_matches),
 ]
+"""The name of an annotation."""
 Limit = Annotated[
     int,
     _parsed_by(parse_limit),
@@ -310,13 +321,6 @@ class AnnotationSpec(_Section):
         None, description="the vLLM server's URL, such as http://localhost:8000/v1"
     )
     predictor: ClassName | None = Field(None, description="your own class, module:Class; this runs its code")
-
-    @field_validator("name")
-    @classmethod
-    def _check_name(cls, name: str) -> str:
-        if name in MATCH_COLUMNS:
-            raise ValueError(f"expected a name other than {', '.join(MATCH_COLUMNS)}, which every match has")
-        return name
 
     @field_validator("labels")
     @classmethod

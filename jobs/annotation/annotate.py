@@ -48,7 +48,7 @@ from jobs.sources.listing import LISTING
 from jobs.spec import AnnotationSpec, Resources
 from jobs.values import MAX_REJECT_RATE
 
-_SOURCE = "collection"
+SOURCE = "collection"
 """What an annotation's runs record as their source: their own collection, which may be moved."""
 _VECTOR_BLOCK = 16_384  # rows; with 512 dimensions, 32 MB of vectors
 
@@ -88,7 +88,7 @@ class Annotate:
             return EmbedReport.of(plan)
         earlier = [run for run in snapshot.committed if run.model.agrees_with(plan.model)]
         calibration = _calibration(recipe, [*earlier, plan.run] if plan.run else earlier, live)
-        plan = replace(plan, run=plan.run or log.start_run(_SOURCE, plan.model, calibration))
+        plan = replace(plan, run=plan.run or log.start_run(SOURCE, plan.model, calibration))
         load = partial(recipe.load, spec.name, calibration, proven=plan.todo.num_rows < plan.listed)
         activity = f"annotating {spec.name}"
         if recipe.needs == "embedding":
@@ -189,7 +189,7 @@ def require_name_available(name: str, metadata: Sequence[str], annotations: Sequ
 
 def plan_annotation(live: LiveRows, log: Snapshot, recipe: Recipe) -> Plan:
     """The plan for the embedded images of `live`; the listing's column `seq` says where their rows are."""
-    plan, run = _plan(live, log, recipe, None), unfinished_run(log, _SOURCE, recipe.record, EVERY_IMAGE)
+    plan, run = _plan(live, log, recipe, None), unfinished_run(log, SOURCE, recipe.record, EVERY_IMAGE)
     return _plan(live, log, recipe, run) if plan.todo.num_rows and run else plan
 
 
@@ -230,7 +230,7 @@ def _plan(live: LiveRows, log: Snapshot, recipe: Recipe, run: RunStart | None) -
     with catalog.query(_TODO.format(columns=_COLUMNS[recipe.needs == "embedding"]), IN_MEMORY) as batches:
         todo = Todo(pa.Table.from_batches([batch]) for batch in batches)
     return Plan(
-        source=_SOURCE,
+        source=SOURCE,
         model=recipe.record,
         listed=counts["listed"],
         todo=todo,
