@@ -53,6 +53,7 @@ from jobs.values import (
     digest,
     model_named,
     parse_actors,
+    parse_clusters,
     parse_column_types,
     parse_duration,
     parse_limit,
@@ -108,6 +109,11 @@ Limit = Annotated[
 ]
 Actors = Annotated[
     tuple[int, int], _parsed_by(parse_actors), WithJsonSchema({"type": ["integer", "string"], "examples": [4, "2:8"]})
+]
+Clusters = Annotated[
+    int | Literal["auto"],
+    _parsed_by(parse_clusters),
+    WithJsonSchema({"type": ["integer", "string"], "examples": [50, "auto"]}),
 ]
 Gpus = Annotated[float, Field(ge=0), AfterValidator(lambda amount: amount and checked_amount(amount, "GPUs"))]
 Cpus = Annotated[float, Field(gt=0), AfterValidator(lambda amount: checked_amount(amount, "CPUs"))]
@@ -291,10 +297,12 @@ NO_LABEL = "none of these"
 
 
 class AnnotationSpec(_Section):
-    """Columns that a predictor adds to the images: labels, quality, words, classes, captions, or your own class's."""
+    """Columns that are added to the images: labels, clusters, quality, words, classes, captions, or your own class's."""
 
     name: ColumnName = Field(description="the column's name, and the prefix of further columns: NAME_score")
-    labels: tuple[Text, ...] = Field((), description="texts; each image gets the nearest one")
+    labels: tuple[Text, ...] = Field(
+        (), description="texts; each image gets the nearest one, or with clusters each cluster"
+    )
     template: Text = Field("a photo of {}", description="the text for each label; {} is the label")
     none_below: float = Field(
         0.5,
@@ -307,6 +315,9 @@ class AnnotationSpec(_Section):
     )
     ocr: bool = Field(
         False, description="lines of text in pictures, in Latin letters, Chinese and Japanese; needs likeness[ocr]"
+    )
+    clusters: Clusters | None = Field(
+        None, description="similar images in so many clusters, 2 to 1,000, or auto: the square root of half the images"
     )
     classifier: str | None = Field(None, description="an image-classification model: hub id or ./folder")
     top_k: int = Field(5, ge=1, description="classes to keep for each image")
@@ -340,10 +351,9 @@ class AnnotationSpec(_Section):
 
     @model_validator(mode="after")
     def _require_one(self) -> AnnotationSpec:
-        if sum(map(bool, (self.labels, self.quality, self.ocr, self.classifier, self.captioner, self.predictor))) != 1:
-            raise ValueError(
-                "expected one of labels (--label or --labels), quality, ocr, classifier, captioner and predictor"
-            )
+        others = ("quality", "ocr", "clusters", "classifier", "captioner", "predictor")
+        if sum(bool(getattr(self, name)) for name in others) + bool(self.labels and not self.clusters) != 1:
+            raise ValueError(f"expected one of labels (--label or --labels), {', '.join(others[:-1])} and {others[-1]}")
         if not self.captioner and (self.prompt or self.url or self.engine == "vllm"):
             raise ValueError("prompt, engine and url are for a captioner: expected captioner as well, or none of these")
         if (self.engine == "vllm") != bool(self.url):

@@ -20,11 +20,15 @@ from index.collection.annotations import (
     annotation_logs,
     drop_annotation,
     list_annotations,
+    lost,
+    read_learned,
+    rows_with_values,
 )
 from index.collection.catalog.catalog import Catalog, RunRows
 from index.collection.collection import Snapshot
+from index.collection.layout import learned_path
 from index.collection.live_rows import LiveRows
-from index.collection.records import ModelRecord, RunManifest, RunStart
+from index.collection.records import Learned, ModelRecord, RunManifest, RunStart
 from index.collection.row_files import map_in_threads, read_schema
 from index.collection.rows import EMBEDDING, FIXED_COLUMNS, TILES, vectors_of
 from index.errors import RolledBackError
@@ -50,6 +54,7 @@ from jobs.values import MAX_REJECT_RATE
 
 SOURCE = "collection"
 """What an annotation's runs record as their source: their own collection, which may be moved."""
+_LEARNED_FROM = 1_024, 64  # places and rows; with 512 dimensions, 134 MB of vectors
 _VECTOR_BLOCK = 16_384  # rows; with 512 dimensions, 32 MB of vectors
 
 
@@ -87,9 +92,11 @@ class Annotate:
         if plan.done:
             return EmbedReport.of(plan)
         earlier = [run for run in snapshot.committed if run.model.agrees_with(plan.model)]
-        calibration = _calibration(recipe, [*earlier, plan.run] if plan.run else earlier, live)
+        begun = [*earlier, plan.run] if plan.run else earlier
+        calibration = _calibration(recipe, begun, live)
+        learned = self._learned(spec.name, recipe, log, live, begun=bool(begun))
         plan = replace(plan, run=plan.run or log.start_run(SOURCE, plan.model, calibration))
-        load = partial(recipe.load, spec.name, calibration, proven=plan.todo.num_rows < plan.listed)
+        load = partial(recipe.load, spec.name, learned or calibration, proven=plan.todo.num_rows < plan.listed)
         activity = f"annotating {spec.name}"
         if recipe.needs == "embedding":
             with report_bar(self.console, activity, plan) as progress:
@@ -103,6 +110,21 @@ class Annotate:
         except TooManyRejectsError as error:
             raise TooManyRejectsError(_too_many_message(spec.name, log, written, self.max_reject_rate)) from error
         return written.report
+
+    def _learned(self, name: str, recipe: Recipe, log: Collection, live: LiveRows, *, begun: bool) -> Learned | None:
+        """What the predictor learned before its first run, in a file beside the runs; learned now if none has begun."""
+        if recipe.learn is None:
+            return None
+        learned = read_learned(log, recipe.record)
+        if learned is None:
+            if begun:
+                raise lost(log, recipe.record)
+            others = [each for each in list_annotations(self.collection) if each.name != name]
+            sample = sample_rows(live, *_LEARNED_FROM).embedded(annotations=rows_with_values(others))
+            learned = recipe.learn(pa.Table.from_batches(sample), len(live))
+            log.check_lease()
+            log.storage.write_atomic(learned_path(recipe.fingerprint), learned.to_bytes())
+        return learned
 
     def _write_from_pictures(
         self, plan: Plan, log: Collection, recipe: Recipe, *, load: Callable[[], Any], activity: str

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from index.analysis.clusters import cluster, cluster_names, nearest_words
+from index.analysis.clusters import cluster, common_labels, distinct_names, distinctive_words, nearest_words
 from index.analysis.neighbourhoods import Neighbourhoods, label_votes, neighbourhoods, principal_plane
 from index.builder.build_index import build_index
 from index.collection import Collection
@@ -97,21 +97,50 @@ def test_the_principal_plane_has_the_two_widest_directions() -> None:
         principal_plane(flat[:2])
 
 
-def test_clusters_are_named_by_labels_or_by_words() -> None:
-    """Three groups of vectors, and a word near each; all words lie apart from the pictures."""
-    rng = np.random.default_rng(0)
-    true = np.repeat([0, 1, 2], 20)
-    axes = np.eye(8, dtype=np.float32)
-    vectors = (axes[true] + rng.normal(0, 0.05, (60, 8))).astype(np.float32)
-    clusters = cluster(vectors, 3)
-    assert len({(one, other) for one, other in zip(clusters.tolist(), true.tolist(), strict=True)}) == 3
-    words = {name: 0.1 * axes[number] + axes[7] for number, name in enumerate(["sea", "hill", "town"])}
-    named = nearest_words(vectors, words)
-    assert named == ["sea"] * 20 + ["hill"] * 20 + ["town"] * 20
-    assert cluster_names(clusters, named) == named
-    # Clusters with two labels, with one, and without any.
-    labels = ["sea"] * 12 + ["boat"] * 8 + ["hill"] * 20 + [None] * 20
-    assert cluster_names(true, labels) == ["sea or boat"] * 20 + ["hill"] * 20 + [None] * 20
-    assert set(cluster_names(true, ["sea"] * 60)) == {"sea 1", "sea 2", "sea 3"}
+def groups_of_three(count: int = 20) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    """Unit vectors around three axes, the numbers of which come first."""
+    true = np.repeat([0, 1, 2], count)
+    vectors = np.eye(8)[true] + np.random.default_rng(0).normal(0, 0.05, (3 * count, 8))
+    return true, (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
+def test_clusters_are_those_of_the_vectors_the_largest_first() -> None:
+    true, vectors = groups_of_three()
+    centres, clusters = cluster(vectors[5:], 3)
+    assert np.bincount(clusters).tolist() == [20, 20, 15]
+    assert len({(one, other) for one, other in zip(clusters.tolist(), true[5:].tolist(), strict=True)}) == 3
+    np.testing.assert_array_equal((vectors[5:] @ centres.T).argmax(axis=1), clusters)
+    np.testing.assert_allclose(np.linalg.norm(centres, axis=1), 1, atol=1e-6)
     with pytest.raises(QueryError, match="got 61 clusters for 60 vectors: expected 1 to 60"):
         cluster(vectors, 61)
+    one, same = np.unique(vectors[:1].repeat(9, axis=0), axis=0), vectors[:1].repeat(9, axis=0)
+    assert cluster(one, 1)[1].tolist() == [0]
+    assert cluster(same, 4)[0].shape == (4, 8)
+
+
+def test_a_crowd_is_divided_so_that_clusters_can_be_browsed() -> None:
+    """Nine of ten vectors are near each other, and apart from two hundred small groups."""
+    rng = np.random.default_rng(0)
+    centres = rng.standard_normal((200, 32))
+    centres[0] += 20
+    inside = np.where(rng.random(20_000) < 0.9, 0, rng.integers(1, 200, 20_000))
+    vectors = (centres[inside] + 0.3 * rng.standard_normal((20_000, 32))).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    sizes = np.bincount(cluster(vectors, 100)[1], minlength=100)
+    assert sizes.max() <= 6 * sizes.mean()
+    assert sizes.min() >= 1
+
+
+def test_clusters_are_named_by_labels_texts_or_words() -> None:
+    true, vectors = groups_of_three()
+    axes = np.eye(8, dtype=np.float32)
+    words = {name: 0.1 * axes[number] + axes[7] for number, name in enumerate(["sea", "hill", "town"])}
+    assert nearest_words(vectors, words) == ["sea"] * 20 + ["hill"] * 20 + ["town"] * 20
+    # Two labels, one, and none.
+    assert common_labels(true, ["sea"] * 12 + ["boat"] * 8 + ["hill"] * 20 + [None] * 20, 4) == [
+        *("sea or boat", "hill", "", "")
+    ]
+    texts = ["A boat at sea"] * 15 + ["a Sea"] * 5 + ["a hill"] * 20 + ["a", None] * 10
+    assert distinctive_words(true, texts, 3) == ["sea, at, boat", "hill", ""]
+    assert distinct_names(["sea", "", "sea", "hill", ""]) == ["sea 1", "2", "sea 2", "hill", "5"]
+    assert distinct_names(["2", ""]) == ["2 1", "2 2"]
