@@ -297,7 +297,7 @@ NO_LABEL = "none of these"
 
 
 class AnnotationSpec(_Section):
-    """Columns that are added to the images: labels, clusters, quality, words, classes, captions, or your own class's."""
+    """Columns that are added to the images: labels, clusters, quality, words, classes, captions, your own class's."""
 
     name: ColumnName = Field(description="the column's name, and the prefix of further columns: NAME_score")
     labels: tuple[Text, ...] = Field(
@@ -319,6 +319,8 @@ class AnnotationSpec(_Section):
     clusters: Clusters | None = Field(
         None, description="similar images in so many clusters, 2 to 1,000, or auto: the square root of half the images"
     )
+    uniqueness: bool = Field(False, description="1 - cosine with the nearest other image: 0 for a copy")
+    outlier: bool = Field(False, description="1 - mean cosine with the ten nearest other images: high if unlike them")
     classifier: str | None = Field(None, description="an image-classification model: hub id or ./folder")
     top_k: int = Field(5, ge=1, description="classes to keep for each image")
     captioner: str | None = Field(
@@ -332,6 +334,11 @@ class AnnotationSpec(_Section):
         None, description="the vLLM server's URL, such as http://localhost:8000/v1"
     )
     predictor: ClassName | None = Field(None, description="your own class, module:Class; this runs its code")
+
+    @property
+    def is_computed(self) -> bool:
+        """Whether the values depend on other images, so that they are computed from the live index."""
+        return self.uniqueness or self.outlier
 
     @field_validator("labels")
     @classmethod
@@ -351,7 +358,7 @@ class AnnotationSpec(_Section):
 
     @model_validator(mode="after")
     def _require_one(self) -> AnnotationSpec:
-        others = ("quality", "ocr", "clusters", "classifier", "captioner", "predictor")
+        others = ("quality", "ocr", "clusters", "uniqueness", "outlier", "classifier", "captioner", "predictor")
         if sum(bool(getattr(self, name)) for name in others) + bool(self.labels and not self.clusters) != 1:
             raise ValueError(f"expected one of labels (--label or --labels), {', '.join(others[:-1])} and {others[-1]}")
         if not self.captioner and (self.prompt or self.url or self.engine == "vllm"):

@@ -79,8 +79,14 @@ class Annotate:
         if model is None:
             raise UsageError(f"nothing is embedded yet in {self.collection.location}: run `likeness embed` first")
         live = snapshot.live().of_model(model)
-        reports = {spec.name: self._annotate(spec, live, model) for spec in specs}
-        publish(self.collection, snapshot.committed, self.console)
+        predicted, computed = ([spec for spec in specs if spec.is_computed is each] for each in (False, True))
+        reports = {spec.name: self._annotate(spec, live, model) for spec in predicted}
+        if predicted:
+            publish(self.collection, snapshot.committed, self.console)
+        if computed:
+            from jobs.annotation.neighbours import neighbour_column  # imported late: it publishes like this
+
+            reports |= {spec.name: neighbour_column(self.collection, spec, self.console) for spec in computed}
         return reports
 
     def _annotate(self, spec: AnnotationSpec, live: LiveRows, model: ModelRecord) -> EmbedReport:

@@ -39,7 +39,6 @@ def test_neighbourhoods_are_those_of_brute_force(tmp_path: Path, nights: list[tu
     found = neighbourhoods(searcher, k=5)
     assert sorted(found.ids) == sorted(vectors)
     mine = np.array([vectors[image_id] for image_id in found.ids])
-    np.testing.assert_allclose(found.vectors, mine, atol=1e-6)
     for start in range(0, len(mine), 2_000):
         cosines = mine[start : start + 2_000] @ mine.T
         cosines[np.arange(len(cosines)), np.arange(start, start + len(cosines))] = -2
@@ -54,7 +53,6 @@ def test_fewer_images_than_neighbours(tmp_path: Path) -> None:
     searcher = searcher_of(tmp_path, ["a", "b"], vectors)
     found = neighbourhoods(searcher, k=3)
     np.testing.assert_array_equal(found.neighbours, [[1, -1, -1], [0, -1, -1]])
-    np.testing.assert_allclose(found.crowding(), [0.6, 0.6], atol=1e-6)
     votes = label_votes(found, ["x", "y"])
     assert votes["agreement"].to_pylist() == [0, 0]
     with pytest.raises(QueryError, match="k is 0"):
@@ -64,7 +62,6 @@ def test_fewer_images_than_neighbours(tmp_path: Path) -> None:
 def test_votes_are_counted_and_the_lowest_agreement_comes_first() -> None:
     found = Neighbourhoods(
         ids=np.array(["a", "b", "c", "d", "e"], object),
-        vectors=np.zeros((5, 2), np.float32),
         neighbours=np.array([[1, 2], [0, 2], [0, 1], [0, 1], [3, -1]]),
         scores=np.zeros((5, 2), np.float32),
     )
