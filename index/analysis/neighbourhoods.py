@@ -86,15 +86,3 @@ def label_votes(images: Neighbourhoods, labels: Sequence[str | None]) -> pa.Tabl
             "support": support[order],
         }
     )
-
-
-def principal_plane(vectors: Floats) -> tuple[Floats, float]:
-    """Coordinates on the first two principal components, `(n, 2)`, and their share of the variance."""
-    if len(vectors) < 3:
-        raise QueryError(f"got {len(vectors)} vectors: expected three or more")
-    centred = vectors - vectors.mean(axis=0)
-    variances, axes = np.linalg.eigh(centred.T @ centred)
-    plane = axes[:, :-3:-1]
-    # The sign of an axis is arbitrary: make it the same for the same vectors on every machine.
-    plane = plane * np.sign(plane[np.abs(plane).argmax(axis=0), [0, 1]])
-    return (centred @ plane).astype(np.float32), float(variances[-2:].sum() / max(variances.sum(), 1e-30))

@@ -100,7 +100,7 @@ class Annotate:
         earlier = [run for run in snapshot.committed if run.model.agrees_with(plan.model)]
         begun = [*earlier, plan.run] if plan.run else earlier
         calibration = _calibration(recipe, begun, live)
-        learned = self._learned(spec.name, recipe, log, live, begun=bool(begun))
+        learned = self._learned(spec.name, recipe, log, live, plan.listed, begun=bool(begun))
         plan = replace(plan, run=plan.run or log.start_run(SOURCE, plan.model, calibration))
         load = partial(recipe.load, spec.name, learned or calibration, proven=plan.todo.num_rows < plan.listed)
         activity = f"annotating {spec.name}"
@@ -117,7 +117,9 @@ class Annotate:
             raise TooManyRejectsError(_too_many_message(spec.name, log, written, self.max_reject_rate)) from error
         return written.report
 
-    def _learned(self, name: str, recipe: Recipe, log: Collection, live: LiveRows, *, begun: bool) -> Learned | None:
+    def _learned(
+        self, name: str, recipe: Recipe, log: Collection, live: LiveRows, images: int, *, begun: bool
+    ) -> Learned | None:
         """What the predictor learned before its first run, in a file beside the runs; learned now if none has begun."""
         if recipe.learn is None:
             return None
@@ -127,7 +129,7 @@ class Annotate:
                 raise lost(log, recipe.record)
             others = [each for each in list_annotations(self.collection) if each.name != name]
             sample = sample_rows(live, *_LEARNED_FROM).embedded(annotations=rows_with_values(others))
-            learned = recipe.learn(pa.Table.from_batches(sample), len(live))
+            learned = recipe.learn(pa.Table.from_batches(sample), images)
             log.check_lease()
             log.storage.write_atomic(learned_path(recipe.fingerprint), learned.to_bytes())
         return learned

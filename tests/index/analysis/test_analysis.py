@@ -1,4 +1,4 @@
-"""Neighbourhoods against brute force; votes on labels, outliers, the principal plane, and clusters."""
+"""Neighbourhoods against brute force; votes on labels, planes, and clusters."""
 
 from pathlib import Path
 
@@ -7,7 +7,8 @@ import numpy.typing as npt
 import pytest
 
 from index.analysis.clusters import cluster, common_labels, distinct_names, distinctive_words, nearest_words
-from index.analysis.neighbourhoods import Neighbourhoods, label_votes, neighbourhoods, principal_plane
+from index.analysis.neighbourhoods import Neighbourhoods, label_votes, neighbourhoods
+from index.analysis.plane import neighbour_plane, principal_plane
 from index.builder.build_index import build_index
 from index.collection import Collection
 from index.errors import QueryError
@@ -78,20 +79,32 @@ def test_votes_are_counted_and_the_lowest_agreement_comes_first() -> None:
         label_votes(found, ["cat"])
 
 
-def test_the_principal_plane_has_the_two_widest_directions() -> None:
-    flat = (np.random.default_rng(0).standard_normal((200, 2)) * [3, 1]).astype(np.float32)
-    turned = np.linalg.qr(np.random.default_rng(1).standard_normal((6, 6)))[0][:2].astype(np.float32)
-    points, share = principal_plane((flat @ turned + 5).astype(np.float32))
-    assert share == pytest.approx(1, abs=1e-5)
-    spread = flat - flat.mean(axis=0)
-    np.testing.assert_allclose(  # distances stay the same
-        np.linalg.norm(points[:50, None] - points[None, :50], axis=2),
-        np.linalg.norm(spread[:50, None] - spread[None, :50], axis=2),
-        atol=1e-3,
-    )
-    assert points[:, 0].std() > points[:, 1].std()
+def test_the_principal_plane_is_that_of_a_singular_value_decomposition(tmp_path: Path) -> None:
+    angles, lengths = np.random.default_rng(0).uniform(0, 1, (2, 200))
+    flat = np.stack([np.cos(angles), np.sin(angles), np.full(200, 2.0)], axis=1) * [3, 1, 1] + lengths[:, np.newaxis]
+    turned = np.linalg.qr(np.random.default_rng(1).standard_normal((8, 8)))[0][:3]
+    vectors = flat @ turned / np.linalg.norm(flat, axis=1, keepdims=True)
+    segments = searcher_of(tmp_path / "c", [f"{n:03}" for n in range(200)], vectors).segments
+    points = principal_plane(segments)
+    centred = vectors - vectors.mean(axis=0)
+    left, sizes, _ = np.linalg.svd(centred, full_matrices=False)
+    np.testing.assert_allclose(np.abs(points), np.abs(left[:, :2] * sizes[:2]), atol=1e-4)
+    np.testing.assert_array_equal(points, principal_plane(segments))
     with pytest.raises(QueryError, match="got 2 vectors"):
-        principal_plane(flat[:2])
+        principal_plane(searcher_of(tmp_path / "two", ["a", "b"], vectors[:2]).segments)
+
+
+def test_neighbours_are_near_each_other_on_a_map(tmp_path: Path) -> None:
+    true, vectors = groups_of_three(40)
+    searcher = searcher_of(tmp_path, [f"{n:03}" for n in range(120)], vectors)
+    found = neighbourhoods(searcher, k=5)
+    points = neighbour_plane(searcher.segments, found)
+    apart = np.linalg.norm(points[:, np.newaxis] - points, axis=2)
+    nearest = np.argsort(apart, axis=1)[:, 1:6]
+    assert (true[nearest] == true[:, np.newaxis]).mean() == 1
+    kept = np.mean([len({*near} & {*mine}) / 5 for near, mine in zip(nearest, found.neighbours, strict=True)])
+    assert kept > 0.4  # by chance 0.04
+    np.testing.assert_array_equal(points, neighbour_plane(searcher.segments, found))
 
 
 def groups_of_three(count: int = 20) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
