@@ -169,6 +169,12 @@ class Learned(Record):
     names: tuple[Name, ...]
     vectors: Base64Bytes
 
+    @model_validator(mode="after")
+    def _has_a_vector_for_each_name(self) -> Self:
+        if not self.names or not self.vectors or len(self.vectors) % (4 * len(self.names)):
+            raise ValueError(f"has {len(self.vectors):,} bytes for {len(self.names):,} names")
+        return self
+
     @classmethod
     def of(cls, names: Sequence[str], vectors: npt.NDArray[np.float32]) -> Self:
         return cls(names=tuple(names), vectors=b64encode(vectors.astype("<f4").tobytes()))

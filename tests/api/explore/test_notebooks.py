@@ -136,7 +136,7 @@ def pictures_only(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize("name", ["01_explore_neighbours.ipynb", "02_map_the_collection.ipynb"])
 def test_notebooks_need_no_words(pictures_only: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LIKENESS_EMBEDDER", "palette:Histogram")
-    monkeypatch.setenv("PYTHONPATH", str(Path(pictures_only).parent))
+    monkeypatch.setenv("PYTHONPATH", str(Path(pictures_only).parent), prepend=os.pathsep)
     with executed_notebook(name, pictures_only) as done:
         assert done.value("likeness.understands('red')") is False
         assert len(done.outputs("text/html")) >= 6
