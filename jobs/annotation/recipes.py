@@ -12,6 +12,7 @@ from embedder.models.checkpoint import Checkpoint
 from embedder.python_class import PythonClass
 from index.collection.records import ModelRecord
 from jobs.annotation.captions import captioner_recipe
+from jobs.annotation.clusters import clusters_recipe
 from jobs.annotation.labels import labels_recipe
 from jobs.annotation.ocr import ocr_recipe
 from jobs.annotation.predictor import NEEDS, Batch, Columns, Predictor, Recipe, checkpoint_recipe
@@ -36,6 +37,8 @@ def recipe_of(spec: AnnotationSpec, model: ModelRecord, resources: Resources, *,
         return captioner_recipe(spec, resources)
     if spec.ocr:
         return ocr_recipe()
+    if spec.clusters:
+        return clusters_recipe(spec, model, device=resources.device, embedder=embedder)
     return labels_recipe(spec, model, device=resources.device, embedder=embedder)
 
 
