@@ -145,7 +145,8 @@ class Selection:
         rows = picked + np.bincount(groups[self._allowed & (self.ranks == 0)], minlength=len(picked))
         quotas, order = np.zeros_like(rows), np.argsort(rows, kind="stable")
         for number, group in enumerate(order.tolist()):
-            quotas[group] = min(rows[group], -(-(count - quotas.sum()) // (len(order) - number)))
+            quotas[group] = min(rows[group], -(-count // (len(order) - number)))
+            count -= int(quotas[group])
         return np.maximum(quotas - picked, 0)
 
 

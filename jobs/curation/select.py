@@ -4,6 +4,7 @@ from __future__ import annotations  # pyarrow's types take arguments in its stub
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -17,8 +18,10 @@ from index.analysis.select import Selection, typicality
 from index.arrays import Positions
 from index.collection import Collection
 from index.collection.annotations import annotation_log
+from index.collection.catalog.catalog import Catalog
 from index.collection.rows import is_list
 from index.search import Searcher
+from index.segments.segmented_index import SegmentedIndex
 from jobs.annotation.annotate import publish
 from jobs.annotation.computed import indexed_rows, put_columns
 from jobs.curation.spec import SelectSpec
@@ -55,20 +58,30 @@ class Select:
         """Choose, write the columns and publish them. UsageError for a name, filter, column or number that is wrong;
         see `indexed_rows`.
         """
-        name = self.spec.name
-        self._live = indexed_rows(self.collection, name)
-        runs = annotation_log(self.collection, name).runs()
-        self._earlier = runs[-1].model.id if runs else ""
-        if runs:
-            publish(self.collection, self.collection.runs(), self.console)  # an earlier run may have been killed
-        self._searcher = Searcher.open(self.collection)
-        self._segments = self._searcher.segments
+        indexed_rows(self.collection, self.spec.name)  # before anything that takes long
         positions = self._searcher.passing(self.spec.filter)
         if not len(positions):
             raise UsageError("no image passes --filter: expected one that some images pass")
         selected, rows = self._pick(positions) if self.spec.prune is None else self._prune(positions, self.spec.prune)
-        put_columns(self.collection, name, self.spec.text, rows, self.console)
+        put_columns(self.collection, self.spec.name, self.spec.text, rows, self.console)
         return selected
+
+    @cached_property
+    def _earlier(self) -> str:
+        """What the columns of this name were made by; empty if there are none."""
+        runs = annotation_log(self.collection, self.spec.name).runs()
+        return runs[-1].model.id if runs else ""
+
+    @cached_property
+    def _searcher(self) -> Searcher:
+        """The live version, with all columns that there are: a run may have been killed before it put them in."""
+        if self._earlier:
+            publish(self.collection, self.collection.runs(), self.console)
+        return Searcher.open(self.collection)
+
+    @property
+    def _segments(self) -> SegmentedIndex:
+        return self._searcher.segments
 
     def _prune(self, positions: Positions, cut: float) -> tuple[Selected, pa.Table]:
         name, segments = self.spec.name, self._segments
@@ -96,12 +109,11 @@ class Select:
 
     def _preferred_first(self, positions: Positions) -> Positions:
         pictures = self._segments.table_at(positions, _FACTS).append_column("number", pa.array(positions))
-        return np.asarray(self._live.catalog.table(PREFERRED_FIRST, pictures=pictures)["number"], np.int64)
+        catalog = Catalog(self.collection.storage, [])
+        return np.asarray(catalog.table(PREFERRED_FIRST, pictures=pictures)["number"], np.int64)
 
     def _pick(self, passing: Positions) -> tuple[Selected, pa.Table]:
         spec, segments, count = self.spec, self._segments, self.spec.n or 0
-        if count > len(passing):
-            raise UsageError(f"-n is {count:,}: expected at most {len(passing):,}, the number of images to choose from")
         columns = (spec.name, f"{spec.name}_nearest", f"{spec.name}_score")
         positions, earlier = passing, tuple[Any, ...]()
         if spec.continue_ and set(columns) <= set(segments.schema.names) and self._earlier.startswith("select -n"):
@@ -112,6 +124,8 @@ class Select:
             positions, ranks = every[here], ranks[here]
             nearest, scores = _numbers(table[columns[1]], 0, np.int64), _numbers(table[columns[2]], -2, np.float32)
             earlier = ranks, nearest[here], scores[here]
+        if count > len(positions):
+            raise UsageError(f"-n is {count:,}: expected at most {len(positions):,}, the number of images to pick from")
         selection = Selection(segments, positions, np.isin(positions, passing), *earlier)
         before = int(np.count_nonzero(selection.ranks))
         values = np.float32(spec.typical) * typicality(segments, positions) if spec.typical else None

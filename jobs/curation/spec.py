@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -35,10 +36,7 @@ class SelectSpec(BaseModel):
     def _require_one(self) -> Self:
         if (self.n is None) == (self.prune is None):
             raise ValueError("expected one of -n and --prune")
-        others = {"diverse", "typical", "balance", "continue_"} & self.model_fields_set
-        if self.prune is not None and any(
-            getattr(self, name) != SelectSpec.model_fields[name].default for name in others
-        ):
+        if self.prune is not None and (self.diverse, self.typical, self.balance, self.continue_) != (1, 0, None, False):
             raise ValueError("--diverse, --typical, --balance and --continue go with -n, not with --prune")
         if not self.diverse and not self.typical:
             raise ValueError("expected a weight above 0 for --diverse or --typical")
@@ -46,6 +44,11 @@ class SelectSpec(BaseModel):
 
     @property
     def text(self) -> str:
-        """What a column made by these settings says of its origin. A selection of another size is the same one."""
-        shown = self.model_dump_json(exclude={"name", "n", "continue_"}, exclude_defaults=True)
-        return f"select {'--prune' if self.prune is not None else '-n'} {shown}"
+        """The options that the columns are made by."""
+        options = self.model_dump(mode="json", exclude={"name", "continue_"}, exclude_defaults=True)
+        shown = (f"{'-n' if name == 'n' else f'--{name}'} {_shown(value)}" for name, value in options.items())
+        return f"select {' '.join(shown)}"
+
+
+def _shown(value: object) -> str:
+    return json.dumps(value) if isinstance(value, dict) else str(value)
