@@ -28,6 +28,7 @@ from likeness.cli.index import compact, index, promote, prune, rollback, version
 from likeness.cli.options import HelpCommand, HelpGroup, console, error_console
 from likeness.cli.schedule import history, schedule, watch
 from likeness.cli.search import evaluate, info, rejects, search
+from likeness.cli.select import select
 from likeness.cli.serve import keys, serve
 
 _DISK_FULL_ADVICE = "free some space there and run the same command again; what was complete before is unchanged"
@@ -114,7 +115,7 @@ def likeness(
 
 
 for _command in (
-    *(embed, reembed, annotate, columns, schedule, watch, history, index, search, serve),
+    *(embed, reembed, annotate, columns, select, schedule, watch, history, index, search, serve),
     *(rejects, info, evaluate, duplicates, versions, promote, rollback, prune, compact, export, demo),
 ):
     app.command(cls=HelpCommand)(_command)
