@@ -309,6 +309,10 @@ class AnnotationSpec(_Section):
     url: Annotated[str, _Form(r"^https?://[^@\s]+$", "a URL such as http://localhost:8000/v1")] | None = Field(
         None, description="the vLLM server's URL, such as http://localhost:8000/v1"
     )
+    match: Location | None = Field(
+        None, description="another collection with an index, in which the nearest of each image are found"
+    )
+    k: int = Field(10, ge=1, le=100, description="how many of the nearest images in the other collection to keep")
     predictor: ClassName | None = Field(None, description="your own class, module:Class; this runs its code")
 
     @field_validator("name")
@@ -336,9 +340,10 @@ class AnnotationSpec(_Section):
 
     @model_validator(mode="after")
     def _require_one(self) -> AnnotationSpec:
-        if sum(map(bool, (self.labels, self.quality, self.ocr, self.classifier, self.captioner, self.predictor))) != 1:
+        kinds = (self.labels, self.quality, self.ocr, self.classifier, self.captioner, self.match, self.predictor)
+        if sum(map(bool, kinds)) != 1:
             raise ValueError(
-                "expected one of labels (--label or --labels), quality, ocr, classifier, captioner and predictor"
+                "expected one of labels (--label or --labels), quality, ocr, classifier, captioner, match and predictor"
             )
         if not self.captioner and (self.prompt or self.url or self.engine == "vllm"):
             raise ValueError("prompt, engine and url are for a captioner: expected captioner as well, or none of these")

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Final
 
 from index.collection.collection import Collection
 from index.collection.layout import ANNOTATIONS, MANIFEST, MERGED, annotation_path, run_path
 from index.collection.live_rows import LiveRows
 from index.collection.records import RunManifest
+
+MATCH: Final = "match"
+"""The id of the predictor whose columns of text are ids of images: like `image_id`, they are no words."""
 
 
 @dataclass(frozen=True)
