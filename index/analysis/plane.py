@@ -19,7 +19,7 @@ def principal_plane(segments: SegmentedIndex) -> Points:
     """The live rows on their first two principal components, `(n, 2)`; vectors are read block by block, twice."""
     if segments.live_count < 3:
         raise QueryError(f"got {segments.live_count} vectors: expected three or more")
-    total, products = 0.0, 0.0
+    total, products = np.zeros(()), np.zeros(())
     for _, vectors in segments.live_blocks():
         total, products = total + vectors.sum(axis=0, dtype=np.float64), products + vectors.T @ vectors
     mean = total / segments.live_count

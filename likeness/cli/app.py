@@ -19,7 +19,7 @@ from embedder.errors import EmbedderError
 from embedder.openmp import OPENMP_ENVIRONMENT
 from index.errors import DISK_FULL, CollectionError, LeaseError, OvertakenError, RecallTooLowError
 from jobs.errors import JobError, RayStartError, TooManyMissingError, TooManyRejectsError
-from likeness.cli.annotate import annotate, columns
+from likeness.cli.annotate import annotate, columns, match
 from likeness.cli.demo import demo
 from likeness.cli.duplicates import duplicates
 from likeness.cli.embed import embed, reembed
@@ -115,7 +115,7 @@ def likeness(
 
 
 for _command in (
-    *(embed, reembed, annotate, columns, select, schedule, watch, history, index, search, serve),
+    *(embed, reembed, annotate, match, columns, select, schedule, watch, history, index, search, serve),
     *(rejects, info, evaluate, duplicates, versions, promote, rollback, prune, compact, export, demo),
 ):
     app.command(cls=HelpCommand)(_command)

@@ -39,8 +39,8 @@ from tests.support.pictures.sample_images import put_pictures
 from tests.support.processes import python
 
 COMMANDS = (
-    *("embed", "reembed", "annotate", "columns", "schedule", "watch", "history", "index", "search", "serve"),
-    *("rejects", "info", "evaluate", "duplicates", "versions", "promote", "rollback", "prune", "compact"),
+    *("embed", "reembed", "annotate", "match", "columns", "schedule", "watch", "history", "index", "search"),
+    *("serve", "rejects", "info", "evaluate", "duplicates", "versions", "promote", "rollback", "prune", "compact"),
     *("export", "import", "demo", "keys"),
 )
 
@@ -600,6 +600,7 @@ NOT_UTF8 = [
         "export c x",
         "import x.parquet c",
         "evaluate c --by label",
+        "match c x --name m",
     ),
     *("annotate c --name q --quality", "columns c", "index c", "compact c", "prune c", "promote c 1", "rollback c"),
     "demo --folder d",
