@@ -362,7 +362,17 @@ class AnnotationSpec(_Section):
 
     @model_validator(mode="after")
     def _require_one(self) -> AnnotationSpec:
-        others = "quality ocr clusters uniqueness outlier match classifier captioner predictor".split()
+        others = [
+            "quality",
+            "ocr",
+            "clusters",
+            "uniqueness",
+            "outlier",
+            "match",
+            "classifier",
+            "captioner",
+            "predictor",
+        ]
         if sum(bool(getattr(self, name)) for name in others) + bool(self.labels and not self.clusters) != 1:
             raise ValueError(f"expected one of labels (--label or --labels), {', '.join(others[:-1])} and {others[-1]}")
         if not self.captioner and (self.prompt or self.url or self.engine == "vllm"):
