@@ -248,6 +248,8 @@ class SegmentedIndex:
 
     def positions(self, ids: pa.Array[Any]) -> Positions:
         """The positions of the live rows with these ids; -1 for an id without one."""
+        if not len(ids):
+            return np.empty(0, np.int64)
         encoded = ids.dictionary_encode()
         found = np.full(len(encoded.dictionary), -1, np.int64)
         for segment, start in zip(self.parts, self._starts, strict=False):
