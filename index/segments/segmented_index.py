@@ -96,7 +96,7 @@ class SegmentedIndex:
 
     def table_at(self, positions: Positions, columns: Sequence[str]) -> pa.Table:
         """The rows at these positions, which ascend: `image_id`, then `columns`, null where a segment lacks one."""
-        schema = pa.schema([self.schema.field(name) for name in ("image_id", *columns)])
+        schema = pa.schema([self.schema.field(name) for name in dict.fromkeys(("image_id", *columns))])
         batches = self.batches_at(positions, schema.names)
         return pa.concat_tables([schema.empty_table(), *(conform(pa.table(batch), schema) for batch in batches)])
 
