@@ -333,6 +333,10 @@ class AnnotationSpec(_Section):
     url: Annotated[str, _Form(r"^https?://[^@\s]+$", "a URL such as http://localhost:8000/v1")] | None = Field(
         None, description="the vLLM server's URL, such as http://localhost:8000/v1"
     )
+    match: Location | None = Field(
+        None, description="another collection with an index, in which the nearest of each image are found"
+    )
+    k: int = Field(10, ge=1, le=100, description="how many of the nearest images in the other collection to keep")
     predictor: ClassName | None = Field(None, description="your own class, module:Class; this runs its code")
 
     @property
@@ -358,9 +362,10 @@ class AnnotationSpec(_Section):
 
     @model_validator(mode="after")
     def _require_one(self) -> AnnotationSpec:
-        others = ("quality", "ocr", "clusters", "uniqueness", "outlier", "classifier", "captioner", "predictor")
-        if sum(bool(getattr(self, name)) for name in others) + bool(self.labels and not self.clusters) != 1:
-            raise ValueError(f"expected one of labels (--label or --labels), {', '.join(others[:-1])} and {others[-1]}")
+        others = "quality, ocr, clusters, uniqueness, outlier, match, classifier, captioner or predictor"
+        given = sum(bool(getattr(self, name)) for name in others.replace(" or ", ", ").split(", "))
+        if given + bool(self.labels and not self.clusters) != 1:
+            raise ValueError(f"expected one of labels (--label or --labels), {others}")
         if not self.captioner and (self.prompt or self.url or self.engine == "vllm"):
             raise ValueError("prompt, engine and url are for a captioner: expected captioner as well, or none of these")
         if (self.engine == "vllm") != bool(self.url):

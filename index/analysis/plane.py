@@ -19,11 +19,9 @@ def principal_plane(segments: SegmentedIndex) -> Points:
     """The live rows on their first two principal components, `(n, 2)`; vectors are read block by block, twice."""
     if segments.live_count < 3:
         raise QueryError(f"got {segments.live_count} vectors: expected three or more")
-    dim = segments.parts[0].dim
-    total, products = np.zeros(dim), np.zeros((dim, dim))
+    total, products = np.zeros(()), np.zeros(())
     for _, vectors in segments.live_blocks():
-        total += vectors.sum(axis=0, dtype=np.float64)
-        products += vectors.T @ vectors
+        total, products = total + vectors.sum(axis=0, dtype=np.float64), products + vectors.T @ vectors
     mean = total / segments.live_count
     plane = np.linalg.eigh(products / segments.live_count - np.outer(mean, mean))[1][:, :-3:-1]
     # The sign of an axis is arbitrary: make it the same for the same vectors on every machine.

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from index.arrays import Positions
 from index.builder.words import KnownColumns, write_column_words
+from index.collection.annotations import MATCH
 from index.collection.layout import ROWS, TOMBSTONES, columns_path, segment_path, version_path, words_path
 from index.collection.live_rows import LiveRows, annotation_values
 from index.collection.records import FileRecord, SegmentRecord, VersionManifest
@@ -27,16 +28,23 @@ def with_columns(
     `base` where they are the same.
     """
     before = {segment.name: segment for segment in base.segments} if base else {}
+    chosen = draft.settings.words
+    if chosen is None:
+        chosen = tuple(name for each in annotations if not _has_ids(each) for name in each.metadata)
     records = []
     with Scratch("words") as here:
         for segment, dead in zip(draft.segments, _tombstones(storage, draft, here.path), strict=True):
             known = None
             if base and segment.name in before:
                 known = KnownColumns.of_version(storage, base, before[segment.name], dead, here.path)
-            stored = _store(storage, draft, segment.name, annotations, known)
+            stored = _store(storage, draft, segment.name, annotations, chosen, known)
             columns, words = (path(draft.version, segment.name) for path in (columns_path, words_path))
             records.append(segment.model_copy(update={"columns": stored[columns], "words": stored.get(words)}))
     return records
+
+
+def _has_ids(annotation: LiveRows) -> bool:
+    return annotation.model is not None and annotation.model.id == MATCH
 
 
 def _tombstones(storage: Storage, draft: VersionManifest, here: Path) -> list[Positions]:
@@ -52,14 +60,15 @@ def _store(
     draft: VersionManifest,
     segment: str,
     annotations: Sequence[LiveRows],
+    chosen: Sequence[str],
     known: KnownColumns | None,
 ) -> dict[str, FileRecord]:
-    """Write the columns of a segment and their words; the files' records by path."""
+    """Write the columns of a segment and the words of the `chosen` ones; the files' records by path."""
     columns, words = columns_path(draft.version, segment), words_path(draft.version, segment)
     with storage.scratch(version_path(draft.version)) as scratch:
         files = {path: scratch / Path(path).name for path in (columns, words)}
         write_columns(files[columns], storage, segment, annotations)
-        if not write_column_words(files[words], files[columns], draft.settings, known):
+        if not write_column_words(files[words], files[columns], chosen, known):
             del files[words]
         return {path: store_file(storage, file, path) for path, file in files.items()}
 

@@ -35,10 +35,10 @@ def write_row_words(segment: Segment, settings: IndexSettings, base: Segment | N
     write_words(segment.folder / WORDS, names, segment.batches, known)
 
 
-def write_column_words(path: Path, columns: Path, settings: IndexSettings, known: KnownColumns | None) -> bool:
-    """Write the words of a file of annotations. False, and no file, if it has no column with words."""
+def write_column_words(path: Path, columns: Path, chosen: Sequence[str], known: KnownColumns | None) -> bool:
+    """Write the words of the `chosen` columns in a file of annotations. False, and no file, if none of them has any."""
     schema, batches = read_batches(pa.memory_map(str(columns)))
-    names = text_columns(schema, settings.words)
+    names = text_columns(schema, chosen)
     if names:
         blocks = known.unchanged(pa.Table.from_batches(batches).select(names)) if known else {}
         write_words(path, names, batches, blocks)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Final
 
 from index.collection.bounds import MAX_RECORD
 from index.collection.collection import Collection
@@ -15,6 +16,9 @@ from index.collection.layout import ANNOTATIONS, MANIFEST, MERGED, annotation_pa
 from index.collection.live_rows import LiveRows
 from index.collection.records import Learned, ModelRecord, RunManifest
 from index.errors import CollectionError
+
+MATCH: Final = "match"
+"""The id of the predictor whose columns of text are ids of images: like `image_id`, they are no words."""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ class LiveRows:
     def __init__(
         self, catalog: Catalog, runs: Sequence[int], model: ModelRecord | None, seqs: Seqs | None = None
     ) -> None:
-        self.catalog, self.runs, self._model, self._chosen = catalog, runs, model, seqs
+        self.catalog, self.runs, self.model, self._chosen = catalog, runs, model, seqs
 
     @classmethod
     def of_runs(cls, storage: Storage, runs: Sequence[RunManifest]) -> LiveRows:
@@ -58,7 +58,7 @@ class LiveRows:
     def of_source(self, source: str) -> LiveRows:
         """The rows that a source's runs wrote; `source` is a `canonical_address`."""
         runs = [run for run in self.runs if self.catalog.runs[run].source == source]
-        return LiveRows(self.catalog, runs, self._model)
+        return LiveRows(self.catalog, runs, self.model)
 
     def of_model(self, model: ModelRecord) -> LiveRows:
         """The rows, including rejects, that the runs of a model (or of a copy of it) wrote."""
@@ -67,7 +67,7 @@ class LiveRows:
 
     def take(self, positions: npt.NDArray[np.int64]) -> LiveRows:
         """The rows at these positions, which are ascending."""
-        return LiveRows(self.catalog, self.runs, self._model, self._seqs[positions])
+        return LiveRows(self.catalog, self.runs, self.model, self._seqs[positions])
 
     @cached_property
     def _seqs(self) -> Seqs:
@@ -100,7 +100,7 @@ class LiveRows:
     @cached_property
     def schema(self) -> pa.Schema:
         """The columns of all rows. ModelMismatchError if their vectors differ in length."""
-        models = [self.catalog.runs[run].model for run in self.runs] or ([self._model] if self._model else [])
+        models = [self.catalog.runs[run].model for run in self.runs] or ([self.model] if self.model else [])
         facts = self._facts.remove(self._facts.get_field_index(EMBEDDING))
         return unify([facts, *map(_vector_columns, dict.fromkeys(models))])
 
@@ -157,7 +157,7 @@ class LiveRows:
             run = self.catalog.runs[runs[0]]
             file = run.files[files[0]]
             parts.append(Part(file, run.model, None if len(positions) == file.rows else positions.astype(np.int32)))
-        return StoredRows(self.catalog.storage, parts, self.schema, self._model)
+        return StoredRows(self.catalog.storage, parts, self.schema, self.model)
 
 
 def annotation_values(

@@ -65,7 +65,7 @@ class Annotate:
     collection: Collection
     console: Console
     resources: Resources = field(default_factory=Resources)
-    recipe: Callable[[AnnotationSpec, ModelRecord, Resources], Recipe] = recipe_of
+    recipe: Callable[[AnnotationSpec, Collection, ModelRecord, Resources], Recipe] = recipe_of
     max_reject_rate: float = MAX_REJECT_RATE
 
     def run(self, specs: Sequence[AnnotationSpec]) -> dict[str, EmbedReport]:
@@ -91,7 +91,7 @@ class Annotate:
 
     def _annotate(self, spec: AnnotationSpec, live: LiveRows, model: ModelRecord) -> EmbedReport:
         require_name_available(spec.name, live.metadata, list_annotations(self.collection))
-        recipe = self.recipe(spec, model, self.resources)
+        recipe = self.recipe(spec, self.collection, model, self.resources)
         log = annotation_log(self.collection, spec.name)
         snapshot = log.snapshot()
         plan = plan_annotation(live, snapshot, recipe)

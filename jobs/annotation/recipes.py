@@ -10,6 +10,7 @@ import numpy as np
 
 from embedder.models.checkpoint import Checkpoint
 from embedder.python_class import PythonClass
+from index.collection import Collection
 from index.collection.records import ModelRecord
 from jobs.annotation.captions import captioner_recipe
 from jobs.annotation.clusters import clusters_recipe
@@ -22,7 +23,14 @@ from jobs.spec import AnnotationSpec, Resources
 _QUALITY = "jobs.annotation.quality:Quality"
 
 
-def recipe_of(spec: AnnotationSpec, model: ModelRecord, resources: Resources, *, embedder: str | None = None) -> Recipe:
+def recipe_of(
+    spec: AnnotationSpec,
+    collection: Collection,
+    model: ModelRecord,
+    resources: Resources,
+    *,
+    embedder: str | None = None,
+) -> Recipe:
     """The recipe for an annotation of a collection with this model; `embedder` names the user's own class, if any.
 
     Raises UsageError for an invalid predictor, ModelError for one that cannot be loaded.
@@ -39,6 +47,10 @@ def recipe_of(spec: AnnotationSpec, model: ModelRecord, resources: Resources, *,
         return ocr_recipe()
     if spec.clusters:
         return clusters_recipe(spec, model, device=resources.device, embedder=embedder)
+    if spec.match:
+        from jobs.annotation.match import match_recipe  # late: faiss takes a second
+
+        return match_recipe(spec.match, spec.k, collection, model)
     return labels_recipe(spec, model, device=resources.device, embedder=embedder)
 
 

@@ -107,7 +107,9 @@ def _with_absolute_paths(spec: JobSpec, folder: Path) -> JobSpec:
     changes["annotations"] = tuple(
         each.model_copy(
             update={
-                name: absolute(model) for name in ("classifier", "captioner") if _is_path(model := getattr(each, name))
+                name: absolute(value)
+                for name in ("classifier", "captioner", "match")
+                if (value := getattr(each, name)) and (name == "match" or _is_path(value))
             }
         )
         for each in spec.annotations

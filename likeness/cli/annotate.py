@@ -1,11 +1,13 @@
-"""The commands `annotate` and `columns`. `app` registers them."""
+"""The commands `annotate`, `match` and `columns`. `app` registers them."""
 
+import shlex
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from jobs.errors import UsageError
 from jobs.values import counted
 from likeness.cli.model_options import Fields, model_of, with_fields
 from likeness.cli.options import CollectionArgument, FormatOption, console, open_collection, show
@@ -18,7 +20,7 @@ _LABEL = 'A text such as "a dog"; may be repeated. Each image, or with --cluster
 
 
 @with_fields(
-    Fields(*_ANNOTATION, but="labels"),
+    Fields(*_ANNOTATION, but="labels match k"),
     Fields(*_JOB, "max_reject_rate embedder"),
     Fields(*_RESOURCES, "on address block_size device"),
 )
@@ -35,19 +37,66 @@ def annotate(
 
     Example: `likeness annotate my-collection --name animal --label "a dog" --label "a cat"`
     """
+    from jobs.indexing.query_texts import read_lines
+
+    texts = [*(label or []), *(read_lines(labels, "--labels") if labels else [])]
+    _annotate(collection, {**options, "labels": texts}, {"labels": "--label"})
+
+
+@with_fields(Fields(*_ANNOTATION, "name"), Fields(*_ANNOTATION, "k", flag="-k"), Fields(*_JOB, "max_reject_rate"))
+def match(
+    collection: CollectionArgument,
+    other: Annotated[str, typer.Argument(help="The collection to search, which has an index; may be the same one.")],
+    to: Annotated[Path | None, typer.Option(help="Also write the pairs to this Parquet file.")] = None,
+    **options: Any,
+) -> None:
+    """Find the nearest of each image in another collection: what you have already, or what leaked into a training set.
+
+    This adds columns to the images of COLLECTION, like `annotate`, without reading pictures. Run it again to continue
+    after a crash, for new images, or when OTHER has changed.
+
+    Example: `likeness match my-collection other-collection --name seen --to pairs.parquet`
+    """
+    from index.errors import NotACollectionError
+
+    if to is not None and (to.suffix != ".parquet" or to.is_dir()):
+        raise UsageError(f"--to is {str(to)!r}: expected the path of a file that ends in .parquet")
+    searched = open_collection(other)
+    try:
+        open_collection(collection)
+    except NotACollectionError as error:
+        raise UsageError(
+            f"{error}. To match pictures, embed them first: {_embed_command(collection, searched)}"
+        ) from error
+    _annotate(collection, {**options, "match": other}, {"k": "-k"})
+    if to is not None:
+        from jobs.annotation.match import write_pairs
+
+        count = write_pairs(open_collection(collection), options["name"], searched, to)
+        console.print(f"{counted(count, 'pair')}: {to}", soft_wrap=True, markup=False, highlight=False)
+
+
+def _embed_command(source: str, other: "Collection") -> str:
+    """The command that embeds a source with the model of another collection."""
+    from index.versions.servable import collection_model
+
+    model = collection_model(other, other.runs())
+    return f"`likeness embed {shlex.quote(source)} NEW-COLLECTION{f' --model {model.id}' if model else ''}`"
+
+
+def _annotate(collection: str, options: dict[str, Any], flags: dict[str, str]) -> None:
+    """Bring the annotation that the options describe up to date."""
     from index.collection import writing
     from jobs.annotation.annotate import Annotate
     from jobs.annotation.recipes import recipe_of
-    from jobs.indexing.query_texts import read_lines
     from jobs.spec import AnnotationSpec, Resources
 
-    texts = [*(label or []), *(read_lines(labels, "--labels") if labels else [])]
-    spec = model_of(AnnotationSpec, {**options, "labels": texts}, {"labels": "--label"})
+    spec = model_of(AnnotationSpec, options, flags)
     job = Annotate(
         collection=open_collection(collection),
         console=console,
         resources=model_of(Resources, options),
-        recipe=partial(recipe_of, embedder=options["embedder"]),
+        recipe=partial(recipe_of, embedder=options.get("embedder")),
         max_reject_rate=options["max_reject_rate"],
     )
     with writing(job.collection, "annotate") as job.collection:

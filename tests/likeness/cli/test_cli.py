@@ -7,6 +7,7 @@ import os
 import shlex
 import shutil
 import signal
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -38,8 +39,8 @@ from tests.support.pictures.sample_images import put_pictures
 from tests.support.processes import python
 
 COMMANDS = (
-    *("embed", "reembed", "annotate", "columns", "schedule", "watch", "history", "index", "search", "serve"),
-    *("rejects", "info", "evaluate", "duplicates", "versions", "promote", "rollback", "prune", "compact"),
+    *("embed", "reembed", "annotate", "match", "columns", "schedule", "watch", "history", "index", "search"),
+    *("serve", "rejects", "info", "evaluate", "duplicates", "versions", "promote", "rollback", "prune", "compact"),
     *("export", "import", "demo", "keys"),
 )
 
@@ -599,6 +600,7 @@ NOT_UTF8 = [
         "export c x",
         "import x.parquet c",
         "evaluate c --by label",
+        "match c x --name m",
     ),
     *("annotate c --name q --quality", "columns c", "index c", "compact c", "prune c", "promote c 1", "rollback c"),
     "demo --folder d",
@@ -767,17 +769,17 @@ def test_a_search_by_id_loads_no_slow_modules(collection: Path) -> None:
     assert done.stderr.strip() == "[]"
 
 
-@pytest.mark.parametrize("error", [ImportError("initialization failed"), SystemError("a result"), ModelError("gone")])
+@pytest.mark.parametrize("error", [ImportError("initialization failed"), RuntimeError("lock"), ModelError("gone")])
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_that_became_another_exception_is_one(
-    run: Run, collection: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+    run: Run, collection: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, signum: signal.Signals
 ) -> None:
     """As in modules in C, and in code that reports every failed import."""
 
     def interrupted(*_: object, **__: object) -> None:
-        try:
-            raise KeyboardInterrupt
-        except KeyboardInterrupt as interrupt:
-            raise error from interrupt
+        with suppress(KeyboardInterrupt):
+            signal.raise_signal(signum)
+        raise error
 
     monkeypatch.setattr(Collection, "open", interrupted)
     assert run("info", collection) == (130, "", "interrupted\n")
