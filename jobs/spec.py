@@ -283,13 +283,23 @@ class AnnotationSpec(_Section):
     """Columns that a predictor adds to the images: labels, quality, words, classes, captions, or your own class's."""
 
     name: ColumnName = Field(description="the column's name, and the prefix of further columns: NAME_score")
-    labels: tuple[Text, ...] = Field((), description="texts; each image gets the nearest one")
+    labels: tuple[Text, ...] = Field(
+        (), description="texts; each image gets the nearest one. With a head, the names of its outputs, in their order"
+    )
     template: Text = Field("a photo of {}", description="the text for each label; {} is the label")
     none_below: float = Field(
         0.5,
         ge=0,
         le=1,
         description="an image gets no label if the best one scores below this quantile of random pairs",
+    )
+    examples: tuple[Location, ...] = Field(
+        (),
+        description="a file of judged images, CSV or JSON lines with image_id and label: like and unlike, or any "
+        "labels. A head on the stored vectors learns them once, for all images",
+    )
+    head: Location | None = Field(
+        None, description="a head on the stored vectors that was trained elsewhere: a linear one .safetensors, or .onnx"
     )
     quality: bool = Field(
         False, description="sharpness, brightness, contrast, entropy, colourfulness, and whether it is near-uniform"
@@ -336,9 +346,12 @@ class AnnotationSpec(_Section):
 
     @model_validator(mode="after")
     def _require_one(self) -> AnnotationSpec:
-        if sum(map(bool, (self.labels, self.quality, self.ocr, self.classifier, self.captioner, self.predictor))) != 1:
+        labels = self.labels and not self.head
+        others = self.examples, self.head, self.quality, self.ocr, self.classifier, self.captioner, self.predictor
+        if sum(map(bool, (labels, *others))) != 1:
             raise ValueError(
-                "expected one of labels (--label or --labels), quality, ocr, classifier, captioner and predictor"
+                "expected one of labels (--label or --labels), examples, head, quality, ocr, classifier, captioner and "
+                "predictor"
             )
         if not self.captioner and (self.prompt or self.url or self.engine == "vllm"):
             raise ValueError("prompt, engine and url are for a captioner: expected captioner as well, or none of these")

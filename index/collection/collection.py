@@ -36,6 +36,7 @@ from index.collection.lease import TTL, Lease
 from index.collection.live_rows import LiveRows
 from index.collection.merged.sets import read_merged_runs
 from index.collection.records import (
+    Calibration,
     ModelRecord,
     OtherFormatError,
     RowFile,
@@ -184,7 +185,7 @@ class Collection:
         self,
         source: str,
         model: ModelRecord,
-        calibration: dict[str, float] | None = None,
+        calibration: Calibration | None = None,
         settings: RunSettings | None = None,
     ) -> RunStart:
         """Begin a run. Its id sorts after every other run's, even if the clock was set back."""

@@ -144,10 +144,14 @@ class RunSettings(Record):
         return [name for name in RunSettings.model_fields if getattr(self, name) != getattr(other, name)]
 
 
+Calibration = dict[str, float | list[float]]
+
+
 class RunStart(RunSettings):
     """`started.json`: a run that has begun. Run ids sort by start time.
 
-    In a run of an annotation, `model` is the predictor, and `calibration` was measured once for all of its runs.
+    In a run of an annotation, `model` is the predictor, and `calibration` was measured once for all of its runs: a
+    cut, or the weights of heads by their labels.
     """
 
     format: Literal[4] = 4
@@ -155,7 +159,7 @@ class RunStart(RunSettings):
     source: str
     model: ModelRecord
     started_at: Time
-    calibration: dict[str, float] = {}
+    calibration: Calibration = {}
 
 
 class RunManifest(RunStart):

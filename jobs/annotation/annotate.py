@@ -24,9 +24,9 @@ from index.collection.annotations import (
 from index.collection.catalog.catalog import Catalog, RunRows
 from index.collection.collection import Snapshot
 from index.collection.live_rows import LiveRows
-from index.collection.records import ModelRecord, RunManifest, RunStart
+from index.collection.records import Calibration, ModelRecord, RunManifest, RunStart
 from index.collection.row_files import map_in_threads, read_schema
-from index.collection.rows import EMBEDDING, FIXED_COLUMNS, TILES, vectors_of
+from index.collection.rows import EMBEDDING, FIXED_COLUMNS, TILES
 from index.errors import RolledBackError
 from index.versions.servable import collection_model, live_manifest
 from jobs.annotation.predictor import EMBEDDED_HASH, Recipe, annotated_rows, require_one_type
@@ -38,7 +38,6 @@ from jobs.embedding.placement import choose_place
 from jobs.embedding.report import EmbedReport
 from jobs.embedding.stages import DecodeSettings, EmbedBlock
 from jobs.errors import TooManyRejectsError, UsageError
-from jobs.indexing.query_texts import sample_rows
 from jobs.planning.decide import unfinished_run
 from jobs.planning.image_filter import EVERY_IMAGE
 from jobs.planning.plan import Plan, next_attempt
@@ -143,13 +142,11 @@ def _write_from_vectors(
     return written
 
 
-def _calibration(recipe: Recipe, runs: Sequence[RunStart], live: LiveRows) -> dict[str, float]:
+def _calibration(recipe: Recipe, runs: Sequence[RunStart], live: LiveRows) -> Calibration:
     """The calibration of the predictor's runs so far; measured if there are none."""
     if runs:
         return runs[-1].calibration
-    if recipe.calibrate is None:
-        return {}
-    return recipe.calibrate(vectors_of(sample_rows(live).read([EMBEDDING])[EMBEDDING].drop_null()))
+    return recipe.calibrate(live) if recipe.calibrate else {}
 
 
 _MESSAGES = """

@@ -12,6 +12,8 @@ from embedder.models.checkpoint import Checkpoint
 from embedder.python_class import PythonClass
 from index.collection.records import ModelRecord
 from jobs.annotation.captions import captioner_recipe
+from jobs.annotation.examples import examples_recipe
+from jobs.annotation.heads import head_recipe
 from jobs.annotation.labels import labels_recipe
 from jobs.annotation.ocr import ocr_recipe
 from jobs.annotation.predictor import NEEDS, Batch, Columns, Predictor, Recipe, checkpoint_recipe
@@ -36,6 +38,10 @@ def recipe_of(spec: AnnotationSpec, model: ModelRecord, resources: Resources, *,
         return captioner_recipe(spec, resources)
     if spec.ocr:
         return ocr_recipe()
+    if spec.examples:
+        return examples_recipe(spec, model)
+    if spec.head:
+        return head_recipe(spec, model)
     return labels_recipe(spec, model, device=resources.device, embedder=embedder)
 
 

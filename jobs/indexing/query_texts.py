@@ -17,6 +17,7 @@ from embedder.protocol import Embedder
 from index.collection.collection import Collection
 from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord, RunManifest
+from index.collection.rows import EMBEDDING, vectors_of
 from jobs.errors import OtherModelError, UsageError
 
 logger = logging.getLogger(__name__)
@@ -95,6 +96,11 @@ def sample_rows(live: LiveRows) -> LiveRows:
     """A few thousand rows, from a few places so that few files are read."""
     starts = np.linspace(0, max(0, len(live) - _ROWS), _SAMPLES).astype(np.int64)
     return live.take(np.unique(np.concatenate([range(start, min(start + _ROWS, len(live))) for start in starts])))
+
+
+def sample_vectors(live: LiveRows) -> npt.NDArray[np.float32]:
+    """The vectors of such a sample, `(n, dim)` float32."""
+    return vectors_of(sample_rows(live).read([EMBEDDING])[EMBEDDING].drop_null())
 
 
 def _distinct(texts: Iterable[str]) -> list[str]:

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from index.collection import Collection
 
 _JOB, _RESOURCES, _ANNOTATION = (("jobs.spec", name) for name in ("JobSpec", "Resources", "AnnotationSpec"))
-_LABEL = 'A text such as "a dog"; may be repeated. Each image gets the nearest label.'
+_LABEL = (
+    'A text such as "a dog"; may be repeated. Each image gets the nearest label. '
+    "With --head, the name of one of its outputs, in their order."
+)
 
 
 @with_fields(
@@ -30,7 +33,8 @@ def annotate(
 ) -> None:
     """Add columns to the images of a collection. Run it again to continue after a crash, or for new images.
 
-    Labels use the stored vectors, without reading pictures. The other predictors read the pictures again, like `embed`.
+    Labels, examples and heads use the stored vectors, without reading pictures. The other predictors read the pictures
+    again, like `embed`.
     You can filter by the columns, and every match includes them, like the source's metadata.
 
     Example: `likeness annotate my-collection --name animal --label "a dog" --label "a cat"`
