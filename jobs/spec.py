@@ -301,7 +301,9 @@ class AnnotationSpec(_Section):
 
     name: ColumnName = Field(description="the column's name, and the prefix of further columns: NAME_score")
     labels: tuple[Text, ...] = Field(
-        (), description="texts; each image gets the nearest one, or with clusters each cluster"
+        (),
+        description="texts; each image gets the nearest one, or with clusters each cluster. With a head, the names of "
+        "its outputs, in their order",
     )
     template: Text = Field("a photo of {}", description="the text for each label; {} is the label")
     none_below: float = Field(
@@ -309,6 +311,14 @@ class AnnotationSpec(_Section):
         ge=0,
         le=1,
         description="an image gets no label if the best one scores below this quantile of random pairs",
+    )
+    examples: tuple[Location, ...] = Field(
+        (),
+        description="a file of judged images, CSV or JSON lines with image_id and label: like and unlike, or any "
+        "labels. A head on the stored vectors learns them once, for all images",
+    )
+    head: Location | None = Field(
+        None, description="a head on the stored vectors that was trained elsewhere: a linear one .safetensors, or .onnx"
     )
     quality: bool = Field(
         False, description="sharpness, brightness, contrast, entropy, colourfulness, and whether it is near-uniform"
@@ -362,9 +372,11 @@ class AnnotationSpec(_Section):
 
     @model_validator(mode="after")
     def _require_one(self) -> AnnotationSpec:
-        others = "quality, ocr, clusters, uniqueness, outlier, match, classifier, captioner or predictor"
+        others = (
+            "examples, head, quality, ocr, clusters, uniqueness, outlier, match, classifier, captioner or predictor"
+        )
         given = sum(bool(getattr(self, name)) for name in others.replace(" or ", ", ").split(", "))
-        if given + bool(self.labels and not self.clusters) != 1:
+        if given + bool(self.labels and not (self.clusters or self.head)) != 1:
             raise ValueError(f"expected one of labels (--label or --labels), {others}")
         if not self.captioner and (self.prompt or self.url or self.engine == "vllm"):
             raise ValueError("prompt, engine and url are for a captioner: expected captioner as well, or none of these")

@@ -8,7 +8,7 @@ import { filterable } from "./conditions.js";
 import { activeFilters, countValues, facetGroups, foldLongLists, queryLink } from "./facets.js";
 import { Filters } from "./filters.js";
 import { placesMap } from "./map.js";
-import { Marks, mixList } from "./mix.js";
+import { Marks, mixList, saveExamples } from "./mix.js";
 import { fillOptions, offerColumns, readOptions, watchOptions } from "./options.js";
 import { showProblem, watchKey } from "./problems.js";
 import { PAGE, answerable, emptyQuery, fromAddress, hasQuery, isForWords, parseInput, toAddress, toBody } from "./query.js";
@@ -21,8 +21,8 @@ const form = byId("search-form");
 const queryInput = byId("query-input");
 const filterPanel = byId("filter-panel");
 const uploads = new Map(); // the pictures uploaded in this tab, by number
-const marks = new Marks(({ like, unlike }) =>
-  changeQuery({ like: [...current.like, ...like], unlike: [...current.unlike, ...unlike] }));
+const withQuery = ({ like, unlike }) => ({ like: [...current.like, ...like], unlike: [...current.unlike, ...unlike] });
+const marks = new Marks((lists) => changeQuery(withQuery(lists)), (lists) => saveExamples(withQuery(lists)));
 const VERSION_GONE = 410; // the status if the index version of the pages before is gone
 let filters = null;
 let description = null; // a promise of the answers to GET /index and GET /facets

@@ -8,13 +8,14 @@ const THUMBNAIL = 96; // pixels a side
 const SIGNS = { like: "+", unlike: "−" };
 const LABELS = { like: "More like", unlike: "Less like" };
 
-/** The pictures marked on the page. `onSearch` gets {like, unlike}: lists of ids. */
+/** The pictures marked on the page. `onSearch` and `onSave` get {like, unlike}: lists of ids. */
 export class Marks {
   #marks = new Map(); // "like" or "unlike", by id
   #bar = byId("mix");
 
-  constructor(onSearch) {
+  constructor(onSearch, onSave) {
     byId("mix-search").addEventListener("click", () => onSearch(this.#lists()));
+    byId("mix-save").addEventListener("click", () => onSave(this.#lists()));
     byId("mix-clear").addEventListener("click", () => this.clear());
   }
 
@@ -68,4 +69,12 @@ export function mixList(query) {
     return element("li", {}, link);
   }));
   return items.length ? element("ul", { class: "mixed", role: "list", ariaLabel: "Mixed with" }, ...items) : null;
+}
+
+/** Download {like, unlike} as a file for `likeness annotate --examples`. */
+export function saveExamples(marks) {
+  const lines = Object.keys(SIGNS).flatMap((label) => marks[label].map((id) => JSON.stringify({ image_id: id, label })));
+  const href = URL.createObjectURL(new Blob(lines.map((line) => `${line}\n`)));
+  element("a", { href, download: "examples.jsonl" }).click();
+  URL.revokeObjectURL(href);
 }

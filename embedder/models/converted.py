@@ -97,8 +97,12 @@ class ConvertedEmbedder:
         return Tokenizer.from_file(str(self._folder / "tokenizer.json"))
 
 
-def load_graph(path: Path, precision: Precision, threads: int | None) -> Callable[[NDArray[Any]], NDArray[np.float32]]:
-    """The graph in a file as a thread-safe function from its only input to its only output; raises ModelError."""
+def load_graph(
+    graph: Path | bytes, precision: Precision, threads: int | None
+) -> Callable[[NDArray[Any]], NDArray[np.float32]]:
+    """A converted graph, or the bytes of one in ONNX, as a thread-safe function from its only input to its only output;
+    raises ModelError.
+    """
     options: dict[str, Any] = {
         "INFERENCE_PRECISION_HINT": _ACTIVATIONS[precision],
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": _GROUP_SIZE,
@@ -108,10 +112,13 @@ def load_graph(path: Path, precision: Precision, threads: int | None) -> Callabl
     if threads:  # or else as many as there are physical cores
         options |= {"INFERENCE_NUM_THREADS": threads, "ENABLE_HYPER_THREADING": True}
     try:
-        request = _runtime().compile_model(path, "CPU", options).create_infer_request()
+        read = graph if isinstance(graph, Path) else _runtime().read_model(graph)  # bytes cannot name other files
+        request = _runtime().compile_model(read, "CPU", options).create_infer_request()
     except RuntimeError as error:
         problem = str(error).strip().splitlines()[-1]
-        raise ModelError(f"{path} cannot be loaded ({problem}): remove {path.parent} to convert it again") from error
+        if isinstance(graph, bytes):
+            raise ModelError(f"OpenVINO cannot load it as ONNX: {problem}") from error
+        raise ModelError(f"{graph} cannot be loaded ({problem}): remove {graph.parent} to convert it again") from error
     lock = threading.Lock()
 
     def run(rows: NDArray[Any]) -> NDArray[np.float32]:

@@ -184,7 +184,6 @@ class Collection:
         self,
         source: str,
         model: ModelRecord,
-        calibration: dict[str, float] | None = None,
         settings: RunSettings | None = None,
     ) -> RunStart:
         """Begin a run. Its id sorts after every other run's, even if the clock was set back."""
@@ -201,7 +200,6 @@ class Collection:
             source=source,
             model=model,
             started_at=started_at,
-            calibration=calibration or {},
             **(settings or RunSettings()).model_dump(include={*RunSettings.model_fields}),
         )
         self.storage.write_atomic(run_path(run_id, RUN_STARTED), start.to_bytes())

@@ -151,7 +151,7 @@ class RunSettings(Record):
 class RunStart(RunSettings):
     """`started.json`: a run that has begun. Run ids sort by start time.
 
-    In a run of an annotation, `model` is the predictor, and `calibration` was measured once for all of its runs.
+    In a run of an annotation, `model` is the predictor.
     """
 
     format: Literal[4] = 4
@@ -159,7 +159,6 @@ class RunStart(RunSettings):
     source: str
     model: ModelRecord
     started_at: Time
-    calibration: dict[str, float] = {}
 
 
 class Learned(Record):

@@ -30,7 +30,7 @@ from index.collection.layout import learned_path
 from index.collection.live_rows import LiveRows
 from index.collection.records import Learned, ModelRecord, RunManifest, RunStart
 from index.collection.row_files import map_in_threads, read_schema
-from index.collection.rows import EMBEDDING, FIXED_COLUMNS, TILES, vectors_of
+from index.collection.rows import EMBEDDING, FIXED_COLUMNS, TILES
 from index.errors import RolledBackError
 from index.versions.servable import collection_model, live_manifest
 from jobs.annotation.predictor import EMBEDDED_HASH, Recipe, annotated_rows, require_one_type
@@ -42,7 +42,6 @@ from jobs.embedding.placement import choose_place
 from jobs.embedding.report import EmbedReport
 from jobs.embedding.stages import DecodeSettings, EmbedBlock
 from jobs.errors import TooManyRejectsError, UsageError
-from jobs.indexing.query_texts import sample_rows
 from jobs.planning.decide import unfinished_run
 from jobs.planning.image_filter import EVERY_IMAGE
 from jobs.planning.plan import Plan, next_attempt
@@ -54,7 +53,6 @@ from jobs.values import MAX_REJECT_RATE
 
 SOURCE = "collection"
 """What an annotation's runs record as their source: their own collection, which may be moved."""
-_LEARNED_FROM = 1_024, 64  # places and rows; with 512 dimensions, 134 MB of vectors
 _VECTOR_BLOCK = 16_384  # rows; with 512 dimensions, 32 MB of vectors
 
 
@@ -98,11 +96,9 @@ class Annotate:
         if plan.done:
             return EmbedReport.of(plan)
         earlier = [run for run in snapshot.committed if run.model.agrees_with(plan.model)]
-        begun = [*earlier, plan.run] if plan.run else earlier
-        calibration = _calibration(recipe, begun, live)
-        learned = self._learned(spec.name, recipe, log, live, plan.listed, begun=bool(begun))
-        plan = replace(plan, run=plan.run or log.start_run(SOURCE, plan.model, calibration))
-        load = partial(recipe.load, spec.name, learned or calibration, proven=plan.todo.num_rows < plan.listed)
+        learned = self._learned(spec.name, recipe, log, live, begun=bool(earlier or plan.run))
+        plan = replace(plan, run=plan.run or log.start_run(SOURCE, plan.model))
+        load = partial(recipe.load, spec.name, learned, proven=plan.todo.num_rows < plan.listed)
         activity = f"annotating {spec.name}"
         if recipe.needs == "embedding":
             with report_bar(self.console, activity, plan) as progress:
@@ -117,9 +113,7 @@ class Annotate:
             raise TooManyRejectsError(_too_many_message(spec.name, log, written, self.max_reject_rate)) from error
         return written.report
 
-    def _learned(
-        self, name: str, recipe: Recipe, log: Collection, live: LiveRows, images: int, *, begun: bool
-    ) -> Learned | None:
+    def _learned(self, name: str, recipe: Recipe, log: Collection, live: LiveRows, *, begun: bool) -> Learned | None:
         """What the predictor learned before its first run, in a file beside the runs; learned now if none has begun."""
         if recipe.learn is None:
             return None
@@ -128,8 +122,7 @@ class Annotate:
             if begun:
                 raise lost(log, recipe.record)
             others = [each for each in list_annotations(self.collection) if each.name != name]
-            sample = sample_rows(live, *_LEARNED_FROM).embedded(annotations=rows_with_values(others))
-            learned = recipe.learn(pa.Table.from_batches(sample), images)
+            learned = recipe.learn(live, rows_with_values(others))
             log.check_lease()
             log.storage.write_atomic(learned_path(recipe.fingerprint), learned.to_bytes())
         return learned
@@ -171,15 +164,6 @@ def _write_from_vectors(
             progress(written.report)
             log.check_lease_if_overdue()
     return written
-
-
-def _calibration(recipe: Recipe, runs: Sequence[RunStart], live: LiveRows) -> dict[str, float]:
-    """The calibration of the predictor's runs so far; measured if there are none."""
-    if runs:
-        return runs[-1].calibration
-    if recipe.calibrate is None:
-        return {}
-    return recipe.calibrate(vectors_of(sample_rows(live).read([EMBEDDING])[EMBEDDING].drop_null()))
 
 
 _MESSAGES = """

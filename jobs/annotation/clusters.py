@@ -11,14 +11,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from index.collection.live_rows import LiveRows
 from index.collection.records import Learned, ModelRecord
 from index.collection.rows import EMBEDDING, TEXT, vectors_of
 from jobs.annotation.labels import text_embedding
 from jobs.annotation.predictor import Batch, Columns, Recipe, fingerprint_of
-from jobs.indexing.query_texts import CAPTION_COLUMNS, LABEL_COLUMNS
+from jobs.indexing.query_texts import CAPTION_COLUMNS, LABEL_COLUMNS, sample_rows
 from jobs.spec import AnnotationSpec
 from jobs.values import MAX_CLUSTERS
 
+_SAMPLED = 1_024, 64  # places and rows; with 512 dimensions, 134 MB of vectors
 _VERSION = 1
 """Changes with whatever affects the clusters, so that they are learned again."""
 
@@ -40,13 +42,14 @@ def clusters_recipe(spec: AnnotationSpec, model: ModelRecord, *, device: str | N
 def _learn(
     spec: AnnotationSpec,
     embed: Callable[[Sequence[str]], npt.NDArray[np.float32]],
-    sample: pa.Table,
-    images: int,
+    live: LiveRows,
+    others: Sequence[LiveRows],
 ) -> Learned:
     from index.analysis import clusters  # imported late: faiss takes a second
 
+    sample = pa.Table.from_batches(sample_rows(live, *_SAMPLED).embedded(annotations=others))
     vectors = vectors_of(sample[EMBEDDING])
-    count = _automatic_count(images) if spec.clusters == "auto" else int(spec.clusters or 0)
+    count = _automatic_count(len(live)) if spec.clusters == "auto" else int(spec.clusters or 0)
     centres, nearest = clusters.cluster(vectors, count)
     labels, captions = (_texts(sample, names) for names in (LABEL_COLUMNS, CAPTION_COLUMNS))
     if spec.labels:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from index.collection.records import ModelRecord
+from index.collection.live_rows import LiveRows
+from index.collection.records import Learned, ModelRecord
 from jobs.annotation.predictor import Batch, Columns, Recipe, fingerprint_of
 from jobs.embedding.model_source import load_recorded
+from jobs.indexing.query_texts import sample_vectors
 from jobs.spec import NO_LABEL, AnnotationSpec
 
-_CUT = "cut"
 _UNRELATED = (
     *("airport", "apple", "baby", "beach", "bicycle", "bird", "boat", "book", "bottle", "bridge", "building", "bus"),
     *("cake", "camera", "car", "castle", "cat", "chair", "city", "clock", "cloud", "coin", "computer", "dog", "dress"),
@@ -31,15 +33,16 @@ def labels_recipe(spec: AnnotationSpec, model: ModelRecord, *, device: str | Non
     """
     vectors = text_embedding(spec, model, device=device, embedder=embedder)
 
-    def calibrate(sample: npt.NDArray[np.float32]) -> dict[str, float]:
+    def learn(live: LiveRows, _: object) -> Learned:
         """The score below which an image gets none of the labels: the `none_below` quantile of unrelated pairs."""
-        return {_CUT: float(np.quantile(sample @ vectors(_UNRELATED).T, spec.none_below))}
+        cut = np.quantile(sample_vectors(live) @ vectors(_UNRELATED).T, spec.none_below)
+        return Learned.of(["cut"], np.array([[cut]], np.float32))
 
-    def make(calibration: Mapping[str, float]) -> Labels:
-        return Labels(spec.labels, vectors(spec.labels), calibration[_CUT])
+    def make(learned: Learned) -> Labels:
+        return Labels(spec.labels, vectors(spec.labels), float(learned.array[0, 0]))
 
     parts = [model.fingerprint, *spec.labels, spec.template, spec.none_below]
-    return Recipe(id="labels", fingerprint=fingerprint_of(parts), needs="embedding", make=make, calibrate=calibrate)
+    return Recipe(id="labels", fingerprint=fingerprint_of(parts), needs="embedding", make=make, learn=learn)
 
 
 def text_embedding(
@@ -64,14 +67,22 @@ class Labels:
 
     def __call__(self, batch: Batch) -> Columns:
         scores = batch["embedding"] @ self.texts.T
-        rows, best = np.arange(len(scores)), scores.argmax(axis=1)
-        top = scores[rows, best]
-        others = scores.copy()
-        others[rows, best] = -np.inf
-        second = others.max(axis=1) if len(self.labels) > 1 else np.float32(self.cut)
+        best, top, second = best_two(scores)
+        if len(self.labels) == 1:
+            second = np.full_like(top, self.cut)
         names = np.array([*self.labels, NO_LABEL], object)
         return {
             "": names[np.where(top < self.cut, len(self.labels), best)],
             "score": np.round(top.astype(np.float64), 4),
             "margin": np.round((top - second).astype(np.float64), 4),
         }
+
+
+def best_two(scores: npt.NDArray[Any]) -> tuple[npt.NDArray[np.intp], npt.NDArray[Any], npt.NDArray[Any]]:
+    """For `(n, labels)` scores the position of the best label, its score, and the second best, each `(n,)`; the second
+    of a single label is minus infinity.
+    """
+    rows, best = np.arange(len(scores)), scores.argmax(axis=1)
+    others = scores.copy()
+    others[rows, best] = -np.inf
+    return best, scores[rows, best], others.max(axis=1)

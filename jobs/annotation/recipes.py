@@ -14,6 +14,8 @@ from index.collection import Collection
 from index.collection.records import ModelRecord
 from jobs.annotation.captions import captioner_recipe
 from jobs.annotation.clusters import clusters_recipe
+from jobs.annotation.examples import examples_recipe
+from jobs.annotation.heads import head_recipe
 from jobs.annotation.labels import labels_recipe
 from jobs.annotation.ocr import ocr_recipe
 from jobs.annotation.predictor import NEEDS, Batch, Columns, Predictor, Recipe, checkpoint_recipe
@@ -51,6 +53,10 @@ def recipe_of(
         from jobs.annotation.match import match_recipe  # late: faiss takes a second
 
         return match_recipe(spec.match, spec.k, collection, model)
+    if spec.examples:
+        return examples_recipe(spec, model)
+    if spec.head:
+        return head_recipe(spec, model)
     return labels_recipe(spec, model, device=resources.device, embedder=embedder)
 
 

@@ -17,6 +17,7 @@ from embedder.protocol import Embedder
 from index.collection.collection import Collection
 from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord, RunManifest
+from index.collection.rows import EMBEDDING, vectors_of
 from jobs.errors import OtherModelError, UsageError
 
 logger = logging.getLogger(__name__)
@@ -96,6 +97,11 @@ def sample_rows(live: LiveRows, places: int = _SAMPLES, rows: int = _ROWS) -> Li
     """Up to `rows` from each of a few places, so that few files are read."""
     starts = np.linspace(0, max(0, len(live) - rows), places).astype(np.int64)
     return live.take(np.unique(np.concatenate([range(start, min(start + rows, len(live))) for start in starts])))
+
+
+def sample_vectors(live: LiveRows) -> npt.NDArray[np.float32]:
+    """The vectors of such a sample, `(n, dim)` float32."""
+    return vectors_of(sample_rows(live).read([EMBEDDING])[EMBEDDING].drop_null())
 
 
 def _distinct(texts: Iterable[str]) -> list[str]:

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard, get_args
 
@@ -10,7 +10,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from jobs.errors import SpecError
-from jobs.spec import JobSpec
+from jobs.spec import AnnotationSpec, JobSpec
 from jobs.values import sentence
 
 
@@ -104,14 +104,14 @@ def _with_absolute_paths(spec: JobSpec, folder: Path) -> JobSpec:
         changes["metrics_file"] = absolute(spec.metrics_file)
     if _is_path(spec.model):
         changes["model"] = absolute(spec.model)
-    changes["annotations"] = tuple(
-        each.model_copy(
-            update={
-                name: absolute(value)
-                for name in ("classifier", "captioner", "match")
-                if (value := getattr(each, name)) and (name == "match" or _is_path(value))
-            }
-        )
-        for each in spec.annotations
-    )
+    changes["annotations"] = tuple(_with_files(each, absolute) for each in spec.annotations)
     return spec.model_copy(update=changes)
+
+
+def _with_files(annotation: AnnotationSpec, absolute: Callable[[str], str]) -> AnnotationSpec:
+    models = {name: getattr(annotation, name) for name in ("classifier", "captioner")}
+    changes: dict[str, Any] = {name: absolute(model) for name, model in models.items() if _is_path(model)}
+    changes["match"] = annotation.match and absolute(annotation.match)
+    changes["examples"] = tuple(map(absolute, annotation.examples))
+    changes["head"] = annotation.head and absolute(annotation.head)
+    return annotation.model_copy(update=changes)

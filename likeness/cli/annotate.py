@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from index.collection import Collection
 
 _JOB, _RESOURCES, _ANNOTATION = (("jobs.spec", name) for name in ("JobSpec", "Resources", "AnnotationSpec"))
-_LABEL = 'A text such as "a dog"; may be repeated. Each image, or with --clusters each cluster, gets the nearest.'
+_LABEL = (
+    'A text such as "a dog"; may be repeated. Each image, or with --clusters each cluster, gets the nearest. '
+    "With --head, the name of one of its outputs, in their order."
+)
 
 
 @with_fields(
@@ -32,7 +35,8 @@ def annotate(
 ) -> None:
     """Add columns to the images of a collection. Run it again to continue after a crash, or for new images.
 
-    Labels, clusters, uniqueness and outliers use the stored vectors. The others read the pictures again, like `embed`.
+    Labels, examples, heads, clusters, uniqueness and outliers use the stored vectors. The others read the pictures
+    again, like `embed`.
     You can filter by the columns, and every match includes them, like the source's metadata.
 
     Example: `likeness annotate my-collection --name animal --label "a dog" --label "a cat"`
@@ -157,7 +161,6 @@ def _annotation_facts(collection: "Collection") -> list[dict[str, Any]]:
                 **{name: counts[name] for name in ("images", "rejected")},
                 "reasons": {each["reason"]: each["count"] for each in counts["reasons"]},
                 "without": counts["without"],
-                "calibration": last_run.calibration,
                 "indexed": indexed.get(annotation.name) == annotation.run_ids,
             }
         )

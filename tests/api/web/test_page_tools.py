@@ -12,6 +12,7 @@ import pytest
 from playwright.sync_api import Locator, Page, Request, Route, expect
 
 from api.search.query import FITTING_PERCENTILE
+from jobs.annotation.examples import read_examples
 from tests.support.collections.small_collection import png
 from tests.support.servers.page_server import Site
 from tests.support.servers.page_tools import check_axe, exhibit, heading, ids, labels, params, search, tiles
@@ -203,6 +204,13 @@ def test_marked_pictures_are_mixed_into_the_query(open_page: Callable[..., Page]
     assert sent[-1]["queries"] == [{"text": "red"}, *likes]
     again = open_page(page.url)
     assert ids(again) == ids(page)
+    more = ids(page)[0]
+    mark(tiles(page).nth(0), "Less")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save as examples").click()
+    assert download.value.suggested_filename == "examples.jsonl"
+    labels = dict.fromkeys(found[:2], "like") | dict.fromkeys([found[2], more], "unlike")
+    assert read_examples([str(download.value.path())]) == labels
     page.get_by_role("link", name=f"Less like {found[2]}").click()
     expect(page.get_by_role("list", name="Mixed with").get_by_role("link")).to_have_count(2)
     # With an uploaded picture, which is not part of the address.
