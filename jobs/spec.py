@@ -343,7 +343,8 @@ class AnnotationSpec(_Section):
         kinds = (self.labels, self.quality, self.ocr, self.classifier, self.captioner, self.match, self.predictor)
         if sum(map(bool, kinds)) != 1:
             raise ValueError(
-                "expected one of labels (--label or --labels), quality, ocr, classifier, captioner, match and predictor"
+                "expected one of labels (--label or --labels), quality, ocr, classifier, captioner, predictor and match "
+                "(for which there is a command)"
             )
         if not self.captioner and (self.prompt or self.url or self.engine == "vllm"):
             raise ValueError("prompt, engine and url are for a captioner: expected captioner as well, or none of these")
