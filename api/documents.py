@@ -257,7 +257,7 @@ class CollectionsSearchResponse(PageOut):
     ]
     indexes: Annotated[dict[str, IndexOut], Field(description="by collection, the index version that answered")]
     searched: SearchedOut
-    model: ModelOut
+    model: Annotated[ModelOut | None, Field(description="null if the collections have different models")]
     timing_ms: TimingOut
 
 

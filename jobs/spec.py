@@ -53,6 +53,7 @@ from jobs.values import (
     digest,
     model_named,
     parse_actors,
+    parse_clusters,
     parse_column_types,
     parse_duration,
     parse_limit,
@@ -86,9 +87,20 @@ class _Form:
 
 
 ClassName = Annotated[str, _Form(CLASS_NAME, "module:Class, such as palette:Histogram")]
+
+
+def _not_of_matches(name: str) -> str:
+    if name in MATCH_COLUMNS:
+        raise ValueError(f"expected a name other than {', '.join(MATCH_COLUMNS)}, which every match has")
+    return name
+
+
 ColumnName = Annotated[
-    str, _Form("^[A-Za-z][A-Za-z0-9_]{0,63}$", "at most 64 letters, digits and _, beginning with a letter")
+    str,
+    _Form("^[A-Za-z][A-Za-z0-9_]{0,63}$", "at most 64 letters, digits and _, beginning with a letter"),
+    AfterValidator(_not_of_matches),
 ]
+"""The name of an annotation."""
 Limit = Annotated[
     int,
     _parsed_by(parse_limit),
@@ -97,6 +109,11 @@ Limit = Annotated[
 ]
 Actors = Annotated[
     tuple[int, int], _parsed_by(parse_actors), WithJsonSchema({"type": ["integer", "string"], "examples": [4, "2:8"]})
+]
+Clusters = Annotated[
+    int | Literal["auto"],
+    _parsed_by(parse_clusters),
+    WithJsonSchema({"type": ["integer", "string"], "examples": [50, "auto"]}),
 ]
 Gpus = Annotated[float, Field(ge=0), AfterValidator(lambda amount: amount and checked_amount(amount, "GPUs"))]
 Cpus = Annotated[float, Field(gt=0), AfterValidator(lambda amount: checked_amount(amount, "CPUs"))]
@@ -280,10 +297,12 @@ NO_LABEL = "none of these"
 
 
 class AnnotationSpec(_Section):
-    """Columns that a predictor adds to the images: labels, quality, words, classes, captions, or your own class's."""
+    """Columns that are added to the images: labels, clusters, quality, words, classes, captions, your own class's."""
 
     name: ColumnName = Field(description="the column's name, and the prefix of further columns: NAME_score")
-    labels: tuple[Text, ...] = Field((), description="texts; each image gets the nearest one")
+    labels: tuple[Text, ...] = Field(
+        (), description="texts; each image gets the nearest one, or with clusters each cluster"
+    )
     template: Text = Field("a photo of {}", description="the text for each label; {} is the label")
     none_below: float = Field(
         0.5,
@@ -297,6 +316,11 @@ class AnnotationSpec(_Section):
     ocr: bool = Field(
         False, description="lines of text in pictures, in Latin letters, Chinese and Japanese; needs likeness[ocr]"
     )
+    clusters: Clusters | None = Field(
+        None, description="similar images in so many clusters, 2 to 1,000, or auto: the square root of half the images"
+    )
+    uniqueness: bool = Field(False, description="1 - cosine with the nearest other image: 0 for a copy")
+    outlier: bool = Field(False, description="1 - mean cosine with the ten nearest other images: high if unlike them")
     classifier: str | None = Field(None, description="an image-classification model: hub id or ./folder")
     top_k: int = Field(5, ge=1, description="classes to keep for each image")
     captioner: str | None = Field(
@@ -315,12 +339,10 @@ class AnnotationSpec(_Section):
     k: int = Field(10, ge=1, le=100, description="how many of the nearest images in the other collection to keep")
     predictor: ClassName | None = Field(None, description="your own class, module:Class; this runs its code")
 
-    @field_validator("name")
-    @classmethod
-    def _check_name(cls, name: str) -> str:
-        if name in MATCH_COLUMNS:
-            raise ValueError(f"expected a name other than {', '.join(MATCH_COLUMNS)}, which every match has")
-        return name
+    @property
+    def is_computed(self) -> bool:
+        """Whether the values depend on other images, so that they are computed from the live index."""
+        return self.uniqueness or self.outlier
 
     @field_validator("labels")
     @classmethod
@@ -340,12 +362,10 @@ class AnnotationSpec(_Section):
 
     @model_validator(mode="after")
     def _require_one(self) -> AnnotationSpec:
-        kinds = (self.labels, self.quality, self.ocr, self.classifier, self.captioner, self.match, self.predictor)
-        if sum(map(bool, kinds)) != 1:
-            raise ValueError(
-                "expected one of labels (--label or --labels), quality, ocr, classifier, captioner, predictor and match "
-                "(for which there is a command)"
-            )
+        others = "quality, ocr, clusters, uniqueness, outlier, match, classifier, captioner or predictor"
+        given = sum(bool(getattr(self, name)) for name in others.replace(" or ", ", ").split(", "))
+        if given + bool(self.labels and not self.clusters) != 1:
+            raise ValueError(f"expected one of labels (--label or --labels), {others}")
         if not self.captioner and (self.prompt or self.url or self.engine == "vllm"):
             raise ValueError("prompt, engine and url are for a captioner: expected captioner as well, or none of these")
         if (self.engine == "vllm") != bool(self.url):

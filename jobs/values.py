@@ -21,6 +21,7 @@ MAX_MISSING = 0.2
 MAX_REJECT_RATE = 0.05
 REFRESH = "7d"
 GONE_AFTER = 3
+MAX_CLUSTERS = 1_000
 PER_HOST = 8
 NO_LIMIT = 0
 MIN_SIMILARITY = 0.98
@@ -82,6 +83,13 @@ def parse_actors(text: str) -> tuple[int, int]:
     if not 1 <= limits[0] <= limits[1]:
         raise ValueError(f"is {text!r}: expected a number or MIN:MAX")
     return limits
+
+
+def parse_clusters(text: str) -> int | str:
+    """A number of clusters, or `auto`."""
+    if text != "auto" and not (text.isdecimal() and 2 <= int(text) <= MAX_CLUSTERS):
+        raise ValueError(f"is {text!r}: expected 2 to {MAX_CLUSTERS:,}, or auto")
+    return text if text == "auto" else int(text)
 
 
 def parse_size(text: str) -> int:

@@ -49,8 +49,8 @@ def card_html(card: Card) -> str:
     )
 
 
-def data_uri(jpeg: bytes) -> str:
-    return f"data:image/jpeg;base64,{base64.b64encode(jpeg).decode('ascii')}"
+def data_uri(data: bytes, kind: str = "jpeg") -> str:
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"
 
 
 # JupyterLab styles figures and images in its outputs, so the properties that it sets are set here too.

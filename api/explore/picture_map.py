@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from html import escape
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image, ImageColor
 
 from api.errors import Problem
 from api.explore.colours import PALETTE, group_colours
@@ -19,6 +22,8 @@ _WIDTH, _HEIGHT, _PICTURE = 20 * _CELL, 14 * _CELL, _CELL - 4
 _MARGIN = 4  # free pixels around a point
 _MAX_DISTANCE = 3 * _CELL  # from a picture to its point
 _FEW_POINTS = 10
+_SHAPES = 5_000  # points that are drawn as shapes of their own, which take 100 bytes each
+_GREY = 128, 128, 128, 90  # with the opacity
 _LINE, _LETTER = 18, 8  # pixels
 
 
@@ -27,8 +32,9 @@ class PictureMap:
     with a line to its point.
 
     `points` is `(n, 2)`, one for each of `ids`; `groups`, if given, colours the points, and each is named at its
-    centre. Of more than 15 groups the smaller ones are grey, so that each colour means one group. `thumbnail` is as in
-    `Neighbours`; a picture that cannot be read is only a point. Raises ValueError if lengths differ.
+    centre. Of more than 15 groups the smaller ones are grey, so that each colour means one group. More than 5,000 are
+    one image of pixels; a million take some seconds. `thumbnail` is as in `Neighbours`; a picture that
+    cannot be read is only a point. Raises ValueError if lengths differ.
     """
 
     def __init__(
@@ -64,8 +70,7 @@ class PictureMap:
             for (number, corner), data in pictures
             if data is not None
         ]
-        grouped_last = sorted(range(len(self.ids)), key=lambda number: self.groups[number] in colours)
-        shapes += [self._point(number, places[number], colours) for number in grouped_last]
+        shapes += self._dots(places, colours)
         shapes += _names(centres, colours)
         return (
             f'<svg class="likeness-map" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" '
@@ -101,16 +106,34 @@ class PictureMap:
         cells: dict[int, npt.NDArray[np.float64]] = {}
         if not len(places):
             return cells
-        distances = np.linalg.norm(corners[:, np.newaxis] + _CELL / 2 - places, axis=2)
-        offsets = places - corners[:, np.newaxis]
-        inside = ((offsets > -_MARGIN) & (offsets < _CELL + _MARGIN)).all(axis=2)
-        distances[np.asarray(inside).any(axis=1)] = np.inf
+        some = np.unique(np.linspace(0, len(places) - 1, _SHAPES).astype(np.int64))
+        distances = np.linalg.norm(corners[:, np.newaxis] + _CELL / 2 - places[some], axis=2)
+        for margin in itertools.product((-_MARGIN, _MARGIN), repeat=2):
+            columns, rows = ((places + margin) // _CELL).astype(np.int64).T
+            distances[rows * (_WIDTH // _CELL) + columns] = np.inf
         for cell in np.argsort(distances.min(axis=1)):
             number = int(distances[cell].argmin())
             if distances[cell, number] <= _MAX_DISTANCE:
-                cells[number] = corners[cell]
+                cells[int(some[number])] = corners[cell]
                 distances[:, number] = np.inf
         return cells
+
+    def _dots(self, places: npt.NDArray[np.float64], colours: dict[str, str]) -> list[str]:
+        """The points, those of groups with a colour on top; many are drawn into one image, which has no titles."""
+        coloured = np.array([group in colours for group in self.groups], bool)
+        grouped_last = np.argsort(coloured, kind="stable")
+        if len(places) <= _SHAPES:
+            return [self._point(number, places[number], colours) for number in grouped_last.tolist()]
+        drawn = np.zeros((2 * _HEIGHT, 2 * _WIDTH, 4), np.uint8)
+        known = {name: (*ImageColor.getrgb(colour), 200) for name, colour in colours.items()}
+        values = np.array([known.get(group or "", _GREY) for group in self.groups], np.uint8)[grouped_last]
+        columns, rows = (2 * places[grouped_last]).astype(np.int64).T
+        for down, right in itertools.product((0, 1), repeat=2):
+            drawn[rows + down, columns + right] = values
+        target = io.BytesIO()
+        Image.fromarray(drawn).save(target, "PNG")
+        data = data_uri(target.getvalue(), "png")
+        return [f'<image width="{_WIDTH}" height="{_HEIGHT}" href="{data}"/>']
 
     def _colour(self, number: int, colours: dict[str, str]) -> str:
         return colours.get(self.groups[number] or "", "currentColor")

@@ -1,7 +1,7 @@
 """Finds the service for a request, and runs the slow parts of its searches in a limited number of threads."""
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -116,9 +116,27 @@ class QueryRunner:
         self, parts: tuple[Part, ...], service: SearchService, engine: Engine, watch: Stopwatch
     ) -> list[Vector]:
         """The vectors of a query's parts, for searches in any index of the same model. Raises Problem."""
-        parts = await self._fetch(parts, service, engine, watch)
-        with self._searching.hold(), self._redacted_model(engine):
-            return await to_thread.run_sync(service.vectors, engine, parts, watch, limiter=self._searchers)
+        [vectors] = (await self.vectors_of_models(parts, {"": service}, {"": engine}, watch)).values()
+        return vectors
+
+    async def vectors_of_models(
+        self,
+        parts: tuple[Part, ...],
+        services: Mapping[str, SearchService],
+        engines: Mapping[str, Engine],
+        watch: Stopwatch,
+    ) -> dict[str, list[Vector]]:
+        """The vectors of a query's parts in each collection's model. Raises Problem."""
+        first = next(iter(engines))
+        parts = await self._fetch(parts, services[first], engines[first], watch)
+        by_model: dict[str, list[Vector]] = {}
+        for name, engine in engines.items():
+            if engine.fingerprint not in by_model:
+                with self._searching.hold(), self._redacted_model(engine):
+                    by_model[engine.fingerprint] = await to_thread.run_sync(
+                        services[name].vectors, engine, parts, watch, limiter=self._searchers
+                    )
+        return {name: by_model[engine.fingerprint] for name, engine in engines.items()}
 
     async def find(self, query: Query, service: SearchService, engine: Engine) -> Found:
         return Found(ok=await self.search(query, service, engine))

@@ -209,7 +209,7 @@ class CollectionsSearchRequest(SearchRequest, total=False):
             Field(
                 min_length=1,
                 max_length=_MAX_NAMES,
-                description="their names, as in `GET /collections`; with the same model, unless the search needs none",
+                description="their names, as in `GET /collections`",
             ),
         ]
     ]

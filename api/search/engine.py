@@ -77,6 +77,11 @@ class Engine:
     def embedder(self) -> Embedder:
         return self.batcher.embedder
 
+    @property
+    def fingerprint(self) -> str:
+        """The model's."""
+        return self.embedder.identity.fingerprint
+
     def warm_up(self) -> bool:
         """Answer one query, so that the first caller does not wait for lazy loading. Whether the model embeds texts."""
         side = self.embedder.crop.side

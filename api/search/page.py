@@ -15,7 +15,7 @@ from index.collection.rows import FIXED_COLUMNS
 from index.errors import FilterError, OptionError, QueryError
 from index.queries import QueryKind, mix
 from index.search import VersionSearcher
-from index.search.result_set import Answer, Place
+from index.search.result_set import Answer
 from index.search_options import MAX_DIVERSE, MAX_K, is_set
 
 PICTURE_FIELDS: Final = frozenset({"width", "height", "size", "modified"})
@@ -25,7 +25,7 @@ PICTURE_FIELDS: Final = frozenset({"width", "height", "size", "modified"})
 def page_of(searcher: VersionSearcher, query: Query, vectors: Sequence[NDArray[np.float32]]) -> Answer:
     """The page, of the mix of the vectors. Raises Problem."""
     ids = {part.image_id for part in query.parts if part.image_id is not None}
-    options, cursor = query.search_options, query.cursor
+    options = query.search_options
     if (min_percentile := query.options.get("min_percentile")) is not None:
         lowest = _lowest_score(searcher, min_percentile, query.kind)
         min_score = options.get("min_score")
@@ -37,18 +37,13 @@ def page_of(searcher: VersionSearcher, query: Query, vectors: Sequence[NDArray[n
         expected = "examples that do not cancel each other out: leave one out, or change a weight"
         raise invalid("queries", expected, weights) from error
     _check_words(query)
-    after = None
-    if cursor is not None and cursor.image_id is not None:
-        after = Place(cursor.score, cursor.image_id)
-    elif cursor is not None:
-        options["offset"] = cursor.seen
     with naming_option():
         answer = searcher.answer(
             direction,
             query.k,
             exclude=ids,
             kind=query.kind,
-            after=after,
+            after=query.place,
             words=query.words,
             hidden=query.hidden,
             **options,
@@ -76,15 +71,10 @@ def _check_words(query: Query) -> None:
 
 def next_cursor(query: Query, answer: Answer, edition: str) -> Cursor | None:
     """The cursor for the page after an answer; None if that is the last, or the next is deeper than options allow."""
-    seen = (query.cursor.seen if query.cursor else query.offset) + len(answer.matches)
-    deepest = MAX_DIVERSE if is_set(query.options, "diversity") else MAX_K
-    if answer.end is None or (query.pages_by_offset and seen + query.k > deepest):
+    end, deepest = answer.end, MAX_DIVERSE if is_set(query.options, "diversity") else MAX_K
+    if end is None or (end.image_id is None and end.seen + query.k > deepest):
         return None
-    cursor = Cursor(edition=edition, search=query.digest, seen=seen)
-    if query.pages_by_offset:
-        return cursor
-    key = answer.end.key
-    return replace(cursor, image_id=answer.end.image_id, score=key if isinstance(key, float) else None)
+    return Cursor(edition=edition, search=query.digest, place=end)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from embedder.identity import ModelIdentity
 from index.errors import OptionError
 from index.matches import MATCH_COLUMNS, Match
 from index.queries import QueryKind, Source, kind_of
+from index.search.result_set import Place
 from index.search_options import DEFAULT_K, MAX_K, QueryLimits, SearchOptions, is_set
 
 if TYPE_CHECKING:
@@ -135,6 +136,8 @@ class Query:
     options: QueryOptions = field(default_factory=QueryOptions)
     hidden: frozenset[str] = frozenset()
     """Columns whose words do not count."""
+    start: Place | None = None
+    """Where the page begins if there is no cursor."""
 
     def __post_init__(self) -> None:
         QueryLimits.checked(self.k, self.search_options)
@@ -149,7 +152,14 @@ class Query:
     def cursor(self) -> Cursor | None:
         """Where this page begins; None: at `offset`."""
         text = self.options.get("cursor")
-        return None if text is None else Cursor.read(text, self.digest, by_offset=self.pages_by_offset)
+        return None if text is None else Cursor.read(text, self.digest)
+
+    @property
+    def place(self) -> Place:
+        """Where the page before this one ended."""
+        if self.cursor is not None:
+            return self.cursor.place
+        return self.start or Place(seen=self.offset, first=self.offset + self.k)
 
     @property
     def words(self) -> str | None:
@@ -158,11 +168,6 @@ class Query:
         if mode == "off" or len(parts) != 1 or (text := parts[0].text) is None or parts[0].weight < 0:
             return None
         return text if mode == "only" or not any(is_set(self.options, name) for name in WITHOUT_WORDS) else None
-
-    @property
-    def pages_by_offset(self) -> bool:
-        """Whether what a page has depends on all matches before it."""
-        return is_set(self.options, "distinct") or is_set(self.options, "diversity") or self.words is not None
 
     @cached_property
     def digest(self) -> str:

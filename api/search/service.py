@@ -104,11 +104,10 @@ class SearchService:
         """
         watch = watch or Stopwatch()
         answer, engine, searcher = self.answer(query, engine, watch, vectors)
-        first = 1 + (query.cursor.seen if query.cursor else query.offset)
         cursor = next_cursor(query, answer, engine.searcher.manifest.edition)
         return SearchResult(
             matches=answer.matches,
-            first=first,
+            first=1 + query.place.seen,
             total=answer.total,
             exact=answer.exact,
             groups=None if answer.group_sizes is None else len(answer.group_sizes),
@@ -129,7 +128,7 @@ class SearchService:
         vectors: Sequence[Vector] | None = None,
     ) -> Answered:
         """Like `search`, with the engine and the searcher that answered."""
-        engine, watch = self.engine_of(query, engine), watch or Stopwatch()
+        engine, watch = engine or self.engine_of(query), watch or Stopwatch()
         check_fields(engine.searcher, query.options.get("fields"))
         if vectors is None and query.options.get("words") == "only":
             vectors = []
@@ -149,13 +148,13 @@ class SearchService:
             self.live.keep_for_pages(engine)
         return Answered(answer, engine, searcher)
 
-    def engine_of(self, query: Query, engine: Engine | None = None) -> Engine:
-        """The engine that answers a query: by default the current one, for a further page that of the page before.
-        Raises Problem.
+    def engine_of(self, query: Query) -> Engine:
+        """The engine that answers a query: the current one, for a further page that of the page before. Raises
+        Problem.
         """
         with naming_option():
             cursor = query.cursor
-        return engine or self.engine if cursor is None else self.live.engine_of(cursor.edition)
+        return self.engine if cursor is None else self.live.engine_of(cursor.edition)
 
     def fetch(self, part: Part, engine: Engine | None = None) -> Part:
         """The part with its picture, if it needs one: from its URL, or for a crop of an image of the index from that
@@ -199,7 +198,7 @@ class SearchService:
     def _submit(self, engine: Engine, part: Part, watch: Stopwatch) -> "Future[Vector] | Vector":
         region = region_of(part)
         if part.data is not None:
-            data, key = part.data, ContentKey.of(part.data, engine.embedder.identity.fingerprint, region)
+            data, key = part.data, ContentKey.of(part.data, engine.fingerprint, region)
             with _naming_field(part):
                 return engine.batcher.embed(key, lambda: self._decode(engine, data, region, watch))
         if part.text is not None:
@@ -207,7 +206,7 @@ class SearchService:
             if not text.strip():
                 raise invalid(part.field_path.format("text"), expected, text)
             try:
-                key = ContentKey.of(text, engine.embedder.identity.fingerprint)
+                key = ContentKey.of(text, engine.fingerprint)
             except UnicodeEncodeError as error:  # from a shell, not from JSON, whose parser refuses it
                 raise invalid(part.field_path.format("text"), f"{expected}, in UTF-8", text) from error
             return engine.batcher.embed(key, lambda: text)

@@ -1,7 +1,7 @@
 """How many words `likeness annotate --ocr` reads, and what it costs: `python -m benchmarks.ocr [--quick]`.
 
 2,000 pictures have words drawn on them (`benchmarks.ocr.pictures`). A word counts as read if it is in the picture's
-text exactly; in Latin letters, as a whole word. Then 1% of the pictures is replaced.
+text exactly; in Latin letters, as a whole word. Then each word is searched for, and 1% of the pictures is replaced.
 """
 
 from __future__ import annotations
@@ -69,6 +69,25 @@ def judge(location: str, pictures: Sequence[DrawnWords], report: Report) -> None
     report.at_least("share of words read", shares["all"], 0.95)
 
 
+def judge_search(location: str, pictures: Sequence[DrawnWords], report: Report) -> None:
+    """Recall@10 of the pictures with a word, as text; its vector is that of one of them."""
+    searcher = Searcher.open(Collection.open(location))
+    drawn: dict[str, set[str]] = defaultdict(set)
+    for number, picture in enumerate(pictures):
+        for word in picture.words:
+            drawn[word].add(f"{number:05}.jpg")
+    recalls: dict[str, list[float]] = defaultdict(list)
+    for word, relevant in drawn.items():
+        vector = searcher.vector(min(relevant))
+        for kind, query, words in (("vector", vector, None), ("words", None, word), ("both", vector, word)):
+            found = {match.image_id for match in searcher.answer(query, 10, words=words).matches}
+            recalls[kind].append(len(found & relevant) / min(10, len(relevant)))
+    means = {kind: sum(each) / len(each) for kind, each in recalls.items()}
+    report.values(f"recall@10 of {len(drawn)} words", {**means})
+    report.at_least("recall@10 of both", means["both"], 0.98)
+    report.at_least("recall@10 of both ÷ of the better one", means["both"] / max(means["words"], means["vector"]), 1)
+
+
 def _is_in(word: str, text: str, *, whole: bool) -> bool:
     return word in text.split() if whole else word in "".join(text.split())
 
@@ -80,6 +99,7 @@ def main(report: Report, folder: Path, options: Any) -> None:
     pictures = draw(range(count))
     first = cpu_to_annotate(location, count)
     judge(location, pictures, report)
+    judge_search(location, pictures, report)
     draw(changed)
     some, nothing = cpu_to_annotate(location, len(changed)), cpu_to_annotate(location, 0)
     figures = {"all": first, "1% changed": some, "nothing changed": nothing, "each picture": first / count}

@@ -61,14 +61,15 @@ def nearest_pairs(
     for start in range(0, len(positions), _ROWS):
         block = positions[start : start + _ROWS]
         hits = segments.search(segments.vectors(block), min(k + 1, len(positions)), eligible)
-        rows, columns = _alike(hits, block, min_score)
+        rows, columns = alike(hits, block, min_score)
         yield from zip(block[rows].tolist(), hits.positions[rows, columns].tolist(), strict=True)
 
 
-def _alike(hits: Hits, own: Positions, min_score: float) -> tuple[Slots, ...]:
+def alike(hits: Hits, own: Positions, min_score: float) -> tuple[Slots, Slots]:
     """Rows and columns of the hits with a score of `min_score` or more, except each query's `own` position."""
     near = hits.positions
-    return np.nonzero((rounded(hits.scores) >= min_score) & (near >= 0) & (near != own[:, np.newaxis]))
+    rows, columns = np.nonzero((rounded(hits.scores) >= min_score) & (near >= 0) & (near != own[:, np.newaxis]))
+    return rows, columns
 
 
 class _Groups:
@@ -120,7 +121,7 @@ def _pairs(
         incomplete = np.flatnonzero(~complete[positions[start : start + rows]]) + start
         block, queries = positions[incomplete], vectors[incomplete]
         hits = segments.search(queries, depth)
-        found, columns = _alike(hits, block, min_score)
+        found, columns = alike(hits, block, min_score)
         yield block[found], hits.positions[found, columns], hits.scores[found, columns]
         more = (hits.positions[:, -1] >= 0) & (rounded(hits.scores[:, -1]) >= min_score)
         if deeper:

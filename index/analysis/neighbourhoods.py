@@ -1,15 +1,18 @@
-"""Analyses a whole collection by its neighbourhoods: finds outliers, and images whose neighbours have other labels."""
+"""Looks up all images of a collection among the others, and finds those whose neighbours have other labels."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from index.arrays import Positions
 from index.builder.recall import drop_own
 from index.errors import QueryError
 from index.search import Searcher
+from index.segments.hits import Hits
+from index.segments.segmented_index import SegmentedIndex
 
 _ROWS = 1_024  # looked up at a time
 
@@ -18,38 +21,37 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Neighbourhoods:
-    """Each image with its nearest others: `ids` `(n,)` and `vectors` `(n, dim)`; `neighbours` `(n, k)` are positions in
-    them, best first, and `scores` `(n, k)` their cosines; -1 and -inf where there are fewer.
+    """Each image with its nearest others: `ids` `(n,)`; `neighbours` `(n, k)` are positions in them, best first, and
+    `scores` `(n, k)` their cosines; -1 and -inf where there are fewer.
     """
 
     ids: npt.NDArray[np.object_]
-    vectors: Floats
     neighbours: npt.NDArray[np.int64]
     scores: Floats
 
-    def crowding(self) -> npt.NDArray[np.float64]:
-        """The mean cosine of each image with its neighbours, `(n,)`; outliers have the lowest."""
-        valid = self.neighbours >= 0
-        totals = np.where(valid, self.scores, 0).sum(axis=1, dtype=np.float64)
-        means: npt.NDArray[np.float64] = totals / np.maximum(valid.sum(axis=1), 1)
-        return means
+
+def nearest_others(segments: SegmentedIndex, k: int) -> Iterator[tuple[Positions, Hits]]:
+    """Looks up every live row in the index: its position, `(n,)`, and its k nearest others, block by block."""
+    if k < 1:
+        raise QueryError(f"k is {k!r}: expected a whole number from 1")
+    for positions, vectors in segments.live_blocks(_ROWS):
+        if len(positions):
+            yield positions, drop_own(segments.search(vectors, k + 1), positions)
 
 
 def neighbourhoods(searcher: Searcher, k: int = 10) -> Neighbourhoods:
-    """Look up every image. All vectors are held in memory."""
-    if k < 1:
-        raise QueryError(f"k is {k!r}: expected a whole number from 1")
+    """Look up every image; their vectors are read block by block."""
     segments = searcher.segments
     positions = segments.live_positions()
-    vectors = segments.vectors(positions)
     order = np.full(segments.ntotal + 1, -1, np.int64)  # the last one is for "no neighbour", which is -1
     order[positions] = np.arange(len(positions))
-    scores, neighbours = np.empty((len(positions), k), np.float32), np.empty((len(positions), k), np.int64)
-    for start in range(0, len(positions), _ROWS):
-        rows = slice(start, start + _ROWS)
-        hits = drop_own(segments.search(vectors[rows], k + 1), positions[rows])
-        scores[rows], neighbours[rows] = hits.scores, order[hits.positions]
-    return Neighbourhoods(ids=segments.ids(positions), vectors=vectors, neighbours=neighbours, scores=scores)
+    hits = [found for _, found in nearest_others(segments, k)]
+    empty = np.empty((0, k))
+    return Neighbourhoods(
+        ids=segments.ids(positions),
+        neighbours=order[np.concatenate([empty.astype(np.int64), *(each.positions for each in hits)])],
+        scores=np.concatenate([empty.astype(np.float32), *(each.scores for each in hits)]),
+    )
 
 
 def label_votes(images: Neighbourhoods, labels: Sequence[str | None]) -> pa.Table:
@@ -84,15 +86,3 @@ def label_votes(images: Neighbourhoods, labels: Sequence[str | None]) -> pa.Tabl
             "support": support[order],
         }
     )
-
-
-def principal_plane(vectors: Floats) -> tuple[Floats, float]:
-    """Coordinates on the first two principal components, `(n, 2)`, and their share of the variance."""
-    if len(vectors) < 3:
-        raise QueryError(f"got {len(vectors)} vectors: expected three or more")
-    centred = vectors - vectors.mean(axis=0)
-    variances, axes = np.linalg.eigh(centred.T @ centred)
-    plane = axes[:, :-3:-1]
-    # The sign of an axis is arbitrary: make it the same for the same vectors on every machine.
-    plane = plane * np.sign(plane[np.abs(plane).argmax(axis=0), [0, 1]])
-    return (centred @ plane).astype(np.float32), float(variances[-2:].sum() / max(variances.sum(), 1e-30))

@@ -10,10 +10,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from index.collection.bounds import MAX_RECORD
 from index.collection.collection import Collection
-from index.collection.layout import ANNOTATIONS, MANIFEST, MERGED, annotation_path, run_path
+from index.collection.layout import ANNOTATIONS, MANIFEST, MERGED, annotation_path, learned_path, run_path
 from index.collection.live_rows import LiveRows
-from index.collection.records import RunManifest
+from index.collection.records import Learned, ModelRecord, RunManifest
+from index.errors import CollectionError
 
 MATCH: Final = "match"
 """The id of the predictor whose columns of text are ids of images: like `image_id`, they are no words."""
@@ -58,6 +60,28 @@ def list_annotations(collection: Collection) -> list[Annotation]:
 def rows_with_values(annotations: Iterable[Annotation]) -> list[LiveRows]:
     """The rows of those annotations that have columns."""
     return [rows for rows in (annotation.rows for annotation in annotations) if rows.metadata]
+
+
+def read_learned(log: Collection, predictor: ModelRecord) -> Learned | None:
+    """What a predictor of an annotation learned; None if it has not. CollectionError if the file is damaged."""
+    path = learned_path(predictor.fingerprint)
+    try:
+        return Learned.from_bytes(log.storage.read(path, max_bytes=MAX_RECORD))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise CollectionError(f"{log.location}/{path} is damaged ({error}): {_LOST}") from error
+
+
+def lost(log: Collection, predictor: ModelRecord) -> CollectionError:
+    """The error for rows by a predictor without what it had learned."""
+    return CollectionError(f"{log.location}/{learned_path(predictor.fingerprint)} is missing: {_LOST}")
+
+
+_LOST = (
+    "restore it from a backup, or drop the annotation (`likeness columns --drop`) and annotate all images again, which "
+    "may give them other values"
+)
 
 
 def drop_annotation(annotation: Annotation) -> None:

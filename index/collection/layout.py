@@ -22,6 +22,9 @@ MANIFEST: Final = "manifest.json"
 """In the folder of a run or a version: written last, so its presence is the commit."""
 
 # In the folder of a run
+LEARNED: Final = "learned"
+"""Prefix of the files beside an annotation's runs with what its predictors learned from the collection."""
+
 RUN_STARTED: Final = "started.json"
 ROW_FILES: Final = "rows"
 FILE_LIST: Final = "files"
@@ -78,6 +81,11 @@ def words_path(version: str, segment: str) -> str:
 
 def annotation_path(name: str) -> str:
     return f"{ANNOTATIONS}/{name}"
+
+
+def learned_path(fingerprint: str) -> str:
+    """Of a predictor, below the folder of its annotation."""
+    return f"{LEARNED}-{fingerprint}.json"
 
 
 def segment_path(segment: str, *names: str) -> str:

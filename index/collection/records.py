@@ -2,9 +2,13 @@
 
 import hashlib
 import json
+from base64 import b64encode
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+import numpy as np
+import numpy.typing as npt
+from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from index.collection.bounds import (
     Count,
@@ -156,6 +160,29 @@ class RunStart(RunSettings):
     model: ModelRecord
     started_at: Time
     calibration: dict[str, float] = {}
+
+
+class Learned(Record):
+    """What a predictor learned once from a collection: a vector, `dim` float32 numbers, for each of some names."""
+
+    format: Literal[1] = 1
+    names: tuple[Name, ...]
+    vectors: Base64Bytes
+
+    @model_validator(mode="after")
+    def _has_a_vector_for_each_name(self) -> Self:
+        if not self.names or not self.vectors or len(self.vectors) % (4 * len(self.names)):
+            raise ValueError(f"has {len(self.vectors):,} bytes for {len(self.names):,} names")
+        return self
+
+    @classmethod
+    def of(cls, names: Sequence[str], vectors: npt.NDArray[np.float32]) -> Self:
+        return cls(names=tuple(names), vectors=b64encode(vectors.astype("<f4").tobytes()))
+
+    @property
+    def array(self) -> npt.NDArray[np.float32]:
+        """`(n, dim)` float32."""
+        return np.frombuffer(self.vectors, "<f4").reshape(len(self.names), -1).astype(np.float32)
 
 
 class RunManifest(RunStart):

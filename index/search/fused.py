@@ -36,13 +36,14 @@ def word_hits(index: Searchable, request: SetRequest, words: str, columns: Seque
     ]
 
 
-def strong(hits: Sequence[Hit]) -> list[Hit]:
-    """Those of the hits by words, best first, that have half the best one's score, their key."""
-    return [hit for hit in hits if hit.key >= _LEAST_SHARE * hits[0].key]
+def fused(by_vector: Sequence[Hit], by_words: Sequence[Hit], words: str) -> list[Hit]:
+    """The hits of both, by the sum of 1 ÷ (60 + rank), their new key, and then by id.
 
-
-def fused(by_vector: Sequence[Hit], by_words: Sequence[Hit]) -> list[Hit]:
-    """The hits of both, by the sum of 1 ÷ (60 + rank), their new key, and then by id."""
+    If all images that match are known, so that they are few, those with all `words` come first, whatever their vectors.
+    Matches with few of the words, and of little weight, do not count.
+    """
+    wanted, few = len(any_terms(words)), len(by_words) < WORD_HITS
+    by_words = [hit for hit in by_words if hit.key >= _LEAST_SHARE * by_words[0].key or _terms(hit) == wanted]
     gains: dict[int, float] = {}
     known: dict[int, Hit] = {}
     with_words = {hit.position for hit in by_words}
@@ -53,7 +54,12 @@ def fused(by_vector: Sequence[Hit], by_words: Sequence[Hit]) -> list[Hit]:
         known[hit.position] = replace(hit, vector_rank=rank)
     ranks = 1 + np.searchsorted([-hit.key for hit in by_words], [-hit.key for hit in by_words])  # equal ones share one
     for rank, hit in zip(ranks.tolist(), by_words, strict=True):
-        gains[hit.position] = gains.get(hit.position, 0.0) + 1 / (_CONSTANT + rank)
+        gains[hit.position] = gains.get(hit.position, 0.0) + 1 / (_CONSTANT + rank) + (few and _terms(hit) == wanted)
         known[hit.position] = replace(known.get(hit.position, hit), words=hit.words)
     hits = [replace(hit, key=gains[position]) for position, hit in known.items()]
     return sorted(hits, key=lambda hit: (-hit.key, hit.image_id))
+
+
+def _terms(hit: Hit) -> int:
+    """How many of the words an image has, in whatever columns."""
+    return len({term for terms in (hit.words or {}).values() for term in terms})

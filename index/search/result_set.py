@@ -7,7 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from pydantic import Field
 
 from index.arrays import Vectors
 from index.errors import OptionError
@@ -15,6 +17,7 @@ from index.filters.columns import Column
 from index.filters.facets import Counts
 from index.filters.filter import Filter
 from index.matches import Match
+from index.search_options import MAX_K
 
 MAX_VALUES: Final = 100_000
 """Maximum of different values of a column that are counted among the images of a set."""
@@ -30,15 +33,20 @@ class Order:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a page ended: the sorted value of its last image, as `Hit.key`, and its id."""
+    """Where a page ended: after `seen` matches, with the image `image_id`, whose key is `key` if the order is by score.
+    Without an id the next page begins at the offset `seen`. The first page of the search had ended after `first`.
+    """
 
-    key: Any
-    image_id: str
+    seen: Annotated[int, Field(ge=0, le=2**53)]
+    first: Annotated[int, Field(ge=1, le=MAX_K)]
+    image_id: str | None = None
+    key: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class SetRequest:
-    """A page of `depth` images, or groups of them, `after` a place. Without an `order` the set is only counted.
+    """The first `depth` images, or groups of them, `after` the one with this key and id. With a depth of 0 the set is
+    only counted. The first page of the search ended after `first`.
 
     `query` is `(1, dim)`, unit norm. Searches look `width` times as far as the index is tuned to.
     """
@@ -48,21 +56,16 @@ class SetRequest:
     where: Filter | None
     exclude: frozenset[str]
     width: float
-    order: Order | None
+    order: Order
     group_by: Column | None
     facets: tuple[Column, ...]
-    after: Place | None
+    after: tuple[Any, str] | None
+    first: int
     depth: int
 
     @property
     def is_uncut(self) -> bool:
         return self.min_score == -math.inf
-
-    @property
-    def is_ranked(self) -> bool:
-        """Whether the page has the best matches, without groups, which `Ranking` finds."""
-        by_score = self.order is not None and self.order.column is None and self.order.descending
-        return self.query is not None and by_score and self.group_by is None and self.after is None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,11 +104,6 @@ class Hit:
     words: Mapping[str, tuple[str, ...]] | None = None
     vector_rank: int | None = None
 
-    @property
-    def place(self) -> Place:
-        """Where a page ends that this is the last of."""
-        return Place(self.key, self.image_id)
-
 
 @dataclass(frozen=True, kw_only=True)
 class SetPage:
@@ -128,11 +126,12 @@ class SetPage:
         sizes: Counter[Any] = Counter()
         for page in pages:
             sizes.update(page.group_sizes)
-        hits = [hit for page in pages for hit in page.hits]
+        all_hits = (hit for page in pages for hit in page.hits)
+        hits = merged_hits(all_hits, descending=request.order.descending, grouped=request.group_by is not None)
         return cls(
             total=sum(page.total for page in pages),
             exact=all(page.exact for page in pages),
-            hits=_after_place(hits, request),
+            hits=hits[: request.depth],
             group_sizes=sizes,
             facets=Counts.total(
                 (page.facets for page in pages), (column.name for column in request.facets), MAX_VALUES
@@ -163,15 +162,3 @@ def merged_hits(hits: Iterable[Hit], *, descending: bool, grouped: bool) -> list
     for hit in ranked:
         first.setdefault(hit.group, hit)
     return [*first.values()]
-
-
-def _after_place(hits: Iterable[Hit], request: SetRequest) -> list[Hit]:
-    if request.order is None:
-        return []
-    hits = merged_hits(hits, descending=request.order.descending, grouped=request.group_by is not None)
-    if request.group_by is not None and request.after is not None:
-        ids, last = [hit.image_id for hit in hits], request.after.image_id
-        if last not in ids:
-            raise OptionError("after", last, "the end of a page of this search")
-        hits = hits[ids.index(last) + 1 :]
-    return hits[: request.depth]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from index.arrays import rounded
+from index.arrays import Positions, rounded
 from index.collection import Collection
 from index.collection.records import VersionManifest
 from index.errors import EmptyCollectionError, QueryError
@@ -52,6 +52,10 @@ class Searcher(VersionSearcher):
         with Scratch("segments") as cache:
             # A mapped file stays readable after it is unlinked, and its space is freed when the process ends.
             return cls(manifest, open_segments(collection, manifest, cache.path))
+
+    def passing(self, filter: Mapping[str, Any] | None = None) -> Positions:
+        """The positions of the images that pass a filter, ascending. FilterError for an invalid one."""
+        return self.segments.eligible_positions(self.segments.eligible(self._filter(filter)))
 
     def within(
         self, vector: npt.ArrayLike, min_score: float, *, filter: Mapping[str, Any] | None = None, limit: int = 100_000

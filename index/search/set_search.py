@@ -2,68 +2,45 @@
 
 With a cut, a least score, the set is what scores so much; without one, or without a query, all that passes the filter.
 A set of up to `_FOUND` images is found by an approximate search, a larger one by comparing all vectors. DuckDB sorts
-and groups the rows. Shards do so on their own, and send the first rows of a page.
+by columns and groups. Shards do so on their own, and send the first rows of a page.
+
+Every page of a search is a part of one order. Without a cut, the images that the search for the first page finds come
+first, then those that deeper searches find, and then all others. An image that was found later than others counts as
+less than these, whatever it scores, so no page goes past it.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from index.arrays import Parts, Positions, Vectors, rounded
+from index.arrays import Positions, Vectors, rounded
 from index.collection.catalog.database import database, run_statement
 from index.collection.rows import number_array, text_array
 from index.filters.columns import Column, is_time
 from index.filters.facets import count_values
-from index.search.result_set import MAX_VALUES, Hit, Order, SetPage, SetRequest
+from index.search.members import NOTHING, Members
+from index.search.result_set import MAX_VALUES, Hit, SetPage, SetRequest
 from index.segments.eligible import Eligible
-from index.segments.hits import Hits
 from index.segments.segmented_index import SegmentedIndex
 
 _FOUND: Final = 1_000
+_DEEPER: Final = 10  # times as deep, if there are too few
 _WIDER: Final = 4.0  # times as wide as for a page of matches: a set should miss nothing
 _ROUNDING: Final = 1e-6  # includes scores that are rounded up to the least one
 _ALL: Final = -2.0  # no cosine is below
 _EPOCH: Final = date(1970, 1, 1).toordinal()
 _SECONDS_OF_DAY: Final = 86_400
-
-
-@dataclass(frozen=True, eq=False)
-class Members:
-    """Images of a set: `(n,)` positions, ascending, and with a query the scores and parts that were compared."""
-
-    positions: Positions
-    scores: npt.NDArray[np.float64] | None = None
-    parts: Parts | None = None
-
-    @classmethod
-    def of(cls, hits: Hits, min_score: float) -> Members:
-        """Those that score so much or more, of a search with one query."""
-        scores, positions, parts = rounded(hits.scores[0]), hits.positions[0], hits.parts[0]
-        good = np.flatnonzero((positions >= 0) & (scores >= min_score))
-        slots = good[np.argsort(positions[good], kind="stable")]
-        return cls(positions[slots], scores[slots], parts[slots])
-
-    def without(self, positions: Positions) -> Members:
-        if not len(positions):
-            return self
-        keep = ~np.isin(self.positions, positions)
-        if self.scores is None or self.parts is None:
-            return Members(self.positions[keep])
-        return Members(self.positions[keep], self.scores[keep], self.parts[keep])
-
-    def __len__(self) -> int:
-        return len(self.positions)
 
 
 @dataclass(frozen=True)
@@ -75,24 +52,21 @@ class SetSearch:
 
     def page(self) -> SetPage:
         request, names = self.request, [column.name for column in self.request.facets]
-        if request.order is None and request.is_uncut and not names:
-            return SetPage.counted(self.segments.count(self._eligible, self._excluded))
-        members, exact = self._members()
-        batches = self.segments.batches_at(members.positions, names) if names else iter(())
-        return SetPage(
-            total=len(members),
-            exact=exact,
-            hits=self._hits(members),
-            group_sizes=self._group_sizes(members),
-            facets=count_values(((batch, None) for batch in batches), request.facets, MAX_VALUES),
-        )
+        total, exact = self.segments.count(self._eligible, self._excluded), True
+        if not request.is_uncut:
+            total, exact = len(self._members[0]), self._members[1]
+        hits, sizes = self._hits() if request.depth and total else ([], {})
+        batches = self.segments.batches_at(self._members[0].positions, names) if names else iter(())
+        facets = count_values(((batch, None) for batch in batches), request.facets, MAX_VALUES)
+        return SetPage(total=total, exact=exact, hits=hits, group_sizes=sizes, facets=facets)
 
+    @cached_property
     def _members(self) -> tuple[Members, bool]:
-        """The set, and whether every image was compared."""
+        """The set, without scores if it has no cut; and whether every image was compared."""
         if self.request.query is None or self.request.is_uncut:
             positions = self.segments.eligible_positions(self._eligible)
             return Members(positions).without(self._excluded), True
-        members, complete = self._found(self.request.query)
+        members, complete = self._found(self.request.query, _FOUND, _WIDER)
         if complete:
             return members, self.segments.scans(_FOUND, self._eligible)
         return self._scanned(self.request.query), True
@@ -105,9 +79,9 @@ class SetSearch:
     def _excluded(self) -> Positions:
         return self.segments.positions(text_array(sorted(self.request.exclude)))
 
-    def _found(self, query: Vectors) -> tuple[Members, bool]:
+    def _found(self, query: Vectors, depth: int, wider: float) -> tuple[Members, bool]:
         """The images that an approximate search finds, and whether no others score so much."""
-        hits = self.segments.search_parts(query, _FOUND, self._eligible, width=_WIDER * self.request.width)
+        hits = self.segments.search_parts(query, depth, self._eligible, width=wider * self.request.width)
         last, least = rounded(hits.scores[0])[-1], self.request.min_score
         complete = bool(hits.positions[0, -1] < 0 or last < least)
         if not complete:  # others may have the score of the last
@@ -119,52 +93,91 @@ class SetSearch:
         hits = self.segments.parts_within(query[0], least, self._eligible)
         return Members.of(hits, self.request.min_score).without(self._excluded)
 
-    def _hits(self, members: Members) -> list[Hit]:
-        request = self.request
-        if request.order is None or not len(members):
-            return []
-        if request.order.column is None and members.scores is None and request.query is not None:
-            if request.order.descending:
-                best, complete = self._found(request.query)
-                hits = self._first_hits(best, request.order)
-                if complete or len(hits) == request.depth:
-                    return hits
-            members = self._scanned(request.query)
-        return self._first_hits(members, request.order)
+    def _hits(self) -> tuple[list[Hit], dict[Any, int]]:
+        """The first images after the place; with groups, the first of each, and the sizes of all."""
+        request, query = self.request, self.request.query
+        if query is None or request.order.column is not None or not request.is_uncut:
+            return self._first(self._members[0])
+        if not request.order.descending:
+            return self._first(self._scanned(query))
+        found = NOTHING
+        for depth, wider in self._searches():
+            more, complete = self._found(query, depth, wider)
+            found = found.followed_by(more)
+            hits, sizes = self._first(found if request.group_by is None else found.followed_by(self._unscored))
+            hits = [hit for hit in hits if hit.key > -math.inf]
+            if complete or len(hits) == request.depth:
+                return hits, sizes
+        return self._first(found.followed_by(self._scanned(query)))
 
-    def _first_hits(self, members: Members, order: Order) -> list[Hit]:
-        """The first of these images after the place; with groups, the first of each."""
-        if not len(members):
-            return []
-        request = self.request
+    def _searches(self) -> Iterator[tuple[int, float]]:
+        """How deep and how wide to search for the best, until there are enough."""
+        if self.request.group_by is not None:
+            yield _FOUND, _WIDER
+            return
+        depth = self.request.first + 1 + len(self.request.exclude)  # with one more, equal scores at the end are seen
+        while depth < _FOUND:
+            yield depth, 1.0
+            depth *= _DEEPER
+        yield depth, 1.0
+
+    @property
+    def _unscored(self) -> Members:
+        """The whole set, with the lowest key."""
+        positions = self._members[0].positions
+        lowest = np.full(len(positions), -np.inf)
+        return Members(positions, lowest, lowest, np.zeros(len(positions), np.int64))
+
+    def _first(self, members: Members) -> tuple[list[Hit], dict[Any, int]]:
+        by, order, sizes = self.request.group_by, self.request.order, Counter[Any]()
+        if by is None and order.column is None:
+            rows = self._best(members, -1 if order.descending else 1)
+        else:
+            table = self._table(members)
+            rows = self._sorted(table)
+            if by is not None:
+                for group, count in _sql("SELECT grp, count(*) FROM members GROUP BY grp", table, {}):
+                    sizes[_group_value(by, group)] += count  # days beyond Python's years are one, without a value
+        scores, parts = self._scores(members, np.array([position for _, _, position, _ in rows], np.int64))
+        return [
+            Hit(key, image_id, position, score, part, _group_value(by, group))
+            for (key, image_id, position, group), score, part in zip(rows, scores, parts, strict=True)
+        ], sizes
+
+    def _best(self, members: Members, sign: int) -> list[_Row]:
+        """The first images by `sign` × key, and then by id."""
+        assert members.keys is not None  # the order is by score
+        keys, slots, count = sign * members.keys, np.arange(len(members)), self.request.depth
+        after: tuple[Any, ...] = ()
+        if self.request.after is not None:
+            key, image_id = self.request.after
+            after = sign * key, image_id, len(members)
+            slots, count = np.flatnonzero(keys >= after[0]), count + int(np.count_nonzero(keys == after[0]))
+        if count < len(slots):
+            slots = slots[keys[slots] <= np.partition(keys[slots], count - 1)[count - 1]]
+        ids = self.segments.ids(members.positions[slots])
+        ranked = sorted(zip(keys[slots].tolist(), ids, slots.tolist(), strict=True))
+        page = ranked[bisect(ranked, after) :][: self.request.depth]
+        return [(sign * key, image_id, int(members.positions[slot]), None) for key, image_id, slot in page]
+
+    def _sorted(self, table: pa.Table) -> list[_Row]:
+        """The first images, or of each group the first."""
+        request, order = self.request, self.request.order
         first, direction = ("max", "DESC") if order.descending else ("min", "ASC")
         source = "members" if request.group_by is None else _FIRST_OF_GROUPS.format(first=first)
-        condition, values = self._after(members, order)
-        found = _sql(
+        condition, values = "TRUE", dict[str, Any]()
+        if request.after is not None:
+            further, (key, image_id) = "<" if order.descending else ">", request.after
+            condition, values = "key IS NULL AND image_id > $id", {"id": image_id}
+            if key is not None:
+                condition = f"(key {further} $key OR (key = $key AND image_id > $id) OR key IS NULL)"
+                values["key"] = key
+        return _sql(
             f"SELECT key, image_id, position, grp FROM {source} WHERE {condition} "
             f"ORDER BY key {direction} NULLS LAST, image_id LIMIT {request.depth}",
-            self._table(members, order.column),
+            table,
             values,
         )
-        positions = np.array([position for _, _, position, _ in found], np.int64)
-        scores, parts = self._scores(members, positions)
-        return [
-            Hit(key, image_id, position, score, part, _group_value(request.group_by, group))
-            for (key, image_id, position, group), score, part in zip(found, scores, parts, strict=True)
-        ]
-
-    def _after(self, members: Members, order: Order) -> tuple[str, dict[str, Any]]:
-        """The condition for rows after the place, in SQL, with its values."""
-        if (place := self.request.after) is None:
-            return "TRUE", {}
-        values = {"id": place.image_id}
-        if place.key is None:
-            return "key IS NULL AND image_id > $id", values
-        further, key = "<" if order.descending else ">", place.key
-        if order.column is None and members.scores is not None:  # which may have been rounded otherwise
-            own = np.isin(members.positions, self.segments.positions(text_array([place.image_id])))
-            key = next(iter(members.scores[own].tolist()), key)
-        return f"(key {further} $key OR (key = $key AND image_id > $id) OR key IS NULL)", {"key": key} | values
 
     def _scores(self, members: Members, positions: Positions) -> tuple[list[float | None], list[int]]:
         if members.scores is not None and members.parts is not None:
@@ -178,34 +191,29 @@ class SetSearch:
         found = Members.of(hits, -math.inf)
         return self._scores(found, positions)
 
-    def _group_sizes(self, members: Members) -> dict[Any, int]:
-        by = self.request.group_by
-        if by is None or not len(members):
-            return {}
-        sizes = _sql("SELECT grp, count(*) FROM members GROUP BY grp", self._table(members, None), {})
-        counts = Counter[Any]()
-        for group, count in sizes:  # several days beyond Python's years are one group, without a value
-            counts[_group_value(by, group)] += count
-        return counts
-
-    def _table(self, members: Members, key: Column | None) -> pa.Table:
-        """The images as DuckDB reads them; without a `key` the score is it."""
-        by, ids, keys, groups = self.request.group_by, list[Any](), list[Any](), list[Any]()
+    def _table(self, members: Members) -> pa.Table:
+        """The images as DuckDB reads them."""
+        key, by = self.request.order.column, self.request.group_by
+        ids, keys, groups = list[Any](), list[Any](), list[Any]()
         names = {"image_id"} | {column.name for column in (key, by) if column is not None}
         for batch in self.segments.batches_at(members.positions, [*names]):
             ids.append(batch.column("image_id"))
             keys.append(key.sortable(batch) if key is not None else None)
             groups.append(_groupable(by, batch) if by is not None else pa.nulls(len(batch)))
-        scores = pa.nulls(len(members)) if members.scores is None else number_array(members.scores)
         return pa.table(
             {
                 "image_id": pa.chunked_array(ids),
                 "position": number_array(members.positions),
-                "key": scores if key is None else pa.chunked_array(keys),
+                "key": pa.chunked_array(keys)
+                if members.keys is None or key is not None
+                else number_array(members.keys),
                 "grp": pa.chunked_array(groups),
             }
         )
 
+
+_Row: TypeAlias = tuple[Any, str, int, Any]
+"""What an image is ordered by, its id, its position, and its group."""
 
 _FIRST_OF_GROUPS: Final = """(
     SELECT members.key, min(image_id) AS image_id, arg_min(position, image_id) AS position, members.grp

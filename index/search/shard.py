@@ -103,11 +103,15 @@ class Shard:
     ) -> tuple[Hits, list[dict[str, Any]]]:
         """The k nearest of each query, and if they are few, what matches show of their rows, in the same order."""
         hits = self._segments.search_with_ids(queries, k, where, width=width, unlike=unlike)
-        positions = hits.positions[hits.positions >= 0]
-        return hits, self.rows(positions, self._columns) if len(positions) <= _FEW else []
+        return hits, self._shown(hits.positions[hits.positions >= 0])
 
-    def page(self, request: SetRequest) -> SetPage:
-        return SetSearch(self._segments, request).page()
+    def page(self, request: SetRequest) -> tuple[SetPage, list[dict[str, Any]]]:
+        """Like `search`, of a set."""
+        page = SetSearch(self._segments, request).page()
+        return page, self._shown(np.array([hit.position for hit in page.hits], np.int64))
+
+    def _shown(self, positions: Positions) -> list[dict[str, Any]]:
+        return self.rows(positions, self._columns) if len(positions) <= _FEW else []
 
     def search_words(
         self,

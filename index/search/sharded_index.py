@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -74,16 +73,23 @@ class ShardedIndex:
             positions = found[-1].positions
             sent.update(zip(positions[positions >= 0].tolist(), rows, strict=False))
         best = Hits.joined(found).best(k)
-        with self._lock:
-            self._rows.update((each, sent[each]) for each in best.positions.ravel().tolist() if each in sent)
+        self._keep(sent, best.positions.ravel().tolist())
         return best
 
     def page(self, request: SetRequest) -> SetPage:
         """Like `SetSearch.page`."""
-        # A group's first image may be in one shard, before the place, and the group's others in the rest.
-        sent = replace(request, after=None, depth=self.live_count) if request.group_by and request.after else request
-        pages = zip(self._all("page", sent), self._starts.tolist(), strict=True)
-        return SetPage.merged([page.shifted(start) for page, start in pages], request)
+        pages, sent = [], dict[int, dict[str, Any]]()
+        for (page, rows), start in zip(self._all("page", request), self._starts.tolist(), strict=True):
+            pages.append(page.shifted(start))
+            sent.update(zip((hit.position for hit in pages[-1].hits), rows, strict=False))
+        merged = SetPage.merged(pages, request)
+        self._keep(sent, [hit.position for hit in merged.hits])
+        return merged
+
+    def _keep(self, sent: Mapping[int, dict[str, Any]], positions: Iterable[int]) -> None:
+        """Keep the rows at these positions, of those that shards sent."""
+        with self._lock:
+            self._rows.update((each, sent[each]) for each in positions if each in sent)
 
     def search_words(
         self,

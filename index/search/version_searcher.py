@@ -22,7 +22,7 @@ from index.filters.facets import Counts, facet_columns
 from index.filters.filter import Filter
 from index.matches import Match
 from index.queries import QueryKind, unit_vectors
-from index.search.fused import VECTOR_HITS, WORD_HITS, fused, strong, word_hits
+from index.search.fused import VECTOR_HITS, WORD_HITS, fused, word_hits
 from index.search.ranking import Ranking, Searchable
 from index.search.result_set import Answer, Hit, Order, Place, SetPage, SetRequest
 from index.search.set_columns import SetColumns
@@ -100,12 +100,21 @@ class VersionSearcher:
         filter. With `words` it has the best of both, or of the words alone; the columns `hidden` do not count.
 
         The page has the first k after the first `offset`, or `after` the end of an earlier page in this version. The
-        set is what scores `min_score` or more, or without that all that passes the filter. Raises like `search`.
+        set is what scores `min_score` or more, or without that all that passes the filter. Pages are disjoint, and all
+        together have the whole set; but with words, `distinct` or `diversity` up to MAX_K, and an approximate search
+        may find others for a deeper page. Raises like `search`.
         """
         _check_known(options)
+        if after is not None and after.image_id is None:
+            options["offset"] = after.seen
         limits = QueryLimits.checked(k, options, exclude)
         columns = SetColumns.of(self._filterable, options, has_query=vector is not None or words is not None)
         query = None if vector is None else unit_vectors(np.asarray(vector)[np.newaxis], self.dim)
+        grouped, by_offset = (
+            columns.group_by is not None,
+            words is not None or bool(limits.distinct or limits.diversity),
+        )
+        skipped = after.seen if after is not None and grouped else limits.offset
         request = SetRequest(
             query=query,
             min_score=limits.min_score,
@@ -115,30 +124,34 @@ class VersionSearcher:
             order=columns.order,
             group_by=columns.group_by,
             facets=columns.facets,
-            after=after and self._place(after, columns.order),
-            depth=limits.depth + 1,  # one more shows whether this is the last page
+            after=None if after is None or grouped else self._place(after, columns.order),
+            first=limits.depth if after is None else after.first,
+            depth=skipped + limits.k,
         )
         if words is not None:
             page, hits = self._with_words(words, hidden, request, limits)
-            is_last = page.total <= limits.depth or not hits
-        elif query is not None and request.is_ranked:
-            page = self._counted(replace(request, order=None))
+        elif query is not None and by_offset:
+            page = self._counted(request)
             hits = Ranking(self._index, limits, request.where, request.width).rank(query)[0]
-            is_last = len(hits) < limits.k or page.total <= limits.depth
         else:
             page = self._page(request)
-            hits, is_last = [*page.hits[limits.offset : limits.depth]], len(page.hits) <= limits.depth
+            hits = [*page.hits[skipped:]]
         by_words = words is not None and query is None
         if not by_words:
             page.require_facets(request)
+        seen = (limits.offset if after is None else after.seen) + len(hits)
+        is_last = len(hits) < limits.k or seen >= (len(page.group_sizes) if grouped else page.total)
+        end = Place(seen, request.first)
+        if not by_offset and hits:
+            end = replace(end, image_id=hits[-1].image_id, key=None if columns.order.column else hits[-1].key)
         return Answer(
             matches=self._matches(hits, options.get("fields"), page.group_sizes),
             keys=[hit.key for hit in hits],
             total=page.total,
             exact=page.exact,
-            group_sizes=page.group_sizes if request.group_by is not None else None,
+            group_sizes=page.group_sizes if grouped else None,
             facets=page.facets if request.facets and not by_words else None,
-            end=None if is_last else hits[-1].place,
+            end=None if is_last else end,
         )
 
     def _with_words(
@@ -152,7 +165,7 @@ class VersionSearcher:
             return SetPage.counted(len(by_words), exact=len(by_words) < MAX_K), by_words[page]
         deeper = replace(limits, k=min(max(VECTOR_HITS, limits.depth + WORD_HITS), MAX_K), offset=0)
         nearest = Ranking(self._index, deeper, request.where, request.width).rank(request.query)[0]
-        return self._counted(replace(request, order=None)), fused(nearest, strong(by_words))[page]
+        return self._counted(request), fused(nearest, by_words, words)[page]
 
     def _page(self, request: SetRequest) -> SetPage:
         index = self._index
@@ -161,17 +174,19 @@ class VersionSearcher:
     def _counted(self, request: SetRequest) -> SetPage:
         """The set without rows. All images need not be counted."""
         if not request.is_uncut or request.where is not None or request.facets:
-            return self._page(request)
+            return self._page(replace(request, depth=0))
         return SetPage.counted(self.searched - len(request.exclude))
 
-    def _place(self, after: Place, order: Order) -> Place:
-        """The place, with the sorted value of its image. OptionError for an image that the version does not have."""
-        if order.column is None:
-            return after
+    def _place(self, after: Place, order: Order) -> tuple[Any, str] | None:
+        """The key and the id that a page comes after. OptionError for an image that the version does not have."""
+        if after.image_id is None:
+            return None
+        if order.column is None and after.key is not None:
+            return after.key, after.image_id
         positions = self._index.positions(text_array([after.image_id]))
-        if positions[0] < 0:
+        if order.column is None or positions[0] < 0:
             raise OptionError("after", after.image_id, f"the id of an image of index version {self.version}")
-        return Place(self._index.sort_keys(positions, order.column)[0], after.image_id)
+        return self._index.sort_keys(positions, order.column)[0], after.image_id
 
     def facets(self, filter: Mapping[str, Any] | None = None) -> Counts:
         """The columns whose values images share, and how many of the images that pass `filter` have each value.

@@ -57,6 +57,12 @@ class Hits:
         """The k best of each query. Ties stay in order."""
         return self.take(np.argsort(-self.scores, axis=1, kind="stable")[:, :k])
 
+    def mean_scores(self) -> npt.NDArray[np.float64]:
+        """The mean score of each query's hits, `(n,)`; NaN if there are none."""
+        found = self.positions >= 0
+        totals, counts = np.where(found, self.scores, 0).sum(axis=1, dtype=np.float64), found.sum(axis=1)
+        return np.where(counts, totals / np.maximum(counts, 1), np.nan)
+
     def distinct(self, k: int) -> Hits:
         """The k best of each query. A position that is repeated keeps its best score, the first of equals."""
         ranked = self.best(self.scores.shape[1])

@@ -15,7 +15,7 @@ import pyarrow as pa
 from cachetools import LRUCache, cachedmethod
 
 from index.arrays import Ids, Positions, Vectors, by_part, read_parts
-from index.collection.rows import EMBEDDING, TILES, number_array, unify
+from index.collection.rows import EMBEDDING, TILES, conform, number_array, unify
 from index.filters.columns import Column, Mask
 from index.filters.facets import Counts, count_values, sampling_step
 from index.filters.filter import Filter
@@ -93,6 +93,12 @@ class SegmentedIndex:
                 elif high > low:
                     yield batch.select(names).take(number_array(positions[low:high] - row))
                 row += len(batch)
+
+    def table_at(self, positions: Positions, columns: Sequence[str]) -> pa.Table:
+        """The rows at these positions, which ascend: `image_id`, then `columns`, null where a segment lacks one."""
+        schema = pa.schema([self.schema.field(name) for name in ("image_id", *columns)])
+        batches = self.batches_at(positions, schema.names)
+        return pa.concat_tables([schema.empty_table(), *(conform(pa.table(batch), schema) for batch in batches)])
 
     def _masked(self, allowed: Sequence[Eligible | None]) -> Iterator[tuple[pa.RecordBatch, Mask | None]]:
         for segment, rows in zip(self.parts, allowed, strict=True):

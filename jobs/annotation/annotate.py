@@ -20,11 +20,15 @@ from index.collection.annotations import (
     annotation_logs,
     drop_annotation,
     list_annotations,
+    lost,
+    read_learned,
+    rows_with_values,
 )
 from index.collection.catalog.catalog import Catalog, RunRows
 from index.collection.collection import Snapshot
+from index.collection.layout import learned_path
 from index.collection.live_rows import LiveRows
-from index.collection.records import ModelRecord, RunManifest, RunStart
+from index.collection.records import Learned, ModelRecord, RunManifest, RunStart
 from index.collection.row_files import map_in_threads, read_schema
 from index.collection.rows import EMBEDDING, FIXED_COLUMNS, TILES, vectors_of
 from index.errors import RolledBackError
@@ -48,8 +52,9 @@ from jobs.sources.listing import LISTING
 from jobs.spec import AnnotationSpec, Resources
 from jobs.values import MAX_REJECT_RATE
 
-_SOURCE = "collection"
+SOURCE = "collection"
 """What an annotation's runs record as their source: their own collection, which may be moved."""
+_LEARNED_FROM = 1_024, 64  # places and rows; with 512 dimensions, 134 MB of vectors
 _VECTOR_BLOCK = 16_384  # rows; with 512 dimensions, 32 MB of vectors
 
 
@@ -74,8 +79,14 @@ class Annotate:
         if model is None:
             raise UsageError(f"nothing is embedded yet in {self.collection.location}: run `likeness embed` first")
         live = snapshot.live().of_model(model)
-        reports = {spec.name: self._annotate(spec, live, model) for spec in specs}
-        publish(self.collection, snapshot.committed, self.console)
+        predicted, computed = ([spec for spec in specs if spec.is_computed is each] for each in (False, True))
+        reports = {spec.name: self._annotate(spec, live, model) for spec in predicted}
+        if predicted:
+            publish(self.collection, snapshot.committed, self.console)
+        if computed:
+            from jobs.annotation.neighbours import neighbour_column  # imported late: it publishes like this
+
+            reports |= {spec.name: neighbour_column(self.collection, spec, self.console) for spec in computed}
         return reports
 
     def _annotate(self, spec: AnnotationSpec, live: LiveRows, model: ModelRecord) -> EmbedReport:
@@ -87,9 +98,11 @@ class Annotate:
         if plan.done:
             return EmbedReport.of(plan)
         earlier = [run for run in snapshot.committed if run.model.agrees_with(plan.model)]
-        calibration = _calibration(recipe, [*earlier, plan.run] if plan.run else earlier, live)
-        plan = replace(plan, run=plan.run or log.start_run(_SOURCE, plan.model, calibration))
-        load = partial(recipe.load, spec.name, calibration, proven=plan.todo.num_rows < plan.listed)
+        begun = [*earlier, plan.run] if plan.run else earlier
+        calibration = _calibration(recipe, begun, live)
+        learned = self._learned(spec.name, recipe, log, live, plan.listed, begun=bool(begun))
+        plan = replace(plan, run=plan.run or log.start_run(SOURCE, plan.model, calibration))
+        load = partial(recipe.load, spec.name, learned or calibration, proven=plan.todo.num_rows < plan.listed)
         activity = f"annotating {spec.name}"
         if recipe.needs == "embedding":
             with report_bar(self.console, activity, plan) as progress:
@@ -103,6 +116,23 @@ class Annotate:
         except TooManyRejectsError as error:
             raise TooManyRejectsError(_too_many_message(spec.name, log, written, self.max_reject_rate)) from error
         return written.report
+
+    def _learned(
+        self, name: str, recipe: Recipe, log: Collection, live: LiveRows, images: int, *, begun: bool
+    ) -> Learned | None:
+        """What the predictor learned before its first run, in a file beside the runs; learned now if none has begun."""
+        if recipe.learn is None:
+            return None
+        learned = read_learned(log, recipe.record)
+        if learned is None:
+            if begun:
+                raise lost(log, recipe.record)
+            others = [each for each in list_annotations(self.collection) if each.name != name]
+            sample = sample_rows(live, *_LEARNED_FROM).embedded(annotations=rows_with_values(others))
+            learned = recipe.learn(pa.Table.from_batches(sample), images)
+            log.check_lease()
+            log.storage.write_atomic(learned_path(recipe.fingerprint), learned.to_bytes())
+        return learned
 
     def _write_from_pictures(
         self, plan: Plan, log: Collection, recipe: Recipe, *, load: Callable[[], Any], activity: str
@@ -189,7 +219,7 @@ def require_name_available(name: str, metadata: Sequence[str], annotations: Sequ
 
 def plan_annotation(live: LiveRows, log: Snapshot, recipe: Recipe) -> Plan:
     """The plan for the embedded images of `live`; the listing's column `seq` says where their rows are."""
-    plan, run = _plan(live, log, recipe, None), unfinished_run(log, _SOURCE, recipe.record, EVERY_IMAGE)
+    plan, run = _plan(live, log, recipe, None), unfinished_run(log, SOURCE, recipe.record, EVERY_IMAGE)
     return _plan(live, log, recipe, run) if plan.todo.num_rows and run else plan
 
 
@@ -230,7 +260,7 @@ def _plan(live: LiveRows, log: Snapshot, recipe: Recipe, run: RunStart | None) -
     with catalog.query(_TODO.format(columns=_COLUMNS[recipe.needs == "embedding"]), IN_MEMORY) as batches:
         todo = Todo(pa.Table.from_batches([batch]) for batch in batches)
     return Plan(
-        source=_SOURCE,
+        source=SOURCE,
         model=recipe.record,
         listed=counts["listed"],
         todo=todo,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 
@@ -29,10 +29,7 @@ def labels_recipe(spec: AnnotationSpec, model: ModelRecord, *, device: str | Non
 
     Making its predictor raises ModelError if the model cannot embed texts.
     """
-    load = cache(partial(load_recorded, model, embedder=embedder, device=device))
-
-    def vectors(texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        return load().embed_texts([spec.template.replace("{}", text) for text in texts])
+    vectors = text_embedding(spec, model, device=device, embedder=embedder)
 
     def calibrate(sample: npt.NDArray[np.float32]) -> dict[str, float]:
         """The score below which an image gets none of the labels: the `none_below` quantile of unrelated pairs."""
@@ -43,6 +40,16 @@ def labels_recipe(spec: AnnotationSpec, model: ModelRecord, *, device: str | Non
 
     parts = [model.fingerprint, *spec.labels, spec.template, spec.none_below]
     return Recipe(id="labels", fingerprint=fingerprint_of(parts), needs="embedding", make=make, calibrate=calibrate)
+
+
+def text_embedding(
+    spec: AnnotationSpec, model: ModelRecord, *, device: str | None, embedder: str | None
+) -> Callable[[Sequence[str]], npt.NDArray[np.float32]]:
+    """Returns the vectors, `(n, dim)` float32, unit norm, of texts in the annotation's template; loads the model once,
+    when it is needed. ModelError if it cannot embed texts.
+    """
+    load = cache(partial(load_recorded, model, embedder=embedder, device=device))
+    return lambda texts: load().embed_texts([spec.template.replace("{}", text) for text in texts])
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from embedder.errors import Rejected
 from embedder.identity import ModelIdentity
 from embedder.images import CropSpec
 from embedder.models.checkpoint import Checkpoint
-from index.collection.records import ModelRecord
+from index.collection.records import Learned, ModelRecord
 from index.collection.rows import EMBEDDING, REJECT_COLUMNS, embedding_type, vectors_of
 from jobs.embedding.embed_rows import crops_of
 from jobs.embedding.model_source import loaded_memory
@@ -50,7 +50,8 @@ class Recipe:
     """How to make a predictor on a worker, and what it needs of an image.
 
     `fingerprint` (SHA-256, hex) changes with everything that affects its columns. `make` takes no arguments, or if
-    there is a `calibrate`, what this once made of a sample of the vectors, `(n, dim)`.
+    there is a `calibrate`, what this once made of a sample of the vectors, `(n, dim)`; if there is a `learn`, what this
+    once made of a sample of the embedded rows, with their annotations, and of the number of all.
     """
 
     id: str
@@ -58,6 +59,7 @@ class Recipe:
     needs: Needs
     make: Callable[..., Predictor]
     calibrate: Callable[[npt.NDArray[np.float32]], dict[str, float]] | None = None
+    learn: Callable[[pa.Table, int], Learned] | None = None
     memory: int = 2**30
     """Memory that a worker process needs, in bytes; reserved in Ray."""
     crop: CropSpec = field(default_factory=lambda: CropSpec(side=224, shortest_edge=None))
@@ -69,10 +71,10 @@ class Recipe:
         """The predictor, as its runs record it."""
         return ModelRecord(id=self.id, revision=None, fingerprint=self.fingerprint, dim=0)
 
-    def load(self, name: str, calibration: Mapping[str, float], proven: bool) -> LoadedPredictor:
+    def load(self, name: str, learned: Mapping[str, float] | Learned, proven: bool) -> LoadedPredictor:
         """The predictor in the process that calls this, such as a worker; see there."""
         identity = ModelIdentity(model_id=self.id, revision=None, fingerprint=self.fingerprint, dim=0)
-        predict = self.make(calibration) if self.calibrate else self.make()
+        predict = self.make(learned) if self.calibrate or self.learn else self.make()
         return LoadedPredictor(name, identity, predict, proven)
 
 

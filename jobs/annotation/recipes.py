@@ -13,6 +13,7 @@ from embedder.python_class import PythonClass
 from index.collection import Collection
 from index.collection.records import ModelRecord
 from jobs.annotation.captions import captioner_recipe
+from jobs.annotation.clusters import clusters_recipe
 from jobs.annotation.labels import labels_recipe
 from jobs.annotation.ocr import ocr_recipe
 from jobs.annotation.predictor import NEEDS, Batch, Columns, Predictor, Recipe, checkpoint_recipe
@@ -44,6 +45,8 @@ def recipe_of(
         return captioner_recipe(spec, resources)
     if spec.ocr:
         return ocr_recipe()
+    if spec.clusters:
+        return clusters_recipe(spec, model, device=resources.device, embedder=embedder)
     if spec.match:
         from jobs.annotation.match import match_recipe  # late: faiss takes a second
 

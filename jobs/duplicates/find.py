@@ -1,7 +1,7 @@
 """Finds duplicates of each kind: by content hash, by pixels among pairs that vectors propose, and by vectors alone."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -27,11 +27,9 @@ from index.versions.servable import open_last_good
 from jobs.duplicates.comparer import Comparer, Picture
 from jobs.duplicates.local_files import Row, local_file, one_path_each
 from jobs.duplicates.picture_loader import PictureLoader
+from jobs.duplicates.preference import preference, reason
 from jobs.values import MAX_DIFFERENCE, MIN_SIMILARITY
 
-_REASONS: Final = ("more pixels", "lossless format", "larger file", "has EXIF", "older file", "first by name")
-_LOSSLESS: Final = frozenset({"png", "gif", "bmp", "tiff", "raw"})
-_NO_DATE: Final = datetime.max.replace(tzinfo=UTC)
 _COLUMNS: Final = ("image_id", "uri", "content_hash", "width", "height", "format", "size", "modified")
 _NEIGHBOURS: Final = 16  # of each picture, whose pixels are compared with it
 _MIN_SCORE: Final = 0.9  # minimum cosine of such a neighbour
@@ -158,7 +156,7 @@ class Finder:
     def _picture(self, rows: Sequence[Row]) -> Picture:
         facts, second_paths = one_path_each(rows) if len(rows) > 1 else (rows, [])
         self._second_paths.update(row["image_id"] for row in second_paths)
-        best, *others = sorted(facts, key=_preference)
+        best, *others = sorted(facts, key=preference)
         return Picture(best, others)
 
     def _read_signatures(self, pictures: Sequence[Picture]) -> None:
@@ -174,7 +172,7 @@ class Finder:
     def _groups(self, pictures: Iterable[Picture]) -> Iterator[PlannedGroup]:
         """The best picture with its copies, then the best of the others, and so on."""
         _link_same_pixels(pictures)
-        remaining = dict.fromkeys(sorted(pictures, key=lambda picture: _preference(picture.facts)))
+        remaining = dict.fromkeys(sorted(pictures, key=lambda picture: preference(picture.facts)))
         while remaining:
             kept = next(iter(remaining))
             if duplicates := tuple(self._take_copies(kept, remaining)):
@@ -201,7 +199,7 @@ class Finder:
             each for each, _, difference in found if self._is_nearer_to_another(each, kept, difference, remaining)
         ]
         if nearer:
-            ordered = sorted([*remaining, *nearer], key=lambda picture: _preference(picture.facts))
+            ordered = sorted([*remaining, *nearer], key=lambda picture: preference(picture.facts))
             remaining.clear()
             remaining.update(dict.fromkeys(ordered))
         for other, kind, difference in found:
@@ -230,34 +228,15 @@ class Finder:
             if len(scores) < 2:
                 continue
             rows = self._segments.rows(self._segments.positions(text_array(scores)), _COLUMNS)
-            kept, *others = sorted(rows, key=_preference)
+            kept, *others = sorted(rows, key=preference)
             similar = [_duplicate(kept, row, "similar", score=scores[row["image_id"]]) for row in others]
             yield PlannedGroup(keep=PlannedImage(**kept), duplicates=tuple(similar))
-
-
-def _preference(facts: Mapping[str, Any]) -> tuple[Any, ...]:
-    """A sort key, best picture first. `facts` are a row's columns, and `lossless` and `exif` if the file was read."""
-    lossless = facts.get("lossless")
-    return (
-        -(facts["width"] or 0) * (facts["height"] or 0),
-        not (facts["format"] in _LOSSLESS if lossless is None else lossless),
-        -(facts["size"] or 0),
-        not facts.get("exif"),
-        facts["modified"] or _NO_DATE,
-        facts["image_id"],
-    )
-
-
-def _reason(kept: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """Why `kept` is preferred to `other`: the first criterion in which they differ."""
-    pairs = zip(_REASONS, _preference(kept), _preference(other), strict=True)
-    return next(name for name, one, two in pairs if one != two)
 
 
 def _duplicate(
     kept: dict[str, Any], other: dict[str, Any], kind: Kind, difference: float | None = None, score: float | None = None
 ) -> Duplicate:
-    return Duplicate(**other, kind=kind, why=_reason(kept, other), difference=difference, score=score)
+    return Duplicate(**other, kind=kind, why=reason(kept, other), difference=difference, score=score)
 
 
 def _pixels(picture: Picture) -> int:

@@ -3,10 +3,10 @@
 import glob
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,7 @@ from index.collection import Collection
 from index.collection.annotations import list_annotations, rows_with_values
 from index.collection.rows import EMBEDDING, REJECT_COLUMNS, TILES, join_batches, vectors_of
 from index.errors import EmptyCollectionError
+from index.filters.filter import Filter
 from index.storage.bucket_address import without_secrets
 from index.storage.storage import Storage
 from jobs.errors import UsageError
@@ -37,12 +38,19 @@ _ROWS = 16_384  # rows in memory, and in a row group
 
 
 def export(
-    collection: Collection, folder: str, form: Format, progress: Callable[[int, int], None] = lambda *_: None
+    collection: Collection,
+    folder: str,
+    form: Format,
+    progress: Callable[[int, int], None] = lambda *_: None,
+    *,
+    where: Mapping[str, Any] | None = None,
 ) -> int:
-    """Write each live row that has a vector, with its annotations, to a new `folder`. Returns the number of rows.
+    """Write each live row that has a vector and passes a filter, with its annotations, to a new `folder`. Returns the
+    number of rows.
 
     The folder is complete or not created. `progress` gets the number of rows written so far, and of all live rows,
-    including rejects. UsageError if the folder is not empty, EmptyCollectionError if nothing is embedded.
+    including rejects. UsageError if the folder is not empty or no row passes, FilterError for an invalid filter,
+    EmptyCollectionError if nothing is embedded.
     """
     target = _require_new(folder)
     snapshot = collection.snapshot()
@@ -52,12 +60,16 @@ def export(
         writer = None
         for batch in join_batches(live.embedded(_ROWS, annotations), _ROWS):
             table = pa.Table.from_batches([batch])
+            if where is not None:
+                table = table.filter(pa.array(Filter.parse(where, table.schema).mask(batch)))
             if writer is None:
                 model = snapshot.committed[-1].model.model_copy(update={"tiles": None})  # not exported
                 writer = files.enter_context(_Writer(output, form, table.schema, model.model_dump_json().encode()))
             writer.write(table)
             count += table.num_rows
             progress(count, len(live))
+        if writer and not count:
+            raise UsageError("no image passes --filter: expected one that some images pass")
         if not count:
             raise EmptyCollectionError(f"{collection.location} has no vectors to export: embed or import some first")
     return count

@@ -22,7 +22,8 @@ from jobs.errors import OtherModelError, UsageError
 logger = logging.getLogger(__name__)
 
 _CAPTIONS = Path(__file__).with_name("captions.txt")
-_COLUMNS = ("caption", "captions", "text", "title", "alt", "description", "label", "labels")
+CAPTION_COLUMNS = ("caption", "captions", "text", "title", "alt", "description")
+LABEL_COLUMNS = ("label", "labels")
 _MAX_TEXTS, _MIN_TEXTS = 400, 50
 _MAX_OWN = 200  # the rest is the same for every collection, to compare scores of texts with
 _SAMPLES, _ROWS = 8, 512
@@ -84,17 +85,17 @@ class QueryTexts:
 
 def collection_texts(live: LiveRows) -> Sequence[str]:
     """Distinct captions or labels of a sample of the images, at most 200; empty if there is no column of them."""
-    name = next((name for name in _COLUMNS if name in live.schema.names), None)
+    name = next((name for name in (*CAPTION_COLUMNS, *LABEL_COLUMNS) if name in live.schema.names), None)
     if name is None or not pa.types.is_string(live.schema.field(name).type):
         return []
     values: list[Any] = sample_rows(live).read([name])[name].to_pylist()
     return _evenly_spaced(_distinct(value for value in values if value), _MAX_OWN)
 
 
-def sample_rows(live: LiveRows) -> LiveRows:
-    """A few thousand rows, from a few places so that few files are read."""
-    starts = np.linspace(0, max(0, len(live) - _ROWS), _SAMPLES).astype(np.int64)
-    return live.take(np.unique(np.concatenate([range(start, min(start + _ROWS, len(live))) for start in starts])))
+def sample_rows(live: LiveRows, places: int = _SAMPLES, rows: int = _ROWS) -> LiveRows:
+    """Up to `rows` from each of a few places, so that few files are read."""
+    starts = np.linspace(0, max(0, len(live) - rows), places).astype(np.int64)
+    return live.take(np.unique(np.concatenate([range(start, min(start + rows, len(live))) for start in starts])))
 
 
 def _distinct(texts: Iterable[str]) -> list[str]:

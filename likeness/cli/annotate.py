@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from index.collection import Collection
 
 _JOB, _RESOURCES, _ANNOTATION = (("jobs.spec", name) for name in ("JobSpec", "Resources", "AnnotationSpec"))
-_LABEL = 'A text such as "a dog"; may be repeated. Each image gets the nearest label.'
+_LABEL = 'A text such as "a dog"; may be repeated. Each image, or with --clusters each cluster, gets the nearest.'
 
 
 @with_fields(
@@ -32,7 +32,7 @@ def annotate(
 ) -> None:
     """Add columns to the images of a collection. Run it again to continue after a crash, or for new images.
 
-    Labels use the stored vectors, without reading pictures. The other predictors read the pictures again, like `embed`.
+    Labels, clusters, uniqueness and outliers use the stored vectors. The others read the pictures again, like `embed`.
     You can filter by the columns, and every match includes them, like the source's metadata.
 
     Example: `likeness annotate my-collection --name animal --label "a dog" --label "a cat"`

@@ -8,7 +8,8 @@ import io
 import os
 import signal
 import sys
-from typing import Annotated
+import threading
+from typing import Annotated, Final
 
 import typer
 from rich.markup import escape
@@ -27,6 +28,7 @@ from likeness.cli.index import compact, index, promote, prune, rollback, version
 from likeness.cli.options import HelpCommand, HelpGroup, console, error_console
 from likeness.cli.schedule import history, schedule, watch
 from likeness.cli.search import evaluate, info, rejects, search
+from likeness.cli.select import select
 from likeness.cli.serve import keys, serve
 
 _DISK_FULL_ADVICE = "free some space there and run the same command again; what was complete before is unchanged"
@@ -42,8 +44,10 @@ def main() -> None:
     console.soft_wrap = not console.is_terminal
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
-    # systemd and Kubernetes stop a process with SIGTERM: treat it like Ctrl-C.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    _interrupted.clear()
+    signal.signal(signal.SIGTERM, _interrupt)  # systemd and Kubernetes stop a process with it: treat it like Ctrl-C
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
     try:
         _run()
     except KeyboardInterrupt:
@@ -65,12 +69,17 @@ def _run() -> None:
     try:
         app()
     except Exception as error:
-        # Code in C turns an interrupt into another exception: an import, for example, into an ImportError.
-        cause: BaseException | None = error
-        while cause := cause and (cause.__cause__ or cause.__context__):
-            if isinstance(cause, KeyboardInterrupt):
-                raise KeyboardInterrupt from error
+        if _interrupted.is_set():  # which code in C turns into another exception: an import, for example
+            raise KeyboardInterrupt from error
         raise
+
+
+def _interrupt(*_: object) -> None:
+    _interrupted.set()
+    raise KeyboardInterrupt
+
+
+_interrupted: Final = threading.Event()
 
 
 def _fail(error: object, code: int) -> None:
@@ -106,7 +115,7 @@ def likeness(
 
 
 for _command in (
-    *(embed, reembed, annotate, match, columns, schedule, watch, history, index, search, serve),
+    *(embed, reembed, annotate, match, columns, select, schedule, watch, history, index, search, serve),
     *(rejects, info, evaluate, duplicates, versions, promote, rollback, prune, compact, export, demo),
 ):
     app.command(cls=HelpCommand)(_command)

@@ -4,11 +4,11 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from jobs.values import counted, model_named
+from jobs.values import counted, model_named, parse_object
 from likeness.cli.embed import next_commands
 from likeness.cli.index import build_and_show
 from likeness.cli.model_options import Fields, with_fields
-from likeness.cli.options import CollectionArgument, console, open_collection
+from likeness.cli.options import CollectionArgument, console, open_collection, parse_option
 
 
 def export(
@@ -18,16 +18,29 @@ def export(
         Literal["parquet", "npy", "clip-retrieval"],
         typer.Option("--format", help="Parquet, a .npy array with Parquet beside it, or clip-retrieval's folders."),
     ] = "parquet",
+    where: Annotated[
+        str | None, typer.Option("--filter", help="Only images that pass this filter, as in `likeness search`.")
+    ] = None,
 ) -> None:
     """Write a collection's vectors, with all columns, to files for other tools. `likeness import` can read them.
 
-    Example: `likeness export my-collection vectors --format clip-retrieval`
+    Examples: `likeness export my-collection vectors --format clip-retrieval`,
+    `likeness export my-collection picks --filter '{"pick": {"$gt": 0}}'`
     """
     from jobs.exchange.export import FILES, export
 
+    passing = None
+    if where is not None:
+        passing = parse_option("--filter", where, lambda text: parse_object(text, '{"pick": {"$gt": 0}}'))
     with console.status("exporting") as status:
         opened = open_collection(collection)
-        count = export(opened, folder, form, lambda done, total: status.update(f"{done:,} of {total:,} rows written"))
+        count = export(
+            opened,
+            folder,
+            form,
+            lambda done, total: status.update(f"{done:,} of {total:,} rows written"),
+            where=passing,
+        )
     names = " and ".join(name for name in FILES[form] if name)
     console.print(f"{counted(count, 'vector')} and all columns: {names} in {folder}", soft_wrap=True, markup=False)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
@@ -34,11 +34,11 @@ from api.search.cursor import Cursor
 from api.search.engine import Engine
 from api.search.facets import facets_out
 from api.search.page import naming_option
-from api.search.query import Query, options_in
+from api.search.query import Part, Query, options_in
 from api.search.service import Answered
 from index.filters.facets import Counts
 from index.matches import Match
-from index.search.result_set import MAX_VALUES, Hit, merged_hits
+from index.search.result_set import MAX_VALUES, Hit, Place, merged_hits
 from index.search_options import BEST_FIRST
 
 
@@ -65,7 +65,7 @@ def collection_routes(runner: QueryRunner) -> APIRouter:
     @router.post(
         "/search/collections",
         name="search_collections",
-        summary="The nearest images in several collections with the same model, merged by score",
+        summary="The nearest images in several collections, merged by score, or by rank if their models differ",
         response_model=CollectionsSearchResponse,
         responses=problem_docs(*SEARCH_PROBLEMS, CollectionNotFound),
         openapi_extra={"requestBody": COLLECTIONS_BODY},
@@ -85,19 +85,22 @@ def collection_routes(runner: QueryRunner) -> APIRouter:
             editions = _editions(cursor, names)
             engines = {name: await to_thread.run_sync(services[name].live.engine_of, editions[name]) for name in names}
         words = "only" if query.options.get("words") == "only" else "off"  # their ranks in several say little
-        engine = _common_engine(engines) if query.parts and words == "off" else engines[names[0]]
+        parts = query.parts if words == "off" else ()
+        _require_any_model(parts, engines)
         _require_same_types(query, engines)
         runner.admit(request, query.parts, searches=len(names), cost=len(names))
         watch = Stopwatch()
-        parts = query.parts if words == "off" else ()
-        vectors = await runner.vectors(parts, services[names[0]], engine, watch)
-        first = cursor.seen if cursor is not None else query.offset
-        page = slice(first, first + query.k)
+        vectors = await runner.vectors_of_models(parts, services, engines, watch)
+        page = slice(query.place.seen, query.place.seen + query.k)
         with watch.stage("search"), naming_option():
             up_to_page = {"k": page.stop, "offset": 0, "cursor": None, "words": words}
-            all_pages = replace(query, options=options_in({**query.options, **up_to_page}))
+            start = Place(seen=0, first=query.place.first)
+            all_pages = replace(query, options=options_in({**query.options, **up_to_page}), start=start)
             answers = await asyncio.gather(
-                *(_named(name, runner.answer(all_pages, services[name], engines[name], vectors)) for name in names)
+                *(
+                    _named(name, runner.answer(all_pages, services[name], engines[name], vectors[name]))
+                    for name in names
+                )
             )
         return json_response(_merge(dict(zip(names, answers, strict=True)), query, page, watch, runner))
 
@@ -117,14 +120,16 @@ def _collection_out(state: CollectionState, runner: QueryRunner) -> CollectionOu
     }
 
 
-def _common_engine(engines: Mapping[str, Engine]) -> Engine:
-    """The engine that embeds for all collections. Raises Problem if their models differ."""
-    first, *others = engines.items()
-    for name, engine in others:
-        if engine.embedder.identity.fingerprint != first[1].embedder.identity.fingerprint:
-            expected = "collections with one model, because scores of different models cannot be compared"
-            raise invalid("collections", expected, f"{first[0]} and {name}, whose models differ")
-    return first[1]
+def _have_one_model(engines: Iterable[Engine]) -> bool:
+    return len({engine.fingerprint for engine in engines}) == 1
+
+
+def _require_any_model(parts: Sequence[Part], engines: Mapping[str, Engine]) -> None:
+    """Raises Problem for a vector if the collections have different models."""
+    for part in parts:
+        if part.vector is not None and not _have_one_model(engines.values()):
+            expected = "a picture or words, because a vector is of one model, and these collections have several"
+            raise invalid(part.field_path.format("embedding"), expected, f"{len(part.vector)} numbers")
 
 
 async def _named(name: str, answer: Awaitable[Answered]) -> Answered:
@@ -178,10 +183,12 @@ def _merge(
     total = sum(each.answer.total for each in answers.values())
     is_last = page.stop >= (len(sizes) if grouped else total) or page.stop + query.k > runner.limits.max_k
     editions = {name: each.engine.searcher.manifest.edition for name, each in answers.items()}
-    cursor = Cursor(editions=editions, search=query.digest, seen=page.stop)
+    end = Place(seen=page.stop, first=query.place.first)
+    cursor = Cursor(editions=editions, search=query.digest, place=end)
     facets = [each.answer.facets for each in answers.values() if each.answer.facets is not None]
     counts = Counts.total(facets, facets[0].values, MAX_VALUES) if facets else None
     first = next(iter(answers.values()))
+    one_model = _have_one_model(each.engine for each in answers.values())
     return {
         "matches": [_match_out(name, match, sizes, runner) for name, match in found[page]],
         "first": page.start + 1,
@@ -195,21 +202,30 @@ def _merge(
             rows=sum(each.searcher.searched for each in answers.values()),
             of=sum(each.searcher.ntotal for each in answers.values()),
         ),
-        "model": model_out(first.engine.embedder.identity, runner.limits.show_locations),
+        "model": model_out(first.engine.embedder.identity, runner.limits.show_locations) if one_model else None,
         "timing_ms": timing(watch.milliseconds()),
     }
 
 
 def _ranked(answers: Mapping[str, Answered], query: Query, *, grouped: bool) -> list[tuple[str, Match]]:
-    """All matches in order, each with the name of its collection; with groups the first of each."""
+    """All matches in order, each with the name of its collection; with groups the first of each.
+
+    Scores of different models say nothing about each other: such matches are in the order of their ranks.
+    """
+    sort = query.options.get("sort") or (BEST_FIRST if query.parts else "")
+    by_rank = sort in ("score", BEST_FIRST) and not _have_one_model(each.engine for each in answers.values())
     named = [(name, match) for name, each in sorted(answers.items()) for match in each.answer.matches]
-    keys = [key for _, each in sorted(answers.items()) for key in each.answer.keys]
+    keys = [
+        rank if by_rank else key
+        for _, each in sorted(answers.items())
+        for rank, key in enumerate(each.answer.keys, start=1)
+    ]
     hits = [
         Hit(key, match.image_id, number, match.score, group=match.group)
         for number, (key, (_, match)) in enumerate(zip(keys, named, strict=True))
     ]
-    sort = query.options.get("sort") or (BEST_FIRST if query.parts else "")
-    return [named[hit.position] for hit in merged_hits(hits, descending=sort.startswith("-"), grouped=grouped)]
+    descending = sort.startswith("-") and not by_rank
+    return [named[hit.position] for hit in merged_hits(hits, descending=descending, grouped=grouped)]
 
 
 def _match_out(name: str, match: Match, sizes: Mapping[Any, int], runner: QueryRunner) -> CollectionMatchOut:

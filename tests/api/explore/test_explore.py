@@ -424,6 +424,25 @@ def test_a_map_draws_every_point_and_pictures_where_there_are_no_points(many: Li
     assert (drawn.count("<circle"), drawn.count("<image")) == (2, 0)
 
 
+def test_many_points_on_a_map_are_one_image(many: Likeness) -> None:
+    count = 20_000
+    points = np.stack([np.arange(count) % 2, np.zeros(count)], axis=1)
+    points[:68] = 0.5, 1
+    ids = [f"{number % 68:03}.png" for number in range(count)]
+    drawn = many.map(points, ids, ["left", "right"] * (count // 2))._repr_html_()
+    assert "<circle" not in drawn
+    assert len(drawn) < 200_000
+    assert drawn.count("<image") > 10
+    [data] = re.findall(r'href="data:image/png;base64,([^"]*)"', drawn)
+    pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(data))))
+    assert pixels.shape == (1344, 1920, 4)
+    rows, columns = np.nonzero(pixels[..., 3])
+    assert len(rows) == 3 * 4
+    legend = dict(re.findall(r'color:(#[^"]*)">●</span> (left|right)', drawn))
+    shown = {f"#{bytes(pixels[row, column, :3].tolist()).hex()}" for row, column in zip(rows, columns, strict=True)}
+    assert shown == set(legend)
+
+
 def test_neighbouring_groups_on_a_map_have_colours_that_differ() -> None:
     centres = np.stack([np.arange(12.0), np.zeros(12)], axis=1)
     colours = group_colours(centres)

@@ -180,6 +180,26 @@ def test_a_search_of_several_collections_merges_by_score(client: TestClient) -> 
     assert client.get(best["picture"]).content == picture_of(best["collection"], int(best["image_id"][0]))
 
 
+def test_collections_with_different_models_are_merged_by_rank(client: TestClient) -> None:
+    picture = b64encode(png(own_colour("art", 0))).decode()
+    names = ["art", "birds", "dogs"]
+    alone = {name: search(client, f"/collections/{name}", own_colour("art", 0), k="3").json() for name in names}
+    answer = merged(client, collections=names, image=picture, k=9).json()
+    by_name: dict[str, list[Any]] = {name: [] for name in names}
+    for place, match in enumerate(answer["matches"]):
+        by_name[match["collection"]].append(match["score"])
+        assert len(by_name[match["collection"]]) == 1 + place // 3  # the best of each, then the second of each, …
+    assert by_name == {name: [match["score"] for match in alone[name]["matches"]] for name in names}
+    assert answer["model"] is None
+    assert merged(client, collections=["art", "birds"], image=picture).json()["model"] is not None
+    first = merged(client, collections=names, image=picture, k=4).json()
+    rest = merged(client, collections=names, image=picture, k=5, cursor=first["cursor"]).json()
+    assert [*first["matches"], *rest["matches"]] == answer["matches"]
+    by_column = merged(client, collections=names, image=picture, k=9, sort="image_id").json()["matches"]
+    ids = [match["image_id"] for match in by_column]
+    assert ids == sorted(ids)
+
+
 def test_matches_are_the_same_as_in_a_search_of_one_collection(client: TestClient) -> None:
     """Also their percentiles, which depend on the query's kind, even though one model embeds for all collections."""
     picture = b64encode(png(own_colour("art", 0))).decode()
@@ -195,7 +215,11 @@ def test_matches_are_the_same_as_in_a_search_of_one_collection(client: TestClien
 @pytest.mark.parametrize(
     ("body", "status", "detail"),
     [
-        ({"collections": ["art", "dogs"], "text": "star"}, 422, "collections with one model"),
+        (
+            {"collections": ["art", "dogs"], "embedding": [1.0, 2.0]},
+            422,
+            "because a vector is of one model",
+        ),
         ({"collections": ["art", "cats"], "text": "star"}, 503, "has been altered"),
         ({"collections": ["art", "zebras"], "text": "star"}, 404, "no collection"),
         ({"collections": [], "text": "star"}, 422, "a list that is not empty"),

@@ -39,7 +39,7 @@ class Holder:
             return 403
         if DAMAGED in names:
             return 503
-        return 422 if OTHER in names and set(names) != {OTHER} else 200
+        return 200
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_many_clients_of_ten_collections_get_only_their_own_answers(tmp_path: Pa
         swaps = swapping.result()
         eventually(lambda: not collections.open_services, "all are closed", 20)
     assert counts[200] > 100
-    assert min(counts[403], counts[503], counts[422]) > 0
+    assert min(counts[403], counts[503]) > 0
     assert swaps > 2
     # A larger version counts from the next check.
     assert first < peak_memory <= 4 * first + 4 * grown
@@ -135,7 +135,11 @@ def search_two(client: httpx.Client, caller: Holder, dice: random.Random) -> int
         assert all(match["collection"] == match["metadata"]["collection"] for match in matches)
         assert {match["collection"] for match in matches} == set(names)
         scores = [match["score"] for match in matches]
-        assert scores == sorted(scores, reverse=True)
+        places = [match["collection"] for match in matches]
+        if OTHER in names:  # by rank
+            assert all(set(places[rank : rank + 2]) == set(names) for rank in range(0, 6, 2))
+        else:
+            assert scores == sorted(scores, reverse=True)
     return answer.status_code
 
 

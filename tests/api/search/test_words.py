@@ -16,7 +16,7 @@ from embedder.errors import UnsupportedInputError
 from embedder.fake import FakeEmbedder
 from index.collection import Collection
 from index.search import Searcher
-from index.search.fused import fused, strong
+from index.search.fused import WORD_HITS, fused
 from index.search.result_set import Hit
 from jobs.embedding.model_source import model_record
 from tests.support.collections.hand_made import add_version, rows, unit_vectors
@@ -144,8 +144,8 @@ def hit(position: int, key: float, **more: Any) -> Hit:
 
 def test_ranks_are_fused_as_in_the_paper() -> None:
     by_vector = [hit(1, 0.9), hit(2, 0.8), hit(3, 0.7)]
-    by_words = [hit(3, 5.0, words={"c": ("a",)}), hit(4, 5.0, words={"c": ("a",)}), hit(2, 3.0)]
-    found = fused(by_vector, by_words)
+    by_words = [hit(3, 5.0, words={"c": ("aa",)}), hit(4, 5.0, words={"c": ("aa",)}), hit(2, 3.0)]
+    found = fused(by_vector, by_words, "aa bb")
     keys = {each.position: each.key for each in found}
     expected = {1: 1 / 61, 2: 1 / 62 + 1 / 63, 3: 1 / 63 + 1 / 61, 4: 1 / 61}  # equal scores have equal ranks
     assert keys == pytest.approx(expected)
@@ -154,8 +154,19 @@ def test_ranks_are_fused_as_in_the_paper() -> None:
 
 
 def test_weak_words_do_not_count() -> None:
-    assert [each.position for each in strong([hit(1, 8.0), hit(2, 4.0), hit(3, 3.9)])] == [1, 2]
-    assert strong([]) == []
+    by_words = [hit(1, 8.0), hit(2, 4.0), hit(3, 3.9), hit(4, 2.0, words={"c": ("aa",), "d": ("aa", "bb")})]
+    assert {each.position for each in fused([], by_words, "aa bb")} == {1, 2, 4}
+    assert fused([], [], "aa bb") == []
+
+
+def test_a_few_images_with_all_words_come_first() -> None:
+    """Also in long texts, and if their vectors are far away: a word that many images have says less."""
+    by_vector = [hit(number, 0.9) for number in range(1_000)]
+    rare = [hit(2_000 + number, 9.0 - number, words={"c": ("aa",)}) for number in range(9)]
+    assert [each.position for each in fused(by_vector, rare, "aa")][:10] == [*range(2_000, 2_009), 0]
+    assert [each.position for each in fused(by_vector, rare, "aa bb")][:4] == [0, 2_000, 1, 2_001]
+    frequent = [hit(2_000 + number, 9.0, words={"c": ("aa",)}) for number in range(WORD_HITS)]
+    assert next(each.position for each in fused(by_vector, frequent, "aa")) == 0
 
 
 def test_exact_words_are_among_the_first(tmp_path: Path) -> None:

@@ -224,3 +224,40 @@ def test_approximate_sets_miss_little(tmp_path: Path) -> None:
         assert [match.score for match in worst.matches] == pytest.approx(np.sort(scores)[:5].tolist(), abs=2e-6)
         best = searcher.answer(query, 10, group_by="label")
         assert sum(match.group_size or 0 for match in best.matches) == 10 * count // 30
+
+
+@pytest.fixture(scope="module", params=["different", "equal"])
+def coarse(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[VersionSearcher]:
+    """6,000 images, of which 3,000 may be equal, whole and in shards, with a search that finds few of the nearest."""
+    collection = Collection.create_or_open(str(tmp_path_factory.mktemp("coarse")))
+    vectors = unit_vectors(6_000, seed=4)
+    if request.param == "equal":
+        vectors[500:3_500] = vectors[0]
+    ids = [f"{number:04d}" for number in np.random.default_rng(5).permutation(len(vectors))]
+    table = rows(ids, vectors, metadata={"label": pa.array([f"{row % 800}" for row in range(len(vectors))])})
+    add_version(collection, table, settings=IndexSettings(segment_rows=2_000, factory="IVF64,PQ8x4fs,Refine(SQ8)"))
+    whole, shards = Searcher.open(collection), InProcessShards(collection, 3)
+    segments = [
+        part for index in (whole.segments, *(each._segments for each in shards.shards.values())) for part in index.parts
+    ]
+    for segment in segments:
+        segment.tune({"nprobe": 1, "rescore": 1.0, "crowd": 2.0})
+    return [whole, shards.searcher()]
+
+
+@pytest.mark.parametrize("k", [7, 100])
+@pytest.mark.parametrize("options", [{}, {"filter": {"label": {"$ne": "7"}}}, {"group_by": "label"}], ids=str)
+def test_pages_of_a_poor_search_are_disjoint_and_complete(
+    coarse: list[VersionSearcher], options: dict[str, Any], k: int
+) -> None:
+    query = coarse[0].vector("0000") + 0.1 * unit_vectors(1, seed=6)[0]
+    for searcher in coarse:
+        pages = [searcher.answer(query, k, **options)]
+        while pages[-1].end is not None:
+            further = k if len(pages) < 8 else 1_000
+            pages.append(searcher.answer(query, further, after=pages[-1].end, **options))
+        matches = [match for page in pages for match in page.matches]
+        shown = [match.group if "group_by" in options else match.image_id for match in matches]
+        assert len({*shown}) == len(shown) == (800 if "group_by" in options else pages[0].total)
+        assert {page.total for page in pages} == {6_000 if options.keys() != {"filter"} else 5_992}
+        assert [match.score for match in pages[0].matches] == sorted((m.score for m in pages[0].matches), reverse=True)

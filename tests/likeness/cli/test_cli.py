@@ -7,6 +7,7 @@ import os
 import shlex
 import shutil
 import signal
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -768,17 +769,17 @@ def test_a_search_by_id_loads_no_slow_modules(collection: Path) -> None:
     assert done.stderr.strip() == "[]"
 
 
-@pytest.mark.parametrize("error", [ImportError("initialization failed"), SystemError("a result"), ModelError("gone")])
+@pytest.mark.parametrize("error", [ImportError("initialization failed"), RuntimeError("lock"), ModelError("gone")])
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_that_became_another_exception_is_one(
-    run: Run, collection: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+    run: Run, collection: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, signum: signal.Signals
 ) -> None:
     """As in modules in C, and in code that reports every failed import."""
 
     def interrupted(*_: object, **__: object) -> None:
-        try:
-            raise KeyboardInterrupt
-        except KeyboardInterrupt as interrupt:
-            raise error from interrupt
+        with suppress(KeyboardInterrupt):
+            signal.raise_signal(signum)
+        raise error
 
     monkeypatch.setattr(Collection, "open", interrupted)
     assert run("info", collection) == (130, "", "interrupted\n")

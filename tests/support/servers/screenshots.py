@@ -19,7 +19,8 @@ from api.http.app import create_app
 from api.local import running
 from api.settings import ServeSettings
 from index.analysis.duplicate_plan import write_plan
-from index.analysis.neighbourhoods import neighbourhoods, principal_plane
+from index.analysis.neighbourhoods import neighbourhoods
+from index.analysis.plane import neighbour_plane
 from jobs.demo.collection import embed_here, make_demo_collection
 from jobs.duplicates.find import Finder
 from jobs.duplicates.picture_loader import PictureLoader
@@ -72,7 +73,7 @@ def notebook(browser: Browser, work: Path, folder: Path) -> None:
     labels = [image_id.partition("/")[0] for image_id in found.ids]
     shown: dict[str, Any] = {
         "grid": likeness.search("a striped red star", k=12),
-        "map": likeness.map(principal_plane(found.vectors)[0], list(found.ids), labels),
+        "map": likeness.map(neighbour_plane(likeness.searcher.segments, found), list(found.ids), labels),
     }
     for name, each in shown.items():
         page = browser.new_page(viewport={"width": 1008, "height": 300})

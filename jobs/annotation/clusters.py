@@ -1,0 +1,93 @@
+"""Clusters: the nearest of some centres that were learned once from the collection's vectors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from index.collection.records import Learned, ModelRecord
+from index.collection.rows import EMBEDDING, TEXT, vectors_of
+from jobs.annotation.labels import text_embedding
+from jobs.annotation.predictor import Batch, Columns, Recipe, fingerprint_of
+from jobs.indexing.query_texts import CAPTION_COLUMNS, LABEL_COLUMNS
+from jobs.spec import AnnotationSpec
+from jobs.values import MAX_CLUSTERS
+
+_VERSION = 1
+"""Changes with whatever affects the clusters, so that they are learned again."""
+
+
+def clusters_recipe(spec: AnnotationSpec, model: ModelRecord, *, device: str | None, embedder: str | None) -> Recipe:
+    """The recipe for `Clusters`. Learning them raises ModelError if they are to be named by labels, and the model
+    cannot embed texts; QueryError if there are fewer images than clusters.
+    """
+    parts = ["clusters", _VERSION, model.fingerprint, spec.clusters, *spec.labels, spec.template]
+    return Recipe(
+        id="clusters",
+        fingerprint=fingerprint_of(parts),
+        needs="embedding",
+        make=Clusters.of,
+        learn=partial(_learn, spec, text_embedding(spec, model, device=device, embedder=embedder)),
+    )
+
+
+def _learn(
+    spec: AnnotationSpec,
+    embed: Callable[[Sequence[str]], npt.NDArray[np.float32]],
+    sample: pa.Table,
+    images: int,
+) -> Learned:
+    from index.analysis import clusters  # imported late: faiss takes a second
+
+    vectors = vectors_of(sample[EMBEDDING])
+    count = _automatic_count(images) if spec.clusters == "auto" else int(spec.clusters or 0)
+    centres, nearest = clusters.cluster(vectors, count)
+    labels, captions = (_texts(sample, names) for names in (LABEL_COLUMNS, CAPTION_COLUMNS))
+    if spec.labels:
+        known = dict(zip(spec.labels, embed(spec.labels), strict=True))
+        names = clusters.nearest_words(centres, known)
+    elif labels:
+        names = clusters.common_labels(nearest, labels, len(centres))
+    elif captions:
+        names = clusters.distinctive_words(nearest, captions, len(centres))
+    else:
+        names = [""] * len(centres)
+    return Learned.of(clusters.distinct_names(names), centres)
+
+
+def _automatic_count(images: int) -> int:
+    """√(n/2) clusters of about √(2n) images (Mardia, Kent and Bibby, Multivariate Analysis, 1979), within bounds."""
+    return min(MAX_CLUSTERS, max(1, round(math.sqrt(images / 2))))
+
+
+def _texts(sample: pa.Table, columns: Sequence[str]) -> list[str | None]:
+    """The values of the first of these columns that is of text and has any; empty if none is."""
+    for name in columns:
+        if name in sample.column_names and sample[name].type in (TEXT, pa.string()):
+            values: list[str | None] = sample[name].to_pylist()
+            if any(values):
+                return values
+    return []
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """The name of the nearest centre, and its cosine as `score`."""
+
+    names: npt.NDArray[np.object_]
+    centres: npt.NDArray[np.float32]
+
+    @classmethod
+    def of(cls, learned: Learned) -> Clusters:
+        return cls(np.array(learned.names, object), learned.array)
+
+    def __call__(self, batch: Batch) -> Columns:
+        scores = batch["embedding"] @ self.centres.T
+        best = scores.argmax(axis=1)
+        return {"": self.names[best], "score": np.round(scores.max(axis=1).astype(np.float64), 4)}

@@ -1,0 +1,1 @@
+"""Chooses images of a collection by their vectors, and writes the choice as columns."""

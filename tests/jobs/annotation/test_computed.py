@@ -1,0 +1,131 @@
+"""Computed columns: what is written, what replaces what, and what stays after a kill."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from rich.console import Console
+
+from index.builder.build_index import build_index
+from index.collection import Collection, writing
+from index.collection.annotations import annotation_log
+from index.collection.records import IndexSettings
+from jobs.annotation.annotate import drop
+from jobs.annotation.computed import put_columns
+from jobs.errors import UsageError
+from tests.support.collections.hand_made import add_run, add_version, metadata_of, rows, unit_vectors
+from tests.support.collections.storage_steps import KilledError, at, expire, is_number, kill
+
+IDS = [f"é{number}.jpg" for number in range(30)]
+
+
+def table(ids: Sequence[str], *, content: str = "a") -> pa.Table:
+    made = rows(ids, unit_vectors(len(ids)), metadata={"year": [2000] * len(ids)})
+    return made.append_column("content_hash", pa.array([f"{content} {image_id}" for image_id in ids]))
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    collection = Collection.create_or_open(str(tmp_path_factory.mktemp("template")))
+    add_version(collection, table(IDS), settings=IndexSettings(segment_rows=20))
+    return Path(collection.location)
+
+
+def put(
+    collection: Collection, values: Mapping[str, Any], *, name: str = "pick", by: str = "test", kind: Any = None
+) -> int:
+    given = pa.table(
+        {"image_id": pa.array(values.keys(), pa.string()), name: pa.array(values.values(), kind or pa.int64())}
+    )
+    with writing(collection, "test") as leased:
+        return put_columns(leased, name, by, given, Console(quiet=True))
+
+
+def picks(collection: Collection, name: str = "pick") -> dict[str, Any]:
+    found = {image_id: row.get(name) for image_id, row in metadata_of(collection).items()}
+    return {image_id: value for image_id, value in found.items() if value is not None}
+
+
+def written(collection: Collection, name: str = "pick") -> list[int]:
+    """The rows of each run."""
+    log = annotation_log(collection, name)
+    return [sum(file.rows for file in log.files_of(run)) for run in log.runs()]
+
+
+def test_only_values_that_differ_are_written(collection: Collection) -> None:
+    first = {IDS[0]: 1, IDS[5]: 2, IDS[9]: 3, "unknown.jpg": 4, IDS[10]: None}
+    assert put(collection, first) == 3
+    assert picks(collection) == {IDS[0]: 1, IDS[5]: 2, IDS[9]: 3}
+    version = collection.current()
+    assert put(collection, first) == 0
+    assert (collection.current(), written(collection)) == (version, [3])
+    assert put(collection, {IDS[5]: 2, IDS[9]: 1, IDS[7]: 4}, by="other settings") == 3
+    assert picks(collection) == {IDS[5]: 2, IDS[9]: 1, IDS[7]: 4}
+    assert written(collection) == [3, 2]
+    assert put(collection, {}) == 3
+    assert picks(collection) == {}
+    assert put(collection, {IDS[5]: 2}) == 1
+    assert picks(collection) == {IDS[5]: 2}
+
+
+def test_columns_of_another_type_replace_all_values(collection: Collection) -> None:
+    put(collection, {IDS[0]: 1, IDS[1]: 2, IDS[2]: 3})
+    put(collection, {IDS[0]: True, IDS[4]: False}, kind=pa.bool_())
+    assert picks(collection) == {IDS[0]: True, IDS[4]: False}
+    put(collection, {IDS[1]: 2, IDS[2]: 4})
+    assert picks(collection) == {IDS[1]: 2, IDS[2]: 4}
+
+
+def test_the_command_columns_counts_images_with_a_value(collection: Collection, run: Callable[..., Any]) -> None:
+    put(collection, {IDS[0]: 1, IDS[1]: 2}, by="first")
+    put(collection, {IDS[0]: 1}, by="second")
+    [facts] = json.loads(run("columns", collection.location, "--format", "json").out)
+    assert [facts[key] for key in ("name", "predictor", "images", "without", "indexed")] == [
+        *("pick", "second", 1, len(IDS) - 1, True)
+    ]
+    with writing(collection, "columns") as leased:
+        drop(leased, "pick", Console(quiet=True))
+    assert picks(collection) == {}
+
+
+def test_changed_and_new_images_have_no_value_until_they_are_computed(collection: Collection) -> None:
+    put(collection, {IDS[0]: 1, IDS[1]: 2, IDS[2]: 3})
+    add_run(collection, table([IDS[0], "new.jpg"], content="b"), deletes=[IDS[1]])
+    # Values of images as indexed hold for these only, not for what was embedded since.
+    assert put(collection, {IDS[0]: 7, IDS[2]: 3}) == 2
+    build_index(collection)
+    assert picks(collection) == {IDS[2]: 3}
+    assert put(collection, {IDS[0]: 7, "new.jpg": 8, IDS[2]: 3}) == 2
+    assert picks(collection) == {IDS[0]: 7, "new.jpg": 8, IDS[2]: 3}
+
+
+def test_many_runs_are_merged(collection: Collection) -> None:
+    for number in range(12):
+        put(collection, {IDS[number]: number, IDS[number + 1]: number})
+    assert picks(collection) == {IDS[11]: 11, IDS[12]: 11}
+
+
+@pytest.mark.parametrize("number", range(1, 9))
+def test_a_kill_leaves_all_values_or_none(collection: Collection, number: int) -> None:
+    before, after = {IDS[0]: 1, IDS[1]: 2}, {IDS[1]: 1, IDS[2]: 2}
+    put(collection, before)
+    with suppress(KilledError), at(is_number(number), after=False, action=kill):
+        put(collection, after)
+    expire(collection.storage)
+    build_index(collection)
+    assert picks(collection) in (before, after)
+    put(collection, after)
+    assert picks(collection) == after
+
+
+def test_a_name_must_be_free_and_an_index_there(collection: Collection, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="conflict with year"):
+        put(collection, {IDS[0]: 1}, name="year")
+    empty = Collection.create_or_open(str(tmp_path / "empty"))
+    add_run(empty, table(IDS))
+    with pytest.raises(UsageError, match="there is no index yet"):
+        put(empty, {IDS[0]: 1})
