@@ -40,8 +40,10 @@ class Members:
 
     def followed_by(self, others: Members) -> Members:
         """These, and behind them those of the others that are not among them. All have scores."""
+        if not len(self):
+            return others
         others = others.without(self.positions)
-        behind = np.nextafter(np.min(self.keys, initial=np.inf), -np.inf)  # type: ignore[arg-type]
+        behind = np.nextafter(np.min(self.keys), -np.inf)  # type: ignore[arg-type]
         others = replace(others, keys=np.minimum(others.keys, behind))  # type: ignore[arg-type]
         joined = {name: np.concatenate([each, vars(others)[name]]) for name, each in vars(self).items()}
         return Members(**joined).at(np.argsort(joined["positions"], kind="stable"))

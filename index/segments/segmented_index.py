@@ -96,7 +96,7 @@ class SegmentedIndex:
 
     def table_at(self, positions: Positions, columns: Sequence[str]) -> pa.Table:
         """The rows at these positions, which ascend: `image_id`, then `columns`, null where a segment lacks one."""
-        schema = pa.schema([self.schema.field(name) for name in ("image_id", *columns)])
+        schema = pa.schema([self.schema.field(name) for name in dict.fromkeys(("image_id", *columns))])
         batches = self.batches_at(positions, schema.names)
         return pa.concat_tables([schema.empty_table(), *(conform(pa.table(batch), schema) for batch in batches)])
 
@@ -248,6 +248,8 @@ class SegmentedIndex:
 
     def positions(self, ids: pa.Array[Any]) -> Positions:
         """The positions of the live rows with these ids; -1 for an id without one."""
+        if not len(ids):
+            return np.empty(0, np.int64)
         encoded = ids.dictionary_encode()
         found = np.full(len(encoded.dictionary), -1, np.int64)
         for segment, start in zip(self.parts, self._starts, strict=False):

@@ -21,18 +21,19 @@ from index.collection.rows import EMBEDDING, TEXT, embedding_type, number_array
 from index.versions.servable import live_manifest
 from jobs.annotation.annotate import SOURCE, publish, require_name_available
 from jobs.annotation.predictor import fingerprint_of
-from jobs.errors import UsageError
 
 _ROWS: Final = 1 << 18  # of a file
 
 
 def indexed_rows(collection: Collection, name: str) -> LiveRows:
-    """The rows that the live index version was built from. UsageError if there is none, or `name` is not free for an
-    annotation.
+    """The rows that the live index version was built from. EmptyCollectionError if there is none, UsageError if `name`
+    is not free for an annotation.
     """
     manifest = live_manifest(collection)
     if manifest is None:
-        raise UsageError(f"there is no index yet: `likeness index {collection.location}` builds one")
+        from index.search.searcher import no_index  # imported late: faiss takes a second
+
+        raise no_index(collection)
     runs = [run for run in collection.runs() if run.run_id in manifest.runs]
     rows = LiveRows.of_runs(collection.storage, runs).of_model(manifest.model)
     require_name_available(name, rows.metadata, list_annotations(collection))
@@ -45,8 +46,7 @@ def put_columns(collection: Collection, name: str, by: str, rows: pa.Table, cons
 
     `rows` are of the live index version: `image_id`, and typed columns called `name` or `name_…`. Images that are
     missing, or whose columns are all null, have no value. `by` says what computed them and how, for `likeness columns`.
-    The caller has the lease. If this is killed before its one commit, nothing has changed. UsageError as by
-    `indexed_rows`.
+    The caller has the lease. If this is killed before its one commit, nothing has changed. Raises like `indexed_rows`.
     """
     live = indexed_rows(collection, name)
     log, columns = annotation_log(collection, name), rows.drop_columns(["image_id"])

@@ -14,6 +14,7 @@ from index.builder.build_index import build_index
 from index.collection import Collection, writing
 from index.collection.annotations import annotation_log
 from index.collection.records import IndexSettings
+from index.errors import EmptyCollectionError
 from jobs.annotation.annotate import drop
 from jobs.annotation.computed import put_columns
 from jobs.errors import UsageError
@@ -127,5 +128,5 @@ def test_a_name_must_be_free_and_an_index_there(collection: Collection, tmp_path
         put(collection, {IDS[0]: 1}, name="year")
     empty = Collection.create_or_open(str(tmp_path / "empty"))
     add_run(empty, table(IDS))
-    with pytest.raises(UsageError, match="there is no index yet"):
+    with pytest.raises(EmptyCollectionError, match="build one with `likeness index`"):
         put(empty, {IDS[0]: 1})

@@ -133,6 +133,20 @@ def test_picks_are_balanced_over_a_column_within_a_filter(collection: Collection
     assert all((value is None) == (widths[name] == 200) for name, value in column(collection, "pick_score").items())
     run("select", collection.location, "-n", "20", "--name", "pick", "--typical", "2", "--diverse", "0")
     assert len(picks(collection)) == 20
+    run("select", collection.location, "-n", "9", "--name", "pick", "--balance", "image_id")
+    assert len(picks(collection)) == 9
+
+
+def test_one_image_and_no_index(run: Run, tmp_path: Path) -> None:
+    single = Collection.create_or_open(str(tmp_path / "single"))
+    add_run(single, table(0, 1))
+    assert "build one with `likeness index`" in run("select", single.location, "-n", "1", "--name", "pick").err
+    build_index(single)
+    for weights in ([], ["--typical", "1"], ["--continue"]):
+        assert run("select", single.location, "-n", "1", "--name", "pick", *weights).code == 0
+        assert picks(single) == [IDS[0]]
+    run("select", single.location, "--prune", "0.5", "--name", "pick")
+    assert column(single, "pick") == {IDS[0]: True}
 
 
 @pytest.mark.parametrize("number", [2, 5, 8])
