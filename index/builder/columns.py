@@ -80,10 +80,12 @@ def write_columns(path: Path, storage: Storage, segment: str, annotations: Seque
     rows = pa.Table.from_batches(batches)
     rows = rows.append_column("number", pa.array(np.arange(len(rows))))
     found = annotation_values(annotations[0].catalog, "segment_rows", annotations, segment_rows=rows)
-    values = pa.concat_tables([each for _, each in found])
-    schema, start = in_files(values.schema), 0
+    _, values = next(found)
+    schema = in_files(values.schema)
     with pa.ipc.new_file(str(path), schema) as writer:
         for batch in batches:
-            part = values.slice(start, len(batch)).cast(schema).combine_chunks()
+            while len(values) < len(batch):
+                values = pa.concat_tables([values, next(found)[1]])
+            part = values.slice(0, len(batch)).cast(schema).combine_chunks()
             writer.write_table(part, max_chunksize=max(1, len(batch)))
-            start += len(batch)
+            values = values.slice(len(batch))

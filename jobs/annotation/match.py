@@ -26,7 +26,7 @@ from index.versions.servable import open_last_good
 from jobs.annotation.predictor import Batch, Columns, Recipe, fingerprint_of
 from jobs.errors import UsageError
 
-_ROWS: Final = 1_024  # looked up at a time
+_ROWS: Final = 4_096  # looked up at a time: with 1,024 a query takes half as long again
 
 
 def match_recipe(location: str, k: int, collection: Collection, model: ModelRecord) -> Recipe:
@@ -112,11 +112,15 @@ ORDER BY m.image_id, rank
 
 
 def write_pairs(collection: Collection, name: str, other: Collection, file: Path) -> int:
-    """Write the matches in the `other` collection as a Parquet file, which is complete or not there: a row for
-    each, with the columns image_id, uri, rank (from 1), match_id, match_uri and score. Returns their number.
+    """Write the matches in the `other` collection as a Parquet file, which is complete or not there: a row for each,
+    with the columns image_id, uri, rank (from 1), match_id, match_uri and score. Returns their number. UsageError if
+    there are no images to match.
     """
     log = annotation_log(collection, name)
-    values = Annotation(name, log, log.runs()).rows
+    runs = log.runs()
+    if not runs:
+        raise UsageError(f"{collection.location} has no images with a vector, so {file} is not written")
+    values = Annotation(name, log, runs).rows
     images, others = (each.snapshot().live() for each in (collection, other))
     lists = {column: values.catalog.aliases[f"{name}_{column}"] for column in ("ids", "scores")}
     sql = _PAIRS.format(**lists, values=values.sql, images=images.sql, others=others.sql)

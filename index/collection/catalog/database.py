@@ -6,8 +6,9 @@ import atexit
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import suppress
-from functools import cache
+from functools import cache, partial
+from queue import SimpleQueue
+from threading import Thread
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from index.storage.scratch import Scratch
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _MEMORY: Final = "1GB"  # beyond that DuckDB uses the disk
+_calls: Final[SimpleQueue[Callable[[], None] | None]] = SimpleQueue()
 
 
 @cache
@@ -25,8 +27,9 @@ def database() -> DuckDBPyConnection:
     """In memory, and one for all catalogs of this process, as opening one takes longer than most queries."""
     import duckdb
 
-    spilled = Scratch("catalogs")
-    atexit.register(_close, spilled)
+    spilled, caller = Scratch("catalogs"), Thread(target=_call_later, name="finalized catalogs", daemon=True)
+    caller.start()
+    atexit.register(_close, spilled, caller)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     opened = duckdb.connect(
         config={
@@ -63,11 +66,19 @@ def run_statement(cursor: DuckDBPyConnection, statement: Callable[[], T]) -> T:
 
 
 def later(call: Callable[[str], None], argument: str) -> None:
-    """Call it in a thread, without waiting: an exception that a signal raises in a finalizer would be lost."""
-    with suppress(RuntimeError):  # the process ends
-        _threads().submit(call, argument)
+    """Call it in a thread, without waiting: an exception that a signal raises in a finalizer would be lost. A finalizer
+    may run anywhere, even while its thread holds the lock of all pools: this queue alone is meant for that.
+    """
+    _calls.put(partial(call, argument))
 
 
-def _close(_: Scratch) -> None:
+def _call_later() -> None:
+    while call := _calls.get():
+        call()
+
+
+def _close(_: Scratch, caller: Thread) -> None:
+    _calls.put(None)
+    caller.join()
     database().close()
     database.cache_clear()  # at the end of the process, DuckDB complains of what still refers to it

@@ -2,12 +2,15 @@
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
+import concurrent.futures.thread
 import datetime as dt
+import gc
 import hashlib
 import os
 import random
 import signal
 import threading
+import weakref
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -35,6 +38,17 @@ NOON = dt.datetime(2026, 11, 26, 12, tzinfo=dt.UTC)
 
 def catalog_of(collection: Collection) -> Catalog:
     return collection.snapshot().live().catalog
+
+
+def test_a_catalog_may_end_where_a_pool_takes_work(collection: Collection) -> None:
+    """Garbage may be collected anywhere, even while this thread holds the lock of all pools."""
+    add_run(collection, rows(["a"]))
+    ended = weakref.ref(catalog := catalog_of(collection))
+    with concurrent.futures.thread._global_shutdown_lock:
+        del catalog
+        gc.collect()
+    assert ended() is None
+    assert catalog_of(collection).table("SELECT image_id FROM live_rows").num_rows == 1
 
 
 def test_facts_have_all_columns_but_vectors_and_the_place_of_each_row(collection: Collection) -> None:

@@ -122,6 +122,16 @@ def test_the_only_image_has_no_match(collection: Collection, run: Run) -> None:
     assert found(collection) == {OWN[0]: []}
 
 
+def test_a_collection_of_rejects_has_nothing_to_match(
+    collection: Collection, other: Collection, run: Run, tmp_path: Path
+) -> None:
+    add_run(collection, rows([], unit_vectors(0), rejected={"a.jpg": "truncated"}))
+    command = ["match", collection.location, other.location, "--name", "seen"]
+    assert "0 of 0 images annotated" in run(*command).out
+    done = run(*command, "--to", tmp_path / "pairs.parquet")
+    assert (done.code, "has no images with a vector" in done.err) == (2, True)
+
+
 def test_new_images_of_both_sides_are_matched(own: Collection, other: Collection, run: Run) -> None:
     command = ["match", own.location, other.location, "--name", "seen", "-k", 2]
     run(*command)
