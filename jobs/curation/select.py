@@ -99,11 +99,9 @@ class Select:
         pruning.run(self.progress)
         found, scores = pruning.keeper[positions], pruning.scores[positions]
         kept_mask = found == positions
-        instead = np.full(len(positions), None, object)
-        instead[~kept_mask] = segments.ids(found[~kept_mask])
         rows = segments.table_at(positions, ())
-        rows = rows.append_column(name, pa.array(kept_mask))
-        rows = rows.append_column(columns[1], pa.array(instead, pa.string()))
+        instead: Any = pa.array(np.searchsorted(positions, found), mask=kept_mask)
+        rows = rows.append_column(columns[1], rows["image_id"].take(instead)).append_column(name, pa.array(kept_mask))
         rows = rows.append_column(columns[2], pa.array(scores, mask=kept_mask))
         return Selected(images=len(positions), chosen=int(kept_mask.sum())), rows
 
