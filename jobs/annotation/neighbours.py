@@ -43,6 +43,7 @@ def neighbour_column(collection: Collection, spec: AnnotationSpec, console: Cons
         if not differing:
             return EmbedReport(listed=total, already_there=total)
     values = _values(searcher, spec.name, k, collection, console)
+    del searcher  # it may hold half a gigabyte for a million images, and the join needs as much
     changed = put_columns(collection, spec.name, by, values, console)
     return EmbedReport(listed=total, already_there=total - changed, embedded=changed)
 
