@@ -108,6 +108,7 @@ class VersionSearcher:
         if after is not None and after.image_id is None:
             options["offset"] = after.seen
         limits = QueryLimits.checked(k, options, exclude)
+        after = after or Place(limits.offset, limits.depth)
         columns = SetColumns.of(self._filterable, options, has_query=vector is not None or words is not None)
         grouped = columns.group_by is not None
         request = SetRequest(
@@ -116,19 +117,17 @@ class VersionSearcher:
             where=self._filter(options.get("filter")),
             exclude=limits.exclude,
             width=self.manifest.width_of(kind),
-            order=columns.order,
-            group_by=columns.group_by,
-            facets=columns.facets,
-            after=None if after is None or grouped else self._place(after, columns.order),
-            first=limits.depth if after is None else after.first,
+            after=None if grouped else self._place(after, columns.order),
+            first=after.first,
             # An earlier image of a group may be in another shard, so all groups before the page are merged.
-            depth=limits.k + (after.seen if after is not None and grouped else limits.offset),
+            depth=limits.k + (after.seen if grouped else limits.offset),
+            **vars(columns),
         )
         page = self._page_of(request, limits, words, hidden)
         hits, by_words = page.hits, words is not None and request.query is None
         if not by_words:
             page.require_facets(request)
-        seen = (limits.offset if after is None else after.seen) + len(hits)
+        seen = after.seen + len(hits)
         end = None
         if len(hits) == limits.k and seen < (len(page.group_sizes) if grouped else page.total):
             end = Place(seen, request.first)
@@ -149,7 +148,7 @@ class VersionSearcher:
         if words is not None:
             hits = best_of_both(self._index, request, limits, words, hidden)
             of_words = SetPage.counted(len(hits), exact=len(hits) < MAX_K)
-            page = self._counted(request) if request.query is not None else of_words
+            page = of_words if request.query is None else self._counted(request)
             return replace(page, hits=hits[limits.offset : limits.depth])
         if request.query is not None and limits.is_by_rank:
             ranked = Ranking(self._index, limits, request.where, request.width).rank(request.query)
