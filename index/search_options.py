@@ -168,6 +168,11 @@ class QueryLimits:
     def depth(self) -> int:
         return self.k + self.offset
 
+    @property
+    def is_by_rank(self) -> bool:
+        """Whether what a page has depends on all matches before it."""
+        return self.distinct is not None or self.diversity > 0
+
 
 def checked_min_score(value: object) -> float:
     """`value` as a float. OptionError if it is not a number from -1 to 1."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from bisect import bisect
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -41,6 +40,7 @@ _ROUNDING: Final = 1e-6  # includes scores that are rounded up to the least one
 _ALL: Final = -2.0  # no cosine is below
 _EPOCH: Final = date(1970, 1, 1).toordinal()
 _SECONDS_OF_DAY: Final = 86_400
+_FIRST_DAY, _LAST_DAY = (pa.scalar((day.toordinal() - _EPOCH) * _SECONDS_OF_DAY) for day in (date.min, date.max))
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,10 @@ class SetSearch:
         total, exact = self.segments.count(self._eligible, self._excluded), True
         if not request.is_uncut:
             total, exact = len(self._members[0]), self._members[1]
-        hits, sizes = self._hits() if request.depth and total else ([], {})
+        hits = self._hits() if request.depth and total else []
         batches = self.segments.batches_at(self._members[0].positions, names) if names else iter(())
         facets = count_values(((batch, None) for batch in batches), request.facets, MAX_VALUES)
-        return SetPage(total=total, exact=exact, hits=hits, group_sizes=sizes, facets=facets)
+        return SetPage(total=total, exact=exact, hits=hits, group_sizes=self._group_sizes(), facets=facets)
 
     @cached_property
     def _members(self) -> tuple[Members, bool]:
@@ -93,8 +93,8 @@ class SetSearch:
         hits = self.segments.parts_within(query[0], least, self._eligible)
         return Members.of(hits, self.request.min_score).without(self._excluded)
 
-    def _hits(self) -> tuple[list[Hit], dict[Any, int]]:
-        """The first images after the place; with groups, the first of each, and the sizes of all."""
+    def _hits(self) -> list[Hit]:
+        """The first images after the place; with groups, the first of each."""
         request, query = self.request, self.request.query
         if query is None or request.order.column is not None or not request.is_uncut:
             return self._first(self._members[0])
@@ -104,10 +104,9 @@ class SetSearch:
         for depth, wider in self._searches():
             more, complete = self._found(query, depth, wider)
             found = found.followed_by(more)
-            hits, sizes = self._first(found if request.group_by is None else found.followed_by(self._unscored))
-            hits = [hit for hit in hits if hit.key > -math.inf]
+            hits = self._first(found)
             if complete or len(hits) == request.depth:
-                return hits, sizes
+                return hits
         return self._first(found.followed_by(self._scanned(query)))
 
     def _searches(self) -> Iterator[tuple[int, float]]:
@@ -121,28 +120,19 @@ class SetSearch:
             depth *= _DEEPER
         yield depth, 1.0
 
-    @property
-    def _unscored(self) -> Members:
-        """The whole set, with the lowest key."""
-        positions = self._members[0].positions
-        lowest = np.full(len(positions), -np.inf)
-        return Members(positions, lowest, lowest, np.zeros(len(positions), np.int64))
-
-    def _first(self, members: Members) -> tuple[list[Hit], dict[Any, int]]:
-        by, order, sizes = self.request.group_by, self.request.order, Counter[Any]()
+    def _first(self, members: Members) -> list[Hit]:
+        by, order = self.request.group_by, self.request.order
+        if not len(members):
+            return []
         if by is None and order.column is None:
             rows = self._best(members, -1 if order.descending else 1)
         else:
-            table = self._table(members)
-            rows = self._sorted(table)
-            if by is not None:
-                for group, count in _sql("SELECT grp, count(*) FROM members GROUP BY grp", table, {}):
-                    sizes[_group_value(by, group)] += count  # days beyond Python's years are one, without a value
+            rows = self._sorted(self._table if members is self._members[0] else self._table_of(members))
         scores, parts = self._scores(members, np.array([position for _, _, position, _ in rows], np.int64))
         return [
             Hit(key, image_id, position, score, part, _group_value(by, group))
             for (key, image_id, position, group), score, part in zip(rows, scores, parts, strict=True)
-        ], sizes
+        ]
 
     def _best(self, members: Members, sign: int) -> list[_Row]:
         """The first images by `sign` × key, and then by id."""
@@ -191,14 +181,26 @@ class SetSearch:
         found = Members.of(hits, -math.inf)
         return self._scores(found, positions)
 
-    def _table(self, members: Members) -> pa.Table:
+    def _group_sizes(self) -> dict[Any, int]:
+        by = self.request.group_by
+        if by is None or not len(self._members[0]):
+            return {}
+        sizes = _sql("SELECT grp, count(*) FROM members GROUP BY grp", self._table, {})
+        return {_group_value(by, group): size for group, size in sizes}
+
+    @cached_property
+    def _table(self) -> pa.Table:
+        """The whole set."""
+        return self._table_of(self._members[0])
+
+    def _table_of(self, members: Members) -> pa.Table:
         """The images as DuckDB reads them."""
         key, by = self.request.order.column, self.request.group_by
         ids, keys, groups = list[Any](), list[Any](), list[Any]()
         names = {"image_id"} | {column.name for column in (key, by) if column is not None}
         for batch in self.segments.batches_at(members.positions, [*names]):
             ids.append(batch.column("image_id"))
-            keys.append(key.sortable(batch) if key is not None else None)
+            keys.append(key.sortable(batch) if key is not None else pa.nulls(len(batch)))
             groups.append(_groupable(by, batch) if by is not None else pa.nulls(len(batch)))
         return pa.table(
             {
@@ -234,12 +236,13 @@ def _groupable(column: Column, batch: pa.RecordBatch) -> Any:
     kind: Any = column.element
     unit: Any = kind.unit if pa.types.is_timestamp(kind) else "ms"
     times = column.read(batch).cast(pa.timestamp(unit))  # without its zone: in UTC
-    return pc.floor_temporal(times, unit="day").cast(pa.timestamp("s"), safe=False).cast(pa.int64())
+    days: Any = pc.floor_temporal(times, unit="day").cast(pa.timestamp("s"), safe=False).cast(pa.int64())
+    in_years: Any = pc.and_(pc.greater_equal(days, _FIRST_DAY), pc.less_equal(days, _LAST_DAY))
+    return pc.if_else(in_years, days, None)  # Python has no other dates
 
 
 def _group_value(column: Column | None, group: Any) -> Any:
     """A group as answers show it; a day of a time in ISO 8601, in UTC."""
     if column is None or group is None or not is_time(column.element):
         return group
-    day = _EPOCH + group // _SECONDS_OF_DAY
-    return date.fromordinal(day).isoformat() if 1 <= day <= date.max.toordinal() else None
+    return date.fromordinal(_EPOCH + group // _SECONDS_OF_DAY).isoformat()

@@ -22,7 +22,7 @@ from index.filters.facets import Counts, facet_columns
 from index.filters.filter import Filter
 from index.matches import Match
 from index.queries import QueryKind, unit_vectors
-from index.search.fused import VECTOR_HITS, WORD_HITS, fused, word_hits
+from index.search.fused import best_of_both
 from index.search.ranking import Ranking, Searchable
 from index.search.result_set import Answer, Hit, Order, Place, SetPage, SetRequest
 from index.search.set_columns import SetColumns
@@ -108,42 +108,31 @@ class VersionSearcher:
         if after is not None and after.image_id is None:
             options["offset"] = after.seen
         limits = QueryLimits.checked(k, options, exclude)
+        after = after or Place(limits.offset, limits.depth)
         columns = SetColumns.of(self._filterable, options, has_query=vector is not None or words is not None)
-        query = None if vector is None else unit_vectors(np.asarray(vector)[np.newaxis], self.dim)
-        grouped, by_offset = (
-            columns.group_by is not None,
-            words is not None or bool(limits.distinct or limits.diversity),
-        )
-        skipped = after.seen if after is not None and grouped else limits.offset
+        grouped = columns.group_by is not None
         request = SetRequest(
-            query=query,
+            query=None if vector is None else unit_vectors(np.asarray(vector)[np.newaxis], self.dim),
             min_score=limits.min_score,
             where=self._filter(options.get("filter")),
             exclude=limits.exclude,
             width=self.manifest.width_of(kind),
-            order=columns.order,
-            group_by=columns.group_by,
-            facets=columns.facets,
-            after=None if after is None or grouped else self._place(after, columns.order),
-            first=limits.depth if after is None else after.first,
-            depth=skipped + limits.k,
+            after=None if grouped else self._place(after, columns.order),
+            first=after.first,
+            # An earlier image of a group may be in another shard, so all groups before the page are merged.
+            depth=limits.k + (after.seen if grouped else limits.offset),
+            **vars(columns),
         )
-        if words is not None:
-            page, hits = self._with_words(words, hidden, request, limits)
-        elif query is not None and by_offset:
-            page = self._counted(request)
-            hits = Ranking(self._index, limits, request.where, request.width).rank(query)[0]
-        else:
-            page = self._page(request)
-            hits = [*page.hits[skipped:]]
-        by_words = words is not None and query is None
+        page = self._page_of(request, limits, words, hidden)
+        hits, by_words = page.hits, words is not None and request.query is None
         if not by_words:
             page.require_facets(request)
-        seen = (limits.offset if after is None else after.seen) + len(hits)
-        is_last = len(hits) < limits.k or seen >= (len(page.group_sizes) if grouped else page.total)
-        end = Place(seen, request.first)
-        if not by_offset and hits:
-            end = replace(end, image_id=hits[-1].image_id, key=None if columns.order.column else hits[-1].key)
+        seen = after.seen + len(hits)
+        end = None
+        if len(hits) == limits.k and seen < (len(page.group_sizes) if grouped else page.total):
+            end = Place(seen, request.first)
+            if words is None and not limits.is_by_rank:
+                end = replace(end, image_id=hits[-1].image_id, key=None if columns.order.column else hits[-1].key)
         return Answer(
             matches=self._matches(hits, options.get("fields"), page.group_sizes),
             keys=[hit.key for hit in hits],
@@ -151,21 +140,21 @@ class VersionSearcher:
             exact=page.exact,
             group_sizes=page.group_sizes if grouped else None,
             facets=page.facets if request.facets and not by_words else None,
-            end=None if is_last else end,
+            end=end,
         )
 
-    def _with_words(
-        self, words: str, hidden: Container[str], request: SetRequest, limits: QueryLimits
-    ) -> tuple[SetPage, list[Hit]]:
-        """The set, and the page of its best images by vector and words, or by words alone."""
-        page = slice(limits.offset, limits.depth)
-        columns = [name for name in self._index.schema.names if name not in hidden]
-        by_words = word_hits(self._index, request, words, columns)
-        if request.query is None:
-            return SetPage.counted(len(by_words), exact=len(by_words) < MAX_K), by_words[page]
-        deeper = replace(limits, k=min(max(VECTOR_HITS, limits.depth + WORD_HITS), MAX_K), offset=0)
-        nearest = Ranking(self._index, deeper, request.where, request.width).rank(request.query)[0]
-        return self._counted(request), fused(nearest, by_words, words)[page]
+    def _page_of(self, request: SetRequest, limits: QueryLimits, words: str | None, hidden: Container[str]) -> SetPage:
+        """The set, with the hits of one page alone."""
+        if words is not None:
+            hits = best_of_both(self._index, request, limits, words, hidden)
+            of_words = SetPage.counted(len(hits), exact=len(hits) < MAX_K)
+            page = of_words if request.query is None else self._counted(request)
+            return replace(page, hits=hits[limits.offset : limits.depth])
+        if request.query is not None and limits.is_by_rank:
+            ranked = Ranking(self._index, limits, request.where, request.width).rank(request.query)
+            return replace(self._counted(request), hits=ranked[0])
+        page = self._page(request)
+        return replace(page, hits=page.hits[request.depth - limits.k :])
 
     def _page(self, request: SetRequest) -> SetPage:
         index = self._index

@@ -188,6 +188,9 @@ def test_a_time_beyond_pythons_years_is_sorted_too(tmp_path: Path) -> None:
                 pages.append(search(client, sort=sort, k=4, cursor=pages[-1]["cursor"]))
             expected = sorted(ids, key=lambda each: ticks[int(each)], reverse=sort[0] == "-")
             assert [image_id for page in pages for image_id in [m["image_id"] for m in page["matches"]]] == expected
+        groups = search(client, group_by="taken")
+        assert {match["group"]: match["group_size"] for match in groups["matches"]} == {None: 20, "1970-01-01": 10}
+        assert groups["groups"] == 2
 
 
 @pytest.mark.parametrize("editions", ["{broken", {"a": 5, "b": None}, {"a": [], "b": {}}, {"a": "x"}, {}], ids=str)
