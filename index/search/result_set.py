@@ -7,17 +7,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import Annotated, Any, Final
-
-from pydantic import Field
+from typing import Any, Final
 
 from index.arrays import Vectors
 from index.errors import OptionError
 from index.filters.columns import Column
 from index.filters.facets import Counts
 from index.filters.filter import Filter
-from index.matches import Match
-from index.search_options import MAX_K
+from index.matches import Match, Place
 
 MAX_VALUES: Final = 100_000
 """Maximum of different values of a column that are counted among the images of a set."""
@@ -29,18 +26,6 @@ class Order:
 
     column: Column | None
     descending: bool = False
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a page ended: after `seen` matches, with the image `image_id`, whose key is `key` if the order is by score.
-    Without an id the next page begins at the offset `seen`. The first page of the search had ended after `first`.
-    """
-
-    seen: Annotated[int, Field(ge=0, le=2**53)]
-    first: Annotated[int, Field(ge=1, le=MAX_K)]
-    image_id: str | None = None
-    key: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,7 +40,7 @@ _ROUNDING: Final = 1e-6  # includes scores that are rounded up to the least one
 _ALL: Final = -2.0  # no cosine is below
 _EPOCH: Final = date(1970, 1, 1).toordinal()
 _SECONDS_OF_DAY: Final = 86_400
-_FIRST_DAY, _LAST_DAY = (pa.scalar((day.toordinal() - _EPOCH) * _SECONDS_OF_DAY) for day in (date.min, date.max))
+_FIRST_DAY, _LAST_DAY = ((day.toordinal() - _EPOCH) * _SECONDS_OF_DAY for day in (date.min, date.max))
 
 
 @dataclass(frozen=True)
@@ -237,7 +237,7 @@ def _groupable(column: Column, batch: pa.RecordBatch) -> Any:
     unit: Any = kind.unit if pa.types.is_timestamp(kind) else "ms"
     times = column.read(batch).cast(pa.timestamp(unit))  # without its zone: in UTC
     days: Any = pc.floor_temporal(times, unit="day").cast(pa.timestamp("s"), safe=False).cast(pa.int64())
-    in_years: Any = pc.and_(pc.greater_equal(days, _FIRST_DAY), pc.less_equal(days, _LAST_DAY))
+    in_years: Any = pc.and_(pc.greater_equal(days, pa.scalar(_FIRST_DAY)), pc.less_equal(days, pa.scalar(_LAST_DAY)))
     return pc.if_else(in_years, days, None)  # Python has no other dates
 
 

@@ -20,11 +20,11 @@ from index.errors import OptionError, QueryError
 from index.filters.columns import type_name
 from index.filters.facets import Counts, facet_columns
 from index.filters.filter import Filter
-from index.matches import Match
+from index.matches import Match, Place
 from index.queries import QueryKind, unit_vectors
 from index.search.fused import best_of_both
 from index.search.ranking import Ranking, Searchable
-from index.search.result_set import Answer, Hit, Order, Place, SetPage, SetRequest
+from index.search.result_set import Answer, Hit, Order, SetPage, SetRequest
 from index.search.set_columns import SetColumns
 from index.search.set_search import SetSearch
 from index.search.sharded_index import ShardedIndex

@@ -37,8 +37,8 @@ from api.search.page import naming_option
 from api.search.query import Part, Query, options_in
 from api.search.service import Answered
 from index.filters.facets import Counts
-from index.matches import Match
-from index.search.result_set import MAX_VALUES, Hit, Place, merged_hits
+from index.matches import Match, Place
+from index.search.result_set import MAX_VALUES, Hit, merged_hits
 from index.search_options import BEST_FIRST
 
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from index.builder.build_index import build_index
 from index.collection import Collection, writing
 from index.collection.records import IndexSettings
+from index.errors import EmptyCollectionError
 from jobs.annotation.annotate import Annotate
 from jobs.errors import UsageError
 from jobs.spec import AnnotationSpec
@@ -92,5 +93,5 @@ def test_without_an_index_there_are_no_neighbours(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="nothing is embedded yet"):
         annotate(collection, "uniqueness")
     add_run(collection, table(IDS))
-    with pytest.raises(UsageError, match="no index yet: `likeness index"):
+    with pytest.raises(EmptyCollectionError, match="no index to search: build one with `likeness index`"):
         annotate(collection, "uniqueness")

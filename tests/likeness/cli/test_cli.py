@@ -782,7 +782,11 @@ def test_an_interrupt_that_became_another_exception_is_one(
         raise error
 
     monkeypatch.setattr(Collection, "open", interrupted)
-    assert run("info", collection) == (130, "", "interrupted\n")
+    before = signal.signal(signum, signal.default_int_handler)  # in the background, Ctrl-C is ignored
+    try:
+        assert run("info", collection) == (130, "", "interrupted\n")
+    finally:
+        signal.signal(signum, before)
 
 
 @pytest.mark.parametrize("module", ["typer", "jobs.values"])

@@ -8,11 +8,12 @@ import typer
 
 from api.search.query import QueryOptions
 from api.settings import ServeSettings
+from jobs.curation.spec import SelectSpec
 from jobs.spec import AnnotationSpec, IndexBudget, JobSpec, Resources, Retention
 from likeness.cli.app import app
 from likeness.cli.model_options import declared_fields, has_fields, with_all_options
 
-MODELS = (JobSpec, Resources, IndexBudget, Retention, AnnotationSpec, ServeSettings, QueryOptions)
+MODELS = (JobSpec, Resources, IndexBudget, Retention, AnnotationSpec, SelectSpec, ServeSettings, QueryOptions)
 FIELDS = {name for model in MODELS for name in declared_fields(model)}
 OF_ANOTHER_MEANING = {
     "embed": {"index"},  # whether to build one
