@@ -41,9 +41,10 @@ from index.collection.layout import VECTORS
 from index.collection.records import IndexSettings, ModelRecord
 from index.collection.rows import EMBEDDING, embedding_column, embedding_type, vectors_of
 from index.search import Searcher
-from jobs.annotation.annotate import Annotate, publish
-from jobs.annotation.labels import Labels
+from jobs.annotation.annotate import Annotate
 from jobs.annotation.predictor import Batch, Columns, Recipe
+from jobs.annotation.predictors.labels import Labels
+from jobs.annotation.publish import publish
 from jobs.annotation.recipes import recipe_of
 from jobs.demo.drawing import SHAPES
 from jobs.embedding.model_source import model_record

@@ -6,8 +6,6 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field, WithJsonSchema
 
-from index.search_options import MAX_K
-
 # Generators of clients do not agree on tuples.
 _FOUR_NUMBERS: Final = {"type": "array", "items": {"type": "number"}, "minItems": 4, "maxItems": 4}
 
@@ -66,15 +64,3 @@ class Match:
 
 MATCH_COLUMNS: Final = ("rank", *(field.name for field in fields(Match) if field.name != "metadata"))
 """The columns of a table of matches besides the metadata."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a page ended: after `seen` matches, with the image `image_id`, whose key is `key` if the order is by score.
-    Without an id the next page begins at the offset `seen`. The first page of the search had ended after `first`.
-    """
-
-    seen: Annotated[int, Field(ge=0, le=2**53)]
-    first: Annotated[int, Field(ge=1, le=MAX_K)]
-    image_id: str | None = None
-    key: float | None = None

@@ -120,6 +120,18 @@ def is_set(options: Mapping[str, Any], name: str) -> bool:
     return bool(value) if name == "diversity" else value is not None and value is not False
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a page ended: after `seen` matches, with the image `image_id`, whose key is `key` if the order is by score.
+    Without an id the next page begins at the offset `seen`. The first page of the search had ended after `first`.
+    """
+
+    seen: Annotated[int, Field(ge=0, le=2**53)]
+    first: Annotated[int, Field(ge=1, le=MAX_K)]
+    image_id: str | None = None
+    key: float | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class QueryLimits:
     """Which of a query's neighbours to return: `k` after the first `offset`, of those that meet the conditions."""

@@ -12,7 +12,7 @@ from typing import Any, Self
 from pydantic import TypeAdapter, ValidationError
 
 from index.errors import OptionError
-from index.matches import Place
+from index.search_options import Place
 
 _EXPECTED = "the cursor of an earlier answer to the same search"
 

@@ -13,9 +13,9 @@ from api.documents import FacetOut
 from api.search.cursor import Cursor, digest_of
 from embedder.identity import ModelIdentity
 from index.errors import OptionError
-from index.matches import MATCH_COLUMNS, Match, Place
+from index.matches import MATCH_COLUMNS, Match
 from index.queries import QueryKind, Source, kind_of
-from index.search_options import DEFAULT_K, MAX_K, QueryLimits, SearchOptions, is_set
+from index.search_options import DEFAULT_K, MAX_K, Place, QueryLimits, SearchOptions, is_set
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,7 +14,8 @@ from index.errors import OptionError
 from index.filters.columns import Column
 from index.filters.facets import Counts
 from index.filters.filter import Filter
-from index.matches import Match, Place
+from index.matches import Match
+from index.search_options import Place
 
 MAX_VALUES: Final = 100_000
 """Maximum of different values of a column that are counted among the images of a set."""

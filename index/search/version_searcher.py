@@ -20,7 +20,7 @@ from index.errors import OptionError, QueryError
 from index.filters.columns import type_name
 from index.filters.facets import Counts, facet_columns
 from index.filters.filter import Filter
-from index.matches import Match, Place
+from index.matches import Match
 from index.queries import QueryKind, unit_vectors
 from index.search.fused import best_of_both
 from index.search.ranking import Ranking, Searchable
@@ -28,7 +28,7 @@ from index.search.result_set import Answer, Hit, Order, SetPage, SetRequest
 from index.search.set_columns import SetColumns
 from index.search.set_search import SetSearch
 from index.search.sharded_index import ShardedIndex
-from index.search_options import MAX_K, QueryLimits, SearchOptions
+from index.search_options import MAX_K, Place, QueryLimits, SearchOptions
 
 _MAX_COUNTS = 64  # cached facets, each with at most a thousand values for a column
 

@@ -11,14 +11,10 @@ import numpy as np
 import pyarrow as pa
 from rich.console import Console
 
-from embedder.images.exif import EXIF_COLUMNS
 from embedder.images.limits import ACCEPTED_LIMITS
 from index.collection import Collection
 from index.collection.annotations import (
-    Annotation,
     annotation_log,
-    annotation_logs,
-    drop_annotation,
     list_annotations,
     lost,
     read_learned,
@@ -28,12 +24,12 @@ from index.collection.catalog.catalog import Catalog, RunRows
 from index.collection.collection import Snapshot
 from index.collection.layout import learned_path
 from index.collection.live_rows import LiveRows
-from index.collection.records import Learned, ModelRecord, RunManifest, RunStart
+from index.collection.records import Learned, ModelRecord, RunStart
 from index.collection.row_files import map_in_threads, read_schema
-from index.collection.rows import EMBEDDING, FIXED_COLUMNS, TILES
-from index.errors import RolledBackError
-from index.versions.servable import collection_model, live_manifest
+from index.collection.rows import EMBEDDING
+from index.versions.servable import collection_model
 from jobs.annotation.predictor import EMBEDDED_HASH, Recipe, annotated_rows, require_one_type
+from jobs.annotation.publish import SOURCE, publish, require_name_available
 from jobs.annotation.recipes import recipe_of
 from jobs.embedding.commit import WrittenRun, commit
 from jobs.embedding.model_source import ModelCache
@@ -51,8 +47,6 @@ from jobs.sources.listing import LISTING
 from jobs.spec import AnnotationSpec, Resources
 from jobs.values import MAX_REJECT_RATE
 
-SOURCE = "collection"
-"""What an annotation's runs record as their source: their own collection, which may be moved."""
 _VECTOR_BLOCK = 16_384  # rows; with 512 dimensions, 32 MB of vectors
 
 
@@ -82,7 +76,7 @@ class Annotate:
         if predicted:
             publish(self.collection, snapshot.committed, self.console)
         if computed:
-            from jobs.annotation.neighbours import neighbour_column  # imported late: it publishes like this
+            from jobs.annotation.neighbours import neighbour_column  # imported late: faiss takes a second
 
             reports |= {spec.name: neighbour_column(self.collection, spec, self.console) for spec in computed}
         return reports
@@ -183,24 +177,6 @@ def _too_many_message(name: str, log: Collection, written: WrittenRun, allowed: 
     )
 
 
-def require_name_available(name: str, metadata: Sequence[str], annotations: Sequence[Annotation]) -> None:
-    """Raises UsageError if a column of the source, or another annotation, has a name that this one would reserve."""
-
-    def belongs(column: str, annotation: str) -> bool:
-        return column == annotation or column.startswith(f"{annotation}_")
-
-    names = [annotation.name for annotation in annotations]
-    columns = dict.fromkeys([*metadata, *FIXED_COLUMNS, TILES, *EXIF_COLUMNS])
-    conflicts = [column for column in columns if belongs(column, name)]
-    conflicts += [other for other in names if other != name and (belongs(other, name) or belongs(name, other))]
-    if conflicts:
-        hint = f", and drop the annotation {name} (`likeness columns --drop {name}`), which hides the source's column"
-        raise UsageError(
-            f"--name {name} would reserve {name} and {name}_…, which conflict with {', '.join(conflicts)}: choose "
-            f"another name{hint if name in names else ''}"
-        )
-
-
 def plan_annotation(live: LiveRows, log: Snapshot, recipe: Recipe) -> Plan:
     """The plan for the embedded images of `live`; the listing's column `seq` says where their rows are."""
     plan, run = _plan(live, log, recipe, None), unfinished_run(log, SOURCE, recipe.record, EVERY_IMAGE)
@@ -253,30 +229,3 @@ def _plan(live: LiveRows, log: Snapshot, recipe: Recipe, run: RunStart | None) -
         files=files,
         attempt=next_attempt(files),
     )
-
-
-def publish(collection: Collection, runs: Sequence[RunManifest], console: Console) -> None:
-    """Make an index version with the images of the live one and the current annotations."""
-    live = live_manifest(collection)
-    if live is None:
-        console.print(f"there is no index yet: `likeness index {collection.location}` builds one with these columns")
-        return
-    from index.builder.build_index import build_index  # imported late: faiss takes a second
-
-    try:
-        build_index(collection, runs=[run for run in runs if run.run_id in live.runs])
-    except RolledBackError as error:
-        console.print(str(error))
-
-
-def drop(collection: Collection, name: str, console: Console) -> None:
-    """Remove an annotation, even an unfinished one, and its columns from the index. A drop that was stopped continues.
-    Raises UsageError if neither has the name.
-    """
-    live = live_manifest(collection)
-    names = annotation_logs(collection).keys() | (live.annotations if live else {}).keys()
-    if name not in names:
-        raise UsageError(f"there is no annotation {name}: expected one of {', '.join(sorted(names)) or 'none'}")
-    log = annotation_log(collection, name)
-    drop_annotation(Annotation(name, log, log.runs()))
-    publish(collection, collection.runs(), console)

@@ -19,8 +19,8 @@ from index.collection.merged.merge import merge_runs
 from index.collection.records import ModelRecord
 from index.collection.rows import EMBEDDING, TEXT, embedding_type, number_array
 from index.versions.servable import live_manifest
-from jobs.annotation.annotate import SOURCE, publish, require_name_available
 from jobs.annotation.predictor import fingerprint_of
+from jobs.annotation.publish import SOURCE, publish, require_name_available
 
 _ROWS: Final = 1 << 18  # of a file
 

@@ -12,17 +12,17 @@ from embedder.models.checkpoint import Checkpoint
 from embedder.python_class import PythonClass
 from index.collection import Collection
 from index.collection.records import ModelRecord
-from jobs.annotation.captions import captioner_recipe
-from jobs.annotation.clusters import clusters_recipe
-from jobs.annotation.examples import examples_recipe
-from jobs.annotation.heads import head_recipe
-from jobs.annotation.labels import labels_recipe
-from jobs.annotation.ocr import ocr_recipe
 from jobs.annotation.predictor import NEEDS, Batch, Columns, Predictor, Recipe, checkpoint_recipe
+from jobs.annotation.predictors.captions import captioner_recipe
+from jobs.annotation.predictors.clusters import clusters_recipe
+from jobs.annotation.predictors.examples import examples_recipe
+from jobs.annotation.predictors.heads import head_recipe
+from jobs.annotation.predictors.labels import labels_recipe
+from jobs.annotation.predictors.ocr import ocr_recipe
 from jobs.errors import UsageError
 from jobs.spec import AnnotationSpec, Resources
 
-_QUALITY = "jobs.annotation.quality:Quality"
+_QUALITY = "jobs.annotation.predictors.quality:Quality"
 
 
 def recipe_of(
@@ -50,7 +50,7 @@ def recipe_of(
     if spec.clusters:
         return clusters_recipe(spec, model, device=resources.device, embedder=embedder)
     if spec.match:
-        from jobs.annotation.match import match_recipe  # late: faiss takes a second
+        from jobs.annotation.predictors.match import match_recipe  # late: faiss takes a second
 
         return match_recipe(spec.match, spec.k, collection, model)
     if spec.examples:

@@ -22,8 +22,8 @@ from index.collection.catalog.catalog import Catalog
 from index.collection.rows import is_list
 from index.search import Searcher
 from index.segments.segmented_index import SegmentedIndex
-from jobs.annotation.annotate import publish
 from jobs.annotation.computed import indexed_rows, put_columns
+from jobs.annotation.publish import publish
 from jobs.curation.spec import SelectSpec
 from jobs.duplicates.preference import PREFERRED_FIRST
 from jobs.errors import UsageError

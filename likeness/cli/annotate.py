@@ -74,7 +74,7 @@ def match(
         ) from error
     _annotate(collection, {**options, "match": other}, {"k": "-k"})
     if to is not None:
-        from jobs.annotation.match import write_pairs
+        from jobs.annotation.predictors.match import write_pairs
 
         count = write_pairs(open_collection(collection), options["name"], searched, to)
         console.print(f"{counted(count, 'pair')}: {to}", soft_wrap=True, markup=False, highlight=False)
@@ -129,7 +129,7 @@ def columns(
     opened = open_collection(collection)
     if drop is not None:
         from index.collection import writing
-        from jobs.annotation.annotate import drop as drop_columns
+        from jobs.annotation.publish import drop as drop_columns
 
         with writing(opened, "columns") as leased:
             drop_columns(leased, drop, console)

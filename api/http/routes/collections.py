@@ -35,11 +35,11 @@ from api.search.engine import Engine
 from api.search.facets import facets_out
 from api.search.page import naming_option
 from api.search.query import Part, Query, options_in
-from api.search.service import Answered
+from api.search.service import Answered, SearchService
 from index.filters.facets import Counts
-from index.matches import Match, Place
+from index.matches import Match
 from index.search.result_set import MAX_VALUES, Hit, merged_hits
-from index.search_options import BEST_FIRST
+from index.search_options import BEST_FIRST, Place
 
 
 def collection_routes(runner: QueryRunner) -> APIRouter:
@@ -80,10 +80,7 @@ def collection_routes(runner: QueryRunner) -> APIRouter:
         _require_mergeable(query)
         with naming_option():
             cursor = query.cursor
-        engines = {name: service.engine for name, service in services.items()}
-        if cursor is not None:
-            editions = _editions(cursor, names)
-            engines = {name: await to_thread.run_sync(services[name].live.engine_of, editions[name]) for name in names}
+        engines = await _engines(services, cursor)
         words = "only" if query.options.get("words") == "only" else "off"  # their ranks in several say little
         parts = query.parts if words == "off" else ()
         _require_any_model(parts, engines)
@@ -140,11 +137,14 @@ async def _named(name: str, answer: Awaitable[Answered]) -> Answered:
         raise problem.with_detail(f"in {name}: {problem.detail}") from problem
 
 
-def _editions(cursor: Cursor, names: Sequence[str]) -> dict[str, str]:
-    """The edition of each collection's index version that answered the page before. Raises Problem."""
-    if cursor.editions.keys() != set(names):
+async def _engines(services: Mapping[str, SearchService], cursor: Cursor | None) -> dict[str, Engine]:
+    """The engine of each collection: the current one, or that of the page before. Raises Problem."""
+    if cursor is None:
+        return {name: service.engine for name, service in services.items()}
+    if cursor.editions.keys() != services.keys():
         raise invalid("cursor", "the cursor of an earlier answer of the same collections", str(cursor))
-    return cursor.editions
+    editions = cursor.editions
+    return {name: await to_thread.run_sync(services[name].live.engine_of, editions[name]) for name in services}
 
 
 def _require_same_types(query: Query, engines: Mapping[str, Engine]) -> None:

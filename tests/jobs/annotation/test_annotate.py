@@ -23,9 +23,10 @@ from index.filters.filter import Filter
 from index.search import Searcher
 from index.search.shard import version_schema
 from index.versions.promotion import rollback
-from jobs.annotation.annotate import Annotate, drop
-from jobs.annotation.labels import Labels
+from jobs.annotation.annotate import Annotate
 from jobs.annotation.predictor import Batch, Columns, Recipe
+from jobs.annotation.predictors.labels import Labels
+from jobs.annotation.publish import drop
 from jobs.errors import JobError, TooManyRejectsError, UsageError
 from jobs.spec import NO_LABEL, AnnotationSpec, JobSpec
 from tests.support.collections.hand_made import add_run, add_version, metadata_of, rows, unit_vectors

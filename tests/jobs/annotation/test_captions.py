@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from embedder.images.decode import decode_image
 from index.collection import Collection
 from index.collection.annotations import annotation_log
-from jobs.annotation import vllm_server
+from jobs.annotation.predictors import vllm_server
 from jobs.spec import AnnotationSpec
 from jobs.values import DEMO_MODEL
 from tests.support.collections.hand_made import add_files, metadata_of, written_rows

@@ -15,8 +15,8 @@ from index.collection import Collection, writing
 from index.collection.annotations import annotation_log
 from index.collection.records import IndexSettings
 from index.errors import EmptyCollectionError
-from jobs.annotation.annotate import drop
 from jobs.annotation.computed import put_columns
+from jobs.annotation.publish import drop
 from jobs.errors import UsageError
 from tests.support.collections.hand_made import add_run, add_version, metadata_of, rows, unit_vectors
 from tests.support.collections.storage_steps import KilledError, at, expire, is_number, kill

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from index.collection import Collection
-from jobs.annotation.logistic import sigmoid, train_head
+from jobs.annotation.predictors.logistic import sigmoid, train_head
 from jobs.schedule.spec_file import read_spec
 from tests.support.collections.hand_made import add_version, metadata_of, rows, unit_vectors
 from tests.support.command_line import Run

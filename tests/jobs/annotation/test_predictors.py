@@ -10,7 +10,7 @@ from PIL import Image, ImageFilter
 
 from index.collection import Collection
 from index.search import Searcher
-from jobs.annotation.quality import Quality
+from jobs.annotation.predictors.quality import Quality
 from jobs.demo.gallery import plan_exhibit
 from tests.support.collections.hand_made import add_files, add_run, metadata_of, rows, unit_vectors
 from tests.support.command_line import Run

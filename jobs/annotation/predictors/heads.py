@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from embedder.errors import ModelError
 from index.collection.records import ModelRecord
-from jobs.annotation.labels import best_two
 from jobs.annotation.predictor import Batch, Columns, Recipe, fingerprint_of
+from jobs.annotation.predictors.labels import best_two
 from jobs.errors import UsageError
 from jobs.spec import AnnotationSpec
 

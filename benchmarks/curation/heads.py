@@ -1,4 +1,4 @@
-"""Few-shot labels: `python -m benchmarks.heads [--quick]`.
+"""Few-shot labels: `python -m benchmarks.curation.heads [--quick]`.
 
 Clicks on the demo's pictures, as somebody makes who looks for shapes, patterns and colours: 10 on those nearest to one
 picture, then the 5 most useful ones, twice. The head that they train is compared with one trained on the labels of all
@@ -25,8 +25,8 @@ from benchmarks.common.report import Report, run
 from index.collection import Collection
 from index.collection.live_rows import LiveRows
 from index.collection.rows import EMBEDDING, vectors_of
-from jobs.annotation.logistic import sigmoid, train_head
 from jobs.annotation.predictor import Batch, Columns, Recipe
+from jobs.annotation.predictors.logistic import sigmoid, train_head
 from jobs.annotation.recipes import recipe_of
 from jobs.demo.collection import make_demo_collection
 from jobs.demo.drawing import COLOURS, PATTERNS, SHAPES

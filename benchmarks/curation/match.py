@@ -1,4 +1,4 @@
-"""Matches one collection with another: `python -m benchmarks.match [--rows 1000000] [--quick]`.
+"""Matches one collection with another: `python -m benchmarks.curation.match [--rows 1000000] [--quick]`.
 
 Times `likeness match` to the live version, with its memory and recall, and the file of pairs; then kills the same job
 ten times. Vectors have 512 dimensions, and k is 10.

@@ -6,7 +6,7 @@ from functools import partial
 
 from embedder.models.checkpoint import Checkpoint
 from jobs.annotation.predictor import Predictor, Recipe, checkpoint_recipe, fingerprint_of
-from jobs.annotation.vllm_server import VllmServer
+from jobs.annotation.predictors.vllm_server import VllmServer
 from jobs.spec import AnnotationSpec, Resources
 
 _QUESTION = "Describe this picture in one sentence."

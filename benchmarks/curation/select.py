@@ -1,4 +1,4 @@
-"""Prunes and selects among clustered vectors with planted near-copies: `python -m benchmarks.select [--quick]`.
+"""Prunes, and selects among clustered vectors with near-copies: `python -m benchmarks.curation.select [--quick]`.
 
 A tenth of the rows are near-copies of rows anywhere, with cosines on both sides of the cut. Commands are measured as a
 whole, with reading the index and publishing the columns; then 1% of the rows are new, and 0.5% have left.

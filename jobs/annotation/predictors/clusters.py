@@ -14,8 +14,8 @@ import pyarrow as pa
 from index.collection.live_rows import LiveRows
 from index.collection.records import Learned, ModelRecord
 from index.collection.rows import EMBEDDING, TEXT, vectors_of
-from jobs.annotation.labels import text_embedding
 from jobs.annotation.predictor import Batch, Columns, Recipe, fingerprint_of
+from jobs.annotation.predictors.labels import text_embedding
 from jobs.indexing.query_texts import CAPTION_COLUMNS, LABEL_COLUMNS, sample_rows
 from jobs.spec import AnnotationSpec
 from jobs.values import MAX_CLUSTERS

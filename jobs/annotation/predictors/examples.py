@@ -16,9 +16,9 @@ import pyarrow as pa
 from index.collection.live_rows import LiveRows
 from index.collection.records import Learned, ModelRecord
 from index.collection.rows import EMBEDDING, vectors_of
-from jobs.annotation.labels import best_two
-from jobs.annotation.logistic import sigmoid, train_head
 from jobs.annotation.predictor import Batch, Columns, Recipe, fingerprint_of
+from jobs.annotation.predictors.labels import best_two
+from jobs.annotation.predictors.logistic import sigmoid, train_head
 from jobs.errors import UsageError
 from jobs.indexing.query_texts import sample_vectors
 from jobs.sources.listing import as_text

@@ -1,0 +1,1 @@
+"""Benchmarks of `match`, `select` and few-shot labels."""

@@ -1,0 +1,67 @@
+"""Names of annotations, and index versions with their columns."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from embedder.images.exif import EXIF_COLUMNS
+from index.collection import Collection
+from index.collection.annotations import (
+    Annotation,
+    annotation_log,
+    annotation_logs,
+    drop_annotation,
+)
+from index.collection.records import RunManifest
+from index.collection.rows import FIXED_COLUMNS, TILES
+from index.errors import RolledBackError
+from index.versions.servable import live_manifest
+from jobs.errors import UsageError
+
+SOURCE = "collection"
+"""What an annotation's runs record as their source: their own collection, which may be moved."""
+
+
+def require_name_available(name: str, metadata: Sequence[str], annotations: Sequence[Annotation]) -> None:
+    """Raises UsageError if a column of the source, or another annotation, has a name that this one would reserve."""
+
+    def belongs(column: str, annotation: str) -> bool:
+        return column == annotation or column.startswith(f"{annotation}_")
+
+    names = [annotation.name for annotation in annotations]
+    columns = dict.fromkeys([*metadata, *FIXED_COLUMNS, TILES, *EXIF_COLUMNS])
+    conflicts = [column for column in columns if belongs(column, name)]
+    conflicts += [other for other in names if other != name and (belongs(other, name) or belongs(name, other))]
+    if conflicts:
+        hint = f", and drop the annotation {name} (`likeness columns --drop {name}`), which hides the source's column"
+        raise UsageError(
+            f"--name {name} would reserve {name} and {name}_…, which conflict with {', '.join(conflicts)}: choose "
+            f"another name{hint if name in names else ''}"
+        )
+
+
+def publish(collection: Collection, runs: Sequence[RunManifest], console: Console) -> None:
+    """Make an index version with the images of the live one and the current annotations."""
+    live = live_manifest(collection)
+    if live is None:
+        console.print(f"there is no index yet: `likeness index {collection.location}` builds one with these columns")
+        return
+    from index.builder.build_index import build_index  # imported late: faiss takes a second
+
+    try:
+        build_index(collection, runs=[run for run in runs if run.run_id in live.runs])
+    except RolledBackError as error:
+        console.print(str(error))
+
+
+def drop(collection: Collection, name: str, console: Console) -> None:
+    """Remove an annotation, even an unfinished one, and its columns from the index. A drop that was stopped continues.
+    Raises UsageError if neither has the name.
+    """
+    live = live_manifest(collection)
+    names = annotation_logs(collection).keys() | (live.annotations if live else {}).keys()
+    if name not in names:
+        raise UsageError(f"there is no annotation {name}: expected one of {', '.join(sorted(names)) or 'none'}")
+    log = annotation_log(collection, name)
+    drop_annotation(Annotation(name, log, log.runs()))
+    publish(collection, collection.runs(), console)
