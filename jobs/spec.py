@@ -6,38 +6,46 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import permutations
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
-    GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
     ValidationInfo,
-    WithJsonSchema,
     field_validator,
     model_validator,
 )
-from pydantic_core import CoreSchema, core_schema
 
 from embedder.identity import Precision
 from embedder.images.exif import EXIF_COLUMNS
 from embedder.images.formats import IMAGE_EXTENSIONS
 from embedder.images.limits import ACCEPTED_LIMITS, DEFAULT_LIMITS, ImageLimits
-from embedder.python_class import CLASS_NAME
-from index.filters.plain import plain_filter
-from index.matches import MATCH_COLUMNS
-from index.storage.storage import require_utf8
 from index.tiles import checked_tiles
 from jobs.exclusions import checked_patterns
-from jobs.file_extensions import checked_extensions
+from jobs.fields import (
+    Actors,
+    Amounts,
+    ClassName,
+    Clusters,
+    ColumnName,
+    ColumnTypes,
+    Cpus,
+    Duration,
+    Expression,
+    Extensions,
+    Form,
+    Gpus,
+    Limit,
+    Location,
+    Refresh,
+    Text,
+    WordColumns,
+)
 from jobs.values import (
     DEFAULT_MODEL,
     GONE_AFTER,
@@ -46,123 +54,9 @@ from jobs.values import (
     NO_LIMIT,
     PER_HOST,
     REFRESH,
-    ColumnType,
-    checked_amount,
-    checked_resources,
-    checked_text,
     digest,
     model_named,
-    parse_actors,
-    parse_clusters,
-    parse_column_types,
-    parse_duration,
-    parse_limit,
-    parse_object,
-    parse_refresh,
 )
-
-
-def _parsed_by(parse: Callable[[str], Any]) -> BeforeValidator:
-    """Parses text and whole numbers; values that a Python caller has already parsed stay."""
-    return BeforeValidator(lambda value: parse(str(value)) if isinstance(value, str | int) else value)
-
-
-@dataclass(frozen=True)
-class _Form:
-    """Text that a pattern matches as a whole: `expected` says what that is."""
-
-    pattern: str
-    expected: str
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_after_validator_function(self._check, handler(source))
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {**handler(schema), "pattern": self.pattern}
-
-    def _check(self, text: str) -> str:
-        if re.fullmatch(self.pattern, text) is None:
-            raise ValueError(f"is {text!r}: expected {self.expected}")
-        return text
-
-
-ClassName = Annotated[str, _Form(CLASS_NAME, "module:Class, such as palette:Histogram")]
-
-
-def _not_of_matches(name: str) -> str:
-    if name in MATCH_COLUMNS:
-        raise ValueError(f"expected a name other than {', '.join(MATCH_COLUMNS)}, which every match has")
-    return name
-
-
-ColumnName = Annotated[
-    str,
-    _Form("^[A-Za-z][A-Za-z0-9_]{0,63}$", "at most 64 letters, digits and _, beginning with a letter"),
-    AfterValidator(_not_of_matches),
-]
-"""The name of an annotation."""
-Limit = Annotated[
-    int,
-    _parsed_by(parse_limit),
-    Field(ge=NO_LIMIT),
-    WithJsonSchema({"type": ["integer", "string"], "examples": ["2GiB", "600MB", 500000000, "none"]}),
-]
-Actors = Annotated[
-    tuple[int, int], _parsed_by(parse_actors), WithJsonSchema({"type": ["integer", "string"], "examples": [4, "2:8"]})
-]
-Clusters = Annotated[
-    int | Literal["auto"],
-    _parsed_by(parse_clusters),
-    WithJsonSchema({"type": ["integer", "string"], "examples": [50, "auto"]}),
-]
-Gpus = Annotated[float, Field(ge=0), AfterValidator(lambda amount: amount and checked_amount(amount, "GPUs"))]
-Cpus = Annotated[float, Field(gt=0), AfterValidator(lambda amount: checked_amount(amount, "CPUs"))]
-Amounts = Annotated[
-    dict[str, Any],
-    _parsed_by(lambda text: parse_object(text, '{"npu": 1}')),
-    AfterValidator(checked_resources),
-    WithJsonSchema({"type": "object", "additionalProperties": {"type": "number", "exclusiveMinimum": 0}}),
-]
-
-
-def _plain_filter(expression: dict[str, Any]) -> Any:
-    try:
-        return plain_filter(expression)
-    except (TypeError, RecursionError) as error:
-        raise ValueError(f"expected a filter with values that JSON can hold: {error}") from error
-
-
-Expression = Annotated[
-    dict[str, Any],
-    _parsed_by(lambda text: parse_object(text, '{"width": {"$gte": 640}}')),
-    AfterValidator(_plain_filter),
-    WithJsonSchema({"type": "object", "examples": [{"width": {"$gte": 640}, "format": {"$ne": "gif"}}]}),
-]
-ColumnTypes = Annotated[
-    dict[str, ColumnType],
-    _parsed_by(parse_column_types),
-    WithJsonSchema(
-        {"type": "object", "additionalProperties": {"enum": list(get_args(ColumnType))}, "examples": [{"ean": "text"}]}
-    ),
-]
-Duration = Annotated[
-    int,
-    _parsed_by(parse_duration),
-    Field(gt=0),
-    WithJsonSchema({"type": ["integer", "string"], "examples": ["10m", "90s", 600]}),
-]
-Text = Annotated[str, AfterValidator(checked_text)]
-Location = Annotated[
-    str, Field(min_length=1), BeforeValidator(lambda value: require_utf8(value) if isinstance(value, str) else value)
-]
-Refresh = Annotated[
-    int | None,
-    _parsed_by(parse_refresh),
-    WithJsonSchema({"type": ["integer", "string"], "examples": ["7d", "12h", "never"]}),
-]
-Extensions = Annotated[tuple[str, ...], _parsed_by(lambda text: text.split(",")), AfterValidator(checked_extensions)]
-
-WordColumns = Annotated[tuple[Text, ...], _parsed_by(lambda text: text.split(","))]
 
 
 class _Section(BaseModel):
@@ -340,7 +234,7 @@ class AnnotationSpec(_Section):
     engine: Literal["transformers", "vllm"] = Field(
         "transformers", description="what runs the captioner: this job, or a vLLM server"
     )
-    url: Annotated[str, _Form(r"^https?://[^@\s]+$", "a URL such as http://localhost:8000/v1")] | None = Field(
+    url: Annotated[str, Form(r"^https?://[^@\s]+$", "a URL such as http://localhost:8000/v1")] | None = Field(
         None, description="the vLLM server's URL, such as http://localhost:8000/v1"
     )
     match: Location | None = Field(

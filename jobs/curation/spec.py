@@ -7,7 +7,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from jobs.spec import ColumnName, Expression
+from jobs.fields import ColumnName, Expression
 
 
 class SelectSpec(BaseModel):
