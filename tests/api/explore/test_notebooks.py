@@ -171,6 +171,11 @@ def test_mapping_the_collection(executed: Executed) -> None:
     assert agreed > 0.75
     assert executed.value("len(agreement)") == 8
     assert executed.value("len(caught)") >= 17
+    # Distinct pictures, of each kind the same number.
+    assert executed.value("sorted(match.metadata['pick'] for match in picks)") == [*range(1, 25)]
+    assert executed.value("len({match.metadata['kind'] for match in picks})") == 24
+    assert 0 < executed.value("leaks.total") < 24  # what was pruned is still there
+    assert executed.value("os.listdir(exported)") != []
 
 
 @pytest.mark.slow
