@@ -36,8 +36,7 @@ def annotate(
     """Add columns to the images of a collection. Run it again to continue after a crash, or for new images.
 
     Labels, examples, heads, clusters, uniqueness and outliers use the stored vectors. The others read the pictures
-    again, like `embed`.
-    You can filter by the columns, and every match includes them, like the source's metadata.
+    again, like `embed`. You can filter by the columns, and every match includes them, like the source's metadata.
 
     Example: `likeness annotate my-collection --name animal --label "a dog" --label "a cat"`
     """
