@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import atexit
 import os
+import time
+from _thread import LockType, allocate_lock, start_new_thread
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache, partial
 from queue import SimpleQueue
-from threading import Thread
+from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from index.storage.scratch import Scratch
@@ -19,17 +20,20 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _MEMORY: Final = "1GB"  # beyond that DuckDB uses the disk
+_PATIENCE_S: Final = 10.0
 _calls: Final[SimpleQueue[Callable[[], None] | None]] = SimpleQueue()
 
 
 @cache
 def database() -> DuckDBPyConnection:
     """In memory, and one for all catalogs of this process, as opening one takes longer than most queries."""
+    return _apart(_open, lambda: None)
+
+
+def _open() -> DuckDBPyConnection:
     import duckdb
 
-    spilled, caller = Scratch("catalogs"), Thread(target=_call_later, name="finalized catalogs", daemon=True)
-    caller.start()
-    atexit.register(_close, spilled, caller)
+    spilled, ended = Scratch("catalogs"), allocate_lock()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     opened = duckdb.connect(
         config={
@@ -44,25 +48,50 @@ def database() -> DuckDBPyConnection:
         }
     )
     opened.execute("SET GLOBAL TimeZone = 'UTC'")
+    ended.acquire()
+    start_new_thread(_call_later, (ended,))
+    atexit.register(_close, opened, spilled, ended)
     return opened
 
 
-@cache
-def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(thread_name_prefix="catalog")
-
-
 def run_statement(cursor: DuckDBPyConnection, statement: Callable[[], T]) -> T:
-    """What a statement returns. It runs in a thread: the one that asks DuckDB sleeps while others have all the work, so
-    the main thread would see no signal until the end; and DuckDB makes its own RuntimeError of what a handler raises.
+    """What a statement returns. The main thread has another run it: while DuckDB's threads have all the work, the one
+    that asked sleeps, and would see no signal until the end; and DuckDB makes its own error of what a handler raises.
     """
-    running = _threads().submit(statement)
+    return _apart(statement, cursor.interrupt)
+
+
+def _apart(call: Callable[[], T], interrupt: Callable[[], None]) -> T:
+    """Run a call; if this is the main thread, in another one, which is interrupted if a signal's handler raises.
+
+    Without `threading`, whose locks may stay locked when a handler raises, and then whoever needs them waits for ever.
+    """
+    if current_thread() is not main_thread():
+        return call()
+    results: list[tuple[T, None] | tuple[None, BaseException]] = []
+    ended = allocate_lock()
+    ended.acquire()
+
+    def run() -> None:
+        try:
+            results.append((call(), None))
+        except BaseException as error:
+            results.append((None, error))
+        ended.release()
+
     try:
-        return running.result()
+        start_new_thread(run, ())
+        ended.acquire()
     except BaseException:
-        while not wait([running], timeout=0.05).done:
-            cursor.interrupt()
+        deadline = time.monotonic() + _PATIENCE_S  # it may not have started
+        while not results and time.monotonic() < deadline:
+            interrupt()
+            time.sleep(0.01)
         raise
+    value, error = results[0]
+    if error is not None:
+        raise error
+    return value  # type: ignore[return-value]
 
 
 def later(call: Callable[[str], None], argument: str) -> None:
@@ -72,13 +101,14 @@ def later(call: Callable[[str], None], argument: str) -> None:
     _calls.put(partial(call, argument))
 
 
-def _call_later() -> None:
+def _call_later(ended: LockType) -> None:
     while call := _calls.get():
         call()
+    ended.release()
 
 
-def _close(_: Scratch, caller: Thread) -> None:
+def _close(opened: DuckDBPyConnection, _: Scratch, ended: LockType) -> None:
     _calls.put(None)
-    caller.join()
-    database().close()
+    ended.acquire(timeout=_PATIENCE_S)
+    opened.close()
     database.cache_clear()  # at the end of the process, DuckDB complains of what still refers to it
