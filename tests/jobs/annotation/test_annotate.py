@@ -29,7 +29,7 @@ from jobs.annotation.predictors.labels import Labels
 from jobs.annotation.publish import drop
 from jobs.errors import JobError, TooManyRejectsError, UsageError
 from jobs.spec import NO_LABEL, AnnotationSpec, JobSpec
-from tests.support.collections.hand_made import add_run, add_version, metadata_of, rows, unit_vectors
+from tests.support.collections.hand_made import add_run, add_version, hashed, metadata_of, rows, unit_vectors
 from tests.support.collections.s3_server import Bucket
 from tests.support.collections.storage_steps import KilledError, at, expire, is_number, kill
 
@@ -68,7 +68,7 @@ class Returns(Halves):
 def table(ids: list[str], *, seed: int = 1, content: str = "a") -> pa.Table:
     """Rows with a hash of their content, and a column of the source."""
     made = rows(ids, unit_vectors(len(ids), seed), metadata={"year": list(range(len(ids)))})
-    return made.append_column("content_hash", pa.array([f"{content} {image_id}" for image_id in ids]))
+    return hashed(made, content)
 
 
 @pytest.fixture(scope="module")

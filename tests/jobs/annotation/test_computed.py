@@ -18,7 +18,7 @@ from index.errors import EmptyCollectionError
 from jobs.annotation.computed import put_columns
 from jobs.annotation.publish import drop
 from jobs.errors import UsageError
-from tests.support.collections.hand_made import add_run, add_version, metadata_of, rows, unit_vectors
+from tests.support.collections.hand_made import add_run, add_version, hashed, metadata_of, rows, unit_vectors
 from tests.support.collections.storage_steps import KilledError, at, expire, is_number, kill
 
 IDS = [f"é{number}.jpg" for number in range(30)]
@@ -26,7 +26,7 @@ IDS = [f"é{number}.jpg" for number in range(30)]
 
 def table(ids: Sequence[str], *, content: str = "a") -> pa.Table:
     made = rows(ids, unit_vectors(len(ids)), metadata={"year": [2000] * len(ids)})
-    return made.append_column("content_hash", pa.array([f"{content} {image_id}" for image_id in ids]))
+    return hashed(made, content)
 
 
 @pytest.fixture(scope="module")

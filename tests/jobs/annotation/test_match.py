@@ -21,6 +21,7 @@ from tests.support.collections.hand_made import (
     MODEL,
     add_run,
     add_version,
+    hashed,
     metadata_of,
     rows,
     unit_vectors,
@@ -35,8 +36,7 @@ QUERIES, VECTORS = unit_vectors(len(OWN), 1), unit_vectors(len(OTHERS), 2)
 
 
 def table(ids: list[str], vectors: Any, content: str = "a") -> pa.Table:
-    hashes = pa.array([f"{content} {image_id}" for image_id in ids])
-    return rows(ids, vectors).append_column("content_hash", hashes)
+    return hashed(rows(ids, vectors), content)
 
 
 @pytest.fixture

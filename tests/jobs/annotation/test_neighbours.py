@@ -15,13 +15,13 @@ from index.errors import EmptyCollectionError
 from jobs.annotation.annotate import Annotate
 from jobs.errors import UsageError
 from jobs.spec import AnnotationSpec
-from tests.support.collections.hand_made import add_run, add_version, metadata_of, rows, unit_vectors
+from tests.support.collections.hand_made import add_run, add_version, hashed, metadata_of, rows, unit_vectors
 
 IDS = [f"é{number:03}.jpg" for number in range(150)]
 
 
 def table(ids: list[str], seed: int = 0) -> pa.Table:
-    return rows(ids, unit_vectors(len(ids), seed)).append_column("content_hash", pa.array([f"{seed} {i}" for i in ids]))
+    return hashed(rows(ids, unit_vectors(len(ids), seed)), str(seed))
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from index.collection.records import IndexSettings
 from jobs.curation.select import Select
 from jobs.curation.spec import SelectSpec
 from jobs.duplicates.preference import PREFERRED_FIRST, preference
-from tests.support.collections.hand_made import add_run, add_version, metadata_of, rows, unit_vectors
+from tests.support.collections.hand_made import add_run, add_version, hashed, metadata_of, rows, unit_vectors
 from tests.support.collections.storage_steps import KilledError, at, expire, is_number, kill
 
 Run = Callable[..., Any]
@@ -39,7 +39,7 @@ def table(first: int = 0, stop: int = COUNT, *, content: str = "a", size: int | 
     made = rows(ids, vectors[first:stop], metadata={"label": ["red" if n % 6 else "blue" for n in range(first, stop)]})
     sizes = [size or (200 if n >= SINGLE and n % 2 == 0 else 100) for n in range(first, stop)]
     made = made.append_column("width", pa.array(sizes, pa.int32())).append_column("height", pa.array(sizes, pa.int32()))
-    return made.append_column("content_hash", pa.array([f"{content} {image_id}" for image_id in ids]))
+    return hashed(made, content)
 
 
 @pytest.fixture(scope="module")

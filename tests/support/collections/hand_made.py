@@ -55,6 +55,12 @@ def rows(
     return pa.table({**columns, **(metadata or {})})
 
 
+def hashed(table: pa.Table, content: str = "a") -> pa.Table:
+    """The rows with a hash of their content, which differs for each id and `content`."""
+    hashes = [f"{content} {image_id}" for image_id in table["image_id"].to_pylist()]
+    return table.append_column("content_hash", pa.array(hashes))
+
+
 def add_run(
     collection: Collection,
     *tables: pa.Table,
