@@ -42,16 +42,14 @@ def nearest_others(segments: SegmentedIndex, k: int) -> Iterator[tuple[Positions
 def neighbourhoods(searcher: Searcher, k: int = 10) -> Neighbourhoods:
     """Look up every image; their vectors are read block by block."""
     segments = searcher.segments
-    positions = segments.live_positions()
+    live = segments.live_positions()
     order = np.full(segments.ntotal + 1, -1, np.int64)  # the last one is for "no neighbour", which is -1
-    order[positions] = np.arange(len(positions))
-    hits = [found for _, found in nearest_others(segments, k)]
-    empty = np.empty((0, k))
-    return Neighbourhoods(
-        ids=segments.ids(positions),
-        neighbours=order[np.concatenate([empty.astype(np.int64), *(each.positions for each in hits)])],
-        scores=np.concatenate([empty.astype(np.float32), *(each.scores for each in hits)]),
-    )
+    order[live] = np.arange(len(live))
+    neighbours, scores = np.empty((len(live), k), np.int64), np.empty((len(live), k), np.float32)
+    for positions, hits in nearest_others(segments, k):
+        rows = order[positions]
+        neighbours[rows], scores[rows] = order[hits.positions], hits.scores
+    return Neighbourhoods(ids=segments.ids(live), neighbours=neighbours, scores=scores)
 
 
 def label_votes(images: Neighbourhoods, labels: Sequence[str | None]) -> pa.Table:

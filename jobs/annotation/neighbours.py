@@ -59,13 +59,14 @@ WHERE i.image_id IS NULL OR v.image_id IS NULL
 
 def _values(searcher: Searcher, name: str, k: int, collection: Collection, console: Console) -> pa.Table:
     """The column of each live row, looked up block by block."""
-    tables, done, began = list[pa.Table](), 0, perf_counter()
-    with rate_bar(console, f"annotating {name}", searcher.ntotal, "starting") as show:
-        for positions, hits in nearest_others(searcher.segments, k):
-            apart = np.maximum(0, np.round(1 - hits.mean_scores(), 4))
-            ids = text_array(searcher.segments.ids(positions).tolist())
-            tables.append(pa.table({"image_id": ids, name: pa.array(apart, mask=np.isnan(apart))}))
-            done += len(positions)
+    segments, done, began = searcher.segments, 0, perf_counter()
+    # At once: between small arrays of each block, the heap would keep the memory of all vectors.
+    order, apart = np.empty(segments.live_count, np.int64), np.empty(segments.live_count)
+    with rate_bar(console, f"annotating {name}", segments.live_count, "starting") as show:
+        for positions, hits in nearest_others(segments, k):
+            block = slice(done, done := done + len(positions))
+            order[block], apart[block] = positions, np.maximum(0, np.round(1 - hits.mean_scores(), 4))
             show(done, f"{done / (perf_counter() - began):,.0f} images/s")
             collection.check_lease_if_overdue()
-    return pa.concat_tables(tables)
+    ids = text_array(segments.ids(order).tolist())
+    return pa.table({"image_id": ids, name: pa.array(apart, mask=np.isnan(apart))})
