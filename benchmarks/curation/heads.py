@@ -125,13 +125,13 @@ def rescore(location: str, examples: str) -> dict[str, float]:
         return result
 
     def recipe(*arguments: Any) -> Recipe:
-        made: Any = recipe_of(*arguments)
+        made = recipe_of(*arguments)
+        assert made.learn is not None
 
         def make_timed(heads: Any) -> Callable[[Batch], Columns]:
             return partial(timed, "score", made.make(heads))
 
-        timed_recipe: Recipe = replace(made, make=make_timed, calibrate=partial(timed, "train", made.calibrate))
-        return timed_recipe
+        return replace(made, make=make_timed, learn=partial(timed, "train", made.learn))
 
     spec = AnnotationSpec(name="like", examples=(examples,))
     before = time.process_time()
