@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,11 +64,24 @@ def _uses_ray(item: pytest.Item | None) -> bool:
 
 @pytest.fixture(scope="session", autouse=True)
 def faster() -> Iterator[None]:
-    """Nobody waits for the disk, as nothing here has to survive a power cut. What was imported stays: later collections
-    of garbage need not look at it.
+    """Nobody waits for the disk, as nothing here has to survive a power cut. A converted model is compiled once. What
+    was imported stays: later collections of garbage need not look at it.
     """
+    from embedder.models import converted
+
+    compile_graph = converted.load_graph
+
+    @lru_cache(maxsize=8)
+    def compiled(graph: Path | bytes, _: int, *options: Any) -> Any:
+        return compile_graph(graph, *options)
+
+    def load_graph(graph: Path | bytes, precision: Any, threads: int | None) -> Any:
+        changed = graph.with_suffix(".bin").stat().st_mtime_ns if isinstance(graph, Path) else 0
+        return compiled(graph, changed, precision, threads)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
+        patch.setattr(converted, "load_graph", load_graph)
         gc.freeze()
         yield
         gc.unfreeze()
