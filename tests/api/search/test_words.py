@@ -100,12 +100,25 @@ def test_words_alone(client: TestClient) -> None:
     assert search(client, text="nothing of this", words="only", filter={"caption": "wombat"})["matches"] == []
 
 
+def test_words_alone_are_a_set_that_is_sorted_grouped_counted_and_paged(client: TestClient) -> None:
+    body: dict[str, Any] = {"text": "garden picture", "words": "only", "facets": ["caption"]}
+    pages = [search(client, **body, k=70)]
+    while (cursor := pages[-1]["cursor"]) is not None:
+        pages.append(search(client, **body, k=70, cursor=cursor))
+    assert ids(*pages)[:2] == ["123", "007"]  # the shorter text comes first
+    assert (sorted(ids(*pages)), len(pages)) == ([f"{number:03}" for number in range(COUNT) if number != 250], 5)
+    assert {(page["total"], page["exact"], page["facets"]["caption"]["others"]) for page in pages} == {(299, True, 199)}
+    assert ids(search(client, **body, sort="-image_id", k=2)) == ["299", "298"]
+    few = search(client, text="wombat", words="only", facets=["caption"], group_by="caption")
+    assert few["groups"] == len(few["matches"]) == len(few["facets"]["caption"]["values"]) == 2
+
+
 @pytest.mark.parametrize(
     ("body", "detail"),
     [
         ({"id": "007", "words": "only"}, "words: expected auto or off, or a search by text alone"),
-        ({"text": "a", "words": "only", "sort": "caption"}, "sort: expected none with words: only"),
-        ({"text": "a", "words": "only", "facets": ["caption"]}, "facets: expected none with words: only"),
+        ({"text": "a", "words": "only", "min_score": 0.2}, "min_score: expected none with words: only"),
+        ({"text": "a", "words": "only", "distinct": True}, "distinct: expected none with words: only"),
         ({"text": "a", "words": "no"}, "words: expected"),
         ({"text": " ", "words": "only"}, "text: expected words that say what to look for"),
     ],
@@ -130,6 +143,16 @@ def test_names_of_hidden_files_are_not_searched(service: SearchService) -> None:
             assert search(client, text="secret", words="only")["total"] == found
 
 
+def test_hidden_names_of_files_are_no_words(tmp_path: Path) -> None:
+    collection = Collection.create_or_open(str(tmp_path))
+    table = rows(["0"], unit_vectors(1, dim=FakeEmbedder().identity.dim), metadata={"year": [2024]})
+    add_version(collection, table, model=model_record(FakeEmbedder().identity))
+    service = fake_service(Searcher.open(collection))
+    for show in (True, False):
+        with TestClient(create_app(service, limits=RequestLimits(show_locations=show))) as client:
+            assert client.get("/index").json()["has_words"] is show
+
+
 def test_shards_find_the_same(collection: Collection) -> None:
     whole, sharded = Searcher.open(collection), InProcessShards(collection, 3).searcher()
     for vector in (None, *unit_vectors(2, seed=3, dim=whole.dim)):
@@ -145,7 +168,7 @@ def hit(position: int, key: float, **more: Any) -> Hit:
 def test_ranks_are_fused_as_in_the_paper() -> None:
     by_vector = [hit(1, 0.9), hit(2, 0.8), hit(3, 0.7)]
     by_words = [hit(3, 5.0, words={"c": ("aa",)}), hit(4, 5.0, words={"c": ("aa",)}), hit(2, 3.0)]
-    found = fused(by_vector, by_words, "aa bb")
+    found = fused(by_vector, by_words, 2)
     keys = {each.position: each.key for each in found}
     expected = {1: 1 / 61, 2: 1 / 62 + 1 / 63, 3: 1 / 63 + 1 / 61, 4: 1 / 61}  # equal scores have equal ranks
     assert keys == pytest.approx(expected)
@@ -155,18 +178,18 @@ def test_ranks_are_fused_as_in_the_paper() -> None:
 
 def test_weak_words_do_not_count() -> None:
     by_words = [hit(1, 8.0), hit(2, 4.0), hit(3, 3.9), hit(4, 2.0, words={"c": ("aa",), "d": ("aa", "bb")})]
-    assert {each.position for each in fused([], by_words, "aa bb")} == {1, 2, 4}
-    assert fused([], [], "aa bb") == []
+    assert {each.position for each in fused([], by_words, 2)} == {1, 2, 4}
+    assert fused([], [], 2) == []
 
 
 def test_a_few_images_with_all_words_come_first() -> None:
     """Also in long texts, and if their vectors are far away: a word that many images have says less."""
     by_vector = [hit(number, 0.9) for number in range(1_000)]
     rare = [hit(2_000 + number, 9.0 - number, words={"c": ("aa",)}) for number in range(9)]
-    assert [each.position for each in fused(by_vector, rare, "aa")][:10] == [*range(2_000, 2_009), 0]
-    assert [each.position for each in fused(by_vector, rare, "aa bb")][:4] == [0, 2_000, 1, 2_001]
+    assert [each.position for each in fused(by_vector, rare, 1)][:10] == [*range(2_000, 2_009), 0]
+    assert [each.position for each in fused(by_vector, rare, 2)][:4] == [0, 2_000, 1, 2_001]
     frequent = [hit(2_000 + number, 9.0, words={"c": ("aa",)}) for number in range(WORD_HITS)]
-    assert next(each.position for each in fused(by_vector, frequent, "aa")) == 0
+    assert next(each.position for each in fused(by_vector, frequent, 1)) == 0
 
 
 def test_exact_words_are_among_the_first(tmp_path: Path) -> None:
@@ -208,4 +231,4 @@ def test_many_words_make_no_image_repeat(tmp_path: Path) -> None:
             assert cut["total"] == len(cut["matches"])
             assert all(match["score"] >= 0 and match["words"] is None for match in cut["matches"])
     with TestClient(create_app(fake_service(Searcher.open(collection), embedder=PicturesAlone()))) as client:
-        assert search(client, text="wombat", facets=["year"])["facets"] is None
+        assert search(client, text="wombat", facets=["year"])["facets"]["year"]["others"] == 0
