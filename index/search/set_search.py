@@ -30,6 +30,7 @@ from index.filters.columns import Column, is_time
 from index.filters.facets import count_values
 from index.search.members import NOTHING, Members
 from index.search.result_set import MAX_VALUES, Hit, SetPage, SetRequest
+from index.search_options import MAX_K
 from index.segments.eligible import Eligible
 from index.segments.segmented_index import SegmentedIndex
 from index.words.ranked import FoundWords
@@ -123,7 +124,7 @@ class SetSearch:
             yield _FOUND, _WIDER
             return
         depth = self.request.first + 1 + len(self.request.exclude)  # with one more, equal scores at the end are seen
-        while depth < _FOUND:
+        while depth < MAX_K:
             yield depth, 1.0
             depth *= _DEEPER
         yield depth, 1.0

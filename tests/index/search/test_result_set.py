@@ -255,7 +255,7 @@ def test_pages_of_a_poor_search_are_disjoint_and_complete(
 ) -> None:
     assert isinstance(coarse[0], Searcher)
     count = size or len(np.unique(coarse[0].segments.vectors(np.arange(6_000)), axis=0))
-    query, k = coarse[0].vector("0000") + 0.1 * unit_vectors(1, seed=6)[0], 30
+    query, k = coarse[0].vector("0000") + 0.1 * unit_vectors(1, seed=6)[0], 10
     for searcher in coarse:
         pages = [searcher.answer(query, k, **options)]
         while (end := pages[-1].end) is not None and end.seen < count:
