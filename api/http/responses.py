@@ -87,15 +87,16 @@ def timing(milliseconds: Mapping[str, float]) -> TimingOut:
 def index_details(
     name: str, searcher: VersionSearcher, limits: RequestLimits, *, embeds_texts: bool
 ) -> IndexDetailsOut:
-    columns, show_locations = searcher.filterable, limits.show_locations
+    show_locations = limits.show_locations
+    hidden = frozenset() if show_locations else LOCATION_COLUMNS
     others = {
         "collection": name,
         "model": model_out(searcher.model, show_locations),
         "kind": searcher.manifest.kind,
-        "columns": {name: kind for name, kind in columns.items() if show_locations or name not in LOCATION_COLUMNS},
+        "columns": {name: kind for name, kind in searcher.filterable.items() if name not in hidden},
         "max_k": limits.max_k,
         "embeds_texts": embeds_texts,
-        "has_words": searcher.has_words,
+        "has_words": not hidden.issuperset(searcher.word_columns),
     }
     return cast(IndexDetailsOut, _facts(searcher.manifest, IndexDetailsOut.__annotations__) | others)
 

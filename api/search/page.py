@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from api.errors import abbreviate, invalid, invalid_fields
 from api.search.cursor import Cursor
-from api.search.query import WITHOUT_WORDS, Query
+from api.search.query import OF_VECTORS, Query
 from index.collection.rows import FIXED_COLUMNS
 from index.errors import FilterError, OptionError, QueryError
 from index.queries import QueryKind, mix
@@ -63,16 +63,16 @@ def _check_words(query: Query) -> None:
         raise invalid("words", "auto or off, or a search by text alone", "only")
     if not query.words.strip():
         raise invalid(query.parts[0].field_path.format("text"), "words that say what to look for", query.words)
-    for name in (*WITHOUT_WORDS, "facets"):
+    for name in OF_VECTORS:
         if is_set(query.options, name):
-            expected = "none with words: only; a filter with $match takes any options"
+            expected = "none with words: only, which compares no vectors"
             raise invalid(name, expected, query.options.get(name))
 
 
 def next_cursor(query: Query, answer: Answer, edition: str) -> Cursor | None:
     """The cursor for the page after an answer; None if that is the last, or the next is deeper than options allow."""
     end, deepest = answer.end, MAX_DIVERSE if is_set(query.options, "diversity") else MAX_K
-    if end is None or (end.image_id is None and end.seen + query.k > deepest):
+    if end is None or (end.image_id is None and answer.group_sizes is None and end.seen + query.k > deepest):
         return None
     return Cursor(edition=edition, search=query.digest, place=end)
 

@@ -29,9 +29,10 @@ FITTING_PERCENTILE: Final = 99.995
 describe, and 97% of 200 for a shape, a colour or a subject that no image has find nothing.
 """
 
-
-WITHOUT_WORDS: Final = ("min_score", "min_percentile", "distinct", "diversity", "sort", "group_by")
-"""Options that are about scores, or about images in another order."""
+OF_VECTORS: Final = ("min_score", "min_percentile", "distinct", "diversity")
+"""Options that are about vectors and their scores."""
+_ONE_LIST: Final = (*OF_VECTORS, "sort", "group_by")
+"""With these, vectors and words do not become one list."""
 _OF_A_PAGE: Final = frozenset({"k", "offset", "fields", "facets", "cursor", "allow_partial"})
 
 
@@ -166,7 +167,7 @@ class Query:
         mode, parts = self.options.get("words") or "auto", self.parts
         if mode == "off" or len(parts) != 1 or (text := parts[0].text) is None or parts[0].weight < 0:
             return None
-        return text if mode == "only" or not any(is_set(self.options, name) for name in WITHOUT_WORDS) else None
+        return text if mode == "only" or not any(is_set(self.options, name) for name in _ONE_LIST) else None
 
     @cached_property
     def digest(self) -> str:

@@ -135,7 +135,7 @@ class SearchService:
         try:
             vectors, refusal = self.vectors(engine, query.parts, watch) if vectors is None else vectors, None
         except errors.TextNotSupported as problem:
-            if query.words is None or not engine.searcher.has_words:
+            if query.words is None or query.hidden.issuperset(engine.searcher.word_columns):
                 raise
             vectors, refusal = [], problem  # the words alone may find something
         page = partial(page_of, query=query, vectors=vectors)

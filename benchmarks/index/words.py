@@ -31,6 +31,7 @@ from index.collection.records import IndexSettings, VersionManifest
 from index.filters.filter import Filter
 from index.search import Searcher
 from index.segments.segmented_index import SegmentedIndex
+from index.words.ranked import WordQuery
 from index.words.text import any_terms, path_of
 
 _MODEL = MODEL.model_copy(update={"dim": 64})
@@ -148,17 +149,21 @@ def _timed(
     for number in range(_DRAWS):
         query = draw(drawn)
         terms, where = any_terms(query), Filter.parse({"caption": {"$match": query}}, index.schema)
-        ranked = partial(index.search_words, terms, _K, columns=["caption"])
+        best = WordQuery(terms=terms, columns=["caption"], k=_K)
         searches: dict[str, Callable[[], object]] = {
             "$match": lambda where=where: [segment.passing(where) for segment in index.parts],  # type: ignore[misc]
-            "ranked": ranked,
-            "ranked in 1%": partial(ranked, where=one_percent),
+            "ranked": partial(_ranked, index, best),
+            "ranked in 1%": partial(_ranked, index, best, one_percent),
         }
         if number < _FTS_DRAWS:
             searches["FTS5"] = partial(fts_search, fts, query)
         for name, search in searches.items():
             taken[name].append(seconds_of(search) * 1e3)
     return {name: median(each) for name, each in taken.items()}
+
+
+def _ranked(index: SegmentedIndex, query: WordQuery, where: Filter | None = None) -> object:
+    return index.rank_words(query, index.find_words(query), index.eligible(where))
 
 
 def fts_index(path: Path, rows: int, report: Report) -> sqlite3.Connection:

@@ -1,168 +1,116 @@
-"""Ranks search results: orders ties by id, folds near-duplicates, diversifies; searches as deep as this needs."""
+"""Orders in which a match depends on all before it: near-duplicates are folded, or results diversified.
 
-import itertools
-from dataclasses import dataclass
-from typing import TypeAlias
+Both read the order of the set from its beginning, which is the same for every page, so that pages follow each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from index.arrays import Vectors, least_score, rounded
-from index.filters.filter import Filter
-from index.search.result_set import Hit
+from index.search.result_set import Hit, SetPage, SetRequest
+from index.search.set_search import SetSearch
 from index.search.sharded_index import ShardedIndex
-from index.search_options import MAX_K, QueryLimits
-from index.segments.eligible import Unlike
-from index.segments.hits import Hits
+from index.search_options import MAX_K, Place, QueryLimits
 from index.segments.segmented_index import SegmentedIndex
 
-_DEEPER = 4  # times as deep, if there are too few results
-_MAX_TIES = 1_000  # images with the same score at the cut; with more, the index decides which come first
-_BLOCK = 256  # candidates that one matrix product compares with the distinct hits before them
-
+_BLOCK: Final = 256  # candidates that one matrix product compares with the distinct hits before them
+_MORE: Final = 4  # times as many candidates, if there are too few distinct ones
+_MOST: Final = 100_000  # candidates at once
 
 Searchable: TypeAlias = SegmentedIndex | ShardedIndex
 """The segments of a version as one, in this process or in others."""
 
 
-@dataclass(frozen=True)
-class Ranking:
-    """Ranks the rows that pass the filter `where`. Searches look `width` times as far as the index is tuned to."""
+def find_set(index: Searchable, request: SetRequest) -> SetPage:
+    return index.page(request) if isinstance(index, ShardedIndex) else SetSearch(index, request).page()
 
-    segments: Searchable
-    limits: QueryLimits
-    where: Filter | None
-    width: float
 
-    def rank(self, queries: Vectors) -> list[list[Hit]]:
-        """The neighbours of each query within the limits, by score and then by image_id; near-duplicates are folded
-        into better hits. With `diversity` they are in the order of `_diverse`.
+def ranked_page(index: Searchable, request: SetRequest, limits: QueryLimits, place: Place) -> SetPage:
+    """The set, with the hits of the page after the place."""
+    count, first = place.seen + limits.k, place.first
+    if limits.diversity:
+        count, first = _pool_size(count), _pool_size(first)
+    if limits.distinct is None:
+        page = find_set(index, replace(request, first=first, depth=count))
+        hits = [*page.hits]
+    else:
+        folding = _Folding(index, limits.distinct, count)
+        # Some will be folded.
+        page = folding.fold(replace(request, first=2 * (first + 1), depth=2 * (count + 1)))
+        hits = folding.unique
+    if limits.diversity:
+        hits = _diverse(index, hits, limits.diversity, place.seen + limits.k)
+    return replace(page, hits=hits[place.seen : place.seen + limits.k])
 
-        The search goes deeper until enough hits are found or all rows have been seen. If near-duplicates fill the
-        nearest MAX_K, it goes on among the rows unlike them.
-        """
-        limits, live_count = self.limits, self.segments.live_count
-        results: list[list[Hit]] = [[] for _ in queries]
-        # One more shows whether several have the same score as the last; and some will be folded.
-        depth = (self._candidates + 1) * (1 if limits.distinct is None else 2) + len(limits.exclude)
-        deepest = min(live_count, max(depth, _MAX_TIES if limits.distinct is None else MAX_K))
-        all_seen = limits.distinct is None or deepest == live_count  # or as good as all
-        pending = np.arange(len(queries))
-        while len(pending) and deepest:
-            depth = min(depth, deepest)
-            undecided = []
-            for query, hits in zip(pending, self._search(queries[pending], depth), strict=True):
-                complete = len(hits) < depth or (depth == deepest and all_seen)
-                if not complete:
-                    hits, complete = self._settled(hits)
-                good = self._allowed(hits)
-                enough = len(good) >= self._candidates
-                if limits.distinct is not None:
-                    good, enough = self._folded(good, limits.distinct, [])
-                if enough or complete:
-                    results[query] = self._page(good)
-                elif depth == deepest and limits.distinct is not None:
-                    results[query] = self._beyond_crowds(queries[query : query + 1], limits.distinct)
-                else:
-                    undecided.append(query)
-            pending = np.array(undecided, np.intp)
-            depth *= _DEEPER
-        return results
 
-    @property
-    def _candidates(self) -> int:
-        """How many hits are needed."""
-        return _pool_size(self.limits.depth) if self.limits.diversity else self.limits.depth
+class _Folding:
+    """Folds hits that have a cosine of `distinct` or more with a better one into it, until `count` are `unique`."""
 
-    def _search(self, queries: Vectors, depth: int, unlike: Unlike | None = None) -> list[list[Hit]]:
-        return hits_of(self.segments.search_with_ids(queries, depth, self.where, width=self.width, unlike=unlike))
+    def __init__(self, index: Searchable, distinct: float, count: int) -> None:
+        self.unique: list[Hit] = []
+        self._index, self._least, self._count = index, least_score(distinct), count
+        self._vectors: list[Vectors] = []
+        self._seen = 0
 
-    def _settled(self, hits: list[Hit]) -> tuple[list[Hit], bool]:
-        """The hits that no other comes before, unlike some with the score of the last; and whether that is too low."""
-        last = hits[-1].key
-        return [hit for hit in hits if hit.key > last], last < self.limits.min_score
+    def fold(self, request: SetRequest) -> SetPage:
+        """Fold the hits of a set, in order. It is returned with the first of them."""
+        first = page = find_set(self._index, request)
+        while not self._are_enough(page.hits) and len(page.hits) == request.depth:
+            last, depth = page.hits[-1], min(_MORE * request.depth, _MOST)
+            request = replace(request, after=(last.key, last.image_id), depth=depth, facets=())
+            page = find_set(self._index, request)
+        return first
 
-    def _allowed(self, hits: list[Hit]) -> list[Hit]:
-        limits = self.limits
-        return [hit for hit in hits if hit.key >= limits.min_score and hit.image_id not in limits.exclude]
-
-    def _page(self, good: list[Hit]) -> list[Hit]:
-        if self.limits.diversity:
-            good = self._diverse(good[: self._candidates], self.limits.diversity)
-        return good[self.limits.offset : self.limits.depth]
-
-    def _beyond_crowds(self, query: Vectors, distinct: float) -> list[Hit]:
-        """The distinct hits of one query, `(1, dim)`, whose nearest MAX_K rows have too few of them, such as 15,000
-        copies of one placeholder.
-
-        Each round searches only rows unlike all hits so far. At least one is found in each, and MAX_K rows are behind
-        it, so the rounds, each with one pass over all rows, are few.
-        """
-        unique: list[Hit] = []
-        depth, enough, complete = MAX_K + len(self.limits.exclude), False, False
-        while not (enough or complete):
-            known = len(unique)
-            hits = self._search(query, depth, Unlike(self._vectors(unique), least_score(distinct)))[0]
-            complete = len(hits) < depth
-            if not complete:
-                settled, complete = self._settled(hits)
-                hits = settled or hits  # if all score the same, the index decides
-            unique, enough = self._folded(self._allowed(hits), distinct, unique)
-            complete = complete or len(unique) == known
-        return self._page(unique)
-
-    def _vectors(self, hits: list[Hit]) -> Vectors:
-        return self.segments.vectors(np.array([hit.position for hit in hits], np.int64))
-
-    def _folded(self, hits: list[Hit], distinct: float, unique: list[Hit]) -> tuple[list[Hit], bool]:
-        """The distinct hits, as many as needed, with near-duplicates folded into them; and whether one more follows.
-        `unique` are those found before.
-        """
-        before, count = [self._vectors(unique)], self._candidates
+    def _are_enough(self, hits: Sequence[Hit]) -> bool:
+        """Fold these. Whether one more follows those that are needed."""
         for start in range(0, len(hits), _BLOCK):
             block = hits[start : start + _BLOCK]
-            vectors = self._vectors(block)
-            alike = np.zeros((len(block), count), bool)
-            alike[:, : len(unique)] = vectors @ np.concatenate(before).T >= least_score(distinct)
-            within = vectors @ vectors.T >= least_score(distinct)
+            vectors = vectors_of(self._index, block)
+            alike = np.zeros((len(block), self._count), bool)
+            if self.unique:
+                alike[:, : len(self.unique)] = vectors @ np.concatenate(self._vectors).T >= self._least
+            within = vectors @ vectors.T >= self._least
             for row, hit in enumerate(block):
+                self._seen += 1
                 if alike[row].any():
-                    unique[alike[row].argmax()].duplicates.append(hit.image_id)
-                elif len(unique) == count:
-                    return unique, True
+                    if self._seen <= MAX_K:  # of more, an answer would be too long
+                        self.unique[alike[row].argmax()].duplicates.append(hit.image_id)
+                elif len(self.unique) == self._count:
+                    return True
                 else:
-                    alike[:, len(unique)] = within[:, row]
-                    unique.append(hit)
-                    before.append(vectors[row : row + 1])
-        return unique, False
-
-    def _diverse(self, hits: list[Hit], diversity: float) -> list[Hit]:
-        """The hits by maximal marginal relevance (Carbonell and Goldstein, 1998): each is the one with the highest
-        score less its highest cosine with those before, weighted by 1 - `diversity` and `diversity`.
-
-        The number of hits that a match is chosen from depends on its rank alone, so that pages follow each other.
-        """
-        if not hits:
-            return hits
-        vectors = self._vectors(hits)
-        relevance = (1 - diversity) * np.array([hit.key for hit in hits])
-        alike = np.full(len(hits), -1.0)  # the highest cosine with a chosen one
-        chosen: list[int] = []
-        for rank in range(1, min(self.limits.depth, len(hits)) + 1):
-            best = int((relevance - diversity * alike)[: _pool_size(rank)].argmax())  # the first of equals
-            chosen.append(best)
-            relevance[best] = -np.inf
-            np.maximum(alike, rounded(vectors @ vectors[best]), out=alike)
-        return [hits[index] for index in chosen]
+                    alike[:, len(self.unique)] = within[:, row]
+                    self.unique.append(hit)
+                    self._vectors.append(vectors[row : row + 1])
+        return False
 
 
-def hits_of(found: Hits) -> list[list[Hit]]:
-    """The hits of each query, by score and then by image_id, of a search with ids."""
-    assert found.ids is not None
-    valid = found.positions >= 0
-    scores, positions = rounded(found.scores[valid]).tolist(), found.positions[valid].tolist()
-    hits = map(Hit, scores, found.ids[valid], positions, scores, found.parts[valid].tolist())
-    by_query = [list(itertools.islice(hits, count)) for count in valid.sum(axis=1).tolist()]
-    return [sorted(ranked, key=lambda hit: (-hit.key, hit.image_id)) for ranked in by_query]
+def _diverse(index: Searchable, hits: Sequence[Hit], diversity: float, count: int) -> list[Hit]:
+    """The first hits by maximal marginal relevance (Carbonell and Goldstein, 1998): each is the one with the highest
+    score less its highest cosine with those before, weighted by 1 - `diversity` and `diversity`.
+
+    The number of hits that a match is chosen from depends on its rank alone, so that pages follow each other.
+    """
+    if not hits:
+        return []
+    vectors = vectors_of(index, hits)
+    relevance = (1 - diversity) * np.array([hit.key for hit in hits])
+    alike = np.full(len(hits), -1.0)  # the highest cosine with a chosen one
+    chosen: list[int] = []
+    for rank in range(1, min(count, len(hits)) + 1):
+        best = int((relevance - diversity * alike)[: _pool_size(rank)].argmax())  # the first of equals
+        chosen.append(best)
+        relevance[best] = -np.inf
+        np.maximum(alike, rounded(vectors @ vectors[best]), out=alike)
+    return [hits[slot] for slot in chosen]
+
+
+def vectors_of(index: Searchable, hits: Sequence[Hit]) -> Vectors:
+    return index.vectors(np.array([hit.position for hit in hits], np.int64))
 
 
 def _pool_size(rank: int) -> int:

@@ -16,6 +16,7 @@ from index.filters.facets import Counts
 from index.filters.filter import Filter
 from index.matches import Match
 from index.search_options import Place
+from index.words.ranked import WordQuery
 
 MAX_VALUES: Final = 100_000
 """Maximum of different values of a column that are counted among the images of a set."""
@@ -29,15 +30,20 @@ class Order:
     descending: bool = False
 
 
+BEST: Final = Order(None, descending=True)
+
+
 @dataclass(frozen=True, kw_only=True)
 class SetRequest:
-    """The first `depth` images, or groups of them, `after` the one with this key and id. With a depth of 0 the set is
-    only counted. The first page of the search ended after `first`.
+    """The first `depth` images, or groups of them, `after` the one with this key and id. The search for the first page
+    looked for the `first` ones.
 
-    `query` is `(1, dim)`, unit norm. Searches look `width` times as far as the index is tuned to.
+    `query` is `(1, dim)`, unit norm. Searches look `width` times as far as the index is tuned to. With `words` the set
+    is what these find, and their scores are its order.
     """
 
     query: Vectors | None
+    words: WordQuery | None
     min_score: float
     where: Filter | None
     exclude: frozenset[str]
@@ -47,7 +53,7 @@ class SetRequest:
     facets: tuple[Column, ...]
     after: tuple[Any, str] | None
     first: int
-    depth: int
+    depth: int = 0
 
     @property
     def is_uncut(self) -> bool:
@@ -93,18 +99,21 @@ class Hit:
 
 @dataclass(frozen=True, kw_only=True)
 class SetPage:
-    """The `total` of a set, whether that is `exact`, the hits of a page, the sizes of all groups, and its facets."""
+    """The `total` of a set, whether that is `exact`, the hits of a page, the sizes of all groups, and its facets.
+
+    The next page is `after` the image with this key and id; None if it depends on all images before it.
+    """
 
     total: int
     exact: bool
     hits: Sequence[Hit]
     group_sizes: Mapping[Any, int]
     facets: Counts
+    after: tuple[Any, str] | None = None
 
-    @classmethod
-    def counted(cls, total: int, *, exact: bool = True) -> SetPage:
-        """A set of which nothing but its size is known."""
-        return cls(total=total, exact=exact, hits=[], group_sizes={}, facets=Counts(rows=0, values={}))
+    def of(self, hits: Sequence[Hit]) -> SetPage:
+        """The page with these hits, after which the next one begins."""
+        return replace(self, hits=hits, after=(hits[-1].key, hits[-1].image_id) if hits else None)
 
     @classmethod
     def merged(cls, pages: Sequence[SetPage], request: SetRequest) -> SetPage:

@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from index.arrays import Positions, rounded
+from index.arrays import Positions
 from index.collection import Collection
 from index.collection.records import VersionManifest
 from index.errors import EmptyCollectionError, QueryError
 from index.matches import Match
 from index.queries import unit_vectors
-from index.search.ranking import hits_of
+from index.search.members import Members
+from index.search.result_set import Hit, merged_hits
 from index.search.version_searcher import VersionSearcher
 from index.search_options import checked_min_score
-from index.segments.hits import Hits
 from index.segments.segmented_index import SegmentedIndex
 from index.storage.scratch import Scratch
 from index.versions.opening import open_segments
@@ -67,19 +67,19 @@ class Searcher(VersionSearcher):
         """
         min_score = checked_min_score(min_score)
         eligible = self.segments.eligible(self._filter(filter))
-        found, count = [], 0
         # Includes scores that are rounded up to the minimum.
         query = unit_vectors(np.asarray(vector)[np.newaxis], self.dim)[0]
-        for hits in self.segments.within(query, min_score - 1e-6, eligible):
-            good = np.flatnonzero(rounded(hits.scores[0]) >= min_score)
-            count += len(good)
-            if count <= limit:
-                found.append(hits.take(good[np.newaxis]))
-        if count > limit:
+        found = [Members.of(hits, min_score) for hits in self.segments.within(query, min_score - 1e-6, eligible)]
+        if (count := sum(map(len, found))) > limit:
             raise QueryError(
                 f"{count:,} images score {min_score} or more: expected {limit:,} at most; raise min_score or limit"
             )
-        return self._matches(hits_of(Hits.joined(found).with_ids(self.segments.ids))[0])
+        hits: list[Hit] = []
+        for each in found:
+            assert each.scores is not None
+            scores = each.scores.tolist()
+            hits += map(Hit, scores, self.segments.ids(each.positions), each.positions.tolist(), scores)
+        return self._matches(merged_hits(hits, descending=True, grouped=False))
 
 
 OpenVersion = Callable[[Collection, str | None], VersionSearcher]

@@ -26,7 +26,7 @@ class SetColumns:
     facets: tuple[Column, ...]
 
     @classmethod
-    def of(cls, schema: pa.Schema, options: SearchOptions, *, has_query: bool) -> SetColumns:
+    def of(cls, schema: pa.Schema, options: SearchOptions, *, has_query: bool, has_words: bool) -> SetColumns:
         """Those that the options name. OptionError for one that cannot be used like that, or needs a query."""
         if not has_query:
             for name in _OF_A_QUERY:
@@ -34,11 +34,12 @@ class SetColumns:
                     raise OptionError(
                         name, options.get(name), "a query with it, because there are no scores without one"
                     )
+        is_ranked = has_query or has_words
         group_by, facets = options.get("group_by"), options.get("facets") or ()
         if isinstance(facets, str) or not all(isinstance(name, str) for name in facets):
             raise OptionError("facets", facets, "a list of columns")
         return cls(
-            _order(schema, options.get("sort") or (BEST_FIRST if has_query else "image_id"), has_query=has_query),
+            _order(schema, options.get("sort") or (BEST_FIRST if is_ranked else "image_id"), is_ranked=is_ranked),
             None if group_by is None else _column(schema, "group_by", group_by, can_group),
             tuple(_column(schema, "facets", name, _can_count) for name in dict.fromkeys(facets)),
         )
@@ -58,10 +59,10 @@ def _can_count(column: Column) -> bool:
     return is_countable(column.element)
 
 
-def _order(schema: pa.Schema, sort: str, *, has_query: bool) -> Order:
+def _order(schema: pa.Schema, sort: str, *, is_ranked: bool) -> Order:
     name = sort.removeprefix("-")
     if name == _SCORE:
-        if not has_query:
+        if not is_ranked:
             raise OptionError("sort", sort, "a column, because images have no score without a query")
         return Order(None, sort.startswith("-"))
     return Order(_column(schema, "sort", name, can_sort), sort.startswith("-"))

@@ -30,8 +30,10 @@ from index.filters.columns import Column, is_time
 from index.filters.facets import count_values
 from index.search.members import NOTHING, Members
 from index.search.result_set import MAX_VALUES, Hit, SetPage, SetRequest
+from index.search_options import MAX_K
 from index.segments.eligible import Eligible
 from index.segments.segmented_index import SegmentedIndex
+from index.words.ranked import FoundWords
 
 _FOUND: Final = 1_000
 _DEEPER: Final = 10  # times as deep, if there are too few
@@ -51,18 +53,21 @@ class SetSearch:
     request: SetRequest
 
     def page(self) -> SetPage:
-        request, names = self.request, [column.name for column in self.request.facets]
-        total, exact = self.segments.count(self._eligible, self._excluded), True
-        if not request.is_uncut:
+        request = self.request
+        if request.is_uncut and request.words is None:
+            total, exact = self.segments.count(self._eligible, self._excluded), True
+        else:
             total, exact = len(self._members[0]), self._members[1]
-        hits = self._hits() if request.depth and total else []
-        batches = self.segments.batches_at(self._members[0].positions, names) if names else iter(())
-        facets = count_values(((batch, None) for batch in batches), request.facets, MAX_VALUES)
+        hits = self._hits() if total else []
+        facets = count_values(((batch, None) for batch in self._batches), request.facets, MAX_VALUES)
         return SetPage(total=total, exact=exact, hits=hits, group_sizes=self._group_sizes(), facets=facets)
 
     @cached_property
     def _members(self) -> tuple[Members, bool]:
         """The set, without scores if it has no cut; and whether every image was compared."""
+        if self.request.words is not None:
+            positions, scores = self.segments.rank_words(self.request.words, self._words, self._eligible)
+            return Members(positions, scores.astype(np.float64)).without(self._excluded), True
         if self.request.query is None or self.request.is_uncut:
             positions = self.segments.eligible_positions(self._eligible)
             return Members(positions).without(self._excluded), True
@@ -70,6 +75,10 @@ class SetSearch:
         if complete:
             return members, self.segments.scans(_FOUND, self._eligible)
         return self._scanned(self.request.query), True
+
+    @cached_property
+    def _words(self) -> list[FoundWords]:
+        return [] if self.request.words is None else self.segments.find_words(self.request.words)
 
     @cached_property
     def _eligible(self) -> Sequence[Eligible] | None:
@@ -96,7 +105,7 @@ class SetSearch:
     def _hits(self) -> list[Hit]:
         """The first images after the place; with groups, the first of each."""
         request, query = self.request, self.request.query
-        if query is None or request.order.column is not None or not request.is_uncut:
+        if query is None or request.words or request.order.column is not None or not request.is_uncut:
             return self._first(self._members[0])
         if not request.order.descending:
             return self._first(self._scanned(query))
@@ -115,7 +124,7 @@ class SetSearch:
             yield _FOUND, _WIDER
             return
         depth = self.request.first + 1 + len(self.request.exclude)  # with one more, equal scores at the end are seen
-        while depth < _FOUND:
+        while depth < MAX_K:
             yield depth, 1.0
             depth *= _DEEPER
         yield depth, 1.0
@@ -127,11 +136,13 @@ class SetSearch:
         if by is None and order.column is None:
             rows = self._best(members, -1 if order.descending else 1)
         else:
-            rows = self._sorted(self._table if members is self._members[0] else self._table_of(members))
-        scores, parts = self._scores(members, np.array([position for _, _, position, _ in rows], np.int64))
+            rows = self._sorted(self._table if members is self._members[0] else self._found_table(members))
+        positions = np.array([position for _, _, position, _ in rows], np.int64)
+        scores, parts = self._scores(members, positions)
+        words = self.segments.terms_at(self._words, positions) if self._words else [None] * len(rows)
         return [
-            Hit(key, image_id, position, score, part, _group_value(by, group))
-            for (key, image_id, position, group), score, part in zip(rows, scores, parts, strict=True)
+            Hit(key, image_id, position, score, part, _group_value(by, group), words=terms)
+            for (key, image_id, position, group), score, part, terms in zip(rows, scores, parts, words, strict=True)
         ]
 
     def _best(self, members: Members, sign: int) -> list[_Row]:
@@ -189,29 +200,33 @@ class SetSearch:
         return {_group_value(by, group): size for group, size in sizes}
 
     @cached_property
-    def _table(self) -> pa.Table:
-        """The whole set."""
-        return self._table_of(self._members[0])
+    def _batches(self) -> list[pa.RecordBatch]:
+        """The whole set, with the columns that it is sorted, grouped and counted by."""
+        request = self.request
+        names = {column.name for column in (request.order.column, request.group_by, *request.facets) if column}
+        return [*self.segments.batches_at(self._members[0].positions, [*names | {"image_id"}])] if names else []
 
-    def _table_of(self, members: Members) -> pa.Table:
-        """The images as DuckDB reads them."""
+    @cached_property
+    def _table(self) -> pa.Table:
+        """The whole set, as DuckDB reads it."""
+        return self._table_of(self._members[0], self._batches)
+
+    def _found_table(self, members: Members) -> pa.Table:
+        """Some of the images, to group them."""
+        assert self.request.group_by is not None  # otherwise the best of them are known without their columns
+        batches = self.segments.batches_at(members.positions, [*{"image_id", self.request.group_by.name}])
+        return self._table_of(members, [*batches])
+
+    def _table_of(self, members: Members, batches: Sequence[pa.RecordBatch]) -> pa.Table:
         key, by = self.request.order.column, self.request.group_by
-        ids, keys, groups = list[Any](), list[Any](), list[Any]()
-        names = {"image_id"} | {column.name for column in (key, by) if column is not None}
-        for batch in self.segments.batches_at(members.positions, [*names]):
-            ids.append(batch.column("image_id"))
-            keys.append(key.sortable(batch) if key is not None else pa.nulls(len(batch)))
-            groups.append(_groupable(by, batch) if by is not None else pa.nulls(len(batch)))
-        return pa.table(
-            {
-                "image_id": pa.chunked_array(ids),
-                "position": number_array(members.positions),
-                "key": pa.chunked_array(keys)
-                if members.keys is None or key is not None
-                else number_array(members.keys),
-                "grp": pa.chunked_array(groups),
-            }
-        )
+        keys: Any = pa.nulls(len(members))
+        if key is not None:
+            keys = pa.chunked_array([key.sortable(batch) for batch in batches])
+        elif members.keys is not None:
+            keys = number_array(members.keys)
+        groups: Any = pa.chunked_array([_groupable(by, batch) for batch in batches]) if by else pa.nulls(len(members))
+        ids = pa.chunked_array([batch.column("image_id") for batch in batches])
+        return pa.table({"image_id": ids, "position": number_array(members.positions), "key": keys, "grp": groups})
 
 
 _Row: TypeAlias = tuple[Any, str, int, Any]

@@ -10,25 +10,20 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from index.arrays import Positions, Vectors
+from index.arrays import Positions
 from index.collection import Collection
 from index.collection.layout import ROWS, columns_path, segment_path
 from index.collection.records import SegmentRecord, VersionManifest
 from index.collection.row_files import map_in_threads
 from index.collection.rows import EMBEDDING, embedding_type, metadata_columns
 from index.errors import DamagedVersionError
-from index.filters.filter import Filter
 from index.search.result_set import SetPage, SetRequest
 from index.search.set_search import SetSearch
-from index.segments.eligible import Unlike
-from index.segments.hits import Hits
 from index.segments.mapped_rows import with_columns
 from index.segments.segmented_index import SegmentedIndex, union_schema
 from index.storage.arrow_file import read_schema
 from index.storage.scratch import Scratch
 from index.versions.opening import open_segments
-from index.words.ranked import Statistics, WordHit
-from index.words.text import Term
 
 _FEW = 64  # matches; rows of more would cost more than a second call, as each shard would send as many
 
@@ -98,30 +93,11 @@ class Shard:
         with Scratch("segments") as cache:
             return cls(SegmentedIndex(open_segments(collection, part, cache.path).parts, schema))
 
-    def search(
-        self, queries: Vectors, k: int, where: Filter | None, width: float, unlike: Unlike | None
-    ) -> tuple[Hits, list[dict[str, Any]]]:
-        """The k nearest of each query, and if they are few, what matches show of their rows, in the same order."""
-        hits = self._segments.search_with_ids(queries, k, where, width=width, unlike=unlike)
-        return hits, self._shown(hits.positions[hits.positions >= 0])
-
     def page(self, request: SetRequest) -> tuple[SetPage, list[dict[str, Any]]]:
-        """Like `search`, of a set."""
+        """Like `SetSearch.page`; and if they are few, what matches show of the hits' rows, in the same order."""
         page = SetSearch(self._segments, request).page()
-        return page, self._shown(np.array([hit.position for hit in page.hits], np.int64))
-
-    def _shown(self, positions: Positions) -> list[dict[str, Any]]:
-        return self.rows(positions, self._columns) if len(positions) <= _FEW else []
-
-    def search_words(
-        self,
-        terms: Sequence[Term],
-        k: int,
-        where: Filter | None,
-        columns: Sequence[str] | None,
-        statistics: Statistics,
-    ) -> list[WordHit]:
-        return self._segments.search_words(terms, k, where, columns=columns, statistics=statistics)
+        positions = np.array([hit.position for hit in page.hits], np.int64)
+        return page, self.rows(positions, self._columns) if len(positions) <= _FEW else []
 
     def positions(self, ids: Sequence[str]) -> Positions:
         return self._segments.positions(pa.array(ids, pa.string()))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,10 +19,7 @@ from index.filters.facets import Counts
 from index.filters.filter import Filter
 from index.search.result_set import SetPage, SetRequest
 from index.search.shard import ShardSegments
-from index.segments.eligible import Unlike
-from index.segments.hits import Hits
-from index.words.ranked import WordHit, best_hits, total
-from index.words.text import Term
+from index.words.ranked import Statistics
 
 _MAX_ROWS = 4_096  # sent with the results of a search, until its matches need them
 
@@ -56,54 +54,19 @@ class ShardedIndex:
         """The values of these columns, and how many rows have each."""
         return Counts.total(self._all("count_values", list(columns), where), columns)
 
-    def search_with_ids(
-        self,
-        queries: Vectors,
-        k: int,
-        where: Filter | None = None,
-        *,
-        width: float = 1.0,
-        unlike: Unlike | None = None,
-    ) -> Hits:
-        found, sent = [], dict[int, dict[str, Any]]()
-        for (hits, rows), start in zip(
-            self._all("search", queries, k, where, width, unlike), self._starts, strict=True
-        ):
-            found.append(hits.shifted(start))
-            positions = found[-1].positions
-            sent.update(zip(positions[positions >= 0].tolist(), rows, strict=False))
-        best = Hits.joined(found).best(k)
-        self._keep(sent, best.positions.ravel().tolist())
-        return best
-
     def page(self, request: SetRequest) -> SetPage:
-        """Like `SetSearch.page`."""
+        """Like `SetSearch.page`. For words, shards are asked for their statistics first."""
+        if request.words is not None:
+            statistics = sum(self._all("word_statistics", request.words), Statistics())
+            request = replace(request, words=replace(request.words, statistics=statistics))
         pages, sent = [], dict[int, dict[str, Any]]()
         for (page, rows), start in zip(self._all("page", request), self._starts.tolist(), strict=True):
             pages.append(page.shifted(start))
             sent.update(zip((hit.position for hit in pages[-1].hits), rows, strict=False))
         merged = SetPage.merged(pages, request)
-        self._keep(sent, [hit.position for hit in merged.hits])
-        return merged
-
-    def _keep(self, sent: Mapping[int, dict[str, Any]], positions: Iterable[int]) -> None:
-        """Keep the rows at these positions, of those that shards sent."""
         with self._lock:
-            self._rows.update((each, sent[each]) for each in positions if each in sent)
-
-    def search_words(
-        self,
-        terms: Sequence[Term],
-        k: int,
-        where: Filter | None = None,
-        *,
-        columns: Sequence[str] | None = None,
-    ) -> list[WordHit]:
-        """As in `SegmentedIndex`, with the statistics of all shards, which are asked for them first."""
-        statistics = total(self._all("word_statistics", terms, columns))
-        parts = self._all("search_words", terms, k, where, columns, statistics)
-        found = zip(parts, self._starts.tolist(), strict=True)
-        return best_hits((hit.shifted(start) for hits, start in found for hit in hits), k)
+            self._rows.update((hit.position, sent[hit.position]) for hit in merged.hits if hit.position in sent)
+        return merged
 
     def positions(self, ids: pa.Array[Any]) -> Positions:
         """Positions of the live rows of these ids. -1 for an id without one, which only all shards can tell."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from operator import attrgetter
 from typing import Any, Unpack
 
@@ -22,13 +23,14 @@ from index.filters.facets import Counts, facet_columns
 from index.filters.filter import Filter
 from index.matches import Match
 from index.queries import QueryKind, unit_vectors
-from index.search.fused import best_of_both
-from index.search.ranking import Ranking, Searchable
+from index.search.fused import page_of_both
+from index.search.ranking import Searchable, find_set, ranked_page
 from index.search.result_set import Answer, Hit, Order, SetPage, SetRequest
 from index.search.set_columns import SetColumns
-from index.search.set_search import SetSearch
-from index.search.sharded_index import ShardedIndex
-from index.search_options import MAX_K, Place, QueryLimits, SearchOptions
+from index.search_options import Place, QueryLimits, SearchOptions
+from index.words.ranked import WordQuery
+from index.words.text import any_terms
+from index.words.word_index import text_columns
 
 _MAX_COUNTS = 64  # cached facets, each with at most a thousand values for a column
 
@@ -50,10 +52,10 @@ class VersionSearcher:
         self._lock = threading.Lock()
         self._counts: LRUCache[Any, Counts] = LRUCache(_MAX_COUNTS)
 
-    @property
-    def has_words(self) -> bool:
-        """Whether there is an index of words."""
-        return self.manifest.settings.words != ()
+    @cached_property
+    def word_columns(self) -> tuple[str, ...]:
+        """The columns that have an index of words."""
+        return (*text_columns(self._index.schema, self.manifest.settings.words),)
 
     @property
     def searched(self) -> int:
@@ -65,31 +67,26 @@ class VersionSearcher:
         vectors: npt.ArrayLike,
         k: int,
         *,
-        exclude: Iterable[str] = (),
+        exclude: Collection[str] = (),
         kind: QueryKind | None = None,
         **options: Unpack[SearchOptions],
     ) -> list[list[Match]]:
-        """The k nearest of each vector after the first `offset`, by score and then by image_id.
+        """The k nearest of each vector after the first `offset`, by score and then by image_id: see `answer`.
 
         `vectors` is `(n, dim)`, of any length but zero: a copy is normalised. Results are not in `exclude`. `kind` says
         what the vectors are of: a search for images costs less than the default, which suits any kind. QueryError for
         another shape or a vector without a direction; OptionError for a k + offset outside 1 … MAX_K, or another
         invalid option; FilterError for an invalid filter.
         """
-        _check_known(options)
-        limits = QueryLimits.checked(k, options, exclude)
         queries = unit_vectors(vectors, self.dim)
-        ranking = Ranking(self._index, limits, self._filter(options.get("filter")), self.manifest.width_of(kind))
-        ranked = ranking.rank(queries)
-        matches = iter(self._matches([hit for hits in ranked for hit in hits], options.get("fields")))
-        return [[next(matches) for _ in hits] for hits in ranked]
+        return [[*self.answer(query, k, exclude=exclude, kind=kind, **options).matches] for query in queries]
 
     def answer(
         self,
         vector: npt.ArrayLike | None,
         k: int,
         *,
-        exclude: Iterable[str] = (),
+        exclude: Collection[str] = (),
         kind: QueryKind | None = None,
         after: Place | None = None,
         words: str | None = None,
@@ -97,76 +94,68 @@ class VersionSearcher:
         **options: Unpack[SearchOptions],
     ) -> Answer:
         """A page of the set of images that a query selects: one vector, `(dim,)`, or none, to browse all that pass the
-        filter. With `words` it has the best of both, or of the words alone; the columns `hidden` do not count.
+        filter. With `words` it has the best of both; or without a vector the set is all that have any of the words. The
+        columns `hidden` do not count.
 
         The page has the first k after the first `offset`, or `after` the end of an earlier page in this version. The
         set is what scores `min_score` or more, or without that all that passes the filter. Pages are disjoint, and all
-        together have the whole set; but with words, `distinct` or `diversity` up to MAX_K, and an approximate search
-        may find others for a deeper page. Raises like `search`.
+        together have the whole set; but with `distinct` up to MAX_K, with `diversity` to MAX_DIVERSE. Raises like
+        `search`.
         """
         _check_known(options)
-        if after is not None and after.image_id is None:
+        grouped = options.get("group_by") is not None
+        if after is not None and after.image_id is None and not grouped:
             options["offset"] = after.seen
         limits = QueryLimits.checked(k, options, exclude)
         after = after or Place(limits.offset, limits.depth)
-        columns = SetColumns.of(self._filterable, options, has_query=vector is not None or words is not None)
-        grouped = columns.group_by is not None
-        request = SetRequest(
-            query=None if vector is None else unit_vectors(np.asarray(vector)[np.newaxis], self.dim),
-            min_score=limits.min_score,
-            where=self._filter(options.get("filter")),
-            exclude=limits.exclude,
-            width=self.manifest.width_of(kind),
-            after=None if grouped else self._place(after, columns.order),
-            first=after.first,
-            # An earlier image of a group may be in another shard, so all groups before the page are merged.
-            depth=limits.k + (after.seen if grouped else limits.offset),
-            **vars(columns),
+        columns = SetColumns.of(self._filterable, options, has_query=vector is not None, has_words=words is not None)
+        page = self._page(
+            SetRequest(
+                query=None if vector is None else unit_vectors(np.asarray(vector)[np.newaxis], self.dim),
+                words=None if words is None else self._words(words, hidden),
+                min_score=limits.min_score,
+                where=self._filter(options.get("filter")),
+                exclude=limits.exclude,
+                width=self.manifest.width_of(kind),
+                after=None if grouped or limits.is_by_rank else self._after(after, columns.order),
+                first=after.first,
+                **vars(columns),
+            ),
+            limits,
+            after,
         )
-        page = self._page_of(request, limits, words, hidden)
-        hits, by_words = page.hits, words is not None and request.query is None
-        if not by_words:
-            page.require_facets(request)
-        seen = after.seen + len(hits)
-        end = None
-        if len(hits) == limits.k and seen < (len(page.group_sizes) if grouped else page.total):
-            end = Place(seen, request.first)
-            if words is None and not limits.is_by_rank:
-                end = replace(end, image_id=hits[-1].image_id, key=None if columns.order.column else hits[-1].key)
+        seen = after.seen + len(page.hits)
+        more = len(page.hits) == limits.k and seen < (len(page.group_sizes) if grouped else page.total)
         return Answer(
-            matches=self._matches(hits, options.get("fields"), page.group_sizes),
-            keys=[hit.key for hit in hits],
+            matches=self._matches(page.hits, options.get("fields"), page.group_sizes),
+            keys=[hit.key for hit in page.hits],
             total=page.total,
             exact=page.exact,
             group_sizes=page.group_sizes if grouped else None,
-            facets=page.facets if request.facets and not by_words else None,
-            end=end,
+            facets=page.facets if columns.facets else None,
+            end=_end(page, columns.order, seen, after.first) if more else None,
         )
 
-    def _page_of(self, request: SetRequest, limits: QueryLimits, words: str | None, hidden: Container[str]) -> SetPage:
-        """The set, with the hits of one page alone."""
-        if words is not None:
-            hits = best_of_both(self._index, request, limits, words, hidden)
-            of_words = SetPage.counted(len(hits), exact=len(hits) < MAX_K)
-            page = of_words if request.query is None else self._counted(request)
-            return replace(page, hits=hits[limits.offset : limits.depth])
-        if request.query is not None and limits.is_by_rank:
-            ranked = Ranking(self._index, limits, request.where, request.width).rank(request.query)
-            return replace(self._counted(request), hits=ranked[0])
-        page = self._page(request)
-        return replace(page, hits=page.hits[request.depth - limits.k :])
+    def _words(self, words: str, hidden: Container[str]) -> WordQuery:
+        return WordQuery(terms=any_terms(words), columns=[name for name in self.word_columns if name not in hidden])
 
-    def _page(self, request: SetRequest) -> SetPage:
-        index = self._index
-        return index.page(request) if isinstance(index, ShardedIndex) else SetSearch(index, request).page()
+    def _page(self, request: SetRequest, limits: QueryLimits, place: Place) -> SetPage:
+        """The set, with the hits of the page after a place alone. OptionError for too many values of a facet."""
+        if request.words is not None and request.query is not None:
+            page = page_of_both(self._index, request, limits.k, place)
+        elif limits.is_by_rank:
+            page = ranked_page(self._index, request, limits, place)
+        else:
+            grouped = request.group_by is not None
+            # An earlier image of a group may be in another shard, so all groups before the page are merged.
+            skipped = place.seen if grouped or request.after is None else 0
+            page = find_set(self._index, replace(request, depth=skipped + limits.k))
+            hits = page.hits[skipped:]
+            page = replace(page, hits=hits) if grouped else page.of(hits)
+        page.require_facets(request)
+        return page
 
-    def _counted(self, request: SetRequest) -> SetPage:
-        """The set without rows. All images need not be counted."""
-        if not request.is_uncut or request.where is not None or request.facets:
-            return self._page(replace(request, depth=0))
-        return SetPage.counted(self.searched - len(request.exclude))
-
-    def _place(self, after: Place, order: Order) -> tuple[Any, str] | None:
+    def _after(self, after: Place, order: Order) -> tuple[Any, str] | None:
         """The key and the id that a page comes after. OptionError for an image that the version does not have."""
         if after.image_id is None:
             return None
@@ -250,6 +239,13 @@ class VersionSearcher:
             )
             for hit, row in zip(hits, rows, strict=True)
         ]
+
+
+def _end(page: SetPage, order: Order, seen: int, first: int) -> Place:
+    if page.after is None:
+        return Place(seen, first)
+    key, image_id = page.after
+    return Place(seen, first, image_id, key if order.column is None else None)
 
 
 def _check_known(options: SearchOptions) -> None:

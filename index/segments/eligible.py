@@ -9,16 +9,6 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 
-from index.arrays import Vectors
-
-
-@dataclass(frozen=True, eq=False)
-class Unlike:
-    """A condition on rows: the cosine with each of the `vectors`, `(n, dim)`, is below `cosine`."""
-
-    vectors: Vectors
-    cosine: float
-
 
 @dataclass(frozen=True, eq=False)
 class Eligible:

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from index.arrays import Ids, Parts, Positions, Scores, Slots
+from index.arrays import Parts, Positions, Scores, Slots
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hits:
     """The rows near each query, `(n, k)` arrays, best first; -inf and -1 where there are fewer. `parts` matched: 0 is
-    the whole picture, n its n-th tile. `ids` are None until someone needs them.
+    the whole picture, n its n-th tile.
     """
 
     scores: Scores
     positions: Positions
     parts: Parts
-    ids: Ids | None = None
 
     @classmethod
     def whole(cls, scores: Scores, positions: Positions) -> Hits:
@@ -36,8 +35,7 @@ class Hits:
 
     @property
     def _columns(self) -> tuple[npt.NDArray[Any], ...]:
-        columns = self.scores, self.positions, self.parts
-        return columns if self.ids is None else (*columns, self.ids)
+        return self.scores, self.positions, self.parts
 
     def of(self, queries: Slots) -> Hits:
         """The hits of some queries, by their numbers."""
@@ -71,16 +69,11 @@ class Hits:
         repeated = np.zeros(ranked.positions.shape, bool)
         np.put_along_axis(repeated, by_position[:, 1:], again, axis=1)
         scores, positions = np.where(repeated, -np.inf, ranked.scores), np.where(repeated, -1, ranked.positions)
-        return Hits(scores, positions, ranked.parts, ranked.ids).best(k)
+        return Hits(scores, positions, ranked.parts).best(k)
 
     def shifted(self, start: int) -> Hits:
         """Those in a part that begins at `start`, at their positions in the whole."""
         if not start:
             return self
         positions = np.where(self.positions >= 0, self.positions + start, -1)
-        return Hits(self.scores, positions, self.parts, self.ids)
-
-    def with_ids(self, read: Callable[[Positions], Ids]) -> Hits:
-        ids, valid = np.full(self.positions.shape, None, object), self.positions >= 0
-        ids[valid] = read(self.positions[valid])
-        return Hits(self.scores, self.positions, self.parts, ids)
+        return Hits(self.scores, positions, self.parts)

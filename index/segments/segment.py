@@ -48,7 +48,7 @@ class Segment(VectorIndex):
             folder / VECTORS, ann_path=ann_paths[VECTORS], parameters=parameters, max_exact_rows=max_exact_rows
         )
         self._rows = MappedRows(folder / ROWS, folder / IDS, columns)
-        self.batches = self._rows.batches
+        self.batches, self.starts = self._rows.batches, self._rows.starts
         own = WordIndex.open(folder / WORDS, self.ntotal) if WORDS in files else None
         further = WordIndex.open(words, self.ntotal) if words is not None else None
         self.words = WordIndex.joined(self.ntotal, own, further, self._rows.replaced)
@@ -94,7 +94,7 @@ class Segment(VectorIndex):
             if each.column.name in self.words.columns
         }
         masks = [np.zeros(0, bool)]
-        for batch, start in zip(self.batches, self._rows.starts.tolist(), strict=False):
+        for batch, start in zip(self.batches, self.starts.tolist(), strict=False):
             part = {each: mask[start : start + len(batch)] for each, mask in known.items()}
             masks.append(where.mask(batch, part))
         return np.concatenate(masks)
@@ -102,7 +102,7 @@ class Segment(VectorIndex):
     def embedded(self) -> Iterator[pa.RecordBatch]:
         """The live rows in batches, each with its embedding, and with the vectors of its tiles."""
         live = self._live_mask()
-        for batch, start in zip(self.batches, self._rows.starts, strict=False):
+        for batch, start in zip(self.batches, self.starts, strict=False):
             positions = np.flatnonzero(live[start : start + len(batch)]) + start
             if len(positions):
                 rows = batch.take(pa.array(positions - start)).append_column(

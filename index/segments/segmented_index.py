@@ -14,19 +14,19 @@ import numpy.typing as npt
 import pyarrow as pa
 from cachetools import LRUCache, cachedmethod
 
-from index.arrays import Ids, Positions, Vectors, by_part, read_parts
+from index.arrays import Ids, Positions, Scores, Vectors, by_part, read_parts
 from index.collection.rows import EMBEDDING, TILES, conform, number_array, unify
 from index.filters.columns import Column, Mask
 from index.filters.facets import Counts, count_values, sampling_step
 from index.filters.filter import Filter
-from index.segments.eligible import Eligible, Unlike
+from index.segments.eligible import Eligible
 from index.segments.hits import Hits
 from index.segments.nearest import Part, nearest
 from index.segments.segment import Segment
-from index.words.ranked import FoundWords, Statistics, WordHit, WordRanking, best_hits, total
-from index.words.text import Term
+from index.words.ranked import FoundWords, Statistics, WordQuery, WordRanking
 
 _CACHE_BYTES = 64 << 20  # of the rows that pass recent filters, a bit for each row and filter
+_JOINED = 1 << 16  # rows
 _ENTRY_BYTES = 500  # of Python objects for each filter
 
 
@@ -59,16 +59,6 @@ class SegmentedIndex:
     def _passing(self, where: Filter) -> list[Eligible]:
         return [segment.eligible(segment.passing(where)) for segment in self.parts]
 
-    def _unlike(self, unlike: Unlike, allowed: Sequence[Eligible] | None) -> list[Eligible]:
-        """The rows among those allowed that meet the condition, for each segment; all vectors are read."""
-        good = np.zeros(self.ntotal, bool)
-        for positions, vectors in self.live_blocks():
-            good[positions] = (vectors @ unlike.vectors.T).max(axis=1, initial=-np.inf) < unlike.cosine
-        masks = np.split(good, self._starts[1:-1])
-        if allowed:
-            masks = [mask & rows.mask[: len(mask)] for mask, rows in zip(masks, allowed, strict=True)]
-        return [segment.eligible(mask) for segment, mask in zip(self.parts, masks, strict=True)]
-
     def eligible_at(self, positions: Positions) -> list[Eligible]:
         """The live rows among these positions, for each segment."""
         mask = np.zeros(self.ntotal, bool)
@@ -83,16 +73,19 @@ class SegmentedIndex:
         return count_values(sample, [Column.of(self.schema.field(name)) for name in columns])
 
     def batches_at(self, positions: Positions, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """The rows at these positions, which ascend, batch by batch; without columns that a segment lacks."""
-        for segment, row in zip(self.parts, self._starts.tolist(), strict=False):
+        """The rows at these positions, which ascend, batch by batch, few of them as one; without columns that a segment
+        lacks.
+        """
+        for segment, start in zip(self.parts, self._starts.tolist(), strict=False):
             names = [name for name in columns if name in segment.schema.names]
-            for batch in segment.batches:
-                low, high = np.searchsorted(positions, [row, row + len(batch)]).tolist()
-                if high - low == len(batch):
-                    yield batch.select(names)
-                elif high > low:
-                    yield batch.select(names).take(number_array(positions[low:high] - row))
-                row += len(batch)
+            bounds = np.searchsorted(positions, segment.starts + start)
+            taken = _taken(segment.batches, names, positions - start, bounds.tolist())
+            if bounds[-1] - bounds[0] <= _JOINED:
+                # Each call of Arrow's takes longer than it does for thousands of rows.
+                table = pa.Table.from_batches([*taken], pa.schema(map(segment.schema.field, names)))
+                yield from table.combine_chunks().to_batches()
+            else:
+                yield from taken
 
     def table_at(self, positions: Positions, columns: Sequence[str]) -> pa.Table:
         """The rows at these positions, which ascend: `image_id`, then `columns`, null where a segment lacks one."""
@@ -135,21 +128,6 @@ class SegmentedIndex:
         rows, numbers = np.divmod(found.positions, count)  # -1, for none, stays -1
         return Hits.joined([hits, Hits(found.scores, rows, numbers + 1)]).distinct(k)
 
-    def search_with_ids(
-        self,
-        queries: Vectors,
-        k: int,
-        where: Filter | None = None,
-        *,
-        width: float = 1.0,
-        unlike: Unlike | None = None,
-    ) -> Hits:
-        """Like `search_parts` among the rows that pass, with their ids."""
-        eligible = self.eligible(where)
-        if unlike is not None and len(unlike.vectors):
-            eligible = self._unlike(unlike, eligible)
-        return self.search_parts(queries, k, eligible, width=width).with_ids(self.ids)
-
     def within(self, query: Vectors, min_score: float, eligible: Sequence[Eligible] | None = None) -> Iterator[Hits]:
         """All rows that score `min_score` or more, segment by segment, in no order."""
         for segment, rows, start in self._with(eligible):
@@ -180,33 +158,28 @@ class SegmentedIndex:
         allowed: Sequence[Eligible | None] = eligible or [None] * len(self.parts)
         return zip(self.parts, allowed, self._starts[:-1].tolist(), strict=True)
 
-    def search_words(
-        self,
-        terms: Sequence[Term],
-        k: int,
-        where: Filter | None = None,
-        *,
-        columns: Sequence[str] | None = None,
-        statistics: Statistics | None = None,
-    ) -> list[WordHit]:
-        """The k rows, among those that pass, that any of the terms describe best, in some columns or in all that have
-        an index of words. `statistics` are by default those of these segments.
-        """
-        found = self._find_words(terms, columns)
-        if statistics is None:
-            statistics = total(each.statistics for each in found)
-        ranking = WordRanking(terms, statistics, k)
-        for each, (segment, rows, start) in zip(found, self._with(self.eligible(where)), strict=True):
+    def find_words(self, query: WordQuery) -> list[FoundWords]:
+        """Where the words of a query are in each segment."""
+        return [FoundWords.of(segment.words, query) for segment in self.parts]
+
+    def word_statistics(self, query: WordQuery) -> Statistics:
+        """How often the words of a query occur."""
+        return sum((each.statistics for each in self.find_words(query)), Statistics())
+
+    def rank_words(
+        self, query: WordQuery, found: Sequence[FoundWords], eligible: Sequence[Eligible] | None = None
+    ) -> tuple[Positions, Scores]:
+        """The rows that a query finds, ascending, and their scores; see `WordRanking`."""
+        statistics = query.statistics or sum((each.statistics for each in found), Statistics())
+        ranking = WordRanking(query.terms, statistics, query.k)
+        for each, (segment, rows, start) in zip(found, self._with(eligible), strict=True):
             ranking.add(each, segment.mask_of(rows), start)
-        parts = zip(found, self._starts[:-1].tolist(), strict=True)
-        return best_hits((hit for each, start in parts for hit in ranking.hits(start, each)), k)
+        return ranking.rows
 
-    def word_statistics(self, terms: Sequence[Term], columns: Sequence[str] | None = None) -> Statistics:
-        """How often the terms occur; see `search_words`."""
-        return total(each.statistics for each in self._find_words(terms, columns))
-
-    def _find_words(self, terms: Sequence[Term], columns: Sequence[str] | None) -> list[FoundWords]:
-        return [FoundWords.of(segment.words, terms, columns) for segment in self.parts]
+    def terms_at(self, found: Sequence[FoundWords], positions: Positions) -> list[dict[str, tuple[str, ...]]]:
+        """The words of a query that the rows at these positions have, by column."""
+        terms = np.empty(len(positions), object)
+        return read_parts(terms, positions, self._starts, lambda number, local: found[number].terms_at(local)).tolist()
 
     def live_blocks(self, rows: int = 16_384) -> Iterator[tuple[Positions, Vectors]]:
         """Positions and vectors of all live rows, block by block."""
@@ -280,6 +253,19 @@ class SegmentedIndex:
             return [{name: row.get(name) for name in columns} for row in rows]
 
         return read_parts(np.empty(len(positions), object), positions, self._starts, read).tolist()
+
+
+def _taken(
+    batches: Sequence[pa.RecordBatch], names: list[str], positions: Positions, bounds: list[int]
+) -> Iterator[pa.RecordBatch]:
+    """The rows at positions in these batches; those in the n-th batch are from `bounds[n]` on."""
+    start = 0
+    for batch, (low, high) in zip(batches, pairwise(bounds), strict=True):
+        if high - low == len(batch):
+            yield batch.select(names)
+        elif high > low:
+            yield batch.select(names).take(number_array(positions[low:high] - start))
+        start += len(batch)
 
 
 def _size(eligible: Sequence[Eligible]) -> int:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final, Self, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -29,29 +29,15 @@ Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, kw_only=True)
-class WordHit:
-    """A row with words of a query: its BM25 score, and the terms that each column has."""
+class WordQuery:
+    """Looks for rows with any of the `terms` in some of the `columns`: the `k` best, or all. `statistics` are those of
+    the whole index; None: of what is searched.
+    """
 
-    position: int
-    score: float
-    terms: Mapping[str, tuple[str, ...]]
-
-    def shifted(self, start: int) -> Self:
-        """This hit of a part that begins at `start`, at its position in the whole."""
-        return replace(self, position=self.position + start)
-
-
-def best_hits(hits: Iterable[WordHit], k: int) -> list[WordHit]:
-    """The k best, by score and then by position."""
-    return sorted(hits, key=lambda hit: (-hit.score, hit.position))[:k]
-
-
-def total(parts: Iterable[Statistics]) -> Statistics:
-    """The statistics of several segments as one."""
-    counts = Statistics()
-    for part in parts:
-        counts.update(part)
-    return counts
+    terms: Sequence[Term]
+    columns: Sequence[str]
+    k: int | None = None
+    statistics: Statistics | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,14 +50,13 @@ class FoundWords:
     blocks: Sequence[Sequence[Mapping[str, Found]]]
 
     @classmethod
-    def of(cls, words: WordIndex, terms: Sequence[Term], columns: Sequence[str] | None = None) -> FoundWords:
-        """`columns` None: all."""
-        names = [name for name in words.columns if columns is None or name in columns]
+    def of(cls, words: WordIndex, query: WordQuery) -> FoundWords:
+        names = [name for name in words.columns if name in query.columns]
         blocks = [
-            [{name: words.columns[name][number].find(term) for name in names} for term in terms]
+            [{name: words.columns[name][number].find(term) for name in names} for term in query.terms]
             for number in range(len(words.starts))
         ]
-        return cls(words, terms, names, blocks)
+        return cls(words, query.terms, names, blocks)
 
     @property
     def statistics(self) -> Statistics:
@@ -83,7 +68,7 @@ class FoundWords:
                 counts[name, str(term)] += sum(len(block[number][name].rows) for block in self.blocks)
         return counts
 
-    def terms_at(self, positions: Positions) -> Iterator[dict[str, tuple[str, ...]]]:
+    def terms_at(self, positions: Positions) -> list[dict[str, tuple[str, ...]]]:
         """The terms that these rows have, by column."""
         texts = [str(term) for term in self.terms]
         matched: list[dict[str, tuple[str, ...]]] = [{} for _ in positions]
@@ -93,15 +78,15 @@ class FoundWords:
                 for text, found in zip(texts, self.blocks[number], strict=True):
                     for slot in slots[is_among(rows.astype(np.uint16), found[name].rows)].tolist():
                         matched[slot][name] = (*matched[slot].get(name, ()), text)
-        return iter(matched)
+        return matched
 
 
 class WordRanking:
-    """The `k` best rows of those added, by score and then by position. A row's score is the sum of its BM25 for each
-    term, in the column where that is highest.
+    """The rows of those added that a query finds: their `positions` and `scores`. A row's score is the sum of its BM25
+    for each term, in the column where that is highest.
     """
 
-    def __init__(self, terms: Sequence[Term], statistics: Statistics, k: int) -> None:
+    def __init__(self, terms: Sequence[Term], statistics: Statistics, k: int | None) -> None:
         self._k = k
         names = dict.fromkeys(name for name, _ in statistics)
         self._gains = [{name: _gain(statistics, name, str(term)) for name in names} for term in terms]
@@ -110,8 +95,15 @@ class WordRanking:
         rest = np.cumsum([bounds[number] for number in reversed(self._order)])[::-1] * _ROUNDING
         self._rest = [*rest.tolist(), 0.0]
         """What a row can still get from the terms from the n-th of the order on."""
-        self._positions: Positions = np.empty(0, np.int64)
-        self._scores: Floats = np.empty(0, np.float32)
+        self._best: list[tuple[Positions, Floats]] = []
+        self._least = 0.0
+        """The score that a row has to exceed."""
+
+    @property
+    def rows(self) -> tuple[Positions, Floats]:
+        """Positions, ascending, and scores; of the `k` best, and all that score the same as the last of these."""
+        positions, scores = zip((np.empty(0, np.int64), np.empty(0, np.float32)), *self._best, strict=True)
+        return np.concatenate(positions), np.concatenate(scores)
 
     def add(self, found: FoundWords, allowed: npt.NDArray[np.bool_], start: int) -> None:
         """Rank the rows of a segment that are `allowed`, `(ntotal,)`; `start` is the position of its first one."""
@@ -119,19 +111,6 @@ class WordRanking:
             blocks = {name: found.words.columns[name][number] for name in found.columns}
             rows, scores = self._block(found.blocks[number], blocks, allowed[first : first + BLOCK_ROWS])
             self._keep(rows + (start + first), scores)
-
-    def hits(self, start: int, found: FoundWords) -> Iterator[WordHit]:
-        """The best rows that are of a segment, in the order of their rank, with their places in it."""
-        here = np.flatnonzero((self._positions >= start) & (self._positions < start + found.words.ntotal))
-        positions = self._positions[here]
-        matched = found.terms_at(positions - start)
-        for position, score, terms in zip(positions.tolist(), self._scores[here].tolist(), matched, strict=True):
-            yield WordHit(position=position, score=score, terms=terms)
-
-    @property
-    def _least(self) -> float:
-        """The score that a row has to exceed."""
-        return float(self._scores[-1]) if len(self._scores) == self._k else 0.0
 
     def _block(
         self, terms: Sequence[Mapping[str, Found]], blocks: Mapping[str, BlockWords], allowed: npt.NDArray[np.bool_]
@@ -153,13 +132,14 @@ class WordRanking:
 
     def _keep(self, positions: Positions, scores: Floats) -> None:
         good = scores > self._least
-        scores = np.concatenate([self._scores, scores[good]])
-        positions = np.concatenate([self._positions, positions[good]])
+        self._best.append((positions[good], scores[good]))
+        if self._k is None:
+            return
+        positions, scores = self.rows
         if len(scores) > self._k:
-            least = np.partition(scores, -self._k)[-self._k]
-            scores, positions = scores[scores >= least], positions[scores >= least]
-        best = np.lexsort((positions, -scores))[: self._k]
-        self._positions, self._scores = positions[best], scores[best]
+            last = np.partition(scores, -self._k)[-self._k]
+            self._least = float(np.nextafter(last, np.float32(0)))
+            self._best = [(positions[scores >= last], scores[scores >= last])]
 
 
 @dataclass(frozen=True, eq=False)

@@ -85,7 +85,7 @@ def test_pages_of_both_follow_each_other(client: TestClient) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"min_score": -1}, {"distinct": True}, {"diversity": 0.2}, {"sort": "caption"}, {"group_by": "caption"}],
+    [{"min_score": 0}, {"distinct": True}, {"diversity": 0.2}, {"sort": "caption"}, {"group_by": "caption"}],
     ids=str,
 )
 def test_options_about_scores_and_orders_are_for_vectors_alone(client: TestClient, options: dict[str, Any]) -> None:
@@ -100,12 +100,25 @@ def test_words_alone(client: TestClient) -> None:
     assert search(client, text="nothing of this", words="only", filter={"caption": "wombat"})["matches"] == []
 
 
+def test_words_alone_are_a_set_that_is_sorted_grouped_counted_and_paged(client: TestClient) -> None:
+    body: dict[str, Any] = {"text": "garden picture", "words": "only", "facets": ["caption"]}
+    pages = [search(client, **body, k=70)]
+    while (cursor := pages[-1]["cursor"]) is not None:
+        pages.append(search(client, **body, k=70, cursor=cursor))
+    assert ids(*pages)[:2] == ["123", "007"]  # the shorter text comes first
+    assert (sorted(ids(*pages)), len(pages)) == ([f"{number:03}" for number in range(COUNT) if number != 250], 5)
+    assert {(page["total"], page["exact"], page["facets"]["caption"]["others"]) for page in pages} == {(299, True, 199)}
+    assert ids(search(client, **body, sort="-image_id", k=2)) == ["299", "298"]
+    few = search(client, text="wombat", words="only", facets=["caption"], group_by="caption")
+    assert few["groups"] == len(few["matches"]) == len(few["facets"]["caption"]["values"]) == 2
+
+
 @pytest.mark.parametrize(
     ("body", "detail"),
     [
         ({"id": "007", "words": "only"}, "words: expected auto or off, or a search by text alone"),
-        ({"text": "a", "words": "only", "sort": "caption"}, "sort: expected none with words: only"),
-        ({"text": "a", "words": "only", "facets": ["caption"]}, "facets: expected none with words: only"),
+        ({"text": "a", "words": "only", "min_score": 0.2}, "min_score: expected none with words: only"),
+        ({"text": "a", "words": "only", "distinct": True}, "distinct: expected none with words: only"),
         ({"text": "a", "words": "no"}, "words: expected"),
         ({"text": " ", "words": "only"}, "text: expected words that say what to look for"),
     ],
@@ -119,7 +132,8 @@ def test_wrong_options_are_refused(client: TestClient, body: dict[str, Any], det
 def test_a_model_of_pictures_alone_is_searched_for_words(collection: Collection) -> None:
     service = fake_service(Searcher.open(collection), embedder=PicturesAlone())
     with TestClient(create_app(service)) as client:
-        assert sorted(ids(search(client, text="wombat"))) == ["007", "250"]
+        answer = search(client, text="wombat", facets=["caption"])
+        assert (sorted(ids(answer)), answer["facets"]["caption"]["others"]) == (["007", "250"], 0)
         refused = client.post("/search", json={"text": "wombat", "words": "off"})
         assert refused.json()["type"] == "urn:likeness:problem:text-not-supported"
 
@@ -128,6 +142,16 @@ def test_names_of_hidden_files_are_not_searched(service: SearchService) -> None:
     for show, found in ((True, COUNT), (False, 0)):
         with TestClient(create_app(service, limits=RequestLimits(show_locations=show))) as client:
             assert search(client, text="secret", words="only")["total"] == found
+
+
+def test_hidden_names_of_files_are_no_words(tmp_path: Path) -> None:
+    collection = Collection.create_or_open(str(tmp_path))
+    table = rows(["0"], unit_vectors(1, dim=FakeEmbedder().identity.dim), metadata={"year": [2024]})
+    add_version(collection, table, model=model_record(FakeEmbedder().identity))
+    service = fake_service(Searcher.open(collection))
+    for show in (True, False):
+        with TestClient(create_app(service, limits=RequestLimits(show_locations=show))) as client:
+            assert client.get("/index").json()["has_words"] is show
 
 
 def test_shards_find_the_same(collection: Collection) -> None:
@@ -145,7 +169,7 @@ def hit(position: int, key: float, **more: Any) -> Hit:
 def test_ranks_are_fused_as_in_the_paper() -> None:
     by_vector = [hit(1, 0.9), hit(2, 0.8), hit(3, 0.7)]
     by_words = [hit(3, 5.0, words={"c": ("aa",)}), hit(4, 5.0, words={"c": ("aa",)}), hit(2, 3.0)]
-    found = fused(by_vector, by_words, "aa bb")
+    found = fused(by_vector, by_words, 2)
     keys = {each.position: each.key for each in found}
     expected = {1: 1 / 61, 2: 1 / 62 + 1 / 63, 3: 1 / 63 + 1 / 61, 4: 1 / 61}  # equal scores have equal ranks
     assert keys == pytest.approx(expected)
@@ -155,18 +179,18 @@ def test_ranks_are_fused_as_in_the_paper() -> None:
 
 def test_weak_words_do_not_count() -> None:
     by_words = [hit(1, 8.0), hit(2, 4.0), hit(3, 3.9), hit(4, 2.0, words={"c": ("aa",), "d": ("aa", "bb")})]
-    assert {each.position for each in fused([], by_words, "aa bb")} == {1, 2, 4}
-    assert fused([], [], "aa bb") == []
+    assert {each.position for each in fused([], by_words, 2)} == {1, 2, 4}
+    assert fused([], [], 2) == []
 
 
 def test_a_few_images_with_all_words_come_first() -> None:
     """Also in long texts, and if their vectors are far away: a word that many images have says less."""
     by_vector = [hit(number, 0.9) for number in range(1_000)]
     rare = [hit(2_000 + number, 9.0 - number, words={"c": ("aa",)}) for number in range(9)]
-    assert [each.position for each in fused(by_vector, rare, "aa")][:10] == [*range(2_000, 2_009), 0]
-    assert [each.position for each in fused(by_vector, rare, "aa bb")][:4] == [0, 2_000, 1, 2_001]
+    assert [each.position for each in fused(by_vector, rare, 1)][:10] == [*range(2_000, 2_009), 0]
+    assert [each.position for each in fused(by_vector, rare, 2)][:4] == [0, 2_000, 1, 2_001]
     frequent = [hit(2_000 + number, 9.0, words={"c": ("aa",)}) for number in range(WORD_HITS)]
-    assert next(each.position for each in fused(by_vector, frequent, "aa")) == 0
+    assert next(each.position for each in fused(by_vector, frequent, 1)) == 0
 
 
 def test_exact_words_are_among_the_first(tmp_path: Path) -> None:
@@ -188,24 +212,3 @@ def test_exact_words_are_among_the_first(tmp_path: Path) -> None:
         nearest = [match.image_id for match in searcher.answer(vector, 10).matches]
         assert names[row] in found[:2]
         assert len(set(found) & set(nearest)) >= 5
-
-
-def test_many_words_make_no_image_repeat(tmp_path: Path) -> None:
-    count = 300
-    captions = ["wombat" if number % 6 == 0 else "picture" for number in range(count)]
-    collection = Collection.create_or_open(str(tmp_path))
-    names = [f"{number:03}" for number in range(count)]
-    vectors = unit_vectors(count, dim=FakeEmbedder().identity.dim)
-    table = rows(names, vectors, metadata={"caption": pa.array(captions), "year": pa.array(range(count))})
-    add_version(collection, table, model=model_record(FakeEmbedder().identity))
-    for k in (5, 10, 64):
-        with TestClient(create_app(fake_service(Searcher.open(collection)))) as client:
-            pages = [search(client, text="wombat", k=k)]
-            while (cursor := pages[-1]["cursor"]) is not None:
-                pages.append(search(client, text="wombat", k=k, cursor=cursor))
-            assert sorted(image_id for page in pages for image_id in ids(page)) == names
-            cut = search(client, text="wombat", min_score=0, k=count)  # 0 is a lowest score as well
-            assert cut["total"] == len(cut["matches"])
-            assert all(match["score"] >= 0 and match["words"] is None for match in cut["matches"])
-    with TestClient(create_app(fake_service(Searcher.open(collection), embedder=PicturesAlone()))) as client:
-        assert search(client, text="wombat", facets=["year"])["facets"] is None

@@ -159,14 +159,6 @@ def test_a_set_is_what_plain_python_finds(
             assert len(groups) == len(matches)
 
 
-def test_pages_of_the_best_follow_each_other(searchers: list[VersionSearcher], images: Images) -> None:
-    query = unit_vectors(1, seed=5)[0]
-    expected = sorted_rows(images.members(query.astype(np.float64), None, None), "-score")
-    for searcher in searchers:
-        pages = all_pages(searcher, query, 90)
-        assert [match.image_id for page in pages for match in page.matches] == [row["image_id"] for row in expected]
-
-
 def test_an_excluded_image_is_not_of_the_set(searchers: list[VersionSearcher]) -> None:
     for searcher in searchers:
         vector = searcher.vector("0001")
@@ -245,19 +237,37 @@ def coarse(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return [whole, shards.searcher()]
 
 
-@pytest.mark.parametrize("k", [7, 100])
-@pytest.mark.parametrize("options", [{}, {"filter": {"label": {"$ne": "7"}}}, {"group_by": "label"}], ids=str)
+SIZES: list[tuple[dict[str, Any], int | None]] = [
+    ({}, 6_000),
+    ({"filter": {"label": {"$ne": "7"}}}, 5_992),
+    ({"group_by": "label"}, 800),
+    ({"words": "7 8 9"}, 6_000),
+    ({"distinct": 0.9999}, None),
+    ({"diversity": 0.3}, 1_000),  # as deep as the option goes
+    ({"diversity": 0.3, "distinct": 0.9999}, 1_000),
+]
+"""Options, and how many matches all pages have; None: as many as there are different vectors."""
+
+
+@pytest.mark.parametrize(("options", "size"), SIZES, ids=str)
 def test_pages_of_a_poor_search_are_disjoint_and_complete(
-    coarse: list[VersionSearcher], options: dict[str, Any], k: int
+    coarse: list[VersionSearcher], options: dict[str, Any], size: int | None
 ) -> None:
-    query = coarse[0].vector("0000") + 0.1 * unit_vectors(1, seed=6)[0]
+    assert isinstance(coarse[0], Searcher)
+    count = size or len(np.unique(coarse[0].segments.vectors(np.arange(6_000)), axis=0))
+    query, k = coarse[0].vector("0000") + 0.1 * unit_vectors(1, seed=6)[0], 10
     for searcher in coarse:
         pages = [searcher.answer(query, k, **options)]
-        while pages[-1].end is not None:
-            further = k if len(pages) < 8 else 1_000
-            pages.append(searcher.answer(query, further, after=pages[-1].end, **options))
+        while (end := pages[-1].end) is not None and end.seen < count:
+            further = min(k if len(pages) < 8 else 1_000, count - end.seen)
+            pages.append(searcher.answer(query, further, after=end, **options))
         matches = [match for page in pages for match in page.matches]
         shown = [match.group if "group_by" in options else match.image_id for match in matches]
-        assert len({*shown}) == len(shown) == (800 if "group_by" in options else pages[0].total)
-        assert {page.total for page in pages} == {6_000 if options.keys() != {"filter"} else 5_992}
-        assert pages[0].keys == sorted(pages[0].keys, reverse=True) == [match.score for match in pages[0].matches]
+        assert len({*shown}) == len(shown) == count
+        assert {page.total for page in pages} == {5_992 if "filter" in options else 6_000}
+        if options.keys().isdisjoint({"words", "diversity"}):
+            assert pages[0].keys == sorted(pages[0].keys, reverse=True) == [match.score for match in pages[0].matches]
+        if "words" in options:
+            ranks = [match.vector_rank for match in matches if match.vector_rank is not None]
+            assert len({*ranks}) == len(ranks) >= count - 3 * 8
+            assert {match.metadata["label"] for match in matches if match.words} <= {"7", "8", "9"}

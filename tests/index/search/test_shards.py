@@ -108,7 +108,7 @@ def test_ties_are_spread_over_all_shards(collection: Collection) -> None:
 
 
 @pytest.mark.parametrize("lost", [{0}, {2}, {1, 3}])
-@pytest.mark.parametrize("method", ["search", "rows"])
+@pytest.mark.parametrize("method", ["page", "rows"])
 def test_other_shards_answer_as_if_they_were_all(collection: Collection, lost: set[int], method: str) -> None:
     """In whichever round of a search some are lost."""
     whole, shards = Searcher.open(collection), InProcessShards(collection, 4)

@@ -15,8 +15,8 @@ from index.builder.build_index import build_index
 from index.collection import Collection
 from index.collection.records import IndexSettings
 from index.errors import FilterError
-from index.filters.filter import Filter
 from index.search import Searcher
+from index.words.ranked import WordQuery
 from index.words.text import any_terms
 from tests.support.collections.hand_made import add_run, add_version, metadata_of, rows, unit_vectors
 from tests.support.collections.sharded import InProcessShards
@@ -222,23 +222,26 @@ RANKED = [
 @pytest.mark.parametrize("query", RANKED)
 def test_rows_are_ranked_by_bm25(many: tuple[Collection, Texts], query: str) -> None:
     collection, texts = many
-    index = Searcher.open(collection).segments
-    counted = index.rows(np.arange(index.ntotal), ["caption", "label"])  # dead rows count until they are merged away
-    terms = any_terms(query)
-    names = [str(term) for term in terms]
+    searcher = Searcher.open(collection)
+    segments = searcher.segments
+    counted = segments.rows(np.arange(segments.ntotal), ["caption", "label"])  # dead rows too, until they are merged
+    names = [str(term) for term in any_terms(query)]
     scores = bm25(texts, counted, names)
-    for k in (5, 2_000):
-        for where in (None, Filter.parse({"label": {"$match": "star"}}, index.schema)):
-            hits = index.search_words(terms, k, where, columns=["caption", "label"])
+    for where in (None, {"label": {"$match": "star"}}):
+        for each in (searcher, InProcessShards(collection, 3).searcher()):
+            answer = each.answer(None, 2_000, words=query, hidden={"uri"}, filter=where)
             allowed = {name for name in scores if where is None or "star" in (texts[name]["label"] or "").split()}
-            expected = sorted((scores[name] for name in allowed), reverse=True)[:k]
-            assert [hit.score for hit in hits] == pytest.approx(expected, rel=1e-4)
-            for name, hit in zip(index.ids(np.array([hit.position for hit in hits], np.int64)), hits, strict=True):
-                assert hit.score == pytest.approx(scores[name], rel=1e-4)
-                assert hit.terms == terms_of(texts[name], names)
-    shards = InProcessShards(collection, 3)
-    sharded = shards.searcher()._index
-    assert sharded.search_words(terms, 30) == index.search_words(terms, 30)
+            assert answer.keys == sorted(answer.keys, reverse=True)
+            assert {match.image_id for match in answer.matches} == allowed
+            for match, key in zip(answer.matches, answer.keys, strict=True):
+                assert key == pytest.approx(scores[match.image_id], rel=1e-4)
+                assert match.words == terms_of(texts[match.image_id], names)
+            best = WordQuery(terms=any_terms(query), columns=["caption", "label"], k=5)
+    found = segments.find_words(best)
+    positions, few = segments.rank_words(best, found)
+    everything = sorted(scores.values(), reverse=True)
+    assert sorted(few.tolist(), reverse=True)[:5] == pytest.approx(everything[:5], rel=1e-4)
+    assert len({*positions.tolist()}) == len(positions)
 
 
 def terms_of(row: Mapping[str, str | None], terms: Sequence[str]) -> dict[str, tuple[str, ...]]:

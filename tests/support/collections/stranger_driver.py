@@ -18,13 +18,11 @@ from index.builder.build_index import build_index
 from index.collection import Collection
 from index.collection.lease import current_writer
 from index.errors import CollectionError
-from index.filters.filter import Filter
 from index.search import Searcher
 from index.search.shard import version_schema
 from index.versions.promotion import list_versions, promote, rollback
 from index.versions.prune import prune
 from index.versions.servable import open_last_good
-from index.words.text import any_terms
 from jobs.errors import JobError
 from jobs.schedule.history import last_entries, read_output
 from likeness.cli.tables.collection import collection_facts, facts_table
@@ -42,9 +40,7 @@ def _search(searcher: Searcher, collection: Collection) -> None:
     searcher.search(unit_vectors(2, seed=8), 5, filter={"label": "label 1"}, distinct=0.9)
     searcher.search(unit_vectors(1, seed=7), 5, fields=list(searcher.filterable), kind="image")
     searcher.search(unit_vectors(1, seed=6), 5, filter={"label": {"$match": 'lab* "label 1"'}})
-    searcher.segments.search_words(
-        any_terms('label red "memory 007" n*'), 20, Filter.parse({}, searcher.segments.schema)
-    )
+    searcher.answer(None, 20, words='label red "memory 007" n*', filter={})
     searcher.facets()
     searcher.percentile(0.5)
     for image_id in ("007", "003", "new-3"):
